@@ -1,8 +1,8 @@
-"""Files mapped into memory, so that only what is looked at is read.
+"""Files mapped into memory, so that only accessed pages are read.
 
-Python's own mappings keep a descriptor each (``dup`` in ``mmapmodule.c``; 3.13 has a choice). What
-opens the images of a process, or of a folder of reports, maps hundreds of files, and macOS gives a
-process 256 descriptors unless it asks for more.
+Python's own mappings retain a descriptor each (``dup`` in ``mmapmodule.c``; optional since 3.13).
+The images of a process, or a folder of reports, are hundreds of files, and macOS limits a process
+to 256 descriptors by default.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 
 
 def mapped_file(descriptor: int) -> memoryview:
-    """All bytes of an open file, read-only; the mapping lives as long as they do.
+    """Return all bytes of an open file, read-only; the mapping lives as long as they do.
 
-    The descriptor is the caller's, and may be closed at once.
+    The caller may close the descriptor at once.
 
     Raises:
         OSError: it cannot be mapped.

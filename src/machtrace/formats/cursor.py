@@ -1,4 +1,4 @@
-"""A cursor over bytes that knows where it is when they are wrong."""
+"""A cursor over bytes whose errors state the offset."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from machtrace.errors import FormatError
 
 _LEB128_MORE = 0x80
-"""The bit of a byte that another follows."""
+"""The bit that another byte follows."""
 _STRING_CHUNK = 256
-"""Bytes looked at together for the end of a string."""
+"""Bytes searched at once for the end of a string."""
 
 
 class ByteCursor:
-    """Reads forward over ``data``; every failure names ``source`` and the offset."""
+    """Reads forward over ``data``; errors name ``source`` and the offset."""
 
     __slots__ = ("_data", "_error", "offset", "source")
 
@@ -30,19 +30,19 @@ class ByteCursor:
         self._error = error
         self.source = source
         self.offset = offset
-        """Bytes from the start of ``data``."""
+        """The position, in bytes from the start of ``data``."""
 
     @property
     def at_end(self) -> bool:
-        """Whether no byte is left."""
+        """Whether all bytes were read."""
         return self.offset >= len(self._data)
 
     def fail(self, message: str) -> FormatError:
-        """The error for ``message`` at this place, to be raised by the caller."""
+        """Return an error at this offset, to be raised by the caller."""
         return self._error(message, source=self.source, offset=self.offset)
 
     def take(self, size: int) -> bytes:
-        """The next ``size`` bytes.
+        """Return the next ``size`` bytes.
 
         Raises:
             FormatError: fewer are left.
@@ -55,7 +55,7 @@ class ByteCursor:
         return bytes(taken)
 
     def unpack(self, layout: Struct) -> tuple[Any, ...]:
-        """The next fields, as ``layout`` says.
+        """Return the next fields of ``layout``.
 
         Raises:
             FormatError: fewer bytes are left than the layout takes.
@@ -63,7 +63,7 @@ class ByteCursor:
         return layout.unpack(self.take(layout.size))
 
     def unsigned(self, size: int, *, little_endian: bool = True) -> int:
-        """An unsigned integer of ``size`` bytes.
+        """Return an unsigned integer of ``size`` bytes.
 
         Raises:
             FormatError: fewer are left.
@@ -71,7 +71,7 @@ class ByteCursor:
         return int.from_bytes(self.take(size), "little" if little_endian else "big")
 
     def c_string(self) -> bytes:
-        """The bytes up to the next NUL, which is passed over.
+        """Return the bytes up to the next NUL, and skip it.
 
         Raises:
             FormatError: there is no NUL.
@@ -85,10 +85,10 @@ class ByteCursor:
         raise self.fail("string without an end")
 
     def uleb128(self) -> int:
-        """An unsigned LEB128 of at most 64 bits (DWARF 5, section 7.6).
+        """Return an unsigned LEB128 of at most 64 bits (DWARF 5, section 7.6).
 
         Raises:
-            FormatError: it is cut short or longer.
+            FormatError: it is truncated or longer.
         """
         if self.offset < len(self._data) and self._data[self.offset] < _LEB128_MORE:
             self.offset += 1  # nearly always one byte
@@ -104,10 +104,10 @@ class ByteCursor:
         raise self.fail("LEB128 exceeds 64 bits")
 
     def sleb128(self) -> int:
-        """A signed LEB128 of at most 64 bits (DWARF 5, section 7.6).
+        """Return a signed LEB128 of at most 64 bits (DWARF 5, section 7.6).
 
         Raises:
-            FormatError: it is cut short or longer.
+            FormatError: it is truncated or longer.
         """
         value = 0
         for shift in range(0, 70, 7):

@@ -1,11 +1,9 @@
 """Go's table of functions, files and lines: ``.gopclntab``, ``__gopclntab``.
 
-Go programs carry it for their own tracebacks, so stripping leaves it. Source: Go,
-``runtime/symtab.go`` (``pcHeader``, ``moduledata``) and ``runtime/runtime2.go`` (``_func``) of the
-releases that changed it: 1.2, 1.16, 1.18 and 1.20. Since 1.26 the header no longer says where code
-begins; ``moduledata`` does.
-
-Values that Go's table keeps by code address: Go, ``runtime/symtab.go``, ``step``.
+Go programs use it for their own tracebacks, so stripping leaves it. Source: Go,
+``runtime/symtab.go`` (``pcHeader``, ``moduledata``, ``step``) and ``runtime/runtime2.go``
+(``_func``) of the releases that changed it: 1.2, 1.16, 1.18 and 1.20. Since 1.26 the start of the
+code is in ``moduledata``, no longer in the header.
 """
 
 from __future__ import annotations
@@ -20,19 +18,19 @@ from machtrace.frozen import dataclass
 
 _MORE = 0x80
 _LONGEST_NUMBER = 5
-"""Bytes: values have 32 bits."""
+"""Maximum bytes of a number: values have 32 bits."""
 
 
 def pc_value(table: memoryview, start: int, address: int, quantum: int) -> int | None:
-    """The value at an address; None where the table ends before it or is damaged.
+    """Return the value at an address; None if the table ends before it or is malformed.
 
-    The table is a run of pairs: by how much the value changes (its sign in the lowest bit), and
-    for how many instructions it then holds.
+    The table is a run of pairs: the change of the value (its sign in the lowest bit), and the
+    number of instructions for which it then applies.
 
     Args:
-        table: from the function's first pair on.
-        start: where the function begins.
-        address: where the value is wanted; counts as ``start`` does.
+        table: starts with the function's first pair.
+        start: the function's address.
+        address: the wanted address, relative to the same base as ``start``.
         quantum: bytes of the shortest instruction.
     """
     value, at, pc = -1, 0, start
@@ -61,17 +59,17 @@ def _number(table: memoryview, at: int) -> tuple[int | None, int]:
 
 
 _MAGICS = {0xFFFFFFFB: 2, 0xFFFFFFFA: 16, 0xFFFFFFF0: 18, 0xFFFFFFF1: 20}
-"""The release of Go 1 that brought each magic number."""
+"""The release of Go 1 that introduced each magic number."""
 _HEADER = 8
 _LONGEST_NAME = 1 << 16
 _NAME, _PC_FILE, _PC_LINE, _UNIT = 1, 5, 6, 8
-"""Places among the four-byte fields of a ``_func``, counted from its entry."""
+"""Indices of the four-byte fields of a ``_func``, from its entry on."""
 
 Addresses = npt.NDArray[np.uint64]
 
 
 class GoLocation(NamedTuple):
-    """A place in Go source."""
+    """A position in Go source."""
 
     file: str
     line: int
@@ -79,7 +77,7 @@ class GoLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a header says: offsets from the start of the table."""
+    """The header's fields; offsets are from the start of the table."""
 
     release: int
     little_endian: bool
@@ -87,15 +85,15 @@ class _Layout:
     """Bytes of the shortest instruction."""
     pointer_size: int
     functions: int
-    """How many there are."""
+    """The number of functions."""
     text_start: int
-    """What entries count from; 0 where the header does not say, or they are addresses."""
+    """The base of entries; 0 if the header does not state it, or entries are addresses."""
     names: int
     units: int
     files: int
     pc_values: int
     table: int
-    """Of the functions' entries."""
+    """The offset of the functions' entries."""
 
 
 class GoFunctions:
@@ -108,11 +106,11 @@ class GoFunctions:
 
         Args:
             data: the section.
-            source: what to call it in errors.
-            text_start: where Go's code begins (Svma), for tables that do not say.
+            source: the name in errors.
+            text_start: the start of Go's code (Svma), for tables that do not state it.
 
         Raises:
-            FormatError: it is no such table, or cut short.
+            FormatError: it is not such a table, or truncated.
         """
         self._data = data
         self._layout = layout = _parse_header(data, source)
@@ -134,23 +132,23 @@ class GoFunctions:
         ordered = entries[:-1] < entries[1:]
         kept = np.flatnonzero(ordered)
         self.starts: Addresses = entries[:-1][kept]
-        """Where functions begin (Svma), as the table has them: sorted."""
+        """The functions' starts (Svma), sorted."""
         self.ends: Addresses = entries[1:][kept]
-        """Where each ends: where the next begins."""
+        """The functions' ends: the starts of the next ones."""
         self._records = words[1::2][kept]
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def name(self, row: int) -> str:
-        """The function's name, with its package; empty where the table is damaged."""
+        """Return the function's name with its package; empty if the table is malformed."""
         offset = self._field(row, _NAME)
         return "" if offset is None else self._string(self._layout.names, offset)
 
     def location(self, row: int, address: int) -> GoLocation | None:
-        """The source line of an address (Svma) in the function; None where the table has none.
+        """Return the source line of an address (Svma) in the function, or None.
 
-        Of a call that the compiler inlined it is the line in the inlined function.
+        For an inlined call, it is the line in the inlined function.
         """
         line = self._value(row, _PC_LINE, address)
         file = self._value(row, _PC_FILE, address)
@@ -182,7 +180,7 @@ class GoFunctions:
         )
 
     def _field(self, row: int, number: int) -> int | None:
-        """A four-byte field of the function's record; the entry before them may be a pointer."""
+        """Return a four-byte field of the function's record, after its entry."""
         layout = self._layout
         entry = 4 if layout.release >= 18 else layout.pointer_size  # noqa: PLR2004 (Go 1.18)
         start = int(self._records[row])
@@ -204,10 +202,10 @@ class GoFunctions:
 
 
 def _parse_header(data: memoryview, source: str) -> _Layout:
-    """The header, of whichever release.
+    """Parse the header of any release.
 
     Raises:
-        FormatError: it is none, or cut short.
+        FormatError: it is not such a header, or truncated.
     """
 
     def wrong(message: str, offset: int = 0) -> FormatError:

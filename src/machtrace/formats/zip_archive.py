@@ -59,7 +59,7 @@ class ZipError(ValueError):
 
 
 def is_zip(start: bytes | memoryview) -> bool:
-    """Whether a file that starts like this is a zip archive."""
+    """Return whether a file that starts like this is a zip archive."""
     return bytes(start[:4]) in _MAGICS
 
 

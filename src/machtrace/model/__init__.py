@@ -1,1 +1,1 @@
-"""The values that pass between stages; immutable, and importing only machtrace.errors."""
+"""The immutable values that pass between stages."""

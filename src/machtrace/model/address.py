@@ -1,7 +1,7 @@
 """Four coordinate systems for one instruction.
 
-*Actual* addresses are where the target has the code now; *stated* addresses are
-what the Mach-O or ELF file says. The names are framehop's and samply's.
+*Actual* addresses are those of the code in the target; *stated* addresses are those in
+the Mach-O or ELF file. The names are framehop's and samply's.
 
     Avma ──(- slide)──▶ Svma ──(- header's vmaddr)──▶ ImageOffset
                          └───(segment fileoff)──────▶ FileOffset
@@ -24,18 +24,18 @@ Svma = NewType("Svma", int)
 """Stated virtual memory address, as written in the image's file."""
 
 ImageOffset = NewType("ImageOffset", int)
-"""Bytes from the image's header; what symbol tables are keyed by."""
+"""Bytes from the image's header: the key of symbol tables."""
 
 LAST_OFFSET = ImageOffset(2**64 - 1)
-"""The largest that columns of offsets have room for."""
+"""The largest offset that columns can store."""
 
 FileOffset = NewType("FileOffset", int)
-"""Bytes from the start of the thin file (of the slice, in a fat file)."""
+"""Bytes from the start of the thin file; in a fat file, of the slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class PacMask:
-    """The bits of a pointer that are address; the rest is signature or tag.
+    """The address bits of a pointer; the others are a signature or a tag.
 
     The width comes from the target (``addrable bits`` of a core, ``machdep.virtual_address_size``),
     never from the program's architecture alone: system code is signed in processes that are not.
@@ -45,9 +45,9 @@ class PacMask:
 
     @classmethod
     def of_width(cls, width: int) -> PacMask:
-        """The mask that keeps the low ``width`` bits."""
+        """Return the mask that keeps the low ``width`` bits."""
         return cls((1 << width) - 1)
 
     def strip(self, pointer: int) -> Avma:
-        """The address in a possibly signed ``pointer``."""
+        """Return the address in a possibly signed ``pointer``."""
         return Avma(pointer & self.bits)

@@ -1,4 +1,4 @@
-"""CPU architectures, and which DWARF register number is which.
+"""CPU architectures and their DWARF register numbers.
 
 Sources: ``mach/machine.h`` for the names, *DWARF for the Arm 64-bit Architecture*,
 *DWARF for the Arm Architecture* and the System V psABIs for x86-64 and i386.
@@ -15,20 +15,20 @@ from machtrace.frozen import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RegisterNumbers:
-    """DWARF numbers of the registers that a walk names."""
+    """The DWARF numbers of registers with a role in unwinding."""
 
     names: tuple[str, ...]
-    """By number; a number without a register has an empty name."""
+    """Register names by number; empty for a number without a register."""
     sp: int
     fp: int
     lr: int | None
-    """None where a call pushes its return address."""
+    """The link register; None if calls push the return address."""
     return_column: int
-    """What a CIE of this architecture normally names as its return address register."""
+    """The usual return address register of a CIE."""
     callee_saved: tuple[int, ...]
-    """Registers that a caller finds unchanged after a call, sp and fp included; ascending."""
+    """Callee-saved registers, sp and fp included; ascending."""
     doubles: range = range(0)
-    """Registers that take two words where they are saved."""
+    """Registers that are saved in two words."""
 
 
 _X86_64 = RegisterNumbers(
@@ -71,8 +71,8 @@ _ARM64 = RegisterNumbers(
     callee_saved=(*range(18, 30), 31, *range(72, 80)),
 )
 ARM_DOUBLES = range(16, 48)
-"""d0 to d31 of 32-bit arm as they are numbered here. DWARF calls them 256 to 287, and a register
-set is as long as its highest number; nothing that a walk needs has these numbers there."""
+"""Our numbers of 32-bit arm's d0 to d31. DWARF's are 256 to 287, but a register set is as long as
+its highest number, and no register that unwinding needs has these numbers in DWARF."""
 _ARM = RegisterNumbers(
     names=(*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc", *(f"d{n}" for n in range(32))),
     sp=13,
@@ -105,17 +105,17 @@ class Arch(Enum):
 
     @cached_property
     def pointer_size(self) -> int:
-        """Bytes in a pointer."""
+        """Bytes of a pointer."""
         return 8 if self in _WIDE else 4
 
     @cached_property
     def saved_register_size(self) -> int:
-        """Bytes that a saved register, or a return address, takes on the stack."""
+        """Bytes of a saved register or return address on the stack."""
         return 8 if self.is_arm64 else self.pointer_size  # arm64_32 has whole registers
 
     @cached_property
     def registers(self) -> RegisterNumbers:
-        """Its DWARF register numbers."""
+        """The DWARF register numbers."""
         if self.is_arm64:
             return _ARM64
         if self in (Arch.X86_64, Arch.X86_64H):
@@ -126,17 +126,17 @@ class Arch(Enum):
 
     @cached_property
     def is_arm64(self) -> bool:
-        """Whether it runs the AArch64 instruction set."""
+        """Whether the instruction set is AArch64."""
         return self in (Arch.ARM64, Arch.ARM64E, Arch.ARM64_32)
 
     @cached_property
     def is_arm(self) -> bool:
-        """Whether it runs the 32-bit instruction sets, ARM and Thumb."""
+        """Whether the instruction sets are 32-bit ARM and Thumb."""
         return self in (Arch.ARM, Arch.ARMV7, Arch.ARMV7S, Arch.ARMV7K)
 
     @cached_property
     def has_link_register(self) -> bool:
-        """Whether a call leaves its return address in a register."""
+        """Whether calls store the return address in a register."""
         return self.registers.lr is not None
 
 

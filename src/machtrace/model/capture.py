@@ -1,9 +1,7 @@
-"""What a capture yields: the call stacks of one process, and what they refer to.
+"""The call stacks of one process, and optionally how each frame's caller was found.
 
-Why a stack is what it is: of each frame, how its caller was found, and what else was known.
-
-For people who debug unwinders, unwind tables and stacks that look wrong. The rules are in
-framehop's notation: ``*x`` is the pointer stored at ``x``, ``cfa`` the canonical frame address.
+Explanations are for debugging unwinders, unwind tables and wrong stacks. Rules are in framehop's
+notation: ``*x`` is the pointer stored at ``x``, ``cfa`` the canonical frame address.
 """
 
 from __future__ import annotations
@@ -19,51 +17,50 @@ from machtrace.model.text import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedRule:
-    """A rule, and where it leads from this frame."""
+    """An unwind rule and its result for a frame."""
 
     rule: str
     cfa: Avma | None
-    """None where a register or memory that it needs is not known."""
+    """None if a register or memory that the rule needs is unknown."""
     return_address_at: Avma | None
-    """Where in memory; None where it is in a register, or not known."""
+    """The return address's location in memory; None if it is in a register or unknown."""
     caller: Frame | Stop
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenInformation:
-    """Unwind information that breaks its own format, or that was not captured."""
+    """Unwind information that is malformed or was not captured."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodAnswer:
-    """What one method says of a frame."""
+    """The result of one unwind method for a frame."""
 
     method: FrameTrust
     claims: bool
-    """Whether it claims to be right at this place. Compact unwind does at calls, not in prologues;
-    a frame pointer is a convention, and a link register is right until it is used."""
+    """Whether the method claims to be exact at this pc. Compact unwind does at calls, not in
+    prologues; a frame pointer is a convention, and a link register is valid until it is used."""
     origin: str
-    """What of the image it is from: an encoding, an FDE, code. Empty where there is no more to say
-    than the method."""
+    """The source in the image: an encoding, an FDE, code. Empty if the method is all."""
     outcome: FollowedRule | BrokenInformation | None
-    """None: nothing is known here."""
+    """None: the method has no information here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameExplanation:
-    """How a frame was left for its caller."""
+    """How the caller of a frame was found."""
 
     frame: FrameAddress
     chosen: MethodAnswer
     reason: str
-    """Why that method was chosen, in a few words."""
+    """Why that method was chosen."""
     others: tuple[MethodAnswer, ...]
-    """In the order in which they would have been asked; conventions last."""
+    """In the order of precedence; conventions last."""
 
     def agrees(self, answer: MethodAnswer) -> bool:
-        """Whether ``answer`` leads to the same caller, and has its frame in the same place."""
+        """Return whether ``answer`` has the same caller and the same CFA."""
         mine, its = self.chosen.outcome, answer.outcome
         if not isinstance(mine, FollowedRule) or not isinstance(its, FollowedRule):
             return False
@@ -75,10 +72,10 @@ class FrameExplanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackExplanation:
-    """Of each frame that a walk kept, in its order."""
+    """Explanations of a stack's frames, in their order."""
 
     frames: tuple[FrameExplanation | None, ...]
-    """One for each address; None for a Swift continuation, which no rule leads to."""
+    """One per address; None for a Swift continuation, which no rule leads to."""
     physical_remainder: tuple[FrameExplanation | None, ...] = ()
 
 
@@ -89,11 +86,11 @@ class Capture:
     process: ProcessInfo
     images: ImageList
     stacks: tuple[CallStack, ...]
-    """One a thread, in the kernel's order."""
+    """One per thread, in the kernel's order."""
     explanations: tuple[StackExplanation, ...] = ()
-    """One a stack, where they were asked for; else none at all."""
+    """One per stack if requested, else none."""
     problems: tuple[Problem, ...] = ()
-    """What is missing, and why."""
+    """Parts that are missing, and why."""
 
     @property
     def heading(self) -> str:

@@ -1,4 +1,4 @@
-"""The memory in a core file: segments as ranges of the process' addresses, nothing of it copied."""
+"""The memory in a core: segments as ranges of the process's addresses, without copies."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from machtrace.model.memory import MemoryRegion, RegionMemory
 
 @dataclass(frozen=True, slots=True)
 class CoreMemory:
-    """What a core holds of its process' memory."""
+    """The memory of a process in a core."""
 
     regions: RegionMemory
-    """Views of the file; segments that adjoin in memory and in the file are one region."""
+    """Views of the file; segments that adjoin in memory and in the file are merged."""
     code: tuple[MemoryRegion, ...]
-    """Those segments whose protection lets their bytes run; empty where the core does not say."""
+    """Executable segments; empty if the core does not state protections."""
 
     @property
     def highest_address(self) -> Avma:
-        """Of the last byte; 0 if there is none."""
+        """The address of the last byte; 0 if there is no memory."""
         regions = self.regions.regions
         return Avma(regions[-1].end - 1 if regions else 0)
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """The number of bytes."""
         return sum(len(region.data) for region in self.regions.regions)
 
 
 class CoreSegment(NamedTuple):
-    """A part of a core file that holds memory, as the file states it."""
+    """A segment of a core, as the file states it."""
 
     address: int
     size: int
-    """Bytes in the file."""
+    """The size in the file, in bytes."""
     offset: int
-    """Of its bytes in the file."""
+    """The file offset of the bytes."""
     is_executable: bool
     stated_at: int
-    """Where in the file it is stated."""
+    """The file offset of the segment's header."""
 
 
 class _Range(NamedTuple):
     start: int
     end: int
     offset: int
-    """Of its bytes in the file."""
+    """The file offset of the bytes."""
     is_code: bool
 
 
@@ -58,13 +58,13 @@ def map_memory(
 ) -> CoreMemory:
     """Map ``segments``; ``data`` is the whole file.
 
-    A segment that the file holds only a part of is mapped so far. What is amiss is added to
-    ``problems``; all that the file is too short for is one problem.
+    A truncated segment is mapped as far as the file goes. Errors are added to ``problems``; all
+    truncated segments are one problem.
     """
     ranges: list[_Range] = []
     missing = _Missing()
-    # Writers give each segment bytes of its own; without this limit a small file could claim
-    # any amount of memory by giving the same bytes again and again.
+    # Segments do not share bytes of the file. Without this limit, a small file could claim any
+    # amount of memory by repeating a range.
     left = len(data)
     for segment in segments:
         there = max(0, min(segment.size, len(data) - segment.offset))
@@ -93,7 +93,7 @@ def map_memory(
 
 @dataclass(slots=True)
 class _Missing:
-    """What the file is too short for."""
+    """The error of segments beyond the end of the file."""
 
     bytes: int = 0
     parts: int = 0
@@ -122,7 +122,7 @@ class _Missing:
 
 
 def _disjoint(ranges: Iterable[_Range]) -> Iterator[_Range]:
-    """By address; of ranges that overlap, the earlier one has the bytes."""
+    """Sort by address; where ranges overlap, the earlier one has the bytes."""
     end = 0
     for part in sorted(ranges):
         skipped = max(0, end - part.start)
@@ -132,7 +132,7 @@ def _disjoint(ranges: Iterable[_Range]) -> Iterator[_Range]:
 
 
 def _joined(ranges: Iterable[_Range]) -> Iterator[_Range]:
-    """Neighbours in memory that are neighbours in the file, as one."""
+    """Merge segments that adjoin in memory and in the file."""
     last: _Range | None = None
     for part in ranges:
         if last is None:

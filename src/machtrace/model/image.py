@@ -30,37 +30,37 @@ class BuildId:
 
 
 class ImageFormat(Enum):
-    """Which kind of file an image is."""
+    """The file format of an image."""
 
     MACHO = "macho"
     ELF = "elf"
 
     @classmethod
     def identified_by(cls, identifier: UUID | BuildId | None) -> ImageFormat:
-        """What has such an identifier; Mach-O where there is none."""
+        """Return the format with this kind of identifier; Mach-O for None."""
         return cls.ELF if isinstance(identifier, BuildId) else cls.MACHO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinaryImage:
-    """One image, where the target has it."""
+    """One image in a target."""
 
     path: str
-    """As the target names it; empty where it is not known."""
+    """The path in the target; empty if unknown."""
     uuid: UUID | BuildId | None
-    """What identifies its contents; a path only suggests."""
+    """The identifier of the contents."""
     arch: Arch
     format: ImageFormat
     load_address: Avma
-    """Where its header is: the Mach-O header, or the ELF header's page."""
+    """The address of the Mach-O header, or of the ELF header's page."""
     header_svma: Svma
     """The stated address of the header: ``__TEXT``'s vmaddr, or the lowest PT_LOAD's p_vaddr."""
     size: int
     """Bytes from ``load_address`` to the end of the code: ``__TEXT``'s vmsize, or up to the end
     of the last PT_LOAD that is mapped without a gap."""
     local_path: str | None = None
-    """Where this machine can open the very file that is mapped, which may be deleted, or in another
-    mount namespace; None where the target does not know of one."""
+    """A path by which this machine can open the mapped file, even if it was deleted or is in
+    another mount namespace; None if the target knows none."""
 
     @property
     def name(self) -> str:
@@ -79,12 +79,12 @@ class BinaryImage:
 
     @property
     def slide(self) -> int:
-        """What to add to an :data:`Svma` to get an :data:`Avma`; may be negative."""
+        """The difference from an :data:`Svma` to its :data:`Avma`; may be negative."""
         return self.load_address - self.header_svma
 
     @property
     def end(self) -> Avma:
-        """The address after its last byte."""
+        """The address after the last byte."""
         return Avma(self.load_address + self.size)
 
     def __contains__(self, address: Avma) -> bool:
@@ -104,16 +104,16 @@ class BinaryImage:
         )
 
     def offset_of(self, address: Avma) -> ImageOffset:
-        """Bytes from the header."""
+        """Return the offset from the header, in bytes."""
         return ImageOffset(address - self.load_address)
 
     def svma_of(self, address: Avma) -> Svma:
-        """The address that the file states for ``address``."""
+        """Return the stated address of ``address``."""
         return Svma(address - self.slide)
 
 
 def shown_identifier(identifier: UUID | BuildId) -> str:
-    """As tools print it: an upper-case UUID, a lower-case build-id."""
+    """Return an identifier as tools print it: an upper-case UUID, a lower-case build-id."""
     return str(identifier).upper() if isinstance(identifier, UUID) else str(identifier)
 
 
@@ -127,7 +127,7 @@ class ImageList:
         self._starts = [image.load_address for image in self._images]
 
     def find(self, address: Avma) -> BinaryImage | None:
-        """The image whose code holds ``address``."""
+        """Return the image that contains ``address``."""
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address not in self._images[index]:
             return None

@@ -1,4 +1,4 @@
-"""What JSON can say, for what a report holds besides that which has a name here."""
+"""JSON values, for the keys of a report that the model has no field for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TypeAlias, Union
 
 JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
-"""A value of JSON. Nobody changes a list or dictionary that a report holds."""
+"""A JSON value; treated as immutable."""
 
 Details: TypeAlias = Mapping[str, JsonValue]
-"""What a source says and the model has no place for: by the source's own names, in its order."""
+"""Keys of a source without a field in the model, with their values, in the source's order."""
 
 NO_DETAILS: Details = {}
-"""Shared, and never changed."""
+"""The shared empty value."""

@@ -1,7 +1,4 @@
-"""Reading the target's memory, wherever it is kept.
-
-Reading an image by the addresses and offsets that its own tables use.
-"""
+"""Readers of a target's memory, and of images by their own addresses and offsets."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from machtrace.model.address import Avma, FileOffset, Svma
 
 
 class MemoryReader(Protocol):
-    """Anything that answers "what bytes are at this address?" without faulting."""
+    """A reader of memory by address."""
 
     def read(self, address: Avma, size: int, /) -> bytes | memoryview:
-        """Exactly ``size`` bytes.
+        """Return exactly ``size`` bytes.
 
         Raises:
             MemoryReadError: any of them is unreadable.
@@ -28,7 +25,7 @@ class MemoryReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryRegion:
-    """Bytes copied out of the target; a :class:`MemoryReader` of itself."""
+    """Bytes copied from a target. A :class:`MemoryReader`."""
 
     start: Avma
     data: bytes | memoryview
@@ -46,16 +43,15 @@ class MemoryRegion:
         return self.data[begin : begin + size]
 
     def __repr__(self) -> str:
-        """Where it is and how long: the bytes are too many, and nobody's business in a log."""
         return f"MemoryRegion(start={self.start:#x}, {len(self.data)} bytes)"
 
     def __reduce__(self) -> tuple[type[MemoryRegion], tuple[Avma, bytes]]:
-        # Views, as of a mapped core, cannot be pickled, nor copied deeply.
+        # Views, such as those of a mapped core, cannot be pickled or deep-copied.
         return MemoryRegion, (self.start, bytes(self.data))
 
 
 class RegionMemory:
-    """Many regions as one memory; a read may cross from one to the next that adjoins it."""
+    """Regions as one memory; a read may cross adjoining regions."""
 
     __slots__ = ("_regions", "_starts")
 
@@ -66,11 +62,11 @@ class RegionMemory:
 
     @property
     def regions(self) -> tuple[MemoryRegion, ...]:
-        """By address."""
+        """The regions, by address."""
         return self._regions
 
     def region_at(self, address: Avma) -> MemoryRegion | None:
-        """The region that holds ``address``."""
+        """Return the region that contains ``address``."""
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._regions[index].end:
             return None
@@ -96,7 +92,7 @@ class RegionMemory:
 
 
 class LayeredMemory:
-    """Asks each layer in turn; the first that has all the bytes answers."""
+    """Several memories; a read is of the first that has all the bytes."""
 
     __slots__ = ("_layers",)
 
@@ -114,23 +110,23 @@ class LayeredMemory:
 
 
 def without_overlap(*groups: Iterable[MemoryRegion]) -> list[MemoryRegion]:
-    """All regions, by address; what overlaps is kept once.
+    """Return all regions by address, without overlap.
 
-    Where regions of several groups overlap, the bytes are those of the earlier group; within a
-    group, those of the region that starts lower.
+    Where regions overlap, the bytes are those of the earlier group; within a group, those of the
+    region that starts lower.
     """
-    kept: list[MemoryRegion] = []
+    merged: list[MemoryRegion] = []
     for group in groups:
-        kept = _filled(kept, group)
-    return kept
+        merged = _filled(merged, group)
+    return merged
 
 
-def _filled(kept: list[MemoryRegion], more: Iterable[MemoryRegion]) -> list[MemoryRegion]:
-    """``kept``, and what of ``more`` lies between; by address."""
-    result = list(kept)
+def _filled(present: list[MemoryRegion], more: Iterable[MemoryRegion]) -> list[MemoryRegion]:
+    """Return ``present`` and the parts of ``more`` in its gaps, by address."""
+    result = list(present)
     last_end = 0
     gaps: list[tuple[int, int]] = []
-    for region in kept:
+    for region in present:
         gaps.append((last_end, region.start))
         last_end = region.end
     gaps.append((last_end, 1 << 65))
@@ -152,15 +148,15 @@ def _filled(kept: list[MemoryRegion], more: Iterable[MemoryRegion]) -> list[Memo
 
 
 class ImageContents(Protocol):
-    """An image's bytes, whether it lies as a file or as loaded into memory."""
+    """An image's bytes, in a file or loaded into memory."""
 
     @property
     def source(self) -> str:
-        """What to call it in errors."""
+        """The name in errors."""
         ...
 
     def read_svma(self, address: Svma, size: int, /) -> memoryview:
-        """Exactly ``size`` bytes at a stated address.
+        """Return exactly ``size`` bytes at a stated address.
 
         Raises:
             MemoryReadError: any of them is in no segment, or was not captured.
@@ -168,7 +164,7 @@ class ImageContents(Protocol):
         ...
 
     def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
-        """Exactly ``size`` bytes at a file offset (of the slice, in a fat file).
+        """Return exactly ``size`` bytes at a file offset (in a fat file: in the slice).
 
         Raises:
             MemoryReadError: any of them is beyond the file, or in no loaded segment.

@@ -27,7 +27,7 @@ class WalkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameOptions:
-    """What is looked up for each frame, and in which files.
+    """The facts to look up for each frame, and the files to search.
 
     Raises:
         TargetSpecError: Python functions are requested without names.

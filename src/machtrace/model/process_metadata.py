@@ -1,9 +1,9 @@
-"""What a core says of its process in words: JSON, in a note of a Mach-O or an ELF core.
+"""JSON metadata of a process, in a note of a Mach-O or an ELF core.
 
-lldb gives ``{"threads": [{"thread_id": …}]}`` in the "process metadata" note of a Mach-O core, one
-entry for each thread command, and reads no other key of ours (``ObjectFileMachO.cpp``:
-``GetCorefileThreadExtraInfos``). Cores that are saved here also carry, in either format, what the
-format itself has no place for::
+lldb writes ``{"threads": [{"thread_id": …}]}`` in the "process metadata" note of a Mach-O core, one
+entry per thread command, and reads no other key (``ObjectFileMachO.cpp``:
+``GetCorefileThreadExtraInfos``). Cores of machtrace add facts, in either format, that the format
+itself has no field for::
 
     {"process": {"pid": …, "path": …, "pointer_mask": …},
      "threads": [{"thread_id": …, "name": …, "queue": …, "main": …, "crashed": …, "index": …,
@@ -13,10 +13,10 @@ format itself has no place for::
                  "path": …, "build_id": …, "arch": …}],
      "problems": [{"thread": …, "message": …, "remedy": …}]}
 
-``pc`` and, by DWARF number, ``registers`` are those whose values differ from what the core's own
-thread state says; null is one that was not captured. ``index`` is given where it is not
-the place in the list. ``images`` of a Mach-O core are those only whose headers it does not hold,
-without a path, which another note has.
+``pc`` and, by DWARF number, ``registers`` are those whose values differ from the core's thread
+state; null is one that was not captured. ``index`` is present if it differs from the position in
+the list. ``images`` of a Mach-O core are only those whose headers it lacks, without a path, which
+another note has.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem, ThreadId, ThreadSnapshot
 
 RegisterChanges = tuple[tuple[int, int | None], ...]
-"""DWARF numbers and values; None where the value was not captured."""
+"""DWARF numbers and values; None for a value that was not captured."""
 
 _LIMIT = 1 << 64
 _MOST_REGISTERS = 256
-"""Beyond every DWARF number of a register that a walk names."""
+"""Above every DWARF number of a register with a role in unwinding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedThread:
-    """What the note says of one thread; None is what it does not say."""
+    """The note's entry of one thread; None for absent keys."""
 
     id: ThreadId | None = None
     name: str | None = None
@@ -50,7 +50,7 @@ class NotedThread:
     is_main: bool | None = None
     crashed: bool | None = None
     index: int | None = None
-    """1-based, among all the threads of the process."""
+    """The 1-based index among all threads of the process."""
     taken_at_ns: int | None = None
     stopped_for_ns: int | None = None
     pc: int | None = None
@@ -58,7 +58,7 @@ class NotedThread:
 
     @classmethod
     def of(cls, thread: ThreadSnapshot, stored: RegisterSet) -> NotedThread:
-        """What is to be noted of ``thread``, of which a core's thread state says ``stored``."""
+        """Return the entry of ``thread``; ``stored`` is the core's thread state."""
         info, wanted = thread.info, thread.registers
         sp = wanted.arch.registers.sp
         count = max(len(wanted.values), len(stored.values))
@@ -76,13 +76,13 @@ class NotedThread:
                 (number, wanted.get(number))
                 for number in range(count)
                 if wanted.get(number) != stored.get(number)
-                # Every set has a stack pointer, if only that of a thread state.
+                # Every set has a stack pointer, at least that of the thread state.
                 and (number != sp or wanted.get(number) is not None)
             ),
         )
 
     def restored(self, stored: RegisterSet) -> RegisterSet:
-        """The registers of the thread, of which a core's thread state says ``stored``."""
+        """Return the thread's registers; ``stored`` is the core's thread state."""
         pc = stored.pc if self.pc is None else Avma(self.pc)
         if not self.registers:
             return stored if pc == stored.pc else replace(stored, pc=pc)
@@ -97,21 +97,21 @@ class NotedThread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedExtent:
-    """Where an image is, and in an ELF core which one."""
+    """The note's entry of an image."""
 
     load_address: Avma
     header_svma: Svma
     size: int
-    """In bytes; of a Mach-O, its ``__TEXT``."""
+    """The size in bytes; of a Mach-O, of ``__TEXT``."""
     path: str = ""
     build_id: bytes | None = None
     arch: str | None = None
-    """As :class:`~machtrace.model.arch.Arch` has it."""
+    """A value of :class:`~machtrace.model.arch.Arch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedProblem:
-    """A part of the process that was missing when the core was written."""
+    """The note's entry of a part of the process that could not be read."""
 
     thread: ThreadId | None
     message: str
@@ -119,33 +119,33 @@ class NotedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> NotedProblem:
-        """What is to be noted of ``problem``."""
+        """Return the entry of ``problem``."""
         error = problem.error
         return cls(thread=problem.thread, message=str(error), remedy=error.remedy)
 
     @property
     def problem(self) -> Problem:
-        """As a snapshot has it."""
+        """The problem, as in a snapshot."""
         return Problem(thread=self.thread, error=TargetError(self.message, remedy=self.remedy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMetadata:
-    """What the note says."""
+    """The note's contents."""
 
     threads: tuple[NotedThread, ...] = ()
-    """One for each thread of the core, in their order."""
+    """One entry per thread of the core, in their order."""
     pid: int | None = None
     path: str = ""
-    """Of the program's file; empty where it is not said."""
+    """The program's path; empty if absent."""
     pointer_mask: int | None = None
-    """The bits of a pointer that are address."""
+    """The address bits of a pointer."""
     extents: tuple[NotedExtent, ...] = ()
     problems: tuple[NotedProblem, ...] = ()
 
 
 def metadata_of_json(data: bytes) -> ProcessMetadata | None:
-    """What ``data`` says; unknown keys are passed over. None where it is no JSON object."""
+    """Parse a note; None if it is not a JSON object. Unknown keys are ignored."""
     try:
         value = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -166,7 +166,7 @@ def metadata_of_json(data: bytes) -> ProcessMetadata | None:
 
 
 def json_of_metadata(metadata: ProcessMetadata) -> bytes:
-    """The note's bytes."""
+    """Return the note's bytes."""
     value = {
         "process": _without_none(
             {
@@ -224,7 +224,7 @@ def _thread(value: object) -> NotedThread:
         return NotedThread()
     number = _integer(value.get("thread_id"))
     return NotedThread(
-        id=ThreadId(number) if number else None,  # lldb, too, takes 0 for none
+        id=ThreadId(number) if number else None,  # lldb treats 0 as absent, too
         name=_string(value.get("name")),
         queue=_string(value.get("queue")),
         is_main=_boolean(value.get("main")),
@@ -241,7 +241,7 @@ def _registers(value: object) -> Iterator[tuple[int, int | None]]:
     if not isinstance(value, dict):
         return
     for key, content in value.items():
-        # Python would take other digits for numbers, too.
+        # int() accepts digits of other scripts.
         number = int(key) if key.isascii() and key.isdecimal() and len(key) <= len("255") else -1
         known = _integer(content)
         if 0 <= number < _MOST_REGISTERS and (known is not None or content is None):
@@ -293,7 +293,7 @@ def _integer(value: object) -> int | None:
 def _string(value: object) -> str | None:
     if not isinstance(value, str) or not value:
         return None
-    # JSON can spell half of a surrogate pair, which no encoder takes.
+    # JSON can spell half of a surrogate pair, which no encoder accepts.
     return value.encode("utf-8", "replace").decode()
 
 

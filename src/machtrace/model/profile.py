@@ -1,4 +1,4 @@
-"""What sampling yields: which stacks a process's threads had, when, and how often."""
+"""Samples of a process: the stacks of its threads over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from machtrace.model.symbol import Frame
 from machtrace.model.text import counted, printable
 
 OUTERMOST = -1
-"""In :attr:`StackTable.callers`: that nobody called."""
+"""The caller of an outermost frame in :attr:`StackTable.callers`."""
 
 
 _FUNCTIONS_SHOWN = 20
@@ -23,12 +23,12 @@ _FUNCTIONS_SHOWN = 20
 
 
 class MissingFrames(Enum):
-    """What stands in a stack in the place of frames that are not there."""
+    """Placeholders for frames that are missing in a stack."""
 
     LEFT_OUT = "frames left out"
-    """In the middle of a stack that is deeper than was to be kept."""
+    """In the middle of a stack deeper than the limit."""
     UNKNOWN_CALLERS = "unknown callers"
-    """At the outer end of a stack whose walk ended before its root."""
+    """At the outer end of an incomplete stack."""
 
 
 ProfileFrame: TypeAlias = Frame | MissingFrames
@@ -36,15 +36,15 @@ ProfileFrame: TypeAlias = Frame | MissingFrames
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackTable:
-    """Distinct stacks, as a tree: a row is a frame together with all that called it.
+    """Distinct stacks as a tree: a row is a frame with all its callers.
 
-    A stack is named by the row of its innermost frame; stacks share the rows of their outer ends.
+    A stack is identified by the row of its innermost frame; stacks share rows of outer frames.
     """
 
     callers: array[int]
-    """Of each row its caller's row, which is lower than its own; or :data:`OUTERMOST`."""
+    """Each row's caller, a lower row; or :data:`OUTERMOST`."""
     frames: array[int]
-    """Of each row its frame: an index of :attr:`Profile.frames`."""
+    """Each row's frame, an index of :attr:`Profile.frames`."""
 
     def __len__(self) -> int:
         return len(self.callers)
@@ -53,7 +53,7 @@ class StackTable:
         return f"<StackTable: {counted(len(self), 'row')}>"
 
     def frames_of(self, row: int) -> Iterator[int]:
-        """The frames of the stack at ``row``, innermost first."""
+        """Yield the frames of the stack at ``row``, innermost first."""
         while row != OUTERMOST:
             yield self.frames[row]
             row = self.callers[row]
@@ -61,7 +61,7 @@ class StackTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleTable:
-    """Which thread had which stack when; rows are in the order of time."""
+    """Samples in the order of time."""
 
     times_ns: array[int]
     """Nanoseconds since sampling began."""
@@ -70,7 +70,7 @@ class SampleTable:
     stacks: array[int]
     """A row of :attr:`Profile.stacks`."""
     weights: array[int]
-    """How many samples the row stands for."""
+    """The number of samples that the row represents."""
 
     def __len__(self) -> int:
         return len(self.times_ns)
@@ -83,16 +83,16 @@ class SamplingEnd(Enum):
     """Why sampling ended."""
 
     DURATION = "duration"
-    """The time that was asked for had passed."""
+    """The requested time had passed."""
     INTERRUPTED = "interrupted"
-    """The user ended it."""
+    """The user interrupted it."""
     PROCESS_ENDED = "process-ended"
     THREADS_ENDED = "threads-ended"
-    """All threads that were asked for have ended."""
+    """All requested threads exited."""
     TARGET_LOST = "target-lost"
-    """The process could be looked at no more; :attr:`Profile.problems` says why."""
+    """The process became inaccessible; :attr:`Profile.problems` has the reason."""
     FULL = "full"
-    """There was no room for more samples."""
+    """The limit of samples was reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,18 +102,18 @@ class SamplingRun:
     started_at_ns: int
     """Nanoseconds since 1970, in UTC."""
     duration_ns: int
-    """From the first tick to the end of the last interval; at least 1."""
+    """The time from the first tick to the end of the last interval; at least 1."""
     interval_ns: int
-    """Between ticks, as it was asked for; at least 1."""
+    """The requested time between ticks; at least 1."""
     ticks: int
-    """How often all threads were copied."""
+    """The number of captures of all threads."""
     lost: int
-    """How often that should have been done, and was not, since the copy before took too long."""
+    """The number of captures skipped because the previous one took too long."""
     end: SamplingEnd
 
     @property
     def rate(self) -> float:
-        """Ticks a second, as they were achieved."""
+        """The actual ticks per second."""
         return self.ticks * 1e9 / self.duration_ns
 
     def __str__(self) -> str:
@@ -123,16 +123,16 @@ class SamplingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledThread:
-    """A thread that was seen at least once."""
+    """A thread that was captured at least once."""
 
     info: ThreadInfo
-    """As it was when it was last seen."""
+    """Its state in the last capture."""
     samples: int
-    """In how many ticks it was copied."""
+    """The number of ticks in which it was captured."""
     stopped_ns: int | None
-    """For how long all copies of it kept it from running; None where nothing tells."""
+    """The total time it was stopped for captures; None if unknown."""
     longest_stop_ns: int | None
-    """The longest of these stops."""
+    """The longest stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,16 +141,16 @@ class Profile:
 
     process: ProcessInfo
     images: tuple[BinaryImage, ...]
-    """All that were loaded at any time, by load address; some may have followed one another."""
+    """All images loaded at any time, by load address; they may overlap."""
     threads: tuple[SampledThread, ...]
-    """In the order in which they were first seen."""
+    """The threads, in the order of their first capture."""
     frames: tuple[ProfileFrame, ...]
-    """Each once."""
+    """Distinct frames."""
     stacks: StackTable
     samples: SampleTable
     run: SamplingRun
     problems: tuple[Problem, ...] = ()
-    """What is missing, and why; what happened in many ticks is there once."""
+    """Parts that are missing, and why; a problem of many ticks is listed once."""
 
     def __str__(self) -> str:
         """Return the process, its threads, and the functions that were innermost most often."""
@@ -193,10 +193,7 @@ class Profile:
 
     @property
     def stopped_share(self) -> float | None:
-        """Which part of its time a thread was kept from running, from 0 to 1, on average.
-
-        None where no target tells how long it stops threads.
-        """
+        """The average share of its time that a thread was stopped, from 0 to 1; None if unknown."""
         known = [thread for thread in self.threads if thread.stopped_ns is not None]
         return stopped_share(
             sum(thread.stopped_ns or 0 for thread in known),
@@ -206,11 +203,11 @@ class Profile:
 
 
 def stopped_share(stopped_ns: int, *, copies: int, rate: float) -> float | None:
-    """Which part of its time a thread was kept from running, from 0 to 1; None without copies.
+    """Return the share of its time that a thread was stopped, from 0 to 1; None without copies.
 
     Args:
-        stopped_ns: for how long all ``copies`` together stopped the thread that they are of.
-        copies: of one thread or of several.
-        rate: copies of one thread a second.
+        stopped_ns: the total time of all stops.
+        copies: the number of stops, of one thread or several.
+        rate: stops of one thread per second.
     """
     return min(1.0, stopped_ns / copies * rate / 1e9) if copies else None

@@ -1,4 +1,4 @@
-"""The registers a stack walk reads."""
+"""A thread's registers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from machtrace.model.arch import Arch
 
 @dataclass(frozen=True, slots=True)
 class RegisterSet:
-    """One thread's registers at one instant, or what a walk recovered for a caller.
+    """A thread's registers, or those that unwinding recovered for a caller.
 
     ``values`` is indexed by DWARF register number (32-bit arm's d0 to d31 by
-    :data:`~machtrace.model.arch.ARM_DOUBLES`); None, and whatever is beyond its end, is a
-    register that was not captured or that the walk could not recover. ``pc`` stands apart because
-    DWARF gives it no number of its own on every architecture.
+    :data:`~machtrace.model.arch.ARM_DOUBLES`). None, and an index beyond the end, stand for a
+    register that was not captured or not recovered. ``pc`` is separate, as DWARF has no number for
+    it on some architectures.
     """
 
     arch: Arch
@@ -34,7 +34,7 @@ class RegisterSet:
         lr: int | None = None,
         general: Mapping[int, int] | None = None,
     ) -> RegisterSet:
-        """From registers by name, and others by DWARF number."""
+        """Build a set from registers by name, and others by DWARF number."""
         numbers = arch.registers
         known = dict(general or {}) | {numbers.sp: sp}
         if fp is not None:
@@ -45,28 +45,27 @@ class RegisterSet:
         return cls(arch, Avma(pc), tuple(known.get(n) for n in range(1 + max(known))))
 
     def __repr__(self) -> str:
-        """Those that have names, in hexadecimal; what is not known is left out."""
         names = self.arch.registers.names
         named = zip(names, self.values, strict=False)
         registers = " ".join(f"{name}={value:#x}" for name, value in named if value is not None)
         return f"RegisterSet({self.arch.value}: pc={self.pc:#x} {registers})"
 
     def get(self, number: int) -> int | None:
-        """The register with this DWARF number; None where it is unknown."""
+        """Return the register with this DWARF number; None if it is unknown."""
         return self.values[number] if 0 <= number < len(self.values) else None
 
     @property
     def sp(self) -> int | None:
-        """Stack pointer, an :data:`Avma`."""
+        """The stack pointer, an :data:`Avma`."""
         return self.values[self.arch.registers.sp]  # every set has it
 
     @property
     def fp(self) -> int | None:
-        """Frame pointer, as it stood in the register: tags are not removed."""
+        """The frame pointer, with tags."""
         return self.get(self.arch.registers.fp)
 
     @property
     def lr(self) -> int | None:
-        """Link register, as it stood: signature not removed. None where there is none."""
+        """The link register, with its signature; None without one."""
         number = self.arch.registers.lr
         return None if number is None else self.get(number)

@@ -13,41 +13,30 @@ from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
 from machtrace.model.json_value import NO_DETAILS, Details
 from machtrace.model.symbol import SourceLocation
-from machtrace.model.text import (
-    FrameText,
-    Row,
-    chain_lines,
-    counted,
-    printable,
-    short_location,
-)
-
-
-def _words(separator: str, *words: str | None) -> str:
-    return separator.join(word for word in words if word)
+from machtrace.model.text import counted, printable, report_lines, task_lines
 
 
 class Adjustment(Enum):
-    """How a frame's address stands to the instruction that was running."""
+    """How a frame's address relates to the instruction that was running."""
 
     EXACT = "exact"
-    """It is that instruction: a thread was interrupted or stopped there."""
+    """The instruction itself: the thread was interrupted or stopped there."""
     RETURN = "return"
-    """It is where a call will return to: the call is the instruction before it."""
+    """A return address: the call is the instruction before it."""
     ALREADY_ADJUSTED = "already-adjusted"
-    """It was a return address, and who wrote the report took one byte or instruction away."""
+    """A return address from which the report's writer subtracted a byte or an instruction."""
     UNKNOWN = "unknown"
-    """The format does not say."""
+    """Not stated by the format."""
 
 
 class NameSource(Enum):
-    """Where a frame's name is from."""
+    """The source of a frame's name."""
 
     REPORT = "report"
-    """The report itself has it: whoever wrote that looked it up, well or badly."""
+    """The report, whose writer looked it up by unknown means."""
     DEBUG_INFORMATION = "debug-information"
     EXACT = "exact"
-    """This and the next: see :class:`~machtrace.model.symbol.Certainty`."""
+    """This and the following: see :class:`~machtrace.model.symbol.Certainty`."""
     EXPORT = "export"
     OBJC = "objc"
     RTTI = "rtti"
@@ -57,12 +46,12 @@ class NameSource(Enum):
 
 
 class ReportedSymbol(NamedTuple):
-    """A function's name, and how far into it the frame is."""
+    """A function's name, and the frame's offset in it."""
 
     name: str
-    """As it is written there: demangled or not."""
+    """The name as written, demangled or not."""
     offset: int | None
-    """Bytes from the function's start to the frame's address; None where nobody says."""
+    """Bytes from the function's start to the frame's address; None if unknown."""
     source: NameSource = NameSource.REPORT
 
     def __str__(self) -> str:
@@ -70,30 +59,29 @@ class ReportedSymbol(NamedTuple):
 
 
 class ReportedFrame(NamedTuple):
-    """One line of a stack. Rows by the hundred thousand, hence a tuple.
+    """One line of a stack. A tuple, as reports have hundreds of thousands.
 
-    A call that was inlined is a frame of its own, just before (inside of) the frame of the machine
-    that it shares its address with.
+    An inlined call is a frame of its own, before the machine frame whose address it shares.
     """
 
     address: Avma | None
-    """As the report has it, signature bits removed; None where it has none."""
+    """The report's address without signature bits; None if absent."""
     image: int | None
-    """Which of the report's images holds it: an index; None where that is not known."""
+    """The index of its image in the report; None if unknown."""
     offset: ImageOffset | None
-    """Bytes from that image's header; None where that is not known."""
+    """Bytes from that image's header; None if unknown."""
     adjustment: Adjustment = Adjustment.UNKNOWN
     symbol: ReportedSymbol | None = None
     location: SourceLocation | None = None
     is_inline: bool = False
-    """Whether it is a call inlined into the next frame."""
+    """Whether the call is inlined into the next frame."""
     details: Details = NO_DETAILS
 
     @property
     def lookup(self) -> ImageOffset | None:
-        """The offset to look names up at: inside of the call, not after it.
+        """The offset to look up: inside the call, not after it.
 
-        One that was adjusted already, and one of which nothing is known, are taken as they are.
+        An offset that is already adjusted, or of unknown meaning, is unchanged.
         """
         if self.offset is None:
             return None
@@ -101,34 +89,22 @@ class ReportedFrame(NamedTuple):
             return ImageOffset(self.offset - 1)
         return self.offset
 
-    def text(self, images: Sequence[ReportedImage]) -> FrameText:
-        """Return the frame's line; ``images`` are those of its task."""
-        image = "???" if self.image is None else printable(images[self.image].name) or "?"
-        offset = "?" if self.offset is None else f"? (image + {self.offset:#x})"
-        name = offset if self.symbol is None else printable(str(self.symbol))
-        path, line = (
-            ("", None) if self.location is None else (self.location.path, self.location.line)
-        )
-        note = "inlined" if self.is_inline else ""
-        row = Row(image, self.address, name, short_location(path, line) if path else "", note)
-        return FrameText((row,), row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedProcess:
-    """A process. What the report does not say is None."""
+    """A process; absent facts are None."""
 
     name: str | None = None
     pid: int | None = None
     path: str | None = None
     identifier: str | None = None
-    """Of its bundle."""
+    """The bundle identifier."""
     version: str | None = None
     """``CFBundleShortVersionString``."""
     build: str | None = None
     """``CFBundleVersion``."""
     code_type: str | None = None
-    """``ARM-64``, as the report has it."""
+    """The report's word: ``ARM-64``."""
     is_translated: bool | None = None
     """Whether it ran under Rosetta."""
     role: str | None = None
@@ -143,43 +119,44 @@ class ReportedProcess:
     details: Details = field(default_factory=dict)
 
     def __str__(self) -> str:
-        pid = "" if self.pid is None else f"[{self.pid}]"
-        return _words("  ", printable(_words(" ", self.name or "process", pid)), self.version)
+        pid = "" if self.pid is None else f" [{self.pid}]"
+        version = "" if self.version is None else f"  {self.version}"
+        return printable(f"{self.name or 'process'}{pid}{version}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedSystem:
-    """The machine and its system. What the report does not say is None."""
+    """The machine and its system; absent facts are None."""
 
     model: str | None = None
     """``iPhone14,2``."""
     os_name: str | None = None
-    """With its version, as the report has it: ``iPhone OS 16.0``."""
+    """The system and its version: ``iPhone OS 16.0``."""
     os_build: str | None = None
     """``20A362``."""
     release_type: str | None = None
     baseband_version: str | None = None
     crash_reporter_key: str | None = None
-    """What stands for the machine, made anonymous."""
+    """An anonymous identifier of the machine."""
     details: Details = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedException:
-    """Why the report was made, as the kernel or the runtime said."""
+    """The cause of the report, as stated by the kernel or the runtime."""
 
     type: str | None = None
     """``EXC_BREAKPOINT``."""
     signal: str | None = None
     """``SIGTRAP``."""
     codes: str | None = None
-    """As the report writes them: ``0x0000000000000001, 0x000000018a98520c``."""
+    """The text: ``0x0000000000000001, 0x000000018a98520c``."""
     raw_codes: tuple[int, ...] = ()
     subtype: str | None = None
     """``KERN_INVALID_ADDRESS at 0x0000000000000010``."""
     message: str | None = None
     address: int | None = None
-    """Which access failed (Avma)."""
+    """The address of the failed access (Avma)."""
     details: Details = field(default_factory=dict)
 
 
@@ -200,25 +177,25 @@ class ReportedTermination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageException:
-    """An exception of Objective-C, C++ or Swift that nobody caught."""
+    """An uncaught exception of Objective-C, C++ or Swift."""
 
     name: str | None = None
     reason: str | None = None
     frames: tuple[ReportedFrame, ...] = ()
-    """Where it was thrown, innermost first: Apple's *Last Exception Backtrace*."""
+    """The stack of the throw, innermost first: Apple's *Last Exception Backtrace*."""
     details: Details = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """What was reported, and when."""
+    """The incident: its kind, time and identifier."""
 
     id: str | None = None
     """As the report writes it."""
     time: str | None = None
-    """When it happened, as the report writes it."""
+    """The time of the incident, as text."""
     kind: str | None = None
-    """What sort of incident, in the format's own word: Apple's ``bug_type``, KSCrash's ``type``."""
+    """The kind in the format's words: Apple's ``bug_type``, KSCrash's ``type``."""
     report_version: str | None = None
     details: Details = field(default_factory=dict)
 
@@ -227,86 +204,77 @@ class ReportedRegister(NamedTuple):
     """A register's value in a report."""
 
     name: str
-    """As the report calls it: ``x0``, ``rip``."""
+    """The report's name: ``x0``, ``rip``."""
     value: int
-    """Unsigned, with the signature bits that it may have had."""
+    """The unsigned value, with signature bits."""
     description: str | None = None
-    """What the report says that it means: ``(Breakpoint) brk 1``."""
+    """The report's explanation: ``(Breakpoint) brk 1``."""
     details: Details = NO_DETAILS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedRegisters:
-    """The state of a thread's processor."""
+    """A thread's registers."""
 
     registers: tuple[ReportedRegister, ...]
     """In the report's order."""
     flavor: str | None = None
-    """``ARM_THREAD_STATE64``, or what the report calls it."""
+    """The kind of state: ``ARM_THREAD_STATE64``."""
     details: Details = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedThread:
-    """A thread, with the frames that were walked when the report was made."""
+    """A thread with its stack."""
 
     index: int
-    """The number that the report gives it, from 0."""
+    """The report's number, from 0."""
     id: int | None = None
-    """System-wide; None where the report has none."""
+    """The system-wide id; None if absent."""
     name: str | None = None
     queue: str | None = None
-    """Label of the dispatch queue that the thread was serving."""
+    """The label of the dispatch queue that the thread served."""
     crashed: bool = False
-    """Whether it is the one that the report is about."""
+    """Whether the report is about this thread."""
     frames: tuple[ReportedFrame, ...] = ()
-    """Innermost first, whatever the file's direction was."""
+    """The frames, innermost first, whatever the file's order."""
     registers: ReportedRegisters | None = None
     details: Details = field(default_factory=dict)
-
-    @property
-    def heading(self) -> str:
-        """The line above the thread's stack."""
-        name = f"“{printable(self.name)}”" if self.name else None
-        number = None if self.id is None else f"id {self.id}"
-        queue = f"queue {printable(self.queue)}" if self.queue else None
-        state = "crashed" if self.crashed else None
-        return _words("  ", f"Thread {self.index}", name, number, queue, state)
 
     def __repr__(self) -> str:
         return f"<ReportedThread {self.index}: {counted(len(self.frames), 'frame')}>"
 
 
 class SampledNode(NamedTuple):
-    """A frame of a tree, and how many samples went through it."""
+    """A frame of a tree, with the number of samples through it."""
 
     parent: int | None
-    """The index of the frame that called it, which is smaller than its own; None for a root."""
+    """The caller's index, which is smaller; None for a root."""
     samples: int
     frame: ReportedFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTree:
-    """The samples of one thread, or of all: callers are parents, unless it is inverted.
+    """The samples of one thread, or of all; callers are parents unless the tree is inverted.
 
-    The nodes are in one tuple, parents before children and siblings in the report's order, so that
-    trees of any depth can be read, compared and written without recursion.
+    The nodes are a tuple, parents before children and siblings in the report's order: trees of any
+    depth are handled without recursion.
     """
 
     nodes: tuple[SampledNode, ...]
     thread: int | None = None
-    """System-wide id; None where the tree is of all threads, or the report has none."""
+    """The thread's system-wide id; None for all threads, or if absent."""
     name: str | None = None
-    """Of the thread."""
+    """The thread's name."""
     queue: str | None = None
     count: int | None = None
-    """All samples, where the report says so apart from the roots' counts."""
+    """The number of all samples, if the report states it besides the roots' counts."""
     is_attributed: bool = False
     """Whether the report is about this thread."""
     is_inverted: bool = False
-    """Whether roots are innermost frames, and parents what their children called: such a tree stays
-    as it is, for to turn it round could take the square of its size."""
+    """Whether roots are innermost frames and parents are callees. Such a tree is not converted:
+    that could take the square of its size."""
     details: Details = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -321,7 +289,7 @@ class SampledTree:
         return sum(node.samples for node in self.nodes if node.parent is None)
 
     def depths(self) -> Iterator[int]:
-        """How many callers each node has, in order."""
+        """Yield the number of callers of each node, in order."""
         depths: list[int] = []
         for node in self.nodes:
             depths.append(0 if node.parent is None else depths[node.parent] + 1)
@@ -330,33 +298,33 @@ class SampledTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedImage:
-    """An image that a report lists, or only mentions."""
+    """An image that a report lists or mentions."""
 
     uuid: UUID | BuildId | None = None
-    """What identifies its contents; None where it has nothing, or only zeros."""
+    """The identifier; None if it is absent or zero."""
     name: str = ""
-    """Empty where the report has none."""
+    """The name; empty if absent."""
     path: str = ""
-    """Where it was on the machine of the report; empty where that is not known."""
+    """The path on the report's machine; empty if unknown."""
     arch: str | None = None
-    """As the report has it: ``arm64e``."""
+    """The report's name of the architecture: ``arm64e``."""
     load_address: Avma | None = None
-    """Of its header."""
+    """The address of the header."""
     size: int | None = None
-    """In bytes, of its code (``__TEXT``)."""
+    """The size of the code (``__TEXT``), in bytes."""
     version: str | None = None
-    """``CFBundleShortVersionString``, else what stands in its place."""
+    """``CFBundleShortVersionString``, or its equivalent."""
     details: Details = field(default_factory=dict)
 
     def holds(self, address: int) -> bool:
-        """Whether ``address`` (Avma) is in it, as far as the report says where it ends."""
+        """Return whether the image contains ``address`` (Avma); False if its extent is unknown."""
         if self.load_address is None or self.size is None:
             return False
         return self.load_address <= address < self.load_address + self.size
 
 
 class ReportKind(Enum):
-    """What a report was read from."""
+    """The format of a report."""
 
     APPLE_IPS = "ips"
     APPLE_CRASH = "crash"
@@ -373,37 +341,22 @@ class ReportKind(Enum):
     SWIFT = "swift"
     """A backtrace of Swift's runtime, as text or as JSON."""
     MACHTRACE = "machtrace"
-    """A capture of machtrace's own."""
+    """JSON of machtrace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedTask:
-    """A process of a report with all that is said of it."""
+    """A process in a report, with its threads and images."""
 
     process: ReportedProcess = field(default_factory=ReportedProcess)
     threads: tuple[ReportedThread, ...] = ()
     """In the report's order."""
     trees: tuple[SampledTree, ...] = ()
     images: tuple[ReportedImage, ...] = ()
-    """In the report's order: frames of this task name them by index."""
-
-    def lines(self) -> Iterator[str]:
-        """Yield the process, and its threads with their frames."""
-        yield f"Process: {self.process}"
-        for thread in self.threads:
-            yield from ("", thread.heading, *self._frame_lines(thread.frames))
-        for tree in self.trees:
-            name = f"“{printable(tree.name)}”" if tree.name else None
-            frames = counted(len(tree.nodes), "frame")
-            samples = None if tree.count is None else counted(tree.count, "sample")
-            yield ""
-            yield _words("  ", "Sampled stacks", name, frames, samples)
-
-    def _frame_lines(self, frames: Sequence[ReportedFrame]) -> Iterator[str]:
-        yield from chain_lines([(0, [frame.text(self.images) for frame in frames])])
+    """The images that frames of this task refer to, in the report's order."""
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join(task_lines(self))
 
     def __repr__(self) -> str:
         parts = ((self.threads, "thread"), (self.trees, "tree"), (self.images, "image"))
@@ -413,10 +366,10 @@ class ReportedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report(ReportedTask):
-    """One incident. Two are equal when they hold the same; warnings do not count.
+    """One incident. Warnings are not compared.
 
-    What the source says and has no place here is in the ``details`` of what it is said of, by the
-    source's own names and in its order: nothing is dropped.
+    Keys of the source without a field here are in the ``details`` of the value that they describe,
+    by the source's names and in its order: nothing is dropped.
     """
 
     kind: ReportKind
@@ -426,50 +379,30 @@ class Report(ReportedTask):
     termination: ReportedTermination | None = None
     language_exception: LanguageException | None = None
     application_information: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Apple's *Application Specific Information*: an image's name (empty where none is said), and
-    what it said."""
+    """Apple's *Application Specific Information*: images' names, which may be empty, and their
+    messages."""
     others: tuple[ReportedTask, ...] = ()
-    """Further processes of the same report: a spindump's, a stackshot's."""
+    """Further processes, as in a spindump or a stackshot."""
     details: Details = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """What was odd or could not be understood, each in one line."""
+    """Parts of the source that were invalid or unknown, one line each."""
 
-    def lines(self) -> Iterator[str]:
-        """Yield the incident, its cause, and all threads with their frames."""
-        incident, system = self.incident, self.system
-        facts: list[tuple[str, tuple[str | None, ...]]] = [
-            ("Report", (self.kind.value, incident.kind, incident.time)),
-            ("System", (system.model, system.os_name, system.os_build)),
-        ]
-        if (cause := self.exception) is not None:
-            codes = cause.subtype or cause.codes
-            facts.append(("Exception", (cause.type, cause.signal, codes, cause.message)))
-        if (end := self.termination) is not None:
-            facts.append(("Termination", (end.namespace, end.indicator, *end.reasons)))
-        if (thrown := self.language_exception) is not None:
-            facts.append(("Uncaught exception", (thrown.name, thrown.reason)))
-        for name, words in facts:
-            if text := _words("  ", *words):
-                yield f"{name}: {printable(text)}"
-        yield from ReportedTask.lines(self)
-        if thrown is not None and thrown.frames:
-            yield from ("", "Last exception", *self._frame_lines(thrown.frames))
-        for task in self.others:
-            yield from ("", *task.lines())
+    def __str__(self) -> str:
+        return "\n".join(report_lines(self))
 
     @property
     def tasks(self) -> tuple[ReportedTask, ...]:
-        """This process, then the others."""
+        """This process and the others."""
         return (self, *self.others)
 
     @property
     def crashed_thread(self) -> ReportedThread | None:
-        """The thread that the report is about, where it says which."""
+        """The thread that the report is about, if it states one."""
         return next((thread for thread in self.threads if thread.crashed), None)
 
 
 FrameChange: TypeAlias = Callable[[Sequence[ReportedFrame]], tuple[ReportedFrame, ...] | None]
-"""Maps the frames of a stack to as many others; None if all stay."""
+"""Maps the frames of a stack to as many others; None if none changes."""
 
 _Task = TypeVar("_Task", bound=ReportedTask)
 

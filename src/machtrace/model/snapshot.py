@@ -1,11 +1,4 @@
-"""A process, copied.
-
-Threads of a target.
-
-What Linux keeps of a process besides threads and memory; its cores have a note for each.
-
-Where a Darwin process has the cache that the system's images are in.
-"""
+"""A copy of a process: threads, images, memory, and facts of its system."""
 
 from __future__ import annotations
 
@@ -29,17 +22,17 @@ unlike a Mach port name."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadInfo:
-    """What is known of a thread without stopping it."""
+    """A thread's identity, which is available without stopping it."""
 
     id: ThreadId
     index: int
     """1-based, in the kernel's order: the number that lldb shows."""
     name: str | None = None
     queue: str | None = None
-    """Label of the dispatch queue that the thread is serving."""
+    """The label of the dispatch queue that the thread serves."""
     is_main: bool = False
     crashed: bool = False
-    """Whether it is the thread that ended the process."""
+    """Whether this thread ended the process."""
 
     @property
     def label(self) -> str:
@@ -67,74 +60,73 @@ class ThreadInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadSnapshot:
-    """All that a walk needs of one thread, copied while it stood still."""
+    """A thread's registers and stack, copied while it was stopped."""
 
     info: ThreadInfo
     registers: RegisterSet
     stack: MemoryRegion
     """From the stack pointer (less the red zone) towards the stack's base."""
     taken_at_ns: int | None = None
-    """Nanoseconds of the system's monotonic clock; None in a core that does not say."""
+    """Nanoseconds of the system's monotonic clock; None if a core does not state it."""
     stopped_for_ns: int | None = None
-    """How long the thread was kept from running for this; None where nothing was stopped."""
+    """How long the thread was stopped; None if nothing was stopped."""
     native_registers: bytes = field(default=b"", repr=False)
-    """The general registers as Linux gives them (``NT_PRSTATUS``), those that no walk has a use for
-    included; empty where the system is another, or did not give them."""
+    """All general registers in Linux's layout (``NT_PRSTATUS``); empty if unavailable."""
 
     def __repr__(self) -> str:
         return f"<ThreadSnapshot of {self.info}: {len(self.stack.data):,} bytes of stack>"
 
 
 class FileMapping(NamedTuple):
-    """A range of a file that is mapped (``NT_FILE``)."""
+    """A mapped range of a file (``NT_FILE``)."""
 
     start: Avma
     end: Avma
     offset: FileOffset
-    """Where in the file :attr:`start` is."""
+    """The file offset of :attr:`start`."""
     path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinuxFacts:
-    """What debuggers find a process' program and libraries by, and how ``ps`` shows it."""
+    """Facts of a Linux process besides threads and memory; its cores have a note for each."""
 
     auxiliary_vector: bytes = field(default=b"", repr=False)
-    """As the kernel made it: pairs of words of the process' own width (``NT_AUXV``)."""
+    """The raw vector: pairs of words of the process's width (``NT_AUXV``)."""
     file_mappings: tuple[FileMapping, ...] = field(default=(), repr=False)
     """By address."""
     name: str = ""
-    """Of the process, at most 15 bytes (``pr_fname``)."""
+    """The process's name, at most 15 bytes (``pr_fname``)."""
     arguments: str = ""
-    """Its command line, in one (``pr_psargs``)."""
+    """The command line as one string (``pr_psargs``)."""
     parent: int = 0
-    """Process id."""
+    """The parent's process id."""
     user: int = 0
     """User id."""
     group: int = 0
     """Group id."""
     signal: int = 0
-    """What ended it; 0 where nothing did."""
+    """The signal that ended the process; 0 if none did."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedCache:
-    """dyld's shared cache, as a process has it mapped."""
+    """dyld's shared cache of system images, as mapped into a Darwin process."""
 
     base: Avma
-    """Where its header is."""
+    """The address of the header."""
     uuid: UUID | None
-    """Of its contents, which differ with each build of the system; None where it is not told."""
+    """The identifier of the contents, which differ with each build of the system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """Which process, on which system."""
+    """A process and its architecture."""
 
     pid: int | None
-    """None where a core does not say."""
+    """None if a core does not state it."""
     path: str
-    """Of the program's file, as the target names it; empty where unknown."""
+    """The path of the program in the target; empty if unknown."""
     arch: Arch
     pointer_mask: PacMask = PacMask()
 
@@ -150,10 +142,10 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A part of a target that could not be read; the rest was."""
+    """A part of a target that could not be read."""
 
     thread: ThreadId | None
-    """Whose part it was; None where it belongs to the whole process."""
+    """The thread concerned; None for the whole process."""
     error: MachtraceError
 
     def __str__(self) -> str:
@@ -162,19 +154,19 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Enough to walk and to name later, elsewhere, on any system."""
+    """A process as captured; it can be unwound and symbolicated later, on any system."""
 
     process: ProcessInfo
     threads: tuple[ThreadSnapshot, ...]
     images: ImageList
     memory: MemoryReader = field(default_factory=RegionMemory)
-    """What is known of memory besides the stacks: images' bytes, heap where it was captured."""
+    """Memory besides the stacks: images' bytes, and heap if it was captured."""
     problems: tuple[Problem, ...] = ()
-    """What is missing, and why."""
+    """Parts that are missing, and why."""
     shared_cache: SharedCache | None = None
-    """The one of a Darwin process; None where it has none, or nothing tells of it."""
+    """The shared cache of a Darwin process, if known."""
     linux: LinuxFacts | None = None
-    """What Linux keeps of the process; None where the system is another."""
+    """Facts of a Linux process."""
 
     def __str__(self) -> str:
         """Return the process, a line for each thread, and the problems."""

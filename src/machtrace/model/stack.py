@@ -1,4 +1,4 @@
-"""What a stack walk yields: addresses, how each was found, and why the walk ended."""
+"""Unwound stacks: addresses, how each was found, and why unwinding stopped."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class FrameTrust(Enum):
     CONTEXT = "context"
     """The program counter."""
     PREWALKED = "prewalked"
-    """Given by another walker: the kernel, a crash report."""
+    """Unwound by somebody else: the kernel, a crash report."""
     CFI = "cfi"
     """``__eh_frame`` or ``.eh_frame``."""
     PROLOGUE = "prologue"
-    """What the function's instructions up to this one did to the stack."""
+    """Analysis of the function's instructions up to this one."""
     COMPACT = "compact"
     """``__unwind_info``."""
     EXIDX = "exidx"
     """``.ARM.exidx``, the exception tables of 32-bit arm."""
     SIGNAL_FRAME = "signal"
-    """What the kernel saved before it called a signal handler."""
+    """Registers that the kernel saved before it called a signal handler."""
     ASYNC = "async"
     """A Swift async context's resume address."""
     FRAME_POINTER = "fp"
     LINK_REGISTER = "lr"
-    """The link register of a function of which nothing is known, where it cannot be of an earlier
-    call; see :mod:`machtrace.unwinder.walker`."""
+    """The link register of a function without unwind information, if it cannot be stale; see
+    :mod:`machtrace.unwinder.walker`."""
     SCAN = "scan"
-    """The word on top of the stack, which looks like a return address, where no code is."""
+    """The word on top of the stack, which looks like a return address; the pc is not in code."""
 
     @property
     def label(self) -> str:
@@ -54,26 +54,26 @@ _LABELS = {
 
 
 class AddressKind(Enum):
-    """What an address on a stack is; it decides where to look it up."""
+    """The meaning of an address on a stack, which decides where to look it up."""
 
     PROGRAM_COUNTER = "pc"
-    """An instruction that had not run: of the innermost frame, or of one that a signal hit."""
+    """The next instruction: of the innermost frame, or of one interrupted by a signal."""
     RETURN_ADDRESS = "return"
     """The instruction after a call."""
     ASYNC_RESUME = "async-resume"
-    """Where a suspended Swift function goes on."""
+    """The address at which a suspended Swift function resumes."""
     ADJUSTED = "adjusted"
-    """Already moved inside the call by whoever recorded it."""
+    """A return address that its recorder already moved into the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """What another method says a frame's address is, where it claims to know."""
+    """Another method's result for a frame, if that method claims to be exact."""
 
     trust: FrameTrust
-    """Its own."""
+    """The other method."""
     address: Avma | None
-    """None: that nobody called, or nothing that can be read."""
+    """The address that it found; None if no caller, or an unreadable one."""
 
     def __str__(self) -> str:
         result = "no caller" if self.address is None else f"{self.address:#x}"
@@ -82,20 +82,20 @@ class Dispute:
 
 @dataclass(frozen=True, slots=True)
 class FrameAddress:
-    """An address on the stack. Never adjusted; see :attr:`lookup`."""
+    """An address on the stack, unadjusted; see :attr:`lookup`."""
 
     address: Avma
     trust: FrameTrust
     kind: AddressKind
     disputed_by: tuple[Dispute, ...] = ()
-    """Methods that found another caller here, or the same with its frame in another place."""
+    """Methods that found another caller, or the same caller with another CFA."""
 
     @property
     def lookup(self) -> Avma:
         """The address to look up: inside the call, not after it.
 
-        A call that never returns can be its function's last instruction; the
-        return address is then in the next function.
+        A call that never returns can be its function's last instruction; the return address is
+        then in the next function.
         """
         if self.kind is AddressKind.RETURN_ADDRESS:
             return Avma(self.address - 1)
@@ -121,33 +121,32 @@ class FrameAddress:
 
 
 class StopReason(Enum):
-    """Why a walk ended."""
+    """Why unwinding stopped."""
 
     ROOT = "root"
-    """The outermost frame was reached; the stack is whole."""
+    """The outermost frame was reached; the stack is complete."""
     UNREADABLE = "unreadable"
-    """The next frame is in memory that was not captured, or is none."""
+    """The next frame is in memory that was not captured or does not exist."""
     NO_PROGRESS = "no-progress"
-    """The next frame would be this one or an earlier one again."""
+    """The next frame would repeat this one or an earlier one."""
     MISALIGNED = "misaligned"
-    """The next frame's place is not a multiple of the pointer size."""
+    """The next frame's address is not a multiple of the pointer size."""
     NO_RULE = "no-rule"
-    """Nothing says how to go on from here."""
+    """No unwind rule applies."""
     DEPTH_LIMIT = "depth-limit"
-    """More frames than a stack that a program made could have; see
-    :mod:`machtrace.unwinder.walker`."""
+    """More frames than fit a real stack; see :mod:`machtrace.unwinder.walker`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why, and where."""
+    """The end of a stack: why, and at which address."""
 
     reason: StopReason
     at: Avma | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is known to be missing."""
+        """Whether the stack is complete."""
         return self.reason is StopReason.ROOT
 
     def __str__(self) -> str:
@@ -170,12 +169,12 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Frames in the middle of a deep stack that were walked and counted, and not kept."""
+    """Frames in the middle of a deep stack that were unwound and counted, but dropped."""
 
     after: int
-    """How many kept frames come before it, the innermost first."""
+    """The number of retained frames before the gap."""
     count: int
-    """How many frames it stands for."""
+    """The number of dropped frames."""
 
     def __post_init__(self) -> None:
         if self.after < 0 or self.count < 1:
@@ -183,16 +182,13 @@ class Gap:
             raise ValueError(msg)
 
 
-def stretches(kept: Sequence[_Item], gap: Gap | None) -> Iterator[tuple[int, Sequence[_Item]]]:
-    """What was kept, in one piece or, where there is a gap, in two: before and after it.
-
-    With each piece goes the number of its first frame in the whole stack.
-    """
+def stretches(items: Sequence[_Item], gap: Gap | None) -> Iterator[tuple[int, Sequence[_Item]]]:
+    """Yield the frames before and after the gap, each piece with its first frame's number."""
     if gap is None:
-        yield 0, kept
+        yield 0, items
     else:
-        yield 0, kept[: gap.after]
-        yield gap.after + gap.count, kept[gap.after :]
+        yield 0, items[: gap.after]
+        yield gap.after + gap.count, items[gap.after :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -200,13 +196,13 @@ class AddressChain:
     """Frames that called one another, innermost first."""
 
     addresses: tuple[FrameAddress, ...]
-    """Those that were kept: all of them where there is no gap."""
+    """The retained frames: all of them if there is no gap."""
     stop: Stop
     gap: Gap | None = None
 
     @property
     def depth(self) -> int:
-        """How many frames there are, kept or not."""
+        """The number of frames, retained or dropped."""
         return len(self.addresses) + (0 if self.gap is None else self.gap.count)
 
     def lines(self, images: ImageList | None = None) -> Iterator[str]:
@@ -258,12 +254,11 @@ def address_row(address: FrameAddress, image: BinaryImage | None, note: str) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Walk(AddressChain):
-    """What walking one stack found."""
+    """An unwound stack."""
 
     physical_remainder: AddressChain | None = None
-    """Below the first Swift async frame :attr:`addresses` follows the continuations, which is
-    what the program means; these are the machine frames that happened to run it. None where there
-    is no async frame: then :attr:`addresses` are all machine frames."""
+    """The machine frames below the first Swift async frame, from which on :attr:`addresses` follows
+    the continuations; None without an async frame."""
 
     def lines(self, images: ImageList | None = None) -> Iterator[str]:
         """See :meth:`AddressChain.lines`."""
@@ -279,11 +274,11 @@ MACHINE_FRAMES = "the machine frames that ran it:"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Backtrace(Walk):
-    """The walk of one thread of a snapshot."""
+    """The unwound stack of a thread in a snapshot."""
 
     thread: ThreadSnapshot = field(repr=False)
     snapshot: Snapshot = field(repr=False, compare=False)
-    """Where the thread and its images are from; names are looked up through it."""
+    """The thread's snapshot, by whose images and memory names are looked up."""
 
     def __str__(self) -> str:
         heading = self.thread.info.heading(self.thread.stopped_for_ns)

@@ -1,4 +1,4 @@
-"""Names for addresses."""
+"""Named frames and stacks."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from machtrace.model.text import (
 
 
 class Certainty(Enum):
-    """How sure a name is, best first."""
+    """The certainty of a name, best first."""
 
     EXACT = "exact"
-    """A symbol at the start of the very function that holds the address.
+    """A symbol at the start of the function that contains the address.
 
-    Where local symbols were stripped, a name is exact only if the linker lists functions
-    (LC_FUNCTION_STARTS), something says that one starts there, and unwind information describes it:
-    what linkers do not list are initialisers, which are found otherwise, and assembly code, which
-    nothing describes.
+    In an image without local symbols, a name is exact only if the linker lists functions
+    (LC_FUNCTION_STARTS), a table states that one starts there, and unwind information describes it:
+    linkers omit initialisers, which are found by other means, and assembly code, which has no
+    unwind information.
     """
     EXPORT = "export"
-    """An exported symbol before the address, where local ones were stripped: another function,
-    whose name is gone, may be in between."""
+    """An exported symbol before the address in an image without local symbols: a nameless function
+    may be in between."""
     OBJC = "objc"
     """An Objective-C method, from the class's or category's list of methods."""
     RTTI = "rtti"
@@ -43,49 +43,49 @@ class Certainty(Enum):
     SWIFT = "swift"
     """A Swift function, from the metadata of a type."""
     PCLNTAB = "pclntab"
-    """A Go function, from the table that Go's own tracebacks are made of."""
+    """A Go function, from the table of Go's own tracebacks."""
     STUB = "stub"
-    """A stub, named after the function that it calls."""
+    """A linkage stub, named after the function that it calls."""
     NONE = "none"
-    """No name: none is better than a wrong one."""
+    """No name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbol:
     """A function.
 
-    One that is known to be there, and whose name is not, is called ``unnamed_`` and its offset in
-    hexadecimal digits: the same in every process that has the image, so that such functions can be
-    told apart and counted. Its certainty is ``NONE``.
+    A function without a name is called ``unnamed_`` and its offset in hexadecimal digits: the same
+    in every process with the image, so that such functions can be distinguished and counted. Its
+    certainty is ``NONE``.
     """
 
     name: str
-    """As people read it: demangled, else without the underscore that Mach-O's tables put first."""
+    """The name for people: demangled, else without the underscore of Mach-O's tables."""
     linkage_name: str
-    """As the symbol table spells it; empty where there is no name."""
+    """The name in the symbol table; empty if there is none."""
     offset: ImageOffset
-    """Of its first instruction."""
+    """The offset of the first instruction."""
     size: int | None
-    """In bytes; None when only the start is known."""
+    """The size in bytes; None if only the start is known."""
     certainty: Certainty
     aliases: tuple[str, ...] = ()
-    """Other names of the same instructions, as :attr:`name` is written: linkers make one of
-    functions that have the same code."""
+    """Other names of the same instructions, written as :attr:`name`: linkers merge functions with
+    equal code."""
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def is_named(self) -> bool:
-        """Whether :attr:`name` is from the program; else it only says where the function is."""
+        """Whether :attr:`name` is from the program and not derived from the offset."""
         return self.certainty is not Certainty.NONE
 
 
 def unnamed(offset: ImageOffset, size: int | None) -> Symbol:
-    """A function whose name is not known.
+    """Return a function without a name.
 
     Args:
-        offset: of its first instruction.
+        offset: of the first instruction.
         size: in bytes.
     """
     return Symbol(
@@ -99,7 +99,7 @@ def unnamed(offset: ImageOffset, size: int | None) -> Symbol:
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A place in a source file."""
+    """A position in a source file."""
 
     path: str
     line: int | None = None
@@ -114,14 +114,14 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class InlineFrame:
-    """A call that the compiler inlined at the frame's address."""
+    """A function that the compiler inlined at the frame's address."""
 
     name: str
-    """As people read it; empty where the debug information has none."""
+    """The name for people; empty if the debug information has none."""
     location: SourceLocation | None
-    """Where in this function the code is, or the call of what is inlined into it."""
+    """The position in this function, or of the call that is inlined into it."""
     linkage_name: str = ""
-    """As the debug information spells it."""
+    """The name in the debug information."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,51 +129,51 @@ class PythonFrame:
     """A Python function that was running."""
 
     name: str
-    """Qualified, as its code object has it."""
+    """The qualified name in the code object."""
     location: SourceLocation
 
 
 class FrameStatus(Enum):
-    """How far naming got (after Symbolicator's ``FrameStatus``)."""
+    """The result of symbolication (after Symbolicator's ``FrameStatus``)."""
 
     SYMBOLICATED = "symbolicated"
     MISSING_SYMBOL = "missing-symbol"
-    """The file was read; it names nothing here."""
+    """The image's file has no symbol here."""
     MISSING_FILE = "missing-file"
     MISMATCHED_FILE = "mismatched-file"
-    """A file was found; its UUID is another's."""
+    """Only files with another UUID were found."""
     MALFORMED_FILE = "malformed-file"
     UNKNOWN_IMAGE = "unknown-image"
-    """No image holds the address."""
+    """No image contains the address."""
     NOT_ASKED = "not-asked"
-    """Names were not wanted."""
+    """Symbolication was not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """An address with everything known about it."""
+    """An address with its image, function and source position."""
 
     address: FrameAddress
     status: FrameStatus
     image: BinaryImage | None = None
     symbol: Symbol | None = None
-    """The function; where :attr:`status` is ``MISSING_SYMBOL`` one without a name, or None where
-    not even its start is known."""
+    """The function. With the status ``MISSING_SYMBOL``, one without a name, or None if its start is
+    unknown, too."""
     location: SourceLocation | None = None
     inlined: tuple[InlineFrame, ...] = ()
     """Innermost first; all inside :attr:`symbol`."""
     python: tuple[PythonFrame, ...] = ()
-    """Of a run of CPython's loop, where asked for: the functions that it runs, innermost first. A
-    call from Python to Python begins no other run (since 3.11)."""
+    """The Python functions that a frame of CPython's interpreter loop runs, if requested; innermost
+    first. A call from Python to Python does not start another loop (since 3.11)."""
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the frame's name is."""
+        """The certainty of the frame's name."""
         return Certainty.NONE if self.symbol is None else self.symbol.certainty
 
     @property
     def symbol_offset(self) -> int | None:
-        """Bytes from the symbol's start to the frame's address, as people print it."""
+        """Bytes from the symbol's start to the frame's unadjusted address."""
         if self.symbol is None or self.image is None:
             return None
         return self.image.offset_of(self.address.address) - self.symbol.offset
@@ -225,13 +225,13 @@ class FrameChain:
     """
 
     frames: tuple[Frame, ...]
-    """Those that were kept."""
+    """The retained frames."""
     stop: Stop
     gap: Gap | None = None
 
     @property
     def depth(self) -> int:
-        """The number of frames, kept or not."""
+        """The number of frames, retained or dropped."""
         return len(self.frames) + (0 if self.gap is None else self.gap.count)
 
     def lines(
@@ -264,7 +264,7 @@ class CallStack(FrameChain):
 
     thread: ThreadInfo
     stopped_for_ns: int | None = None
-    """How long the thread was kept from running for this; None where nothing was stopped."""
+    """How long the thread was stopped; None if nothing was stopped."""
     physical_remainder: FrameChain | None = None
     """See :attr:`~machtrace.model.stack.Walk.physical_remainder`."""
 

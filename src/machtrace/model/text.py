@@ -1,10 +1,13 @@
-"""Text for people: escaped names, short times, and the lines of a stack."""
+"""Text for people: escaped names, short times, and the lines of stacks and reports."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # the model's values import this module
+    from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedTask
 
 from machtrace.frozen import dataclass
 
@@ -86,7 +89,7 @@ class FrameText:
 
     rows: Sequence[Row]
     key: Hashable = None
-    """What is equal for recursive frames, which are folded; None for a frame that is never."""
+    """Equal for frames of a recursion, which are folded; None for a frame that is never folded."""
 
     def __str__(self) -> str:
         width = max((len(row.image) for row in self.rows), default=0)
@@ -171,3 +174,64 @@ def _row(row: Row, width: int, pointer_size: int, style: Style) -> str:
     location = f"  {style.dim}at {row.location}{style.reset}" if row.location else ""
     note = f"  {style.dim}[{row.note}]{style.reset}" if row.note else ""
     return f"{row.image:<{width}s}  {number}  {name}{location}{note}"
+
+
+def report_lines(report: Report) -> Iterator[str]:
+    """Yield the incident, its cause, and all threads with their frames."""
+    incident, system, thrown = report.incident, report.system, report.language_exception
+    yield from _fact("Report", report.kind.value, incident.kind, incident.time)
+    yield from _fact("System", system.model, system.os_name, system.os_build)
+    if (cause := report.exception) is not None:
+        codes = cause.subtype or cause.codes
+        yield from _fact("Exception", cause.type, cause.signal, codes, cause.message)
+    if (end := report.termination) is not None:
+        yield from _fact("Termination", end.namespace, end.indicator, *end.reasons)
+    if thrown is not None:
+        yield from _fact("Uncaught exception", thrown.name, thrown.reason)
+    yield from task_lines(report)
+    if thrown is not None and thrown.frames:
+        yield from ("", "Last exception", *_reported_lines(thrown.frames, report.images))
+    for task in report.others:
+        yield from ("", *task_lines(task))
+
+
+def task_lines(task: ReportedTask) -> Iterator[str]:
+    """Yield a reported process, and its threads with their frames."""
+    yield f"Process: {task.process}"
+    for thread in task.threads:
+        name = thread.name and f"“{thread.name}”"
+        number = None if thread.id is None else f"id {thread.id}"
+        queue = thread.queue and f"queue {thread.queue}"
+        state = "crashed" if thread.crashed else None
+        yield ""
+        yield _words(f"Thread {thread.index}", name, number, queue, state)
+        yield from _reported_lines(thread.frames, task.images)
+    for tree in task.trees:
+        samples = counted(tree.root_samples if tree.count is None else tree.count, "sample")
+        name = tree.name and f"“{tree.name}”"
+        yield ""
+        yield _words("Sampled stacks", name, counted(len(tree.nodes), "frame"), samples)
+
+
+def _reported_lines(
+    frames: Sequence[ReportedFrame], images: Sequence[ReportedImage]
+) -> Iterator[str]:
+    texts = []
+    for frame in frames:
+        image = "???" if frame.image is None else printable(images[frame.image].name) or "?"
+        name = "?" if frame.offset is None else f"? (image + {frame.offset:#x})"
+        name = name if frame.symbol is None else printable(str(frame.symbol))
+        place = frame.location
+        location = "" if place is None else short_location(place.path, place.line)
+        row = Row(image, frame.address, name, location, "inlined" if frame.is_inline else "")
+        texts.append(FrameText((row,), row))
+    yield from chain_lines([(0, texts)])
+
+
+def _fact(name: str, *words: str | None) -> Iterator[str]:
+    if text := _words(*words):
+        yield f"{name}: {text}"
+
+
+def _words(*words: str | None) -> str:
+    return printable("  ".join(word for word in words if word))

@@ -165,7 +165,7 @@ def test_any_fat_header(rows: list[tuple[int, int, int, int]], wide: bool):  # n
         pytest.param(36, 153, "has the size 153", id="cmdsize unaligned"),
         pytest.param(36, 2**31, "has the size 2147483648", id="cmdsize beyond the commands"),
         pytest.param(96, 2**32 - 1, "claims 4294967295 sections", id="nsects"),
-        pytest.param(12, 99, "there is no Mach-O file type 0x63", id="filetype"),
+        pytest.param(12, 99, "unknown Mach-O file type 0x63", id="filetype"),
     ],
 )
 def test_counts_and_sizes_that_cannot_be(offset: int, value: int, complaint: str):

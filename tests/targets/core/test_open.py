@@ -105,7 +105,7 @@ def test_a_file_that_ends_in_its_header(tmp_path, size):
     path.write_bytes(synthetic_process(threads=1, images=1).core()[:size])
     error = refusal(path)
     assert isinstance(error, MachOError)
-    assert f"{size} are there" in str(error)
+    assert f"{size} are left" in str(error)
 
 
 def test_a_library_is_no_core(tmp_path):

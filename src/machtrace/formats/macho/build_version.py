@@ -1,4 +1,4 @@
-"""Which platform an image was built for (``mach-o/loader.h``: ``build_version_command``)."""
+"""The platform that an image was built for (``mach-o/loader.h``: ``build_version_command``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from machtrace.frozen import dataclass
 
 
 class Platform(Enum):
-    """``PLATFORM_MACOS`` and its kin, under the names that ``vtool`` prints."""
+    """A ``PLATFORM_`` constant; the value is the name that ``vtool`` prints."""
 
     UNKNOWN = "unknown"
     MACOS = "macos"
@@ -68,7 +68,7 @@ class Version(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: int) -> Version:
-        """From 16, 8 and 8 bits."""
+        """Unpack 16, 8 and 8 bits."""
         return cls(packed >> 16, packed >> 8 & 0xFF, packed & 0xFF)
 
     def __str__(self) -> str:
@@ -77,17 +77,17 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BuildVersion:
-    """A platform, and the versions of it that an image wants and was built with."""
+    """A platform, its minimum version and the version of the SDK."""
 
     platform: Platform
-    """Of the commands that came before LC_BUILD_VERSION, the device: they name no simulator."""
+    """The platform; from an LC_VERSION_MIN command, which names no simulator, the device's."""
     minos: Version
     sdk: Version
-    """0.0 where the linker did not say."""
+    """The SDK's version; 0.0 if the linker did not state it."""
 
 
 def parse_build_version(command: LoadCommand, source: str) -> BuildVersion:
-    """What an LC_BUILD_VERSION or one of the older LC_VERSION_MIN commands says.
+    """Parse an LC_BUILD_VERSION, or one of the older LC_VERSION_MIN commands.
 
     Raises:
         MachOError: the command is too short.

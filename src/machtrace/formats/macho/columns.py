@@ -1,11 +1,7 @@
-"""Pointers of an image as columns: those that lead into it, and those bound to symbols.
+"""Columns for metadata: pointers by address, records read in bulk, and lists of lists.
 
-Reading many small records at once, wherever in an image they lie.
-
-Metadata points from record to record. Read one by one a large image takes seconds; a column of
-addresses takes a few calls of numpy.
-
-Lists of different lengths as columns, one list behind the other.
+Metadata points from record to record. Reading records one by one takes seconds in a large image; a
+column of addresses takes a few calls of numpy.
 """
 
 from __future__ import annotations
@@ -29,31 +25,31 @@ Addresses: TypeAlias = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RebaseRows:
-    """Pointers into the image, ascending by place, no place twice."""
+    """Pointers into the image, ascending by address; each address once."""
 
     places: Addresses
     targets: Addresses
-    """Without tags and signatures."""
+    """The pointers' targets, without tags and signatures."""
 
     def __len__(self) -> int:
         return len(self.places)
 
     @classmethod
     def sorted(cls, places: Addresses, targets: Addresses) -> RebaseRows:
-        """Rows in any order; of several at one place the first counts."""
+        """Build from rows in any order; of several at one address, the first counts."""
         kept, order = np.unique(places, return_index=True)
         return cls(kept, targets[order])
 
     def target_at(self, at: Svma) -> Svma | None:
-        """Where the pointer at ``at`` leads; None where there is none."""
-        # A Python int would turn the whole column into floating point.
+        """Return the target of the pointer at ``at``; None if there is no pointer."""
+        # A Python int would make numpy convert the column to floating point.
         row = int(self.places.searchsorted(np.uint64(at)))
         if row == len(self) or int(self.places[row]) != at:
             return None
         return Svma(int(self.targets[row])) or None
 
     def targets_at(self, at: Addresses) -> Addresses:
-        """Where the pointers at ``at`` lead; 0 where there is none."""
+        """Return the targets of the pointers at ``at``; 0 where there is no pointer."""
         if not len(self.places):
             return np.zeros(len(at), np.uint64)
         rows = self.places.searchsorted(at).clip(max=len(self.places) - 1)
@@ -63,15 +59,15 @@ class RebaseRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BindRows:
-    """Pointers to what is sought by name, ascending by place, no place twice."""
+    """Pointers bound by name, ascending by address; each address once."""
 
     places: Addresses
     symbols: npt.NDArray[np.int32]
-    """Of each: which of :attr:`names`."""
+    """Indices of :attr:`names`."""
     addends: npt.NDArray[np.int64]
-    """Bytes after the symbol."""
+    """Offsets from the symbols, in bytes."""
     names: tuple[str, ...]
-    """As the symbol table spells them."""
+    """Linkage names."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -84,19 +80,19 @@ class BindRows:
         addends: npt.NDArray[np.int64],
         names: Sequence[str],
     ) -> BindRows:
-        """Rows in any order; of several at one place the first counts."""
+        """Build from rows in any order; of several at one address, the first counts."""
         kept, order = np.unique(places, return_index=True)
         return cls(kept, symbols[order], addends[order], tuple(names))
 
     def symbol_at(self, at: Svma) -> str | None:
-        """The name that the pointer at ``at`` is bound to; None where it is to none."""
+        """Return the name that the pointer at ``at`` is bound to, or None."""
         row = int(self.places.searchsorted(np.uint64(at)))
         if row == len(self) or int(self.places[row]) != at:
             return None
         return self.names[int(self.symbols[row])]
 
     def symbols_at(self, at: Addresses) -> list[str]:
-        """The names that the pointers at ``at`` are bound to; empty where there is none."""
+        """Return the names that the pointers at ``at`` are bound to; empty for the others."""
         if not len(self.places):
             return [""] * len(at)
         rows = self.places.searchsorted(at).clip(max=len(self.places) - 1)
@@ -106,12 +102,12 @@ class BindRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointerRows:
-    """All pointers that an image's tables tell of."""
+    """All pointers in an image's tables."""
 
     rebases: RebaseRows
     binds: BindRows
     problem: MachOError | None = None
-    """What ended the reading of a table too early; what came before it is here."""
+    """The error that truncated a table; its earlier rows are included."""
 
 
 class RowPointers(ABC):
@@ -122,12 +118,12 @@ class RowPointers(ABC):
     @property
     @abstractmethod
     def rebases(self) -> RebaseRows:
-        """All that lead into the image."""
+        """The pointers into the image."""
 
     @property
     @abstractmethod
     def binds(self) -> BindRows:
-        """All that are bound by name."""
+        """The pointers bound by name."""
 
     def target(self, at: Svma, /) -> Svma | None:
         """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.target`."""
@@ -147,28 +143,28 @@ class RowPointers(ABC):
 
 
 def no_rebases() -> RebaseRows:
-    """No rows."""
+    """Return no rows."""
     return RebaseRows(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 
 def no_binds() -> BindRows:
-    """No rows."""
+    """Return no rows."""
     return BindRows(np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0, np.int64), ())
 
 
 def joined(columns: Iterable[npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
-    """The columns one after the other; an empty one where there are none."""
+    """Concatenate columns, of which there may be none."""
     return np.concatenate([np.zeros(0, dtype), *columns])
 
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _PAGE = 1 << 14
-"""Bytes of loaded memory that are read together."""
+"""Bytes of loaded memory per read."""
 _MOST_PAGES = 1 << 10
-"""How many of them are kept; at the limit all are forgotten."""
+"""Pages cached; at the limit, all are dropped."""
 _MOST_LOADED = 1 << 24
-"""Bytes of a loaded image that may be records: how large it is, is only what it says."""
+"""Maximum bytes of records in a loaded image, whose stated size is unverified."""
 _STRING_CHUNK = 256
 _LONGEST_STRING = 1 << 16
 
@@ -176,9 +172,8 @@ _LONGEST_STRING = 1 << 16
 class ScatteredRecords:
     """Records and strings of an image by their stated addresses.
 
-    What is encrypted in a file cannot be read. In memory what lies around the image can be read,
-    too: there metadata leads to the heap and to other images, at addresses that count as this
-    image's do.
+    Encrypted parts of a file cannot be read. In memory, metadata leads to the heap and to other
+    images: everything around the image can be read, at addresses slid as the image's are.
     """
 
     __slots__ = ("_contents", "_is_file", "_pages", "_segments")
@@ -195,17 +190,17 @@ class ScatteredRecords:
 
     @property
     def size(self) -> int:
-        """Bytes in which records may lie: what bounds how many of them there can be."""
+        """Bytes that records may occupy: the bound of their number."""
         if self._is_file:
             return sum(len(data) for _, data in self._segments)
         size = sum(segment.vmsize for segment in self._contents.image.segments)
         return min(size, _MOST_LOADED)
 
     def elements(self, names: Sequence[str], size: int) -> Addresses:
-        """The places of all elements of ``size`` bytes in the sections of these names.
+        """Return the addresses of all elements of ``size`` bytes in the sections of these names.
 
-        There are none in what is no linked image of a little-endian machine: what its sections
-        hold is not yet, or in no way known here, what a runtime would read.
+        There are none in object files and big-endian images: their sections are not yet, or not
+        in a known form, what a runtime reads.
         """
         found = [np.zeros(0, np.uint64)]
         image = self._contents.image
@@ -220,7 +215,7 @@ class ScatteredRecords:
         return np.concatenate(found)
 
     def read(self, at: Addresses, record: npt.DTypeLike) -> tuple[npt.NDArray[Any], Mask]:
-        """The records at ``at``, with zeros for one that cannot be read, and which can be."""
+        """Return the records at ``at``, zeros if unreadable, and which are readable."""
         dtype = np.dtype(record)
         found = np.zeros(len(at), dtype)
         known = np.zeros(len(at), np.bool_)
@@ -233,19 +228,19 @@ class ScatteredRecords:
             if len(data) < dtype.itemsize or high < start:
                 continue
             last = len(data) - dtype.itemsize
-            # A record need not be aligned: every byte starts one in this view.
+            # Records need not be aligned: this view has a stride of 1, so one starts at each byte.
             view = np.ndarray((last + 1,), dtype, data, 0, (1,))
             offsets = at - np.uint64(start)
-            if start <= low and high <= start + last:  # mostly all are in one
+            if start <= low and high <= start + last:  # usually all are in one segment
                 return view[offsets.astype(np.int64)], np.ones(len(at), np.bool_)
-            # What lies before the segment wraps, and so is beyond it.
+            # Addresses before the segment wrap, and so are beyond its end.
             mine = (offsets <= np.uint64(last)) & ~known
             found[mine] = view[offsets[mine].astype(np.int64)]
             known |= mine
         return found, known
 
     def _read_loaded(self, at: Addresses, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Mask]:
-        """Page by page, as each read of memory takes its time."""
+        """Read page by page: each read of memory is a system call or a request."""
         size = dtype.itemsize
         found = np.zeros(len(at), dtype)
         known = np.zeros(len(at), np.bool_)
@@ -298,7 +293,7 @@ class ScatteredRecords:
         return self._pages[page]
 
     def string(self, address: int) -> bytes:
-        """The string at a stated address, at most 64 KiB of it; empty where there is none."""
+        """Return the string at a stated address, at most 64 KiB; empty if unreadable."""
         found = b""
         while len(found) < _LONGEST_STRING:
             chunk = self._chunk(address + len(found))
@@ -322,7 +317,7 @@ class ScatteredRecords:
 
 
 def _readable(contents: FileContents) -> Iterator[tuple[int, int, int]]:
-    """The parts of segments that are in the file and not encrypted: address, and file offsets."""
+    """Yield the readable parts of segments in a file: address, and range of file offsets."""
     command = contents.image.encryption_info
     low = high = 0
     if command is not None and command.cryptid:
@@ -339,12 +334,12 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 
 
 def flattened(counts: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
-    """For each element of lists of these lengths: which list it is in, and its place in it."""
+    """Return each element's list and its index in it, for lists of these lengths."""
     of_list = np.repeat(np.arange(len(counts)), counts)
     return of_list, np.arange(len(of_list)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def bounded(counts: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64]:
-    """``counts`` without those by which all together, from the first on, exceed ``most``."""
+    """Return ``counts``, with zeros from where their running sum exceeds ``most``."""
     found = np.where(counts <= most, counts, 0).astype(np.int64)
     return np.where(np.cumsum(found) <= most, found, 0)

@@ -1,4 +1,4 @@
-"""What a load command says, field by field under the names of ``mach-o/loader.h``, for people."""
+"""The fields of load commands as text, under the names of ``mach-o/loader.h``."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ _LC_TARGET_TRIPLE = 0x39
 
 
 def command_fields(command: LoadCommand, source: str) -> Fields:
-    """The fields of a load command, ``cmd`` and ``cmdsize`` left out; none of unknown ones.
+    """Return a load command's fields without ``cmd`` and ``cmdsize``; none for unknown commands.
 
-    Strings that it carries take the place of their offsets, versions are written with dots.
+    Strings replace their offsets, and versions have dots.
 
     Raises:
-        MachOError: it is shorter than its fields.
+        MachOError: the command is shorter than its fields.
     """
     if command.cmd in BUILD_VERSION_COMMANDS:
         version = parse_build_version(command, source)

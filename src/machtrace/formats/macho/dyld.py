@@ -1,12 +1,8 @@
-"""What dyld says of a process besides its images: the rest of ``struct dyld_all_image_infos``.
+"""dyld's list of images, and its other facts (``mach-o/dyld_images.h``).
 
-Each field is there since some version of the structure (``mach-o/dyld_images.h``); of an older one
-it is left out. Only that of 64-bit processes is read.
-
-dyld's own list of images: ``struct dyld_all_image_infos`` (``mach-o/dyld_images.h``).
-
-dyld keeps it in a section of its data called ``__all_image_info``; xnu finds it there
-(``bsd/kern/mach_loader.c``: ``note_all_image_info_section``), and so does lldb.
+``struct dyld_all_image_infos`` is in a section of dyld's data called ``__all_image_info``, where
+xnu (``bsd/kern/mach_loader.c``: ``note_all_image_info_section``) and lldb find it. Fields that its
+version lacks are None. Only the structure of 64-bit processes is parsed.
 """
 
 from __future__ import annotations
@@ -44,23 +40,23 @@ class DyldImage:
     """``struct dyld_image_info``."""
 
     load_address: Avma
-    """Of its header."""
+    """The address of the header."""
     path: str
-    """Empty where it was not captured."""
+    """The path; empty if it was not captured."""
 
 
 @dataclass(frozen=True, slots=True)
 class DyldImages:
-    """What dyld had loaded."""
+    """The images that dyld has loaded."""
 
     images: tuple[DyldImage, ...]
-    """In dyld's order: the program first. dyld itself may be missing."""
+    """In dyld's order, the program first; dyld itself may be missing."""
     dyld: Avma | None
-    """Where dyld's own header is."""
+    """The address of dyld's own header."""
 
 
 def find_image_infos(dyld: MemoryContents) -> Avma | None:
-    """Where dyld, as it is loaded, keeps its list; None where it has no such section."""
+    """Return the address of the list in a loaded dyld; None without the section."""
     for section in dyld.image.sections:
         if section.name == _SECTION:
             return Avma((section.address + dyld.slide) & ((1 << 64) - 1))
@@ -70,11 +66,11 @@ def find_image_infos(dyld: MemoryContents) -> Avma | None:
 def read_dyld_images(
     memory: MemoryReader, infos: Avma, *, pointer_size: int, source: str
 ) -> DyldImages:
-    """The list at ``infos``.
+    """Return the list at ``infos``.
 
     Raises:
         MemoryReadError: the structure or the list was not captured.
-        CoreFileError: there is no such structure, or dyld was about to change the list.
+        CoreFileError: the structure is invalid, or dyld was changing the list.
     """
     wide = pointer_size == 8  # noqa: PLR2004 (bytes)
     layout, image = (_INFOS_64, _IMAGE_64) if wide else (_INFOS_32, _IMAGE_32)
@@ -86,7 +82,7 @@ def read_dyld_images(
             offset=0,
         )
     if not array:
-        # dyld takes the pointer away while it changes the list.
+        # dyld clears the pointer while it changes the list.
         raise CoreFileError(
             f"dyld was changing its list of images at {infos:#x}", source=source, offset=0
         )
@@ -98,10 +94,9 @@ def read_dyld_images(
 
 
 def read_path(memory: MemoryReader, address: int) -> str:
-    """The path at ``address``, empty where there is none or it cannot be read.
+    """Return the C string at ``address``; empty if it cannot be read.
 
-    It is a C string at ``address``; what is behind it may not be there, so it is read in
-    steps.
+    The memory after it may be missing, so it is read in steps.
     """
     if not address:
         return ""
@@ -131,26 +126,26 @@ _NO_UUID = bytes(16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DyldProcess:
-    """What dyld says of its process."""
+    """dyld's facts of its process."""
 
     version: int
     images: DyldImages
     uuids: Mapping[int, UUID] = field(default_factory=dict)
-    """By load address, of images outside of the shared cache."""
+    """UUIDs by load address, of images outside the shared cache."""
     shared_cache: SharedCache | None = None
-    """None where the process has none, or dyld does not say where it is."""
+    """The shared cache, if the process has one and dyld states its address."""
     changed_at: int | None = None
-    """``infoArrayChangeTimestamp``: another one whenever the list changed; None: not told."""
+    """``infoArrayChangeTimestamp``, which changes with the list; None if absent."""
     dyld_path: str = ""
-    """dyld's own; empty where it is not told."""
+    """dyld's own path; empty if absent."""
 
 
 def read_dyld_process(memory: MemoryReader, infos: Avma, *, source: str) -> DyldProcess:
-    """The structure at ``infos``.
+    """Return the structure at ``infos``.
 
     Raises:
         MemoryReadError: the structure or the list of images cannot be read.
-        CoreFileError: there is no such structure, or dyld was changing the list.
+        CoreFileError: the structure is invalid, or dyld was changing the list.
     """
     images = read_dyld_images(memory, infos, pointer_size=8, source=source)
     version, count = _VERSION.unpack(memory.read(infos, _VERSION.size))
@@ -170,7 +165,7 @@ def read_dyld_process(memory: MemoryReader, infos: Avma, *, source: str) -> Dyld
 
 
 def change_time(memory: MemoryReader, infos: Avma) -> int | None:
-    """``infoArrayChangeTimestamp`` now; None where it cannot be told.
+    """Return the current ``infoArrayChangeTimestamp``; None if the structure lacks it.
 
     Raises:
         MemoryReadError: the structure cannot be read.
@@ -180,7 +175,7 @@ def change_time(memory: MemoryReader, infos: Avma) -> int | None:
 
 
 def shared_cache(memory: MemoryReader, infos: Avma) -> SharedCache | None:
-    """Where the shared cache is; None where the process has none, or dyld does not say.
+    """Return the shared cache; None if the process has none or dyld does not state it.
 
     Raises:
         MemoryReadError: the structure cannot be read.
@@ -197,7 +192,7 @@ def _later(memory: MemoryReader, infos: Avma, version: int) -> tuple[int, int | 
 
 
 def _uuids(memory: MemoryReader, infos: Avma, version: int) -> dict[int, UUID]:
-    """Without them an image's header tells: nothing is lost where they cannot be read."""
+    """Return the images' UUIDs; unreadable ones are in the images' headers, too."""
     if version < _UUIDS_SINCE:
         return {}
     try:

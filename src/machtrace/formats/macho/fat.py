@@ -16,35 +16,35 @@ _FAT_MAGICS = {
     for order in ("little", "big")
 }
 _MOST_SLICES = 43
-"""A Java class file starts like a fat file; where that counts slices, it has the version of its
-format, which began at 45 (The Java Virtual Machine Specification, section 4.1)."""
+"""A Java class file has the same magic, followed by its format's version, which is at least 45 (The
+Java Virtual Machine Specification, section 4.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FatSlice:
-    """One thin Mach-O; of a file that is not fat, the file."""
+    """One thin Mach-O: a slice of a fat file, or a whole file."""
 
     cputype: int
     cpusubtype: int
     offset: FileOffset
-    """Of its header, in the fat file."""
+    """The file offset of its header."""
     size: int
     """In bytes."""
     data: memoryview
 
     @property
     def arch(self) -> Arch | None:
-        """The architecture; None for one whose code is not walked here, such as ppc."""
+        """The architecture; None for an unsupported one, such as ppc."""
         return arch_of(self.cputype, self.cpusubtype)
 
     @property
     def arch_name(self) -> str:
-        """As ``lipo`` prints it, of any CPU."""
+        """The name that ``lipo`` prints, of any CPU."""
         return arch_name(self.cputype, self.cpusubtype)
 
 
 def is_fat(data: bytes | memoryview) -> bool:
-    """Whether ``data`` starts with a fat header, and not with a Java class file's."""
+    """Return whether ``data`` starts with a fat header, and not with a Java class file's."""
     magic = _FAT_MAGICS.get(bytes(data[:4]))
     if magic is None:
         return False
@@ -53,7 +53,7 @@ def is_fat(data: bytes | memoryview) -> bool:
 
 
 def parse_slices(data: bytes | memoryview, source: str) -> tuple[FatSlice, ...]:
-    """The Mach-O files in ``data``: those of a fat file in its order, or ``data`` itself.
+    """Return the Mach-O files in ``data``: those of a fat file in its order, or ``data`` itself.
 
     Raises:
         MachOError: ``data`` is neither, or its slices overlap, nest or overrun it.
@@ -73,12 +73,12 @@ def parse_rows(data: bytes | memoryview, source: str) -> tuple[FatArch, ...]:
     """Return the table of a fat file; what its rows refer to is not checked.
 
     Raises:
-        MachOError: the header is cut short, or counts more slices than the file has room for.
+        MachOError: the header is truncated, or counts more slices than the file has room for.
     """
     wide, little_endian = _FAT_MAGICS[bytes(data[:4])]
     layout = FAT_ARCH_64 if wide else FAT_ARCH
     if len(data) < _HEADER_SIZE:
-        raise MachOError("the fat header is cut short", source=source, offset=0)
+        raise MachOError("the fat header is truncated", source=source, offset=0)
     count = int.from_bytes(data[4:8], "little" if little_endian else "big")
     if count == 0 or _HEADER_SIZE + count * layout.size > len(data):
         raise MachOError(
@@ -97,8 +97,7 @@ def _slice(row: FatArch, view: memoryview, source: str) -> FatSlice:
             f"the {arch_name(row.cputype, row.cpusubtype)} slice holds no Mach-O",
             source=source,
             offset=row.offset,
-            remedy="take the slices apart with lipo -thin, and look at each; static libraries "
-            "have to be unpacked with ar",
+            remedy="extract the slices with lipo -thin; unpack static libraries with ar",
         )
     return FatSlice(row.cputype, row.cpusubtype, FileOffset(row.offset), row.size, data)
 
@@ -106,7 +105,7 @@ def _slice(row: FatArch, view: memoryview, source: str) -> FatSlice:
 def _check_ranges(
     rows: tuple[FatArch, ...], table_end: int, file_size: int, source: str, row_size: int
 ) -> None:
-    """Refuse slices that are not apart from each other, the header and what is not there."""
+    """Raise an error if slices overlap each other or the header, or exceed the file."""
     last_end, last_name = table_end, "the fat header"
     for index, row in sorted(enumerate(rows), key=lambda numbered: numbered[1].offset):
         name = f"the {arch_name(row.cputype, row.cpusubtype)} slice"
@@ -124,6 +123,6 @@ def _check_ranges(
                 f"which ends at {last_end:#x}",
                 source=source,
                 offset=where,
-                remedy="make the file again with lipo -create from its thin files",
+                remedy="rebuild the file with lipo -create from its thin files",
             )
         last_end, last_name = row.offset + row.size, name

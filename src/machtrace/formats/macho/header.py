@@ -1,7 +1,4 @@
-"""The header that a Mach-O starts with (``mach-o/loader.h``: ``struct mach_header``).
-
-CPU types and subtypes of Mach-O and fat headers (``mach/machine.h``).
-"""
+"""The Mach-O header (``mach-o/loader.h``), and CPU types and subtypes (``mach/machine.h``)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 
 CPU_SUBTYPE_MASK = 0xFF000000
-"""Feature bits of a subtype: of arm64e, the version of its pointer-authentication ABI."""
+"""Feature bits of a subtype: for arm64e, the version of the pointer-authentication ABI."""
 
 CPU_TYPE_I386 = 7
 CPU_TYPE_X86_64 = 7 | 0x01000000
@@ -58,16 +55,13 @@ _OTHER_NAMES = {
 
 
 def arch_of(cputype: int, cpusubtype: int) -> Arch | None:
-    """The architecture; of an unknown subtype, the one that all of its type run as.
-
-    None for a type whose code is not walked here.
-    """
+    """Return the architecture, or None; for an unknown subtype, the type's basic one."""
     exact = _BY_SUBTYPE.get((cputype, cpusubtype & ~CPU_SUBTYPE_MASK))
     return exact or _BY_TYPE.get(cputype)
 
 
 def arch_name(cputype: int, cpusubtype: int) -> str:
-    """As ``lipo`` prints it; both numbers where the type has no name."""
+    """Return the name that ``lipo`` prints; both numbers for an unknown type."""
     subtype = cpusubtype & ~CPU_SUBTYPE_MASK
     name = _OTHER_NAMES.get((cputype, subtype))
     if name is not None:
@@ -85,7 +79,7 @@ MAGICS = {
 
 
 class FileType(Enum):
-    """``MH_OBJECT`` and its kin: what a Mach-O is for; the value is the header's number."""
+    """The purpose of a Mach-O: an ``MH_`` constant of the header."""
 
     OBJECT = 0x1
     EXECUTE = 0x2
@@ -137,7 +131,7 @@ FLAG_NAMES = (
     "0x40000000",
     "DYLIB_IN_CACHE",
 )
-"""Of each bit of a header's flags, without its ``MH_``."""
+"""The name of each bit of a header's flags, without ``MH_``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,48 +139,48 @@ class MachHeader:
     """``struct mach_header`` or ``struct mach_header_64``."""
 
     is_64: bool
-    """Which of the two it is; of an arm64_32 image it is the 32-bit one."""
+    """Which of the two; the 32-bit one for arm64_32."""
     little_endian: bool
     cputype: int
     cpusubtype: int
-    """Feature bits of its top byte included."""
+    """The subtype, with the feature bits of the top byte."""
     filetype: FileType
     ncmds: int
     sizeofcmds: int
-    """In bytes, the header not counted."""
+    """The size of the load commands, in bytes."""
     flags: int
 
     @property
     def arch(self) -> Arch | None:
-        """The architecture; None for one whose code is not walked here, such as ppc."""
+        """The architecture; None for an unsupported one, such as ppc."""
         return arch_of(self.cputype, self.cpusubtype)
 
     @property
     def arch_name(self) -> str:
-        """As ``lipo`` prints it, of any CPU."""
+        """The name that ``lipo`` prints, of any CPU."""
         return arch_name(self.cputype, self.cpusubtype)
 
     @property
     def flag_names(self) -> tuple[str, ...]:
-        """The flags that are set, without their ``MH_``."""
+        """The names of the flags that are set, without ``MH_``."""
         return tuple(name for bit, name in enumerate(FLAG_NAMES) if self.flags >> bit & 1)
 
     @property
     def size(self) -> int:
-        """Bytes that the header takes; load commands follow."""
+        """The size of the header in bytes; load commands follow."""
         return MACH_HEADER_64_SIZE if self.is_64 else MACH_HEADER.size
 
 
 def is_macho(data: bytes | memoryview) -> bool:
-    """Whether ``data`` starts like a thin Mach-O."""
+    """Return whether ``data`` starts like a thin Mach-O."""
     return bytes(data[:4]) in MAGICS
 
 
 def parse_header(data: bytes | memoryview, source: str) -> MachHeader:
-    """The header at the start of ``data``.
+    """Return the header at the start of ``data``.
 
     Raises:
-        MachOError: it is none, is cut short, or its file type does not exist.
+        MachOError: it is not a Mach-O header, is truncated, or has an unknown file type.
     """
     magic = MAGICS.get(bytes(data[:4]))
     if magic is None:
@@ -194,12 +188,12 @@ def parse_header(data: bytes | memoryview, source: str) -> MachHeader:
             "not a Mach-O",
             source=source,
             offset=0,
-            remedy="give an executable, library, object file or dSYM of an Apple platform",
+            remedy="pass an executable, library, object file or dSYM of an Apple platform",
         )
     is_64, little_endian = magic
     wanted = MACH_HEADER_64_SIZE if is_64 else MACH_HEADER.size
     if len(data) < wanted:
-        raise MachOError(f"the header takes {wanted} bytes, {len(data)} are there",
+        raise MachOError(f"the header takes {wanted} bytes, {len(data)} are left",
             source=source,
             offset=0,
         )  # fmt: skip
@@ -208,7 +202,7 @@ def parse_header(data: bytes | memoryview, source: str) -> MachHeader:
         filetype = FileType(row.filetype)
     except ValueError:
         raise MachOError(
-            f"there is no Mach-O file type {row.filetype:#x}", source=source, offset=12
+            f"unknown Mach-O file type {row.filetype:#x}", source=source, offset=12
         ) from None
     return MachHeader(
         is_64=is_64,

@@ -1,4 +1,4 @@
-"""What the header and load commands of a Mach-O say, as one value."""
+"""The header and load commands of a Mach-O as one value."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ HeaderReader = Callable[[int, int], memoryview]
 
 @dataclass(frozen=True, slots=True)
 class LinkeditData:
-    """Where a table lies: what a ``linkedit_data_command`` says, or fields that mean the same."""
+    """The location of a table, from a ``linkedit_data_command`` or equivalent fields."""
 
     offset: FileOffset
     size: int
@@ -84,29 +84,29 @@ class LinkeditData:
 
 @dataclass(frozen=True, slots=True)
 class DylibName:
-    """A library as it is named in an LC_ID_DYLIB or an LC_LOAD_DYLIB."""
+    """A library's name in an LC_ID_DYLIB or LC_LOAD_DYLIB."""
 
     name: str
-    """The path that programs linked with it look for."""
+    """The install name: the path that programs linked with it load."""
     current_version: Version
     compatibility_version: Version
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for its cached properties
 class MachOImage:
-    """A parsed header with its load commands. It holds no contents and reads nothing."""
+    """A parsed header with its load commands, without contents."""
 
     source: str
-    """What to call it in errors."""
+    """The name in errors."""
     header: MachHeader
     commands: tuple[LoadCommand, ...]
     segments: tuple[Segment, ...]
     uuid: UUID | None = None
     build_version: BuildVersion | None = None
     id_dylib: DylibName | None = None
-    """Its own name, where it is a library."""
+    """A library's own name."""
     load_dylibs: tuple[DylibName, ...] = ()
-    """What it links with, in the order that two-level ``nlist`` ordinals count, from 1."""
+    """Linked libraries, in the order of two-level ``nlist`` ordinals, which start at 1."""
     entry: EntryPointCommand | None = None
     """LC_MAIN; ``entryoff`` is a :data:`FileOffset`, and so counts from the header."""
     symtab: SymtabCommand | None = None
@@ -114,24 +114,24 @@ class MachOImage:
     dyld_info: DyldInfoCommand | None = None
     function_starts: LinkeditData | None = None
     exports_trie: LinkeditData | None = None
-    """Of LC_DYLD_EXPORTS_TRIE, else of LC_DYLD_INFO; None where it is empty."""
+    """From LC_DYLD_EXPORTS_TRIE, else from LC_DYLD_INFO; None if it is empty."""
     chained_fixups: LinkeditData | None = None
     encryption_info: EncryptionInfoCommand | None = None
 
     @property
     def arch(self) -> Arch:
-        """Its architecture.
+        """The architecture.
 
         Raises:
-            MachOError: it is of a CPU whose code is not walked here.
+            MachOError: the architecture is not supported.
         """
         arch = self.header.arch
         if arch is None:
             raise MachOError(
-                f"code for {self.header.arch_name} cannot be walked",
+                f"unsupported architecture {self.header.arch_name}",
                 source=self.source,
                 offset=4,
-                remedy="give a file for arm, arm64 or x86",
+                remedy="pass a file for arm, arm64 or x86",
             )
         return arch
 
@@ -163,14 +163,14 @@ class MachOImage:
 
     @property
     def install_name(self) -> str | None:
-        """The path that a library says it is to be found at."""
+        """A library's install name."""
         return None if self.id_dylib is None else self.id_dylib.name
 
     @cached_property
     def text_segment(self) -> Segment | None:
-        """The segment that the header is in: ``__TEXT``, else the first of the file's start.
+        """The segment with the header: ``__TEXT``, else the first at file offset 0.
 
-        None in an object file, whose one segment has no name.
+        None in an object file, whose only segment has no name.
         """
         for segment in self.segments:
             if segment.name == "__TEXT":
@@ -188,59 +188,59 @@ class MachOImage:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """All, in the order that ``nlist.n_sect`` counts, from 1."""
+        """All sections, in the order of ``nlist.n_sect``, which starts at 1."""
         return tuple(section for segment in self.segments for section in segment.sections)
 
     @cached_property
     def code_sections(self) -> tuple[Section, ...]:
-        """Those that hold instructions, by address."""
+        """The sections with instructions, by address."""
         kept = (section for section in self.sections if section.is_code and section.size)
         return tuple(sorted(kept, key=lambda section: section.address))
 
     def segment(self, name: str) -> Segment | None:
-        """The first segment of this name."""
+        """Return the first segment of this name."""
         return next((segment for segment in self.segments if segment.name == name), None)
 
     def section(self, segment: str, name: str) -> Section | None:
-        """The first section called ``name`` whose segment is to be ``segment``."""
+        """Return the first section with these names; see :attr:`Section.segment_name`."""
         for section in self.sections:
             if section.name == name and section.segment_name == segment:
                 return section
         return None
 
     def section_at(self, address: Svma) -> Section | None:
-        """The section that holds ``address``."""
+        """Return the section that contains ``address``."""
         return next((section for section in self.sections if address in section), None)
 
     def segment_at(self, address: Svma) -> Segment | None:
-        """The segment that holds ``address``; ``__PAGEZERO`` and its like hold nothing."""
+        """Return the segment that contains ``address``, if it has contents: not ``__PAGEZERO``."""
         for segment in self.segments:
             if address in segment and (segment.filesize or segment.initprot):
                 return segment
         return None
 
     def offset_of(self, address: Svma) -> ImageOffset:
-        """Bytes from the header; negative for what lies before it."""
+        """Return the offset from the header; negative before it."""
         return ImageOffset(address - self.header_svma)
 
     def svma_of(self, offset: ImageOffset) -> Svma:
-        """The stated address of what is ``offset`` bytes from the header."""
+        """Return the stated address at ``offset`` from the header."""
         return Svma(offset + self.header_svma)
 
     def commands_of(self, *kinds: int) -> Iterable[LoadCommand]:
-        """Its load commands of these kinds, in order."""
+        """Return the load commands of these kinds, in order."""
         return (command for command in self.commands if command.cmd in kinds)
 
 
 def parse_image(read: HeaderReader, source: str) -> MachOImage:
-    """Parse the header that ``read`` starts at, and the load commands behind it.
+    """Parse the header and the load commands after it.
 
-    Of a command that should be there once, the first counts. Segments are kept first, whatever
-    stands before them: in a dSYM that is LC_SYMTAB.
+    Of a command that should be unique, the first counts. Segments need not come first: in a dSYM,
+    LC_SYMTAB does.
 
     Raises:
         MachOError: the header or a command is malformed.
-        MemoryReadError: ``read`` says so.
+        MemoryReadError: raised by ``read``.
     """
     header = parse_header(_start(read), source)
     commands = parse_load_commands(header, read(header.size, header.sizeofcmds), source)
@@ -283,7 +283,7 @@ def parse_image(read: HeaderReader, source: str) -> MachOImage:
 
 
 def _start(read: HeaderReader) -> memoryview:
-    # A 32-bit header may be all that there is, so the magic is looked at before the rest is asked.
+    # There may be no more than a 32-bit header, so the magic decides how much to read.
     magic = read(0, 4)
     kind = MAGICS.get(bytes(magic))
     if kind is None:

@@ -1,7 +1,4 @@
-"""Load commands, as a list of byte ranges (``mach-o/loader.h``: ``struct load_command``).
-
-Kinds of load commands, under the names of ``mach-o/loader.h``.
-"""
+"""Load commands as byte ranges, and their kinds (``mach-o/loader.h``: ``struct load_command``)."""
 
 from __future__ import annotations
 
@@ -79,12 +76,12 @@ COMMAND_NAMES = {
     0x39: "LC_TARGET_TRIPLE",
     0x3A: "LC_LAZY_LOAD_DYLIB_INFO",
 }
-"""Of every load command in ``loader.h``, for people."""
+"""The name of every load command in ``loader.h``."""
 
 
 _HEADER_SIZE = 8
 _ALIGNMENT = 4
-"""Of 64-bit files it should be 8, but cores and some linkers write multiples of 4."""
+"""Documented as 8 for 64-bit files, but cores and some linkers write multiples of 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +92,19 @@ class LoadCommand:
     offset: int
     """Bytes from the start of the Mach-O header."""
     data: memoryview
-    """All of it, ``cmd`` and ``cmdsize`` included."""
+    """The whole command, ``cmd`` and ``cmdsize`` included."""
     little_endian: bool = True
 
     @property
     def name(self) -> str:
-        """As in ``loader.h``; the number where it is not there."""
+        """The name in ``loader.h``; the number if it is unknown."""
         return COMMAND_NAMES.get(self.cmd) or f"{self.cmd:#x}"
 
     def unpack(self, layout: Layout[RowT], source: str) -> RowT:
-        """Its fields.
+        """Return the command's fields.
 
         Raises:
-            MachOError: it is shorter than its fields.
+            MachOError: the command is shorter than its fields.
         """
         if len(self.data) < layout.size:
             raise MachOError(
@@ -118,9 +115,9 @@ class LoadCommand:
         return layout.unpack(self.data, little_endian=self.little_endian)
 
     def text(self, start: int) -> str:
-        """The string that begins ``start`` bytes into it (``union lc_str``).
+        """Return the string at ``start`` in the command (``union lc_str``).
 
-        It ends at the first NUL or at the command's end; empty if it begins outside.
+        It ends at the first NUL or with the command; empty if it starts outside.
         """
         return bytes(self.data[start:]).partition(b"\0")[0].decode("utf-8", "replace")
 
@@ -131,7 +128,7 @@ def parse_load_commands(
     """Split ``data``, the ``sizeofcmds`` bytes after the header, into commands.
 
     Raises:
-        MachOError: the commands do not fill ``ncmds`` and ``sizeofcmds`` as they claim.
+        MachOError: the commands contradict ``ncmds`` or ``sizeofcmds``.
     """
     view = memoryview(data)
     if header.ncmds * _HEADER_SIZE > len(view):

@@ -59,52 +59,51 @@ SECTION_TYPE_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One section; its number in ``nlist`` is its place among all sections, from 1."""
+    """One section; its number in ``nlist`` is its index among all sections, from 1."""
 
     name: str
     segment_name: str
-    """Its own; in an object file the segment that holds it has none."""
+    """The section's own statement; in an object file, the containing segment has no name."""
     address: Svma
     size: int
     """In bytes."""
     offset: FileOffset
-    """Of its bytes; 0 where the file has none of them, as in a dSYM."""
+    """The file offset of the contents; 0 if the file has none, as in a dSYM."""
     align: int
-    """As a power of 2."""
+    """The exponent of a power of 2."""
     flags: int
     reserved1: int
-    """Of stubs and symbol pointers: index of the first one's entry in the indirect symbols."""
+    """For stubs and symbol pointers: the index of the first one in the indirect symbols."""
     reserved2: int
-    """Of stubs: bytes that each takes."""
+    """For stubs: the size of each, in bytes."""
     reloff: FileOffset = FileOffset(0)
     nreloc: int = 0
 
     @property
     def end(self) -> Svma:
-        """The address after its last byte."""
+        """The address after the last byte."""
         return Svma(self.address + self.size)
 
     @property
     def type(self) -> int:
-        """One of ``S_REGULAR`` and its kin."""
+        """The section type: an ``S_`` constant."""
         return self.flags & SECTION_TYPE
 
     @property
     def type_name(self) -> str:
-        """As in ``loader.h``; the number where it is not there."""
+        """The name in ``loader.h``; the number if it is unknown."""
         return SECTION_TYPE_NAMES.get(self.type) or f"{self.type:#x}"
 
     @property
     def attributes(self) -> int:
-        """``S_ATTR_PURE_INSTRUCTIONS`` and its kin."""
+        """The ``S_ATTR_`` bits."""
         return self.flags & SECTION_ATTRIBUTES
 
     @property
     def is_code(self) -> bool:
-        """Whether it holds instructions.
+        """Whether the section has instructions.
 
-        A dSYM's copy of the section list may have lost the attributes, so ``__TEXT,__text``
-        counts whatever they say.
+        A dSYM's copy of the section list may lack the attributes: ``__TEXT,__text`` counts anyway.
         """
         if self.attributes & S_ATTR_DEBUG:
             return False
@@ -114,7 +113,7 @@ class Section:
 
     @property
     def is_zerofill(self) -> bool:
-        """Whether it is zeros that no file holds."""
+        """Whether the contents are zeros that no file stores."""
         return self.type in (S_ZEROFILL, S_GB_ZEROFILL, S_THREAD_LOCAL_ZEROFILL)
 
     def __contains__(self, address: Svma) -> bool:
@@ -123,16 +122,16 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A range of the file and where it is mapped."""
+    """A range of the file and its address in memory."""
 
     name: str
-    """Empty in an object file."""
+    """The name; empty in an object file."""
     vmaddr: Svma
     vmsize: int
     """In bytes."""
     fileoff: FileOffset
     filesize: int
-    """In bytes; what ``vmsize`` has more is zeros."""
+    """The size in the file, in bytes; the rest of ``vmsize`` is zeros."""
     maxprot: int
     initprot: int
     flags: int
@@ -140,12 +139,12 @@ class Segment:
 
     @property
     def end(self) -> Svma:
-        """The address after its last byte."""
+        """The address after the last byte."""
         return Svma(self.vmaddr + self.vmsize)
 
     @property
     def is_executable(self) -> bool:
-        """Whether it is mapped so that its bytes can run."""
+        """Whether the segment is mapped executable."""
         return bool(self.initprot & VM_PROT_EXECUTE)
 
     def __contains__(self, address: Svma) -> bool:
@@ -153,7 +152,7 @@ class Segment:
 
 
 def protection(bits: int) -> str:
-    """``VM_PROT`` bits as people write them: ``r-x``."""
+    """Format ``VM_PROT`` bits: ``r-x``."""
     letters = ((VM_PROT_READ, "r"), (VM_PROT_WRITE, "w"), (VM_PROT_EXECUTE, "x"))
     return "".join(letter if bits & bit else "-" for bit, letter in letters)
 
@@ -163,7 +162,7 @@ def _name(field: bytes) -> str:
 
 
 def parse_segment(command: LoadCommand, source: str) -> Segment:
-    """The segment that an LC_SEGMENT or LC_SEGMENT_64 states.
+    """Parse an LC_SEGMENT or LC_SEGMENT_64.
 
     Raises:
         MachOError: the command is too short for its sections, or its addresses or offsets wrap.
@@ -189,7 +188,7 @@ def parse_segment(command: LoadCommand, source: str) -> Segment:
         )
     table = command.data[layout.size : layout.size + row.nsects * section_layout.size]
     rows = tuple(section_layout.unpack_all(table, little_endian=command.little_endian))
-    # The end itself has to be an address: columns of ends are 64 bits wide.
+    # The end itself must be an address, since columns of ends are 64 bits wide.
     if any(section.addr + section.size > min(limit, (1 << 64) - 1) for section in rows):
         raise MachOError(
             f"a section of segment {name!r} goes beyond the end of the address space",

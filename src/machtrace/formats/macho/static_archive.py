@@ -1,9 +1,9 @@
 """Static libraries: archives of object files, as ``ar`` and ``libtool -static`` write them.
 
 The format is ``ar(5)``'s: a magic, then members, each with a header of 60 characters. BSD and
-Apple write a long name in front of the member's contents and ``#1/`` and its length in the header;
-GNU and LLVM write ``/`` and where the name is in a member called ``//``. A thin archive
-(``!<thin>``, GNU's ``ar``) has the members' paths in place of their contents.
+Apple write a long name before the member's contents, and ``#1/`` and its length in the header;
+GNU and LLVM write ``/`` and the name's offset in a member called ``//``. A thin archive
+(``!<thin>``, GNU's ``ar``) has the members' paths instead of their contents.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class ArchiveMember:
     """One object file of an archive."""
 
     name: str
-    """As it was added; in a thin archive its path, relative to the archive's folder."""
+    """The name; in a thin archive the path, relative to the archive's folder."""
     modified: int
-    """In seconds since 1970; 0 where the archive was made to be reproducible."""
+    """Seconds since 1970; 0 in a reproducible archive."""
     data: memoryview | None
-    """Its contents; None in a thin archive."""
+    """The contents; None in a thin archive."""
 
 
 def is_static_archive(data: bytes | memoryview) -> bool:
-    """Whether ``data`` starts like an archive, thin or not."""
+    """Return whether ``data`` starts like an archive, thin or not."""
     return bytes(data[: len(MAGIC)]) in (MAGIC, THIN_MAGIC)
 
 
 def archive_members(data: bytes | memoryview, source: str) -> Iterator[ArchiveMember]:
-    """The members of an archive, in its order; tables of symbols and names are left out.
+    """Yield the members of an archive in its order, without tables of symbols and names.
 
     Raises:
-        MachOError: it is no archive; or, when its members so far have been given, the next one's
-            header makes no sense or the archive ends in it.
+        MachOError: it is not an archive; or, after the members before it, a member is malformed
+            or truncated.
     """
     view = memoryview(data)
     if not is_static_archive(view):
@@ -81,10 +81,10 @@ def archive_members(data: bytes | memoryview, source: str) -> Iterator[ArchiveMe
 
 
 def part_for(data: memoryview, arch: Arch, source: str) -> memoryview:
-    """The part of a fat file of static libraries that is for ``arch``; else ``data`` as it is.
+    """Return the slice for ``arch`` of a fat file of static libraries; any other data unchanged.
 
     Raises:
-        MachOError: the fat header is cut short, or none of its slices is for ``arch``.
+        MachOError: the fat header is truncated, or no slice is for ``arch``.
     """
     if not is_fat(data):
         return data
@@ -100,7 +100,7 @@ def _number(field: bytes) -> int | None:
 
 
 def _named(name: str, content: memoryview, long_names: memoryview) -> tuple[str, memoryview]:
-    """The whole name of a member, and its contents without it."""
+    """Return the full name of a member, and its contents without the name."""
     if name.startswith("#1/"):
         length = _number(name[3:].encode("utf-8", "surrogateescape")) or 0
         length = min(length, len(content))

@@ -1,11 +1,7 @@
 """Constants and records of Apple's headers, under the headers' own names.
 
-Sources: ``mach-o/loader.h``, ``mach-o/fat.h``, ``mach/vm_prot.h``. A record that exists in
-a 32-bit and a 64-bit form has one row type and two layouts.
-
-Constants of entries of symbol tables, under the names of Apple's headers.
-
-Sources: ``mach-o/nlist.h``, ``mach-o/stab.h``.
+Sources: ``mach-o/loader.h``, ``mach-o/fat.h``, ``mach/vm_prot.h``, ``mach-o/nlist.h``,
+``mach-o/stab.h``. A record with a 32-bit and a 64-bit form has one row type and two layouts.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ RowT = TypeVar("RowT")
 
 
 class Layout(Generic[RowT]):
-    """How the bytes of a record are laid out, in either byte order."""
+    """The layout of a record, in either byte order."""
 
     __slots__ = ("_big", "_little", "_make", "size")
 
@@ -27,23 +23,23 @@ class Layout(Generic[RowT]):
         self._little = Struct("<" + fields)
         self._big = Struct(">" + fields)
         self.size = self._little.size
-        """In bytes."""
+        """The size in bytes."""
 
     def unpack(
         self, data: bytes | memoryview, offset: int = 0, *, little_endian: bool = True
     ) -> RowT:
-        """The record at ``offset``, which the caller has checked to be wholly in ``data``."""
+        """Return the record at ``offset``; the caller checks that it is in ``data``."""
         layout = self._little if little_endian else self._big
         return self._make(*layout.unpack_from(data, offset))
 
     def unpack_all(self, data: bytes | memoryview, *, little_endian: bool = True) -> Iterator[RowT]:
-        """Every record of ``data``, which is a whole number of them."""
+        """Return the records of ``data``, whose size is a multiple of theirs."""
         layout = self._little if little_endian else self._big
         make = self._make
         return (make(*fields) for fields in layout.iter_unpack(data))
 
     def pack(self, *fields: Any, little_endian: bool = True) -> bytes:  # noqa: ANN401 (struct's own)
-        """The bytes of a record."""
+        """Return the bytes of a record."""
         return (self._little if little_endian else self._big).pack(*fields)
 
 
@@ -61,7 +57,7 @@ class FatArch(NamedTuple):
     offset: int
     size: int
     align: int
-    """As a power of 2."""
+    """The exponent of a power of 2."""
     reserved: int = 0
 
 
@@ -176,7 +172,7 @@ DYSYMTAB_COMMAND = Layout(DysymtabCommand, "20I")
 
 
 class LinkeditDataCommand(NamedTuple):
-    """``struct linkedit_data_command``: where a table lies in ``__LINKEDIT``."""
+    """``struct linkedit_data_command``: the location of a table in ``__LINKEDIT``."""
 
     cmd: int
     cmdsize: int
@@ -208,7 +204,7 @@ DYLD_INFO_COMMAND = Layout(DyldInfoCommand, "12I")
 
 
 class DylibCommand(NamedTuple):
-    """``struct dylib_command``, its ``struct dylib`` spread out."""
+    """``struct dylib_command``, with the fields of its ``struct dylib``."""
 
     cmd: int
     cmdsize: int
@@ -268,7 +264,7 @@ class EncryptionInfoCommand(NamedTuple):
     cryptoff: int
     cryptsize: int
     cryptid: int
-    """0 where nothing is encrypted (yet)."""
+    """0 if nothing is encrypted (yet)."""
 
 
 ENCRYPTION_INFO_COMMAND = Layout(EncryptionInfoCommand, "5I")
@@ -298,7 +294,7 @@ SOURCE_VERSION_COMMAND = Layout(SourceVersionCommand, "IIQ")
 
 
 class StringCommand(NamedTuple):
-    """``struct rpath_command``, ``struct dylinker_command`` and others that hold one string."""
+    """``struct rpath_command``, ``struct dylinker_command`` and others with one string."""
 
     cmd: int
     cmdsize: int
@@ -366,7 +362,7 @@ N_PBUD = 0xC
 N_SECT = 0xE
 N_ARM_THUMB_DEF = 0x0008
 REDACTED_NAME = b"<redacted>"
-"""What a shared cache calls symbols that were local (Libc, ``gen/backtrace.c``)."""
+"""The name of formerly local symbols in a shared cache (Libc, ``gen/backtrace.c``)."""
 
 # --- mach-o/stab.h ---
 
@@ -408,4 +404,4 @@ STAB_NAMES = {
     0xE8: "ECOML",
     0xFE: "LENG",
 }
-"""By ``n_type``, without their ``N_``."""
+"""Names by ``n_type``, without ``N_``."""

@@ -1,15 +1,12 @@
-"""Registers of a thread in a core: the states of an ``LC_THREAD`` or ``LC_UNIXTHREAD`` command.
+"""Thread states: in thread commands of cores, and as the kernel returns them.
 
-After ``cmd`` and ``cmdsize`` such a command repeats ``{flavor, count, state}``, ``count`` in words
-of four bytes (``mach-o/loader.h``: ``struct thread_command``). What a flavour holds depends on the
-CPU: ``mach/arm/thread_status.h`` and ``mach/arm/_structs.h``, ``mach/i386/thread_status.h`` and
-``mach/i386/_structs.h``. A unified flavour wraps another one with a second ``{flavor, count}``.
+An ``LC_THREAD`` or ``LC_UNIXTHREAD`` repeats, after ``cmd`` and ``cmdsize``,
+``{flavor, count, state}``, ``count`` in words of four bytes (``mach-o/loader.h``: ``struct
+thread_command``). A flavour's fields depend on the CPU: ``mach/arm/thread_status.h`` and
+``mach/arm/_structs.h``, ``mach/i386/thread_status.h`` and ``mach/i386/_structs.h``. A unified
+flavour wraps another one with a second ``{flavor, count}``.
 
-The thread command that holds a :class:`~machtrace.model.registers.RegisterSet`.
-
-See :mod:`machtrace.formats.macho.thread_state` for the formats and their sources.
-
-Registers as ``thread_get_state`` gives them: the states that cores hold in thread commands.
+``thread_get_state`` returns the same states.
 """
 
 from __future__ import annotations
@@ -57,11 +54,11 @@ I386_STATE = Struct("<16I")
 X86_64_ORDER = (0, 3, 2, 1, 5, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 """DWARF numbers of the registers that :data:`X86_64_STATE` begins with; rip is next."""
 I386_ORDER = (0, 3, 1, 2, 7, 6, 5, 4)
-"""Those of :data:`I386_STATE`, in the numbering of the System V psABI; ss, eflags, eip follow."""
+"""The same for :data:`I386_STATE`, by the System V psABI; ss, eflags, eip follow."""
 I386_EIP = 10
-"""Place of eip in :data:`I386_STATE`."""
+"""The index of eip in :data:`I386_STATE`."""
 
-# Up to the program counter; what follows it in a state is not read.
+# Up to the program counter; later fields are not read.
 _ARM64_REGISTERS = Struct("<33Q")
 _ARM_REGISTERS = Struct("<16I")
 _X86_64_REGISTERS = Struct("<17Q")
@@ -86,29 +83,29 @@ _X86_ABORTS = frozenset({14})  # T_PAGE_FAULT
 
 @dataclass(frozen=True, slots=True)
 class ExceptionState:
-    """Why a thread last entered the kernel; of most threads that is no fault at all."""
+    """The exception state: why a thread last entered the kernel, usually not for a fault."""
 
     fault_address: Avma
-    """``far`` or ``faultvaddr``: what a memory access was aborted for; else often stale."""
+    """``far`` or ``faultvaddr``: the address of an aborted memory access; otherwise often stale."""
     syndrome: int
     """``esr`` (arm64), ``fsr`` (arm) or ``err`` (x86)."""
     number: int
     """``exception`` (arm, arm64) or ``trapno`` (x86)."""
     is_trap: bool
-    """Whether it is of a kind that a program does not survive by itself: a breakpoint
-    instruction, an undefined one, a failed pointer authentication, a misaligned pc."""
+    """Whether the program cannot continue: a breakpoint or undefined instruction, a failed
+    pointer authentication, a misaligned pc."""
     is_abort: bool
-    """Whether it is a memory access that the hardware aborted: a crash, or a page that the
-    kernel then brought in."""
+    """Whether the hardware aborted a memory access: a crash, or a page that the kernel then
+    loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadState:
-    """What one thread command says."""
+    """The registers in one thread command."""
 
     registers: RegisterSet
-    """pc without signature or tag; the others as they stood. Its architecture is that of the
-    state: of a 32-bit core whose threads hold 64-bit registers it is arm64_32."""
+    """pc without signature or tag; the others unchanged. The architecture is that of the state:
+    arm64_32 for 64-bit registers in a 32-bit core."""
     exception: ExceptionState | None
 
 
@@ -122,14 +119,14 @@ class _State(NamedTuple):
 def parse_thread_state(
     command: memoryview, arch: Arch, *, mask: PacMask = PacMask(), source: str, offset: int = 0
 ) -> ThreadState:
-    """The state in ``command``, a whole thread command, ``cmd`` and ``cmdsize`` included.
+    """Parse a thread command, including ``cmd`` and ``cmdsize``.
 
-    States of other flavours (floating point, vectors, debug registers) are passed over by their
-    count. ``arch`` is the core's; ``mask`` takes signatures off pc. ``offset`` is where
-    the command begins in ``source``, for errors.
+    States of other flavours (floating point, vectors, debug registers) are skipped by their count.
+    ``arch`` is the core's; ``mask`` removes signatures from pc. ``offset`` is the command's in
+    ``source``, for errors.
 
     Raises:
-        CoreFileError: no state has general registers, or it is cut short.
+        CoreFileError: no state has general registers, or it is truncated.
     """
     registers: RegisterSet | None = None
     exception: ExceptionState | None = None
@@ -140,7 +137,7 @@ def parse_thread_state(
             registers = registers or _registers(inner, arch, mask)
             exception = exception or _exception(inner, arch)
     except CoreFileError as error:
-        # A cut vector state behind whole general registers takes nothing from a walk.
+        # A truncated vector state after complete general registers does no harm.
         cut = error
     if registers is not None:
         return ThreadState(registers, exception)
@@ -166,7 +163,7 @@ def _states(command: memoryview, source: str, offset: int) -> Iterator[_State]:
 
 
 def _unwrap(state: _State, arch: Arch) -> _State:
-    """What a unified state wraps, or the state itself."""
+    """Unwrap a unified state; return any other unchanged."""
     if len(state.data) < STATE_HEADER.size:
         return state
     flavour, count = STATE_HEADER.unpack_from(state.data)
@@ -175,7 +172,7 @@ def _unwrap(state: _State, arch: Arch) -> _State:
     if _is_x86(arch):
         wraps = state.flavour in (X86_THREAD_STATE, X86_EXCEPTION_STATE)
     else:
-        # On 32-bit arm the same flavour once was the bare registers, 17 words of them.
+        # On 32-bit arm, the same flavour was once the bare registers, 17 words.
         wraps = state.flavour == ARM_THREAD_STATE and len(state.data) != ARM_STATE.size
     if not wraps:
         return state
@@ -196,7 +193,7 @@ def _registers(state: _State, arch: Arch, mask: PacMask) -> RegisterSet | None:
         wide = flavour in (X86_THREAD_STATE64, X86_THREAD_FULL_STATE64)
         return _x86_64(state, arch) if wide and size >= _X86_64_REGISTERS.size else None
     if flavour == ARM_THREAD_STATE64 and size >= _ARM64_REGISTERS.size:
-        # A watch's process has 32-bit addresses, so its core is called arm; its registers tell.
+        # A watch's core is marked arm for its 32-bit addresses, but its registers have 64 bits.
         return _arm64(state, arch if arch.is_arm64 else Arch.ARM64_32, mask)
     narrow = flavour in (ARM_THREAD_STATE, ARM_THREAD_STATE32) and not arch.is_arm64
     return _arm(state, arch) if narrow and size >= _ARM_REGISTERS.size else None
@@ -266,12 +263,12 @@ def _x86_exception(flavour: int, data: memoryview) -> ExceptionState | None:
 _COMMAND_HEADER = Struct("<2I")
 _WORD = 4
 _ARM64_GENERAL = 32
-"""x0 to x28, fp, lr and sp, which is the order of DWARF's numbers, too."""
+"""x0 to x28, fp, lr and sp: also the order of DWARF's numbers."""
 _ARM_GENERAL = 15
 
 
 def thread_command(registers: RegisterSet) -> bytes:
-    """An ``LC_THREAD`` with the general registers; one that is not known is 0."""
+    """Return an ``LC_THREAD`` with the general registers; unknown ones are 0."""
     arch = registers.arch
     if arch.is_arm64:
         return _command(ARM_THREAD_STATE64, ARM64_STATE, _inorder(registers, _ARM64_GENERAL, 64))
@@ -296,7 +293,7 @@ def _fitted(values: list[int], width: int) -> list[int]:
 
 
 def _command(flavour: int, layout: Struct, values: list[int]) -> bytes:
-    """``values`` and zeros behind them; what follows pc in a state is not known."""
+    """Return ``values`` padded with zeros: the fields after pc are unknown."""
     fields = len(layout.unpack(bytes(layout.size)))
     state = layout.pack(*values, *(0,) * (fields - len(values)))
     size = _COMMAND_HEADER.size + STATE_HEADER.size + len(state)
@@ -311,16 +308,16 @@ _BLANK_COMMAND_HEADER = bytes(8)
 
 
 def read_native_state(data: bytes, arch: Arch, mask: PacMask, source: str) -> RegisterSet:
-    """The registers in ``data``: ``arm_thread_state64_t`` or ``x86_thread_state64_t``.
+    """Return the registers in ``data``: ``arm_thread_state64_t`` or ``x86_thread_state64_t``.
 
     Args:
-        data: of a size that is a multiple of four.
-        arch: of the process.
-        mask: takes signatures off pc and sp: a caller whose own pointers are signed gets them so.
-        source: what to call it in errors.
+        data: the state, whose size is a multiple of four.
+        arch: the process's architecture.
+        mask: removes signatures from pc and sp, which arm64e callers receive signed.
+        source: the name in errors.
 
     Raises:
-        CoreFileError: they are cut short.
+        CoreFileError: the state is truncated.
     """
     flavour = ARM_THREAD_STATE64 if arch.is_arm64 else X86_THREAD_STATE64
     command = _BLANK_COMMAND_HEADER + STATE_HEADER.pack(flavour, len(data) // 4) + data

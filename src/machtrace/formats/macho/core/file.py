@@ -1,14 +1,8 @@
 """A core of a Darwin process (``MH_CORE``): its memory, its threads, its notes.
 
-A core is a Mach-O whose segments are ranges of the process' memory and whose thread commands hold
+A core is a Mach-O whose segments are ranges of the process's memory and whose thread commands have
 registers (xnu: ``bsd/kern/kern_core.c``, ``osfmk/kdp/user_core.c``; lldb: ``process save-core``).
-Cores are often cut off or partly bad; what can be read is kept, and what cannot is said.
-
-The memory in a Mach-O core, from its segment commands.
-
-The "process metadata" note of a Mach-O core; see :mod:`machtrace.model.process_metadata`.
-
-Which thread of a core ended the process.
+Cores are often truncated or malformed in parts: the rest is read, and the errors are reported.
 """
 
 from __future__ import annotations
@@ -70,10 +64,10 @@ def read_memory(
 
 
 def parse_process_metadata(file: memoryview, note: Note, source: str) -> ProcessMetadata:
-    """What the note says, of ``file``, the whole core. Unknown keys are passed over.
+    """Parse the "process metadata" note of ``file``, the whole core.
 
     Raises:
-        CoreFileError: it is cut short, or no JSON object.
+        CoreFileError: it is truncated, or not a JSON object.
     """
     metadata = metadata_of_json(bytes(note_payload(file, note, source)).rstrip(b"\0"))
     if metadata is None:
@@ -86,7 +80,7 @@ def parse_process_metadata(file: memoryview, note: Note, source: str) -> Process
 _COMMAND_HEADER_SIZE = 8
 _KERNEL_HALF = 1 << 63
 _LEAST_ADDRESS_BITS = 39
-"""Pointers of every 64-bit Apple device have at least as many (iOS: 39, macOS: 47)."""
+"""The minimum address bits of 64-bit Apple devices (iOS: 39, macOS: 47)."""
 
 _T = TypeVar("_T")
 
@@ -98,33 +92,33 @@ class CoreThread:
     index: int
     """1-based, in the core's order."""
     state: ThreadState | FormatError
-    """What it says, or what is wrong with it."""
+    """The registers, or the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreFile:
-    """A core, read as far as it can be."""
+    """A core, as far as it is readable."""
 
     source: str
-    """What to call it in errors."""
+    """The name in errors."""
     arch: Arch
     cputype: int
-    """``CPU_TYPE_ARM64`` and its kin, as the header spells :attr:`arch`."""
+    """The header's ``CPU_TYPE_`` constant."""
     memory: CoreMemory
     threads: tuple[CoreThread, ...]
     pointer_mask: PacMask
-    """From "process metadata", if it says, or "addrable bits"; without them, as wide as the
-    captured addresses need."""
+    """The mask of "process metadata" or "addrable bits", else as wide as the captured addresses
+    need."""
     metadata: ProcessMetadata
     noted_images: tuple[NotedImage, ...] = ()
     main_binary: MainBinary | None = None
     problems: tuple[FormatError, ...] = ()
-    """What could not be read, threads apart: those say so themselves."""
+    """Errors, except those of threads."""
 
 
 @dataclass(slots=True)
 class _Parts:
-    """The load commands of a core, sorted by what they are."""
+    """The load commands of a core, by kind."""
 
     segments: list[LoadCommand] = field(default_factory=list)
     threads: list[LoadCommand] = field(default_factory=list)
@@ -132,11 +126,11 @@ class _Parts:
 
 
 def parse_core(data: memoryview, source: str) -> CoreFile:
-    """Read the whole of a core but its memory, which is only mapped.
+    """Read a core; its memory is only mapped.
 
     Raises:
-        MachOError: ``data`` is no Mach-O, or not even its header is whole.
-        CoreFileError: it is a Mach-O but no core, or of a CPU whose stacks are not walked here.
+        MachOError: ``data`` is not a Mach-O, or its header is truncated.
+        CoreFileError: it is a Mach-O but not a core, or its architecture is not supported.
     """
     header = parse_header(data, source)
     arch = header.arch
@@ -188,7 +182,7 @@ def parse_core(data: memoryview, source: str) -> CoreFile:
 def _commands(
     header: MachHeader, data: memoryview, source: str, problems: list[FormatError]
 ) -> Iterator[LoadCommand]:
-    """Commands as far as they go; the last one may be cut off by the end of the file."""
+    """Yield commands up to the end of the file, which may truncate the last one."""
     claimed = header.size + header.sizeofcmds
     end = min(claimed, len(data))
     at = header.size
@@ -249,7 +243,7 @@ def _thread_state(
 
 
 def _arch_of_threads(threads: tuple[CoreThread, ...], arch: Arch) -> Arch:
-    """The core's architecture, unless its threads show that it calls an arm64_32 process arm."""
+    """Return the core's architecture: arm64_32 for one marked arm with 64-bit registers."""
     for thread in threads:
         if isinstance(thread.state, ThreadState):
             return thread.state.registers.arch
@@ -261,7 +255,7 @@ def _pointer_mask(arch: Arch, bits: AddressableBits | None, memory: CoreMemory) 
         return PacMask()
     highest = memory.highest_address
     if highest >= _KERNEL_HALF:
-        # Of a kernel's addresses the bits above are ones; cutting them off would be wrong.
+        # The upper bits of kernel addresses are ones, which a mask would clear.
         return PacMask()
     if bits is not None:
         return PacMask.of_width(bits.low)
@@ -269,7 +263,7 @@ def _pointer_mask(arch: Arch, bits: AddressableBits | None, memory: CoreMemory) 
 
 
 class _NoteReader:
-    """Reads notes by owner; a bad one becomes a problem."""
+    """Reads notes by owner; a malformed one becomes a problem."""
 
     def __init__(
         self, data: memoryview, source: str, notes: list[Note], problems: list[FormatError]
@@ -280,14 +274,14 @@ class _NoteReader:
         self._problems = problems
 
     def first(self, owner: str, parse: Callable[[memoryview, Note, str], _T]) -> _T | None:
-        """What the first note of ``owner`` says; writers write one."""
+        """Parse the first note of ``owner``; writers write one."""
         for note in self._notes:
             if note.owner == owner:
                 return self._read(note, parse)
         return None
 
     def images(self) -> tuple[NotedImage, ...]:
-        """The images of "all image infos", then one for each "load binary"."""
+        """Return the images of "all image infos", then one for each "load binary"."""
         images: list[NotedImage] = []
         listed, problems = self.first(ALL_IMAGE_INFOS, parse_image_infos) or ((), ())
         images.extend(listed)
@@ -308,12 +302,12 @@ class _NoteReader:
 
 
 def crashed_thread(core: CoreFile) -> int | None:
-    """The index of the thread that crashed, as far as the core shows one.
+    """Return the index of the crashed thread; None if the core shows none.
 
-    "process metadata" may say so. Else the exception states tell: a trap that no program survives;
-    or else an aborted access to memory that is not there. Every thread once aborted on a page that
-    the kernel then brought in, so of several such none is taken. A process that called ``abort``
-    shows nothing of this kind.
+    "process metadata" may state it. Otherwise the exception states are examined: first for a fatal
+    trap, then for an aborted access to missing memory. Aborts of pages that the kernel then loaded
+    leave the same state in other threads, so several candidates give none. A process that called
+    ``abort`` has neither.
     """
     for thread, noted in zip(core.threads, core.metadata.threads, strict=False):
         if noted.crashed:

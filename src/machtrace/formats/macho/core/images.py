@@ -1,10 +1,8 @@
-"""Which images the process of a core had loaded, and where.
+"""The images of a core's process.
 
-In this order, the first that gives any: the notes "all image infos" and "load binary"; dyld's own
-list, found through "main bin spec" or through dyld's header in memory; every Mach-O header in
-memory. What a header in memory says of its image counts for more than what is said about it.
-
-Images found by their headers alone, where nothing says which there are.
+They are from the first of these sources that has any: the notes "all image infos" and "load
+binary"; dyld's list, found by "main bin spec" or dyld's header in memory; all Mach-O headers in
+memory. A header in memory takes precedence over facts of its image elsewhere.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ from machtrace.model.process_metadata import NotedExtent
 
 _ADDRESS_LIMIT = 1 << 64
 _LC_STR_OFFSET = 8
-"""Where ``struct dylinker_command`` keeps the offset of its name."""
+"""The offset of the name's offset in ``struct dylinker_command``."""
 _PROGRAM_SVMA = {8: Svma(1 << 32), 4: Svma(0x4000)}
-"""Where the header of a program is linked to be, by pointer size, unless its author says
-otherwise: behind a ``__PAGEZERO`` of 4 GiB, or of 16 KiB. A library is linked at 0."""
+"""The default stated address of a program's header, by pointer size: after a ``__PAGEZERO`` of
+4 GiB or 16 KiB. Libraries are linked at 0."""
 _LARGEST_CODE = 1 << 30
-"""Bytes of ``__TEXT`` that an image is believed to have at most where nothing tells."""
+"""The assumed maximum size of ``__TEXT``, if it is unknown."""
 _LEAST_BUDGET = 1 << 20
 
 
@@ -50,11 +48,11 @@ class CoreImages:
     program: BinaryImage | None
     """The main executable."""
     problems: tuple[MachtraceError, ...] = ()
-    """What was amiss with some of them."""
+    """Errors of images."""
 
 
 def find_images(core: CoreFile) -> CoreImages:
-    """The images of ``core``; raises nothing."""
+    """Return the images of ``core``; raises nothing."""
     finder = _Finder(core, max(_LEAST_BUDGET, core.memory.size))
     finder.add_noted(core.noted_images)
     if not finder.found and not finder.add_main_binary():
@@ -66,20 +64,20 @@ def find_images(core: CoreFile) -> CoreImages:
 class _Found:
     image: BinaryImage
     filetype: FileType | None
-    """None where its header was not captured."""
+    """None if the header was not captured."""
 
 
 @dataclass(slots=True)
 class _Finder:
     core: CoreFile
     budget: int
-    """Bytes of load commands that may still be read. Real headers do not overlap, so all of them
-    together are no longer than the memory they are in."""
+    """The remaining budget of load commands, in bytes. Real headers do not overlap, so all together
+    are no larger than the captured memory."""
     found: dict[int, _Found] = field(default_factory=dict)
-    """By load address, in the order they were found."""
+    """Images by load address, in the order of discovery."""
     problems: list[MachtraceError] = field(default_factory=list)
 
-    # --- where images are named ---
+    # --- sources ---
 
     def add_noted(self, noted: Sequence[NotedImage]) -> None:
         starts = sorted({image.load_address for image in noted if image.load_address is not None})
@@ -102,7 +100,7 @@ class _Finder:
                 self._add(extent, image.path, image.uuid, self.core.arch, None)
 
     def add_main_binary(self) -> bool:
-        """Through "main bin spec"; whether more need not be looked for."""
+        """Add images by "main bin spec"; return whether the search is complete."""
         main = self.core.main_binary
         if main is None or main.address is None:
             return False
@@ -111,16 +109,16 @@ class _Finder:
         if not self.add_at(main.address, "", main.uuid):
             return False
         is_dyld = self.found[main.address].filetype is FileType.DYLINKER
-        # A kernel, or a program that runs without a system, is alone.
+        # A kernel, or a program without a system, is the only image.
         return not is_dyld or self.add_from_dyld(main.address)
 
     def add_scanned(self) -> None:
-        """Through the headers in memory; if dyld is among them, through its list."""
+        """Add images by headers in memory; if dyld is among them, by its list."""
         memory, cputype = self.core.memory, self.core.cputype
         for regions in (memory.code, memory.regions.regions):
             end = 0
             for address in scan_headers(regions, cputype):
-                # What lies inside an image's code is a file that the image carries about.
+                # A header inside an image's code belongs to a file embedded in the image.
                 if address >= end and self.add_at(address, "", None):
                     end = self.found[address].image.end
             if self.found:
@@ -132,7 +130,7 @@ class _Finder:
     # --- dyld ---
 
     def add_from_dyld(self, dyld: Avma) -> bool:
-        """The images that the dyld at ``dyld`` lists; whether it lists any."""
+        """Return the images that the dyld at ``dyld`` lists; whether it lists any."""
         try:
             contents = MemoryContents(self.core.memory.regions, dyld, "dyld")
         except (FormatError, MemoryReadError):
@@ -141,7 +139,7 @@ class _Finder:
         return infos is not None and self.add_listed(infos)
 
     def add_listed(self, infos: Avma) -> bool:
-        """The images in the ``dyld_all_image_infos`` at ``infos``; whether there are any."""
+        """Return the images in the ``dyld_all_image_infos`` at ``infos``; whether there are any."""
         try:
             listed = read_dyld_images(
                 self.core.memory.regions,
@@ -156,7 +154,7 @@ class _Finder:
         return bool(listed.images)
 
     def _add_dyld_images(self, listed: DyldImages) -> None:
-        # dyld's list has paths and an order; what it lacks, such as dyld itself, comes behind.
+        # dyld's list has paths and an order; images that it lacks, such as dyld itself, follow.
         before, self.found = self.found, {}
         self.add_noted(
             [
@@ -178,7 +176,7 @@ class _Finder:
             return False
 
     def add_at(self, address: Avma, path: str, uuid: UUID | None) -> bool:
-        """The image whose header is at ``address``; False where it cannot be read."""
+        """Return the image whose header is at ``address``; False if it cannot be read."""
         memory = self.core.memory.regions
         source = path or f"image at {address:#x}"
         try:
@@ -210,12 +208,12 @@ class _Finder:
     def _guess(
         self, noted: NotedImage, address: Avma, next_start: int, *, is_program: bool
     ) -> NotedExtent:
-        """Where an image is whose header was not captured."""
+        """Return an image whose header was not captured."""
         svma = _PROGRAM_SVMA[self.core.arch.pointer_size] if is_program else Svma(0)
         if noted.slide is not None:
             svma = Svma((address - noted.slide) % _ADDRESS_LIMIT)
-        # Its own next segment ends its code, or the next image does: in a shared cache the codes
-        # of all libraries lie side by side, and their data elsewhere.
+        # The code ends at the image's next segment or at the next image: in a shared cache, the
+        # code of all libraries is contiguous, and their data elsewhere.
         own = (start for _, start in noted.segments if start > address)
         end = min(address + _LARGEST_CODE, next_start, *own)
         return NotedExtent(load_address=address, header_svma=svma, size=end - address)
@@ -256,8 +254,8 @@ class _Finder:
         for candidate in found:
             if candidate.filetype is FileType.EXECUTE:
                 return candidate.image
-        # Every list starts with the program; where its header is there and says otherwise, the
-        # list was made without it.
+        # Every list starts with the program; if the first header states another file type, the
+        # list was written without it.
         return found[0].image if found and found[0].filetype is None else None
 
 
@@ -267,7 +265,7 @@ def _after(starts: Sequence[int], address: int) -> int:
 
 
 PAGE_SIZE = 4096
-"""Headers lie at the start of a page; pages of 16 KiB are pages of 4 KiB, too."""
+"""Headers are at the start of a page; a page of 16 KiB starts at a multiple of 4 KiB, too."""
 
 LOADED_TYPES = frozenset(
     filetype.value
@@ -278,13 +276,13 @@ _COMMAND_LIMIT = 1 << 16
 _COMMANDS_SIZE_LIMIT = 1 << 24
 _LEAST_COMMAND_SIZE = 8
 _KNOWN_COMMAND_LIMIT = 0x100
-"""Above every number of a load command, LC_REQ_DYLD not counted."""
+"""Above every load command's number without LC_REQ_DYLD."""
 
 
 def scan_headers(regions: Iterable[MemoryRegion], cputype: int) -> Iterator[Avma]:
-    """Addresses of what looks like the header of a loaded image for ``cputype``.
+    """Yield addresses of apparent headers of loaded images for ``cputype``.
 
-    Only the first word of each page is read, and more where it is a Mach-O magic number.
+    Only the first word of each page is read, and more if it is a Mach-O magic number.
     """
     for region in regions:
         first = -region.start % PAGE_SIZE

@@ -1,14 +1,8 @@
-"""What a core says of itself in ``LC_NOTE`` commands: the pointers' width, the main binary.
+"""``LC_NOTE`` commands of cores: address bits, the main binary, lists of images.
 
-``struct note_command`` (``mach-o/loader.h``) names an owner and a range of the file; what lies
-there is the owner's business. The owners and their formats are those that xnu writes
-(``osfmk/kdp/core_notes.h``) and that lldb writes and reads (``ObjectFileMachO.cpp``). Every number
-is little-endian, every struct packed, every file offset absolute.
-
-Images that a core lists in notes: "all image infos" and "load binary".
-
-Formats: lldb's ``ObjectFileMachO.cpp`` (``all_image_infos_header``, ``image_entry``,
-``segment_vmaddr``) and xnu's ``osfmk/kdp/core_notes.h`` (``load_binary_spec_note``).
+``struct note_command`` (``mach-o/loader.h``) has an owner and a range of the file, whose format is
+the owner's. Owners and formats are those of xnu (``osfmk/kdp/core_notes.h``) and lldb
+(``ObjectFileMachO.cpp``). Numbers are little-endian, structs packed, and file offsets absolute.
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ NOTE_COMMAND = Struct("<2I16s2Q")
 ADDRESSABLE_BITS_3 = Struct("<2IQ")
 """``version``, ``addressing_bits``, unused."""
 NOT_KNOWN = (1 << 64) - 1
-"""Stands for an address, slide or offset that the writer did not have."""
+"""The value of an unknown address, slide or offset."""
 
 _VERSION = Struct("<I")
 _ADDRESSABLE_BITS_4 = Struct("<3I")
@@ -45,7 +39,7 @@ _POINTER_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One LC_NOTE: whose it is, and where in the file its bytes are."""
+    """One LC_NOTE: its owner and its range in the file."""
 
     owner: str
     offset: FileOffset
@@ -54,7 +48,7 @@ class Note:
 
 
 class BinaryKind(Enum):
-    """What the binary of a "main bin spec" note is; the value is the note's number."""
+    """The kind of binary in a "main bin spec" note; the value is the note's number."""
 
     UNSPECIFIED = 0
     KERNEL = 1
@@ -67,29 +61,29 @@ class BinaryKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainBinary:
-    """What a "main bin spec" note says."""
+    """A "main bin spec" note."""
 
     kind: BinaryKind
     address: Avma | None
     slide: int | None
-    """What was added to the addresses its file states."""
+    """The slide: what was added to stated addresses."""
     uuid: UUID | None
     page_size: int | None
     """In bytes."""
     platform: int | None
-    """``PLATFORM_MACOS`` and its kin (``mach-o/loader.h``)."""
+    """A ``PLATFORM_`` constant (``mach-o/loader.h``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressableBits:
-    """How many low bits of a pointer are address, in the lower and the upper half of memory."""
+    """The address bits of a pointer, in the lower and the upper half of memory."""
 
     low: int
     high: int
 
 
 def parse_note(command: LoadCommand, source: str) -> Note:
-    """The owner and range of an LC_NOTE.
+    """Return the owner and range of an LC_NOTE.
 
     Raises:
         CoreFileError: the command is too short.
@@ -101,15 +95,15 @@ def parse_note(command: LoadCommand, source: str) -> Note:
             offset=command.offset,
         )
     _, _, owner, offset, size = NOTE_COMMAND.unpack_from(command.data)
-    # Sixteen bytes that need no NUL: "process metadata" has just so many.
+    # Sixteen bytes without a NUL: "process metadata" fills them.
     return Note(text_of(owner), FileOffset(offset), size)
 
 
 def parse_main_binary(file: memoryview, note: Note, source: str) -> MainBinary:
-    """What a "main bin spec" note of ``file``, the whole core, says; versions 1 and 2.
+    """Parse a "main bin spec" note of ``file``, the whole core; versions 1 and 2.
 
     Raises:
-        CoreFileError: it is cut short, or of another version.
+        CoreFileError: it is truncated, or of another version.
     """
     (version,) = unpack_note(_VERSION, file, note, source)
     slide = NOT_KNOWN
@@ -138,10 +132,10 @@ def parse_main_binary(file: memoryview, note: Note, source: str) -> MainBinary:
 
 
 def parse_addressable_bits(file: memoryview, note: Note, source: str) -> AddressableBits:
-    """The widths in an "addrable bits" note of ``file``, the whole core; versions 3 and 4.
+    """Parse an "addrable bits" note of ``file``, the whole core; versions 3 and 4.
 
     Raises:
-        CoreFileError: it is cut short, of another version, or no width of a pointer.
+        CoreFileError: it is truncated, of another version, or out of range.
     """
     (version,) = unpack_note(_VERSION, file, note, source)
     match version:
@@ -160,7 +154,7 @@ def parse_addressable_bits(file: memoryview, note: Note, source: str) -> Address
 
 
 def note_payload(file: memoryview, note: Note, source: str) -> memoryview:
-    """The note's bytes.
+    """Return the note's bytes.
 
     Raises:
         CoreFileError: they go beyond the end of the file.
@@ -176,7 +170,7 @@ def note_payload(file: memoryview, note: Note, source: str) -> memoryview:
 
 
 def unpack_note(layout: Struct, file: memoryview, note: Note, source: str) -> tuple[Any, ...]:
-    """The fields that the note's bytes begin with.
+    """Return the fields at the start of the note's bytes.
 
     Raises:
         CoreFileError: the note is shorter, or beyond the end of the file.
@@ -192,7 +186,7 @@ def unpack_note(layout: Struct, file: memoryview, note: Note, source: str) -> tu
 
 
 def unknown_version(note: Note, version: int, source: str) -> CoreFileError:
-    """The error for a note of a version that nobody documented."""
+    """Return the error for a note of an unknown version."""
     return CoreFileError(
         f"note {note.owner!r} is of version {version}, which is not known here",
         source=source,
@@ -201,17 +195,17 @@ def unknown_version(note: Note, version: int, source: str) -> CoreFileError:
 
 
 def known_address(value: int) -> Avma | None:
-    """``value``, unless it stands for none."""
+    """Return ``value``; None for the unknown value."""
     return None if value == NOT_KNOWN else Avma(value)
 
 
 def known_uuid(value: bytes) -> UUID | None:
-    """``value``, unless it is all zeros, which stands for none."""
+    """Return ``value``; None for zero."""
     return UUID(bytes=value) if any(value) else None
 
 
 def text_of(field: bytes) -> str:
-    """A C string, as far as it goes."""
+    """Return a C string up to its NUL or the end."""
     return field.partition(b"\0")[0].decode("utf-8", "replace")
 
 
@@ -233,22 +227,22 @@ class NotedImage:
     """An image that a note lists."""
 
     path: str
-    """Empty where the note has none."""
+    """The path; empty if absent."""
     uuid: UUID | None
     load_address: Avma | None
-    """Of its header."""
+    """The address of the header."""
     slide: int | None = None
-    """What was added to the addresses its file states."""
+    """The slide: what was added to stated addresses."""
     segments: tuple[tuple[str, Avma], ...] = ()
-    """Names and actual addresses of its segments."""
+    """Names and actual addresses of segments."""
 
 
 def parse_image_infos(
     file: memoryview, note: Note, source: str
 ) -> tuple[tuple[NotedImage, ...], tuple[CoreFileError, ...]]:
-    """The images of an "all image infos" note of ``file``, the whole core; and what was amiss.
+    """Return the images of an "all image infos" note of ``file``, the core, and the errors.
 
-    Entries that the file still holds are given even where others are cut off.
+    Entries within the file are returned even if others are truncated.
     """
     try:
         version, count, entries, stride, _ = unpack_note(IMAGE_INFOS_HEADER, file, note, source)
@@ -268,7 +262,7 @@ def parse_image_infos(
             )
         )
     images = []
-    # Entries may share their paths and segments; all together are no longer than the file.
+    # Entries may share paths and segments; without sharing, all together fit the file.
     left = len(file)
     for index in range(min(count, room)):
         at = entries + index * stride
@@ -301,10 +295,10 @@ def parse_image_infos(
 
 
 def parse_load_binary(file: memoryview, note: Note, source: str) -> NotedImage:
-    """The image of a "load binary" note, version 1, of ``file``, the whole core.
+    """Return the image of a "load binary" note, version 1, of ``file``, the whole core.
 
     Raises:
-        CoreFileError: it is cut short, or of another version.
+        CoreFileError: it is truncated, or of another version.
     """
     version, uuid, address, slide = unpack_note(_LOAD_BINARY_1, file, note, source)
     if version != 1:

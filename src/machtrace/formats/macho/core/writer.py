@@ -1,10 +1,8 @@
 """Writing a :class:`~machtrace.model.snapshot.Snapshot` as a small Mach-O core.
 
-What is written is what lldb writes and reads: a thread command for each thread, a segment for each
-region of memory, and the notes "all image infos", "process metadata" and "addrable bits". "main bin
-spec" is left out: it would lead to dyld's list of images, and a list is already there.
-
-The notes of a core that :mod:`machtrace.formats.macho.core.writer` makes.
+The contents are those that lldb writes and reads: a thread command for each thread, a segment for
+each region of memory, and the notes "all image infos", "process metadata" and "addrable bits". It
+has no "main bin spec", which refers to dyld's list of images: the core has its own list.
 """
 
 from __future__ import annotations
@@ -64,26 +62,26 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ProcessInfo, Snapshot
 
 _EVERY_VERSION = 3
-"""Of "addrable bits": the one that every lldb reads."""
+"""The version of "addrable bits" that every lldb reads."""
 _POINTER_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenImage:
-    """An image with its header and load commands, as far as the snapshot has them."""
+    """An image with its header and load commands, if the snapshot has them."""
 
     image: BinaryImage
     header: MachOImage | None
-    """None where it was not captured."""
+    """None if it was not captured."""
     header_region: MemoryRegion | None
     """The bytes of :attr:`header`."""
 
     @classmethod
     def of(cls, image: BinaryImage, memory: MemoryReader) -> WrittenImage:
-        """``image``, with the header that ``memory`` has of it.
+        """Read an image's header from ``memory``.
 
         Raises:
-            CoreFileError: it is no Mach-O.
+            CoreFileError: it is not a Mach-O.
         """
         if image.format is not ImageFormat.MACHO:
             raise CoreFileError(
@@ -101,7 +99,7 @@ class WrittenImage:
 
     @property
     def segments(self) -> list[tuple[bytes, int]]:
-        """Names and actual addresses, of segments that are mapped from its file."""
+        """Names and actual addresses of segments mapped from the file."""
         if self.header is None:
             return [(b"__TEXT", self.image.load_address)]
         slide = self.image.load_address - self.header.header_svma
@@ -113,10 +111,7 @@ class WrittenImage:
 
 
 def addressable_bits(mask: PacMask) -> bytes | None:
-    """An "addrable bits" note.
-
-    None where ``mask`` keeps all bits, or others than the low ones: then there is nothing to say.
-    """
+    """Return an "addrable bits" note; None if ``mask`` is not one of low bits, or has all bits."""
     width = mask.bits.bit_length()
     if not 0 < width < _POINTER_BITS or mask != PacMask.of_width(width):
         return None
@@ -126,7 +121,7 @@ def addressable_bits(mask: PacMask) -> bytes | None:
 def process_metadata(
     snapshot: Snapshot, images: Sequence[WrittenImage], stored: Sequence[RegisterSet]
 ) -> bytes:
-    """A "process metadata" note; ``stored`` is what the thread commands say."""
+    """Return a "process metadata" note; ``stored`` are the thread commands' registers."""
     mask = snapshot.process.pointer_mask
     metadata = ProcessMetadata(
         threads=tuple(map(NotedThread.of, snapshot.threads, stored)),
@@ -148,8 +143,8 @@ def process_metadata(
 
 
 def image_infos(snapshot: Snapshot, images: Sequence[WrittenImage], at: int) -> bytes:
-    """An "all image infos" note whose first byte is to be at the file offset ``at``."""
-    # Readers take the first one for the program.
+    """Return an "all image infos" note for the file offset ``at``."""
+    # Readers treat the first one as the program.
     program = snapshot.process.path
     ordered = sorted(images, key=lambda written: not program or written.image.path != program)
     entries_at = at + IMAGE_INFOS_HEADER.size
@@ -189,32 +184,32 @@ _CPU = {
 }
 """``mach/machine.h``: type and subtype."""
 _DATA_ALIGNMENT = 4096
-"""Of the first segment's bytes in the file."""
+"""The file offset of the first segment's bytes."""
 _NOTE_ALIGNMENT = 16
 _WIDE = 8
 """Bytes of a pointer in a 64-bit process."""
 
 
 def core_bytes(snapshot: Snapshot, regions: Iterable[MemoryRegion] = ()) -> bytes:
-    """A core of ``snapshot``, whole; see :func:`core_chunks`."""
+    """Return a core of ``snapshot``; see :func:`core_chunks`."""
     return b"".join(core_chunks(snapshot, regions))
 
 
 def core_chunks(
     snapshot: Snapshot, regions: Iterable[MemoryRegion] = ()
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a core of ``snapshot``, in order and in pieces.
+    """Yield the bytes of a core of ``snapshot`` in pieces.
 
-    It holds each thread's registers and stack, the images and, where the snapshot can read them,
-    their headers with load commands. A register whose value is not known is written as 0.
+    It has each thread's registers and stack, the images and, if available, their headers with load
+    commands. Unknown registers are written as 0.
 
     Args:
-        snapshot: of a process that runs Mach-O images.
-        regions: further memory to hold; where regions overlap, the stacks' bytes are written,
-            and of others those of the lower region.
+        snapshot: a snapshot of a process with Mach-O images.
+        regions: further memory; where regions overlap, stacks take precedence, then the lower
+            region.
 
     Raises:
-        CoreFileError: an image is no Mach-O, or an address does not fit the process' pointers.
+        CoreFileError: an image is not a Mach-O, or an address exceeds the process's pointer size.
             Raised before the first piece.
     """
     images = [WrittenImage.of(image, snapshot.memory) for image in snapshot.images]
@@ -230,7 +225,7 @@ class _Placed(NamedTuple):
 def _regions(
     snapshot: Snapshot, images: list[WrittenImage], regions: Iterable[MemoryRegion]
 ) -> list[_Placed]:
-    """All memory to write, by address and without overlap."""
+    """Return all memory to write, by address and without overlap."""
     arch = snapshot.process.arch
     limit = 1 << (8 * arch.pointer_size)
     first = [thread.stack for thread in snapshot.threads]
@@ -278,7 +273,7 @@ def _chunks(
     if bits is not None:
         at = note(ADDRESSABLE_BITS, bits)
     at = note(PROCESS_METADATA, process_metadata(snapshot, images, stored))
-    # This note's bytes say where in the file they are.
+    # This note's bytes depend on their file offset.
     at = note(ALL_IMAGE_INFOS, image_infos(snapshot, images, at))
     at = _aligned(at, _DATA_ALIGNMENT)
 
@@ -327,7 +322,7 @@ def _chunks(
 
 
 def _stored_registers(command: bytes, process: ProcessInfo) -> RegisterSet:
-    """What a reader finds in a thread command."""
+    """Return the registers that a reader finds in a thread command."""
     state = parse_thread_state(
         memoryview(command),
         process.arch,

@@ -1,6 +1,6 @@
-"""Pointers to what other images have: the bind opcodes of LC_DYLD_INFO, with their places.
+"""Pointers to other images: the bind opcodes of LC_DYLD_INFO.
 
-Source: ``mach-o/loader.h``, ``BIND_OPCODE_*``. Of early arm64e they also start chains in which
+Source: ``mach-o/loader.h``, ``BIND_OPCODE_*``. For early arm64e they also start chains in which
 rebases and binds alternate (``BIND_OPCODE_THREADED``), laid out as ``DYLD_CHAINED_PTR_ARM64E``.
 """
 
@@ -47,7 +47,7 @@ class _Bind(IntEnum):
     DO_BIND_ADD_ADDR_IMM_SCALED = 0xB0
     DO_BIND_ULEB_TIMES_SKIPPING_ULEB = 0xC0
     THREADED = 0xD0
-    """Of early arm64e: binds and rebases in chains; the immediate says more."""
+    """Chains of binds and rebases of early arm64e; the immediate is a subopcode."""
 
 
 _THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB = 0x00
@@ -55,17 +55,17 @@ _THREADED_APPLY = 0x01
 
 
 class BindTable(NamedTuple):
-    """Where bind opcodes are in a file."""
+    """The location of bind opcodes in a file."""
 
     offset: FileOffset
     size: int
     """In bytes."""
     is_lazy: bool
-    """Each bind ends with DONE, as each is run on its own."""
+    """Whether each bind ends with DONE, since each is run separately."""
 
     @classmethod
     def all_of(cls, info: DyldInfoCommand) -> Iterator[BindTable]:
-        """Those that LC_DYLD_INFO tells of and that hold anything."""
+        """Return the tables of LC_DYLD_INFO that are not empty."""
         for offset, size, is_lazy in (
             (info.bind_off, info.bind_size, False),
             (info.weak_bind_off, info.weak_bind_size, False),
@@ -76,11 +76,11 @@ class BindTable(NamedTuple):
 
 
 def imported_symbols(contents: FileContents) -> frozenset[str]:
-    """What an image's bind opcodes ask other images for: eager, weak and lazy together.
+    """Return an image's binds: eager, weak and lazy together.
 
     Raises:
-        MachOError: the opcodes are malformed, or bind a place outside the file.
-        MemoryReadError: a table is beyond the file.
+        MachOError: the opcodes are malformed, or bind an address outside the file.
+        MemoryReadError: a table is beyond the end of the file.
     """
     reader = BindReader(contents)
     info = contents.image.dyld_info
@@ -90,9 +90,9 @@ def imported_symbols(contents: FileContents) -> frozenset[str]:
 
 
 class BindReader:
-    """Runs tables of bind opcodes and gathers what they bind.
+    """Runs tables of bind opcodes and collects their binds.
 
-    What a malformed table said before it went wrong is kept.
+    Binds before the error in a malformed table are retained.
     """
 
     def __init__(self, contents: FileContents) -> None:
@@ -103,13 +103,13 @@ class BindReader:
         self._run_symbols: list[int] = []
         self._run_addends: list[int] = []
         self.names: dict[str, int] = {}
-        """All that tables named so far, numbered in their order."""
+        """The names in tables so far, numbered in their order."""
         self._chain_rebases: list[RebaseRows] = []
         self._chain_binds: list[BindRows] = []
         self._chained = 0
 
     def rows(self) -> BindRows:
-        """Everything bound so far; of several binds of one place the first."""
+        """Return all binds so far; of several at one address, the first."""
         lengths = np.array([run.length for run in self._runs], np.int64)
         return BindRows.sorted(
             np.concatenate([places_of(self._runs), *(rows.places for rows in self._chain_binds)]),
@@ -129,7 +129,7 @@ class BindReader:
         )
 
     def rebases(self) -> RebaseRows | None:
-        """The pointers into the image that were in chains; None where there was no chain."""
+        """Return the rebases in chains; None without a chain."""
         if not self._chain_rebases:
             return None
         return RebaseRows.sorted(
@@ -143,8 +143,8 @@ class BindReader:
         """Run a table.
 
         Raises:
-            MachOError: the opcodes are malformed, or bind a place outside the file.
-            MemoryReadError: the table is beyond the file.
+            MachOError: the opcodes are malformed, or bind an address outside the file.
+            MemoryReadError: the table is beyond the end of the file.
         """
         table = bytes(self._contents.read_file(where.offset, where.size))
         cursor = ByteCursor(table, source=f"{self._contents.source} bind opcodes", error=MachOError)
@@ -155,7 +155,7 @@ class BindReader:
 
         def bind(count: int, skip: int) -> None:
             nonlocal place
-            if ordinals is not None:  # what follows chains names imports by number
+            if ordinals is not None:  # the binds after a chain refer to names by ordinal
                 ordinals.append((symbol, addend))
                 return
             stride = pointer + skip

@@ -1,18 +1,8 @@
-"""Chained fixups: every pointer of a page says how far it is to the next (LC_DYLD_CHAINED_FIXUPS).
+"""Chained fixups: each pointer contains the distance to the next (LC_DYLD_CHAINED_FIXUPS).
 
-Source: ``mach-o/fixup-chains.h``. A chain can only be followed from pointer to pointer, but those
-of all pages go on side by side.
-
-Where the chains of an image's pointers start.
-
-Source: ``mach-o/fixup-chains.h``: ``dyld_chained_starts_in_image``,
-``dyld_chained_starts_in_segment``.
-
-What chained binds ask for by name: the imports of LC_DYLD_CHAINED_FIXUPS.
-
-Source: ``mach-o/fixup-chains.h``: ``dyld_chained_import`` and its wider kin.
-
-Many strings out of one block of them, each ended by a NUL.
+Source: ``mach-o/fixup-chains.h`` (``dyld_chained_starts_in_image``,
+``dyld_chained_starts_in_segment``, ``dyld_chained_import`` and its wider variants). A chain can
+only be followed pointer by pointer, but the chains of all pages are followed in parallel.
 """
 
 from __future__ import annotations
@@ -46,24 +36,24 @@ class SegmentStarts:
     """The chains of one segment."""
 
     segment_offset: int
-    """From the Mach-O header to the segment, in memory."""
+    """The offset of the segment from the Mach-O header, in memory."""
     format: PointerFormat
     max_valid_pointer: int
     starts: npt.NDArray[np.int64]
-    """Of chains: bytes from the segment's start; ascending, no place twice."""
+    """Starts of chains: offsets in the segment, ascending and distinct."""
     ends: npt.NDArray[np.int64]
-    """Of each chain: where its page ends."""
+    """The end of each chain's page."""
 
 
 def parse_starts(
     data: memoryview, starts_offset: int, source: str
 ) -> Iterator[SegmentStarts | MachOError]:
-    """The chains of each segment that has any, or what is wrong with them.
+    """Yield the chains of each segment that has any, or their error.
 
     Args:
         data: the payload of LC_DYLD_CHAINED_FIXUPS.
-        starts_offset: as its header says.
-        source: what to call it in errors.
+        starts_offset: the offset in its header.
+        source: the name in errors.
     """
     if starts_offset + 4 > len(data):
         yield MachOError("chain starts are cut short", source=source, offset=starts_offset)
@@ -107,7 +97,7 @@ def _in_segment(data: memoryview, at: int, source: str) -> SegmentStarts | MachO
 def _page_starts(
     halves: npt.NDArray[np.uint16], page_count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Of each chain: its page, and the offset in it. A page may have a list of several chains."""
+    """Return each chain's page, and its offset in it. A page may have a list of several chains."""
     first = halves[:page_count].astype(np.int64)
     simple = np.flatnonzero(first & _START_MULTI == 0)
     pages, starts = [simple], [first[simple]]
@@ -119,7 +109,7 @@ def _page_starts(
         which = int(lasts.searchsorted(begin))
         end = int(lasts[which]) + 1 if which < len(lasts) else len(halves)
         left -= end - begin
-        if begin < page_count or left < 0:  # lists lie behind the pages, each on its own
+        if begin < page_count or left < 0:  # lists are after the pages and do not overlap
             continue
         found = halves[begin:end].astype(np.int64) & ~_START_LAST
         pages.append(np.full(len(found), page))
@@ -129,17 +119,17 @@ def _page_starts(
 
 LONGEST_NAME = 1 << 16
 _SHARED_NAMES = 4
-"""How many times over a block may be used before its strings must be overlapping on purpose."""
+"""Maximum size of all strings together, in blocks: beyond, they overlap on purpose."""
 
 
 def names_at(strings: bytes, offsets: npt.NDArray[np.int64], source: str) -> list[str]:
-    r"""The strings at ``offsets``, at most 64 KiB of each; empty where one is beyond the block.
+    r"""Return the strings at ``offsets``, at most 64 KiB of each; empty beyond the block.
 
-    Bytes that are no UTF-8 are shown as ``\x..``.
+    Invalid UTF-8 is escaped as ``\x..``.
 
     Raises:
-        MachOError: together they are many times as long as the block, which only a made-up file
-            has.
+        MachOError: together, they are many times as long as the block, as only in a synthetic
+            file.
     """
     room = _SHARED_NAMES * len(strings) + len(offsets)
     names: dict[int, str] = {}
@@ -161,18 +151,18 @@ _UNCOMPRESSED = 0
 _ZLIB = 1
 _MOST_UNPACKED = 1 << 25
 _BEST_RATIO = 64
-"""Of packed names: symbols are packed to a tenth, and only noughts and their like to so little."""
+"""Maximum ratio of decompressed names: symbols compress to a tenth, zeros and similar to less."""
 
 _IMPORT = np.dtype([("bits", "<u4")])
 _IMPORT_ADDEND = np.dtype([("bits", "<u4"), ("addend", "<i4")])
 _IMPORT_ADDEND64 = np.dtype([("bits", "<u8"), ("addend", "<i8")])
 _LAYOUTS = {1: (_IMPORT, 9), 2: (_IMPORT_ADDEND, 9), 3: (_IMPORT_ADDEND64, 32)}
-"""Of each imports_format: the record, and the bit at which the name's offset begins."""
+"""For each imports_format: the record, and the lowest bit of the name's offset."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imports:
-    """One row for each ordinal of binds, from 0."""
+    """Imports, one row for each ordinal of binds, from 0."""
 
     names: tuple[str, ...]
     addends: npt.NDArray[np.int64]
@@ -182,10 +172,10 @@ def parse_imports(
     data: memoryview, imports_offset: int, symbols_offset: int, *, count: int,
     imports_format: int, symbols_format: int, source: str,
 ) -> Imports:  # fmt: skip
-    """The imports that the header of the payload ``data`` tells of.
+    """Parse the imports of the payload ``data``.
 
     Raises:
-        MachOError: they are cut short, of an unknown format, or their names overlap.
+        MachOError: they are truncated, of an unknown format, or their names overlap.
     """
     layout = _LAYOUTS.get(imports_format)
     if layout is None:
@@ -222,23 +212,23 @@ def _strings(data: bytes, symbols_format: int, source: str, offset: int) -> byte
 
 _HEADER = Struct("<7I")
 _SIDE_BY_SIDE = 24
-"""Chains from which numpy's overhead for each step pays."""
+"""The number of chains from which numpy's overhead per step is worthwhile."""
 
 Places = npt.NDArray[np.int64]
-"""Bytes from a segment's start."""
+"""Offsets in a segment."""
 
 
 def chained_pointers(
     contents: FileContents, *, shared_cache_base: int | None = None
 ) -> PointerRows:
-    """The pointers of an image with LC_DYLD_CHAINED_FIXUPS.
+    """Return the pointers of an image with LC_DYLD_CHAINED_FIXUPS.
 
-    A chain that leads out of its page is followed up to there, and the import table's faults leave
-    the pointers into the image; ``problem`` of the result tells the first thing that was wrong.
+    A chain that leaves its page is followed up to there, and errors in the import table do not
+    affect rebases; ``problem`` of the result is the first error.
 
     Args:
         contents: the file.
-        shared_cache_base: stated address that the formats of shared caches count from.
+        shared_cache_base: the base of the pointer formats of shared caches (Svma).
 
     Raises:
         MachOError: the table is not in the file, or too short for its header.
@@ -266,7 +256,9 @@ def chained_pointers(
         if isinstance(starts, MachOError):
             problem = problem or starts
             continue
-        if starts.segment_offset in taken:  # no pointer is in two chains
+        if (
+            starts.segment_offset in taken
+        ):  # a second set of chains of a segment would repeat pointers
             continue
         taken.add(starts.segment_offset)
         walked = _walk_segment(contents, starts, bases)
@@ -350,23 +342,23 @@ def walk_chains(
 
     Args:
         data: the bytes.
-        starts: of chains, ascending, no place twice.
-        ends: of each chain: what none of its pointers may go beyond.
-        pointer_format: of all of them.
+        starts: starts of chains, ascending and distinct.
+        ends: the limit of each chain's pointers.
+        pointer_format: the format of all of them.
 
     Returns:
-        The places of pointers, in no order; their raw values; whether all chains ended well. They
-        are no more than the segment has room for, but where chains meet, some are there twice.
+        The offsets of pointers, unordered; their raw values; whether all chains ended regularly.
+        The segment's size bounds their number, but where chains join, some are repeated.
     """
     size = pointer_format.size
     ends = np.minimum(ends, len(data))
-    # What starts where no pointer fits is no chain.
+    # A chain cannot start where no pointer fits.
     fits = (starts >= 0) & (starts + size <= ends)
     is_whole = bool(fits.all())
     here, ends = starts[fits], ends[fits]
     if not len(here):
         return np.zeros(0, np.int64), np.zeros(0, np.uint64), is_whole
-    # A pointer need not be aligned: every byte starts a word of this view.
+    # Pointers need not be aligned: in this view, with a stride of 1, a word starts at every byte.
     words = np.ndarray((len(data) - size + 1,), f"<u{size}", data, 0, (1,))
     room = len(data) // min(size, pointer_format.stride)
     found: list[Places] = []

@@ -1,7 +1,7 @@
-"""How a chained pointer is laid out, for each of the pointer formats.
+"""The layouts of chained pointers, by pointer format.
 
-Source: ``mach-o/fixup-chains.h``, the structs named after ``DYLD_CHAINED_PTR_*``. Each takes whole
-columns of raw pointers, as a page has hundreds of them.
+Source: ``mach-o/fixup-chains.h``, the structs named after ``DYLD_CHAINED_PTR_*``. Columns of raw
+pointers are decoded at once, as a page has hundreds of them.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class ChainBases:
-    """What the numbers in a chain count from; each an :data:`~machtrace.model.address.Svma`."""
+    """Bases of the targets in a chain; each an :data:`~machtrace.model.address.Svma`."""
 
     image: int
     """The Mach-O header."""
     segments: tuple[int, ...]
     """The segments, in their order."""
     shared_cache: int | None
-    """The start of the shared cache; None where that is not known."""
+    """The start of the shared cache; None if unknown."""
     max_valid_pointer: int
-    """In 32-bit images, what is greater is a number and no pointer; 0 where all are pointers."""
+    """In 32-bit images, the maximum pointer: greater values are numbers; 0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """What raw pointers say, one row each."""
+    """Decoded pointers, one row each."""
 
     is_bind: npt.NDArray[np.bool_]
     is_rebase: npt.NDArray[np.bool_]
-    """Neither of the two: a number, or a pointer into another image of a collection."""
+    """Which are neither: numbers, or pointers into another image of a collection."""
     targets: Words
-    """Of rebases; each an :data:`~machtrace.model.address.Svma`."""
+    """Targets of rebases, each an :data:`~machtrace.model.address.Svma`."""
     ordinals: Words
-    """Of binds: which import."""
+    """Imports of binds."""
     addends: npt.NDArray[np.int64]
-    """Of binds."""
+    """Addends of binds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,20 @@ class PointerFormat:
 
     name: str
     size: int
-    """Bytes of a pointer."""
+    """The size of a pointer, in bytes."""
     stride: int
-    """Bytes that a distance of 1 to the next pointer stands for."""
+    """The unit of distances, in bytes."""
     next_shift: int
     next_bits: int
     decode: Callable[[Words, ChainBases], Decoded]
 
     def distances(self, raw: Words) -> npt.NDArray[np.int64]:
-        """In bytes, to the next pointer of the chain; 0 at its end."""
+        """Return the distances to the next pointers, in bytes; 0 at the end of a chain."""
         steps = (raw >> np.uint64(self.next_shift)) & np.uint64((1 << self.next_bits) - 1)
         return steps.astype(np.int64) * self.stride
 
     def distance(self, raw: int) -> int:
-        """The same of one pointer."""
+        """Return the distance to the next pointer, in bytes; 0 at the end of the chain."""
         return (raw >> self.next_shift & (1 << self.next_bits) - 1) * self.stride
 
 
@@ -90,7 +90,7 @@ def _rebases(targets: Words, base: int = 0) -> Decoded:
 
 
 def _arm64e(*, is_offset: bool, ordinal_bits: int = 16) -> Callable[[Words, ChainBases], Decoded]:
-    """``dyld_chained_ptr_arm64e_*``; ``is_offset``: of what is not signed, too."""
+    """``dyld_chained_ptr_arm64e_*``; ``is_offset``: for unsigned pointers, too."""
 
     def decode(raw: Words, bases: ChainBases) -> Decoded:
         is_auth, is_bind = _bits(raw, 63, 1) != 0, _bits(raw, 62, 1) != 0
@@ -144,7 +144,7 @@ def _firmware_32(raw: Words, bases: ChainBases) -> Decoded:
 
 
 def _kernel_cache(raw: Words, bases: ChainBases) -> Decoded:
-    """Of the levels of collections, this image's own is the lowest."""
+    """``dyld_chained_ptr_64_kernel_cache_rebase``; level 0 of a collection is this image."""
     decoded = _rebases(_bits(raw, 0, 30), bases.image)
     decoded.is_rebase[_bits(raw, 30, 2) != 0] = False
     return decoded
@@ -171,7 +171,7 @@ def _in_shared_cache(offsets: Words, bases: ChainBases) -> Decoded:
 def _shared_cache_v3(raw: Words, bases: ChainBases) -> Decoded:
     is_auth = _bits(raw, 63, 1) != 0
     signed = _in_shared_cache(_bits(raw, 0, 32), bases)
-    # An address of 47 bits or fewer; a tag, where there is one, is above it.
+    # An address of at most 47 bits, below an optional tag.
     plain = _bits(raw, 0, 43)
     return Decoded(
         signed.is_bind,
@@ -210,4 +210,4 @@ POINTER_FORMATS = {
         lambda raw, bases: _in_shared_cache(_bits(raw, 0, 40), bases),
     ),
 }
-"""By number, each without its ``DYLD_CHAINED_PTR_``."""
+"""Names by number, without ``DYLD_CHAINED_PTR_``."""

@@ -1,8 +1,8 @@
 """Moving the addresses in an object file's DWARF up.
 
-An object file's code begins at address 0, which readers of DWARF take for code that a linker left
-out. What DWARF says of addresses has relocations (``mach-o/reloc.h``), whose places hold the
-address in the object file; so all can be moved together.
+An object file's code starts at address 0, which DWARF readers treat as code that a linker dropped.
+Addresses in DWARF have relocations (``mach-o/reloc.h``) and are those of the object file, so all
+can be moved together.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _RELOCATION_SIZE = 8
 _SCATTERED = 0x80000000
 _UNSIGNED = 0
 """``GENERIC_RELOC_VANILLA``, ``X86_64_RELOC_UNSIGNED``, ``ARM_RELOC_VANILLA``,
-``ARM64_RELOC_UNSIGNED``: the place is to hold an address."""
+``ARM64_RELOC_UNSIGNED``: the relocated word is an address."""
 _COUNTS = {LC_SYMTAB: (12, 4), LC_DYSYMTAB: (8, 24)}
-"""Where load commands count symbols: ``nsyms``; ``ilocalsym`` to ``nundefsym``."""
+"""Offsets of symbol counts in load commands: ``nsyms``; ``ilocalsym`` to ``nundefsym``."""
 
 
 def rebased_object(contents: FileContents, distance: int) -> bytearray:
-    """A copy of an object file in whose DWARF all code lies ``distance`` bytes higher.
+    """Return a copy of an object file in whose DWARF all code is ``distance`` bytes higher.
 
-    Its section headers stay, and it has no symbol table, of which the addresses would be wrong.
-    Relocations that make no sense are passed over.
+    Section headers are unchanged, and the symbol table, whose addresses would be wrong, is dropped.
+    Invalid relocations are skipped.
     """
     data = bytearray(contents.data)
     image = contents.image
@@ -57,14 +57,14 @@ def _move(
     kind, length = info >> 28, info >> 25 & 3
     added = _distances(contents, number, is_external=is_external, distance=distance)
     is_plain = (at < _SCATTERED) & (kind == _UNSIGNED)
-    # After a subtractor the place holds a difference, which stays as it is.
+    # A word with a subtractor is a difference, which does not change.
     is_plain[1:] &= ~((kind[:-1] != _UNSIGNED) & (at[:-1] == at[1:]))
     for size, code in ((8, 3), (4, 2)):
         rows = np.flatnonzero(is_plain & (length == code) & (at + size <= section.size))
         rows = rows[added[rows] != 0]
         if not len(rows):
             continue
-        # Of relocations at one place the last counts.
+        # Of relocations of one word, the last counts.
         places, last = np.unique(at[rows][::-1], return_index=True)
         rows = rows[::-1][last]
         window = np.frombuffer(data, np.uint8, section.size, section.offset)
@@ -81,7 +81,7 @@ def _distances(
     is_external: npt.NDArray[np.bool_],
     distance: np.uint64,
 ) -> npt.NDArray[np.uint64]:
-    """What to add for each relocation: nothing for what is in no section of code or data."""
+    """Return the addend of each relocation: 0 for targets outside code and data."""
     sections = contents.image.sections
     is_moved = np.zeros(256, np.bool_)
     for index, section in enumerate(sections[:255], 1):

@@ -1,12 +1,8 @@
-"""Where the pointers of an image lead, however its linker wrote them.
+"""The targets of an image's pointers, in any of the linkers' formats.
 
-In a file a pointer is seldom an address: newer linkers write chained fixups over it, older ones
-leave it to opcodes (LC_DYLD_INFO), the oldest to relocations. In memory it is an address that was
-slid, and of arm64e signed. All of these are asked alike here.
-
-Pointers that are addresses already: in memory, and in images that cannot be moved.
-
-All pointers of an image that was linked before chained fixups: opcodes, else relocations.
+In a file, a pointer is rarely an address: newer linkers write chained fixups, older ones opcodes
+(LC_DYLD_INFO), the oldest relocations. In memory it is a slid address, which is signed on arm64e.
+In an image that cannot be moved, it is the address. :class:`Pointers` is the common interface.
 """
 
 from __future__ import annotations
@@ -41,18 +37,18 @@ from machtrace.model.address import FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
 
 _CHUNK = 1 << 20
-"""Bytes that are looked through together."""
+"""Bytes searched at once."""
 _PAGE = 1 << 14
-"""The same, where not all of that can be read."""
+"""Bytes searched at once where a larger read fails."""
 _MOST_READS = 1 << 12
 
 
 def inside_image(image: MachOImage, addresses: Addresses) -> npt.NDArray[np.bool_]:
-    """Which of ``addresses`` are in a segment of ``image``."""
+    """Return which of ``addresses`` are in a segment of ``image``."""
     is_inside = np.zeros(len(addresses), np.bool_)
     for segment in image.segments:
-        if segment.filesize or segment.initprot:  # __PAGEZERO and its like hold nothing
-            # What lies before the segment wraps, and so is beyond it.
+        if segment.filesize or segment.initprot:  # not __PAGEZERO
+            # Addresses before the segment wrap, and so are beyond its end.
             is_inside |= (addresses - np.uint64(segment.vmaddr)) < np.uint64(
                 min(segment.vmsize, (1 << 64) - 1)
             )
@@ -60,10 +56,7 @@ def inside_image(image: MachOImage, addresses: Addresses) -> npt.NDArray[np.bool
 
 
 class RawPointers:
-    """Every word whose value lies in the image counts.
-
-    They are :class:`~machtrace.formats.macho.fixups.pointers.Pointers`.
-    """
+    """Words whose values are addresses in the image. An implementation of :class:`Pointers`."""
 
     def __init__(
         self,
@@ -74,7 +67,7 @@ class RawPointers:
         binds: BindRows,
         problem: MachOError | None = None,
     ) -> None:
-        """``slide`` is what was added to each; ``mask`` has the bits that are address."""
+        """Take the slide of the values, and the mask of their address bits."""
         self._contents = contents
         self._slide = np.uint64(slide % (1 << 64))
         self._mask = np.uint64(mask.bits)
@@ -84,24 +77,24 @@ class RawPointers:
         )
         self._records = ScatteredRecords(contents)
         self.binds = binds
-        """Of the tables that could be read."""
+        """The binds in readable tables."""
         self.problem = problem
-        """What ended the reading of a table too early."""
+        """The error that truncated a table."""
 
     def target(self, at: Svma, /) -> Svma | None:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.target`."""
+        """See :meth:`Pointers.target`."""
         found = int(self.targets(np.array([at], np.uint64))[0])
         return Svma(found) if found else None
 
     def targets(self, at: Addresses, /) -> Addresses:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.targets`."""
+        """See :meth:`Pointers.targets`."""
         words, _ = self._records.read(at, self._word)
         found = self._inside(words.astype(np.uint64))
         self._leave_bound(at, found)
         return found
 
     def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.addresses`."""
+        """See :meth:`Pointers.addresses`."""
         words, _ = self._records.read(at, self._word)
         words = words.astype(np.uint64)
         found: Addresses = (words & (self._mask if mask is None else np.uint64(mask))) - self._slide
@@ -120,16 +113,16 @@ class RawPointers:
         return np.where(is_inside & (words != 0), targets, np.uint64(0))
 
     def symbol(self, at: Svma, /) -> str | None:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.symbol`."""
+        """See :meth:`Pointers.symbol`."""
         return self.symbols(np.array([at], np.uint64))[0] or None
 
     def symbols(self, at: Addresses, /) -> list[str]:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.symbols`."""
+        """See :meth:`Pointers.symbols`."""
         return self.binds.symbols_at(at)
 
     @cached_property
     def rebases(self) -> RebaseRows:
-        """All aligned words of data that lead into the image: some may be numbers by chance."""
+        """All aligned words of data with addresses in the image; some may be numbers by chance."""
         places, targets = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
         for at, data in self._data():
             found = self._inside(np.frombuffer(data, self._word).astype(np.uint64))
@@ -141,7 +134,7 @@ class RawPointers:
         return RebaseRows(rebases.places[kept], rebases.targets[kept])
 
     def _data(self) -> Iterator[tuple[int, memoryview]]:
-        """What can be read of the image's data, in whole words."""
+        """Yield the readable parts of the image's data, in whole words."""
         size = self._word.itemsize
         reads = _MOST_READS
         for segment in self._contents.image.segments:
@@ -158,7 +151,7 @@ class RawPointers:
                 try:
                     yield at, self._contents.read_svma(Svma(at), length)
                 except MemoryReadError:
-                    if chunk == _CHUNK:  # some of it may be there
+                    if chunk == _CHUNK:  # parts of it may be readable
                         chunk = _PAGE
                         continue
                 at += length
@@ -167,16 +160,14 @@ class RawPointers:
 
 
 _ADDRESS_BITS = 56
-"""What is above them, in an image of a program, is a tag, as of the names of types in C++."""
+"""The bits above are a tag in an image of a program, such as that of C++ type names."""
 
 
 class OpcodePointers(RowPointers):
-    """The pointers that LC_DYLD_INFO tells of.
+    """The pointers of LC_DYLD_INFO. An implementation of :class:`Pointers`.
 
-    They are :class:`~machtrace.formats.macho.fixups.pointers.Pointers`. A pointer into the image
-    is in the file
-    what it is where nothing is moved, so where there is one for sure it can be followed without the
-    opcodes; these are run when they are needed.
+    In the file, a pointer into the image has its stated target, so a known pointer can be followed
+    without the opcodes. These are run when they are needed.
     """
 
     def __init__(self, contents: FileContents, info: DyldInfoCommand) -> None:
@@ -184,13 +175,13 @@ class OpcodePointers(RowPointers):
         self._info = info
         header = contents.image.header
         self._word = ("<" if header.little_endian else ">") + ("u8" if header.is_64 else "u4")
-        # Of early arm64e, pointers are chained from where bind opcodes say.
+        # For early arm64e, bind opcodes state the starts of chains of pointers.
         self._may_be_chained = header.arch is Arch.ARM64E
         self._records = ScatteredRecords(contents)
 
     @property
     def has_rebases(self) -> bool:
-        """Whether the image can be moved; where it cannot, no table tells of its pointers."""
+        """Whether the image can be moved; otherwise no table lists its pointers."""
         return self._info.rebase_size > 0 or self._may_be_chained
 
     @cached_property
@@ -225,22 +216,22 @@ class OpcodePointers(RowPointers):
 
     @property
     def rebases(self) -> RebaseRows:
-        """All that lead into the image."""
+        """The pointers into the image."""
         return self._moved[0]
 
     @cached_property
     def binds(self) -> BindRows:
-        """All that are bound by name."""
+        """The pointers bound by name."""
         return self._bound[0].rows()
 
     @property
     def problem(self) -> MachOError | None:
-        """What ended the reading of a table too early, of those that were needed so far."""
+        """The error that truncated a table, of those needed so far."""
         read = (vars(self).get(name) for name in ("_moved", "_bound"))
         return next((one[1] for one in read if one is not None and one[1] is not None), None)
 
     def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:  # noqa: ARG002
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.addresses`."""
+        """See :meth:`Pointers.addresses`."""
         if self._may_be_chained:
             return self.targets(at)
         words, _ = self._records.read(at, self._word)
@@ -249,7 +240,7 @@ class OpcodePointers(RowPointers):
 
 
 def relocated_pointers(contents: FileContents) -> PointerRows:
-    """The pointers that the relocations of LC_DYSYMTAB tell of."""
+    """Return the pointers in the relocations of LC_DYSYMTAB."""
     rebases, binds = no_rebases(), no_binds()
     problem: MachOError | None = None
     try:
@@ -261,7 +252,7 @@ def relocated_pointers(contents: FileContents) -> PointerRows:
 
 
 def followed(contents: FileContents, places: Addresses) -> RebaseRows:
-    """Pointers that hold the address which they have where nothing is moved."""
+    """Follow pointers whose values are stated addresses."""
     header = contents.image.header
     word = ("<" if header.little_endian else ">") + ("u8" if header.is_64 else "u4")
     words, known = ScatteredRecords(contents).read(places, word)
@@ -281,57 +272,57 @@ _USER_ADDRESS_BITS = 47
 
 
 class Pointers(Protocol):
-    """The pointers of an image by the places that they are at."""
+    """The pointers of an image, by their addresses."""
 
     @property
     def rebases(self) -> RebaseRows:
-        """All that lead into the image."""
+        """The pointers into the image."""
         ...
 
     @property
     def binds(self) -> BindRows:
-        """All that are bound by name."""
+        """The pointers bound by name."""
         ...
 
     @property
     def problem(self) -> MachOError | None:
-        """What ended the reading of a table too early; what came before it is known.
+        """The error that truncated a table; pointers before it are known.
 
-        Of tables that were not needed so far nothing is said: of large images that takes seconds.
+        Tables that were not needed so far are not included: parsing all takes seconds.
         """
         ...
 
     def target(self, at: Svma, /) -> Svma | None:
-        """Where the pointer at ``at`` leads in the image; None where it leads nowhere or out."""
+        """Return the target of the pointer at ``at``; None if it is not in the image."""
         ...
 
     def targets(self, at: Addresses, /) -> Addresses:
-        """The same of many places; 0 where there is none."""
+        """Return the targets of the pointers at ``at``; 0 if not in the image."""
         ...
 
     def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:
-        """Where pointers lead, in the image or around it; 0 where there is none.
+        """Return the targets of pointers, in the image or outside of it; 0 without a pointer.
 
-        In a file this is :meth:`targets`. In memory a pointer may lead to the heap or to another
-        image, at an address that counts as the image's do.
+        In a file, these are :meth:`targets`. In memory, a pointer may lead to the heap or to
+        another image, at an address slid as the image's are.
 
         Args:
-            at: the places.
-            mask: the bits of loaded pointers that are address, where they are not the usual ones.
+            at: the addresses of the pointers.
+            mask: the address bits of loaded pointers, if they are not the usual ones.
         """
         ...
 
     def symbol(self, at: Svma, /) -> str | None:
-        """The name that the pointer at ``at`` is bound to; None where it is to none."""
+        """Return the name that the pointer at ``at`` is bound to, or None."""
         ...
 
     def symbols(self, at: Addresses, /) -> list[str]:
-        """The same of many places; empty where there is none."""
+        """Return the names that the pointers at ``at`` are bound to; empty for the others."""
         ...
 
 
 class FixupPointers(RowPointers):
-    """Pointers that tables tell of. They are :class:`Pointers`."""
+    """Pointers listed in tables. An implementation of :class:`Pointers`."""
 
     __slots__ = ("_rows",)
 
@@ -340,17 +331,17 @@ class FixupPointers(RowPointers):
 
     @property
     def rebases(self) -> RebaseRows:
-        """All that lead into the image."""
+        """The pointers into the image."""
         return self._rows.rebases
 
     @property
     def binds(self) -> BindRows:
-        """All that are bound by name."""
+        """The pointers bound by name."""
         return self._rows.binds
 
     @property
     def problem(self) -> MachOError | None:
-        """What ended the reading of a table too early; what came before it is known."""
+        """The error that truncated a table; pointers before it are known."""
         return self._rows.problem
 
     def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:  # noqa: ARG002
@@ -364,19 +355,19 @@ def parse_pointers(
     shared_cache_base: Svma | None = None,
     pac_mask: PacMask | None = None,
 ) -> Pointers:
-    """The pointers of an image in a file or in memory.
+    """Return the pointers of an image in a file or in memory.
 
-    Faults in tables do not lose what else they say: see :attr:`Pointers.problem`.
+    Rows before an error in a table are retained: see :attr:`Pointers.problem`.
 
     Args:
         contents: the image.
-        shared_cache_base: what the pointer formats of shared caches count from.
-        pac_mask: which bits of a loaded pointer are address; None: the low 47, as of programs.
+        shared_cache_base: the base of the pointer formats of shared caches (Svma).
+        pac_mask: the address bits of a loaded pointer; None: the low 47, as in programs.
     """
     if contents.is_loaded:
         mask = pac_mask or PacMask.of_width(_USER_ADDRESS_BITS)
         return RawPointers(contents, slide=contents.slide, mask=mask, binds=no_binds())
-    if contents.image.header.filetype is FileType.OBJECT:  # whose pointers a linker is to write
+    if contents.image.header.filetype is FileType.OBJECT:  # whose pointers a linker will write
         return FixupPointers(PointerRows(no_rebases(), no_binds()))
     fixups = contents.image.chained_fixups
     if fixups is None or not fixups.size:
@@ -398,5 +389,5 @@ def _unchained(contents: FileContents) -> Pointers:
         rows = relocated_pointers(contents)
         if len(rows.rebases):
             return FixupPointers(rows)
-    # Without a table of them, pointers are what they are when nothing is moved.
+    # Without a table, pointers have their stated targets.
     return RawPointers(contents, slide=0, mask=PacMask(), binds=rows.binds, problem=rows.problem)

@@ -1,9 +1,7 @@
 """Pointers that move with an image: the rebase opcodes of LC_DYLD_INFO.
 
-Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*``; ``dyld_info_command`` says where they are. Of bind
-opcodes see :mod:`machtrace.formats.macho.fixups.bind_opcodes`; of chained fixups, which newer
-linkers write instead, :mod:`machtrace.formats.macho.fixups.chained`; of all,
-:mod:`machtrace.formats.macho.fixups.pointers`.
+Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*``, ``dyld_info_command``. Newer linkers write
+chained fixups instead: see :mod:`machtrace.formats.macho.fixups.chained`.
 """
 
 from __future__ import annotations
@@ -53,16 +51,15 @@ class PointerRun(NamedTuple):
 
 
 def rebased_pointers(contents: FileContents) -> NDArray[np.uint64]:
-    """Where an image holds pointers into itself: what a loader adds the slide to.
+    """Return the addresses of an image's pointers into itself, to which a loader adds the slide.
 
     Returns:
-        Stated addresses (:data:`Svma`), uint64, one for each pointer, in the table's order. Each
-        has all of its pointer in a segment's bytes in the file.
+        Stated addresses (:data:`Svma`), uint64, in the table's order. Each pointer is wholly in a
+        segment's bytes in the file.
 
     Raises:
-        MachOError: the opcodes are malformed, name a place outside the file, or are chained
-            fixups.
-        MemoryReadError: the table is beyond the file.
+        MachOError: the opcodes are malformed, refer outside the file, or are chained fixups.
+        MemoryReadError: the table is beyond the end of the file.
     """
     image = contents.image
     if image.chained_fixups is not None:
@@ -82,10 +79,10 @@ def rebased_pointers(contents: FileContents) -> NDArray[np.uint64]:
 
 
 def read_rebases(contents: FileContents, table: memoryview, runs: list[PointerRun]) -> None:
-    """Append what the rebase opcodes in ``table`` say to ``runs``, up to where they go wrong.
+    """Append the rebases in ``table`` to ``runs``, up to an error.
 
     Raises:
-        MachOError: the opcodes are malformed, or name a place outside the file.
+        MachOError: the opcodes are malformed, or refer outside the file.
     """
     pointer = 8 if contents.image.header.is_64 else 4
     cursor = ByteCursor(table, source=f"{contents.source} rebase opcodes", error=MachOError)
@@ -94,7 +91,7 @@ def read_rebases(contents: FileContents, table: memoryview, runs: list[PointerRu
 
 
 def places_of(runs: list[PointerRun]) -> NDArray[np.uint64]:
-    """Of every pointer of ``runs``, in their order; each an :data:`Svma`."""
+    """Return the address of every pointer of ``runs`` (:data:`Svma`), in their order."""
     lengths = np.array([run.length for run in runs], np.int64)
     firsts = np.array([run.first for run in runs], np.uint64)
     strides = np.array([run.stride for run in runs], np.uint64)
@@ -118,13 +115,13 @@ def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
         room = 0 if segment is None else min(segment.filesize, segment.vmsize)
         if segment is None or offset + (count - 1) * stride + pointer > room:
             raise cursor.fail("a pointer to rebase lies outside its segment's bytes")
-        # No pointer is slid twice, so a file has no more of them than it has room for.
+        # No pointer is slid twice, so the file's size bounds their number.
         most -= count
         if most < 0:
             raise cursor.fail("more pointers to rebase than the file can hold")
         if count:
             runs.append(PointerRun(segment.vmaddr + offset, count, stride if count > 1 else 0))
-        # A negative distance is written as its two's complement.
+        # Negative distances are in two's complement.
         offset = (offset + count * stride) % (1 << 64)
 
     while not cursor.at_end:
@@ -160,25 +157,27 @@ def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
 def slid_segment(
     contents: FileContents, segment: Segment, pointers: NDArray[np.uint64], slide: int
 ) -> bytes:
-    """The bytes of a segment as they lie in memory, ``slide`` added to its pointers.
+    """Return the bytes of a segment as in memory, with ``slide`` added to its pointers.
 
     Args:
         contents: the file.
         segment: one of its segments.
-        pointers: what :func:`rebased_pointers` found.
+        pointers: the result of :func:`rebased_pointers`.
         slide: bytes; may be negative.
 
     Raises:
-        MemoryReadError: the segment is beyond the file.
+        MemoryReadError: the segment is beyond the end of the file.
     """
     data = np.frombuffer(contents.read_file(segment.fileoff, segment.filesize), np.uint8).copy()
     is_64, little = contents.image.header.is_64, contents.image.header.little_endian
     word = np.dtype(("<" if little else ">") + ("u8" if is_64 else "u4"))
-    # The last place where a pointer still is wholly inside.
+    # The last offset at which a whole pointer fits.
     last = min(segment.filesize, segment.vmsize) - word.itemsize
-    offsets = pointers - np.uint64(segment.vmaddr)  # of pointers before it: wrapped, so beyond it
+    offsets = pointers - np.uint64(
+        segment.vmaddr
+    )  # those before the segment wrap, and so are beyond it
     mine = offsets[offsets <= np.uint64(last)] if last >= 0 else offsets[:0]
-    # A pointer need not be aligned, so each is gathered byte by byte.
+    # Pointers need not be aligned, so they are gathered byte by byte.
     places = mine.astype(np.intp)[:, None] + np.arange(word.itemsize)
     words = data[places].view(word)
     moved = words.astype(np.uint64) + np.uint64(slide % (1 << 64))

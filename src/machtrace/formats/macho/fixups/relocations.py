@@ -1,7 +1,7 @@
 """Pointers of images from before LC_DYLD_INFO: relocation entries, and indirect symbols.
 
 Source: ``mach-o/reloc.h``, ``mach-o/loader.h`` (``dysymtab_command``), and dyld's
-``ImageLoaderMachOClassic.cpp`` for what addresses of relocations count from.
+``ImageLoaderMachOClassic.cpp`` for the base of relocations' addresses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MH_SPLIT_SEGS = 0x20
 
 
 def local_relocations(contents: FileContents) -> Addresses:
-    """Where an image holds pointers into itself, by its local relocations; in their order.
+    """Return the addresses of an image's pointers into itself, from local relocations, in order.
 
     Raises:
         MachOError: the table is not in the file.
@@ -39,7 +39,7 @@ def local_relocations(contents: FileContents) -> Addresses:
         return np.zeros(0, np.uint64)
     rows = _rows(contents, command.locreloff, command.nlocrel)
     scattered = (rows["address"] & _SCATTERED) != 0
-    # A scattered one has its address in 24 bits and its length in the two bits above the type's.
+    # A scattered relocation has a 24-bit address, and its length in the two bits above the type.
     is_64 = contents.image.header.is_64
     address = np.where(scattered & (not is_64), rows["address"] & _SYMBOL, rows["address"])
     length = np.where(
@@ -51,7 +51,7 @@ def local_relocations(contents: FileContents) -> Addresses:
 
 
 def named_pointers(contents: FileContents) -> BindRows:
-    """Pointers to symbols of other images: external relocations, and symbol pointers.
+    """Return pointers to symbols of other images: external relocations, and symbol pointers.
 
     Raises:
         MachOError: a table is not in the file.
@@ -94,7 +94,7 @@ def _rows(contents: FileContents, offset: int, count: int) -> npt.NDArray[np.voi
 
 
 def _base(contents: FileContents) -> np.uint64:
-    """What addresses of relocations count from: 64-bit ones from the first writable segment."""
+    """Return the base of relocations' addresses: in 64 bits, the first writable segment."""
     image = contents.image
     if image.header.is_64 or image.header.flags & _MH_SPLIT_SEGS:
         for segment in image.segments:

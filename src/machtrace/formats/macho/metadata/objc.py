@@ -1,18 +1,11 @@
 """The methods of an image's Objective-C classes and categories.
 
-Source: objc4, ``runtime/objc-runtime-new.h``, and the sections that compilers put their records
-in (``__objc_classlist``, ``__objc_nlclslist``, ``__objc_catlist``, ``__objc_catlist2``,
-``__objc_nlcatlist``).
-
-Lists of methods: of pointers, of relative offsets, of a shared cache's; and lists of lists.
-
-Source: objc4, ``runtime/objc-runtime-new.h`` (``method_list_t``, ``method_t``,
-``relative_list_list_t``); dyld, ``common/ObjCVisitor.h`` (``MethodList``: what the flags mean).
-
-The records of Objective-C's metadata, and how to go from one to the next.
-
-Source: objc4, ``runtime/objc-runtime-new.h`` (``objc_class``, ``class_ro_t``, ``class_rw_t``,
-``category_t``). All of them are read as columns: one call for all classes of an image.
+Sources: objc4, ``runtime/objc-runtime-new.h`` (``objc_class``, ``class_ro_t``, ``class_rw_t``,
+``category_t``, ``method_list_t``, ``method_t``, ``relative_list_list_t``); dyld,
+``common/ObjCVisitor.h`` (``MethodList``: the flags). The records are in the sections
+``__objc_classlist``, ``__objc_nlclslist``, ``__objc_catlist``, ``__objc_catlist2`` and
+``__objc_nlcatlist``. Lists of methods have pointers, relative offsets or, in a shared cache,
+selectors relative to a base. All are read as columns: one call for all classes of an image.
 """
 
 from __future__ import annotations
@@ -30,15 +23,15 @@ from machtrace.model.address import Svma
 
 _RW_REALIZED = np.uint32(1 << 31)
 _RW_FIELD = 8
-"""Where ``class_rw_t`` has its ``ro_or_rw_ext``, of either width."""
+"""The offset of ``ro_or_rw_ext`` in ``class_rw_t``, of either width."""
 _PACKED_ISA_BITS = 0xFFFFFFFF8
-"""Where an isa of arm64 has the class, if it holds a reference count and more besides."""
+"""The bits of the class in a non-pointer isa of arm64."""
 _LONGEST_NAME = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where fields are, in bytes from a record's start."""
+    """Offsets of fields in records, in bytes."""
 
     pointer: int
     class_data: int
@@ -47,7 +40,7 @@ class _Layout:
 
     @property
     def aligned(self) -> np.uint64:
-        """The bits of a record's address that are not flags in disguise."""
+        """The bits of a pointer to a record that are not flags."""
         return ~np.uint64(self.pointer - 1)
 
 
@@ -56,7 +49,7 @@ _LAYOUT_32 = _Layout(pointer=4, class_data=16, ro_name=16, ro_methods=20)
 
 
 class ObjcRecords:
-    """The image that metadata is read from."""
+    """The image, as a source of metadata."""
 
     __slots__ = ("contents", "is_loaded", "layout", "memory", "pointers")
 
@@ -69,17 +62,17 @@ class ObjcRecords:
         """Whether the runtime may have changed the records."""
 
     def listed(self, *sections: str) -> Addresses:
-        """The places of all pointers in the sections of these names, of any segment."""
+        """Return the addresses of all pointers in the sections of these names, of any segment."""
         return self.memory.elements(sections, self.layout.pointer)
 
     def field(self, records: Addresses, offset: int) -> Addresses:
-        """Where the pointer at ``offset`` of each record leads; 0 where there is none."""
+        """Return the target of the pointer at ``offset`` of each record; 0 without a pointer."""
         return np.where(
             records != 0, self.pointers.addresses(records + np.uint64(offset)), np.uint64(0)
         )
 
     def metaclasses(self, classes: Addresses) -> Addresses:
-        """The class of each class; 0 where it is not in this image."""
+        """Return the class of each class; 0 if it is not in this image."""
         image = self.contents.image
         found = self.field(classes, 0) & self.layout.aligned
         if self.is_loaded:
@@ -88,8 +81,8 @@ class ObjcRecords:
         return np.where(inside_image(image, found), found, np.uint64(0))
 
     def read_only_data(self, classes: Addresses) -> Addresses:
-        """The ``class_ro_t`` of each class: what the compiler wrote; 0 where there is none."""
-        # The low bits of the pointer say whether the class is Swift's.
+        """Return the ``class_ro_t`` of each class, the compiler's part; 0 without one."""
+        # The low bits of the pointer mark Swift classes.
         data = self.field(classes, self.layout.class_data) & self.layout.aligned
         if not self.is_loaded:
             return data
@@ -102,21 +95,21 @@ class ObjcRecords:
         return np.where(realized, read_only, data)
 
     def class_names(self, classes: Addresses) -> Addresses:
-        """Where the name of each class is; 0 where it has none that can be read."""
+        """Return the address of each class's name; 0 if it is unreadable."""
         return self.strings(self.field(self.read_only_data(classes), self.layout.ro_name))
 
     def strings(self, at: Addresses) -> Addresses:
-        """``at``, with 0 in place of what is no string with anything in it."""
+        """Return ``at``, with 0 for addresses without a string that is not empty."""
         first, known = self.memory.read(at, "u1")
         return np.where(known & (first != 0) & (at != 0), at, np.uint64(0))
 
     def text(self, at: int) -> str:
-        r"""The string at a stated address; bytes that are no UTF-8 are shown as ``\x..``."""
+        r"""Return the string at a stated address; invalid UTF-8 is escaped as ``\x..``."""
         return self.memory.string(at)[:_LONGEST_NAME].decode("utf-8", "backslashreplace")
 
 
 Owners = npt.NDArray[np.int64]
-"""Of each method or list of methods: which class or category has it."""
+"""The class or category of each method or list of methods."""
 
 
 _HEADER = np.dtype([("flags", "<u4"), ("count", "<u4")])
@@ -127,7 +120,7 @@ _HAS_DIRECT_SELECTORS = np.uint32(0x60000000)
 """``methodListUsesSelectorOffsets``, and ``methodListUsesTypeOffsets``, which includes it."""
 _IS_LIST_OF_LISTS = np.uint64(1)
 _IMPLEMENTATION = np.uint64(8)
-"""Where a relative entry has the offset of its code; it counts from there."""
+"""The position of the code's offset in a relative entry, which is relative to itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,9 +128,9 @@ class MethodRows:
     """Methods, one row each."""
 
     implementations: Addresses
-    """Of the code."""
+    """Addresses of the code."""
     selectors: Addresses
-    """Of the selectors' strings."""
+    """Addresses of the selectors' strings."""
     owners: Owners
 
     def __len__(self) -> int:
@@ -147,17 +140,16 @@ class MethodRows:
 def read_method_lists(
     records: ObjcRecords, lists: Addresses, owners: Owners, selector_base: Svma | None
 ) -> MethodRows:
-    """All methods in ``lists``, without those that lead nowhere.
+    """Return all methods in ``lists`` that have code and a selector.
 
-    There are no more of them than the image has room for: lists beyond that, which can only
-    overlap, are left out.
+    The image's size bounds their number: lists beyond it, which can only overlap, are omitted.
 
     Args:
         records: the image.
-        lists: as pointers to them are; 0: there is none.
-        owners: of each list.
-        selector_base: what the selectors of lists in a shared cache count from; None: not known,
-            and such lists are left out.
+        lists: pointers to the lists; 0 for none.
+        owners: each list's class or category.
+        selector_base: the base of selectors in a shared cache's lists; None if unknown: such
+            lists are omitted.
     """
     lists, owners = _flattened(records, lists, owners)
     headers, known = records.memory.read(lists, _HEADER)
@@ -187,14 +179,14 @@ def read_method_lists(
 
 
 def _entries(lists: Addresses, counts: Rows, sizes: Rows) -> tuple[Addresses, Rows]:
-    """Where the entries are that follow the headers of lists, and the list that each is in."""
+    """Return the addresses of entries after the lists' headers, and each entry's list."""
     of_list, index = flattened(counts)
     places = index.astype(np.uint64) * sizes[of_list].astype(np.uint64)
     return lists[of_list] + np.uint64(_HEADER.itemsize) + places, of_list
 
 
 def _flattened(records: ObjcRecords, lists: Addresses, owners: Owners) -> tuple[Addresses, Owners]:
-    """Lists of lists opened: a shared cache has one for each image that adds methods to a class."""
+    """Expand lists of lists: a shared cache has a list per image that adds methods to a class."""
     several = (lists & _IS_LIST_OF_LISTS) != 0
     if not several.any():
         return lists, owners
@@ -209,7 +201,7 @@ def _flattened(records: ObjcRecords, lists: Addresses, owners: Owners) -> tuple[
         outer[kept], outer_owners[kept], sizes[kept], counts[kept],
     )  # fmt: skip
     entries, of_list = _entries(outer, counts, sizes)
-    # 16 bits say which image the list is from, 48 how far it is from here.
+    # 16 bits are the index of the image that the list is from, 48 the offset of the list from here.
     words, readable = records.memory.read(entries, "<i8")
     inner = np.where(readable, entries + (words >> 16).astype(np.uint64), np.uint64(0))
     return (
@@ -233,7 +225,7 @@ def _read_relative(
     implementations[relative] = (entries + _IMPLEMENTATION + offsets)[relative]
     names = rows["name"].astype(np.int64).astype(np.uint64)
     indirect = relative & ~direct
-    # The selector is in a reference that the runtime makes unique.
+    # The entry refers to a selector reference, which the runtime makes unique.
     selectors[indirect] = records.pointers.addresses((entries + names)[indirect])
     if selector_base is not None:
         both = relative & direct
@@ -243,33 +235,33 @@ def _read_relative(
 _CLASS_SECTIONS = ("__objc_classlist", "__objc_nlclslist")
 _CATEGORY_SECTIONS = ("__objc_catlist", "__objc_catlist2", "__objc_nlcatlist")
 _MOST_OWNERS = 1 << 14
-"""Whose names are kept; at the limit all are forgotten."""
+"""Owners whose names are cached; at the limit, all are dropped."""
 _CLASS_SYMBOL = "_OBJC_CLASS_$_"
 _OLD_CLASS_SYMBOL = ".objc_class_name_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodOwner:
-    """A class or a category, as its methods' names say."""
+    """A class or a category, as in its methods' names."""
 
     class_name: str
-    """As the runtime knows it: of a Swift class, mangled."""
+    """The runtime's name; mangled for a Swift class."""
     category: str | None
-    """None of a class."""
+    """The category's name; None for a class."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # without slots, for its cached property
 class ObjcMethods:
-    """The methods that an image has code for, one row each; some share their code."""
+    """The methods with code in an image, one row each; some share their code."""
 
     rows: MethodRows
     is_class_method: npt.NDArray[np.bool_]
     records: ObjcRecords
     class_names: Addresses
-    """Of each owner: where its name is; 0: it is :attr:`bound_names` that has it."""
+    """The address of each owner's name; 0 if it is in :attr:`bound_names`."""
     bound_names: tuple[str, ...]
     category_names: Addresses
-    """Of each owner: where the category's name is; 0 of classes."""
+    """The address of each owner's category name; 0 for classes."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -279,7 +271,7 @@ class ObjcMethods:
         return {}
 
     def owner(self, row: int) -> MethodOwner:
-        """Whose method it is."""
+        """Return the method's class or category."""
         number = int(self.rows.owners[row])
         found = self._owners.get(number)
         if found is None:
@@ -293,26 +285,26 @@ class ObjcMethods:
         return found
 
     def selector(self, row: int) -> str:
-        """What the method is called."""
+        """Return the method's selector."""
         return self.records.text(int(self.rows.selectors[row]))
 
 
 def parse_objc_methods(
     contents: MachOContents, pointers: Pointers, *, selector_base: Svma | None = None
 ) -> ObjcMethods:
-    """The methods of all classes and categories that ``contents`` has.
+    """Return the methods of all classes and categories that ``contents`` has.
 
-    What cannot be read or makes no sense is left out: nothing else is lost by it.
+    Unreadable and malformed records are omitted.
 
     Args:
         contents: the image, in a file or in memory.
-        pointers: where its pointers lead.
-        selector_base: what selectors in the method lists of a shared cache count from.
+        pointers: the image's pointers.
+        selector_base: the base of selectors in a shared cache's lists.
     """
     records = ObjcRecords(contents, pointers)
     classes, categories = _classes(records), _categories(records)
     lists = np.concatenate([classes.lists, categories.lists])
-    # A method says nothing of which list it was in, so class methods' owners come second.
+    # Methods have no reference to their list: owners of class methods follow those of instances.
     count = len(classes.names) + len(categories.names)
     owners = np.concatenate([classes.owners, categories.owners + len(classes.names)])
     is_class = np.concatenate([classes.is_class_list, categories.is_class_list])
@@ -341,7 +333,7 @@ class _Listed:
     category_names: Addresses
     lists: Addresses
     owners: Owners
-    """Of each list."""
+    """The owner of each list."""
     is_class_list: npt.NDArray[np.bool_]
 
 
@@ -366,7 +358,7 @@ def _classes(records: ObjcRecords) -> _Listed:
 
 
 def _categories(records: ObjcRecords) -> _Listed:
-    """``category_t``: the name, the class, its instances' methods, its own."""
+    """``category_t``: the name, the class, instance methods, class methods."""
     pointer = records.layout.pointer
     at = np.unique(records.pointers.addresses(records.listed(*_CATEGORY_SECTIONS)))
     at = at[at != 0]

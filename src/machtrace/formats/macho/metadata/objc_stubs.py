@@ -1,8 +1,8 @@
-"""``__objc_stubs``: code that loads a selector and goes on to ``objc_msgSend``.
+"""``__objc_stubs``: code that loads a selector and jumps to ``objc_msgSend``.
 
-A linker makes one for each selector, and names it ``_objc_msgSend$selector``. In a stripped image
-the selector can still be told from the stub's code: on arm64 ``adrp x1`` and ``ldr x1`` take it
-from its reference.
+A linker writes one for each selector, and names it ``_objc_msgSend$selector``. In a stripped image
+the stub's code still reveals the selector: on arm64, ``adrp x1`` and ``ldr x1`` load it from its
+reference.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class ObjcStubs:
     sizes: npt.NDArray[np.uint64]
     """In bytes."""
     selectors: Addresses
-    """Of the selectors' strings."""
+    """Addresses of the selectors' strings."""
     records: ObjcRecords
 
     def __len__(self) -> int:
         return len(self.addresses)
 
     def selector(self, row: int) -> str:
-        """What the stub sends."""
+        """Return the stub's selector."""
         return self.records.text(int(self.selectors[row]))
 
 
 def parse_objc_stubs(contents: MachOContents, pointers: Pointers) -> ObjcStubs:
-    """The stubs of an image; those whose selector cannot be told are left out."""
+    """Return the stubs of an image with known selectors."""
     records = ObjcRecords(contents, pointers)
     found = [_in_section(section, records) for section in contents.image.sections
              if section.name == "__objc_stubs"]  # fmt: skip

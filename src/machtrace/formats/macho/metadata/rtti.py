@@ -1,12 +1,9 @@
-"""Classes of C++ as their type information tells: names, bases, vtables.
+"""C++ classes by their type information: names, bases, vtables.
 
-``dynamic_cast`` and exceptions need ``type_info`` objects at run time, so stripping leaves them.
-Source: Itanium C++ ABI, section 2.9.5 "RTTI Layout".
-
-Vtables of C++ classes, by the type information that they point to.
-
-Source: Itanium C++ ABI, section 2.5.2 "Virtual Table Components and Order": the offset to the top
-of the object, the pointer to ``type_info``, then the virtual functions.
+``dynamic_cast`` and exceptions need ``type_info`` objects at run time, so stripping leaves them. A
+vtable is the offset to the top of the object, the pointer to ``type_info``, then the virtual
+functions. Source: Itanium C++ ABI, sections 2.5.2 "Virtual Table Components and Order" and 2.9.5
+"RTTI Layout".
 """
 
 from __future__ import annotations
@@ -27,15 +24,15 @@ _PLAIN = "__ZTVN10__cxxabiv117__class_type_infoE"
 _SINGLE = "__ZTVN10__cxxabiv120__si_class_type_infoE"
 _MULTIPLE = "__ZTVN10__cxxabiv121__vmi_class_type_infoE"
 TYPE_INFO_VTABLES = (_PLAIN, _SINGLE, _MULTIPLE)
-"""What the first word of a class's ``type_info`` is bound to, by how it has bases."""
+"""The symbols that the first word of a ``type_info`` is bound to, by the kind of bases."""
 _NAME_SYMBOL = "__ZTS"
 TYPE_INFO_SYMBOL = "__ZTI"
 _NAME_ADDRESS = np.uint64((1 << 63) - 1)
-"""The bits of a name's address: on arm64 the highest says that other images may have the type
-under the same name (LLVM, ``libcxx/include/typeinfo``, "NonUniqueARMRTTIBit")."""
+"""The address bits of a pointer to a name: on arm64, the highest bit marks a type that other images
+may define under the same name (LLVM, ``libcxx/include/typeinfo``, "NonUniqueARMRTTIBit")."""
 _MOST_BASES = 1 << 10
 _SHARED_NAMES = 16
-"""How many times over an image may be read as names before they must overlap on purpose."""
+"""Maximum size of all names together, in images: beyond, they overlap on purpose."""
 _VIRTUAL = 1
 """``__base_class_type_info::__virtual_mask``."""
 _OFFSET_SHIFT = 8
@@ -45,30 +42,30 @@ class Base(NamedTuple):
     """A direct base of a class."""
 
     mangled: str
-    """Its name, as ``type_info`` has it; empty where that cannot be read."""
+    """The name in ``type_info``; empty if unreadable."""
     row: int
-    """Which of the image's classes it is; -1: none, as it is in another image."""
+    """The row of the image's class; -1 if it is in another image."""
     offset: int
-    """Bytes from the class's start; of a virtual base, where in the vtable that is written."""
+    """The offset in the class; for a virtual base, the offset of that in the vtable."""
     is_virtual: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypeInfos:
-    """The classes of an image that have type information, ascending by its address."""
+    """The classes of an image with type information, ascending by its address."""
 
     addresses: Addresses
-    """Of the ``type_info`` objects."""
+    """Addresses of the ``type_info`` objects."""
     mangled: list[str]
-    """Each one's name, as ``type_info`` has it: a mangled type."""
+    """Names in ``type_info``: mangled types."""
     bases: list[tuple[Base, ...]]
-    """Each one's direct bases, in their order."""
+    """Direct bases, in their order."""
 
     def __len__(self) -> int:
         return len(self.addresses)
 
     def rows_at(self, addresses: Addresses) -> npt.NDArray[np.int64]:
-        """Which one is at each of ``addresses``; -1: none."""
+        """Return the row at each of ``addresses``; -1 for none."""
         if not len(self.addresses):
             return np.full(len(addresses), -1, np.int64)
         rows = self.addresses.searchsorted(addresses).clip(max=len(self.addresses) - 1)
@@ -78,13 +75,13 @@ class TypeInfos:
 def parse_type_infos(
     contents: MachOContents, pointers: Pointers, definitions: Mapping[str, Svma]
 ) -> TypeInfos:
-    """The classes whose type information is in an image; malformed ones are left out.
+    """Return the classes whose type information is in an image; malformed ones are omitted.
 
     Args:
         contents: the image, in a file.
-        pointers: where its pointers lead.
-        definitions: where the image has symbols that its pointers are bound to by name, as those
-            to weak definitions are.
+        pointers: its pointers.
+        definitions: addresses of the image's symbols that its pointers are bound to by name, such
+            as weak definitions.
     """
     binds = pointers.binds
     wanted = {number for number, name in enumerate(binds.names) if name in TYPE_INFO_VTABLES}
@@ -123,7 +120,7 @@ class _Reader:
     def _names(self, places: Addresses) -> list[str]:
         at = places + np.uint64(self._size)
         texts = self._texts(self._pointers.targets(at) & _NAME_ADDRESS)
-        # The name of a weak definition is bound by its symbol, which says it, too.
+        # The pointer to a weak definition's name is bound by a symbol, which contains the name.
         bound = self._pointers.symbols(at)
         return [
             symbol.removeprefix(_NAME_SYMBOL) if symbol.startswith(_NAME_SYMBOL) else text
@@ -140,7 +137,7 @@ class _Reader:
         return found
 
     def _bases(self, records: Addresses, word: int, found: TypeInfos) -> list[tuple[str, int]]:
-        """What each record's ``word``-th pointer says of a base: its name and row."""
+        """Return the name and row of the base in each record's ``word``-th pointer."""
         at = records + np.uint64(word * self._size)
         targets = self._pointers.targets(at)
         symbols = self._pointers.symbols(at)
@@ -177,22 +174,22 @@ class _Reader:
 
 _DATA_SYMBOLS = ("__ZTI", "__ZTV", "__ZTS", "__ZTT")
 _FARTHEST = 1 << 32
-"""Bytes of an object that are believed."""
+"""Maximum plausible size of an object, in bytes."""
 _POINTER_SECTIONS = frozenset({"__got", "__auth_got", "__la_symbol_ptr", "__nl_symbol_ptr"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vtables:
-    """Vtables, ascending by address; of a class with several bases there are several."""
+    """Vtables, ascending by address; several for a class with several bases."""
 
     owners: npt.NDArray[np.int64]
-    """Whose each is: a row of the :class:`~machtrace.formats.macho.metadata.rtti.TypeInfos`."""
+    """Each vtable's class, a row of :class:`TypeInfos`."""
     tops: npt.NDArray[np.int64]
-    """Bytes from the part of the object that the vtable is for to the object's top: 0 or less."""
+    """Offsets from the vtable's subobject to the top of the object: 0 or negative."""
     firsts: npt.NDArray[np.int64]
-    """Where in :attr:`functions` each one's begin, and at the end how many there are."""
+    """Indices of each vtable's first slot in :attr:`functions`, and the number of all slots."""
     functions: Addresses
-    """What the slots lead to (Svma); 0 for a function in another image."""
+    """The slots' functions (Svma); 0 for a function in another image."""
 
     def __len__(self) -> int:
         return len(self.owners)
@@ -205,20 +202,20 @@ def parse_vtables(
     definitions: Mapping[str, Svma],
     function_starts: Addresses,
 ) -> Vtables:
-    """The vtables of the classes in ``type_infos``; a slot is a pointer to a function's start.
+    """Return the vtables of the classes in ``type_infos``; slots point to starts of functions.
 
     Args:
         contents: the image, in a file.
-        pointers: where its pointers lead.
+        pointers: its pointers.
         type_infos: its classes.
-        definitions: where the image has symbols that its pointers are bound to by name.
-        function_starts: where functions begin (Svma), sorted.
+        definitions: addresses of the image's symbols that its pointers are bound to by name.
+        function_starts: starts of functions (Svma), sorted.
     """
     size = 8 if contents.image.header.is_64 else 4
     columns = _columns(pointers, type_infos, definitions, function_starts)
     heads = np.flatnonzero((columns.owners >= 0) & ~_in_pointer_sections(contents, columns.places))
     tops, plausible = _offsets_to_top(contents, columns.places, heads, size)
-    # A slot follows at once, and slots follow one another.
+    # Slots are consecutive, from the word after the head on.
     follows = np.zeros(len(columns.places) + 1, np.bool_)
     follows[1:-1] = (np.diff(columns.places) == np.uint64(size)) & columns.is_slot[1:]
     breaks = np.flatnonzero(~follows)
@@ -234,12 +231,12 @@ def parse_vtables(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
-    """All pointers of the image, in order."""
+    """All pointers of the image, by address."""
 
     places: Addresses
     targets: Addresses
     owners: npt.NDArray[np.int64]
-    """Which ``type_info`` each leads to; -1: none."""
+    """The row of each pointer's ``type_info``; -1 for none."""
     is_slot: npt.NDArray[np.bool_]
 
 
@@ -255,7 +252,7 @@ def _columns(
     is_type = np.array([name.startswith(TYPE_INFO_SYMBOL) for name in binds.names] or [False])
     symbols = binds.symbols
     places = np.concatenate([rebases.places, binds.places])
-    # Opcodes state a weak pointer twice, where it leads and its name: the name counts less.
+    # Opcodes state a weak pointer twice, as a rebase and a bind: the rebase takes precedence.
     order = np.argsort(places, kind="stable")
     order = order[np.concatenate([[True], np.diff(places[order]) > 0])] if len(order) else order
     targets = np.concatenate([rebases.targets, np.where(is_type[symbols], own[symbols], 0)])
@@ -281,7 +278,7 @@ def _in_pointer_sections(contents: MachOContents, places: Addresses) -> npt.NDAr
 def _offsets_to_top(
     contents: MachOContents, places: Addresses, heads: npt.NDArray[np.int64], size: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The number before each head, and whether it is one: no pointer, and not beyond belief."""
+    """Return the number before each head, and whether it is plausible and not a pointer."""
     order = "<" if contents.image.header.little_endian else ">"
     before = places[heads] - np.uint64(size)
     words, known = ScatteredRecords(contents).read(before, f"{order}i{size}")

@@ -1,7 +1,7 @@
-"""Functions that Swift's protocol conformances lead to: witnesses, for what a protocol requires.
+"""Protocol witnesses of Swift: the functions by which types meet a protocol's requirements.
 
-Source: the Swift project, ``include/swift/ABI/Metadata.h`` (what is there of
-``TargetProtocolConformanceDescriptor``, ``TargetResilientWitness``, ``TargetProtocolDescriptor``)
+Source: the Swift project, ``include/swift/ABI/Metadata.h``
+(``TargetProtocolConformanceDescriptor``, ``TargetResilientWitness``, ``TargetProtocolDescriptor``)
 and ``MetadataValues.h`` (``ConformanceFlags``, ``ProtocolRequirementFlags``). The section is
 ``__swift5_proto``.
 """
@@ -20,7 +20,7 @@ from machtrace.frozen import dataclass
 _METHOD_DESCRIPTOR = "Tq"
 _DIRECT_TYPE = 0
 _OBJC_NAME = 2
-"""Else it is a pointer to the descriptor, or to the class, of another image."""
+"""Otherwise a pointer to the descriptor or the class of another image."""
 _TYPE_REFERENCE = 0x7
 _TYPE_REFERENCE_SHIFT = 3
 _IS_RETROACTIVE = 1 << 6
@@ -62,22 +62,22 @@ CODE = frozenset(RequirementKind) - {
     RequirementKind.ASSOCIATED_TYPE,
     RequirementKind.ASSOCIATED_CONFORMANCE,
 }
-"""The requirements that functions of the program's own meet."""
+"""The kinds of requirements that functions of the program fulfil."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SwiftWitnesses:
-    """Functions through which types meet the requirements of protocols, one row each."""
+    """Witnesses, one row each."""
 
     implementations: Addresses
     conformances: Addresses
-    """Of each: the conformance's descriptor."""
+    """Each witness's conformance descriptor."""
     requirements: Addresses
-    """Of each: the pointer to what it is for, where that is of another image; else 0."""
+    """The pointer to each witness's requirement if that is in another image; else 0."""
     numbers: Rows
-    """Of each other: its place among the protocol's requirements, from 0."""
+    """The index of each other witness's requirement in the protocol, from 0."""
     kinds: npt.NDArray[np.uint32]
-    """Of each other: a :class:`RequirementKind`."""
+    """The :class:`RequirementKind` of each other witness."""
     is_static: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class SwiftWitnesses:
 
 
 def parse_swift_witnesses(records: SwiftRecords) -> SwiftWitnesses:
-    """The witnesses of all conformances of an image, no more than it has room for."""
+    """Return the witnesses of all conformances of an image; its size bounds their number."""
     found, marks = records.marked(records.listed("__swift5_proto"), 1)
     indirect = marks != 0
     found[indirect] = records.pointers.addresses(found[indirect])
@@ -100,7 +100,7 @@ def parse_swift_witnesses(records: SwiftRecords) -> SwiftWitnesses:
 
 
 def conforming_type(records: SwiftRecords, contexts: SwiftContexts, conformance: int) -> str:
-    """The qualified name of the type of a conformance; empty where it cannot be told."""
+    """Return the qualified name of a conformance's type; empty if unknown."""
     flags = records.number(conformance + 12)
     target = records.pointer(conformance + 4)
     if flags is None or not target:
@@ -115,7 +115,7 @@ def conforming_type(records: SwiftRecords, contexts: SwiftContexts, conformance:
 
 
 def protocol_of(records: SwiftRecords, contexts: SwiftContexts, conformance: int) -> str:
-    """The qualified name of its protocol; the descriptor's symbol where that is another image's."""
+    """Return the qualified name of its protocol; the descriptor's symbol if in another image."""
     target, symbol = records.indirectable(conformance)
     return symbol or (contexts.name(target) if target else "")
 
@@ -134,7 +134,7 @@ def _joined(one: SwiftWitnesses, other: SwiftWitnesses) -> SwiftWitnesses:
 def _resilient(
     records: SwiftRecords, conformances: Addresses, flags: npt.NDArray[np.uint32]
 ) -> SwiftWitnesses:
-    """Witnesses that say what they are for, as the protocol of a library may get more."""
+    """Return witnesses with a pointer to their requirement, for protocols that may get more."""
     bits = flags.astype(np.uint64)
     tables = conformances + np.uint64(_DESCRIPTOR)
     tables += np.uint64(4) * ((flags & np.uint32(_IS_RETROACTIVE)) != 0)
@@ -148,7 +148,7 @@ def _resilient(
     places += number.astype(np.uint64) * np.uint64(_RESILIENT_WITNESS)
     code = records.relative(places + np.uint64(4))
     requirements, marks = records.marked(places, 1)
-    # Associated types are witnessed, too, by what is no code.
+    # Witnesses of associated types are not code.
     symbols = records.pointers.symbols(requirements)
     is_method = np.array([name.endswith(_METHOD_DESCRIPTOR) for name in symbols], np.bool_)
     kept = (code != 0) & (marks != 0) & is_method
@@ -164,7 +164,7 @@ def _resilient(
 
 
 def _of_own_protocols(records: SwiftRecords, conformances: Addresses) -> SwiftWitnesses:
-    """Tables of witnesses: the conformance, then one pointer for each requirement."""
+    """Return witnesses in tables: the conformance, then one pointer for each requirement."""
     protocols, marks = records.marked(conformances, 1)
     protocols = np.where(marks != 0, records.pointers.addresses(protocols), protocols)
     patterns = records.relative(conformances + np.uint64(8))
@@ -181,7 +181,7 @@ def _of_own_protocols(records: SwiftRecords, conformances: Addresses) -> SwiftWi
     pointer = np.uint64(8 if records.contents.image.header.is_64 else 4)
     code = records.pointers.addresses(patterns[of_table] + (index + np.uint64(1)) * pointer)
     is_async = (flags & np.uint32(_IS_ASYNC)) != 0
-    # What an async witness has is a record, which begins with a pointer to the code.
+    # An async witness is a record that starts with a pointer to the code.
     code[is_async] = records.relative(code[is_async])
     kinds = flags & np.uint32(_REQUIREMENT_KIND)
     is_static = ((flags & np.uint32(_IS_INSTANCE)) == 0) & (kinds != RequirementKind.INIT)

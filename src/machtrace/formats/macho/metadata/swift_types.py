@@ -1,21 +1,15 @@
-"""Functions that Swift's type descriptors lead to: metadata accessors, and methods in vtables.
+"""Swift's types: their qualified names, metadata accessors and methods in vtables.
 
-Source: the Swift project, ``include/swift/ABI/Metadata.h`` (``TargetTypeContextDescriptor``,
-``TargetClassDescriptor``, ``TargetMethodDescriptor``), ``GenericContext.h`` and
-``MetadataValues.h`` (``TypeContextDescriptorFlags``, ``MethodDescriptorFlags``). The sections are
-``__swift5_types`` and ``__swift5_types2``.
+Context descriptors lead from a type up to its module. Sources: the Swift project,
+``include/swift/ABI/Metadata.h`` (``TargetContextDescriptor``, ``TargetTypeContextDescriptor``,
+``TargetClassDescriptor``, ``TargetMethodDescriptor``), ``GenericContext.h``, ``MetadataValues.h``
+(``ContextDescriptorKind``, ``TypeContextDescriptorFlags``, ``MethodDescriptorFlags``),
+``TypeIdentity.h`` (imported types), ``include/swift/Basic/RelativePointer.h`` and
+``docs/ABI/Mangling.rst`` (symbolic references). The sections are ``__swift5_types`` and
+``__swift5_types2``.
 
-What Swift's types are called: context descriptors, from a type up to its module.
-
-Source: the Swift project, ``include/swift/ABI/Metadata.h`` (``TargetContextDescriptor`` and what is
-made of it), ``MetadataValues.h`` (``ContextDescriptorKind``), ``TypeIdentity.h`` (imported types),
-``docs/ABI/Mangling.rst`` (symbolic references).
-
-Swift's metadata: relative pointers, and the descriptors that they lead to.
-
-Source: the Swift project, ``include/swift/Basic/RelativePointer.h`` and
-``include/swift/ABI/Metadata.h``. A relative pointer is 32 bits, signed, and counts from where it
-is; of an indirectable one the lowest bit says that it leads to a pointer.
+A relative pointer is 32 bits, signed, and relative to its own address; the lowest bit of an
+indirectable one marks a pointer to a pointer.
 """
 
 from __future__ import annotations
@@ -37,7 +31,7 @@ _WORD = 4
 
 
 class SwiftRecords:
-    """The image that metadata is read from."""
+    """The image, as a source of metadata."""
 
     __slots__ = ("_mask", "contents", "memory", "pointers")
 
@@ -48,17 +42,17 @@ class SwiftRecords:
         self._mask = np.uint64((1 << (64 if contents.image.header.is_64 else 32)) - 1)
 
     def listed(self, *sections: str) -> Addresses:
-        """The places of all relative pointers in the sections of these names."""
+        """Return the addresses of all relative pointers in the sections of these names."""
         return self.memory.elements(sections, _WORD)
 
     def relative(self, at: Addresses) -> Addresses:
-        """Where the relative pointers at ``at`` lead; 0 where there is none."""
+        """Return the targets of the relative pointers at ``at``; 0 without a pointer."""
         offsets, known = self.memory.read(at, "<i4")
         targets = (at + offsets.astype(np.int64).astype(np.uint64)) & self._mask
         return np.where(known & (offsets != 0), targets, np.uint64(0))
 
     def marked(self, at: Addresses, bits: int) -> tuple[Addresses, npt.NDArray[np.int64]]:
-        """The same of pointers whose lowest ``bits`` are no part of them, and these bits."""
+        """Return the targets of pointers whose lowest ``bits`` are flags, and the flags."""
         offsets, known = self.memory.read(at, "<i4")
         low = (1 << bits) - 1
         marks = offsets.astype(np.int64) & low
@@ -66,11 +60,11 @@ class SwiftRecords:
         return np.where(known & (offsets != 0), targets, np.uint64(0)), marks
 
     def pointer(self, at: int) -> int:
-        """Where one relative pointer leads; 0 where there is none."""
+        """Return the target of one relative pointer; 0 without a pointer."""
         return int(self.relative(np.array([at], np.uint64))[0])
 
     def indirectable(self, at: int) -> tuple[int, str]:
-        """Where an indirectable pointer leads: an address in the image, or a symbol elsewhere."""
+        """Return the target of an indirectable pointer: an address in the image, or a symbol."""
         targets, marks = self.marked(np.array([at], np.uint64), 1)
         target = int(targets[0])
         if not target or not marks[0]:
@@ -78,30 +72,30 @@ class SwiftRecords:
         return self.followed(target)
 
     def followed(self, at: int) -> tuple[int, str]:
-        """Where the pointer at ``at`` leads: an address in the image, or a symbol elsewhere."""
+        """Return the target of the pointer at ``at``: an address in the image, or a symbol."""
         place = Svma(at)
         return self.pointers.target(place) or 0, self.pointers.symbol(place) or ""
 
     def number(self, at: int, record: npt.DTypeLike = "<u4") -> int | None:
-        """One number; None where it cannot be read."""
+        """Return one number; None if it cannot be read."""
         rows, known = self.memory.read(np.array([at], np.uint64), record)
         return int(rows[0]) if known[0] else None
 
     def text(self, at: int) -> str:
-        r"""The string at a stated address; bytes that are no UTF-8 are shown as ``\x..``."""
+        r"""Return the string at a stated address; invalid UTF-8 is escaped as ``\x..``."""
         return self.memory.string(at)[:_LONGEST_NAME].decode("utf-8", "backslashreplace")
 
 
 _KIND = 0x1F
 _LONGEST_QUALIFIED_NAME = 1 << 12
 _MOST_NAMES = 1 << 14
-"""That are kept; at the limit all are forgotten."""
+"""Names cached; at the limit, all are dropped."""
 _DEEPEST = 64
-"""Contexts around a type: of a made-up file they may go round."""
+"""Maximum contexts around a type: those of a synthetic file may be cyclic."""
 _NOMINAL_TYPE = "Mn"
 _OBJC_CLASS = "_OBJC_CLASS_$_"
 _FROM_C = "__C."
-"""What stands in place of the module."""
+"""The placeholder of the module."""
 _HAS_IMPORT_INFO = 1 << 18
 _MOST_IMPORT_PARTS = 8
 _DIRECT_REFERENCE = 0x01
@@ -123,21 +117,21 @@ class ContextKind(IntEnum):
 
 
 class SwiftContexts:
-    """Qualified names of descriptors, each worked out once."""
+    """Qualified names of descriptors, with a cache."""
 
     def __init__(
         self, records: SwiftRecords, demangled_type: Callable[[str], str] = lambda _: ""
     ) -> None:
-        """``demangled_type`` names types of other images, by what is between ``$s`` and ``D``.
+        """Take a function that demangles the text between ``$s`` and ``D`` of a mangled type.
 
-        Where it knows none it says nothing.
+        It names types of other images, and returns an empty name for an unknown one.
         """
         self.records = records
         self._demangled_type = demangled_type
         self._names: dict[int, str] = {}
 
     def kind(self, at: int) -> ContextKind | None:
-        """What the descriptor at a stated address describes."""
+        """Return the kind of the descriptor at a stated address."""
         flags = self.records.number(at)
         if flags is None:
             return None
@@ -147,11 +141,11 @@ class SwiftContexts:
             return None
 
     def name(self, at: int) -> str:
-        """Such as ``Module.Outer.Inner``; empty where the chain up to the module is broken."""
+        """Return a name such as ``Module.Outer.Inner``; empty if a context is unreadable."""
         return self._name(at, _DEEPEST)
 
     def name_of_symbol(self, symbol: str) -> str:
-        """The same of a type in another image, by the symbol of its descriptor."""
+        """Return the name of a type in another image, by its descriptor's symbol."""
         if symbol.startswith(_DESCRIPTOR_SYMBOL) and symbol.endswith(_NOMINAL_TYPE):
             return self._demangled_type(symbol[len(_DESCRIPTOR_SYMBOL[0]) : -len(_NOMINAL_TYPE)])
         if symbol.startswith(_OBJC_CLASS):
@@ -159,7 +153,7 @@ class SwiftContexts:
         return ""
 
     def name_of_objc_class(self, at: int) -> str:
-        """The same of a class of Objective-C's, by where its name is."""
+        """Return the name of an Objective-C class, by its name's address."""
         name = self.records.text(at)
         return _FROM_C + name if name else ""
 
@@ -183,7 +177,9 @@ class SwiftContexts:
             return self.records.text(own) if own else ""
         parent, symbol = self.records.indirectable(at + 4)
         around = self._name(parent, left - 1) if parent else module_of_symbol(symbol)
-        if not around or kind is ContextKind.ANONYMOUS:  # a private place in a file, without a name
+        if (
+            not around or kind is ContextKind.ANONYMOUS
+        ):  # a private context of a file, without a name
             return around
         if kind is ContextKind.EXTENSION:
             extended = self._extended(own, left)
@@ -192,7 +188,7 @@ class SwiftContexts:
         return f"{around}.{name}" if name else ""
 
     def _own_name(self, at: int, own: int) -> str:
-        """A type's name: of one that was imported from C, what it is called there."""
+        """Return a type's name; for one imported from C, its name there."""
         name = self.records.text(own) if own else ""
         flags = self.records.number(at) or 0
         if not flags & _HAS_IMPORT_INFO:
@@ -208,7 +204,7 @@ class SwiftContexts:
         return name
 
     def _extended(self, at: int, left: int) -> str:
-        """The type of an extension: a mangled name, whose first part may be a reference."""
+        """Return the type of an extension: a mangled name, whose first part may be a reference."""
         head = self.records.number(at, "u1") if at else None
         if head is None:
             return ""
@@ -224,7 +220,7 @@ class SwiftContexts:
 
 
 def module_of_symbol(symbol: str) -> str:
-    """The module that a descriptor's symbol is of: ``_$s4GameMXM`` is of ``Game``."""
+    """Return the module of a descriptor's symbol: ``Game`` for ``_$s4GameMXM``."""
     if not symbol.startswith(_DESCRIPTOR_SYMBOL) or not symbol.endswith("MXM"):
         return ""
     rest = symbol[3:-3]
@@ -237,7 +233,7 @@ _INDIRECT = 1
 _CONTEXT_KIND = 0x1F
 _ACCESSOR = np.uint64(12)
 _CLASS_SIZE = 44
-"""Of the fields that every class descriptor has."""
+"""The size of the fields that every class descriptor has."""
 
 _IS_GENERIC = 0x80
 _METADATA_INITIALIZATION = 0x3 << 16
@@ -272,15 +268,15 @@ class MethodKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SwiftMethods:
-    """Methods in vtables of the classes that declare them. Their names are not in the image."""
+    """Methods in vtables of the classes that declare them; their names are not in the image."""
 
     implementations: Addresses
     descriptors: Addresses
-    """Of each: its class's."""
+    """Each method's class."""
     numbers: Rows
-    """Of each: its place among the methods that the class declares, from 0."""
+    """Each method's index among those that the class declares, from 0."""
     kinds: npt.NDArray[np.uint32]
-    """Of each: a :class:`MethodKind`."""
+    """Each method's :class:`MethodKind`."""
     is_static: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -294,11 +290,11 @@ class SwiftTypes:
     descriptors: Addresses
     flags: npt.NDArray[np.uint32]
     accessors: Addresses
-    """Of each: the function that gives its metadata; 0 where there is none."""
+    """Each type's metadata accessor; 0 without one."""
 
 
 def parse_swift_types(records: SwiftRecords) -> SwiftTypes:
-    """The types that an image declares; what cannot be read is left out."""
+    """Return the types that an image declares, without unreadable ones."""
     targets, marks = records.marked(records.listed(*_SECTIONS), 2)
     indirect = marks == _INDIRECT
     targets[indirect] = records.pointers.addresses(targets[indirect])
@@ -311,7 +307,7 @@ def parse_swift_types(records: SwiftRecords) -> SwiftTypes:
 
 
 def class_methods(records: SwiftRecords, types: SwiftTypes) -> SwiftMethods:
-    """The methods of the classes among ``types``: together no more than the image has room for."""
+    """Return the methods of the classes among ``types``; the image's size bounds their number."""
     has_some = (types.flags & np.uint32(_CONTEXT_KIND)) == ContextKind.CLASS
     has_some &= (types.flags & np.uint32(_HAS_VTABLE)) != 0
     classes = types.descriptors[has_some]
@@ -323,7 +319,7 @@ def class_methods(records: SwiftRecords, types: SwiftTypes) -> SwiftMethods:
     flags, _ = records.memory.read(places, "<u4")
     code = records.relative(places + np.uint64(4))
     is_async = (flags & np.uint32(_IS_ASYNC)) != 0
-    # What an async method has is a record, which begins with a pointer to the code.
+    # An async method is a record that starts with a pointer to the code.
     code[is_async] = records.relative(code[is_async])
     kinds = flags & np.uint32(_METHOD_KIND)
     is_static = ((flags & np.uint32(_IS_INSTANCE)) == 0) & (kinds != MethodKind.INIT)
@@ -336,9 +332,9 @@ def class_methods(records: SwiftRecords, types: SwiftTypes) -> SwiftMethods:
 def _vtables(
     records: SwiftRecords, classes: Addresses, flags: npt.NDArray[np.uint32]
 ) -> tuple[Addresses, npt.NDArray[np.bool_]]:
-    """Where classes' vtables are, behind what else a class may have; and which are known.
+    """Return the addresses of classes' vtables, after their optional fields, and which are known.
 
-    Of generic classes with newer kinds of parameters it is not.
+    Those of generic classes with newer kinds of parameters are not.
     """
 
     def has(bits: int, value: int | None = None) -> npt.NDArray[np.bool_]:

@@ -1,8 +1,8 @@
-"""What the 32 bits of a compact unwind encoding say, on each architecture.
+"""Compact unwind encodings of each architecture: 32 bits decoded into values.
 
-Source: ``mach-o/compact_unwind_encoding.h``, and its own account of the permutation in which
-the x86 frameless modes store registers. Registers are DWARF numbers throughout; places of saved
-registers are bytes from the canonical frame address (what sp was before the call).
+Source: ``mach-o/compact_unwind_encoding.h``, including its description of the permutation in which
+the x86 frameless modes store registers. Registers are DWARF numbers; locations of saved registers
+are bytes from the canonical frame address (sp before the call).
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ ARM_DOUBLES_SAVED = (
     ((), (8, 9, 10, 11, 12, 13, 14)),
     ((), (8, 9, 10, 11, 12, 13, 14, 15)),
 )
-"""Which d registers ``UNWIND_ARM_FRAME_D_REG_COUNT_MASK`` stands for: those pushed one after the
-other, then those stored upwards from where sp is after it was lowered by their size and aligned.
-Source: Apple's libunwind, ``CompactUnwinder.hpp`` (``stepFrameD``)."""
+"""The d registers of ``UNWIND_ARM_FRAME_D_REG_COUNT_MASK``: those pushed in sequence, then those
+stored upwards from sp after it was lowered by their size and aligned. Source: Apple's libunwind,
+``CompactUnwinder.hpp`` (``stepFrameD``)."""
 ARM_DOUBLES_ALIGNMENT = 16
 _DOUBLE_SIZE = 8
 
@@ -114,22 +114,22 @@ SavedRegisters = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class AlignedRegisters:
-    """Registers saved where the stack was aligned first."""
+    """Registers saved after the stack was aligned."""
 
     below: int
-    """Bytes from the canonical frame address to where they would begin without that."""
+    """Bytes from the canonical frame address to their start before the alignment."""
     alignment: int
-    """A power of 2: they begin at the next multiple below."""
+    """A power of 2; they start at the next lower multiple."""
     registers: tuple[int, ...]
-    """Upwards, eight bytes of each."""
+    """The registers upwards, eight bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramePointerBased:
-    """A record of the caller's frame pointer and the return address, which fp points at."""
+    """A frame record, which fp points to: the caller's frame pointer and the return address."""
 
     cfa_offset: int
-    """From fp to the canonical frame address."""
+    """Bytes from fp to the canonical frame address."""
     saved: SavedRegisters
     aligned: AlignedRegisters | None = None
 
@@ -144,7 +144,7 @@ class Frameless:
 
 @dataclass(frozen=True, slots=True)
 class FramelessIndirect:
-    """A frame so big that its size is read from the ``sub`` that made room for it."""
+    """A frame so large that its size is the operand of the prologue's ``sub``."""
 
     size_at: int
     """Bytes from the function's start to the 32-bit operand of that instruction."""
@@ -155,26 +155,26 @@ class FramelessIndirect:
 
 @dataclass(frozen=True, slots=True)
 class InDwarf:
-    """What holds here is in ``__TEXT,__eh_frame``."""
+    """A reference to ``__TEXT,__eh_frame``."""
 
     fde_offset: int
-    """Bytes from that section's start to the FDE; 0 where it did not fit in 24 bits."""
+    """The offset of the FDE in that section; 0 if it did not fit in 24 bits."""
 
 
 Decoded = FramePointerBased | Frameless | FramelessIndirect | InDwarf
 
 
 def decode(encoding: int, arch: Arch, *, source: str, at: int) -> Decoded | None:
-    """What ``encoding`` says; None where it says nothing.
+    """Decode an encoding; None if it has no information.
 
     Args:
         encoding: the 32 bits, flags included.
-        arch: of the image.
-        source: what to call the table in errors.
+        arch: the image's architecture.
+        source: the table's name in errors.
         at: the function's offset from the Mach-O header, for errors.
 
     Raises:
-        MachOError: a mode or register that the architecture does not have.
+        MachOError: the architecture lacks the mode or a register.
     """
     if not encoding & MODE_MASK:
         return None
@@ -193,7 +193,7 @@ def decode(encoding: int, arch: Arch, *, source: str, at: int) -> Decoded | None
 
 
 class _UnknownEncodingError(Exception):
-    """Says what is wrong; :func:`decode` says where."""
+    """The fact of an error; :func:`decode` adds the location."""
 
 
 def _mode(encoding: int) -> int:
@@ -208,7 +208,7 @@ def _decode_arm64(encoding: int) -> Decoded:
         size = ((encoding & ARM64_STACK_SIZE) >> ARM64_STACK_SIZE_SHIFT) * ARM64_STACK_UNIT
         return Frameless(size, _arm64_pairs(encoding, below=0))
     if mode == Arm64Mode.FRAME:
-        # arm64_32 keeps eight bytes for each register too: only its pointers in data are short.
+        # arm64_32 also saves eight bytes per register: only its pointers in data are short.
         return FramePointerBased(16, _arm64_pairs(encoding, below=-16))
     raise _UnknownEncodingError(f"mode {mode}")
 
@@ -234,7 +234,7 @@ def _decode_x86(encoding: int, registers: tuple[int, ...], word: int) -> Decoded
         raise _UnknownEncodingError(f"mode {mode}")
     count = (encoding >> X86_REGISTER_COUNT_SHIFT) & 7
     order = permuted(registers, count, encoding & X86_PERMUTATION)
-    # The return address lies between the saved registers and the canonical frame address.
+    # The return address is between the saved registers and the canonical frame address.
     saved = tuple((register, (i - count - 1) * word) for i, register in enumerate(order))
     size = (encoding >> X86_STACK_SIZE_SHIFT) & 0xFF
     if mode == X86Mode.STACK_IMMEDIATE:
@@ -250,17 +250,17 @@ def _x86_frame_registers(encoding: int, registers: tuple[int, ...], word: int) -
         code = ((encoding & X86_FRAME_REGISTERS) >> (3 * i)) & 7
         if code == 0:
             continue
-        if code >= len(registers):  # rbp itself is never among them: it made the frame
+        if code >= len(registers):  # never rbp, which is the frame pointer
             raise _UnknownEncodingError(f"register {code}")
         saved.append((registers[code - 1], first + i * word))
     return tuple(saved)
 
 
 def permuted(registers: tuple[int, ...], count: int, permutation: int) -> tuple[int, ...]:
-    """The ``count`` of six ``registers`` that ``permutation`` picks, in the order it gives.
+    """Return ``count`` of six ``registers`` in the order of ``permutation``.
 
-    The number is in a mixed radix (a Lehmer code): the first digit picks one of six, the next
-    one of the five that are left, and so on.
+    The number is in a mixed radix (a Lehmer code): the first digit picks one of six, the next one
+    of the remaining five, and so on.
     """
     if count > len(registers):
         raise _UnknownEncodingError(f"{count} saved registers")

@@ -14,10 +14,10 @@ _ENTRY = Struct("<IHH")
 
 
 def parse_data_in_code(contents: MachOContents) -> tuple[tuple[Svma, Svma], ...]:
-    """The (start, end) of each table that compilers put among code, ascending.
+    """Return the (start, end) of each table among code, ascending.
 
     Raises:
-        MachOError: the table of them is not in the file, or no whole number of entries.
+        MachOError: the command's table is not in the file, or not a whole number of entries.
         MemoryReadError: it is in a loaded segment that cannot be read.
     """
     command = next(iter(contents.image.commands_of(LC_DATA_IN_CODE)), None)

@@ -1,7 +1,7 @@
-"""What an image offers to others: the exports trie of LC_DYLD_EXPORTS_TRIE or LC_DYLD_INFO.
+"""Exported symbols: the trie of LC_DYLD_EXPORTS_TRIE or LC_DYLD_INFO.
 
 Source: ``mach-o/loader.h``, at ``struct dyld_info_command``. A node is a ULEB128 size, that many
-bytes about the symbol that ends here (none: no symbol does), a count of children, and for each a
+bytes about the symbol that ends here (none if no symbol does), a count of children, and for each a
 string to append to the name and the ULEB128 offset of its node.
 """
 
@@ -23,8 +23,8 @@ EXPORT_SYMBOL_FLAGS_REEXPORT = 0x08
 EXPORT_SYMBOL_FLAGS_STUB_AND_RESOLVER = 0x10
 
 _NAMES_PER_BYTE = 256
-"""How much longer all names together may be than the trie: long common beginnings are its point,
-but only a made-up one would have them all long."""
+"""Maximum size of all names together, in tries. Long common prefixes are a trie's point, but only a
+synthetic one exceeds this."""
 _LEAST_ROOM = 1 << 16
 
 
@@ -32,47 +32,47 @@ class Export(NamedTuple):
     """One exported symbol."""
 
     name: str
-    """As the symbol table would spell it."""
+    """The linkage name."""
     flags: int
     value: int
-    """An :data:`ImageOffset`; a number where :attr:`is_absolute`; 0 where :attr:`is_reexport`."""
+    """An :data:`ImageOffset`; a number if :attr:`is_absolute`; 0 if :attr:`is_reexport`."""
     resolver: ImageOffset | None = None
-    """Of the function that picks the implementation; :attr:`value` is then its stub."""
+    """The offset of the function that picks the implementation; :attr:`value` is then its stub."""
     ordinal: int | None = None
-    """Of the library that a re-export comes from, counted from 1."""
+    """The ordinal of a re-export's library, from 1."""
     imported_name: str = ""
-    """What a re-export is called there; empty where it is the same name."""
+    """A re-export's name in its library; empty if it is the same."""
 
     @property
     def is_reexport(self) -> bool:
-        """Whether another library has it."""
+        """Whether it is a symbol of another library."""
         return bool(self.flags & EXPORT_SYMBOL_FLAGS_REEXPORT)
 
     @property
     def is_weak(self) -> bool:
-        """Whether another image's definition may take its place."""
+        """Whether another image's definition may replace it."""
         return bool(self.flags & EXPORT_SYMBOL_FLAGS_WEAK_DEFINITION)
 
     @property
     def is_absolute(self) -> bool:
-        """Whether its value is a number, not a place."""
+        """Whether the value is a number, not an address."""
         kind = self.flags & EXPORT_SYMBOL_FLAGS_KIND_MASK
         return kind == EXPORT_SYMBOL_FLAGS_KIND_ABSOLUTE
 
     @property
     def is_thread_local(self) -> bool:
-        """Whether its value is the place of a thread-local variable's descriptor."""
+        """Whether the value is the address of a thread-local variable's descriptor."""
         kind = self.flags & EXPORT_SYMBOL_FLAGS_KIND_MASK
         return kind == EXPORT_SYMBOL_FLAGS_KIND_THREAD_LOCAL
 
     @property
     def is_stub(self) -> bool:
-        """Whether :attr:`resolver` picks its implementation."""
+        """Whether :attr:`resolver` picks the implementation."""
         return bool(self.flags & EXPORT_SYMBOL_FLAGS_STUB_AND_RESOLVER)
 
 
 def parse_exports(contents: MachOContents) -> tuple[Export, ...]:
-    """All exports of an image, in the trie's order; empty where it has no trie.
+    """Return all exports of an image, in the trie's order; empty without a trie.
 
     Raises:
         MachOError: the trie is not in the file, or malformed.
@@ -86,13 +86,13 @@ def parse_exports(contents: MachOContents) -> tuple[Export, ...]:
 
 
 def find_export(contents: MachOContents, name: bytes) -> ImageOffset | None:
-    """Where the image defines ``name``, spelt as the symbol table would; None where it does not.
+    """Return the offset of the linkage name ``name``; None if the image does not define it.
 
-    Only the nodes on the way to it are read. A re-export, an absolute symbol or a thread-local one
-    is no definition of a place.
+    Only the nodes on its path are read. Re-exports, absolute and thread-local symbols do not
+    count.
 
     Raises:
-        MachOError: the trie is not in the file, or a node on the way is malformed.
+        MachOError: the trie is not in the file, or a node on the path is malformed.
         MemoryReadError: it is in a loaded segment that cannot be read.
     """
     place = contents.image.exports_trie
@@ -122,13 +122,13 @@ def find_export(contents: MachOContents, name: bytes) -> ImageOffset | None:
 
 
 def walk_exports_trie(trie: bytes | memoryview, source: str) -> Iterator[Export]:
-    """The exports in ``trie``, in the order of its nodes.
+    """Yield the exports in ``trie``, in the order of its nodes.
 
-    Every node is visited once: one that is reached again would make names without end.
+    Every node is visited once: a cycle would yield names without end.
 
     Raises:
-        MachOError: a node is outside the trie, reached twice or cut short, or its names are
-            together far longer than the trie.
+        MachOError: a node is outside the trie, reached twice or truncated, or all names together
+            are far longer than the trie.
     """
     data = bytes(trie)
     cursor = ByteCursor(data, source=source, error=MachOError)

@@ -1,7 +1,7 @@
-"""Which object files a linked image names, without reading the rest of its symbol table.
+"""The object files in a linked image's debug map, without the rest of its symbol table.
 
-See :mod:`machtrace.formats.macho.tables.symtab`, which reads all; this needs no columns, and so
-costs little where it is only asked whether there are any.
+:mod:`machtrace.formats.macho.tables.symtab` parses all. This needs no numpy, and so is cheap for
+images without a debug map.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from machtrace.formats.macho.contents import FileContents, read_table
 
 N_OSO = 0x66
 _TYPE_OFFSET = 4
-"""Of ``n_type`` in an ``nlist``."""
+"""The offset of ``n_type`` in an ``nlist``."""
 _LONGEST_PATH = 1 << 12
 _SHARED_NAMES = 16
-"""How many times over the string table may be used before paths must be overlapping on purpose."""
+"""Maximum size of all paths together, in string tables: beyond, they overlap on purpose."""
 
 
 class ObjectStab(NamedTuple):
@@ -27,11 +27,11 @@ class ObjectStab(NamedTuple):
     name: str
     """The object file's path, or ``archive(member)``."""
     modified: int
-    """When it was changed, in seconds since 1970; 0 where that was left out."""
+    """The modification time in seconds since 1970; 0 if omitted."""
 
 
 def object_stabs(contents: FileContents) -> tuple[ObjectStab, ...]:
-    """The object files in the order of the symbol table; none where there is no debug map.
+    """Return the object files in the order of the symbol table; none without a debug map.
 
     Raises:
         MachOError: the symbol table is not in the file, or its paths overlap.

@@ -1,10 +1,10 @@
-"""Stubs: the few instructions through which one image calls another, and whom each calls.
+"""Linkage stubs: the instructions through which one image calls another, and their callees.
 
 A stub has no symbol. In a section of type S_SYMBOL_STUBS each takes ``reserved2`` bytes, and the
-indirect symbol table says from entry ``reserved1`` on which symbol each stands for
-(``mach-o/loader.h``). Where calls are bound lazily, a stub jumps through a lazy symbol pointer,
-which at first leads to a helper in ``__stub_helper``; the indirect symbol table names the pointers
-too. Objective-C's stubs, in ``__objc_stubs``, have symbols of their own.
+indirect symbol table lists their symbols from entry ``reserved1`` on (``mach-o/loader.h``). If
+calls are bound lazily, a stub jumps through a lazy symbol pointer, which at first points to a
+helper in ``__stub_helper``; the indirect symbol table lists these pointers, too. Objective-C's
+stubs, in ``__objc_stubs``, have symbols of their own.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from machtrace.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StubRows:
-    """Stubs of an image, ascending by address; those whose callee is not known are left out."""
+    """Stubs with known callees, ascending by address."""
 
     addresses: npt.NDArray[np.uint64]
-    """Each an :data:`Svma`."""
+    """Addresses, each an :data:`Svma`."""
     sizes: npt.NDArray[np.uint64]
     """In bytes."""
     names: tuple[str, ...]
-    """Of the functions that they call, as the symbol table spells them."""
+    """The callees' linkage names."""
 
     def __len__(self) -> int:
         return len(self.names)
 
 
 def parse_indirect_symbols(contents: MachOContents) -> npt.NDArray[np.uint32]:
-    """The indirect symbol table: indices into the symbol table, or ``INDIRECT_SYMBOL_`` bits.
+    """Return the indirect symbol table: indices of symbols, or ``INDIRECT_SYMBOL_`` bits.
 
     Raises:
         MachOError: the table is not in the file.
@@ -56,7 +56,7 @@ def parse_indirect_symbols(contents: MachOContents) -> npt.NDArray[np.uint32]:
 
 
 def parse_stubs(contents: MachOContents, symbols: SymbolRows) -> StubRows:
-    """The stubs of an image, and its lazy-binding helpers as long as they are waiting.
+    """Return the stubs of an image, and its lazy-binding helpers that are still in use.
 
     Args:
         contents: the image.
@@ -64,7 +64,7 @@ def parse_stubs(contents: MachOContents, symbols: SymbolRows) -> StubRows:
 
     Raises:
         MachOError: the indirect symbol table is not in the file, sections share its entries, or
-            the names that it leads to overlap.
+            the names that it refers to overlap.
         MemoryReadError: it is in a loaded segment that cannot be read.
     """
     indirect = parse_indirect_symbols(contents)
@@ -93,15 +93,15 @@ def parse_stubs(contents: MachOContents, symbols: SymbolRows) -> StubRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
-    """The entries of a section that the indirect symbol table names."""
+    """The entries of a section that the indirect symbol table lists."""
 
     section: Section
     size: int
-    """Bytes that each takes."""
+    """The size of an entry, in bytes."""
     addresses: npt.NDArray[np.uint64]
-    """Each an :data:`Svma`."""
+    """Addresses, each an :data:`Svma`."""
     symbols: npt.NDArray[np.intp]
-    """Of each: its row in the symbol table."""
+    """Each entry's row in the symbol table."""
 
     @classmethod
     def of(
@@ -113,7 +113,7 @@ class _Entries:
     ) -> _Entries:
         stub = section.type == S_SYMBOL_STUBS
         size = section.reserved2 if stub else _pointer_size(contents)
-        # A section may claim any size; there are no more entries than indirect symbols.
+        # A section may claim any size: indirect symbols bound the number of entries.
         count = section.size // size if size else 0
         symbols = indirect[section.reserved1 : section.reserved1 + count]
         special = (symbols & np.uint32(INDIRECT_SYMBOL_LOCAL | INDIRECT_SYMBOL_ABS)) != 0
@@ -128,7 +128,7 @@ def _pointer_size(contents: MachOContents) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Helpers:
-    """Helpers by address. The instructions before the first, which all go on to, have no name."""
+    """Return helpers by address; the code before the first, to which all jump, has no name."""
 
     starts: npt.NDArray[np.uint64]
     sizes: npt.NDArray[np.uint64]
@@ -136,7 +136,7 @@ class _Helpers:
 
 
 def _helpers(pointers: list[_Entries], contents: MachOContents) -> _Helpers:
-    """The helpers that lazy pointers still lead to; bound pointers lead elsewhere."""
+    """Return the helpers that lazy pointers still point to, before they are bound."""
     section = contents.image.section("__TEXT", "__stub_helper")
     none = _Helpers(np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.intp))
     if section is None or not pointers:
@@ -152,7 +152,7 @@ def _helpers(pointers: list[_Entries], contents: MachOContents) -> _Helpers:
         try:
             data = contents.read_svma(group.section.address, (int(places[-1]) + 1) * size)
         except MemoryReadError:
-            # Names of helpers are a courtesy; nothing else depends on them.
+            # Nothing else depends on the names of helpers.
             continue
         slots = np.frombuffer(data, f"{order}u{size}").astype(np.uint64)
         targets.append(slots[places] - np.uint64(slide % (1 << 64)))

@@ -1,14 +1,11 @@
-"""The symbol table, as columns (``mach-o/nlist.h``: ``struct nlist``, ``struct nlist_64``).
+"""The symbol table and its debug map, as columns (``mach-o/nlist.h``, ``mach-o/stab.h``).
 
-There may be a million symbols, of which a few are asked for by name. So rows stay as they lie in
-the file, questions about kinds are answered for all at once, and a name is decoded when it is
-wanted.
+There may be a million symbols, of which few are looked up. So rows stay as they are in the file,
+kinds are computed for all at once, and names are decoded on access.
 
-The debug map that linkers leave in a symbol table, as columns (``mach-o/stab.h``).
-
-A linker that leaves DWARF in the object files writes stabs that say where those are and what it
-took from each: N_OSO with an object file's path and when that was changed, then for each of its
-functions N_FUN with the name and the address, and N_FUN without a name and with the size.
+A linker that leaves DWARF in the object files writes a debug map, stabs that list them and their
+functions: N_OSO with an object file's path and modification time, then for each of its functions
+an N_FUN with the name and the address, and an N_FUN without a name and with the size.
 """
 
 from __future__ import annotations
@@ -39,19 +36,19 @@ from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-"""One truth a symbol."""
+"""One boolean per symbol."""
 
 _REFERENCED_DYNAMICALLY = 0x0010
 _LONGEST_NAME = 1 << 16
 _NAME_CHUNK = 256
 _SHARED_NAMES = 16
-"""How many times over the string table may be used before names must be overlapping on purpose."""
+"""Maximum size of all names together, in string tables: beyond, they overlap on purpose."""
 _REDACTED = REDACTED_NAME + b"\0"
 _ARM = frozenset({Arch.ARM, Arch.ARMV7, Arch.ARMV7S, Arch.ARMV7K})
 
 
 def nlist_dtype(*, is_64: bool, little_endian: bool) -> np.dtype[np.void]:
-    """``struct nlist_64`` or ``struct nlist`` as a structured type, its fields so named."""
+    """Return ``struct nlist_64`` or ``struct nlist`` as a structured type."""
     order = "<" if little_endian else ">"
     return np.dtype(
         [
@@ -65,7 +62,7 @@ def nlist_dtype(*, is_64: bool, little_endian: bool) -> np.dtype[np.void]:
 
 
 class SymbolRows:
-    """All entries of a symbol table, in its order; nothing is left out or sorted."""
+    """All entries of a symbol table, in its order."""
 
     __slots__ = ("_image", "_strings", "_strings_start", "rows")
 
@@ -77,9 +74,9 @@ class SymbolRows:
         *,
         strings_start: int = 0,
     ) -> None:
-        """``strings`` is the string table from its byte ``strings_start`` on."""
+        """Take the string table from its byte ``strings_start`` on as ``strings``."""
         self.rows = rows
-        """Of :func:`nlist_dtype`, in the file's byte order."""
+        """Entries of :func:`nlist_dtype`, in the file's byte order."""
         self._strings = strings
         self._strings_start = strings_start
         self._image = image
@@ -91,7 +88,7 @@ class SymbolRows:
 
     @property
     def n_strx(self) -> npt.NDArray[np.uint32]:
-        """Where the name is in the string table; 0 is no name."""
+        """The names' offsets in the string table; 0 for no name."""
         return self._column("n_strx", np.uint32)
 
     @property
@@ -101,17 +98,17 @@ class SymbolRows:
 
     @property
     def n_sect(self) -> npt.NDArray[np.uint8]:
-        """Which section, from 1 in the order of :attr:`MachOImage.sections`; 0 is none."""
+        """Section numbers, from 1 in the order of :attr:`MachOImage.sections`; 0 for none."""
         return self._column("n_sect", np.uint8)
 
     @property
     def n_desc(self) -> npt.NDArray[np.uint16]:
-        """Flags that depend on the type."""
+        """Flags, whose meaning depends on the type."""
         return self._column("n_desc", np.uint16)
 
     @property
     def n_value(self) -> npt.NDArray[np.uint64]:
-        """Of symbols in sections an :data:`Svma`; on arm, Thumb functions have no low bit here."""
+        """Values: an :data:`Svma` for symbols in sections, without the Thumb bit."""
         return self._column("n_value", np.uint64)
 
     def _column(self, field: str, kind: type[Any]) -> npt.NDArray[Any]:
@@ -121,7 +118,7 @@ class SymbolRows:
 
     @property
     def is_stab(self) -> Mask:
-        """For a debugger, not symbols of the program: N_STAB."""
+        """Which are for debuggers and not symbols of the program: N_STAB."""
         mask: Mask = (self.n_type & N_STAB) != 0
         return mask
 
@@ -131,29 +128,29 @@ class SymbolRows:
 
     @property
     def is_in_section(self) -> Mask:
-        """Defined at an address in a section: N_SECT."""
+        """Which are defined at an address in a section: N_SECT."""
         mask: Mask = self._is_type(N_SECT) & (self.n_sect != 0)
         return mask
 
     @property
     def is_undefined(self) -> Mask:
-        """Defined in another image, or common: N_UNDF."""
+        """Which are defined in another image, or common: N_UNDF."""
         return self._is_type(N_UNDF)
 
     @property
     def is_absolute(self) -> Mask:
-        """A number, not an address: N_ABS."""
+        """Which are numbers, not addresses: N_ABS."""
         return self._is_type(N_ABS)
 
     @property
     def is_external(self) -> Mask:
-        """Visible to other images: N_EXT without N_PEXT."""
+        """Which are visible to other images: N_EXT without N_PEXT."""
         mask: Mask = (self.n_type & (N_STAB | N_PEXT | N_EXT)) == N_EXT
         return mask
 
     @property
     def is_thumb(self) -> Mask:
-        """A function of Thumb instructions; false of every CPU but arm."""
+        """Which are functions in Thumb code; none on other CPUs than arm."""
         if self._image.header.arch not in _ARM:
             return np.zeros(len(self), np.bool_)
         mask: Mask = self.is_in_section & ((self.n_desc & N_ARM_THUMB_DEF) != 0)
@@ -161,10 +158,10 @@ class SymbolRows:
 
     @property
     def is_header(self) -> Mask:
-        """``__mh_execute_header``, ``___dso_handle`` and their kin: the Mach-O header, no function.
+        """Which are the Mach-O header and not functions: ``__mh_execute_header`` and similar.
 
-        They are whatever is at the header's address, and whatever the linker made for the dynamic
-        loader to find under a name that starts with ``__mh_``.
+        These are symbols at the header's address, and those that the linker makes for the dynamic
+        loader, whose names start with ``__mh_``.
         """
         mask = np.zeros(len(self), np.bool_)
         if self._image.text_segment is not None:
@@ -177,7 +174,7 @@ class SymbolRows:
 
     @property
     def is_named(self) -> Mask:
-        """Has a name that is not empty, and was not blackened when a shared cache was built."""
+        """Which have a name that is not empty, and not redacted in a shared cache."""
         strings = np.frombuffer(self._strings, np.uint8)
         at = self.rows["n_strx"].astype(np.int64) - self._strings_start
         mask: Mask = (at != -self._strings_start) & (at >= 0) & (at < len(strings))
@@ -188,7 +185,7 @@ class SymbolRows:
         return mask
 
     def has_underscore(self, rows: npt.NDArray[np.intp]) -> Mask:
-        """Which of some symbols have a name that begins with one, as those of compilers do."""
+        """Return which of ``rows`` have a name with the underscore that compilers prefix."""
         found = self._start_with(b"_", rows)
         mask: Mask = np.isin(rows, found)
         return mask
@@ -205,9 +202,9 @@ class SymbolRows:
 
     @property
     def is_code(self) -> Mask:
-        """Names instructions: in a section of code, with a name, and not the Mach-O header."""
+        """Which name code: in a section of code, with a name, and not the Mach-O header."""
         is_code_section = np.zeros(256, np.bool_)
-        # nlist has one byte for the section, so later ones have no symbols.
+        # nlist has one byte for the section: later sections have no symbols.
         for number, section in enumerate(self._image.sections[:255], 1):
             is_code_section[number] = section.is_code
         mask: Mask = self.is_in_section & is_code_section[self.n_sect]
@@ -216,7 +213,7 @@ class SymbolRows:
     # --- names ---
 
     def name_bytes(self, row: int) -> bytes:
-        """The name of one symbol, at most 64 KiB of it; empty where it has none."""
+        """Return the name of one symbol, at most 64 KiB; empty if it has none."""
         at = int(self.rows["n_strx"][row])
         start = at - self._strings_start
         if at == 0 or start < 0:
@@ -231,18 +228,18 @@ class SymbolRows:
         return found[:_LONGEST_NAME]
 
     def name(self, row: int) -> str:
-        r"""The name of one symbol as the table spells it; empty where it has none.
+        r"""Return the linkage name of one symbol; empty if it has none.
 
-        Bytes that are no UTF-8 are shown as ``\x..``, so that no two names become one.
+        Invalid UTF-8 is escaped as ``\x..``, so that distinct names stay distinct.
         """
         return self.name_bytes(row).decode("utf-8", "backslashreplace")
 
     def names(self, rows: Iterable[int] | None = None) -> list[str]:
-        """The names of many symbols (None: of all), in the order asked for.
+        """Return the names of many symbols (None: of all), in the given order.
 
         Raises:
-            MachOError: together they are many times as long as the table they are in, which only
-                a made-up file does.
+            MachOError: together, the names are many times as long as the string table, as only in
+                a synthetic file.
         """
         chosen = self.rows["n_strx"]
         if rows is not None:
@@ -267,7 +264,7 @@ class SymbolRows:
 
 
 def parse_symbols(contents: MachOContents) -> SymbolRows:
-    """The symbol table of an image; empty where it has none.
+    """Parse the symbol table of an image; empty if it has none.
 
     Raises:
         MachOError: the table or its strings are not in the file.
@@ -289,9 +286,9 @@ def parse_symbols(contents: MachOContents) -> SymbolRows:
 
 
 def _used_strings(rows: npt.NDArray[np.void], command: SymtabCommand) -> tuple[int, int]:
-    """The part of a loaded string table that these symbols use.
+    """Return the part of a loaded string table that these symbols use.
 
-    All images of a shared cache have the same string table, of hundreds of megabytes.
+    All images of a shared cache share a string table of hundreds of megabytes.
     """
     used = rows["n_strx"]
     used = used[(used != 0) & (used < command.strsize)]
@@ -307,33 +304,33 @@ N_FUN = 0x24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DebugMapRows:
-    """A debug map: functions in the symbol table's order, one entry a function in each column."""
+    """A debug map: functions in the symbol table's order, one row each."""
 
     starts: npt.NDArray[np.uint64]
-    """Each an :data:`Svma`; of Thumb functions without the lowest bit."""
+    """Addresses, each an :data:`Svma` without the Thumb bit."""
     sizes: npt.NDArray[np.uint64]
-    """In bytes; 0 where it is not said."""
+    """Sizes in bytes; 0 if not stated."""
     object_ids: npt.NDArray[np.int32]
-    """Which object file each function is from, by its place among the N_OSO."""
+    """Each function's object file, an index among the N_OSO."""
     name_rows: npt.NDArray[np.intp]
-    """For each function, the symbol with its name."""
+    """Each function's symbol with its name."""
 
 
 def parse_debug_map(symbols: SymbolRows, *, has_thumb: bool = False) -> DebugMapRows:
-    """The debug map in a symbol table; empty where there is none.
+    """Return the debug map in a symbol table; empty if there is none.
 
-    Functions that stand before the first object file belong to none, and are left out.
+    Functions before the first object file are omitted.
 
     Args:
         symbols: the whole symbol table.
-        has_thumb: whether the lowest bit of a function's address is no part of it.
+        has_thumb: whether the lowest bit of a function's address is the Thumb bit.
     """
     kinds = symbols.n_type
     objects = np.flatnonzero(kinds == N_OSO)
     functions = np.flatnonzero(kinds == N_FUN)
     values = symbols.n_value[functions]
     begins = symbols.is_named[functions]
-    # Whose next N_FUN has no name: that one's value is the size.
+    # Functions are followed by an N_FUN without a name, whose value is the size.
     is_sized = np.append(~begins[1:], np.False_)[: len(begins)]
     following = np.append(values[1:], np.zeros(1, np.uint64))[: len(values)]
     object_ids = objects.searchsorted(functions, side="right").astype(np.int32) - np.int32(1)

@@ -1,7 +1,7 @@
-"""``__TEXT,__unwind_info``: which compact unwind encoding holds at an offset of an image.
+"""``__TEXT,__unwind_info``: compact unwind encodings by image offset.
 
 Source: ``mach-o/compact_unwind_encoding.h`` (``unwind_info_section_header`` and the structs
-behind it). All function offsets count from the Mach-O header, all others from the section.
+after it). Function offsets are from the Mach-O header, all others from the section.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ _FUNCTION_MASK = 0xFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class UnwindEntry:
-    """One encoding and where it holds.
+    """One encoding and its range.
 
-    The linker folds functions with equal encodings that follow each other into one entry, except
-    those whose encoding depends on the function's start (DWARF, and the x86 indirect sizes).
+    The linker merges consecutive functions with equal encodings into one entry, except if the
+    encoding depends on the function's start (DWARF, and the x86 indirect sizes).
     """
 
     function_offset: ImageOffset
-    """Where it begins to hold: the start of a function, but maybe of an earlier one."""
+    """The start: that of a function, possibly an earlier one."""
     end_offset: ImageOffset
-    """Where the next entry takes over."""
+    """The start of the next entry."""
     encoding: int
-    """0 where nothing is known."""
+    """0 for no information."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Where a second-level page keeps its entries."""
+    """The layout of a second-level page."""
 
     first_function: int
     end_function: int
     entries: int
-    """Bytes from the section's start."""
+    """The offset in the section."""
     count: int
     is_compressed: bool
     encodings: int = 0
@@ -72,7 +72,7 @@ class _Page:
 
 
 class UnwindInfo:
-    """The section, looked up without copying it."""
+    """The section, searched without a copy."""
 
     __slots__ = (
         "_common",
@@ -90,11 +90,11 @@ class UnwindInfo:
         """Read the header and the first-level index; ``source`` names the section in errors.
 
         Raises:
-            MachOError: another version, or an array that does not lie in the section.
+            MachOError: the version is unknown, or an array is outside the section.
         """
         self._data = memoryview(data)
         self.source = source
-        """What to call it in errors."""
+        """The name in errors."""
         self._parsed: dict[int, _Page] = {}
         if len(self._data) < _HEADER.size:
             raise self._error("unwind info is cut short", len(self._data))
@@ -124,14 +124,14 @@ class UnwindInfo:
 
     @property
     def personalities(self) -> tuple[ImageOffset, ...]:
-        """Of each personality routine's pointer (a GOT slot), by number less 1."""
+        """Offsets of pointers to personality routines (GOT slots), by number less 1."""
         return tuple(ImageOffset(offset) for offset in self._personalities)
 
     def find(self, offset: ImageOffset) -> UnwindEntry | None:
-        """The entry that holds at ``offset``; None before the first and after the last.
+        """Return the entry at ``offset``; None before the first and after the last.
 
         Raises:
-            MachOError: the page that should hold it is malformed.
+            MachOError: its page is malformed.
         """
         at = bisect_right(self._functions, offset) - 1
         if at < 0 or at + 1 >= len(self._functions):
@@ -156,7 +156,7 @@ class UnwindInfo:
         )
 
     def _page(self, at: int) -> _Page | None:
-        """The page of a first-level entry; None where that entry only ends the one before it."""
+        """Return the page of a first-level entry; None for the sentinel at the end."""
         page = self._parsed.get(at)
         if page is None:
             page = self._parse_page(at)
@@ -216,10 +216,10 @@ class UnwindInfo:
         return encoding
 
     def personality(self, entry: UnwindEntry) -> ImageOffset | None:
-        """Of the pointer to the routine that handles exceptions in the entry's function.
+        """Return the offset of the pointer to the entry's personality routine.
 
         Raises:
-            MachOError: there is no routine of the entry's number.
+            MachOError: the entry's number is out of range.
         """
         number = (entry.encoding & PERSONALITY_MASK) >> PERSONALITY_SHIFT
         if number == 0:
@@ -231,10 +231,10 @@ class UnwindInfo:
         return ImageOffset(self._personalities[number - 1])
 
     def lsda(self, entry: UnwindEntry) -> ImageOffset | None:
-        """Of the entry's language-specific data; None where it has none.
+        """Return the offset of the entry's language-specific data; None if it has none.
 
         Raises:
-            MachOError: its part of the LSDA index does not lie in the section.
+            MachOError: its part of the LSDA index is outside the section.
         """
         at = bisect_right(self._functions, entry.function_offset) - 1
         if not entry.encoding & HAS_LSDA or at < 0 or at + 1 >= len(self._functions):
@@ -257,10 +257,10 @@ class UnwindInfo:
         return None
 
     def function_starts(self) -> npt.NDArray[np.uint64]:
-        """Where entries begin, sorted, as offsets from the Mach-O header.
+        """Return the starts of entries, sorted.
 
-        Only some of the functions: see :class:`UnwindEntry`. It bounds names where an image has no
-        LC_FUNCTION_STARTS, and never splits a function.
+        These are the starts of some functions: see :class:`UnwindEntry`. They bound names in images
+        without LC_FUNCTION_STARTS, and never split a function.
 
         Raises:
             MachOError: a page is malformed, or pages overlap.
@@ -273,9 +273,9 @@ class UnwindInfo:
         return np.unique(np.concatenate(parts)).astype(np.uint64)
 
     def columns(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
-        """Where entries begin, as offsets from the Mach-O header, sorted; and their encodings.
+        """Return the starts of entries, sorted, and their encodings.
 
-        Each holds up to the next; the last row is where the last entry ends, with encoding 0.
+        Each extends to the next; the last row is the end of the last entry, with encoding 0.
 
         Raises:
             MachOError: a page is malformed, or pages overlap.
@@ -297,7 +297,7 @@ class UnwindInfo:
     def _page_columns(
         self,
     ) -> Iterator[tuple[_Page, npt.NDArray[np.uint32], npt.NDArray[np.uint32]]]:
-        """Each page with its functions, and with the words that say their encodings."""
+        """Yield each page with its functions and the words with their encodings."""
         import numpy as np
 
         left = len(self._data) // 4
@@ -306,7 +306,7 @@ class UnwindInfo:
             if page is None:
                 continue
             left -= page.count
-            if left < 0:  # honest pages lie side by side, each entry in four bytes of its own
+            if left < 0:  # real pages do not overlap: each entry has four bytes
                 raise self._error("second-level pages overlap", self._pages[at])
             if page.is_compressed:
                 words = np.frombuffer(self._data, "<u4", page.count, page.entries)
@@ -322,7 +322,7 @@ class UnwindInfo:
         if not page.is_compressed:
             return words.astype(np.uint32)
         numbers = words >> np.uint32(24)
-        # A byte can count no more than these.
+        # The maximum of a byte.
         common = np.frombuffer(self._data, "<u4", min(self._common_count, 256), self._common)
         own = np.frombuffer(self._data, "<u4", min(page.encoding_count, 256), page.encodings)
         both = np.concatenate([common, own])
