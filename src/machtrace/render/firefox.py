@@ -92,17 +92,8 @@ class FirefoxTables:
     def _frame_table(self, stacks: CallStacks) -> _Table:
         rows = [self._frame_row(call) for call in stacks.calls]
         names = (
-            "address",
-            "lib",
-            "inlineDepth",
-            "category",
-            "subcategory",
-            "func",
-            "nativeSymbol",
-            "innerWindowID",
-            "line",
-            "column",
-            "originalLocation",
+            *("address", "lib", "inlineDepth", "category", "subcategory", "func", "nativeSymbol"),
+            *("innerWindowID", "line", "column", "originalLocation"),
         )
         columns = zip(*rows, strict=True) if rows else ([] for _ in names)
         return _table(**{name: list(column) for name, column in zip(names, columns, strict=True)})

@@ -10,18 +10,8 @@ from enum import Enum
 from machtrace.frozen import dataclass
 
 _SYSTEM = (
-    "/System/",
-    "/usr/lib/",
-    "/usr/lib32/",
-    "/usr/lib64/",
-    "/usr/libexec/",
-    "/lib/",
-    "/lib64/",
-    "/Developer/",
-    "/Library/Apple/",
-    "/Library/Developer/",
-    "/preboot/Cryptexes/",
-    "/cores/",
+    *("/System/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/", "/usr/libexec/", "/lib/", "/lib64/"),
+    *("/Developer/", "/Library/Apple/", "/Library/Developer/", "/preboot/Cryptexes/", "/cores/"),
 )
 _RUNTIME_ROOT = ("/RuntimeRoot/", "/Contents/Developer/")
 """Path components of simulators, and of Xcode's own libraries."""
