@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from machtrace.model.address import Avma
+from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import ReportedImage
@@ -105,6 +105,13 @@ class ListedImages:
     def base(self, index: int) -> Avma | None:
         """Return an image's load address (Avma)."""
         return self._images[index].load_address
+
+    def offset(self, index: int | None, address: int | None) -> ImageOffset | None:
+        """Return the offset of an address (Avma) in an image; None if it is not known."""
+        base = None if index is None else self.base(index)
+        if base is None or address is None or address < base:
+            return None
+        return ImageOffset(address - base)
 
     def set_base(self, index: int, base: Avma) -> None:
         """Set the load address of an image that is unlisted or listed without one."""

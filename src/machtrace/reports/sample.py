@@ -6,10 +6,11 @@ Source: texts of macOS' ``sample(1)``, report version 7.
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
@@ -261,6 +262,18 @@ def _sections(
     return images, {title: rows for title, rows in sections.items() if rows}, end
 
 
+def exact_ends(
+    nodes: Iterable[SampledNode], callers: Container[int | None]
+) -> tuple[SampledNode, ...]:
+    """Return the nodes, of which those without callees are program counters."""
+    return tuple(
+        node
+        if index in callers
+        else node._replace(frame=node.frame._replace(adjustment=Adjustment.EXACT))
+        for index, node in enumerate(nodes)
+    )
+
+
 class _Graph:
     """Builds trees from their lines."""
 
@@ -286,18 +299,12 @@ class _Graph:
     def _frame(self, text: str) -> ReportedFrame:
         parsed = graph_frame(text)
         index = None if parsed.image is None else self._images.find(parsed.image, parsed.address)
-        base = None if index is None else self._images.base(index)
-        if base is None and parsed.base is not None:
-            base = Avma(parsed.base)
-            if index is not None:
-                self._images.set_base(index, base)
-        offset = None
-        if base is not None and parsed.address is not None and parsed.address >= base:
-            offset = ImageOffset(parsed.address - base)
+        if index is not None and parsed.base is not None and self._images.base(index) is None:
+            self._images.set_base(index, Avma(parsed.base))
         return ReportedFrame(
             None if parsed.address is None else Avma(parsed.address),
             index,
-            offset,
+            self._images.offset(index, parsed.address),
             Adjustment.RETURN,
             parsed.symbol,
             parsed.location,
@@ -308,13 +315,7 @@ class _Graph:
     def _end(self) -> None:
         if self._heading is not None:
             heading = thread_heading(self._heading.text)
-            callers = {node.parent for node in self._nodes}
-            nodes = tuple(
-                node
-                if index in callers
-                else node._replace(frame=node.frame._replace(adjustment=Adjustment.EXACT))
-                for index, node in enumerate(self._nodes)
-            )
+            nodes = exact_ends(self._nodes, {node.parent for node in self._nodes})
             self._trees.append(
                 SampledTree(
                     nodes=nodes,

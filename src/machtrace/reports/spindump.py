@@ -29,6 +29,7 @@ from machtrace.model.symbol import SourceLocation
 from machtrace.reports.crash.header import Header
 from machtrace.reports.crash.lines import read_image
 from machtrace.reports.images import ListedImages, named_by_path
+from machtrace.reports.sample import exact_ends
 from machtrace.reports.source import ReportSource
 
 LONGEST_LINE = 16384
@@ -239,13 +240,7 @@ class _Tree:
                 callers.add(parent)
             open_.append(len(nodes))
             nodes.append(SampledNode(parent, frame.samples, _frame(frame, images)))
-        nodes = [
-            node
-            if index in callers
-            else node._replace(frame=node.frame._replace(adjustment=Adjustment.EXACT))
-            for index, node in enumerate(nodes)
-        ]
-        return self._described(tuple(nodes))
+        return self._described(exact_ends(nodes, callers))
 
     def _described(self, nodes: tuple[SampledNode, ...]) -> SampledTree:
         details: dict[str, JsonValue] = {"lines": self.other} if self.other else {}
@@ -267,19 +262,16 @@ class _Tree:
 
 def _frame(frame: SpindumpFrame, images: ListedImages) -> ReportedFrame:
     index = None if frame.image is None else images.find(frame.image, frame.address)
-    offset = frame.image_offset
-    if offset is None and index is not None and frame.address is not None:
-        base = images.base(index)
-        if base is not None and frame.address >= base:
-            offset = frame.address - base
+    address, offset = frame.address, frame.image_offset
+    if offset is None:
+        offset = images.offset(index, address)
     elif (
-        offset is not None
-        and index is not None
-        and frame.address is not None
-        and offset <= frame.address
+        index is not None
+        and address is not None
+        and offset <= address
         and images.base(index) is None
     ):
-        images.set_base(index, Avma(frame.address - offset))
+        images.set_base(index, Avma(address - offset))
     symbol = None if frame.name is None else ReportedSymbol(frame.name, frame.offset)
     location = None
     if frame.file is not None:

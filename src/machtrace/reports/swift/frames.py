@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Adjustment, ReportedException, ReportedFrame, ReportedSymbol
 from machtrace.model.symbol import SourceLocation
@@ -185,12 +185,10 @@ class FrameMaker:
             index: int | None = self._images.find(image, address)
         else:
             index = None if address is None else self._ranges.find(address)
-        base = None if index is None else self._images.base(index)
-        offset = None if address is None or base is None or address < base else address - base
         return ReportedFrame(
             None if address is None else Avma(address),
             index,
-            None if offset is None else ImageOffset(offset),
+            self._images.offset(index, address),
             Adjustment.RETURN if _RETURN in attributes else Adjustment.EXACT,
             symbol,
             location,
