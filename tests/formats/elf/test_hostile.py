@@ -18,7 +18,7 @@ from machtrace.formats.elf.eh_frame_hdr import (
     read_eh_frame_header,
     read_search_table,
 )
-from machtrace.formats.elf.notes import read_notes
+from machtrace.formats.elf.headers import read_notes
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.structs import LAYOUTS
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import machtrace.formats.elf.notes
+import machtrace.formats.elf.headers
 from machtrace.errors import ElfError
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents, decompress_section
 from machtrace.formats.elf.plt import parse_stubs
@@ -66,13 +66,13 @@ def _memory_of_notes(notes: bytes, sizes: list[int]) -> bytes:
 def notes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The size of each range of notes that is searched."""
     searched: list[int] = []
-    read_notes = machtrace.formats.elf.notes.read_notes
+    read_notes = machtrace.formats.elf.headers.read_notes
 
     def counted(data: memoryview, *arguments: object, **options: object) -> object:
         searched.append(len(data))
         return read_notes(data, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(machtrace.formats.elf.notes, "read_notes", counted)
+    monkeypatch.setattr(machtrace.formats.elf.headers, "read_notes", counted)
     return searched
 
 

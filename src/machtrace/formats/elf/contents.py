@@ -18,13 +18,13 @@ from machtrace.formats.elf.headers import (
     ElfHeader,
     Section,
     Segment,
+    build_id_in,
     first_section,
     read_header,
     read_sections,
     read_segments,
 )
 from machtrace.formats.elf.image import ElfImage
-from machtrace.formats.elf.notes import build_id_in
 from machtrace.formats.elf.structs import (
     ELFCOMPRESS_ZLIB,
     PN_XNUM,

@@ -149,7 +149,10 @@ def _moves_sp(word: int) -> bool:
 
 
 class CodeAnalysis(HasFunctions, Protocol):
-    """Instruction analysis that can check calls."""
+    """Instruction analysis that can check calls.
+
+    Its methods raise MemoryReadError if the function's instructions were not captured.
+    """
 
     def state_behind_start(self, lookup: Svma, count: int, /) -> FrameState | None:
         """Return the state after a function's first straight run of at most ``count`` instructions.

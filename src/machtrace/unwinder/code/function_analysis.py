@@ -80,11 +80,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         self._budget = budget
 
     def state_in_call(self, lookup: Svma, most: int) -> FrameState | None:
-        """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`."""
         bounds = self.function_at(lookup)
         if bounds is None or bounds[1] - bounds[0] > most:
             return None

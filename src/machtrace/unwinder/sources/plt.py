@@ -79,11 +79,7 @@ class LinkageStubRules:
         return cls(contents, sections) if sections else None
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`.
-
-        Raises:
-            MemoryReadError: the instructions were not captured.
-        """
+        """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`."""
         if not interrupted:
             return None
         for section in self._sections:

@@ -65,11 +65,7 @@ class StubRules:
         return cls(contents, arch, sections) if sections else None
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            MemoryReadError: the helper's instructions were not captured.
-        """
+        """See :meth:`RuleSource.rule_for`."""
         if not interrupted:
             return None
         for section in self._sections:

@@ -21,8 +21,7 @@ from machtrace.formats.elf.core.notes import (
     read_thread_status,
 )
 from machtrace.formats.elf.core.registers import RegisterLayout, layout_for, read_registers
-from machtrace.formats.elf.headers import ElfHeader, first_section, read_header
-from machtrace.formats.elf.notes import read_notes
+from machtrace.formats.elf.headers import ElfHeader, first_section, read_header, read_notes
 from machtrace.formats.elf.structs import PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ElfType
 from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask

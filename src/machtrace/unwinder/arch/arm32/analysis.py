@@ -132,20 +132,12 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         self._data_starts = [start for start, _ in data]
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :meth:`RuleSource.rule_for`."""
         located = self._function_of(lookup) if interrupted else None
         return None if located is None else located[0].rule(located[1])
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.rules.CallAnalysis`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         located = self._function_of(lookup)
         state = None if located is None else located[0].state_in_call(located[1])
         return None if state is None else state.rule(prefers_memory=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from machtrace.model.arch import ARM_DOUBLES
 from machtrace.unwinder.code.calling_convention import Machine
-from machtrace.unwinder.code.effects import Effect, IndirectJump, Return, Writes
+from machtrace.unwinder.code.effects import Effect, Writes
 
 FP = 7
 SP = 13
@@ -81,11 +81,6 @@ class Decoded(NamedTuple):
     """The low eight bits of IT: the first condition and the mask; 0 for others."""
     literal: Literal | None = None
     table: TableBranch | None = None
-
-    @property
-    def falls_through(self) -> bool:
-        """Whether the next instruction may follow, even if the condition holds."""
-        return not self.effects or not isinstance(self.effects[-1], Return | IndirectJump)
 
 
 def expanded(imm12: int) -> int:

@@ -126,11 +126,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         """The depth of functions followed because they jump into another."""
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :meth:`RuleSource.rule_for`."""
         address = Svma(lookup & -INSTRUCTION_SIZE)
         if not interrupted and not self._involves_outlined_code(address):
             return None
@@ -163,11 +159,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return ((INSTRUCTION_SIZE * index, (effect,)) for index, effect in enumerate(code))
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.rules.CallAnalysis`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         address = Svma(lookup & -INSTRUCTION_SIZE)
         rule = self.rule_at(address, interrupted=False)
         return rule or self._rule_ahead(Svma(address + INSTRUCTION_SIZE))
@@ -182,11 +174,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return rule_behind_call(code, 0, ARM64, unit=INSTRUCTION_SIZE)
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
-        """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`."""
         self._budget.begin_query()
         bounds = self.function_at(lookup)
         if bounds is None or not self._budget.afford(_STEPS_FOR_A_START):

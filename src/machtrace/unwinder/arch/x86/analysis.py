@@ -129,11 +129,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         self._data_starts = [start for start, _ in data]
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :meth:`RuleSource.rule_for`."""
         bounds = self.function_at(lookup) if interrupted else None
         if bounds is None:
             return None
@@ -155,11 +151,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
             at += length
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
-        """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`."""
         self._budget.begin_query()
         bounds = self.function_at(lookup)
         if bounds is None or not self._budget.afford(_STEPS_FOR_A_START):
@@ -175,11 +167,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         return state if end <= lookup else None
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.rules.CallAnalysis`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
+        """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         state = self.state_in_call(lookup, MAX_FUNCTION_SIZE)
         return None if state is None else state.rule(prefers_memory=True)
 
