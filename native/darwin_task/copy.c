@@ -13,8 +13,7 @@
 #include "common/darwin/registers.h"
 #include "common/darwin/clock.h"
 #include "common/darwin/memory.h"
-#include "common/darwin/suspension.h"
-#include "common/darwin/thread_ports.h"
+#include "common/darwin/threads.h"
 
 _Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_TASK_REGISTERS_MAX, "registers");
 

@@ -1,9 +1,8 @@
 /* Capture another process of macOS: its threads, memory and images, by its task port.
  *
- * Plain C without Python: task.c (ports, images), threads.c (listing),
- * copy.c (stop, copy, resume) and process.c (the system's facts about a
- * process, and about the right to capture it); common/darwin/memory.h reads memory. See
- * docs/decisions/0027-darwin-tasks.md.
+ * Plain C without Python: task.c (ports, images, threads), copy.c (stop, copy, resume) and
+ * process.c (the system's facts about a process, and about the right to capture it);
+ * common/darwin/memory.h reads memory. See docs/decisions/0027-darwin-tasks.md.
  *
  * Every function releases what it took from the kernel: thread ports, arrays, tokens. Only the
  * port of machtrace_task_open is the caller's, until machtrace_task_close. Results are

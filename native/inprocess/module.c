@@ -14,7 +14,6 @@
 #include "common/module_slots.h"
 #include "inprocess/core/batches.h"
 #if defined(__APPLE__)
-#include "inprocess/images.h"
 #endif
 
 #define BATCH 16 /* threads that are signalled at a time */

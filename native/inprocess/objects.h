@@ -17,4 +17,9 @@ PyObject *machtrace_python_frames(PyObject *current_frames);
 PyObject *machtrace_read_file(PyObject *module, PyObject *arguments);
 PyObject *machtrace_read_memory(PyObject *module, PyObject *arguments);
 
+#ifdef __APPLE__
+/* A list of (load address, slide, size of __TEXT, CPU type, CPU subtype, UUID or None, path). */
+PyObject *machtrace_own_images(PyObject *module, PyObject *unused);
+#endif
+
 #endif

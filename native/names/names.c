@@ -1,5 +1,135 @@
 #include "names/reader.h"
 
+static piece unnamed_type(struct reader *r, bool clear)
+{
+    if (clear)
+        r->levels.count = 0;
+    if (take_two(r, "Ut")) {
+        struct text parts[] = {TEXT("'unnamed"), machtrace_read_digits(r, false), TEXT("'")};
+        expect(r, '_');
+        return plain(r, machtrace_text_joined(&r->arena, parts, 3));
+    }
+    if (!take_two(r, "Ul"))
+        fail(r);
+    const int level = r->lambda_level, count = r->levels.count;
+    const bool takes = r->takes_arguments, in_arguments = r->in_arguments;
+    r->lambda_level = count;
+    r->takes_arguments = true;
+    r->in_arguments = false;
+    if (look(r, 0) == 'T' && memchr("yptnk", look(r, 1), 5) != NULL)
+        fail(r); /* declarations are not read here */
+    struct pieces parameters = {0};
+    if (!take(r, 'v'))
+        do
+            machtrace_pieces_add(&r->arena, &parameters, machtrace_read_type(r));
+        while (look(r, 0) != 'E');
+    expect(r, 'E');
+    r->lambda_level = level;
+    r->levels.count = count;
+    r->takes_arguments = takes;
+    r->in_arguments = in_arguments;
+    struct text number = machtrace_read_digits(r, false);
+    expect(r, '_');
+    if (r->simplified) {
+        struct text parts[] = {TEXT("'lambda"), number, TEXT("'")};
+        return plain(r, machtrace_text_joined(&r->arena, parts, 3));
+    }
+    return lift_list(r, machtrace_make_lambda, &parameters, &number);
+}
+
+static piece operator_name(struct reader *r, struct name_end *end)
+{
+    static const char operators[] =
+        "aN&=\0aS=\0aa&&\0ad&\0an&\0cl()\0cm,\0co~\0dV/=\0dadelete[]\0de*\0dldelete\0dv/\0eO^=\0"
+        "eo^\0eq==\0ge>=\0gt>\0ix[]\0lS<<=\0le<=\0ls<<\0lt<\0mI-=\0mL*=\0mi-\0ml*\0mm--\0"
+        "nanew[]\0ne!=\0ng-\0nt!\0nwnew\0oR|=\0oo||\0or|\0pL+=\0pl+\0pm->*\0pp++\0ps+\0pt->\0"
+        "qu?\0rM%=\0rS>>=\0rm%\0rs>>\0ss<=>\0awco_await\0";
+    static const struct text converts = {"operator ", 9};
+    if (take_two(r, "cv")) {
+        const bool takes = r->takes_arguments, before = r->in_conversion;
+        r->takes_arguments = false;
+        r->in_conversion = before || end != NULL;
+        piece to = machtrace_read_type(r);
+        r->takes_arguments = takes;
+        r->in_conversion = before;
+        if (end != NULL)
+            end->constructor_or_conversion = true;
+        return lift(r, machtrace_make_prefixed, to, &converts);
+    }
+    if (take_two(r, "li")) {
+        struct text parts[] = {TEXT("operator\"\" "), machtrace_read_source_name(r)};
+        return plain(r, machtrace_text_joined(&r->arena, parts, 2));
+    }
+    for (const char *at = operators; *at != '\0'; at += strlen(at) + 1)
+        if (at[0] == look(r, 0) && at[1] == look(r, 1)) {
+            r->at += 2;
+            const bool is_word = at[2] >= 'a' && at[2] <= 'z';
+            struct text parts[] = {is_word ? converts : TEXT("operator"), constant_text(at + 2)};
+            return plain(r, machtrace_text_joined(&r->arena, parts, 2));
+        }
+    fail(r);
+}
+
+static bool is_inline_namespace(struct text name)
+{
+    static const char *const all[] = {"__1", "__2", "__ndk1", "__cxx11", "__fs", "_V2"};
+    for (size_t at = 0; at < sizeof all / sizeof *all; at++)
+        if (strlen(all[at]) == name.size && memcmp(all[at], name.start, name.size) == 0)
+            return true;
+    return false;
+}
+
+static piece special_member(struct reader *r, struct name_end *end, piece scope)
+{
+    const bool constructs = take(r, 'C');
+    if (!constructs)
+        expect(r, 'D');
+    if (memchr(constructs ? "12345" : "01245", look(r, 0), 5) == NULL)
+        fail(r); /* inherited constructors are not read here */
+    r->at++;
+    if (scope->base.size == 0 || scope->shape == ARRAY)
+        fail(r);
+    if (end != NULL)
+        end->constructor_or_conversion = true;
+    return lift(r, constructs ? machtrace_make_constructor : machtrace_make_destructor, scope,
+                NULL);
+}
+
+piece machtrace_read_unqualified(struct reader *r, struct name_end *end, piece scope)
+{
+    static const struct text standard = {"std", 3};
+    if (look(r, 0) == 'W' || (scope != NULL && look(r, 0) == 'F'))
+        fail(r); /* modules and friends are not read here */
+    (void)take(r, 'L');
+    const char letter = look(r, 0);
+    piece found;
+    if (letter >= '1' && letter <= '9') {
+        struct text name = machtrace_read_source_name(r);
+        found = machtrace_piece(&r->arena, name, TEXT(""), PLAIN, name);
+    } else if ((letter == 'C' || letter == 'D') && scope != NULL) {
+        if (look(r, 0) == 'D' && look(r, 1) == 'C')
+            fail(r); /* structured bindings are not read here */
+        found = special_member(r, end, scope);
+    } else if (letter == 'U') {
+        found = unnamed_type(r, end != NULL);
+    } else {
+        found = operator_name(r, end);
+    }
+    while (take(r, 'B')) {
+        struct text parts[] = {machtrace_piece_text(&r->arena, found), TEXT("[abi:"),
+                               machtrace_read_source_name(r), TEXT("]")};
+        found = machtrace_piece(&r->arena, machtrace_text_joined(&r->arena, parts, 4), TEXT(""),
+                                PLAIN, found->base);
+    }
+    if (scope == NULL)
+        return found;
+    if (r->simplified && scope->left.size == standard.size &&
+        memcmp(scope->left.start, standard.start, standard.size) == 0 &&
+        is_inline_namespace(found->left))
+        return scope;
+    return lift_two(r, machtrace_make_scoped, scope, found);
+}
+
 static size_t sequence_number(struct reader *r)
 {
     if (take(r, '_'))

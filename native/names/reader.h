@@ -36,7 +36,7 @@ struct reader {
     struct levels levels;
 };
 
-/* cursor.c */
+/* demangle.c */
 struct text machtrace_read_digits(struct reader *r, bool is_signed);
 size_t machtrace_read_number(struct reader *r);
 struct text machtrace_read_source_name(struct reader *r);
@@ -48,13 +48,11 @@ piece machtrace_read_substitution(struct reader *r);
 /* A name outside of any class; *is_known where it is a substitution alone. */
 piece machtrace_read_unscoped(struct reader *r, struct name_end *end, bool *is_known);
 
-/* unqualified.c; scope is NULL outside of any class */
+/* scope is NULL outside of any class */
 piece machtrace_read_unqualified(struct reader *r, struct name_end *end, piece scope);
 
-/* types.c */
+/* types.c; remember: T_ stands for these arguments from here on */
 piece machtrace_read_type(struct reader *r);
-
-/* templates.c; remember: T_ stands for these arguments from here on */
 piece machtrace_read_template_parameter(struct reader *r);
 piece machtrace_read_arguments(struct reader *r, bool remember);
 piece machtrace_read_with_arguments(struct reader *r, piece name, bool remember);

@@ -84,7 +84,7 @@ static inline void let_go_of_stack(struct walker_object *self)
 extern PyType_Spec machtrace_table_spec;
 extern PyType_Spec machtrace_walker_spec;
 
-/* Methods of a StackWalker: of the stack that is walked (stack.c), */
+/* Methods of a StackWalker for the stack that is walked: stack.c. */
 PyObject *machtrace_walker_start(PyObject *object, PyObject *arguments);
 PyObject *machtrace_walker_resume(PyObject *object, PyObject *unused);
 PyObject *machtrace_walker_push(PyObject *object, PyObject *arguments);
@@ -92,11 +92,5 @@ PyObject *machtrace_walker_part(PyObject *object, PyObject *unused);
 PyObject *machtrace_walker_place(PyObject *object, PyObject *unused);
 PyObject *machtrace_walker_values(PyObject *object, PyObject *unused);
 PyObject *machtrace_walker_finish(PyObject *object, PyObject *unused);
-
-/* and of the stored frames (frames.c). */
-PyObject *machtrace_walker_frames(PyObject *object, PyObject *arguments);
-PyObject *machtrace_walker_objects(PyObject *object, PyObject *arguments);
-PyObject *machtrace_walker_append(PyObject *object, PyObject *arguments);
-PyObject *machtrace_walker_drop(PyObject *object, PyObject *arguments);
 
 #endif

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "walk/growing_array.h"
 #include "walk/plain_walk.h"
 
 static bool is_place(const struct machtrace_recovery *recovery)

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "walk/growing_array.h"
 
 #define NULL_PAGE 0x1000u /* as in unwinder/step.py */
 #define TAG_SHIFT 60      /* as in unwinder/swift_async.py */

@@ -15,7 +15,7 @@
 #include "common/darwin/registers.h"
 #include "common/darwin/clock.h"
 #include "common/darwin/memory.h"
-#include "common/darwin/suspension.h"
+#include "common/darwin/threads.h"
 
 /* --- one thread --- */
 

@@ -10,7 +10,7 @@
 #include "common/darwin/registers.h"
 #include "common/darwin/clock.h"
 #include "common/darwin/memory.h"
-#include "common/darwin/suspension.h"
+#include "common/darwin/threads.h"
 #include "inprocess/core/current_registers.h"
 
 _Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_OWN_REGISTERS_MAX, "registers");

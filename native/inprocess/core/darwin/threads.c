@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/darwin/suspension.h"
-#include "common/darwin/thread_ports.h"
+#include "common/darwin/threads.h"
 
 _Static_assert(sizeof(thread_identifier_info_data_t) == 24, "thread_identifier_info");
 _Static_assert(offsetof(thread_identifier_info_data_t, thread_handle) == 8, "thread_handle");

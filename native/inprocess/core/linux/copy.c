@@ -12,9 +12,23 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "inprocess/core/ranges.h"
 #include "common/linux/registers.h"
 #include "inprocess/core/current_registers.h"
+
+/* The end of the range that holds `sp`, or of the next one above it; `sp` where there is none. */
+static uint64_t range_end(const struct machtrace_own_capture *capture, uint64_t sp)
+{
+    size_t low = 0;
+    size_t high = capture->range_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (capture->ranges[middle].end > sp)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low < capture->range_count ? capture->ranges[low].end : sp;
+}
 
 #define RED_ZONE 128            /* System V psABI for x86-64, 3.2.2; others have none */
 #define SIGNAL_FRAME_REACH 65536 /* bytes of a stack that are searched for a signal's frame */
@@ -54,7 +68,7 @@ static uint64_t stack_end(const struct machtrace_own_capture *capture, uint64_t 
                           uint64_t pthread)
 {
     /* A range that begins above it: the main stack has grown, or another is new. */
-    uint64_t end = machtrace_range_end(capture, sp);
+    uint64_t end = range_end(capture, sp);
     /* A thread's own block is at the end of the stack that was made for it, and the kernel shows
      * what else is mapped behind that as one with it. */
     if (pthread > sp && pthread < end)

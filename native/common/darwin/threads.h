@@ -1,6 +1,6 @@
-/* Resume a suspended thread, whatever its calls return. */
-#ifndef MACHTRACE_MACH_SUSPENSION_H
-#define MACHTRACE_MACH_SUSPENSION_H
+/* A task's threads: their ports, which must be released, and how one is resumed. */
+#ifndef MACHTRACE_DARWIN_THREADS_H
+#define MACHTRACE_DARWIN_THREADS_H
 
 #include <mach/mach.h>
 #include <mach/thread_info.h>
@@ -40,6 +40,32 @@ static inline kern_return_t machtrace_mach_resume(thread_act_t port)
         result = thread_resume(port);
     }
     return KERN_SUCCESS;
+}
+
+struct machtrace_thread_ports {
+    thread_act_array_t ports;
+    mach_msg_type_number_t count;
+};
+
+static inline kern_return_t machtrace_take_thread_ports(task_inspect_t task,
+                                                        struct machtrace_thread_ports *list)
+{
+    *list = (struct machtrace_thread_ports){NULL, 0};
+    kern_return_t result = task_threads(task, &list->ports, &list->count);
+    if (result != KERN_SUCCESS)
+        *list = (struct machtrace_thread_ports){NULL, 0};
+    return result;
+}
+
+/* The ports, and the array, which the kernel has mapped for us. */
+static inline void machtrace_release_thread_ports(struct machtrace_thread_ports *list)
+{
+    for (mach_msg_type_number_t index = 0; index < list->count; index++)
+        mach_port_deallocate(mach_task_self(), list->ports[index]);
+    if (list->ports != NULL)
+        vm_deallocate(mach_task_self(), (vm_address_t)list->ports,
+                      list->count * sizeof *list->ports);
+    *list = (struct machtrace_thread_ports){NULL, 0};
 }
 
 #endif
