@@ -130,12 +130,12 @@ class GoFunctions:
             base = np.uint64(start & (1 << 64) - 1)
         entries = words[::2] + base
         ordered = entries[:-1] < entries[1:]
-        kept = np.flatnonzero(ordered)
-        self.starts: Addresses = entries[:-1][kept]
+        rows = np.flatnonzero(ordered)
+        self.starts: Addresses = entries[:-1][rows]
         """The functions' starts (Svma), sorted."""
-        self.ends: Addresses = entries[1:][kept]
+        self.ends: Addresses = entries[1:][rows]
         """The functions' ends: the starts of the next ones."""
-        self._records = words[1::2][kept]
+        self._records = words[1::2][rows]
 
     def __len__(self) -> int:
         return len(self.starts)

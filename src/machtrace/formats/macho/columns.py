@@ -202,7 +202,7 @@ class ScatteredRecords:
         There are none in object files and big-endian images: their sections are not yet, or not
         in a known form, what a runtime reads.
         """
-        found = [np.zeros(0, np.uint64)]
+        places = [np.zeros(0, np.uint64)]
         image = self._contents.image
         is_linked = image.header.filetype is not FileType.OBJECT
         left = self.size // size if is_linked and image.header.little_endian else 0
@@ -211,16 +211,16 @@ class ScatteredRecords:
                 count = min(section.size // size, left)
                 left -= count
                 index = np.arange(count, dtype=np.uint64)
-                found.append(np.uint64(section.address) + index * np.uint64(size))
-        return np.concatenate(found)
+                places.append(np.uint64(section.address) + index * np.uint64(size))
+        return np.concatenate(places)
 
     def read(self, at: Addresses, record: npt.DTypeLike) -> tuple[npt.NDArray[Any], Mask]:
         """Return the records at ``at``, zeros if unreadable, and which are readable."""
         dtype = np.dtype(record)
-        found = np.zeros(len(at), dtype)
+        records = np.zeros(len(at), dtype)
         known = np.zeros(len(at), np.bool_)
         if not len(at):
-            return found, known
+            return records, known
         if not self._is_file:
             return self._read_loaded(at, dtype)
         low, high = int(at.min()), int(at.max())
@@ -235,14 +235,14 @@ class ScatteredRecords:
                 return view[offsets.astype(np.int64)], np.ones(len(at), np.bool_)
             # Addresses before the segment wrap, and so are beyond its end.
             mine = (offsets <= np.uint64(last)) & ~known
-            found[mine] = view[offsets[mine].astype(np.int64)]
+            records[mine] = view[offsets[mine].astype(np.int64)]
             known |= mine
-        return found, known
+        return records, known
 
     def _read_loaded(self, at: Addresses, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Mask]:
         """Read page by page: each read of memory is a system call or a request."""
         size = dtype.itemsize
-        found = np.zeros(len(at), dtype)
+        records = np.zeros(len(at), dtype)
         known = np.zeros(len(at), np.bool_)
         pages, which = np.unique(at & np.uint64(-_PAGE % (1 << 64)), return_inverse=True)
         order = np.argsort(which, kind="stable")
@@ -255,15 +255,15 @@ class ScatteredRecords:
             fits = within[rows] <= last if data is not None else np.zeros(len(rows), np.bool_)
             if data is not None and fits.any():
                 view = np.ndarray((last + 1,), dtype, data, 0, (1,))
-                found[rows[fits]] = view[within[rows[fits]]]
+                records[rows[fits]] = view[within[rows[fits]]]
                 known[rows[fits]] = True
             alone.append(rows[~fits])
         for row in np.concatenate(alone).tolist():
             part = self._loaded(int(at[row]), size)
             if part is not None:
-                found[row] = np.frombuffer(part, dtype)[0]
+                records[row] = np.frombuffer(part, dtype)[0]
                 known[row] = True
-        return found, known
+        return records, known
 
     def _loaded(self, address: int, size: int) -> bytes | None:
         page, offset = address & -_PAGE, address & (_PAGE - 1)
@@ -294,14 +294,14 @@ class ScatteredRecords:
 
     def string(self, address: int) -> bytes:
         """Return the string at a stated address, at most 64 KiB; empty if unreadable."""
-        found = b""
-        while len(found) < _LONGEST_STRING:
-            chunk = self._chunk(address + len(found))
+        text = b""
+        while len(text) < _LONGEST_STRING:
+            chunk = self._chunk(address + len(text))
             head, end, _ = chunk.partition(b"\0")
-            found += head
+            text += head
             if end or not chunk:
                 break
-        return found[:_LONGEST_STRING]
+        return text[:_LONGEST_STRING]
 
     def _chunk(self, address: int) -> bytes:
         for start, data in self._segments:
@@ -335,11 +335,14 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 
 def flattened(counts: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
     """Return each element's list and its index in it, for lists of these lengths."""
+    # Of lengths [2, 0, 1]: lists [0, 0, 2] and indices [0, 1, 0], which are the elements' numbers
+    # less those of the first element of their list.
     of_list = np.repeat(np.arange(len(counts)), counts)
     return of_list, np.arange(len(of_list)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def bounded(counts: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64]:
     """Return ``counts``, with zeros from where their running sum exceeds ``most``."""
-    found = np.where(counts <= most, counts, 0).astype(np.int64)
-    return np.where(np.cumsum(found) <= most, found, 0)
+    # Counts above ``most`` go first, so that the sum cannot wrap.
+    possible = np.where(counts <= most, counts, 0).astype(np.int64)
+    return np.where(np.cumsum(possible) <= most, possible, 0)

@@ -147,14 +147,14 @@ class MemoryContents:
 MachOContents: TypeAlias = FileContents | MemoryContents
 
 
-def read_table(contents: MachOContents, offset: int, size: int, what: str) -> memoryview:
+def read_table(contents: MachOContents, offset: int, size: int, table: str) -> memoryview:
     """Return a table that a load command refers to, mostly in ``__LINKEDIT``.
 
     Args:
         contents: the image.
         offset: the table's :data:`FileOffset`.
         size: in bytes.
-        what: the table's name in errors.
+        table: the table's name in errors.
 
     Raises:
         MachOError: the table is not wholly in the file, or in no segment of a loaded image.
@@ -173,7 +173,7 @@ def read_table(contents: MachOContents, offset: int, size: int, what: str) -> me
         else:
             where = "no segment holds all of that"
         raise MachOError(
-            f"{what} should be {size} bytes, up to {offset + size:#x}, but {where}",
+            f"{table} should be {size} bytes, up to {offset + size:#x}, but {where}",
             source=contents.source,
             offset=offset,
             remedy="copy or build the file again; it was cut short or its load commands altered",

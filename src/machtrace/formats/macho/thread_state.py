@@ -321,10 +321,10 @@ def read_native_state(data: bytes, arch: Arch, mask: PacMask, source: str) -> Re
     """
     flavour = ARM_THREAD_STATE64 if arch.is_arm64 else X86_THREAD_STATE64
     command = _BLANK_COMMAND_HEADER + STATE_HEADER.pack(flavour, len(data) // 4) + data
-    found = parse_thread_state(memoryview(command), arch, mask=mask, source=source).registers
-    sp = found.sp
+    registers = parse_thread_state(memoryview(command), arch, mask=mask, source=source).registers
+    sp = registers.sp
     if not arch.is_arm64 or sp is None or mask.strip(sp) == sp:
-        return found
+        return registers
     place = arch.registers.sp
-    values = (*found.values[:place], mask.strip(sp), *found.values[place + 1 :])
-    return replace(found, values=values)
+    values = (*registers.values[:place], mask.strip(sp), *registers.values[place + 1 :])
+    return replace(registers, values=values)

@@ -325,13 +325,13 @@ def crashed_thread(core: CoreFile) -> int | None:
         lambda exception: exception.is_abort,
     )
     for test in tests:
-        found = [
+        indices = [
             thread.index
             for thread in core.threads
             if isinstance(thread.state, ThreadState)
             and thread.state.exception is not None
             and test(thread.state.exception)
         ]
-        if found:
-            return found[0] if len(found) == 1 else None
+        if indices:
+            return indices[0] if len(indices) == 1 else None
     return None

@@ -250,13 +250,13 @@ class _Finder:
         return CoreImages(ImageList(images), program, tuple(self.problems))
 
     def _program(self) -> BinaryImage | None:
-        found = tuple(self.found.values())
-        for candidate in found:
+        candidates = tuple(self.found.values())
+        for candidate in candidates:
             if candidate.filetype is FileType.EXECUTE:
                 return candidate.image
         # Every list starts with the program; if the first header states another file type, the
         # list was written without it.
-        return found[0].image if found and found[0].filetype is None else None
+        return candidates[0].image if candidates and candidates[0].filetype is None else None
 
 
 def _after(starts: Sequence[int], address: int) -> int:

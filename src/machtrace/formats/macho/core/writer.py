@@ -231,15 +231,15 @@ def _regions(
     first = [thread.stack for thread in snapshot.threads]
     second = [image.header_region for image in images if image.header_region is not None]
     second += regions
-    kept = without_overlap(first, second)
-    for region in kept:
+    memory = without_overlap(first, second)
+    for region in memory:
         if region.end > limit:
             raise CoreFileError(
                 f"the memory at {region.start:#x} is beyond the pointers of {arch.value}",
                 source="snapshot",
                 offset=0,
             )
-    return [_Placed(region, _protection(region, snapshot)) for region in kept]
+    return [_Placed(region, _protection(region, snapshot)) for region in memory]
 
 
 def _protection(region: MemoryRegion, snapshot: Snapshot) -> int:

@@ -361,11 +361,12 @@ def walk_chains(
     # Pointers need not be aligned: in this view, with a stride of 1, a word starts at every byte.
     words = np.ndarray((len(data) - size + 1,), f"<u{size}", data, 0, (1,))
     room = len(data) // min(size, pointer_format.stride)
-    found: list[Places] = []
+    places: list[Places] = []
     values: list[npt.NDArray[np.uint64]] = []
+    # One step of every chain at a time: ``here`` is where each of the remaining chains is now.
     while len(here) > _SIDE_BY_SIDE:
         raw = words[here].astype(np.uint64)
-        found.append(here)
+        places.append(here)
         values.append(raw)
         room -= len(here)
         distances = pointer_format.distances(raw)
@@ -376,17 +377,18 @@ def walk_chains(
         more &= inside
         here, ends = following[more], ends[more]
         if room < 0:
-            return _cut(found, values)
+            return _cut(places, values)
+    # The longest chains alone: few rows in a column cost more than plain integers.
     rest = _walk_few(data, here.tolist(), ends.tolist(), pointer_format, room)
-    found.append(np.array(rest[0], np.int64))
+    places.append(np.array(rest[0], np.int64))
     values.append(np.array(rest[1], np.uint64))
-    return np.concatenate(found), np.concatenate(values), is_whole and rest[2]
+    return np.concatenate(places), np.concatenate(values), is_whole and rest[2]
 
 
 def _cut(
-    found: list[Places], values: list[npt.NDArray[np.uint64]]
+    places: list[Places], values: list[npt.NDArray[np.uint64]]
 ) -> tuple[Places, npt.NDArray[np.uint64], bool]:
-    return np.concatenate(found), np.concatenate(values), False
+    return np.concatenate(places), np.concatenate(values), False
 
 
 def _walk_few(

@@ -173,9 +173,8 @@ def slid_segment(
     word = np.dtype(("<" if little else ">") + ("u8" if is_64 else "u4"))
     # The last offset at which a whole pointer fits.
     last = min(segment.filesize, segment.vmsize) - word.itemsize
-    offsets = pointers - np.uint64(
-        segment.vmaddr
-    )  # those before the segment wrap, and so are beyond it
+    # Addresses before the segment wrap, and so are beyond its end.
+    offsets = pointers - np.uint64(segment.vmaddr)
     mine = offsets[offsets <= np.uint64(last)] if last >= 0 else offsets[:0]
     # Pointers need not be aligned, so they are gathered byte by byte.
     places = mine.astype(np.intp)[:, None] + np.arange(word.itemsize)

@@ -74,11 +74,11 @@ class ObjcRecords:
     def metaclasses(self, classes: Addresses) -> Addresses:
         """Return the class of each class; 0 if it is not in this image."""
         image = self.contents.image
-        found = self.field(classes, 0) & self.layout.aligned
+        targets = self.field(classes, 0) & self.layout.aligned
         if self.is_loaded:
             packed = self.pointers.addresses(classes, _PACKED_ISA_BITS)
-            found = np.where(inside_image(image, found), found, packed)
-        return np.where(inside_image(image, found), found, np.uint64(0))
+            targets = np.where(inside_image(image, targets), targets, packed)
+        return np.where(inside_image(image, targets), targets, np.uint64(0))
 
     def read_only_data(self, classes: Addresses) -> Addresses:
         """Return the ``class_ro_t`` of each class, the compiler's part; 0 without one."""
@@ -273,16 +273,16 @@ class ObjcMethods:
     def owner(self, row: int) -> MethodOwner:
         """Return the method's class or category."""
         number = int(self.rows.owners[row])
-        found = self._owners.get(number)
-        if found is None:
+        owner = self._owners.get(number)
+        if owner is None:
             if len(self._owners) >= _MOST_OWNERS:
                 self._owners.clear()
             at, category = int(self.class_names[number]), int(self.category_names[number])
-            found = self._owners[number] = MethodOwner(
+            owner = self._owners[number] = MethodOwner(
                 class_name=self.records.text(at) if at else self.bound_names[number],
                 category=self.records.text(category) if category else None,
             )
-        return found
+        return owner
 
     def selector(self, row: int) -> str:
         """Return the method's selector."""
@@ -373,14 +373,14 @@ def _categories(records: ObjcRecords) -> _Listed:
         bound[row] = _class_of_symbol(symbol)
     is_bound = np.array([bool(name) for name in bound], np.bool_)
     names = records.class_names(classes)
-    kept = (category_names != 0) & (is_bound | (names != 0))
-    numbers = np.arange(int(kept.sum()))
+    is_named = (category_names != 0) & (is_bound | (names != 0))
+    numbers = np.arange(int(is_named.sum()))
     return _Listed(
-        names[kept],
-        tuple(name for name, keep in zip(bound, kept.tolist(), strict=True) if keep),
-        category_names[kept],
+        names[is_named],
+        tuple(name for name, keep in zip(bound, is_named.tolist(), strict=True) if keep),
+        category_names[is_named],
         np.concatenate(
-            [records.field(at[kept], 2 * pointer), records.field(at[kept], 3 * pointer)]
+            [records.field(at[is_named], 2 * pointer), records.field(at[is_named], 3 * pointer)]
         ),
         np.concatenate([numbers, numbers]),
         np.repeat(np.array([False, True]), len(numbers)),

@@ -107,15 +107,15 @@ class _Reader:
         kept = np.flatnonzero(known)
         places, names = places[kept], [names[row] for row in kept.tolist()]
         kinds = [kinds[row] for row in kept.tolist()]
-        found = TypeInfos(places, names, [() for _ in names])
+        types = TypeInfos(places, names, [() for _ in names])
         single = np.array([kind == _SINGLE for kind in kinds], np.bool_)
         rows = np.flatnonzero(single)
-        for row, base in zip(rows.tolist(), self._bases(places[rows], 2, found), strict=True):
-            found.bases[row] = (Base(*base, 0, is_virtual=False),)
+        for row, base in zip(rows.tolist(), self._bases(places[rows], 2, types), strict=True):
+            types.bases[row] = (Base(*base, 0, is_virtual=False),)
         for row, kind in enumerate(kinds):
             if kind == _MULTIPLE:
-                found.bases[row] = self._several(int(places[row]), found)
-        return found
+                types.bases[row] = self._several(int(places[row]), types)
+        return types
 
     def _names(self, places: Addresses) -> list[str]:
         at = places + np.uint64(self._size)
@@ -129,31 +129,31 @@ class _Reader:
 
     def _texts(self, addresses: Addresses) -> list[str]:
         room = _SHARED_NAMES * self._records.size
-        found = []
+        texts = []
         for address in addresses.tolist():
             text = self._records.string(address) if address and room > 0 else b""
             room -= len(text)
-            found.append(text.decode("utf-8", "backslashreplace"))
-        return found
+            texts.append(text.decode("utf-8", "backslashreplace"))
+        return texts
 
-    def _bases(self, records: Addresses, word: int, found: TypeInfos) -> list[tuple[str, int]]:
+    def _bases(self, records: Addresses, word: int, types: TypeInfos) -> list[tuple[str, int]]:
         """Return the name and row of the base in each record's ``word``-th pointer."""
         at = records + np.uint64(word * self._size)
         targets = self._pointers.targets(at)
         symbols = self._pointers.symbols(at)
         defined = [self._definitions.get(symbol, 0) for symbol in symbols]
-        rows = found.rows_at(np.where(targets != 0, targets, np.array(defined, np.uint64)))
+        rows = types.rows_at(np.where(targets != 0, targets, np.array(defined, np.uint64)))
         bases: list[tuple[str, int]] = []
         for row, symbol in zip(rows.tolist(), symbols, strict=True):
             if row >= 0:
-                bases.append((found.mangled[row], row))
+                bases.append((types.mangled[row], row))
             elif symbol.startswith(TYPE_INFO_SYMBOL):
                 bases.append((symbol.removeprefix(TYPE_INFO_SYMBOL), -1))
             else:
                 bases.append(("", -1))
         return bases
 
-    def _several(self, place: int, found: TypeInfos) -> tuple[Base, ...]:
+    def _several(self, place: int, types: TypeInfos) -> tuple[Base, ...]:
         size = self._size
         head = np.dtype([("flags", f"{self._order}u4"), ("count", f"{self._order}u4")])
         records, known = self._records.read(np.array([place + 2 * size], np.uint64), head)
@@ -164,7 +164,7 @@ class _Reader:
             2 * size
         )
         flags, known = self._records.read(entries + np.uint64(size), f"{self._order}i{size}")
-        bases = self._bases(entries, 0, found)
+        bases = self._bases(entries, 0, types)
         return tuple(
             Base(*base, flag >> _OFFSET_SHIFT, bool(flag & _VIRTUAL))
             for base, flag, ok in zip(bases, flags.tolist(), known.tolist(), strict=True)
@@ -215,18 +215,19 @@ def parse_vtables(
     columns = _columns(pointers, type_infos, definitions, function_starts)
     heads = np.flatnonzero((columns.owners >= 0) & ~_in_pointer_sections(contents, columns.places))
     tops, plausible = _offsets_to_top(contents, columns.places, heads, size)
-    # Slots are consecutive, from the word after the head on.
+    # Slots are consecutive, from the word after the head on: ``follows`` marks pointers that are
+    # slots one word after the previous pointer. A vtable ends at the first break after its head.
     follows = np.zeros(len(columns.places) + 1, np.bool_)
     follows[1:-1] = (np.diff(columns.places) == np.uint64(size)) & columns.is_slot[1:]
     breaks = np.flatnonzero(~follows)
     ends = breaks[breaks.searchsorted(heads, side="right")]
     counts = ends - heads - 1
-    kept = np.flatnonzero(plausible & (counts > 0))
-    heads, counts = heads[kept], counts[kept]
+    valid = np.flatnonzero(plausible & (counts > 0))
+    heads, counts = heads[valid], counts[valid]
     firsts = np.concatenate([np.zeros(1, np.int64), counts.cumsum()])
     of_table, slots = flattened(counts)
     rows = heads[of_table] + 1 + slots
-    return Vtables(columns.owners[heads], tops[kept], firsts, columns.targets[rows])
+    return Vtables(columns.owners[heads], tops[valid], firsts, columns.targets[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,6 +254,7 @@ def _columns(
     symbols = binds.symbols
     places = np.concatenate([rebases.places, binds.places])
     # Opcodes state a weak pointer twice, as a rebase and a bind: the rebase takes precedence.
+    # The sort is stable, so the first of equal addresses is the rebase, and the others are dropped.
     order = np.argsort(places, kind="stable")
     order = order[np.concatenate([[True], np.diff(places[order]) > 0])] if len(order) else order
     targets = np.concatenate([rebases.targets, np.where(is_type[symbols], own[symbols], 0)])
@@ -260,6 +262,7 @@ def _columns(
     targets, bound_function = targets[order], bound_function[order]
     is_function = np.zeros(len(order), np.bool_)
     if len(function_starts):
+        # A target is a start if the first start at or after it is the target itself.
         at = function_starts.searchsorted(targets).clip(max=len(function_starts) - 1)
         is_function = function_starts[at] == targets
     return _Columns(
@@ -268,11 +271,11 @@ def _columns(
 
 
 def _in_pointer_sections(contents: MachOContents, places: Addresses) -> npt.NDArray[np.bool_]:
-    found = np.zeros(len(places), np.bool_)
+    is_inside = np.zeros(len(places), np.bool_)
     for section in contents.image.sections:
         if section.name in _POINTER_SECTIONS:
-            found |= places - np.uint64(section.address) < np.uint64(section.size)
-    return found
+            is_inside |= places - np.uint64(section.address) < np.uint64(section.size)
+    return is_inside
 
 
 def _offsets_to_top(

@@ -86,16 +86,16 @@ class SwiftWitnesses:
 
 def parse_swift_witnesses(records: SwiftRecords) -> SwiftWitnesses:
     """Return the witnesses of all conformances of an image; its size bounds their number."""
-    found, marks = records.marked(records.listed("__swift5_proto"), 1)
+    conformances, marks = records.marked(records.listed("__swift5_proto"), 1)
     indirect = marks != 0
-    found[indirect] = records.pointers.addresses(found[indirect])
-    found = np.unique(found[found != 0])
-    fields, known = records.memory.read(found, np.dtype(("<u4", (4,))))
-    found, flags = found[known], fields[known, 3]
+    conformances[indirect] = records.pointers.addresses(conformances[indirect])
+    conformances = np.unique(conformances[conformances != 0])
+    fields, known = records.memory.read(conformances, np.dtype(("<u4", (4,))))
+    conformances, flags = conformances[known], fields[known, 3]
     is_resilient = (flags & np.uint32(_HAS_RESILIENT_WITNESSES)) != 0
     return _joined(
-        _resilient(records, found[is_resilient], flags[is_resilient]),
-        _of_own_protocols(records, found[~is_resilient]),
+        _resilient(records, conformances[is_resilient], flags[is_resilient]),
+        _of_own_protocols(records, conformances[~is_resilient]),
     )
 
 
@@ -120,14 +120,14 @@ def protocol_of(records: SwiftRecords, contexts: SwiftContexts, conformance: int
     return symbol or (contexts.name(target) if target else "")
 
 
-def _joined(one: SwiftWitnesses, other: SwiftWitnesses) -> SwiftWitnesses:
+def _joined(first: SwiftWitnesses, second: SwiftWitnesses) -> SwiftWitnesses:
     return SwiftWitnesses(
-        np.concatenate([one.implementations, other.implementations]),
-        np.concatenate([one.conformances, other.conformances]),
-        np.concatenate([one.requirements, other.requirements]),
-        np.concatenate([one.numbers, other.numbers]),
-        np.concatenate([one.kinds, other.kinds]),
-        np.concatenate([one.is_static, other.is_static]),
+        np.concatenate([first.implementations, second.implementations]),
+        np.concatenate([first.conformances, second.conformances]),
+        np.concatenate([first.requirements, second.requirements]),
+        np.concatenate([first.numbers, second.numbers]),
+        np.concatenate([first.kinds, second.kinds]),
+        np.concatenate([first.is_static, second.is_static]),
     )
 
 
@@ -151,13 +151,13 @@ def _resilient(
     # Witnesses of associated types are not code.
     symbols = records.pointers.symbols(requirements)
     is_method = np.array([name.endswith(_METHOD_DESCRIPTOR) for name in symbols], np.bool_)
-    kept = (code != 0) & (marks != 0) & is_method
-    count = int(kept.sum())
+    valid = (code != 0) & (marks != 0) & is_method
+    count = int(valid.sum())
     return SwiftWitnesses(
-        code[kept],
-        conformances[of_table][kept],
-        requirements[kept],
-        number[kept],
+        code[valid],
+        conformances[of_table][valid],
+        requirements[valid],
+        number[valid],
         np.zeros(count, np.uint32),
         np.zeros(count, np.bool_),
     )
@@ -173,6 +173,7 @@ def _of_own_protocols(records: SwiftRecords, conformances: Addresses) -> SwiftWi
     known &= (fields[:, 0] & np.uint32(_CONTEXT_KIND)) == ContextKind.PROTOCOL
     most = records.memory.size // _REQUIREMENT
     known &= fields[:, 3] <= most
+    # One row for each requirement of each protocol: the table it is in, and its number there.
     of_table, number = flattened(bounded(np.where(known, fields[:, 4], 0), most))
     signatures = fields[:, 3].astype(np.uint64) * np.uint64(_SIGNATURE_REQUIREMENT)
     first = (protocols + np.uint64(_PROTOCOL) + signatures)[of_table]
@@ -185,12 +186,12 @@ def _of_own_protocols(records: SwiftRecords, conformances: Addresses) -> SwiftWi
     code[is_async] = records.relative(code[is_async])
     kinds = flags & np.uint32(_REQUIREMENT_KIND)
     is_static = ((flags & np.uint32(_IS_INSTANCE)) == 0) & (kinds != RequirementKind.INIT)
-    kept = readable & (code != 0) & np.isin(kinds, np.array(sorted(CODE), np.uint32))
+    valid = readable & (code != 0) & np.isin(kinds, np.array(sorted(CODE), np.uint32))
     return SwiftWitnesses(
-        code[kept],
-        conformances[of_table][kept],
-        np.zeros(int(kept.sum()), np.uint64),
-        number[kept],
-        kinds[kept],
-        is_static[kept],
+        code[valid],
+        conformances[of_table][valid],
+        np.zeros(int(valid.sum()), np.uint64),
+        number[valid],
+        kinds[valid],
+        is_static[valid],
     )

@@ -33,8 +33,8 @@ def parse_data_in_code(contents: MachOContents) -> tuple[tuple[Svma, Svma], ...]
     if not place.datasize:
         return ()
     data = read_table(contents, place.dataoff, place.datasize, "the table of data in code")
-    found = []
+    ranges = []
     for offset, length, _ in _ENTRY.iter_unpack(data):
         start = contents.image.svma_of(ImageOffset(offset))
-        found.append((start, Svma(start + length)))
-    return tuple(sorted(found))
+        ranges.append((start, Svma(start + length)))
+    return tuple(sorted(ranges))

@@ -48,7 +48,7 @@ def object_stabs(contents: FileContents) -> tuple[ObjectStab, ...]:
         return ()
     strings = read_table(contents, command.stroff, command.strsize, "the string table")
     room = _SHARED_NAMES * len(strings) + len(rows)
-    found = []
+    stabs = []
     for row in rows:
         at, _, _, _, modified = layout.unpack_from(table, row * layout.size)
         name = bytes(strings[at : at + _LONGEST_PATH]).partition(b"\0")[0] if at else b""
@@ -57,8 +57,8 @@ def object_stabs(contents: FileContents) -> tuple[ObjectStab, ...]:
             raise MachOError(
                 "the paths of object files overlap", source=contents.source, offset=command.stroff
             )
-        found.append(ObjectStab(name.decode("utf-8", "surrogateescape"), modified))
-    return tuple(found)
+        stabs.append(ObjectStab(name.decode("utf-8", "surrogateescape"), modified))
+    return tuple(stabs)
 
 
 def _rows(types: bytes) -> Iterator[int]:

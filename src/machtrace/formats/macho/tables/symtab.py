@@ -218,14 +218,14 @@ class SymbolRows:
         start = at - self._strings_start
         if at == 0 or start < 0:
             return b""
-        found = b""
-        while len(found) < _LONGEST_NAME:
-            chunk = bytes(self._strings[start + len(found) : start + len(found) + _NAME_CHUNK])
+        text = b""
+        while len(text) < _LONGEST_NAME:
+            chunk = bytes(self._strings[start + len(text) : start + len(text) + _NAME_CHUNK])
             head, end, _ = chunk.partition(b"\0")
-            found += head
+            text += head
             if end or not chunk:
                 break
-        return found[:_LONGEST_NAME]
+        return text[:_LONGEST_NAME]
 
     def name(self, row: int) -> str:
         r"""Return the linkage name of one symbol; empty if it has none.
@@ -331,16 +331,17 @@ def parse_debug_map(symbols: SymbolRows, *, has_thumb: bool = False) -> DebugMap
     values = symbols.n_value[functions]
     begins = symbols.is_named[functions]
     # Functions are followed by an N_FUN without a name, whose value is the size.
+    # Both columns are those of the next row.
     is_sized = np.append(~begins[1:], np.False_)[: len(begins)]
     following = np.append(values[1:], np.zeros(1, np.uint64))[: len(values)]
     object_ids = objects.searchsorted(functions, side="right").astype(np.int32) - np.int32(1)
-    kept = np.flatnonzero(begins & (object_ids >= 0))
-    starts = values[kept]
+    rows = np.flatnonzero(begins & (object_ids >= 0))
+    starts = values[rows]
     if has_thumb:
         starts &= ~np.uint64(1)
     return DebugMapRows(
         starts=starts,
-        sizes=np.where(is_sized, following, np.uint64(0))[kept],
-        object_ids=object_ids[kept],
-        name_rows=functions[kept],
+        sizes=np.where(is_sized, following, np.uint64(0))[rows],
+        object_ids=object_ids[rows],
+        name_rows=functions[rows],
     )
