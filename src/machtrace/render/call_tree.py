@@ -140,6 +140,7 @@ def _weight_through(
     """Return the weight of the stacks that continue beyond each row."""
     few = len(rows) * _FEW < len(stacks)
     through = dict.fromkeys(rows, 0) if few else array("q", [0]) * len(stacks)
+    # A caller's row is below its callees': in reverse, each row is complete before it is added.
     for row in reversed(rows):
         caller = stacks.callers[row]
         if caller != OUTERMOST:
@@ -166,6 +167,7 @@ class _TreeBuilder:
     def descend(self, node: int, keys: Sequence[int]) -> int:
         """Return the node reached from ``node`` by calls of ``keys``, created if missing."""
         for key in keys:
+            # One int for the pair: OUTERMOST is -1, and keys have 31 bits.
             place = (node + 1) << _KEY_BITS | key
             child = self._children.get(place)
             if child is None:

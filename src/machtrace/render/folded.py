@@ -48,6 +48,7 @@ def _size(tree: CallTree, names: list[str], label: str) -> int:
     sizes = array("q")
     whole = 0
     for caller, key, own in zip(tree.callers, tree.keys, tree.own, strict=True):
+        # A line is its caller's line, a semicolon and a name: callers come first.
         size = len(names[key]) + 1 + (len(label) if caller == OUTERMOST else sizes[caller])
         sizes.append(size)
         whole += size if own else 0

@@ -91,6 +91,7 @@ def _of_lines(text: str) -> Iterator[ListedImage]:
 
 def _range_and_uuid(line: str) -> tuple[re.Match[str], re.Match[str]] | None:
     """Match the first addresses, and the first UUID with nothing in brackets between."""
+    # Between addresses and UUID there is no "<": searching from the last one keeps this linear.
     for identifier in _UUID.finditer(line):
         start = line.rfind("<", 0, identifier.start()) + 1
         places = _RANGE.search(line, start, identifier.start())

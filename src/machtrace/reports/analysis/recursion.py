@@ -81,6 +81,7 @@ def _all_runs(ids: array[int], longest_period: int, least_times: int) -> list[_R
     """Return the runs of each period that are long enough."""
     result: list[_Runs] = []
     for period in range(1, min(longest_period, len(ids) // least_times) + 1):
+        # Byte i is 1 if frame i equals frame i + period: n ones are n + period frames of a cycle.
         equal = bytes(map(eq, ids, islice(ids, period, None)))
         least = period * (least_times - 1)
         left = [match.span() for match in re.finditer(b"\1+", equal)]
@@ -97,6 +98,7 @@ def _best(runs: list[_Runs], at: int, least_times: int) -> tuple[Fold | None, in
     ahead: list[_Runs] = []
     for run in runs:
         period, left = run.period, run.left
+        # ``at`` only grows: a run without room for least_times cycles from there is of no more use.
         while left and left[-1][1] - max(at, left[-1][0]) < period * (least_times - 1):
             left.pop()
         if not left:

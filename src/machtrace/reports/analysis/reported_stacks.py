@@ -309,6 +309,7 @@ def _inverted(
     for index, own in enumerate(_own(tree)):
         if not own:
             continue
+        # A node of an inverted tree is outermost in its own stack, and the root innermost.
         row, at = OUTERMOST, index
         while True:
             row = builder.call(row, frames[at])

@@ -88,6 +88,8 @@ def _parts(text: str) -> tuple[str, str, str] | None:
         return text, "", ""
     opened: list[int] = []
     for bracket in _BRACKET.finditer(text):
+        # Names have brackets too, as operator() and templates of C++: the arguments' pair is the
+        # first that closes at the outermost level, after a space, before a location or the end.
         if bracket[0] == "(":
             opened.append(bracket.start())
         elif bracket[0] == ")" and opened:

@@ -62,6 +62,7 @@ class ImagePlaces:
         named = self._by_name.get(name)
         if named is None:
             named = self._by_name[name] = self._ordered(self._names.get(name, ()))
+        # Images may overlap: one that begins closer below the address need not hold it.
         for ordered in (named, self._all):
             place = bisect_right(ordered.starts, address)
             for candidate in reversed(ordered.indices[max(0, place - _OVERLAPPING) : place]):

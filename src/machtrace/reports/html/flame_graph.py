@@ -94,6 +94,7 @@ class _Nodes:
         node_of_row: dict[int, int] = {}
         children: dict[tuple[int, int], int] = {}
         for stack, weight in weights.items():
+            # Up to the first row that has a node, and down again: a thread visits each row once.
             row, path = stack, []
             while row != OUTERMOST and row not in node_of_row:
                 path.append(row)

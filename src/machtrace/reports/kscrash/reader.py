@@ -88,6 +88,7 @@ def _tree(thread: JsonValue, frames: _Frames) -> SampledTree | None:
             frame = frames.get(number, adjustment)
             if frame is None or type(number) is not int:
                 continue
+            # Samples with the same outer frames share nodes: a node is a frame below a parent.
             key = (parent, number, adjustment)
             if key not in places:
                 places[key] = len(made)

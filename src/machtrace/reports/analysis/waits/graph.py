@@ -32,6 +32,7 @@ def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
     for root in range(len(edges)):
         if order[root] >= 0:
             continue
+        # A node and the number of its successors that are done; it is resumed after each of them.
         work = [(root, 0)]
         while work:
             node, place = work.pop()
