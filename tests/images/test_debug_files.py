@@ -61,7 +61,7 @@ LAYOUTS = [unified_path, lldb_path, build_id_path, debuginfod_path]
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 @pytest.mark.parametrize("depth", ["", "nested/in/it"], ids=["root", "nested"])
 def test_symbol_stores_are_asked_by_identifier(tmp_path, layout, depth, monkeypatch):
-    """In every layout that has a place for both files; none of their files is looked into."""
+    """In every layout with paths for both files; none of the store's files is indexed."""
     root = tmp_path / depth
     for kind, data in (
         (FileKind.DEBUGINFO, dwarf_file(OURS)),
@@ -111,7 +111,7 @@ def test_of_two_architectures_with_one_uuid_the_right_one_is_used(tmp_path):
 
 
 def test_a_store_s_wrong_file_is_not_used(tmp_path):
-    """What lies at an identifier's place is looked at all the same."""
+    """The file at an identifier's path is checked all the same."""
     put(tmp_path / unified_path(OURS, FileKind.DEBUGINFO), dwarf_file(UUID(int=9)))
 
     found = ImageResolver.of(tmp_path).files(image_of()).lines
@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_counted_and_passed_over(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("limit", ["ENTRIES_LIMIT", "FILES_LIMIT"])
 def test_a_folder_that_is_too_large_is_given_up_and_said(tmp_path, monkeypatch, limit):
-    """What was found until then is used; symbols come first."""
+    """Files seen until then are used; symbols come first."""
     module = folder_index
     for number in range(50):
         put(tmp_path / "b" / f"{number:02}", ThinFile(uuid=UUID(int=number + 1)).build())
@@ -212,7 +212,7 @@ def test_the_user_is_told_of_other_builds(tmp_path):
     ids=["zip", "archive"],
 )
 def test_a_file_that_must_be_unpacked_says_so(tmp_path, data, words):
-    """What people download is often packed."""
+    """Downloaded files are often packed."""
     given = put(tmp_path / "X.dSYM.zip", data)
 
     search = ImageResolver.of(given).files(image_of())
@@ -222,7 +222,7 @@ def test_a_file_that_must_be_unpacked_says_so(tmp_path, data, words):
 
 @pytest.mark.parametrize("place", ["", "\0", "/dev/null", "~nobody-at-all/x"], ids=repr)
 def test_places_that_are_none_do_no_harm(place):
-    """Whatever is given as a place."""
+    """Paths of any kind."""
     assert FrameStatus.MISSING_FILE is ImageResolver.of(place).files(image_of()).lines
 
 
@@ -370,7 +370,7 @@ def test_what_dwz_moved_away_is_said(program, tmp_path):
 @settings(max_examples=60, deadline=20_000, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damaged_elf_files_are_a_status(program, tmp_path, data):
-    """Whatever the bytes of headers, sections and links of the binary and of its debug file are."""
+    """Any bytes in headers, sections and links of the binary and of its debug file."""
     image = elf_image(program / "program")
     image = image_of(image.uuid, str(tmp_path / "program"), ImageFormat.ELF, image.arch)
     for name in ("program", "program.debug"):

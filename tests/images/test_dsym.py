@@ -24,7 +24,7 @@ OTHERS = UUID("2B1E5C3A-0000-4000-8000-00000000A002")
 
 
 def image_at(path, uuid=OURS, arch=Arch.ARM64):
-    """The image that a target says is at ``path``."""
+    """Return the image that a target states to be at ``path``."""
     return BinaryImage(
         path=str(path),
         uuid=uuid,
@@ -95,7 +95,7 @@ def test_it_is_found_behind_a_link(tmp_path):
 
 
 def test_that_of_another_build_is_never_used(tmp_path):
-    """However well its name fits; and the user is told whose it is."""
+    """However well its name fits; and its identifier is shown to the user."""
     binary = write(tmp_path / "prog", ThinFile(uuid=OURS).build())
     dwarf = write_dsym(tmp_path / "prog.dSYM", "prog", dwarf_file(OTHERS))
 
@@ -312,7 +312,7 @@ def test_sources_are_where_its_property_list_says(tmp_path, example):
     "data", [b"", b"<plist><dict>", b"bplist00" + bytes(40), b"\xff" * 100], ids=repr
 )
 def test_a_bad_property_list_costs_only_itself(tmp_path, data):
-    """The DWARF is used, with the paths as they were recorded; the search says why."""
+    """The DWARF is used, with the paths as they were recorded; the search records why."""
     dwarf = write_dsym(tmp_path / "X.dSYM", "X", dwarf_file(OURS))
     path = dwarf.parent.parent / f"{str(OURS).upper()}.plist"
     path.write_bytes(data)
@@ -324,7 +324,7 @@ def test_a_bad_property_list_costs_only_itself(tmp_path, data):
 
 
 def test_spotlight_is_asked_for_the_uuid(tmp_path):
-    """What ``mdfind`` prints is a bundle or an archive; this was not run on a Mac."""
+    """``mdfind`` prints a bundle or an archive; this was not run on a Mac."""
     dwarf = write_dsym(tmp_path / "X é.xcarchive/dSYMs/X.app.dSYM", "X", dwarf_file(OURS))
     for answer in (tmp_path / "X é.xcarchive", dwarf.parents[3]):
         asked = []
@@ -360,7 +360,7 @@ def test_spotlight_is_not_asked_where_there_is_none_or_no_need(tmp_path):
 @settings(max_examples=100, deadline=20_000, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damaged_files_are_a_status(tmp_path, data):
-    """Whatever the bytes of a dSYM, its property list and the binary are."""
+    """Any bytes of a dSYM, its property list and the binary."""
     good = {
         "prog": ThinFile(uuid=OURS, symbols=(BuiltSymbol("/a.o", 1, 0x66, 0),)).build(),
         "prog.dSYM/Contents/Resources/DWARF/prog": fat_of(

@@ -1,4 +1,4 @@
-"""Images of lines without UUIDs: named from the one given file of their name, and that is said."""
+"""Images of lines without UUIDs: named from the one given file of their name, with a warning."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def builds(tmp_path_factory):
 
 
 def named(text, search):
-    """The report of some lines, and what was said of its names."""
+    """Return the report of some lines, and the problems with its names."""
     reports = read_source(ReportSource("lines", text.encode())).reports
     names = ReportNames([search])
     found = symbolicate_reports(reports, names)
@@ -63,7 +63,7 @@ def named(text, search):
 
 
 def lines(folder):
-    """What a stripped program's ``callStackSymbols`` has of ``first``."""
+    """Return the lines of a stripped program's ``callStackSymbols`` for ``first``."""
     path = folder / "one/App"
     contents = FileContents(path.read_bytes(), str(path))
     symbols = parse_symbols(contents)
@@ -73,7 +73,7 @@ def lines(folder):
 
 
 def test_the_only_file_of_that_name(builds):
-    """Given as a file, or in a folder; and a warning says which it was."""
+    """Given as a file, or in a folder; and a warning states which it was."""
     for search in (builds / "one/App", builds / "one"):
         report, _ = named(lines(builds), search)
         (frame,) = report.threads[0].frames
@@ -83,7 +83,7 @@ def test_the_only_file_of_that_name(builds):
 
 
 def debug_lines(folder, difference=0):
-    """What a program's that has symbols has: names, and no offset in the image."""
+    """Return the lines of a program with symbols: names, and no offset in the image."""
     path = folder / "one/App"
     contents = FileContents(path.read_bytes(), str(path))
     symbols = parse_symbols(contents)
@@ -110,7 +110,7 @@ def test_names_say_where_the_image_was(builds):
 
 
 def test_names_of_another_build_say_nothing(builds):
-    """They contradict one another; what the report says stays."""
+    """They contradict one another; the report's own names stay."""
     report, _ = named(debug_lines(builds, difference=4), builds / "one")
     assert report.images[0].load_address is None
     assert {one.symbol.source for one in report.threads[0].frames} == {NameSource.REPORT}
@@ -118,7 +118,7 @@ def test_names_of_another_build_say_nothing(builds):
 
 
 def test_several_builds_name_nothing(builds):
-    """One of them would be wrong; the problem says which there are, and what to do."""
+    """One of them would be wrong; the problem lists them, and the remedy."""
     report, names = named(lines(builds), builds)
     assert report.threads[0].frames[0].symbol is None
     assert report.warnings == ()
@@ -140,7 +140,7 @@ def test_copies_of_one_build_are_one(builds, tmp_path):
 
 
 def test_files_of_other_names_are_not_taken(builds, tmp_path):
-    """Whatever is given: a name that is not the image's says nothing."""
+    """A name that is not the image's names nothing."""
     other = shutil.copy(builds / "one/App", tmp_path / "Other")
     report, names = named(lines(builds), other)
     assert report.threads[0].frames[0].symbol is None
@@ -168,7 +168,7 @@ def test_broken_files_of_that_name_are_passed_over(builds, tmp_path):
 
 
 def test_more_files_than_anybody_means(builds, tmp_path):
-    """Looking stops, and it is said that there are others."""
+    """The search stops, and the error states that others exist."""
     data = (builds / "one/App").read_bytes()
     for number in range(70):
         (tmp_path / str(number)).mkdir()

@@ -61,7 +61,7 @@ def test_a_name_that_no_file_can_have_is_refused():
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
 def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path):
-    """Without saying that it is not there."""
+    """The reason is not that it is missing."""
     path = tmp_path / "secret"
     path.write_bytes(b"x")
     path.chmod(0)

@@ -25,7 +25,7 @@ def files_of(process, folder):
 
 
 def test_a_file_of_another_uuid_is_never_used(tmp_path):
-    """Whatever it is called."""
+    """Whatever its name."""
     process = synthetic_process(Arch.ARM64, images=2)
     first, second = process.snapshot.images
     paths = files_of(process, tmp_path)
@@ -76,7 +76,7 @@ def test_a_place_to_search_that_is_not_there_is_told(tmp_path):
 
 
 def test_malformed_tables_of_an_image_are_told(tmp_path):
-    """Once it was asked for a name."""
+    """After the first lookup."""
     process = synthetic_process(Arch.ARM64, images=1)
     (image,) = process.snapshot.images
     (path,) = files_of(process, tmp_path).values()

@@ -29,7 +29,7 @@ def test_lldb_s_own_example():
 
 
 def test_symbolicator_s_own_layouts():
-    """What its documentation of symbol servers says, for Mach-O and ELF."""
+    """By its documentation of symbol servers, for Mach-O and ELF."""
     text = "23516be429be350c91c9f36e7999f0f1"
 
     assert f"23/{text[2:]}/debuginfo" == unified_path(UNIVERSAL, FileKind.DEBUGINFO)
@@ -65,7 +65,7 @@ def test_uuids_are_read_as_people_write_them(text):
 
 @pytest.mark.parametrize("text", ["", "a", "abc", "zz" * 16, "ab" * 65, "App", "12 34", "-"])
 def test_what_is_no_identifier_is_none(text):
-    """Names, odd numbers of digits, lengths that no file is kept under."""
+    """Names, odd numbers of digits, lengths that no file is stored under."""
     assert parse_identifier(text) is None
 
 

@@ -63,7 +63,7 @@ def image_of(path):
 
 
 def frame_at(path, offset, **options):
-    """What is at an offset of it."""
+    """Return the frame at an offset of it."""
     image = image_of(path)
     snapshot = Snapshot(
         process=ProcessInfo(pid=None, path=image.path, arch=image.arch),
@@ -130,7 +130,7 @@ def test_lines_can_be_left_out(built):
 
 
 def test_bad_debug_information_costs_no_names(built, tmp_path):
-    """What went wrong is kept, and is no error of the lookup."""
+    """The error is recorded, and not raised by the lookup."""
     file = debug_file(built)
     section = file.contents.image.section(".debug_info")
     data = bytearray(file.data)
@@ -147,7 +147,7 @@ def test_bad_debug_information_costs_no_names(built, tmp_path):
 
 
 def test_columns_have_the_lines_of_single_frames(built):
-    """The index is one; both ask it."""
+    """Both query the same index."""
     index = DebugInformation(ImageResolver.of(), IndexCache(None)).index(image_of(built))
     offsets = np.array(sorted(starts(built).values()), np.uint64)
 

@@ -144,7 +144,7 @@ def lines_in(index, places):
 
 @pytest.mark.peer
 def test_functions_are_where_the_symbols_are(made):
-    """The map says for each defined function where it is and which object file has it."""
+    """The map has the address and the object file of each defined function."""
     contents = FileContents(made.read_bytes(), str(made))
     symbols = parse_symbols(contents)
     rows = np.flatnonzero(symbols.is_code)
@@ -264,7 +264,7 @@ def test_it_answers_as_dsymutil_and_llvm_symbolizer(made, tmp_path):
 
 @pytest.mark.peer
 def test_an_object_file_that_was_changed_is_not_used(program):
-    """Lines of the other object file are there; the user is told of this one."""
+    """Lines of the other object file are found; this one is reported to the user."""
     path = program.parent / "helper.o"
     os.utime(path, (LINKED_AT + 5, LINKED_AT + 5))
     index, places = index_of(program), functions(program)
@@ -279,7 +279,7 @@ def test_an_object_file_that_was_changed_is_not_used(program):
 @pytest.mark.peer
 @pytest.mark.parametrize("damage", ["gone", "cut", "empty", "noise", "no dwarf"])
 def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
-    """Whatever happened to it."""
+    """Whatever the damage."""
     path = program.parent / "helper.o"
     data = path.read_bytes()
     if damage == "gone":
@@ -301,7 +301,7 @@ def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
 @pytest.mark.peer
 @pytest.mark.parametrize("damage", ["gone", "changed"])
 def test_the_user_is_told_which_object_file_could_not_be_used(program, damage):
-    """Once, and only of those that were needed; what to do is said, too."""
+    """Once, and only those that were needed; with the remedy."""
     path = program.parent / "helper.o"
     if damage == "gone":
         path.unlink()
@@ -322,7 +322,7 @@ def test_the_user_is_told_which_object_file_could_not_be_used(program, damage):
 
 @pytest.mark.peer
 def test_without_any_object_file_there_are_no_lines(program):
-    """And what was looked for is said."""
+    """And the attempts are recorded."""
     for path in program.parent.glob("*.o"):
         path.unlink()
 
@@ -369,7 +369,7 @@ def test_a_dsym_is_preferred(program):
 @pytest.mark.peer
 @pytest.mark.parametrize("whole", [False, True], ids=["debug map", "other dSYM"])
 def test_a_dsym_that_was_cut_does_not_hide_what_else_there_is(program, tmp_path, whole):
-    """Its fault is told; lines come from another dSYM, or from the object files."""
+    """Its error is reported; lines come from another dSYM, or from the object files."""
     good = dsym_of(program)
     cut = write_dsym(tmp_path / "given.dSYM", "program", good.read_bytes()[:-400])
     if not whole:
@@ -459,7 +459,7 @@ def archived(program, data, *, modified=LINKED_AT):
 @pytest.mark.peer
 @pytest.mark.parametrize("kind", ["bsd", "gnu", "thin"])
 def test_members_of_static_libraries(program, kind):
-    """Of every form of archive; one of the same name that is another object file comes first."""
+    """In every form of archive; another object file of the same name comes first."""
     helper = (program.parent / "helper.o").read_bytes()
     main = (program.parent / "main.o").read_bytes()
     if kind == "thin":
@@ -496,7 +496,7 @@ def test_a_member_of_another_time_is_not_used(program):
     ids=["without it", "damaged", "no archive"],
 )
 def test_a_library_that_does_not_have_it(program, data, outcome):
-    """Is told in one line."""
+    """The outcome is one line."""
     archived(program, data)
     index, places = index_of(program), functions(program)
 

@@ -124,7 +124,7 @@ def summary(frames):
 
 
 def described(index, extent):
-    """A function without the padding behind it, of which nothing is said."""
+    """Return a function without the padding behind it, which is not described."""
     offsets = [offset for offset in extent if index.inlined(offset)]
     assert offsets == list(range(extent.start, offsets[-1] + 1))
     assert len(extent) - len(offsets) < PADDING
@@ -160,7 +160,7 @@ def test_paths_are_those_of_the_sources(index, functions, program):
 
 
 def test_a_label_does_not_end_a_function(index, functions):
-    """The symbol table has it in the middle of a function, whose lines go on behind it."""
+    """The symbol table has it in the middle of a function, whose lines continue behind it."""
     both = [*functions["labelled"], *functions.get("label", ())]
     lines = {one for offset in both for one in summary(index.inlined(offset))}
 
@@ -176,7 +176,7 @@ def test_code_without_debug_information_has_no_lines(index, functions):
 
 
 def test_columns_and_chains_say_the_same(index, functions):
-    """Of all code, in any order, and of what is around it."""
+    """For all code, in any order, and for the addresses around it."""
     starts = [extent.start for extent in functions.values()]
     ends = [extent.stop for extent in functions.values()]
     offsets = np.arange(max(0, min(starts) - 64), max(ends) + 64, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Indices are made apart, once, and kept: whatever the file holds, whoever else is at it."""
+"""Indices are built in a worker, once, and cached, also with concurrent builders."""
 
 import os
 import subprocess
@@ -114,10 +114,10 @@ def test_many_builders_make_one_index(program, tmp_path):
         "from machtrace.lines.index_cache import IndexFolder\n"
         "from tests.support.compilers.debug_programs import debug_file\n"
         "build = index_cache.build_index\n"
-        "def told(*given):\n"
+        "def counted(*arguments):\n"
         "    print('made', flush=True)\n"
-        "    return build(*given)\n"
-        "index_cache.build_index = told\n"
+        "    return build(*arguments)\n"
+        "index_cache.build_index = counted\n"
         "cache = index_cache.IndexCache(IndexFolder(Path(sys.argv[2])))\n"
         "assert cache.index(debug_file(Path(sys.argv[1]))).columns\n"
     )
@@ -139,11 +139,11 @@ def test_threads_make_one_index_too(file, folder, monkeypatch):
     """Locks hold between the threads of one process."""
     made = []
 
-    def told(*given):
-        made.append(given)
-        return build_index(*given)
+    def counted(*arguments):
+        made.append(arguments)
+        return build_index(*arguments)
 
-    monkeypatch.setattr(index_cache, "build_index", told)
+    monkeypatch.setattr(index_cache, "build_index", counted)
     with ThreadPoolExecutor(4) as pool:
         indices = list(pool.map(lambda _: IndexCache(folder).index(file), range(4)))
 
@@ -193,7 +193,7 @@ def test_what_dead_builders_left_is_removed(folder):
 
 @pytest.mark.peer
 def test_a_slice_of_a_fat_file_is_read_alone(file, tmp_path):
-    """The child is told where the slice begins."""
+    """The worker gets the slice's offset."""
     data = b"\0" * 4096 + bytes(file.data) + b"rest"
     path = tmp_path / "fat"
     path.write_bytes(data)
@@ -219,7 +219,7 @@ def test_what_is_no_longer_in_its_file_is_handed_over(file, tmp_path):
     ids=str,
 )
 def test_what_the_library_refuses_is_an_error_that_says_so(file, section, value):
-    """With the path and what the library said."""
+    """With the path and the library's reason."""
     where = file.contents.image.section(section)
     data = bytearray(file.data)
     data[where.offset : where.offset + where.size] = value * where.size

@@ -70,7 +70,7 @@ def test_an_inlined_call_comes_before_the_function_that_it_is_in():
 
 
 def test_line_0_is_no_line():
-    """Compilers say so of code that is of no line in particular; the file is known all the same."""
+    """Compilers mark code of no particular line so; the file is known all the same."""
     (frame,) = DebugIndex(SymCache(built(**SMALL))).inlined(0x12F)
 
     assert frame.location == SourceLocation("/src/b/a.c", None)
@@ -116,7 +116,7 @@ def test_columns_say_what_single_answers_say():
 
 
 def test_an_empty_cache_says_nothing():
-    """Of a file whose debug information describes no code."""
+    """The index of a file whose debug information describes no code."""
     index = DebugIndex(SymCache(built()))
 
     assert index.inlined(0) == ()
@@ -160,7 +160,7 @@ def test_long_strings_have_longer_lengths():
     ids=str,
 )
 def test_headers_that_promise_what_is_not_there_are_refused(change):
-    """Counts are looked at before anything of their size is made."""
+    """Counts are checked before anything of their size is allocated."""
     data = bytearray(built(**SMALL))
     if "magic" in change or "version" in change:
         data = built(**SMALL, **change)

@@ -102,7 +102,7 @@ CHAIN = [
     ("block", LIVE["CALL"], (("inlined", LIVE["INLINED"]),)),
     ("main", LIVE["MAIN"], ()),
 ]
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at a Linux process")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux process")
 
 
 def lines(frames):
@@ -206,7 +206,7 @@ def test_what_a_signal_interrupted_is_where_it_was(process):
 @pytest.mark.live
 @on_linux
 def test_each_kind_of_address_is_looked_up_in_its_own_way(process):
-    """Of one address, which a call returns to: the call's line, or the line behind it."""
+    """One return address: the call's line, or the line behind it."""
     snapshot, stack = stack_in_stay(process)
     block = next(frame for frame in own(stack) if frame.symbol.name == "block").address.address
     symbolicator = Symbolicator()

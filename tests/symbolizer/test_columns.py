@@ -49,7 +49,7 @@ def table(stripped):
 @pytest.mark.peer
 @pytest.mark.parametrize("count", [6, 6000])
 def test_each_row_is_the_answer_to_its_offset(stripped, table, count):
-    """In the order asked for, with and without a table of all."""
+    """In the order of the offsets, with and without a table of all."""
     asked = np.random.default_rng(2).integers(0, 0x2000, count, dtype=np.uint64)
     columns = Symbolicator().lookup(stripped, asked)
     truth = [table.find(ImageOffset(offset)) for offset in asked.tolist()]
@@ -96,7 +96,7 @@ def test_return_addresses_are_looked_up_inside_the_call(stripped, table):
 
 @pytest.mark.peer
 def test_without_debug_information_lines_are_unknown(stripped):
-    """Columns of the same length, that say so."""
+    """Columns of the same length, with the values for unknown."""
     columns = Symbolicator().lookup(stripped, offsets(0, 0x1000, 2**64 - 1))
 
     assert [-1, -1, -1] == columns.files.tolist()
@@ -138,7 +138,7 @@ def test_without_pyarrow_it_says_how_to_get_it(stripped, monkeypatch):
 
 
 def test_a_fat_file_is_asked_for_an_architecture(tmp_path):
-    """Offsets say nothing of which of its images they are in."""
+    """Offsets do not state which of its images they are in."""
     thin = [ThinFile(cputype=kind).build() for kind in (CPU_TYPE_ARM64, CPU_TYPE_X86_64)]
     places = [0x1000, 0x4000]
     rows = [
@@ -236,7 +236,7 @@ def test_lines_and_inlined_calls_are_those_of_the_source(tmp_path):
     assert (0 == Symbolicator(lines=False).lookup(program, asked).lines).all()
 
 
-# --- what is asked for ---
+# --- arguments ---
 
 
 @pytest.mark.peer
@@ -312,7 +312,7 @@ def test_what_is_no_column_of_offsets_is_refused(stripped, bad):
 
 @pytest.mark.peer
 def test_answers_do_not_change_with_the_caller_s_array(stripped, table):
-    """Columns are worked out later, of what was asked."""
+    """Columns are computed later, from a copy of the offsets."""
     start = int(table.starts[0])
     asked = offsets(start, start)
 
@@ -340,7 +340,7 @@ def test_an_architecture_may_be_given_by_its_name(stripped):
 
 @pytest.mark.peer
 def test_an_elf_file_of_another_architecture_is_not_taken(tmp_path):
-    """It has one image only, and that is not asked for."""
+    """It has one image only, and that is of another architecture."""
     (tmp_path / "f.c").write_text("int f(void) { return 1; }")
     options = ("-shared", "-O1")
     path = compile_elf(

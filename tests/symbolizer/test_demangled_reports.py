@@ -40,7 +40,7 @@ def report(*names: str | None) -> Report:
 
 
 def test_mangled_names_are_written_as_people_do_everywhere() -> None:
-    """Of Swift, C++ and Rust; other names stay, and so does what is said of them."""
+    """Of Swift, C++ and Rust; other names and all details stay."""
     given = report("$s4Demo3runyyF", "_ZN3foo3barEv", "-[Foo bar]", None, "$sNotAName")
     names = ("Demo.run() -> ()", "foo::bar()", "-[Foo bar]", None, "$sNotAName")
     assert demangled_report(given) == report(*names)

@@ -105,7 +105,7 @@ def by_path(path, _image, offset):
     "name", [by_image_names, by_report_names, by_name_alone, by_atos, by_lookup, by_path]
 )
 def test_one_search_and_one_open(built, image, searches, name):
-    """Of the file itself; once more where an index of its DWARF is built, and never afterwards."""
+    """Of the file itself; once more if an index of its DWARF is built, and never afterwards."""
     offset = Symbolicator(lines=False).lookup(built, range(image.size)).names().index("named")
     searches.clear()
     for expected in (2, 1):
@@ -138,7 +138,7 @@ def test_an_image_that_was_not_found_is_searched_for_where_another_process_has_i
 
 
 def test_a_replaced_file_without_an_identifier_is_opened_again(built, image, tmp_path):
-    """Its path says nothing of its contents."""
+    """Its path does not determine its contents."""
     path = tmp_path / "named.so"
     copyfile(built, path)
     file = replace(image, path=str(path), local_path=str(path))

@@ -273,7 +273,7 @@ def plain(frames):
 
 
 def test_a_call_may_be_the_last_of_its_function(program):
-    """Or the tests here say less than they seem to."""
+    """Or the tests here check less than they seem to."""
     assert program.offsets[1] == program.after
 
 
@@ -348,7 +348,7 @@ def test_names_of_swift_are_as_apple_shows_them(program):
 
 @pytest.mark.parametrize("name", ["apple", "ips", "json", "kscrash", "plcrash", "lldb", "html"])
 def test_what_is_written_has_the_lines(program, name):
-    """Whatever the format: each function, each line, in order."""
+    """In any format: each function, each line, in order."""
     reports = named(ips(program), program.dsym).reports
     written = write_reports(reports, name).decode()
 
@@ -389,7 +389,8 @@ def test_a_wrong_name_is_replaced_kept_and_counted(program):
 
 @pytest.mark.parametrize("inlined", [1, 2, 3])
 def test_inlined_calls_of_the_report_are_not_lost(program, inlined):
-    """Those that the files know replace as many; more than they know are kept, with their lines."""
+    """Those that the files know replace as many; more than they know are retained, with their
+    lines."""
     head, body = (json.loads(one) for one in ips(program).split("\n"))
     frames = body["threads"][0]["frames"]
     theirs = [

@@ -49,7 +49,7 @@ def read(text: str | bytes) -> tuple[Report, ...]:
 
 
 def runs(folder: Path, kind: str) -> tuple[str, str, Path]:
-    """What a program says with names and without, and the program; it does the same in both."""
+    """Return the output of a program with names and without, and the program."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler for this machine")
@@ -82,7 +82,7 @@ def of_source(thread: ReportedThread) -> list[tuple[str, int, bool]]:
 @pytest.mark.peer
 @pytest.mark.parametrize("kind", ["address", "thread"])
 def test_names_are_the_sanitizer_s_own(tmp_path: Path, kind: str) -> None:
-    """Of a run without names, every function, line and inlined call that a run with names has."""
+    """Every function, line and inlined call of a run with names is found for one without."""
     named, bare, program = runs(tmp_path, kind)
     (wanted,) = read(named)
     (found,) = symbolicate_reports(read(bare), ReportNames([program])).reports
@@ -95,7 +95,7 @@ def test_names_are_the_sanitizer_s_own(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_log_of_several_findings() -> None:
-    """Each is a report; what stands before stacks says what they are of."""
+    """Each is a report; the lines before stacks are their titles."""
     address, race = read(SANITIZER)
     assert address.exception is not None
     assert race.exception is not None
@@ -206,7 +206,7 @@ def test_a_frame_of_no_module_is_in_its_stack() -> None:
 
 
 def test_a_stack_that_others_write_into() -> None:
-    """It goes on where its numbers do."""
+    """It continues where its numbers do."""
     (report,) = read(
         "==1==ERROR: AddressSanitizer: SEGV\n    #0 0x12 in f /a.c:1\nsaid by another\n"
         "    #1 0x34 in g /a.c:2\n\nallocated here:\n    #0 0x56 in h /a.c:3\n"

@@ -15,7 +15,7 @@ __all__ = ["true_symbols", "twins"]
 
 @pytest.fixture(scope="session")
 def true_symbols() -> Callable[[Path], dict[int, set[str]]]:
-    """What ``llvm-nm`` finds in the code of a file: names by Svma."""
+    """Return what ``llvm-nm`` prints of the code of a file: names by Svma."""
     program = peer_tool("llvm-nm")
 
     def symbols(path: Path) -> dict[int, set[str]]:

@@ -47,7 +47,7 @@ def test_functions_are_named_with_their_bounds(release, size, little_endian):
 
 @pytest.mark.parametrize(("release", "size"), LAYOUTS)
 def test_every_instruction_has_its_line(release, size):
-    """The line holds until the next one begins; files are told apart."""
+    """The line holds until the next one begins; files are distinct."""
     text = TEXT if size == 8 else TEXT & 0xFFFFFFF
     functions = GoFunctions(memoryview(table(release, size)), "table", text_start=text)
     main = text + 0x20
@@ -93,13 +93,13 @@ class section:  # noqa: N801 (a value, not a kind of things)
 
 
 def no_pointers():
-    """Asked only where fixups hide what is wanted."""
+    """Fail: called only if fixups hide a pointer."""
     pytest.fail("the pointers of the whole image were read")
 
 
 @pytest.mark.parametrize("release", MAGICS)
 def test_names_count_from_the_header(release):
-    """Of a table that does not say where code begins (Go 1.26), the section does."""
+    """If a table does not state where code begins (Go 1.26), the section does."""
     names = go_names(contents(table(release)), no_pointers)
 
     assert [0x1000, 0x1020, 0x1060] == names.starts.tolist()
@@ -163,7 +163,7 @@ def test_what_is_no_table_is_an_error(data):
 
 @given(st.sampled_from(LAYOUTS), st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255))))
 def test_damaged_tables_give_names_or_a_format_error(layout, changes):
-    """Whatever the bytes: each name and line is asked for."""
+    """Each name and line is looked up."""
     data = bytearray(table(*layout))
     for at, byte in changes:
         data[at % len(data)] = byte

@@ -100,9 +100,9 @@ def test_nothing_is_named_but_code(twins, arch):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("which", [0, 1], ids=["whole", "stripped"])
 def test_first_answers_are_those_of_the_table(twins, arch, which):
-    """Reading the tables as they lie says the same, or leaves the answer to the table.
+    """Scanning the tables gives the same answer, or leaves it to the table.
 
-    It always does where local symbols were stripped: more than symbols has to be looked at there.
+    It always leaves it if local symbols were stripped: then more than symbols has to be read.
     """
     pytest.importorskip("machtrace._native._ranges", reason="first answers need the C extension")
     contents = opened(twins(arch)[which])
@@ -184,7 +184,7 @@ def test_labels_do_not_take_the_function_s_name():
 
 @pytest.mark.parametrize("kind", [N_SECT, N_SECT | N_PEXT, N_SECT | N_EXT])
 def test_functions_that_function_starts_leave_out_keep_their_names(kind):
-    """Linkers tell one start of a file of assembly code, and none of what initialises C++."""
+    """Linkers list one start of a file of assembly code, and none of the initialisers of C++."""
     name = "__GLOBAL__sub_I_a.cpp" if kind == N_SECT else "_next"
     contents = built(
         [symbol("_f", 0), symbol(name, 32, kind), symbol("next_of_assembly", 32)], starts=[0, 48]
@@ -227,7 +227,7 @@ def test_a_debugger_s_entries_name_nothing():
 def test_both_widths_of_entries(is_64):
     """``nlist`` of 32-bit images, Thumb functions among them, and ``nlist_64``."""
     thumb = {} if is_64 else {"n_desc": N_ARM_THUMB_DEF}
-    low = 0 if is_64 else 1  # in function starts, the lowest bit says Thumb
+    low = 0 if is_64 else 1  # in function starts, the lowest bit marks Thumb
     contents = built(
         [symbol("_f", 0, **thumb), symbol("_g", 16, **thumb)],
         starts=[low, 16 + low],
@@ -261,7 +261,7 @@ def test_without_function_starts_a_stripped_table_says_so():
 
 
 def test_a_bad_part_loses_no_other():
-    """Symbols remain where function starts are garbage, and the table says what was wrong."""
+    """Symbols remain if function starts are garbage, and the table has the error."""
     file = ThinFile(symbols=(symbol("_f", 0),), function_starts=b"\xff" * 16)
     table = macho_symbol_table(FileContents(file.build(), "built"))
 

@@ -60,7 +60,7 @@ def twins(
 
 
 def symbols(contents: FileContents, offsets: list[int]) -> dict[int, Symbol | None]:
-    """What is at the offsets."""
+    """Return the symbols at the offsets."""
     table = macho_symbol_table(contents)
     return {offset: table.find(ImageOffset(offset)) for offset in offsets}
 
@@ -71,7 +71,7 @@ def test_a_stripped_program_s_methods_have_the_names_that_they_had(twins):
     whole, stripped = twins
     named = FileContents(whole.read_bytes(), "whole")
     starts = parse_function_starts(named).offsets.tolist()
-    if not starts:  # zig's linker leaves them out where it is told to
+    if not starts:  # zig's linker omits them on request
         starts = [int(start) for start in macho_symbol_table(named).starts]
     without = with_listed_functions(stripped.read_bytes(), starts)
     before, after = symbols(named, starts), symbols(without, starts)
@@ -101,7 +101,7 @@ def test_methods_that_share_their_code_keep_all_names():
 
 
 def test_pointers_that_cannot_be_followed_are_told():
-    """Metadata names nothing then; the table says why."""
+    """Metadata names nothing then; the table has the reason."""
     metadata = ObjcMetadata()
     code = IMAGE_SVMA + TEXT_OFFSET
     metadata.add_class("First", metadata.methods(ListKind.RELATIVE, {"run": code}), None)

@@ -48,7 +48,7 @@ def test_bulk_answers_are_those_of_a_search(starts, scale, has_values, offsets, 
 
 @pytest.fixture(scope="module")
 def large_starts():
-    """So many places that they are looked up by pages: sparse, some of them full, some empty."""
+    """Return enough starts for pages: sparse, some pages full, some empty."""
     rng = np.random.default_rng(2)
     sparse = rng.choice(20_000_000, 100_000, replace=False).astype(np.uint64)
     full = np.arange(1_000_000, 1_003_000, dtype=np.uint64)
@@ -68,7 +68,7 @@ ORDERS = {
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("values", ["rows", "the same rows", "holes"])
 def test_large_images_have_the_answers_of_a_search(monkeypatch, large_starts, order, values):
-    """Whatever is looked up together, and however many."""
+    """Any combination of offsets, any number of them."""
     rows = np.arange(len(large_starts), dtype=np.int32)
     column = {
         "rows": None,
@@ -93,7 +93,7 @@ def test_large_images_have_the_answers_of_a_search(monkeypatch, large_starts, or
 @pytest.mark.parametrize("size", [199, 200, 201, 999, 1000, 1001, 5000])
 @pytest.mark.parametrize("threads", [1, 2, 3, 100, None])
 def test_threads_share_the_work(monkeypatch, size, threads):
-    """The order is that of the offsets, whoever looked them up; no thread is left."""
+    """The order is that of the offsets, whichever thread looked them up; no thread is left."""
     monkeypatch.setattr(ranges, "_MANY", 1000)
     monkeypatch.setattr(ranges, "_PART", 100)
     starts = np.arange(0, 1 << 20, 16, dtype=np.uint64)
@@ -148,7 +148,7 @@ def test_starts_far_apart_take_little_memory():
 
 
 def test_starts_that_do_not_ascend_are_refused():
-    """A search of them would be wrong without saying so."""
+    """A search of them would be wrong without an error."""
     pytest.importorskip("machtrace._native._ranges", reason="the index needs the C extension")
     with pytest.raises(ValueError, match="ascend"):
         RangeIndex(np.array([2, 1], np.uint64)).find(np.zeros(5000, np.uint64))

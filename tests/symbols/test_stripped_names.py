@@ -1,4 +1,4 @@
-"""What linkers do not list among the functions of a stripped image is not taken for another one."""
+"""Functions that linkers do not list in a stripped image are not taken for their neighbours."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _hidden:
     ret
 """
 UNLISTED = ("_hidden", "__GLOBAL__sub_I_program.cpp", "___cxx_global_var_init")
-"""What ld64 would leave out of LC_FUNCTION_STARTS; LLVM's linker does not."""
+"""Functions that ld64 would leave out of LC_FUNCTION_STARTS; LLVM's linker does not."""
 
 Built = tuple[FileContents, FileContents, dict[str, int]]
 
@@ -176,7 +176,7 @@ def test_initialisers_are_functions_of_their_own(twins):
 
 @pytest.mark.peer
 def test_with_local_symbols_every_name_is_exact(twins):
-    """What is not listed has its own."""
+    """An unlisted function has its own name."""
     contents, _, functions = twins
     table = macho_symbol_table(contents)
     for name, address in functions.items():

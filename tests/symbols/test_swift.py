@@ -1,4 +1,4 @@
-"""Swift's functions in stripped images: metadata made by hand, as the ABI's headers say."""
+"""Swift's functions in stripped images: metadata made by hand, by the ABI's headers."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ IN_VTABLE = {
 @pytest.mark.parametrize("parameters", [0, 1, 4, 5])
 @pytest.mark.parametrize("is_resilient", [False, True])
 def test_methods_in_a_vtable_are_counted(parameters, is_resilient):
-    """Whatever a class has before its vtable; of async methods it is the code behind the record."""
+    """Any fields before a class's vtable; of async methods it is the code behind the record."""
     metadata = SwiftMetadata()
     module = metadata.module("Game")
     metadata.add_class(
@@ -174,7 +174,7 @@ def test_witnesses_of_own_protocols_are_counted():
 
 
 def test_a_type_whose_module_cannot_be_told_has_no_name():
-    """Its contexts go round; the others keep theirs."""
+    """Its contexts cycle; the others keep theirs."""
     metadata = game()
     odd = metadata.add_type(ContextKind.STRUCT, "Odd", metadata.types[0], code(9))
     other = metadata.add_type(ContextKind.STRUCT, "Other", odd, code(10))
@@ -185,7 +185,7 @@ def test_a_type_whose_module_cannot_be_told_has_no_name():
 
 
 def test_the_symbol_map_has_the_names():
-    """Each within its own function, and said to be from Swift's metadata."""
+    """Each within its own function, marked as from Swift's metadata."""
     metadata = game()
     metadata.add_class("Player", metadata.module("Game"), code(10), METHODS)
     image = metadata.image(metadata.sections())

@@ -62,7 +62,7 @@ def test_a_name_ends_at_the_next_symbol_and_at_its_section():
 
 
 def test_stated_sizes_are_kept():
-    """ELF says where a function ends; padding has no name."""
+    """ELF states where a function ends; padding has no name."""
     found = table([(0x1000, 0x30, True, "f"), (0x1040, 0x10, False, "g")], underscore=False)
 
     assert "f" == name_at(found, 0x102F)
@@ -78,7 +78,7 @@ def test_a_label_inside_a_sized_function_does_not_answer():
 
 
 def test_global_symbols_come_before_local_ones_and_the_first_wins():
-    """Of several names at one address."""
+    """With several names at one address."""
     found = table(
         [(0x1000, 0, False, "_local"), (0x1000, 0, True, "_one"), (0x1000, 0, True, "_two")]
     )
@@ -125,7 +125,7 @@ def test_symbols_outside_code_never_answer():
     asked=st.integers(-(2**64), 2**65),
 )
 def test_any_columns_give_ranges_that_do_not_overlap(symbols, functions, asked):
-    """Sizes and addresses are whatever a file says."""
+    """Sizes and addresses come from files."""
     found = table(symbols, functions=sorted(functions), section=(0x1000, 2**64 - 1))
     previous_end = 0
     for index in range(len(found)):

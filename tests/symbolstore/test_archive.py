@@ -143,7 +143,7 @@ def test_mutated_archives_end_in_words(store, tmp_path, seed):
 
 
 def test_an_encrypted_member_is_named(store, tmp_path):
-    """The flag alone says so."""
+    """By the flag alone."""
     data = bytearray(zipped({"App": APP}))
     for magic, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = data.find(magic)

@@ -1,4 +1,4 @@
-"""What a symbol store is given: files that are no images, links, pipes, damaged files."""
+"""The input of a symbol store: files that are no images, links, pipes, damaged files."""
 
 import os
 import random
@@ -90,7 +90,7 @@ def test_a_file_that_may_not_be_read_does_not_stop_the_others(store, tmp_path):
 
 
 def test_mutated_files_end_in_words(store, tmp_path):
-    """Whatever bytes an image has, it is stored under a place of its own, or skipped; no error."""
+    """An image of any bytes is stored under a path of its own, or skipped; no error."""
     whole = fat(APP, INTEL_APP)
     path = tmp_path / "App"
     chosen = random.Random(17)  # noqa: S311 - no secret

@@ -1,4 +1,4 @@
-"""A symbol store in a folder: what goes in, comes out and stays, whoever adds at the same time."""
+"""A symbol store in a folder: adding, finding and removing files, with concurrent processes."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def test_elf_goes_under_the_build_id_that_readelf_prints(store, tmp_path):
 
 
 def test_the_same_again_is_there_already(store, bundle):
-    """Nothing is written a second time, and a meta that an interruption left out is made up."""
+    """Nothing is written a second time, and a meta that an interruption left out is created."""
     add(store, *bundle)
     before = everything_in(store.root)
     path = store.find(ARM)
@@ -144,7 +144,7 @@ def test_other_content_under_the_same_uuid_is_reported_and_left_out(store, tmp_p
 
 
 def test_one_uuid_of_two_architectures(store, tmp_path):
-    """Both are kept, and each is found by its own."""
+    """Both are stored, and each is found by its own."""
     intel = ThinFile(uuid=ARM, cputype=CPU_TYPE_X86_64, filetype=FileType.EXECUTE).build()
     for name, data in (("arm", APP), ("intel", intel)):
         (tmp_path / name).write_bytes(data)
@@ -169,7 +169,7 @@ def test_a_store_that_symsorter_made_is_read(store):
 
 @pytest.mark.parametrize("meta", [b"", b"[]", b"{", b'{"arch": 3}', b"\xff", b"[" * 60000])
 def test_a_meta_that_is_none_does_no_harm(store, tmp_path, meta):
-    """The file's own header says what it is."""
+    """The file's own header identifies it."""
     (tmp_path / "App").write_bytes(APP)
     stored, _ = add(store, tmp_path / "App")
     Path(f"{stored[0].path}.meta").write_bytes(meta)
@@ -214,7 +214,7 @@ def test_an_interruption_leaves_nothing_half_written(store, tmp_path):
 
 
 def test_a_store_that_cannot_be_written_is_an_error(tmp_path):
-    """One, with the place: going on would not help."""
+    """One, with the path: to continue would not help."""
     (tmp_path / "App").write_bytes(APP)
     (tmp_path / "store").write_text("a file")
 
@@ -223,7 +223,7 @@ def test_a_store_that_cannot_be_written_is_an_error(tmp_path):
 
 
 def test_progress_comes_to_the_size_of_the_input(store, tmp_path):
-    """Of archives too, whatever is in them."""
+    """Of archives too, with any contents."""
     (tmp_path / "a.zip").write_bytes(zipped({"App": APP, "x": b"y" * 5000}))
     (tmp_path / "App").write_bytes(fat(APP, INTEL_APP))
     (tmp_path / "text").write_text("nothing")
@@ -246,7 +246,7 @@ def test_progress_comes_to_the_size_of_the_input(store, tmp_path):
     ],
 )
 def test_where_the_default_store_is(monkeypatch, tmp_path, platform, variables, place):
-    """Where the platform keeps a user's data, or where the user says."""
+    """In the platform's folder for a user's data, or where the user sets it."""
     for name in ("MACHTRACE_SYMBOLS", "XDG_DATA_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -258,7 +258,7 @@ def test_where_the_default_store_is(monkeypatch, tmp_path, platform, variables, 
 
 
 def test_the_search_for_files_looks_into_the_default_store(monkeypatch, store, bundle):
-    """Without being told to, by UUID, for the binary and for what has more symbols."""
+    """By default, by UUID, for the binary and for a file with more symbols."""
     add(store, *bundle)
     image = BinaryImage(
         path="/gone/App",
