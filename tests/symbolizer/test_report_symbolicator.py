@@ -389,8 +389,7 @@ def test_a_wrong_name_is_replaced_kept_and_counted(program):
 
 @pytest.mark.parametrize("inlined", [1, 2, 3])
 def test_inlined_calls_of_the_report_are_not_lost(program, inlined):
-    """Those that the files know replace as many; more than they know are retained, with their
-    lines."""
+    """Files replace those that they know; further ones are retained, with their lines."""
     head, body = (json.loads(one) for one in ips(program).split("\n"))
     frames = body["threads"][0]["frames"]
     theirs = [
