@@ -206,7 +206,7 @@ SUPPORTED = "3.11 to 3.14"
 
 
 def layout_of(head: bytes, version: int | None, source: str) -> PythonLayout:
-    """The layout of an interpreter.
+    """Return the layout of an interpreter.
 
     Args:
         head: the first :data:`HEAD_SIZE` bytes of its ``_PyRuntime``.

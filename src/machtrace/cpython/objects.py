@@ -71,7 +71,7 @@ class LineTable:
         self._lines.append(_NO_LINE)
 
     def line(self, instruction: int) -> int | None:
-        """The line of an instruction; None where it is of none, or the table does not reach it.
+        """Return the line of an instruction; None if it has none or the table does not reach it.
 
         Args:
             instruction: its number, in units of two bytes; below 0 is before the first, whose line
@@ -170,7 +170,7 @@ class PythonObjects:
         self._codes: dict[int, PythonCode] = {}
 
     def standing(self, code: int, instruction: int) -> Standing:
-        """The function that has its code at ``code`` and stands at ``instruction`` (Avmas).
+        """Return the function with its code at ``code`` that is at ``instruction`` (Avmas).
 
         Raises:
             MemoryReadError: it is in memory that cannot be read.
@@ -186,7 +186,7 @@ class PythonObjects:
         return Standing(known, offset // _UNIT)
 
     def pointer(self, address: int) -> int:
-        """The pointer at ``address``.
+        """Read the pointer at ``address``.
 
         Raises:
             MemoryReadError: it cannot be read.
@@ -210,7 +210,7 @@ class PythonObjects:
         )
 
     def text(self, address: int) -> str:
-        """A ``str``; what no text can have is shown as U+FFFD.
+        """Read a ``str``; invalid characters are replaced by U+FFFD.
 
         Raises:
             MemoryReadError: it is in memory that cannot be read.

@@ -25,7 +25,7 @@ _WORD = Struct("<Q")
 _WIDE = 8
 
 FileOf = Callable[[BinaryImage], memoryview | bytes | None]
-"""The bytes of an image's file; None where it cannot be had."""
+"""The bytes of an image's file; None if it cannot be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PythonRuntime:
 def find_runtime(
     images: Iterable[BinaryImage], memory: MemoryReader, file_of: FileOf, program: str
 ) -> PythonRuntime:
-    """The CPython that a process runs; of several the one whose image is named after it.
+    """Find the CPython of a process; of several the one whose image is named after it.
 
     Args:
         images: the process's.
@@ -105,7 +105,7 @@ def _places(image: BinaryImage, memory: MemoryReader, file_of: FileOf) -> dict[s
 
 
 def _exported(contents: ElfMemoryContents) -> dict[str, int]:
-    """From the dynamic symbols, which are in memory."""
+    """Read the addresses from the dynamic symbols, which are in memory."""
     dtype = symbol_dtype(contents.image.layout)
     tables = dynamic_symbol_tables(contents, dtype.itemsize)
     if tables is None:
@@ -125,7 +125,7 @@ def _exported(contents: ElfMemoryContents) -> dict[str, int]:
 
 
 def _offsets(text: bytes, name: bytes) -> list[int]:
-    """Where names end so: linkers let a name be the end of a longer one."""
+    """Return the offsets of names that end so: linkers let a name be the end of a longer one."""
     offsets: list[int] = []
     at = text.find(name)
     while at >= 0:
@@ -135,7 +135,7 @@ def _offsets(text: bytes, name: bytes) -> list[int]:
 
 
 def _in_file(contents: ElfContents, slide: int) -> dict[str, int]:
-    """From the file's symbol table, or the section."""
+    """Read the addresses from the file's symbol table, or the section."""
     addresses: dict[str, int] = {}
     section = contents.image.section(_SECTION)
     if section is not None:

@@ -54,7 +54,7 @@ class PythonThreads:
     """Errors, each with its thread or None."""
 
     def runs(self, thread: int) -> tuple[tuple[PythonFrame, ...], ...]:
-        """The functions of a thread with their names and lines."""
+        """Return the functions of a thread with their names and lines."""
         return tuple(tuple(one.function() for one in run) for run in self.standing.get(thread, ()))
 
 
@@ -107,7 +107,7 @@ class _Reader:
         )
 
     def _thread_states(self, runtime: int) -> Iterator[tuple[int, bytes]]:
-        """The native id and the bytes of each thread state that belongs to a thread."""
+        """Yield the native id and the bytes of each thread state that belongs to a thread."""
         layout = self._layout
         heads = self._linked(
             self._objects.pointer(runtime + layout.interpreters_head),
@@ -136,7 +136,7 @@ class _Reader:
             here = self._objects.pointer(here + next_at)
 
     def _runs(self, state: bytes) -> Iterator[PythonRun]:
-        """The runs of a thread, innermost first."""
+        """Yield the runs of a thread, innermost first."""
         layout = self._layout
         if layout.c_frame_current is None:
             yield from self._shimmed(_pointer(state, layout.thread_frame))
@@ -184,7 +184,7 @@ class _Reader:
         raise self._error("frames belong to no run", frame)
 
     def _shimmed(self, frame: int) -> Iterator[PythonRun]:
-        """From 3.13 on: each run has a shim, and from 3.14 on the thread has one, too."""
+        """Yield the runs since 3.13: each has a shim, and from 3.14 on the thread has one, too."""
         layout = self._layout
         run = PythonRun()
         for here, data in self._frames(frame):

@@ -26,12 +26,12 @@ class System(Enum):
 
 
 def this_system() -> System:
-    """The system this runs on; on others Linux's target raises."""
+    """Return the system this runs on; on others Linux's target raises."""
     return System.DARWIN if sys.platform == "darwin" else System.LINUX
 
 
 def process_target(pid: int) -> Target:
-    """A process by its id; see :func:`machtrace.open_target`."""
+    """Open a process by its id; see :func:`machtrace.open_target`."""
     if this_system() is System.DARWIN:
         from machtrace.targets.darwin.task import DarwinTaskTarget
 

@@ -1,4 +1,4 @@
-"""A child of this process that can be looked at: whether capturing works is best tried on one."""
+"""A child of this process, on which capturing is tried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATIENCE_S = 10
 
 @contextmanager
 def own_child() -> Iterator[int]:
-    """The id of a Python that waits for input until the end of the block.
+    """Start a Python that waits for input until the end of the block; yield its id.
 
     Raises:
         TargetError: it cannot be started, or does not run.
@@ -59,10 +59,10 @@ class _Iovec(ctypes.Structure):
 
 
 def memory_refusal(pid: int) -> OSError | None:
-    """Why process_vm_readv(2) reads nothing of a process that runs; None where it does.
+    """Return the error of process_vm_readv(2) for a running process; None if it works.
 
     Raises:
-        OSError: what the process has mapped is not told.
+        OSError: the process's mappings cannot be read.
     """
     with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as maps:  # noqa: PTH123
         address = int(maps.readline().partition("-")[0], 16)

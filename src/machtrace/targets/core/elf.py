@@ -127,7 +127,7 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
         )
 
     def threads(self) -> tuple[ThreadInfo, ...]:
-        """Its threads: as they were noted, else in the core's order.
+        """List its threads: as they were noted, else in the core's order.
 
         Raises:
             TargetError: the target was closed.

@@ -62,7 +62,7 @@ class CorefileTarget(CoreTarget[CoreFile]):
         )
 
     def threads(self) -> tuple[ThreadInfo, ...]:
-        """Its threads in the core's order, those that cannot be read included.
+        """List its threads in the core's order, including unreadable ones.
 
         Raises:
             TargetError: the target was closed.
@@ -76,7 +76,7 @@ class CorefileTarget(CoreTarget[CoreFile]):
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
     ) -> Snapshot:
-        """``threads`` (None: all) as the core has them; nothing is copied.
+        """Return ``threads`` (None: all) as the core has them; nothing is copied.
 
         A thread whose state is bad is left out, and a stack that is not in the core is empty; both
         are named in :attr:`Snapshot.problems`, and so is everything else that could not be read.

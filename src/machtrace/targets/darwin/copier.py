@@ -32,7 +32,7 @@ class DarwinCopier(Protocol):
     """Stops threads, copies each and lets it go."""
 
     def copy(self, threads: Sequence[int], *, stack_limit: int) -> DarwinCopies:
-        """One copy for each id, in their order.
+        """Copy threads; one result for each id, in their order.
 
         Raises:
             TargetGoneError: the process has exited.
@@ -95,7 +95,7 @@ def task_error(pid: int, result: int, action: str) -> TargetError:
 
 
 def why_not(copy: UncopiedThread) -> MachtraceError:
-    """The error for a thread that was not copied, to be reported or raised by the caller."""
+    """Return the error for a thread that was not copied."""
     name = result_name(copy.errno)
     if copy.why is CaptureFailure.GONE:
         return ThreadGoneError(f"thread {copy.id} has exited", thread=copy.id)

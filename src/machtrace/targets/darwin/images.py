@@ -70,7 +70,7 @@ class TaskImageFinder:
         self._found: TaskImages | None = None
 
     def find(self, infos: Avma) -> TaskImages:
-        """The images that the process has now; raises nothing.
+        """Find the current images of the process; raises nothing.
 
         Args:
             infos: where its ``dyld_all_image_infos`` is.
@@ -89,7 +89,7 @@ class TaskImageFinder:
         return found
 
     def _listed(self, infos: Avma) -> DyldProcess:
-        """The list at a moment at which dyld does not change it."""
+        """Read the list while dyld does not change it."""
         source = "dyld's list of images"
         for _ in range(_TRIES):
             try:
@@ -138,7 +138,7 @@ class TaskImageFinder:
 
 
 def _all(listed: DyldProcess) -> Iterator[DyldImage]:
-    """Each image once, dyld itself too, which its list may leave out."""
+    """Yield each image once, dyld itself too, which its list may leave out."""
     seen: set[int] = set()
     for one in listed.images.images:
         if one.load_address not in seen:
@@ -152,7 +152,7 @@ def _all(listed: DyldProcess) -> Iterator[DyldImage]:
 def loaded_image(
     memory: MemoryReader, listed: DyldImage, uuid: UUID | None, arch: Arch
 ) -> tuple[BinaryImage, FileType]:
-    """An image as its header in memory has it, and what kind of file it is of.
+    """Read an image from its header in memory, and its file type.
 
     Args:
         memory: of the process.
@@ -181,7 +181,7 @@ def loaded_image(
 
 
 def _unread(listed: DyldImage, uuid: UUID | None, arch: Arch) -> BinaryImage:
-    """An image of which only the place is known."""
+    """Build an image of which only the address is known."""
     return BinaryImage(
         path=listed.path,
         uuid=uuid,

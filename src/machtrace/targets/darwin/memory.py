@@ -32,7 +32,7 @@ class TaskMemory:
         return data
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each range, address and size, up to the first that cannot be read."""
+        """Read the bytes of each range, address and size, up to the first that cannot be read."""
         return self._extension.read_memory(self._port, list(ranges)) if ranges else []
 
     def region(self, address: int) -> tuple[int, int, int] | None:
@@ -64,7 +64,7 @@ class ConstantMemory:
         return self._memory.read(address, size)
 
     def _end_of(self, address: int) -> int | None:
-        """Where the constant region ends that holds ``address``; None if none does."""
+        """Return the end of the constant region that holds ``address``; None if none does."""
         place = bisect_right(self._starts, address) - 1
         if place >= 0 and address < self._ends[place]:
             return self._ends[place]

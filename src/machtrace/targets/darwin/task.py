@@ -48,7 +48,7 @@ from machtrace.targets.shared.paged_memory import PagedMemory
 def copy_contexts(
     memory: TaskMemory, threads: Sequence[ThreadSnapshot], process: ProcessInfo
 ) -> list[MemoryRegion]:
-    """The contexts that frames of ``threads`` lead to, as far as they are still theirs.
+    """Copy the contexts that frames of ``threads`` lead to, as far as they are still theirs.
 
     They are read after the threads were resumed. A function whose frame is on the stack retains its
     context, and those of its callers; so what leads to a context is looked up again afterwards,
@@ -201,7 +201,7 @@ class DarwinTaskTarget(ClosedWhenLeft):
         return listed_threads(rows)
 
     def _left_out(self) -> int:
-        """A thread that is not copied with all others; 0 is none."""
+        """Return the id of a thread that is not copied with all others; 0 for none."""
         return 0
 
     def _copy(
@@ -274,7 +274,7 @@ class DarwinTaskTarget(ClosedWhenLeft):
         return RegionMemory(self._image_bytes.copy_used(images.images, {}, stacks, values))
 
     def _named(self, images: TaskImages) -> ProcessInfo:
-        """The process, by the path that dyld has of its program where the system gives none."""
+        """Return the process, with dyld's path of its program if the system has none."""
         if images.program and "/" not in self._process.path:
             return replace(self._process, path=images.program)
         return self._process

@@ -28,7 +28,7 @@ class ListedThread:
 
 
 def listed_threads(rows: Sequence[ThreadRow]) -> tuple[ListedThread, ...]:
-    """The threads of the extension's rows, in the kernel's order."""
+    """List the threads of the extension's rows, in the kernel's order."""
     return tuple(
         ListedThread(id=row[0], queue_address=row[2], name=row[5].decode("utf-8", "replace"))
         for row in rows
@@ -59,7 +59,7 @@ def described(
 
 
 def main_thread(threads: Iterable[ListedThread]) -> int:
-    """The thread that the process began with: ids only ever grow. 0 where there is none."""
+    """Return the id of the first thread: ids only ever grow. 0 without threads."""
     return min((one.id for one in threads), default=0)
 
 

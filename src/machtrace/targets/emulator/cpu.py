@@ -56,7 +56,7 @@ _KEY = (0x4D616368_74726163, 0x656D756C_61746564)
 
 
 def new_cpu() -> Cpu:
-    """A CPU without memory, that signs with its A key."""
+    """Create a CPU without memory that signs with its A key."""
     cpu = Uc(UC_ARCH_ARM64, UC_MODE_ARM, cpu=arm64.UC_CPU_ARM64_MAX)
     for register, bits in (
         (_SCR_EL3, _SCR_BITS),
@@ -78,7 +78,7 @@ def start_at(cpu: Cpu, entry: int, stack: int, arguments: tuple[int, ...]) -> No
 
 
 def system_call(cpu: Cpu) -> tuple[int, tuple[int, ...]]:
-    """The number in x16, signed, and x0 to x7."""
+    """Return the number in x16, signed, and x0 to x7."""
     number, *arguments = cpu.reg_read_batch((_X[16], *_X[:8]))
     return (number ^ 1 << 63) - (1 << 63), tuple(arguments)
 
@@ -90,13 +90,13 @@ def return_from_system_call(cpu: Cpu, value: int) -> None:
 
 
 def program_counter(cpu: Cpu) -> int:
-    """Where the CPU stands, an :data:`Avma`."""
+    """Return the program counter, an :data:`Avma`."""
     value: int = cpu.reg_read(arm64.UC_ARM64_REG_PC)
     return value
 
 
 def stack_pointer(context: CpuContext) -> int:
-    """The stack pointer in ``context``, an :data:`Avma`."""
+    """Return the stack pointer in ``context``, an :data:`Avma`."""
     value: int = context.reg_read(arm64.UC_ARM64_REG_SP)
     return value
 

@@ -52,7 +52,7 @@ class CallingProcess(Protocol):
     """The process that calls, by the thread that runs."""
 
     def read(self, address: Avma, size: int, /) -> bytes:
-        """Bytes of its memory."""
+        """Read bytes of its memory."""
         ...
 
     def write(self, address: Avma, data: bytes, /) -> None:

@@ -154,8 +154,7 @@ class Emulator:
         """Run every thread that can continue, in the order of creation.
 
         Raises:
-            TargetError: a thread went astray, asked the kernel for what it does not have, or did
-                not come to where it is to stop.
+            TargetError: a thread faulted, made an unknown system call, or did not reach its stop.
         """
         while self._ready:
             self._run(self._ready.popleft())
@@ -179,7 +178,7 @@ class Emulator:
     # --- what the kernel may do (CallingProcess) ---
 
     def read(self, address: Avma, size: int, /) -> bytes:
-        """Bytes of its memory.
+        """Read bytes of its memory.
 
         Raises:
             TargetError: they are not all mapped.
@@ -314,7 +313,7 @@ def _whole_pages(size: int) -> int:
 
 
 def _entry_point(contents: FileContents) -> int:
-    """The stated address that the main thread begins at.
+    """Return the stated address of the main thread's first instruction.
 
     Raises:
         MachOError: the program cannot be run here.

@@ -144,12 +144,12 @@ class EmulatedTarget(ClosedWhenLeft):
         )
 
     def images(self) -> ImageList:
-        """The program; it links with no library."""
+        """Return the program; it links with no library."""
         self._opened()
         return ImageList((self._image,))
 
     def threads(self) -> tuple[ThreadInfo, ...]:
-        """Its threads, in the order that they were made.
+        """List its threads, in the order of creation.
 
         Raises:
             TargetGoneError: the target was closed.
@@ -190,7 +190,7 @@ class EmulatedTarget(ClosedWhenLeft):
         )
 
     def true_stack(self, thread: ThreadId) -> tuple[Avma, ...]:
-        """The return addresses of calls that have not returned, innermost first.
+        """Return the return addresses of calls that have not returned, innermost first.
 
         They are recorded from the calls themselves, without reading the stack; so unwinding can be
         held against them. Signatures are not part of them.

@@ -69,7 +69,7 @@ class Fields:
         return name in self._values
 
     def text(self, name: str) -> str:
-        """A string."""
+        """Return a string."""
         value = self._values.get(name)
         if not isinstance(value, str):
             raise wrong(f"no text {name!r}", self._asked, value)
@@ -83,14 +83,14 @@ class Fields:
         return value
 
     def number(self, name: str, most: int) -> int:
-        """An integer from 0 to ``most``."""
+        """Return an integer from 0 to ``most``."""
         value = self._values.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
             raise wrong(f"no number {name!r}", self._asked, value)
         return value
 
     def address(self, name: str) -> int:
-        """An address, which comes as text in hexadecimal."""
+        """Return an address, sent as hexadecimal text."""
         text = self.text(name)
         digits = text.removeprefix("0x")
         if not 0 < len(digits) <= 16 or not set(digits) <= set("0123456789abcdefABCDEF"):  # noqa: PLR2004 (digits)
@@ -98,7 +98,7 @@ class Fields:
         return int(digits, 16)
 
     def rows(self, name: str, most: int) -> list[Fields]:
-        """At most ``most`` objects."""
+        """Return at most ``most`` objects."""
         value = self._values.get(name)
         if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > most:
             raise wrong(f"no list {name!r}", self._asked, value)
@@ -106,7 +106,7 @@ class Fields:
 
 
 def wrong(message: str, asked: str, came: object) -> RemoteProtocolError:
-    """The error for an answer that makes no sense."""
+    """Return the error for an invalid reply."""
     return RemoteProtocolError(
         f"the script in the process returned {message}",
         request=asked,

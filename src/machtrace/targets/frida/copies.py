@@ -28,7 +28,7 @@ _OUTCOMES = {0, *(one.value for one in CaptureFailure)}
 
 
 def read_copies(parts: Sequence[Part], wanted: Collection[int]) -> dict[int, ThreadCopy]:
-    """The copies in the parts of one answer, by id.
+    """Read the copies in the parts of one answer, by id.
 
     A Darwin thread's second stack is none: it is what :func:`read_contexts` reads.
 
@@ -94,7 +94,7 @@ _CONTEXT = Struct("<3Q")
 
 
 def read_contexts(region: MemoryRegion) -> list[MemoryRegion]:
-    """The contexts of suspended Swift functions that were copied with a Darwin thread.
+    """Read the contexts of suspended Swift functions that were copied with a Darwin thread.
 
     Args:
         region: its second stack: address and two words of each; see ``frida_darwin.c``.

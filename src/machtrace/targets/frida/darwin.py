@@ -92,7 +92,7 @@ class FridaDarwin:
         """Threads of Frida's own that were last left out."""
 
     def threads(self) -> tuple[ThreadInfo, ...]:
-        """Its threads, Frida's own left out.
+        """List its threads, except Frida's own.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: the script does not respond properly.

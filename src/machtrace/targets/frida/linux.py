@@ -106,7 +106,7 @@ class FridaLinux:
         """Threads of Frida's own that were last left out."""
 
     def threads(self) -> tuple[ThreadInfo, ...]:
-        """Its threads, Frida's own left out.
+        """List its threads, except Frida's own.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: the script does not respond properly.
@@ -184,7 +184,7 @@ class FridaLinux:
         return infos, new, copies, parse_maps(fields.text("maps"), "/proc/self/maps")
 
     def _listed(self, fields: Fields) -> tuple[list[ThreadInfo], set[int]]:
-        """The process' threads, and which of them came while it was captured."""
+        """List the process's threads, and which of them started during the capture."""
         rows = fields.rows("threads", MOST_THREADS)
         infos: list[ThreadInfo] = []
         new: set[int] = set()

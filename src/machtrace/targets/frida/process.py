@@ -52,8 +52,8 @@ class FridaTarget(ClosedWhenLeft):
 
     Each thread is stopped only while its registers and its stack are copied, all of them in one
     call of the script (docs/decisions/0025-frida-copies-we-walk.md). Frida's own threads are left
-    out. When the target is closed the script is unloaded and Frida goes; what stays of it in the
-    process, docs/frida.md says.
+    out. When the target is closed the script is unloaded and Frida detaches; docs/frida.md lists
+    what remains of it in the process.
 
     Args:
         place: a ``frida://`` target (:func:`~machtrace.targets.frida.spec.parse_spec`),

@@ -111,7 +111,7 @@ _Found = TypeVar("_Found")
 
 
 def agent_source() -> str:
-    """The script."""
+    """Read the script."""
     return _read(_SCRIPT)
 
 
@@ -128,7 +128,7 @@ def _read(name: str) -> str:
 
 
 def library() -> Any:  # noqa: ANN401 - it is there or not, so nothing is known of its types
-    """The library.
+    """Import the library.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -263,12 +263,12 @@ class FridaScript:
             else:
                 return Answer(payload.get("value"), tuple(parts))
 
-    # --- time limits, and what goes wrong ---
+    # --- time limits and errors ---
 
     def _within(
         self,
         work: Callable[[], _Found],
-        what: str,
+        action: str,
         undo: Callable[[_Found], object] | None = None,
         *,
         seconds: float | None = None,
@@ -279,14 +279,14 @@ class FridaScript:
         except MachtraceError:
             raise
         except TimeoutError:
-            raise self._silent(what, limit) from None
+            raise self._silent(action, limit) from None
         except Exception as error:
             raise self._told(error) from error
 
-    def _silent(self, what: str, limit: float | None = None) -> ConnectionLostError:
+    def _silent(self, action: str, limit: float | None = None) -> ConnectionLostError:
         seconds = self._spec.timeout if limit is None else limit
         return ConnectionLostError(
-            f"Frida did not {what} within {seconds:g} s: {self._spec.process} on "
+            f"Frida did not {action} within {seconds:g} s: {self._spec.process} on "
             f"{self._spec.place}",
             remedy="check whether the process is stopped or the device asleep, or raise the limit "
             "with ?timeout=SECONDS",
@@ -346,7 +346,7 @@ def _process_id(device: Any, spec: FridaSpec) -> int:  # noqa: ANN401
 
 
 def _process_named(device: Any, spec: FridaSpec) -> int:  # noqa: ANN401
-    """The id of the one process, or of the one running application, of that name."""
+    """Return the id of the only process or running application of that name."""
     wanted = spec.name.casefold()
     processes = [(process.pid, str(process.name)) for process in device.enumerate_processes()]
     matching = {pid for pid, name in processes if name == spec.name}

@@ -60,7 +60,7 @@ def departure(
     we_attached: bool,
     stood_before: bool = False,
 ) -> Departure:
-    """How to leave.
+    """Decide how to detach.
 
     Args:
         attached: the reply to ``qAttached``: 1, 0, or something else where it is not known.
@@ -81,7 +81,7 @@ def departure(
 
 
 def signal_to_deliver(stop: StopReply) -> int:
-    """The signal that stopped the process and has not reached it; 0 where there is none."""
+    """Return the undelivered signal that stopped the process; 0 if there is none."""
     if stop.signal in _STOPS_FOR_ATTACHING | _STOPPED_OF_ITSELF:
         return 0
     return stop.signal

@@ -66,7 +66,7 @@ class RemoteHost:
 def host_of(
     process_info: bytes, host_info: bytes, table: RegisterTable | None, *, is_linux: bool
 ) -> RemoteHost:
-    """From the replies to ``qProcessInfo`` and ``qHostInfo``, and the registers.
+    """Build the facts from the replies to ``qProcessInfo`` and ``qHostInfo``, and the registers.
 
     Args:
         process_info: empty where the stub does not know the request; and so the other.
@@ -139,7 +139,7 @@ def _system(
 
 
 def _mask(process: Mapping[str, str], host: Mapping[str, str]) -> PacMask | None:
-    """The bits that are address: those of the low half of the address space, where programs are."""
+    """Return the address bits: those of the low half of the address space, where programs are."""
     for facts in (process, host):
         for key in ("low_mem_addressing_bits", "addressing_bits"):
             width = _number(facts.get(key, ""), 10)

@@ -132,7 +132,7 @@ class RemoteImageFinder:
         self._copier = ImageCopier(memory, self._pages, host.arch, mask)
 
     def find(self, resumed_at_ns: int | None) -> RemoteImages:
-        """The images that the process has now.
+        """Find the current images of the process.
 
         Args:
             resumed_at_ns: when it was last let run; since then what was found holds.
@@ -154,7 +154,7 @@ class RemoteImageFinder:
     def copy_used(
         self, images: ImageList, threads: Sequence[ThreadSnapshot], more: Iterable[MemoryRegion]
     ) -> list[MemoryRegion]:
-        """The bytes that walking and naming ``threads`` takes of images without a file here.
+        """Copy the bytes that unwinding ``threads`` needs of images without a file here.
 
         Args:
             images: of the process.
@@ -170,7 +170,7 @@ class RemoteImageFinder:
         return self._copier.copy_used(images, elves, stacks, values)
 
     def copy_contexts(self, threads: Sequence[ThreadSnapshot]) -> list[MemoryRegion]:
-        """The contexts of suspended Swift functions that ``threads`` lead to.
+        """Copy the contexts of suspended Swift functions that ``threads`` lead to.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: the stub does not answer.

@@ -67,7 +67,7 @@ class StubImage:
 
 
 def parse_json(reply: bytes, asked: str) -> Any:  # noqa: ANN401 - JSON
-    """The value that ``reply`` is.
+    """Parse a reply in JSON.
 
     Raises:
         RemoteProtocolError: it is no JSON.
@@ -85,7 +85,7 @@ def parse_json(reply: bytes, asked: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def parse_threads_info(reply: bytes) -> tuple[StubThread, ...]:
-    """The threads of ``jThreadsInfo``; what of one makes no sense is left out.
+    """Parse the threads of ``jThreadsInfo``; invalid fields are left out.
 
     Raises:
         RemoteProtocolError: it is no list of threads.
@@ -117,7 +117,7 @@ def parse_threads_info(reply: bytes) -> tuple[StubThread, ...]:
 
 
 def parse_images_info(reply: bytes) -> tuple[StubImage, ...]:
-    """The images of ``jGetLoadedDynamicLibrariesInfos``, in its order.
+    """Parse the images of ``jGetLoadedDynamicLibrariesInfos``, in its order.
 
     Raises:
         RemoteProtocolError: it has no list of images.
@@ -152,7 +152,7 @@ def parse_images_info(reply: bytes) -> tuple[StubImage, ...]:
 
 
 def parse_shared_cache(reply: bytes) -> SharedCache | None:
-    """The shared cache of ``jGetSharedCacheInfo``; None where the process has none.
+    """Parse the shared cache of ``jGetSharedCacheInfo``; None if the process has none.
 
     Raises:
         RemoteProtocolError: it is no JSON.
@@ -192,7 +192,7 @@ def _regions(rows: object) -> Iterator[MemoryRegion]:
 
 
 def _number(value: object) -> int | None:
-    """An address; Darwin's stubs give negative ones as the unsigned number, which fits too."""
+    """Return an address; Darwin's stubs send negative ones as the unsigned number."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value < _ADDRESSES else None

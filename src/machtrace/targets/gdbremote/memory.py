@@ -45,7 +45,7 @@ class RemoteMemory:
         """Maximum bytes of one request, for replies in hex or escaped."""
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each range, address and size, up to the first that cannot be read.
+        """Read the bytes of each range, address and size, up to the first that cannot be read.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: the stub answers something else.
@@ -149,7 +149,7 @@ class RemoteMemory:
 
 
 def split_reads(pieces: Sequence[Piece], request: bytes, reply: bytes) -> list[bytes]:
-    """The bytes of each range in a reply to ``MultiMemRead``.
+    """Split the bytes of each range in a reply to ``MultiMemRead``.
 
     Raises:
         RemoteProtocolError: it does not match the request.

@@ -83,7 +83,7 @@ def encode_packet(payload: bytes) -> bytes:
 
 
 def decode_payload(raw: bytes, limit: int = LONGEST_REPLY) -> bytes:
-    """The bytes that ``raw``, what stands between ``$`` and ``#``, means.
+    """Decode the bytes that ``raw``, what stands between ``$`` and ``#``, means.
 
     Raises:
         ConnectionLostError: they are more than ``limit``.
@@ -124,7 +124,7 @@ class PacketDecoder:
             raise _too_long(len(self._bytes), self._limit)
 
     def next_event(self) -> Event | None:
-        """The next whole event; None where more bytes must come first.
+        """Return the next whole event; None until more bytes arrive.
 
         Raises:
             ConnectionLostError: a packet unpacks to more than the limit.
@@ -190,7 +190,7 @@ def _lzfse(data: bytes, _: int) -> bytes:
 
 
 def choose_compression(offered: Iterable[str]) -> tuple[str, Decompress] | None:
-    """The quickest of ``offered`` for which there is a library here; None where there is none."""
+    """Choose the fastest of ``offered`` that is available here; None without any."""
     names = set(offered)
     if "lz4" in names and find_spec("lz4"):
         return "lz4", _lz4
@@ -202,7 +202,7 @@ def choose_compression(offered: Iterable[str]) -> tuple[str, Decompress] | None:
 
 
 def plain_payload(payload: bytes, decompress: Decompress) -> bytes:
-    """The plain bytes of a reply that came while compression was enabled.
+    """Decompress a reply that was sent while compression was enabled.
 
     Raises:
         RemoteProtocolError: it cannot be decompressed, or is not of the stated length.

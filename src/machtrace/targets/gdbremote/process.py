@@ -111,7 +111,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
         return self._stub.session.round_trips
 
     def threads(self) -> tuple[ThreadInfo, ...]:
-        """Its threads, in the stub's order.
+        """List its threads, in the stub's order.
 
         Raises:
             TargetGoneError: it exited.

@@ -54,12 +54,12 @@ class RegisterTable:
     """``osabi``, such as ``GNU/Linux``."""
 
     def find(self, *names: str) -> RemoteRegister | None:
-        """The first register with any of these names."""
+        """Find the first register with any of these names."""
         return next((one for one in self.registers if one.name in names), None)
 
 
 def parse_register_documents(read: Callable[[str], bytes | None]) -> RegisterTable | None:
-    """The table that ``target.xml`` and what it includes describe; None where there is none.
+    """Parse the registers in ``target.xml`` and its includes; None if they have none.
 
     Args:
         read: a document of the stub's by name; None where it has no such.
@@ -111,7 +111,7 @@ def _include(
 
 
 def parse_register_info(read: Callable[[int], bytes]) -> RegisterTable | None:
-    """The table that ``qRegisterInfo`` gives; None where it gives none.
+    """Parse the replies to ``qRegisterInfo``; None if they have no registers.
 
     Args:
         read: the reply for a number.
@@ -199,7 +199,7 @@ _ALIASES: Mapping[str, Mapping[str, int]] = {
 
 
 def program_counter(table: RegisterTable, arch: Arch) -> RemoteRegister | None:
-    """The register that has the program counter."""
+    """Return the register that has the program counter."""
     generic = next((one for one in table.registers if one.generic == "pc"), None)
     names = {"x86_64": ("rip",), "i386": ("eip",)}.get(arch.value, ("pc", "r15", "rip"))
     return generic or table.find(*names)
@@ -244,7 +244,7 @@ class RegisterReader:
     def of_values(
         self, values: Mapping[int, bytes], mask: PacMask = PacMask()
     ) -> RegisterSet | None:
-        """From values by the stub's numbers; None without pc and sp. ``mask`` is for pc."""
+        """Build registers from the stub's values; None without pc and sp. ``mask`` is for pc."""
         by_dwarf: dict[int, int] = {}
         for number, dwarf in self.dwarf.items():
             data = values.get(number)
@@ -273,7 +273,7 @@ class RegisterReader:
 
 
 def register_bytes(text: str) -> bytes:
-    """The bytes that ``text`` has in hex; none where it is not hex, such as ``xxxx``."""
+    """Decode hexadecimal ``text``; empty if it is not hex, such as ``xxxx``."""
     try:
         return bytes.fromhex(text) if text.isalnum() else b""
     except ValueError:

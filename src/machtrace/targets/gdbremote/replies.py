@@ -78,7 +78,7 @@ def parse_thread(text: str) -> ThreadName | None:
 
 
 def parse_thread_list(reply: bytes) -> tuple[ThreadName, ...]:
-    """The threads of a reply to ``qfThreadInfo``, ``m1,2,3``; none for ``l``.
+    """Parse the threads of a reply to ``qfThreadInfo``, ``m1,2,3``; none for ``l``.
 
     Raises:
         RemoteProtocolError: it is neither.
@@ -107,7 +107,7 @@ def parse_pairs(reply: bytes) -> dict[str, str]:
 
 
 def hex_text(value: str) -> str:
-    """The text whose bytes ``value`` has in hex; empty where it is not hex."""
+    """Decode hexadecimal text; empty if it is not hex."""
     try:
         return bytes.fromhex(value).decode("utf-8", "surrogateescape")
     except ValueError:
@@ -139,7 +139,7 @@ class ProcessGone:
 
 
 def parse_stop(reply: bytes) -> StopReply | ProcessGone | None:
-    """A reply to ``?``; None where it is none."""
+    """Parse a reply to ``?``; None if it is not one."""
     gone = _GONE.match(reply)
     if gone is not None:
         return ProcessGone(was_killed=reply.startswith(b"X"), code=int(gone[1], 16))
@@ -151,7 +151,7 @@ def parse_stop(reply: bytes) -> StopReply | ProcessGone | None:
 
 
 def parse_supported(reply: bytes) -> dict[str, str]:
-    """A reply to ``qSupported``: values by feature, ``+``, ``-`` and ``?`` among them."""
+    """Parse a reply to ``qSupported``: values by feature, ``+``, ``-`` and ``?`` among them."""
     features: dict[str, str] = {}
     for word in reply.decode("ascii", "replace").split(";"):
         name, equals, value = word.partition("=")
@@ -182,7 +182,7 @@ class RemoteRegion:
 
 
 def parse_region(reply: bytes) -> RemoteRegion | None:
-    """A reply to ``qMemoryRegionInfo``; None where it is none. Its numbers are in hex."""
+    """Parse a reply to ``qMemoryRegionInfo``, in hex; None if it is not one."""
     pairs = parse_pairs(reply)
     start, size = pairs.get("start", ""), pairs.get("size", "")
     if not _REGION_RANGE.fullmatch(start) or not _REGION_RANGE.fullmatch(size):
@@ -198,7 +198,7 @@ def parse_region(reply: bytes) -> RemoteRegion | None:
 
 
 def parse_chunk(request: bytes, reply: bytes) -> tuple[bytes, bool] | None:
-    """A reply to ``qXfer:…:read``: its bytes, and whether more follow; None where it is empty.
+    """Parse a reply to ``qXfer:…:read``: its bytes, and whether more follow; None if empty.
 
     Raises:
         RemoteProtocolError: it is neither ``m`` nor ``l`` with bytes, or more follow nothing.
@@ -214,7 +214,7 @@ def parse_chunk(request: bytes, reply: bytes) -> tuple[bytes, bool] | None:
 
 
 def parse_file_result(reply: bytes) -> tuple[int, bytes] | None:
-    """A reply to ``vFile``: its result, in hex, and the bytes behind it; None where it is none.
+    """Parse a reply to ``vFile``: its result, in hex, and its data; None if it is not one.
 
     A negative result is an error.
     """

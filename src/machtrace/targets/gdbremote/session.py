@@ -73,16 +73,16 @@ class GdbSession:
         return not self._acknowledges
 
     def stop_acknowledging(self) -> None:
-        """From now on nothing is acknowledged: the stub has agreed."""
+        """Stop acknowledging packets: the stub has agreed."""
         self._acknowledges = False
         self._decoder.may_lack_checksums = True
 
     def decompress_with(self, decompress: Decompress) -> None:
-        """From now on replies may be compressed: the stub has agreed."""
+        """Accept compressed replies: the stub has agreed."""
         self._decompress = decompress
 
     def ask(self, request: bytes, *, timeout: float | None = None) -> bytes:
-        """The reply to ``request``; empty where the stub does not know it.
+        """Send a request and return the reply; empty if the stub does not know it.
 
         Raises:
             ConnectionLostError: none came in time, or the connection broke.
@@ -91,7 +91,7 @@ class GdbSession:
         return next(self._flight((request,), timeout))
 
     def ask_all(self, requests: Sequence[bytes]) -> list[bytes]:
-        """The replies to ``requests``, in their order, in as few round trips as may be.
+        """Send requests and return the replies, in their order, in few round trips.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: see :meth:`ask`.

@@ -73,7 +73,7 @@ class RemoteStackReader:
         self._cached.update(zip(pointers, replies, strict=False))
 
     def read(self, pointers: Sequence[int], limit: int) -> list[MemoryRegion]:
-        """At most ``limit`` bytes of the stack at each of ``pointers``; empty if not readable.
+        """Read at most ``limit`` bytes of the stack at each of ``pointers``; empty if not readable.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: the stub does not answer.
@@ -100,7 +100,7 @@ class RemoteStackReader:
     def read_interrupted(
         self, stacks: Sequence[tuple[int, MemoryRegion]], limit: int
     ) -> list[MemoryRegion]:
-        """The stacks that signals interrupted whose handlers run on stacks of their own.
+        """Read stacks interrupted by signals whose handlers run on alternate stacks.
 
         Args:
             stacks: stack pointers and what was copied there.
@@ -166,7 +166,7 @@ class RemoteStackReader:
     def _read_unbounded(
         self, pointers: Sequence[int], indexes: Sequence[int], red_zone: int, limit: int
     ) -> Iterator[tuple[int, MemoryRegion]]:
-        """In growing steps, each to the first page that is not there."""
+        """Read in growing steps, each up to the first unreadable page."""
         starts = {index: max(0, pointers[index] - red_zone) for index in indexes}
         held: dict[int, bytearray] = {index: bytearray() for index in indexes}
         left, step, budget = list(indexes) if limit else [], _FIRST_STEP, UNBOUNDED

@@ -94,7 +94,7 @@ def read_registers(
     threads: Sequence[RemoteThread],
     with_each: Sequence[bytes] = (),
 ) -> tuple[list[Mapping[int, bytes] | MachtraceError], list[bytes]]:
-    """The registers of each thread by the stub's numbers, or why there are none; and more replies.
+    """Read each thread's registers by the stub's numbers, or the error; also return more replies.
 
     Args:
         session: with the stub.
@@ -168,7 +168,7 @@ def _without(thread: RemoteThread, asked: bytes, came: bytes) -> RemoteProtocolE
 def chosen(
     threads: Sequence[RemoteThread], wanted: Collection[int] | None
 ) -> list[tuple[int, RemoteThread]]:
-    """Those whose ids are ``wanted`` (None: all), with their places, from 1."""
+    """Return the threads with ``wanted`` ids (None: all), with their indexes, from 1."""
     return [
         (index, one)
         for index, one in enumerate(threads, 1)

@@ -32,7 +32,7 @@ class Element(NamedTuple):
 
 
 def elements(document: bytes, asked: str) -> list[Element]:
-    """The elements of ``document`` in its order.
+    """Return the elements of ``document`` in its order.
 
     Raises:
         RemoteProtocolError: it is no XML, declares entities, or has too many elements.
@@ -79,7 +79,7 @@ def elements(document: bytes, asked: str) -> list[Element]:
 
 
 def number_of(text: str) -> int | None:
-    """A number as documents write them, ``0x1f`` or ``31``; None for anything else."""
+    """Parse a number, ``0x1f`` or ``31``; None for anything else."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
         return None
@@ -107,7 +107,7 @@ def parse_threads_document(document: bytes) -> dict[ThreadName, str]:
 
 
 def parse_libraries_document(document: bytes) -> tuple[LoadedObject, ...]:
-    """The libraries of ``qXfer:libraries-svr4:read``; entries without addresses are left out.
+    """Parse the libraries of ``qXfer:libraries-svr4:read``; entries without addresses are left out.
 
     Raises:
         RemoteProtocolError: it is no such document.

@@ -85,7 +85,7 @@ class SignalCopier:
 
 
 def wanted_signal() -> int:
-    """The signal that the user chose; 0 leaves the choice to the extension."""
+    """Return the signal that the user chose; 0 leaves the choice to the extension."""
     text = os.environ.get(SIGNAL_VARIABLE, "")
     if not text or not hasattr(signal, "SIGRTMIN"):  # Darwin needs no signal
         return 0
@@ -98,7 +98,7 @@ def wanted_signal() -> int:
 
 
 def begin_error(error: Exception, wanted: int) -> TargetError:
-    """Why threads cannot be copied at all, to be raised by the caller."""
+    """Return the error for a capture that cannot begin."""
     if isinstance(error, OSError) and error.errno == errno.EBUSY:
         which = f"signal {wanted}" if wanted else "every real-time signal"
         return TargetError(

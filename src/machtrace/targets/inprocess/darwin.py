@@ -38,7 +38,7 @@ class OwnImages(Protocol):
     """The image list of the extension ``_inprocess`` on macOS, as dyld reports it."""
 
     def own_images(self) -> list[ImageRow]:
-        """All of them, in no order."""
+        """Return all images, in no order."""
         ...
 
     def image_changes(self) -> int:
@@ -112,7 +112,7 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
         return DarwinCopies(copies, {thread: queue for thread, queue in queues.items() if queue})
 
     def _listed(self) -> tuple[ListedThread, ...]:
-        """As Python calls them where it knows them."""
+        """Describe the threads, with Python's names where it has any."""
         return tuple(
             replace(one, name=python_name(one.id) or one.name) for one in super()._listed()
         )

@@ -52,7 +52,7 @@ class RecordReader:
     _mappings: tuple[str, ...] = ()
 
     def read(self, data: bytes) -> Iterator[RecordedCapture]:
-        """The captures that end in ``data``.
+        """Yield the captures that end in ``data``.
 
         Raises:
             FormatError: it is no such record.

@@ -132,7 +132,7 @@ class CaptureSeries(ClosedWhenLeft):
         return map(self._snapshots.make, self._records.read(self.take_records()))
 
     def take_records(self, most: int = -1) -> bytes:
-        """The same as bytes, for a :class:`RecordReader`, here or in another process.
+        """Return the captures as bytes, for a :class:`RecordReader`, here or in another process.
 
         Args:
             most: how many bytes at most; all by default.
@@ -178,7 +178,7 @@ class SnapshotMaker:
         self._known: dict[Hashable, Snapshot] = {}
 
     def make(self, recorded: RecordedCapture) -> SeriesCapture:
-        """The snapshot of one capture."""
+        """Build the snapshot of one capture."""
         if self._bare is None or recorded.mappings != self._texts:
             self._bare = self._without_threads(recorded.mappings)
             self._texts = recorded.mappings
@@ -218,7 +218,7 @@ class SnapshotMaker:
         )
 
     def _without_threads(self, texts: Sequence[str]) -> Snapshot:
-        """The common parts of all captures with the same mappings."""
+        """Build the common parts of all captures with the same mappings."""
         images = LoadedImages()
         mappings: tuple[Mapping, ...] = ()
         for text in texts:

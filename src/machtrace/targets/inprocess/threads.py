@@ -59,14 +59,14 @@ class OwnThreads(ABC):
     def _own_snapshot(
         self, threads: Collection[ThreadId] | None = None, *, stack_limit: int
     ) -> Snapshot:
-        """The target's ``snapshot``."""
+        """Take a snapshot, as the target's ``snapshot``."""
 
     @abstractmethod
     def _thread_ids(self) -> Sequence[int]:
         """Return the ids of all threads, in the kernel's order."""
 
     def python_threads(self) -> dict[ThreadId, threading.Thread]:
-        """The threads that Python's ``threading`` knows, by id."""
+        """Return the threads that Python's ``threading`` knows, by id."""
         return {
             ThreadId(thread.native_id): thread
             for thread in threading.enumerate()
@@ -75,7 +75,7 @@ class OwnThreads(ABC):
 
     @staticmethod
     def own_code() -> range:
-        """Where the extension is that copies the calling thread: its innermost frames are there."""
+        """Return the extension's address range: the calling thread's innermost frames are in it."""
         from machtrace._native import _inprocess
 
         return range(*_inprocess.own_image())
@@ -107,7 +107,7 @@ class OwnThreads(ABC):
         return snapshot, runs
 
     def thread_id(self, thread: ThreadLike) -> ThreadId:
-        """Which thread is meant.
+        """Return the id of the thread that ``thread`` names.
 
         Raises:
             TargetSpecError: none answers to it.

@@ -75,11 +75,11 @@ class DeviceSession(Protocol):
         ...
 
     def apps(self, bundle_ids: Collection[str] | None = None, /) -> tuple[InstalledApp, ...]:
-        """The apps of these ids that are installed; None for all."""
+        """List the installed apps of these ids; None for all."""
         ...
 
     def running_pid(self, bundle_id: str, /) -> int | None:
-        """The process of an app; None where it does not run."""
+        """Return the process id of an app; None if it is not running."""
         ...
 
     def launch(self, bundle_id: str, /, *, is_suspended: bool, ends_running: bool) -> int:
@@ -97,15 +97,15 @@ class DeviceSession(Protocol):
         ...
 
     def debugserver(self) -> socket.socket:
-        """A connection to a debugserver that has no process; the caller closes it."""
+        """Connect to a debugserver that has no process; the caller closes the connection."""
         ...
 
     def report_files(self) -> Iterator[DeviceFile]:
-        """The files among its crash reports, in all folders."""
+        """List the files among its crash reports, in all folders."""
         ...
 
     def read_report(self, path: str, /) -> Iterator[bytes]:
-        """The bytes of one of :meth:`report_files`, in parts."""
+        """Read the bytes of one of :meth:`report_files`, in parts."""
         ...
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class DeviceAccess(Protocol):
     """The devices that this machine can reach."""
 
     def devices(self) -> tuple[Device, ...]:
-        """All of them.
+        """Return all of them.
 
         Raises:
             DeviceError: the service that lists devices does not run.

@@ -61,7 +61,7 @@ class DeviceLoop:
             raise
 
     def socket_to(self, stream: ServiceStream) -> socket.socket:
-        """A socket whose other end is ``stream``, which is closed once the socket is.
+        """Return a socket connected to ``stream``, which is closed with the socket.
 
         What was written to the socket before it was closed still goes out.
         """
@@ -87,7 +87,7 @@ class DeviceLoop:
             self._loop.close()
 
     async def _pump(self, near: socket.socket, far: ServiceStream) -> None:
-        """Bytes both ways, until both sides have hung up, or one of them is gone."""
+        """Forward bytes both ways, until both sides are closed, or one of them is gone."""
         loop = asyncio.get_running_loop()
 
         async def out() -> None:

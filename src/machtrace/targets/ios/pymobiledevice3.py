@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 async def find_places() -> list[Place]:
-    """The devices that usbmuxd or tunneld knows, each once, by USB where it can be had so."""
+    """Find the devices that usbmuxd or tunneld knows, each once, by USB if possible."""
     from pymobiledevice3.exceptions import ConnectionFailedToUsbmuxdError, TunneldConnectionError
     from pymobiledevice3.tunneld.api import get_tunneld_tunnels
     from pymobiledevice3.usbmux import list_devices
@@ -48,18 +48,18 @@ async def find_places() -> list[Place]:
     with suppress(TunneldConnectionError):
         tunnels = list(await get_tunneld_tunnels())
     tunnelled = {plain(udid): udid for udid in tunnels}
-    found: dict[str, Place] = {}
+    places: dict[str, Place] = {}
     try:
-        for one in await list_devices():
-            key = plain(one.serial)
-            if key not in found or one.connection_type == "USB":
-                found[key] = Place(one.serial, one.connection_type, key in tunnelled)
+        for listed in await list_devices():
+            key = plain(listed.serial)
+            if key not in places or listed.connection_type == "USB":
+                places[key] = Place(listed.serial, listed.connection_type, key in tunnelled)
     except ConnectionFailedToUsbmuxdError:
         if not tunnelled:
             raise
     for key, udid in tunnelled.items():
-        found.setdefault(key, Place(udid, TUNNEL, has_tunnel=True))
-    return list(found.values())
+        places.setdefault(key, Place(udid, TUNNEL, has_tunnel=True))
+    return list(places.values())
 
 
 def plain(udid: str) -> str:
@@ -94,7 +94,7 @@ class LibraryDevice:
         await self._held.aclose()
 
     def describe(self) -> Device:
-        """The device's facts about itself."""
+        """Read the device's facts about itself."""
         provider = self._lockdown or self._developer
         values = provider.all_values
         return Device(
@@ -115,7 +115,7 @@ class LibraryDevice:
     # --- apps ---
 
     async def apps(self, bundle_ids: Collection[str] | None) -> tuple[InstalledApp, ...]:
-        """Those of these ids that are installed; None for all."""
+        """List the installed apps of these ids; None for all."""
         from pymobiledevice3.services.installation_proxy import InstallationProxyService
 
         wanted = None if bundle_ids is None else list(bundle_ids)
@@ -124,7 +124,7 @@ class LibraryDevice:
         return tuple(_app(key, row) for key, row in found.items())
 
     async def running_pid(self, bundle_id: str) -> int | None:
-        """The process of an app; None where it does not run."""
+        """Return the process id of an app; None if it is not running."""
         async with self._process_control() as control:
             pid: int = await control.process_identifier_for_bundle_identifier(bundle_id)
         return pid if pid > 0 else None
@@ -145,7 +145,7 @@ class LibraryDevice:
     # --- services for developers ---
 
     async def debugserver(self) -> ServiceStream:
-        """A connection to a debugserver without a process."""
+        """Connect to a debugserver without a process."""
         provider = await self._provider()
         stream: ServiceStream
         if provider is self._lockdown:
@@ -221,7 +221,7 @@ class LibraryDevice:
         return names
 
     async def report_entry(self, path: str) -> DeviceFile | bool:
-        """A file among the reports; else whether it is a folder, and no link to one."""
+        """Return a file among the reports; else whether it is a folder, not a link to one."""
         facts = await self._reports.stat(path)
         if facts.get("st_ifmt") != "S_IFREG":
             return bool(facts.get("st_ifmt") == "S_IFDIR")
@@ -230,12 +230,12 @@ class LibraryDevice:
         )
 
     async def open_report(self, path: str) -> int:
-        """A handle of a report."""
+        """Open a handle of a report."""
         handle: int = await self._reports.fopen(path, "r")
         return handle
 
     async def read_report(self, handle: int, size: int) -> bytes:
-        """The next bytes; none at the end."""
+        """Read the next bytes; none at the end."""
         data: bytes = await self._reports.fread(handle, size)
         return data
 

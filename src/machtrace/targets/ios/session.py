@@ -182,19 +182,19 @@ class LibrarySession:
         return _run(self._loop, work, doing, self._udid)
 
     def _developer(self, work: Coroutine[Any, Any, _Result], doing: str) -> _Result:
-        """A call of a service for developers; where the device has none, what it lacks for it."""
+        """Call a developer service; if the device has none, raise what it lacks for it."""
         try:
             return self._loop.run(work, _TIMEOUT)
         except Exception as error:
-            told = device_error(error, doing, self._udid)
+            failure = device_error(error, doing, self._udid)
             if not _REFUSALS.isdisjoint(names_of(error)):
-                told.remedy = REFUSED
+                failure.remedy = REFUSED
                 lacking: Sequence[str] = ()
                 with suppress(Exception):
                     lacking = self._loop.run(self._library.lacks(), _TIMEOUT)
                 if lacking:
-                    told = needs_of(lacking, doing, self._udid)
-            raise told from error
+                    failure = needs_of(lacking, doing, self._udid)
+            raise failure from error
 
 
 def _run(
@@ -222,19 +222,19 @@ async def _described(place: Place) -> Device:
     from machtrace.targets.ios.pymobiledevice3 import LibraryDevice
 
     device = LibraryDevice(place)
-    told = Device(udid=place.udid, connection=place.connection)
+    device_facts = Device(udid=place.udid, connection=place.connection)
     try:
         try:
             await device.connect()
-            told = device.describe()
+            device_facts = device.describe()
             device.check_paired()
         finally:
             await device.close()
     except Exception as error:  # noqa: BLE001 - whatever a library of another's may raise
         from dataclasses import replace
 
-        return replace(told, problem=device_error(error, "use", place.udid))
-    return told
+        return replace(device_facts, problem=device_error(error, "use", place.udid))
+    return device_facts
 
 
 def _chosen(places: Sequence[Place], udid: str | None) -> Place:

@@ -223,7 +223,7 @@ class DeviceTarget(ClosedWhenLeft):
             raise
 
     def _refused(self, session: DeviceSession, pid: int, error: RemoteProtocolError) -> DeviceError:
-        """Why debugserver may not attach, as far as can be known."""
+        """Return the error for a refused attach, with the reason if known."""
         process = f"process {pid}"
         bundle_id = self._spec.bundle_id
         if bundle_id is not None:

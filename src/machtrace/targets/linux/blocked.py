@@ -1,9 +1,8 @@
 """A thread that cannot be stopped, from what the kernel shows of one that waits inside it.
 
 ``/proc/PID/task/TID/syscall`` (proc(5); ``proc_pid_syscall`` in the kernel's ``fs/proc/base.c``)
-tells the stack pointer and the program counter of a thread in a system call. The thread stands
-still while it is there, so its stack can be copied without stopping it; what its other registers
-hold is not known.
+has the stack pointer and the program counter of a thread in a system call. The thread does not run
+meanwhile, so its stack can be copied without stopping it; its other registers are unknown.
 """
 
 from __future__ import annotations

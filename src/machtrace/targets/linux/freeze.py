@@ -127,7 +127,7 @@ class FreezingCopier:
         }
 
     def _namespace_ids(self, thread: int) -> list[int]:
-        """The thread's ids in each namespace, from this process's inwards."""
+        """Return the thread's ids in each namespace, from this process's inwards."""
         try:
             words = self._directory.status(thread).get("NSpid", "").split()
         except (OSError, TargetGoneError):

@@ -72,7 +72,7 @@ class ImageFinder:
         self._may_follow_mappings = True
 
     def find(self, mappings: Sequence[Mapping], memory: MemoryReader) -> LoadedImages:
-        """The images that ``mappings``, all of the process by address, show in its ``memory``.
+        """Find the images in a process's ``memory`` by its ``mappings``, all of them by address.
 
         It is the same object as before, as long as the images are the same.
         """
@@ -134,7 +134,7 @@ class ImageFinder:
         return LoadedImage(image=image, segments=placed)
 
     def _file(self, mapping: Mapping, memory: MemoryReader) -> MappedFile | None:
-        """The file that ``mapping`` shows; None where it cannot be opened any more."""
+        """Return the file that ``mapping`` maps; None if it cannot be opened any more."""
         if self._same_files and not mapping.is_deleted:
             status = _status(mapping.path)
             if status is not None and _is_mapped(mapping, status):

@@ -38,7 +38,7 @@ Range = tuple[int, int]
 def pointers_in(
     stacks: Iterable[MemoryRegion], registers: Iterable[int], arch: Arch, mask: PacMask
 ) -> NDArray[np.uint64]:
-    """Each word of ``stacks`` and each of ``registers`` once, ascending, without signatures."""
+    """Return the distinct words of ``stacks`` and ``registers``, ascending, without signatures."""
     size = arch.pointer_size
     columns = [np.fromiter((r & ((1 << 64) - 1) for r in registers), np.uint64)]
     for stack in stacks:
@@ -50,7 +50,7 @@ def pointers_in(
 
 
 def within(pointers: NDArray[np.uint64], image: BinaryImage) -> list[int]:
-    """Those of ``pointers``, ascending, that lie in ``image``."""
+    """Return the addresses in ``pointers``, ascending, that are in ``image``."""
     first = np.searchsorted(pointers, np.uint64(image.load_address))
     last = np.searchsorted(pointers, np.uint64(max(image.load_address, image.end - 1)), "right")
     return [int(word) for word in pointers[first:last]]

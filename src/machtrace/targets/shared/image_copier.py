@@ -88,7 +88,7 @@ class ImageCopier:
         return without_overlap(*(self._copied.get(image, ()) for image in images))
 
     def macho(self, image: BinaryImage) -> MemoryContents | None:
-        """The load commands of a Mach-O, from pages; None where they cannot be read."""
+        """Read the load commands of a Mach-O, from pages; None if they cannot be read."""
         try:
             return MemoryContents(self._pages, image.load_address, image.path)
         except (FormatError, MemoryReadError):

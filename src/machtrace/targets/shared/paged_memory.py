@@ -22,7 +22,7 @@ class MemoryOfRanges(Protocol):
     """Memory of a remote process: requesting many ranges at once is fastest."""
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each range, address and size, up to the first that cannot be read.
+        """Read the bytes of each range, address and size, up to the first that cannot be read.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: the request failed.
@@ -93,7 +93,7 @@ class PagedMemory:
 
 
 def _runs(pages: list[int]) -> Iterator[tuple[int, int]]:
-    """Page numbers as starts and lengths."""
+    """Yield runs of consecutive page numbers as start and length."""
     start = count = 0
     for page in pages:
         if count and page == start + count:
