@@ -47,7 +47,7 @@ def test_mappings_go_with_their_last_view(tmp_path):
     """Nothing keeps the memory."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
-        pytest.skip("only Linux tells what is mapped")
+        pytest.skip("only Linux lists mappings")
     path = tmp_path / "a mapped file"
     path.write_bytes(b"x" * 5000)
     data = open_image_file(path)

@@ -148,7 +148,7 @@ def by_apples_header(zig: Compile) -> Callable[[str, str], bytes]:
 
 @pytest.fixture(scope="module")
 def apples_words(by_apples_header: Callable[[str, str], bytes]) -> list[int]:
-    """What :data:`LAYOUTS` are in an image."""
+    """The segments of an image with :data:`LAYOUTS`."""
     members = "".join(
         f"struct dyld_chained_ptr_{layout[1]} f{at};" for at, layout in enumerate(LAYOUTS)
     )
@@ -198,7 +198,6 @@ def test_a_pointer_is_read_as_the_header_s_struct_was_written(apples_words, at):
 
 
 def test_cache_pointers_are_none_without_the_cache():
-    """What they count from is not in the image."""
     bases = ChainBases(image=0, segments=(), shared_cache=None, max_valid_pointer=0)
     for number in (4, 13, 16):
         decoded = POINTER_FORMATS[number].decode(np.array([8], np.uint64), bases)
@@ -221,13 +220,13 @@ def test_every_pointer_of_a_chain_is_found(number, count):
         base = CACHE
     pointers = {place: 16 + at for at, place in enumerate(places(count, number))}
     image = write_chained_image(number, pointers)
-    found = parse_pointers(FileContents(image, "made"), shared_cache_base=Svma(CACHE))
-    assert found.problem is None
-    assert [DATA_SVMA + place for place in pointers] == found.rebases.places.tolist()
-    assert [base + raw for raw in pointers.values()] == found.rebases.targets.tolist()
+    actual = parse_pointers(FileContents(image, "made"), shared_cache_base=Svma(CACHE))
+    assert actual.problem is None
+    assert [DATA_SVMA + place for place in pointers] == actual.rebases.places.tolist()
+    assert [base + raw for raw in pointers.values()] == actual.rebases.targets.tolist()
     for place, raw in list(pointers.items())[::100]:
-        assert found.target(Svma(DATA_SVMA + place)) == base + raw
-        assert found.target(Svma(DATA_SVMA + place + 1)) is None
+        assert actual.target(Svma(DATA_SVMA + place)) == base + raw
+        assert actual.target(Svma(DATA_SVMA + place + 1)) is None
 
 
 IMPORTS = [
@@ -252,19 +251,19 @@ def test_imports_have_their_names_and_addends(tmp_path, llvm, imports_format, is
         4104: 1 << 63 | 3,
     }
     data = write_chained_image(6, pointers, imports=table)
-    found = parse_pointers(FileContents(data, "made"))
-    assert found.problem is None
+    actual = parse_pointers(FileContents(data, "made"))
+    assert actual.problem is None
     assert [None, "_OBJC_CLASS_$_NSString", None, IMPORTS[1].name, "_printf", None] == [
-        found.symbol(Svma(DATA_SVMA + place)) for place in (0, 8, 24, 32, 4096, 4104)
+        actual.symbol(Svma(DATA_SVMA + place)) for place in (0, 8, 24, 32, 4096, 4104)
     ]
     own = [0, 0, 0] if imports_format == 1 else [-16, -8, 0]
-    assert [own[0], own[1] + 16, own[2]] == found.binds.addends.tolist()
+    assert [own[0], own[1] + 16, own[2]] == actual.binds.addends.tolist()
     if not is_compressed and imports_format != 3:  # which llvm-objdump 19 does not read right
         path = tmp_path / "made.dylib"
         path.write_bytes(data)
         listed = llvm("llvm-objdump", "--macho", "--chained-fixups", path)
         names = re.findall(r"name_offset\s*=\s*\d+ \((\S+)\)", listed)
-        assert names == list(found.binds.names)
+        assert names == list(actual.binds.names)
 
 
 @pytest.mark.peer
@@ -282,33 +281,31 @@ def test_pointers_are_those_that_objdump_lists(tmp_path, llvm, number):
         r"^__DATA\s+__data\s+(0x\w+)\s+0x\w+\s+(rebase|bind)\s.*?(\S+)$", listed, re.MULTILINE
     )
     assert len(pointers) == len(rows)
-    found = parse_pointers(FileContents(path.read_bytes(), "made"))
-    for place, kind, what in rows:
+    actual = parse_pointers(FileContents(path.read_bytes(), "made"))
+    for place, kind, target in rows:
         at = Svma(int(place, 16))
         if kind == "rebase":
-            assert int(what, 16) == found.target(at)
-            assert found.symbol(at) is None
+            assert int(target, 16) == actual.target(at)
+            assert actual.symbol(at) is None
         else:
-            assert what == found.symbol(at)
-            assert found.target(at) is None
+            assert target == actual.symbol(at)
+            assert actual.target(at) is None
 
 
 @pytest.mark.peer
 def test_linkers_own_chains_are_those_that_objdump_lists(lld_arm64, llvm):
-    """Of a library that lld linked."""
     listed = llvm("llvm-objdump", "--macho", "--dyld-info", lld_arm64)
     rows = re.findall(
         r"^__\S+\s+__\S+\s+(0x\w+)\s+0x\w+\s+(rebase|bind)\s.*?(\S+)$", listed, re.MULTILINE
     )
-    found = parse_pointers(FileContents(lld_arm64.read_bytes(), "lld"))
+    actual = parse_pointers(FileContents(lld_arm64.read_bytes(), "lld"))
     assert {(int(at, 16), what) for at, kind, what in rows if kind == "bind"} == {
-        (at, found.symbol(Svma(at))) for at in found.binds.places.tolist()
+        (at, actual.symbol(Svma(at))) for at in actual.binds.places.tolist()
     }
-    assert sum(kind == "rebase" for _, kind, _ in rows) == len(found.rebases)
+    assert sum(kind == "rebase" for _, kind, _ in rows) == len(actual.rebases)
 
 
 def test_chain_that_leaves_its_page_is_followed_up_to_there():
-    """The others are whole, and the problem is told."""
     data = bytearray(write_chained_image(2, {8: 0x10, 16: 0x20, 4096: 0x30, 4104: 0x40}))
     struct.pack_into("<Q", data, DATA_OFFSET + 16, 0x20 | 4000 << 51)
     found = parse_pointers(FileContents(bytes(data), "made"))
@@ -354,8 +351,8 @@ def test_altered_chains_give_a_value_or_an_error(changes):
     for at, value in changes:
         data[at] = value
     try:
-        found = parse_pointers(FileContents(bytes(data), "made"))
+        actual = parse_pointers(FileContents(bytes(data), "made"))
     except MachtraceError:
         return
-    assert len(found.rebases) + len(found.binds) <= 4 * PAGE_SIZE
-    assert bool((np.diff(found.rebases.places.astype(np.int64)) > 0).all())
+    assert len(actual.rebases) + len(actual.binds) <= 4 * PAGE_SIZE
+    assert bool((np.diff(actual.rebases.places.astype(np.int64)) > 0).all())

@@ -17,7 +17,7 @@ from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 
 class _CountingMemory:
-    """A memory that remembers what was asked of it."""
+    """A memory that records its reads."""
 
     def __init__(self, memory: RegionMemory) -> None:
         self._memory = memory

@@ -97,11 +97,11 @@ MEMBERS = [("a.o", 1_700_000_000, b"odd"), ("a name that is longer than 16.o", 0
 def test_members_of_an_archive(long_names: str):
     """Names, times and contents; tables of symbols are none."""
     data = static_archive(MEMBERS, long_names=long_names)
-    found = [
+    actual = [
         (one.name, one.modified, bytes(one.data or b"")) for one in archive_members(data, "lib")
     ]
     assert is_static_archive(data)
-    assert found == MEMBERS
+    assert actual == MEMBERS
 
 
 def test_a_thin_archive_names_its_members():
@@ -125,17 +125,16 @@ def test_archives_as_llvm_writes_them(tmp_path: Path, options: tuple[str, ...]):
     subprocess.run(
         [tool, f"--format={form}", *more, "rcU", "lib.a", *names], check=True, cwd=tmp_path
     )
-    found = list(archive_members((tmp_path / "lib.a").read_bytes(), "lib"))
+    actual = list(archive_members((tmp_path / "lib.a").read_bytes(), "lib"))
 
-    assert names == [one.name for one in found]
+    assert names == [one.name for one in actual]
     if not more:
         # Apple's are padded to 8 bytes.
-        contents = [bytes(one.data or b"").rstrip(b"\n") for one in found]
+        contents = [bytes(one.data or b"").rstrip(b"\n") for one in actual]
         assert [data for _, _, data in MEMBERS] == contents
 
 
 def test_a_fat_library_has_a_part_for_each_cpu():
-    """What ``lipo`` makes of static libraries."""
     libraries = [static_archive([("a.o", 1, bytes([number]))]) for number in range(2)]
     data = memoryview(
         fat_of(
@@ -223,7 +222,6 @@ def test_any_bytes_of_a_map(data: st.DataObject):
 
 
 def test_paths_that_overlap_are_refused():
-    """A made-up file would have megabytes of paths in a few bytes."""
     contents = FileContents(ThinFile(symbols=(stab(OSO, "x" * 4000, 1),)).build(), "one")
     assert 1 == len(object_stabs(contents))
     data = bytearray(ThinFile(symbols=(stab(OSO, "x" * 4000, 1), *MAP * 20)).build())

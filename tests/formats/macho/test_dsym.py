@@ -46,7 +46,6 @@ def test_its_symbols_are_the_librarys(pair: tuple[Path, Path]):
 
 
 def test_it_has_no_instructions(pair: tuple[Path, Path]):
-    """Its __text says where code is, and has none of it; DWARF it has."""
     debug = FileContents(pair[1].read_bytes(), "dSYM")
     text = debug.image.section("__TEXT", "__text")
     info = debug.image.section("__DWARF", "__debug_info")

@@ -56,32 +56,31 @@ def memory(data: bytes | bytearray) -> RegionMemory:
 
 
 def test_all_that_dyld_says_is_read() -> None:
-    """Of a version that has it."""
-    found = read_dyld_process(memory(infos()), AT, source="a test")
-    assert [(one.load_address, one.path) for one in found.images.images] == [(0x4000, "/bin/Demo1")]
-    assert found.images.dyld == 0x7000
-    assert found.uuids == {0x4000: IMAGE}
-    assert found.shared_cache is not None
-    assert (found.shared_cache.uuid, found.shared_cache.base) == (CACHE, 0x1_8123_4000)
-    assert found.changed_at == 99 == change_time(memory(infos()), AT)
-    assert found.dyld_path == "/usr/lib/dyld"
+    actual = read_dyld_process(memory(infos()), AT, source="a test")
+    assert [(one.load_address, one.path) for one in actual.images.images] == [
+        (0x4000, "/bin/Demo1")
+    ]
+    assert actual.images.dyld == 0x7000
+    assert actual.uuids == {0x4000: IMAGE}
+    assert actual.shared_cache is not None
+    assert (actual.shared_cache.uuid, actual.shared_cache.base) == (CACHE, 0x1_8123_4000)
+    assert actual.changed_at == 99 == change_time(memory(infos()), AT)
+    assert actual.dyld_path == "/usr/lib/dyld"
 
 
 @pytest.mark.parametrize(
-    ("version", "told"), [(7, set()), (8, {"uuids"}), (14, {"uuids"}), (15, {"uuids", "path"})]
+    ("version", "stated"), [(7, set()), (8, {"uuids"}), (14, {"uuids"}), (15, {"uuids", "path"})]
 )
-def test_what_a_version_does_not_have_is_not_read(version: int, told: set[str]) -> None:
-    """What lies there then is something else's."""
+def test_what_a_version_does_not_have_is_not_read(version: int, stated: set[str]) -> None:
     data = infos(version)
-    if "path" not in told:
+    if "path" not in stated:
         data = data[:176] + b"\xee" * 24 + data[200:]
     found = read_dyld_process(memory(data), AT, source="a test")
-    assert bool(found.uuids) == ("uuids" in told)
-    assert bool(found.dyld_path) == ("path" in told) == (found.changed_at is not None)
+    assert bool(found.uuids) == ("uuids" in stated)
+    assert bool(found.dyld_path) == ("path" in stated) == (found.changed_at is not None)
 
 
 def test_a_process_without_a_shared_cache() -> None:
-    """Then dyld has no place to tell; and one without a UUID may be any."""
     data = infos()
     data[160:176] = bytes(16)
     found = shared_cache(memory(data), AT)

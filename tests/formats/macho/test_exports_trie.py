@@ -34,7 +34,6 @@ def test_exports_are_the_ones_objdump_lists(linked_file: Path, llvm: Llvm):
 def test_weak_and_thread_local_exports_are_marked(
     llvm: Llvm, zig: Callable[..., Path], tmp_path: Path
 ):
-    """The flags say more than the symbol table's type."""
     code = "__attribute__((weak)) int w(void) { return 1; } _Thread_local int t = 3;"
     unit = zig("flags.o", code, "arm64-apple-macos13.0", "-c")
     path = tmp_path / "flags.dylib"
@@ -43,12 +42,12 @@ def test_weak_and_thread_local_exports_are_marked(
         "-undefined", "dynamic_lookup", "-o", path, unit,
     )  # fmt: skip
     listed = llvm("llvm-objdump", "--macho", "--exports-trie", path)
-    found = {e.name: e for e in parse_exports(FileContents(path.read_bytes(), "flags"))}
+    actual = {e.name: e for e in parse_exports(FileContents(path.read_bytes(), "flags"))}
 
     assert "_w [weak_def]" in listed
     assert "_t [per-thread]" in listed
-    assert (found["_w"].is_weak, found["_w"].is_thread_local) == (True, False)
-    assert (found["_t"].is_weak, found["_t"].is_thread_local) == (False, True)
+    assert (actual["_w"].is_weak, actual["_w"].is_thread_local) == (True, False)
+    assert (actual["_t"].is_weak, actual["_t"].is_thread_local) == (False, True)
 
 
 def _leaf(*content: int) -> bytes:

@@ -70,7 +70,6 @@ def test_slices_are_named_and_placed_as_objdump_says(lipo_file: Path, llvm: Llvm
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("little_endian", [False, True])
 def test_both_widths_in_both_byte_orders(*, wide: bool, little_endian: bool):
-    """Only big-endian ones are in use; the header's magic says which it is."""
     other = ThinFile(cputype=CPU_TYPE_X86_64, cpusubtype=3).build()
     data = fat_file(
         [
@@ -99,7 +98,6 @@ def test_arm64e_is_known_with_any_version_of_its_abi():
 
 @pytest.mark.peer
 def test_a_thin_file_is_one_slice(zig_arm64: Path):
-    """Whoever reads slices need not ask which kind of file it is."""
     data = zig_arm64.read_bytes()
     (only,) = parse_slices(data, "thin")
 
@@ -134,7 +132,6 @@ def test_a_java_class_is_not_a_fat_file(version: int):
 def test_slices_that_cannot_be_are_refused(
     slices: list[tuple[int, int]], complaint: str, *, wide: bool
 ):
-    """The error says which slice, where the header says so, and what to do."""
     rows = [BuiltSlice(CPU_TYPE_ARM64, 0, offset, size) for offset, size in slices]
     data = fat_file(rows, [(FIRST, THIN), (SECOND, THIN)], wide=wide)
 

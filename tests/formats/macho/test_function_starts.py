@@ -101,7 +101,6 @@ def test_thumb_functions_have_their_bit_taken_off():
 
 
 def test_a_table_outside_the_file_is_an_error():
-    """It says where the table should be, and where the file ends."""
     data = bytearray(ThinFile(function_starts=b"\x01").build())
     command = next(
         c for c in FileContents(bytes(data), "f").image.commands if c.name == "LC_FUNCTION_STARTS"

@@ -54,15 +54,15 @@ def test_segments_and_sections_are_the_ones_objdump_lists(any_file: Path, llvm: 
         (name, *(int(value, 0) for value in values[:4]), *values[4:]) for name, *values in segments
     ] == [
         (
-            one.name,
-            one.vmaddr,
-            one.vmsize,
-            one.fileoff,
-            one.filesize,
-            protection(one.maxprot),
-            protection(one.initprot),
+            part.name,
+            part.vmaddr,
+            part.vmsize,
+            part.fileoff,
+            part.filesize,
+            protection(part.maxprot),
+            protection(part.initprot),
         )
-        for one in image.segments
+        for part in image.segments
     ]
     assert [
         (name, segment, *(int(value, 0) for value in values[:4]), values[4])
@@ -94,7 +94,6 @@ def test_uuid_is_the_one_objdump_prints(linked_file: Path, llvm: Llvm):
 
 
 def test_a_library_says_what_it_was_built_for(lld_arm64: Path):
-    """The linker was told macOS 13.0 and the 14.2 SDK."""
     image = _image_of(lld_arm64)
 
     assert image.build_version == BuildVersion(Platform.MACOS, Version(13, 0, 0), Version(14, 2, 0))
@@ -104,7 +103,6 @@ def test_a_library_says_what_it_was_built_for(lld_arm64: Path):
 
 
 def test_the_older_version_command_is_understood(i386_object: Path, armv7_object: Path):
-    """LC_VERSION_MIN_MACOSX and its kin came before LC_BUILD_VERSION."""
     mac, phone = _image_of(i386_object), _image_of(armv7_object)
 
     assert mac.build_version is not None

@@ -63,7 +63,7 @@ def objects(zig: Compile) -> list[bytes]:
 
 @pytest.fixture(scope="session")
 def program(objects: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of both."""
+    """The program of both objects."""
     path = tmp_path_factory.mktemp("linked") / "program"
     path.write_bytes(link_macho(objects))
     return path
@@ -86,7 +86,6 @@ def _encodings(text: str, pattern: str) -> list[tuple[str, int]]:
 
 
 def test_calls_lead_to_functions(program: Path):
-    """Of this object and of the other; or to what follows, which asks where it is."""
     functions = set(_symbols(program).values())
     text = _peer("objdump", "-d", "--no-show-raw-insn", program)
     calls = re.findall(r"calll\s+(0x[0-9a-f]+)[^\n]*\n\s*([0-9a-f]+):", text)
@@ -139,15 +138,15 @@ def test_unwind_info_says_what_the_objects_say(
     info = _unwind_info(contents)
     for name, encoding in wanted.items():
         offset = symbols[name] - 0x1000
-        found = max(row for row in rows if row[0] <= offset)[1]
+        actual = max(row for row in rows if row[0] <= offset)[1]
         kinds.add(encoding >> 24)
         entry = info.find(ImageOffset(offset))
         assert entry is not None
-        assert entry.encoding == found
+        assert entry.encoding == actual
         if encoding >> 24 == 4:
-            assert fdes[found & 0xFFFFFF] == symbols[name]
-            found &= 0xFF000000
-        assert found == encoding, name
+            assert fdes[actual & 0xFFFFFF] == symbols[name]
+            actual &= 0xFF000000
+        assert actual == encoding, name
     assert {2, 3} <= kinds
 
 
@@ -158,7 +157,6 @@ def _unwind_info(contents: FileContents) -> UnwindInfo:
 
 
 def test_function_starts_and_tables_among_code(program: Path):
-    """What the symbols say, and what the object says of jump tables."""
     contents = FileContents(program.read_bytes(), "program")
     base = contents.image.header_svma
     starts = {base + offset for offset in parse_function_starts(contents).offsets}

@@ -90,26 +90,26 @@ def shapes(zig: Compile) -> Callable[..., Path]:
 
 
 def named(contents: FileContents, **arguments: int) -> dict[int, set[str]]:
-    """Of each address: the methods that metadata puts there."""
+    """Return the names of the methods at each address in metadata."""
     methods = parse_objc_methods(contents, parse_pointers(contents), **arguments)
-    found: dict[int, set[str]] = {}
+    actual: dict[int, set[str]] = {}
     for row, at in enumerate(methods.rows.implementations.tolist()):
         owner = methods.owner(row)
         sign = "+" if methods.is_class_method[row] else "-"
         category = "" if owner.category is None else f"({owner.category})"
         name = f"{sign}[{owner.class_name}{category} {methods.selector(row)}]"
-        found.setdefault(at & ~1, set()).add(name)
-    return found
+        actual.setdefault(at & ~1, set()).add(name)
+    return actual
 
 
 def in_symbol_table(contents: FileContents) -> dict[int, set[str]]:
     """The same as the compiler named them."""
     symbols = parse_symbols(contents)
-    found: dict[int, set[str]] = {}
+    actual: dict[int, set[str]] = {}
     for row in np.flatnonzero(symbols.is_code).tolist():
         if re.match(r"[-+]\[", symbols.name(row)):
-            found.setdefault(int(symbols.n_value[row]), set()).add(symbols.name(row))
-    return found
+            actual.setdefault(int(symbols.n_value[row]), set()).add(symbols.name(row))
+    return actual
 
 
 LINKS = {
@@ -125,7 +125,6 @@ LINKS = {
 @pytest.mark.peer
 @pytest.mark.parametrize("options", LINKS.values(), ids=LINKS)
 def test_methods_are_those_of_the_symbol_table(shapes, llvm, tmp_path, options):
-    """Of classes, and of categories of classes here and elsewhere."""
     arch, *rest = options
     library = tmp_path / "shapes.dylib"
     unit = shapes(f"{arch}-apple-macos13.0")
@@ -149,7 +148,6 @@ def test_zig_s_linker_is_read_too(zig, shapes):
 @pytest.mark.peer
 @pytest.mark.parametrize("options", [(), ("-mthumb",)])
 def test_32_bit_methods_are_those_of_the_symbol_table(shapes, options):
-    """Pointers of four bytes that no table tells of; code of both instruction sets."""
     unit = shapes("armv7-apple-ios9.0", ALONE, *options)
     contents = FileContents(link_macho([unit.read_bytes()]), "shapes")
     assert in_symbol_table(contents) == named(contents)
@@ -255,7 +253,7 @@ def test_encrypted_metadata_names_nothing():
     data[at : at + len(command)] = command
     struct.pack_into("<2I", data, 16, struct.unpack_from("<I", data, 16)[0] + 1, at - 32 + 24)
     assert named(FileContents(bytes(data), "made")) == {}
-    struct.pack_into("<I", data, at + 16, 0)  # and now it says that it is not encrypted
+    struct.pack_into("<I", data, at + 16, 0)  # no longer marked encrypted
     assert named(FileContents(bytes(data), "made")) == EXPECTED
 
 
@@ -359,7 +357,6 @@ def test_an_image_without_metadata_has_no_methods(lld_arm64):
 
 @pytest.mark.peer
 def test_pointers_tell_their_places(lld_x86_64, llvm):
-    """Of opcodes: every bind that llvm-objdump lists, by place and name."""
     listed = "".join(
         llvm("llvm-objdump", "--macho", option, lld_x86_64) for option in ("--bind", "--lazy-bind")
     )

@@ -1,4 +1,4 @@
-"""Pointers that no chain of fixups tells of: in memory, of early arm64e, of old images."""
+"""Pointers without chained fixups: in memory, of early arm64e, of old images."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def with_tables(data: bytes, **tables: bytes) -> bytearray:
 
 
 def pointers(data: bytes | bytearray) -> Pointers:
-    """Of a file."""
+    """Return the pointers of a file."""
     return parse_pointers(FileContents(bytes(data), "made"))
 
 
@@ -67,11 +67,10 @@ BIND_THREE = (
 
 
 def test_binds_have_places_names_and_addends():
-    """Of opcodes; lazy ones, too, of which each ends with DONE."""
     lazy = bytes((0x70 | DATA_SEGMENT, 0x80, 0x01, 0x40)) + b"_lazy\0" + bytes((0x90, 0x00))
     lazy += bytes((0x70 | DATA_SEGMENT, 0x88, 0x01, 0x40)) + b"_late\0" + bytes((0x90, 0x00))
-    found = pointers(with_tables(DEMO, at_16=BIND_THREE, at_32=lazy))
-    assert found.problem is None
+    actual = pointers(with_tables(DEMO, at_16=BIND_THREE, at_32=lazy))
+    assert actual.problem is None
     assert {
         DATA.vmaddr + 0x10: ("_first", 0),
         DATA.vmaddr + 0x18: ("_second", -4),
@@ -79,20 +78,19 @@ def test_binds_have_places_names_and_addends():
         DATA.vmaddr + 0x80: ("_lazy", 0),
         DATA.vmaddr + 0x88: ("_late", 0),
     } == {
-        at: (found.binds.names[symbol], addend)
+        at: (actual.binds.names[symbol], addend)
         for at, symbol, addend in zip(
-            found.binds.places.tolist(),
-            found.binds.symbols.tolist(),
-            found.binds.addends.tolist(),
+            actual.binds.places.tolist(),
+            actual.binds.symbols.tolist(),
+            actual.binds.addends.tolist(),
             strict=True,
         )
     }
-    assert found.symbol(Svma(DATA.vmaddr + 0x18)) == "_second"
-    assert found.symbol(Svma(DATA.vmaddr + 0x20)) is None
+    assert actual.symbol(Svma(DATA.vmaddr + 0x18)) == "_second"
+    assert actual.symbol(Svma(DATA.vmaddr + 0x20)) is None
 
 
 def test_what_opcodes_said_before_they_went_wrong_is_kept():
-    """Of both tables; and the problem is told."""
     data = with_tables(
         DEMO,
         at_8=bytes((0x11, 0x20 | DATA_SEGMENT, 0x00, 0x51, 0x90)),
@@ -106,7 +104,6 @@ def test_what_opcodes_said_before_they_went_wrong_is_kept():
 
 
 def test_chains_of_early_arm64e_alternate_rebases_and_binds():
-    """They start where bind opcodes say, and name imports by their place among these."""
     table = (
         bytes((0xD0, 0x02))
         + bytes((0x11, 0x40))
@@ -126,13 +123,13 @@ def test_chains_of_early_arm64e_alternate_rebases_and_binds():
     }
     for place, word in words.items():
         struct.pack_into("<Q", data, DATA.fileoff + place, word)
-    found = pointers(data)
-    assert found.problem is None
+    actual = pointers(data)
+    assert actual.problem is None
     at = DATA.vmaddr
-    assert [at + 0x08, at + 0x10] == found.rebases.places.tolist()
-    assert [base + 0x123, base + 0x456] == found.rebases.targets.tolist()
-    assert ["_second", "_first"] == found.symbols(np.array([at + 0x20, at + 0x28], np.uint64))
-    assert [16, 0] == found.binds.addends.tolist()
+    assert [at + 0x08, at + 0x10] == actual.rebases.places.tolist()
+    assert [base + 0x123, base + 0x456] == actual.rebases.targets.tolist()
+    assert ["_second", "_first"] == actual.symbols(np.array([at + 0x20, at + 0x28], np.uint64))
+    assert [16, 0] == actual.binds.addends.tolist()
 
 
 def test_images_that_cannot_be_moved_hold_addresses():
@@ -141,13 +138,13 @@ def test_images_that_cannot_be_moved_hold_addresses():
     data[DATA.fileoff : DATA.fileoff + DATA.filesize] = bytes(DATA.filesize)
     for place, word in ((0x08, DATA.vmaddr), (0x10, DATA.vmaddr), (0x30, 0x1234)):
         struct.pack_into("<Q", data, DATA.fileoff + place, word)
-    found = pointers(data)
-    assert found.target(Svma(DATA.vmaddr + 0x08)) == DATA.vmaddr
-    assert found.target(Svma(DATA.vmaddr + 0x10)) is None
-    assert found.symbol(Svma(DATA.vmaddr + 0x10)) == "_first"
-    assert found.target(Svma(DATA.vmaddr + 0x30)) is None
-    assert DATA.vmaddr + 0x08 in found.rebases.places.tolist()
-    assert DATA.vmaddr + 0x10 not in found.rebases.places.tolist()
+    actual = pointers(data)
+    assert actual.target(Svma(DATA.vmaddr + 0x08)) == DATA.vmaddr
+    assert actual.target(Svma(DATA.vmaddr + 0x10)) is None
+    assert actual.symbol(Svma(DATA.vmaddr + 0x10)) == "_first"
+    assert actual.target(Svma(DATA.vmaddr + 0x30)) is None
+    assert DATA.vmaddr + 0x08 in actual.rebases.places.tolist()
+    assert DATA.vmaddr + 0x10 not in actual.rebases.places.tolist()
 
 
 def old_image() -> bytes:
@@ -192,14 +189,14 @@ def old_image() -> bytes:
 
 def test_relocations_of_old_images_are_followed():
     """Plain and scattered local ones; external ones, and pointers of the indirect symbols."""
-    found = pointers(old_image())
-    assert found.problem is None
+    actual = pointers(old_image())
+    assert actual.problem is None
     assert {0x4000: 0x4020, 0x4004: 0x4030} == dict(
-        zip(found.rebases.places.tolist(), found.rebases.targets.tolist(), strict=True)
+        zip(actual.rebases.places.tolist(), actual.rebases.targets.tolist(), strict=True)
     )
-    assert found.symbol(Svma(0x4008)) == "_imported"
-    assert found.symbol(Svma(0x4080)) == "_other"
-    assert found.target(Svma(0x400C)) is None
+    assert actual.symbol(Svma(0x4008)) == "_imported"
+    assert actual.symbol(Svma(0x4080)) == "_other"
+    assert actual.target(Svma(0x400C)) is None
 
 
 class Memory:
@@ -236,12 +233,12 @@ def test_pointers_in_memory_lose_slide_and_signature(bits):
         struct.pack_into("<Q", data, DATA_OFFSET + place, word)
     memory = Memory(bytes(data), IMAGE_SVMA + SLIDE, 0x8000)
     contents = MemoryContents(memory, Avma(IMAGE_SVMA + SLIDE), "loaded")
-    found = parse_pointers(contents, pac_mask=PacMask.of_width(bits))
-    assert found.target(Svma(data_svma)) == target
-    assert found.target(Svma(data_svma + 8)) == target
-    assert found.target(Svma(data_svma + 0x10)) is None
-    assert found.target(Svma(data_svma + 0x4000)) is None  # cannot be read
-    assert found.symbol(Svma(data_svma)) is None
-    assert [data_svma, data_svma + 8, data_svma + 0x8000] == found.rebases.places.tolist()
-    heap = found.addresses(np.array([data_svma + 0x10], np.uint64))
+    actual = parse_pointers(contents, pac_mask=PacMask.of_width(bits))
+    assert actual.target(Svma(data_svma)) == target
+    assert actual.target(Svma(data_svma + 8)) == target
+    assert actual.target(Svma(data_svma + 0x10)) is None
+    assert actual.target(Svma(data_svma + 0x4000)) is None  # cannot be read
+    assert actual.symbol(Svma(data_svma)) is None
+    assert [data_svma, data_svma + 8, data_svma + 0x8000] == actual.rebases.places.tolist()
+    heap = actual.addresses(np.array([data_svma + 0x10], np.uint64))
     assert (int(heap[0]) + SLIDE) % (1 << bits) == 0x600000001000 % (1 << bits)
