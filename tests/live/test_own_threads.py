@@ -140,9 +140,9 @@ def test_what_names_no_thread(wanted: object) -> None:
 
 def test_all_threads_are_not_one() -> None:
     """No thread is chosen of them."""
-    with pytest.raises(TargetSpecError, match="'all' is every thread") as refused:
+    with pytest.raises(TargetSpecError, match="'all' selects every thread") as refused:
         mt.backtrace("all")
-    assert "machtrace.backtraces('self')" in refused.value.remedy
+    assert "machtrace.backtraces()" in refused.value.remedy
 
 
 def test_a_thread_that_does_not_run() -> None:

@@ -1,8 +1,7 @@
-"""Bringing a device's crash reports into a folder of this machine.
+"""Copying a device's crash reports into a folder of this machine.
 
-The device says what its files are called, and is not trusted with that: a name that would lead out
-of the folder is refused. A file that is there already stays as it is. Each file appears whole or
-not at all.
+The device's file names are not trusted: a name that leads out of the folder is refused. An existing
+file is never replaced. Each file appears completely or not at all.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from machtrace.frozen import dataclass
 from machtrace.targets.ios.access import DeviceFile, DeviceSession
 
 _LONGEST_NAME = 255
-"""Bytes of one name, as file systems have it."""
+"""Maximum bytes of a file name on common file systems."""
 _RESERVED = frozenset({"con", "prn", "aux", "nul"}) | {
     f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)
 }
-"""Names that are devices on Windows, whatever follows a dot in them."""
+"""Names of devices on Windows, with any suffix."""
 _GROWTH = 1 << 20
-"""Bytes that a report may have more than the device said: some are being written."""
+"""Bytes that a report may exceed its listed size by: some are being written."""
 _LARGEST = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportChoice:
-    """Which reports are wanted."""
+    """A selection of reports."""
 
     name: str | None = None
-    """What a file's name begins with, or with ``*`` and ``?`` all of it; case does not matter."""
+    """A prefix of the file's name, or a pattern with ``*`` and ``?``; case-insensitive."""
     newer_than: float | None = None
-    """Seconds since 1970."""
+    """Seconds since 1970; only newer reports."""
 
     def has(self, file: DeviceFile) -> bool:
-        """Whether ``file`` is one."""
+        """Return whether ``file`` is selected."""
         if self.newer_than is not None and file.modified <= self.newer_than:
             return False
         if self.name is None:
@@ -53,67 +52,68 @@ class ReportChoice:
 
 
 class PullProgress(Protocol):
-    """Is told what happens."""
+    """Receives the progress of copying."""
 
-    def look_at(self, file: DeviceFile, /) -> None:
-        """It is the turn of ``file``."""
+    def begin(self, file: DeviceFile, /) -> None:
+        """Report that ``file`` is next."""
         ...
 
     def advance(self, size: int, /) -> None:
-        """``size`` more bytes came, or need not come."""
+        """Report that ``size`` more bytes were copied or skipped."""
         ...
 
 
 @dataclass(slots=True)
 class PulledReports:
-    """What became of the reports that were wanted."""
+    """The outcome for the selected reports."""
 
     written: list[Path] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
-    """Files that were there already, and stayed as they were."""
+    """Files that existed, and were not replaced."""
     problems: list[MachtraceError] = field(default_factory=list)
-    """One for each that could not be had."""
+    """One error for each report that could not be copied."""
 
 
 def chosen_reports(
     session: DeviceSession, choice: ReportChoice, seen: Callable[[int], object] | None = None
 ) -> list[DeviceFile]:
-    """The reports of a device that are wanted, the newest first.
+    """Return the selected reports of a device, newest first.
 
     Args:
-        session: with the device.
-        choice: which.
-        seen: told how many files there are so far, wanted or not.
+        session: the connection to the device.
+        choice: the selection.
+        seen: called with the number of files listed so far, selected or not.
 
     Raises:
-        DeviceError, ConnectionLostError: the device does not tell.
+        DeviceError, ConnectionLostError: the device does not list its reports.
     """
-    found: list[DeviceFile] = []
+    files: list[DeviceFile] = []
     for count, file in enumerate(session.report_files(), 1):
         if seen is not None:
             seen(count)
         if choice.has(file):
-            found.append(file)
-    return sorted(found, key=lambda file: (-file.modified, file.path))
+            files.append(file)
+    return sorted(files, key=lambda file: (-file.modified, file.path))
 
 
 def pull_reports(
     session: DeviceSession, files: list[DeviceFile], folder: Path, progress: PullProgress
 ) -> PulledReports:
-    """Copy ``files`` of a device into ``folder``, which is made if need be, by their paths there.
+    """Copy ``files`` of a device into ``folder``, by their paths on the device.
 
-    Where one cannot be had the others are. If the connection breaks, what is whole stays.
+    The folder is created if it does not exist. If a report cannot be copied, the others are. If the
+    connection breaks, the complete files stay.
 
     Raises:
         FileAccessError: the folder cannot be written to.
     """
     result = PulledReports()
     for file in files:
-        progress.look_at(file)
+        progress.begin(file)
         try:
-            place = folder.joinpath(*safe_parts(file, session.device.udid))
-            _check_inside(folder, place, file, session.device.udid)
-            is_new = not os.path.lexists(place) and _copy(session, file, folder, place, progress)
+            path = folder.joinpath(*safe_parts(file, session.device.udid))
+            _check_inside(folder, path, file, session.device.udid)
+            is_new = not os.path.lexists(path) and _copy(session, file, folder, path, progress)
         except ConnectionLostError as error:
             result.problems.append(error)
             break
@@ -122,17 +122,17 @@ def pull_reports(
             continue
         except OSError as error:
             raise FileAccessError(str(folder), error.strerror or "cannot be written") from error
-        (result.written if is_new else result.kept).append(place)
+        (result.written if is_new else result.kept).append(path)
         if not is_new:
             progress.advance(file.size)
     return result
 
 
 def safe_parts(file: DeviceFile, udid: str) -> tuple[str, ...]:
-    """The folders and the name of ``file``, from the folder of reports, as nothing but names.
+    """Return the folders and the name of ``file``, relative to the folder of reports.
 
     Raises:
-        DeviceError: one would mean something else here, such as the folder above.
+        DeviceError: a part is special on this machine, such as ``..``.
     """
     parts = tuple(file.path.removeprefix("/").split("/"))
     if all(map(_is_plain, parts)):
@@ -140,7 +140,7 @@ def safe_parts(file: DeviceFile, udid: str) -> tuple[str, ...]:
     raise DeviceError(
         f"device {udid} has a report with a name that is refused: {file.path!r}",
         udid=udid,
-        remedy="look at the device: no report of Apple's has such a name",
+        remedy="inspect the device: Apple's reports do not have such names",
     )
 
 
@@ -155,21 +155,21 @@ def _is_plain(name: str) -> bool:
     )
 
 
-def _check_inside(folder: Path, place: Path, file: DeviceFile, udid: str) -> None:
-    """Follow no link in the folder that leads out of it."""
-    if place.parent.resolve().is_relative_to(folder.resolve()):
+def _check_inside(folder: Path, path: Path, file: DeviceFile, udid: str) -> None:
+    """Check that no link in the folder leads out of it."""
+    if path.parent.resolve().is_relative_to(folder.resolve()):
         return
     raise DeviceError(
         f"the report {file.path} of device {udid} would be written outside of {folder}",
         udid=udid,
-        remedy="give a folder without symbolic links in it",
+        remedy="pass a folder without symbolic links in it",
     )
 
 
 def _copy(
-    session: DeviceSession, file: DeviceFile, folder: Path, place: Path, progress: PullProgress
+    session: DeviceSession, file: DeviceFile, folder: Path, path: Path, progress: PullProgress
 ) -> bool:
-    """Whether it was copied, and not there by then."""
+    """Return whether the file was copied; False if it exists by then."""
     with scratch_file(folder) as beside:
         with beside.open("wb", buffering=0) as sink:
             for data in _bounded(session, file):
@@ -177,7 +177,7 @@ def _copy(
                 progress.advance(len(data))
         with suppress(OSError, OverflowError, ValueError):
             os.utime(beside, (file.modified, file.modified))
-        return settle(beside, place)
+        return settle(beside, path)
 
 
 def _bounded(session: DeviceSession, file: DeviceFile) -> Iterator[bytes]:
@@ -189,8 +189,8 @@ def _bounded(session: DeviceSession, file: DeviceFile) -> Iterator[bytes]:
         left -= len(data)
         if left < 0:
             raise DeviceError(
-                f"there is no end to {file.path} of device {udid}: it has {file.size} bytes",
+                f"{file.path} of device {udid} is longer than its {file.size} bytes",
                 udid=udid,
-                remedy="try again when the device does not write it any more",
+                remedy="try again when the device has finished writing it",
             )
         yield data

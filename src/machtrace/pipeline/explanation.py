@@ -1,9 +1,9 @@
-"""Explaining stacks: how each frame's caller was found, and what every other method says."""
+"""Explanations of stacks: how each caller was found, and the results of every other method."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain as joined
 
 from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.capture import FrameExplanation, StackExplanation
@@ -26,15 +26,15 @@ from machtrace.unwinder.walker import machine_frames
 def explain(
     backtrace: Backtrace, *, search: Search = (), symbolicate: bool = True
 ) -> StackExplanation:
-    """How each frame of a backtrace was left for its caller, and what other methods say of it.
+    """Explain how each frame's caller was found, and what other methods find.
 
-    The stack is walked again, so this takes longer than the walk did, and changes nothing.
+    The stack is unwound again, which takes longer than the first time, and changes nothing.
 
     Args:
-        backtrace: what :func:`machtrace.unwind` returned.
-        search: as it was given then; frames that the walk does not come to again have no
+        backtrace: a result of :func:`machtrace.unwind`.
+        search: the files and folders passed there; frames that this walk does not reach have no
             explanation.
-        symbolicate: whether to look up the names of the callers that methods find.
+        symbolicate: whether to look up the names of the callers that the methods find.
     """
     (explained,) = explain_all([backtrace], search=search, symbolicate=symbolicate)
     return explained
@@ -46,7 +46,7 @@ def explain_all(
     search: Search = (),
     symbolicate: bool = True,
 ) -> tuple[StackExplanation, ...]:
-    """:func:`explain` of many; what is learnt of one snapshot's images serves all of its stacks."""
+    """Explain many backtraces; rules and names are cached for all stacks of a snapshot."""
     files = ImageResolver.of(search)
     unwinder, symbolicator = Unwinder(files), Symbolicator(files, lines=False)
     return tuple(
@@ -67,21 +67,21 @@ def _explained(
 
     explainer = Explainer(rules, mask, name)
     inner, outer = _wanted(backtrace), _wanted(backtrace.physical_remainder)
-    found: dict[tuple[bool, int], FrameExplanation] = {}
+    explained: dict[tuple[bool, int], FrameExplanation] = {}
     is_outer, number = False, -1
     for frame in machine_frames(thread.registers, memory, rules, mask):
         if isinstance(frame, Stop):
             break
         is_outer, number = (True, 0) if frame.entry is not None else (is_outer, number + 1)
         if number in (outer if is_outer else inner):
-            found[is_outer, number] = explainer.explain(frame.address, frame.registers, memory)
+            explained[is_outer, number] = explainer.explain(frame.address, frame.registers, memory)
 
-    def of(kept: AddressChain | None, *, is_outer: bool) -> Iterator[FrameExplanation | None]:
-        for number, one in () if kept is None else _numbered(kept):
-            explained = found.get((is_outer, number))
-            # With other files than it had then, the walk may come to other frames.
-            is_it = explained is not None and explained.frame.address == one.address
-            yield explained if is_it else None
+    def of(chain: AddressChain | None, *, is_outer: bool) -> Iterator[FrameExplanation | None]:
+        for number, address in () if chain is None else _numbered(chain):
+            frame = explained.get((is_outer, number))
+            # With other files, the walk may reach other frames.
+            is_same = frame is not None and frame.frame.address == address.address
+            yield frame if is_same else None
 
     return StackExplanation(
         frames=tuple(of(backtrace, is_outer=False)),
@@ -89,15 +89,15 @@ def _explained(
     )
 
 
-def _numbered(kept: AddressChain) -> Iterator[tuple[int, FrameAddress]]:
-    pieces = (enumerate(part, first) for first, part in stretches(kept.addresses, kept.gap))
-    return chain.from_iterable(pieces)
+def _numbered(chain: AddressChain) -> Iterator[tuple[int, FrameAddress]]:
+    pieces = (enumerate(part, first) for first, part in stretches(chain.addresses, chain.gap))
+    return joined.from_iterable(pieces)
 
 
-def _wanted(kept: AddressChain | None) -> frozenset[int]:
-    """The numbers of the machine's frames that were kept."""
+def _wanted(chain: AddressChain | None) -> frozenset[int]:
+    """Return the numbers of the machine's frames in ``chain``."""
     return frozenset(
         number
-        for number, one in (() if kept is None else _numbered(kept))
-        if one.kind is not AddressKind.ASYNC_RESUME
+        for number, address in (() if chain is None else _numbered(chain))
+        if address.kind is not AddressKind.ASYNC_RESUME
     )

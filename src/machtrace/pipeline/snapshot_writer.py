@@ -1,11 +1,4 @@
-"""Writing a snapshot as a small core.
-
-Which memory of a snapshot walking and naming its threads takes.
-
-Which bytes of memory something reads.
-
-The files of images as memory, at the addresses where a target has the images.
-"""
+"""Writing a snapshot as a small core: the memory that unwinding and naming its threads reads."""
 
 from __future__ import annotations
 
@@ -41,15 +34,15 @@ from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.unwinder.unwinder import unwind
 
 GRANULE = 256
-"""Ranges are widened to multiples of so many bytes: each region of a core costs a header of 56 to
-72 bytes, and tables are read a few bytes at a time."""
+"""Bytes to whose multiples ranges are widened: each region of a core costs a header of 56 to 72
+bytes, and tables are read a few bytes at a time."""
 
 _Range = tuple[int, int]
 """Start and end, both Avma."""
 
 
 class RecordingMemory:
-    """A :class:`~machtrace.model.memory.MemoryReader` that remembers what was read through it."""
+    """A :class:`~machtrace.model.memory.MemoryReader` that records the ranges read through it."""
 
     __slots__ = ("_memory", "_ranges")
 
@@ -65,17 +58,17 @@ class RecordingMemory:
         return data
 
     def forget(self) -> None:
-        """Remember nothing of what was read so far."""
+        """Clear the recorded ranges."""
         self._ranges.clear()
 
     def regions(self, *, granule: int = GRANULE) -> list[MemoryRegion]:
-        """What was read, by address, widened to whole granules as far as they can be read."""
+        """Return the recorded ranges by address, widened to granules where these are readable."""
         exact = list(_joined(sorted(self._ranges)))
         starts = [start for start, _ in exact]
         wide = _joined((s // granule * granule, -(-e // granule) * granule) for s, e in exact)
 
         def readable(start: int, end: int) -> Iterator[MemoryRegion]:
-            """The range; else its halves; of a granule, just what was read."""
+            """Yield the range; else its halves; else the recorded parts of a granule."""
             data = self._data(start, end)
             if data is not None:
                 yield MemoryRegion(Avma(start), data)
@@ -102,7 +95,7 @@ class RecordingMemory:
 
 
 def _joined(ranges: Iterable[_Range]) -> Iterator[_Range]:
-    """``ranges``, by start, with neighbours and overlaps as one."""
+    """Yield ``ranges``, sorted by start, with neighbours and overlaps merged."""
     last: _Range | None = None
     for start, end in ranges:
         if last is None:
@@ -117,7 +110,7 @@ def _joined(ranges: Iterable[_Range]) -> Iterator[_Range]:
 
 
 def _adjoined(regions: Iterable[MemoryRegion]) -> Iterator[MemoryRegion]:
-    """``regions``, by address, with neighbours as one."""
+    """Yield ``regions``, sorted by address, with neighbours merged."""
     parts: list[MemoryRegion] = []
     for region in regions:
         if parts and parts[-1].end != region.start:
@@ -142,10 +135,10 @@ class _Segment(NamedTuple):
 
 
 class ImageFileMemory:
-    """A :class:`~machtrace.model.memory.MemoryReader` of what files and memory have in common.
+    """A :class:`~machtrace.model.memory.MemoryReader` over the read-only parts of images' files.
 
-    That is what no process changes: code, constants, tables. A file is opened when its image's
-    code or header is first asked for, and used only if it is known to be the image's.
+    These are code, constants and tables, at the addresses where a target has the images. A file is
+    opened when its image is first read, and used only if its identifier is the image's.
     """
 
     __slots__ = ("_files", "_images", "_opened", "_segments")
@@ -198,49 +191,49 @@ def _start(segment: _Segment) -> Avma:
 
 
 WALK_LIMIT = 1 << 16
-"""Frames of a stack that are walked to see what it takes; deeper ones repeat what is there."""
+"""Frames of a stack that are unwound to record reads; deeper ones read the same tables."""
 
 KeptImages = Literal["used", "none"]
 """What a saved core has of images: what unwinding and names read, or their addresses alone."""
 
 NAMES_LIMIT = 1 << 23
-"""Bytes of all images together that are kept for names alone."""
+"""Maximum bytes of all images together that are saved for names alone."""
 
 _PAGE = 4096
 _MOST_IMAGES = 1 << 13
-"""Images whose headers are kept whether or not a walk took them."""
+"""Images whose headers are saved even if no walk read them."""
 _MOST_BEHIND = 16 * _PAGE
 """Bytes; a vdso has one page or two."""
 
 
 def used_memory(snapshot: Snapshot, images: KeptImages) -> list[MemoryRegion]:
-    """What walking ``snapshot`` reads of its memory, besides stacks; by address, without overlap.
+    """Return the memory that unwinding ``snapshot`` reads, besides stacks; by address, disjoint.
 
-    With ``used`` that includes all that it would read of images if their files were gone, and the
-    symbol tables of images that no file of this machine names.
+    With ``used``, this includes what it would read of images without their files, and the symbol
+    tables of images that no file of this machine has.
     """
-    found = debugger_memory(snapshot)
+    debugged = debugger_memory(snapshot)
     memory = RecordingMemory(snapshot.memory)
     files = ImageResolver()
     walks = unwind(replace(snapshot, memory=memory), limit=WALK_LIMIT, search=files)
     walked = memory.regions()
     if images == "none":
         outside = [part for region in walked for part in _outside(region, snapshot.images)]
-        return without_overlap(found, outside)
+        return without_overlap(debugged, outside)
     bare = RecordingMemory(
         LayeredMemory((snapshot.memory, ImageFileMemory(snapshot.images, files)))
     )
     nameless = ImageList(replace(image, path="", local_path=None) for image in snapshot.images)
     unwind(replace(snapshot, memory=bare, images=nameless), limit=WALK_LIMIT)
-    return without_overlap(found, walked, bare.regions(), _names_memory(walks, memory, files))
+    return without_overlap(debugged, walked, bare.regions(), _names_memory(walks, memory, files))
 
 
 def _names_memory(
     walks: Sequence[Backtrace], memory: RecordingMemory, files: ImageResolver
 ) -> list[MemoryRegion]:
-    """What naming ``walks`` reads of images that no file of this machine is of.
+    """Return the memory that naming ``walks`` reads of images without files on this machine.
 
-    The smallest images come first, for as many as :data:`NAMES_LIMIT` has room for.
+    The images with the smallest tables come first, up to :data:`NAMES_LIMIT`.
     """
     symbolicator = Symbolicator(files, lines=False)
     addresses: dict[BinaryImage, list[FrameAddress]] = {}
@@ -251,27 +244,27 @@ def _names_memory(
             if image is not None:
                 addresses.setdefault(image, []).append(address)
     tables: list[tuple[int, list[MemoryRegion]]] = []
-    for image, found in addresses.items():
+    for image, own in addresses.items():
         if isinstance(files.binary(image), FrameStatus):
             memory.forget()
-            # No stack, but it is only to be looked up.
+            # Not a stack, but it is only looked up.
             symbolicator.symbolicate(
-                replace(walks[0], addresses=tuple(found), gap=None, physical_remainder=None)
+                replace(walks[0], addresses=tuple(own), gap=None, physical_remainder=None)
             )
             regions = memory.regions()
             tables.append((sum(len(region.data) for region in regions), regions))
-    kept: list[MemoryRegion] = []
+    saved: list[MemoryRegion] = []
     left = NAMES_LIMIT
     for size, regions in sorted(tables, key=lambda table: table[0]):
         left -= size
         if left < 0:
             break
-        kept.extend(regions)
-    return without_overlap(kept)
+        saved.extend(regions)
+    return without_overlap(saved)
 
 
 def debugger_memory(snapshot: Snapshot) -> list[MemoryRegion]:
-    """What debuggers read of an ELF core to find the program, its libraries and the vdso."""
+    """Return the memory that debuggers read of an ELF core to find the program's images."""
     if core_format(snapshot) is not ImageFormat.ELF:
         return []
     memory = RecordingMemory(snapshot.memory)
@@ -292,7 +285,7 @@ def debugger_memory(snapshot: Snapshot) -> list[MemoryRegion]:
 
 
 def _to_the_end(memory: MemoryReader, image: BinaryImage) -> MemoryRegion:
-    """An image and what lies behind it in memory: section headers, of which it does not tell."""
+    """Return an image and the memory behind it, where the vdso has its section headers."""
     start, size = image.load_address, image.size
     data = memory.read(start, size)
     for end in range(-(-size // _PAGE) * _PAGE, size + _MOST_BEHIND, _PAGE):
@@ -304,14 +297,14 @@ def _to_the_end(memory: MemoryReader, image: BinaryImage) -> MemoryRegion:
 
 
 def core_format(snapshot: Snapshot) -> ImageFormat:
-    """The format of a core of ``snapshot``: that of its images, and of its system without any."""
+    """Return the format of a core: that of the images, or without any that of the system."""
     for image in snapshot.images:
         return image.format
     return ImageFormat.MACHO if snapshot.linux is None else ImageFormat.ELF
 
 
 def _outside(region: MemoryRegion, images: ImageList) -> list[MemoryRegion]:
-    """The parts of ``region`` that are in none of ``images``."""
+    """Return the parts of ``region`` outside all ``images``."""
     parts: list[MemoryRegion] = []
     at = region.start
     for image in images:
@@ -327,12 +320,12 @@ def _outside(region: MemoryRegion, images: ImageList) -> list[MemoryRegion]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCore:
-    """What was written."""
+    """A written core."""
 
     path: str
     format: ImageFormat
     size: int
-    """In bytes."""
+    """Bytes of the file."""
 
 
 def save_snapshot(

@@ -1,4 +1,4 @@
-"""Sampling in one call, and what may be sampled."""
+"""Sampling in one call, and the targets that can be sampled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from machtrace.targets.core.target import CoreTarget
 from machtrace.targets.open import EMULATED, open_target
 
 MOST_HZ = 10_000.0
-"""More often than that no snapshot is done."""
+"""Maximum samples per second."""
 
 LEAST_HZ = 0.001
 
@@ -39,29 +39,31 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
     stack_limit: int = DEFAULT_STACK_LIMIT,
     python: bool = False,
 ) -> Profile:
-    """Sample the stacks of a process that runs.
+    """Sample the stacks of a running process.
 
-    Threads are stopped one at a time, each for as long as copying it takes. Where a copy takes so
-    long that the next tick is missed, that tick is lost, and counted. If the process ends, what was
-    taken until then is the profile.
+    Threads are suspended one at a time, each only while it is copied. If a copy takes so long that
+    the next tick is missed, that tick is lost, and counted. If the process exits, the profile has
+    the samples until then.
 
     Args:
-        target: an open target, or what :func:`machtrace.open_target` takes, of a process that runs.
-        hz: ticks a second, from 0.001 to 10,000.
-        duration: seconds; ``math.inf`` is until the process ends.
-        threads: ``all``, also those that are started meanwhile; ``main``, a thread's name or id, or
-            ``#N`` as lldb counts.
-        symbolicate: whether to look names up.
-        lines: whether source lines and inlined calls are wanted, where names are looked up.
+        target: an open target, or any spec that :func:`machtrace.open_target` takes, of a running
+            process.
+        hz: ticks per second, from 0.001 to 10,000.
+        duration: seconds; ``math.inf`` to run until the process exits.
+        threads: ``all``, including threads that start meanwhile; ``main``, a thread's name or id,
+            or ``#N`` as lldb counts.
+        symbolicate: whether to look up function names.
+        lines: whether to look up source lines and inlined calls, where names are looked up.
         search: files and folders with the program's images.
-        limit: how many frames of a stack are kept at most: of a deeper one those at both ends.
-        stack_limit: how many bytes of each stack are copied at most.
-        python: with the Python functions that CPython's loop runs; all threads stand still together
-            while they are read.
+        limit: maximum frames per stack: the innermost; the default keeps both ends of a deeper
+            stack.
+        stack_limit: maximum bytes copied of each stack.
+        python: whether to read the Python functions that CPython's loop runs; requires names. All
+            threads are suspended together meanwhile.
 
     Raises:
-        ArgumentError: ``hz`` or ``duration`` makes no sense.
-        TargetSpecError: the target is a core, or an emulated process: they stand still.
+        ArgumentError: ``hz`` or ``duration`` is out of range.
+        TargetSpecError: the target is a core or an emulated process, which do not run.
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
     walk = WalkOptions(limit=limit, stack_limit=stack_limit)
@@ -82,10 +84,10 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
 
 @contextmanager
 def running_target(target: Target | int | str | Path) -> Iterator[Target]:
-    """``target`` itself, which its owner closes, or one opened here and closed again.
+    """Yield ``target`` itself, which its owner closes, or open and close the one it specifies.
 
     Raises:
-        TargetSpecError: it does not run.
+        TargetSpecError: the target does not run.
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
     if not isinstance(target, int | str | Path):
@@ -93,51 +95,51 @@ def running_target(target: Target | int | str | Path) -> Iterator[Target]:
         yield target
         return
     if isinstance(target, str) and target.startswith(EMULATED):
-        raise _stands_still("an emulated program")
+        raise _not_running("an emulated program")
     with open_target(target) as opened:
         _check_runs(opened)
         yield opened
 
 
 def interval_ns(hz: float) -> int:
-    """Nanoseconds between ticks.
+    """Return the nanoseconds between ticks.
 
     Raises:
-        ArgumentError: it is no rate, or one that cannot be had.
+        ArgumentError: the rate is out of range.
     """
     if not LEAST_HZ <= hz <= MOST_HZ:
         raise ArgumentError(
-            f"{hz:g} Hz is no rate to sample at",
-            remedy=f"give {LEAST_HZ:g} to {MOST_HZ:,.0f} samples a second",
+            f"cannot sample at {hz:g} Hz",
+            remedy=f"pass {LEAST_HZ:g} to {MOST_HZ:,.0f} samples per second",
         )
     return round(1e9 / hz)
 
 
 def duration_ns(seconds: float) -> int:
-    """Nanoseconds to sample for.
+    """Return the nanoseconds of a duration.
 
     Raises:
-        ArgumentError: it is no time, or none at all.
+        ArgumentError: the duration is not positive.
     """
     if not seconds > 0:
         raise ArgumentError(
-            f"{seconds:g} seconds is no time to sample for",
-            remedy="give more than 0, or inf for as long as the process runs",
+            f"cannot sample for {seconds:g} seconds",
+            remedy="pass more than 0, or inf to sample until the process exits",
         )
     return FOREVER_NS if seconds >= FOREVER_NS / 1e9 else max(1, round(seconds * 1e9))
 
 
 def _check_runs(target: Target) -> None:
     if isinstance(target, CoreTarget):
-        raise _stands_still("a core")
+        raise _not_running("a core")
     from machtrace.targets.emulator.target import EmulatedTarget
 
     if isinstance(target, EmulatedTarget):
-        raise _stands_still("an emulated program")
+        raise _not_running("an emulated program")
 
 
-def _stands_still(what: str) -> TargetSpecError:
+def _not_running(kind: str) -> TargetSpecError:
     return TargetSpecError(
-        f"{what} stands still, and every sample would be the same",
-        remedy="sample a process that runs, or use machtrace backtrace",
+        f"{kind} does not run: every sample would be the same",
+        remedy="sample a running process, or use machtrace backtrace",
     )

@@ -1,7 +1,7 @@
-"""What is kept of the snapshots of a process that is sampled, and how little of it.
+"""Samples collected from snapshots.
 
-A thread that waits has the same registers and stack at every tick: its stack is walked once. Other
-stacks are walked when there is time, at the latest when no more of them may be kept.
+A waiting thread has the same registers and stack at every tick: its stack is unwound once. Other
+stacks are queued and unwound when there is time, at the latest when the queue is full.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadInfo, Th
 from machtrace.sampling.stacks import SampledStacks
 
 MOST_WAITING = 64 << 20
-"""Bytes of snapshots whose stacks wait to be walked, at most."""
+"""Maximum bytes of queued snapshots."""
 
 _SNAPSHOT_SIZE = 1 << 14
-"""What one takes beside the stacks that were copied, about."""
+"""Approximate bytes of a snapshot, besides its stacks."""
 
 MOST_SAMPLES = 1 << 24
-"""Of all threads together: about half a GiB with all that belongs to them."""
+"""Maximum samples of all threads together: about half a GiB."""
 
 _MOST_PROBLEMS = 1000
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A thread, as far as it was seen."""
+    """A thread that was sampled."""
 
     number: int
     info: ThreadInfo
@@ -41,14 +41,14 @@ class _Seen:
     stopped_ns: int | None = None
     longest_stop_ns: int | None = None
     last: ThreadSnapshot | None = None
-    """Its newest copy of those that had to be walked."""
+    """The newest copy of the thread that differed from the one before."""
     images: ImageList | None = None
     python: PythonRuns = None
     walk: int = 0
     """The number of that copy's walk."""
 
-    def is_elsewhere(self, thread: ThreadSnapshot, images: ImageList, python: PythonRuns) -> bool:
-        """Whether it, or what called it, is not where it was."""
+    def has_moved(self, thread: ThreadSnapshot, images: ImageList, python: PythonRuns) -> bool:
+        """Return whether registers, stack, images or Python functions differ from the last copy."""
         last = self.last
         return (
             last is None
@@ -62,17 +62,17 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A snapshot whose stacks are not walked yet."""
+    """A queued snapshot."""
 
     snapshot: Snapshot
-    """Of the threads that are elsewhere than they were; its memory has the stacks of all."""
+    """The threads that moved; its memory has the stacks of all."""
     python: Mapping[ThreadId, PythonRuns]
     size: int
-    """Bytes that it takes."""
+    """Approximate bytes."""
 
 
 class SampleCollection:
-    """Takes snapshots one after the other; gives the samples when all are walked."""
+    """Takes snapshots in sequence, and returns the samples when all are unwound."""
 
     def __init__(self, stacks: SampledStacks) -> None:
         self._stacks = stacks
@@ -83,32 +83,30 @@ class SampleCollection:
         self._times = array("q")
         self._numbers = array("i")
         self._walks = array("i")
-        """Of each sample the number of its stack's walk."""
+        """The number of each sample's walk."""
         self._begun = 0
-        """How many walks have a number."""
+        """The number of walks that were numbered."""
         self._rows = array("i")
-        """Of each walk that was done the row of its stack."""
+        """The stack's row of each finished walk."""
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self.stopped_ns = 0
-        """For how long all copies together kept threads from running."""
+        """Nanoseconds that threads were suspended for, all copies together."""
         self.timed_copies = 0
-        """Copies of which that is known."""
+        """Copies whose time is known."""
 
     def __len__(self) -> int:
         return len(self._times)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be added."""
+        """Whether no more samples should be added."""
         return len(self._times) >= MOST_SAMPLES or self._stacks.rows.is_full
 
     @property
     def should_walk(self) -> bool:
-        """Whether so many stacks wait that there should be room made for more."""
+        """Whether the queue is more than half full."""
         return self._waiting_bytes > MOST_WAITING // 2
-
-    # --- taking in ---
 
     def add(
         self,
@@ -116,12 +114,12 @@ class SampleCollection:
         time_ns: int,
         python: Mapping[ThreadId, PythonRuns] | None = None,
     ) -> None:
-        """Take in a snapshot.
+        """Add a snapshot.
 
         Args:
-            snapshot: of the threads that are sampled.
-            time_ns: when it was begun, in nanoseconds since sampling began.
-            python: the Python functions that its threads were in, where they are known.
+            snapshot: the sampled threads.
+            time_ns: its start, in nanoseconds since sampling began.
+            python: the Python functions of its threads, where known.
         """
         python = python or {}
         if snapshot.images is not self._last_images:
@@ -129,21 +127,21 @@ class SampleCollection:
             self._images.update(dict.fromkeys(snapshot.images))
         for problem in snapshot.problems:
             self.miss(problem)
-        elsewhere = tuple(
+        moved = tuple(
             thread
             for thread in snapshot.threads
             if self._sample(thread, snapshot.images, time_ns, python.get(thread.info.id))
         )
-        if elsewhere:
+        if moved:
             size = _SNAPSHOT_SIZE + sum(len(thread.stack.data) for thread in snapshot.threads)
-            moved = replace(snapshot, threads=elsewhere, problems=())
-            self._waiting.append(_Waiting(moved, python, size))
+            changed = replace(snapshot, threads=moved, problems=())
+            self._waiting.append(_Waiting(changed, python, size))
             self._waiting_bytes += size
             while self._waiting_bytes > MOST_WAITING:
                 self.walk_oldest()
 
     def miss(self, problem: Problem) -> None:
-        """Keep a problem, if it is not known already: threads come and go, and are not missed."""
+        """Record a problem once; threads that exited are not problems."""
         if isinstance(problem.error, ThreadGoneError) or len(self._problems) >= _MOST_PROBLEMS:
             return
         self._problems.setdefault((problem.thread, str(problem.error)), problem)
@@ -151,7 +149,7 @@ class SampleCollection:
     def _sample(
         self, thread: ThreadSnapshot, images: ImageList, time_ns: int, python: PythonRuns
     ) -> bool:
-        """Add a sample; whether its stack must be walked."""
+        """Add a sample, and return whether its stack must be unwound."""
         info = thread.info
         seen = self._threads.get(info.id)
         if seen is None:
@@ -164,18 +162,18 @@ class SampleCollection:
             self.timed_copies += 1
             seen.stopped_ns = stopped + (seen.stopped_ns or 0)
             seen.longest_stop_ns = max(stopped, seen.longest_stop_ns or 0)
-        is_elsewhere = seen.is_elsewhere(thread, images, python)
-        if is_elsewhere:
+        has_moved = seen.has_moved(thread, images, python)
+        if has_moved:
             seen.walk = self._begun
             seen.last, seen.images, seen.python = thread, images, python
             self._begun += 1
         self._times.append(time_ns)
         self._numbers.append(seen.number)
         self._walks.append(seen.walk)
-        return is_elsewhere
+        return has_moved
 
     def walk_oldest(self) -> None:
-        """Walk the snapshot that has waited for longest."""
+        """Unwind the oldest snapshot of the queue."""
         oldest = self._waiting.popleft()
         self._waiting_bytes -= oldest.size
         rows, problems = self._stacks.walk(oldest.snapshot, oldest.python)
@@ -183,10 +181,8 @@ class SampleCollection:
         for problem in problems:
             self.miss(problem)
 
-    # --- the result ---
-
     def samples(self) -> SampleTable:
-        """All samples; what still waits is walked for that."""
+        """Unwind the rest of the queue, and return all samples."""
         while self._waiting:
             self.walk_oldest()
         stacks = array("i", (self._rows[walk] for walk in self._walks))
@@ -194,23 +190,23 @@ class SampleCollection:
 
     @property
     def threads(self) -> tuple[SampledThread, ...]:
-        """All that were seen."""
+        """All threads that were sampled."""
         return tuple(
             SampledThread(
-                info=one.info,
-                samples=one.samples,
-                stopped_ns=one.stopped_ns,
-                longest_stop_ns=one.longest_stop_ns,
+                info=seen.info,
+                samples=seen.samples,
+                stopped_ns=seen.stopped_ns,
+                longest_stop_ns=seen.longest_stop_ns,
             )
-            for one in self._threads.values()
+            for seen in self._threads.values()
         )
 
     @property
     def images(self) -> tuple[BinaryImage, ...]:
-        """All that were loaded at any time, by load address."""
+        """The images that were loaded at any time, by load address."""
         return tuple(sorted(self._images, key=lambda image: image.load_address))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What is missing, and why; the same once."""
+        """The parts that are missing, and why, each once."""
         return tuple(self._problems.values())

@@ -1,7 +1,4 @@
-"""Sampling: a snapshot of a process at each tick, for some time.
-
-When the next sample is due, and how many were missed.
-"""
+"""Sampling: a snapshot of a process at each tick, for some time."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ from machtrace.unwinder.unwinder import Unwinder
 class TickClock:
     """Ticks at whole multiples of an interval from the first one.
 
-    A tick that cannot be kept is lost: it is not made up for, which would bring two samples
-    closer together than they should be.
+    A tick that is missed is lost, and never repeated later: two samples would be closer together
+    than the interval.
 
     Args:
         interval_ns: nanoseconds from one tick to the next, 1 or more.
-        now_ns: nanoseconds of a clock that never goes back.
-        sleep: waits for so many seconds.
+        now_ns: returns nanoseconds of a monotonic clock.
+        sleep: waits for a number of seconds.
     """
 
     __slots__ = ("_next", "_now_ns", "_sleep", "began_ns", "interval_ns", "lost")
@@ -49,20 +46,20 @@ class TickClock:
 
     @property
     def elapsed_ns(self) -> int:
-        """Since the first tick."""
+        """Nanoseconds since the first tick."""
         return self._now_ns() - self.began_ns
 
     @property
     def left_ns(self) -> int:
-        """Until the next tick; 0 or less where that is due."""
+        """Nanoseconds until the next tick; 0 or less if it is due."""
         return self.began_ns + self._next * self.interval_ns - self._now_ns()
 
     def wait(self, until_ns: int, should_stop: Callable[[], bool]) -> bool:
-        """Wait for the next tick, and count those that are lost; whether there is one.
+        """Wait for the next tick, count lost ones, and return whether there is a next one.
 
         Args:
-            until_ns: since the first tick: no tick comes then or later.
-            should_stop: asked several times a second; True ends the wait without a tick.
+            until_ns: the end, in nanoseconds since the first tick; no tick comes then or later.
+            should_stop: called several times a second; True ends the wait without a tick.
         """
         interval = self.interval_ns
         while not should_stop():
@@ -84,37 +81,36 @@ class TickClock:
 
 _LONGEST_SLEEP_NS = 50_000_000
 
-
 _DEFAULT_WALK = WalkOptions()
 _DEFAULT_NAMES = NameOptions()
 
 FOREVER_NS = 1 << 62
-"""A duration that ends by itself after 146 years."""
+"""A duration of 146 years, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingProgress:
-    """How far sampling has got."""
+    """The progress of a sampling run."""
 
     elapsed_ns: int
     ticks: int
     lost: int
     samples: int
-    """Of all threads together."""
+    """The samples of all threads together."""
     stopped_share: float | None
     """See :attr:`~machtrace.model.profile.Profile.stopped_share`."""
 
 
 class Sampler:
-    """Samples a target, and makes a profile of what it took.
+    """Samples a target, and builds a profile.
 
-    Between ticks stacks are walked, as far as there is time; names are looked up at the end. What
-    was learnt of the target's images is kept from one tick to the next.
+    Stacks are unwound between ticks, as far as time allows; names are looked up at the end. Unwind
+    rules are cached from one tick to the next.
 
     Args:
-        target: an open target of a process that runs; its owner closes it.
+        target: an open target of a running process; its owner closes it.
         interval_ns: nanoseconds from tick to tick, 1 or more.
-        threads: which; None are all that there are at each tick.
+        threads: thread ids; None for all threads of each tick.
         walk: the limits of each stack.
         names: what to look up. Python functions are read while all threads are suspended together.
 
@@ -150,7 +146,7 @@ class Sampler:
         self._process = target.process
         self._ticks = 0
         self._walk_ns = 0
-        """What the dearest of the newest walks took."""
+        """Nanoseconds of the slowest recent walk; it decays."""
 
     def run(
         self,
@@ -159,21 +155,21 @@ class Sampler:
         should_stop: Callable[[], bool] = lambda: False,
         on_tick: Callable[[SamplingProgress], None] = lambda _: None,
     ) -> SamplingRun:
-        """Sample until ``duration_ns`` have passed, or the process or its user ends it.
+        """Sample until ``duration_ns`` have passed, the process exits, or the user stops it.
 
-        What was taken before a snapshot fails is kept; only where the very first one fails, its
-        error is raised. To be called once.
+        If a snapshot fails, the samples before it are retained; the error of the very first one is
+        raised. Call this once.
 
         Args:
-            duration_ns: nanoseconds, 1 or more; :data:`FOREVER_NS` for as long as it runs.
-            should_stop: asked several times a second; True ends sampling.
-            on_tick: told after each tick.
+            duration_ns: nanoseconds, 1 or more; :data:`FOREVER_NS` to run until the process exits.
+            should_stop: called several times a second; True ends sampling.
+            on_tick: called after each tick.
 
         Raises:
-            TargetGoneError: the process has exited before it was sampled.
+            TargetGoneError: the process exited before it was sampled.
             TargetAccessError: the kernel refused.
-            TargetSpecError: its process stands still between snapshots.
-            TargetError: it cannot be looked at.
+            TargetSpecError: the process is stopped between snapshots.
+            TargetError: the target cannot be captured.
         """
         self._prepare()
         started_at = time.time_ns()
@@ -196,9 +192,9 @@ class Sampler:
         )
 
     def profile(self, run: SamplingRun) -> Profile:
-        """Walk what was not walked yet, and name all frames; ``run`` is what :meth:`run` returned.
+        """Unwind the remaining stacks, symbolicate all frames, and return the profile.
 
-        The target may be closed by then.
+        ``run`` is the result of :meth:`run`. The target may be closed.
         """
         collection, symbolicator = self._collection, self._symbolicator
         samples = collection.samples()
@@ -217,21 +213,21 @@ class Sampler:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What of the process could not be read; names and lines that are missing not among it."""
+        """The parts of the process that could not be read; missing names and lines not included."""
         return self._collection.problems
 
     def _prepare(self) -> None:
-        """Look at the process once, so that its images and most rules are known."""
+        """Capture the process once, so that its images and most rules are cached."""
         first, python = self._snapshot()
         target = self._target
         if isinstance(target, PausingTarget) and not target.runs_between_snapshots:
             raise TargetSpecError(
-                "the process stands still from one snapshot to the next, as this stub has it",
+                "this stub stops the process from one snapshot to the next",
                 remedy="sample it through lldb-server or debugserver, attached to it while it "
                 "runs, or by its process id",
             )
         if self._python_target is not None and not python:
-            # It runs none, or it cannot be told: the problem says so, and looking takes time.
+            # It runs none, or cannot be read: the problem states why, and each try takes time.
             for problem in first.problems:
                 self._collection.miss(problem)
             self._python_target = None
@@ -245,7 +241,7 @@ class Sampler:
         return self._target.snapshot(wanted, stack_limit=stack_limit), {}
 
     def _tick(self, clock: TickClock) -> SamplingEnd:
-        """Take one snapshot; why sampling ends with it, DURATION where it goes on."""
+        """Take one snapshot; return why sampling ends, or DURATION if it continues."""
         at = clock.elapsed_ns
         collection = self._collection
         try:
@@ -279,10 +275,10 @@ class Sampler:
         )
 
     def _walk_meanwhile(self, clock: TickClock) -> None:
-        """Walk stacks that wait, where many do, as long as there is time before the next tick."""
+        """Unwind waiting stacks, if there are many, while there is time before the next tick."""
         while self._collection.should_walk and clock.left_ns > 2 * self._walk_ns:
             began = time.monotonic_ns()
             self._collection.walk_oldest()
             took = time.monotonic_ns() - began
-            # The dearest comes to be forgotten: a rule is worked out once.
+            # It decays: a rule is computed only once.
             self._walk_ns = max(took, self._walk_ns * 7 // 8)

@@ -1,8 +1,7 @@
-"""Sampled stacks, walked and numbered: the same stack is one row, however often it is met.
+"""Sampled stacks, unwound and numbered.
 
-Distinct stacks put together as a tree, while they are walked.
-
-The distinct frames of sampled stacks: numbered while they are met, named at the end.
+Distinct stacks form a tree, in which each stack is one row (:class:`StackRows`). Distinct frames
+are numbered while stacks are unwound, and symbolicated at the end (:class:`ProfileFrames`).
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.options import WalkOptions
 from machtrace.model.profile import OUTERMOST, MissingFrames, ProfileFrame, StackTable
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadSnapshot
-from machtrace.model.stack import AddressKind, Backtrace, FrameAddress, Gap, Walk, stretches
+from machtrace.model.stack import Backtrace, FrameAddress, Gap, Walk, stretches
 from machtrace.model.symbol import Frame, FrameStatus
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.unwinder.thread_walker import KIND_COUNT, KINDS, TRUSTS, code_of
 from machtrace.unwinder.unwinder import Unwinder
 
 _BITS = 32
-"""Enough for a row; :data:`MOST_ROWS` keeps within it."""
+"""Bits of a row's number; :data:`MOST_ROWS` fits."""
 
 MOST_ROWS = 1 << 22
-"""Of one table: about half a GiB of memory with what finds them."""
+"""Maximum rows of a table: about half a GiB with its index."""
 
 
 class StackRows:
-    """Makes a :class:`~machtrace.model.profile.StackTable`, stack by stack."""
+    """Builds a :class:`~machtrace.model.profile.StackTable`, stack by stack."""
 
     __slots__ = ("_callers", "_children", "_frames")
 
@@ -45,44 +44,44 @@ class StackRows:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many rows as there may be."""
+        """Whether the table has the maximum number of rows."""
         return len(self._callers) >= MOST_ROWS
 
     def row(self, frames: Iterable[int]) -> int:
-        """The row of the stack of ``frames``, outermost first; made if there was none.
+        """Return the row of a stack, given its frames' numbers, outermost first; add it if new.
 
-        Of an empty stack it is :data:`~machtrace.model.profile.OUTERMOST`. Where the table is full,
-        it is that of the frames that it has, from the outermost on.
+        An empty stack has :data:`~machtrace.model.profile.OUTERMOST`. If the table is full, the row
+        is that of the outermost frames that it has.
         """
         children = self._children
-        at = OUTERMOST
+        row = OUTERMOST
         for frame in frames:
-            key = (at + 1) << _BITS | frame
-            found = children.get(key)
-            if found is None:
+            key = (row + 1) << _BITS | frame
+            child = children.get(key)
+            if child is None:
                 if self.is_full:
                     break
-                found = children[key] = len(self._callers)
-                self._callers.append(at)
+                child = children[key] = len(self._callers)
+                self._callers.append(row)
                 self._frames.append(frame)
-            at = found
-        return at
+            row = child
+        return row
 
     def table(self) -> StackTable:
-        """All stacks so far."""
+        """Return all stacks so far."""
         return StackTable(self._callers, self._frames)
 
 
 Namer = Callable[[FrameAddress, Snapshot], Frame]
-"""Gives an address of a snapshot's process its image and its name."""
+"""Symbolicates an address of a snapshot's process."""
 
 _MOST_CACHED = 1 << 18
 
 
 class ProfileFrames:
-    """Numbers frames: one that has another image at its address is another frame.
+    """Numbers frames; with another image at its address, a frame has another number.
 
-    Of a snapshot nothing is kept but what names are made of, and that once for each image.
+    One snapshot is retained for each image, without its threads, for the names.
     """
 
     __slots__ = ("_cached", "_frames", "_images", "_numbers", "_sources")
@@ -90,7 +89,7 @@ class ProfileFrames:
     def __init__(self) -> None:
         self._images: ImageList | None = None
         self._cached: dict[tuple[int, int], int] = {}
-        """Numbers by address and code, for the images of the last snapshot."""
+        """Numbers by address and code, for the last snapshot's images."""
         self._numbers: dict[Hashable, int] = {}
         self._frames: list[tuple[FrameAddress, BinaryImage | None] | ProfileFrame] = []
         self._sources: dict[BinaryImage, Snapshot] = {}
@@ -99,33 +98,33 @@ class ProfileFrames:
         return len(self._frames)
 
     def number(self, address: int, code: int, snapshot: Snapshot) -> int:
-        """Of an address on a stack of ``snapshot``.
+        """Return the number of an address on a stack of ``snapshot``.
 
         Args:
-            address: as it was found (Avma), never adjusted.
+            address: the frame's address (Avma), not adjusted for lookup.
             code: its trust and kind; see :mod:`machtrace.unwinder.thread_walker`.
-            snapshot: which images were where.
+            snapshot: its images.
         """
         images = snapshot.images
         if images is not self._images or len(self._cached) >= _MOST_CACHED:
             if self._images is None or tuple(images) != tuple(self._images):
                 self._cached = {}
             self._images = images
-        found = self._cached.get((address, code))
-        if found is None:
-            found = self._cached[address, code] = self._new(address, code, snapshot)
-        return found
+        number = self._cached.get((address, code))
+        if number is None:
+            number = self._cached[address, code] = self._new(address, code, snapshot)
+        return number
 
     def of_frame(self, frame: ProfileFrame) -> int:
-        """The number of a frame that has its name already, or that stands for others."""
-        found = self._numbers.get(frame)
-        if found is None:
-            found = self._numbers[frame] = len(self._frames)
+        """Return the number of a symbolicated frame, or of one that stands for missing frames."""
+        number = self._numbers.get(frame)
+        if number is None:
+            number = self._numbers[frame] = len(self._frames)
             self._frames.append(frame)
-        return found
+        return number
 
     def frames(self, name: Namer) -> tuple[ProfileFrame, ...]:
-        """All, by number. Those of one image are named one after the other."""
+        """Symbolicate all frames, image by image, and return them by number."""
         named: list[ProfileFrame] = [MissingFrames.LEFT_OUT] * len(self._frames)
         waiting: dict[BinaryImage, list[tuple[int, FrameAddress]]] = {}
         for number, frame in enumerate(self._frames):
@@ -147,32 +146,28 @@ class ProfileFrames:
         trust, kind = TRUSTS[code // KIND_COUNT], KINDS[code % KIND_COUNT]
         frame = FrameAddress(Avma(address), trust, kind)
         image = snapshot.images.find(frame.lookup)
-        key = _key(image, frame.address, kind)
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self._frames)
+        key: Hashable = (image, frame.address, kind)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._frames)
             self._frames.append((frame, image))
             if image is not None and image not in self._sources:
                 self._sources[image] = replace(snapshot, threads=(), problems=())
-        return found
-
-
-def _key(image: BinaryImage | None, address: Avma, kind: AddressKind) -> Hashable:
-    return image, address, kind
+        return number
 
 
 _MOST_KEYS = 64 << 20
-"""Bytes by which stacks are recognised that were met before; they are forgotten then."""
+"""Maximum bytes of the keys by which known stacks are recognised; the cache is then cleared."""
 
 _Key = tuple[bytes, bytes, Gap | None, bool, PythonRuns]
-"""Addresses, codes, what is left out, whether the walk came to a root, and Python's functions."""
+"""Addresses, codes, the gap, whether the walk reached a root, and Python functions."""
 
 
 class SampledStacks:
-    """Walks snapshots one after the other.
+    """Unwinds snapshots in sequence.
 
     Args:
-        unwinder: walks the stacks.
+        unwinder: unwinds the stacks.
         symbolicator: recognises CPython's loop by name, where Python functions are read.
         walk: the limits of each stack.
     """
@@ -201,7 +196,7 @@ class SampledStacks:
     def walk(
         self, snapshot: Snapshot, python: Mapping[ThreadId, PythonRuns]
     ) -> tuple[list[int], list[Problem]]:
-        """The row of each thread's stack, and where Python's functions do not fit."""
+        """Return the row of each thread's stack, and where Python functions do not match."""
         if snapshot.images is not self._images or self._known_bytes > _MOST_KEYS:
             self._images, self._known, self._known_bytes = snapshot.images, {}, 0
         columns = self._unwinder.columns([snapshot], limit=self._walk.limit)
@@ -229,8 +224,8 @@ class SampledStacks:
             rows.append(row)
         return rows, problems
 
-    def _inwards(self, numbers: Sequence[int], gap: Gap | None, is_whole: bool) -> Iterator[int]:  # noqa: FBT001 - one of three facts of a walk
-        """Numbers of a stack's frames, outermost first, and of what stands for those that lack."""
+    def _inwards(self, numbers: Sequence[int], gap: Gap | None, is_whole: bool) -> Iterator[int]:  # noqa: FBT001 - a fact of the walk
+        """Yield the numbers of frames and of marks for missing ones, outermost first."""
         if not is_whole:
             yield self.frames.of_frame(MissingFrames.UNKNOWN_CALLERS)
         for at, (_, piece) in enumerate(reversed(list(stretches(numbers, gap)))):

@@ -36,7 +36,7 @@ class Counting:
     def __init__(self, at=None):
         self.files, self.size, self._at = 0, 0, at
 
-    def look_at(self, file):
+    def begin(self, file):
         """One more."""
         del file
         self.files += 1

@@ -120,7 +120,7 @@ class _PullProgress:
         self._number = 0
         self.advance = bar.advance
 
-    def look_at(self, file: DeviceFile) -> None:
+    def begin(self, file: DeviceFile) -> None:
         self._number += 1
         name = file.path.rpartition("/")[2]
         self._bar.show(label=name, note=f"{self._number:,} of {self._count:,}")

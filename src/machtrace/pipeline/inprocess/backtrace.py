@@ -21,28 +21,29 @@ def backtrace(
     python: bool = False,
     stack_limit: int = DEFAULT_STACK_LIMIT,
 ) -> CallStack:
-    """The call stack of a thread of this process, innermost frame first.
+    """Return the call stack of a thread of this process, innermost frame first.
 
-    The thread is stopped by a signal while its registers and stack are copied; walking and naming
-    come after. It may hold any lock, the interpreter's and malloc's included, or wait in a system
-    call, which can end early then: see :class:`~machtrace.targets.inprocess.linux.SelfTarget`.
+    The thread is suspended by a signal while its registers and stack are copied; unwinding and
+    symbolication follow. It may hold any lock, the interpreter's and malloc's included, or wait in
+    a system call, which can then end early: see
+    :class:`~machtrace.targets.inprocess.linux.SelfTarget`.
 
     Args:
         thread: a ``threading.Thread``; a native id or pthread; ``main``, ``#N`` as lldb counts, or
-            a name, of several threads the first; None is the calling thread.
+            a name (the first match); None for the calling thread.
         limit: maximum number of frames: the innermost; the default keeps both ends of a deeper
             stack.
-        symbolicate: whether to look names up.
-        lines: whether source lines and inlined calls are wanted; see :func:`machtrace.backtraces`.
-        python: whether each frame of CPython's loop is to have the Python functions that it runs
-            (:attr:`~machtrace.model.symbol.Frame.python`), with names looked up. The interpreter's
-            lock is kept while the thread is copied, so that both are of one moment.
-        stack_limit: how many bytes of the stack are copied at most.
+        symbolicate: whether to look up function names.
+        lines: whether to look up source lines and inlined calls; see :func:`machtrace.backtraces`.
+        python: whether to attach the Python functions that each frame of CPython's loop runs
+            (:attr:`~machtrace.model.symbol.Frame.python`); requires names. The interpreter's lock
+            is held while the thread is copied, so that both have the same moment.
+        stack_limit: maximum bytes copied of the stack.
 
     Raises:
-        TargetSpecError: no thread answers to it, or threads cannot be copied here.
-        ThreadGoneError: it ended meanwhile.
-        TargetError: it did not answer in time, or blocks the signal.
+        TargetSpecError: no thread matches, or threads cannot be copied here.
+        ThreadGoneError: the thread exited meanwhile.
+        TargetError: the thread did not respond in time, or blocks the signal.
     """
     with session.LOCK:
         own = session.own_process()
@@ -67,7 +68,7 @@ _PACKAGE = __file__.rpartition("pipeline")[0]
 
 
 def _outside(runs: PythonRuns) -> PythonRuns:
-    """``runs`` of the calling thread without this package's functions at their inner end."""
+    """Return ``runs`` of the calling thread without this package's innermost functions."""
     if not runs:
         return runs
     innermost = runs[0]
@@ -79,13 +80,13 @@ def _outside(runs: PythonRuns) -> PythonRuns:
 def _thread_id(target: OwnTarget, thread: ThreadLike) -> ThreadId:
     if isinstance(thread, str):
         infos = target.threads()
-        found = select_threads(infos, thread)
-        if found is None:
+        ids = select_threads(infos, thread)
+        if ids is None:
             raise TargetSpecError(
-                f"{thread!r} is every thread, and the stack of one is asked for",
-                remedy="name one thread, or take machtrace.backtraces('self')",
+                f"{thread!r} selects every thread, not one",
+                remedy="name one thread, or call machtrace.backtraces()",
             )
-        return found[0]
+        return ids[0]
     return target.thread_id(thread)
 
 

@@ -1,7 +1,4 @@
-"""The calling thread's own stack, at once: by rules, and by lines, that were found before.
-
-Which images are a program's own, and which the system's.
-"""
+"""The calling thread's stack in microseconds, by cached rules and cached lines."""
 
 from __future__ import annotations
 
@@ -31,11 +28,11 @@ from machtrace.unwinder.thread_walker import code_of
 
 _ELF_FOLDERS = ("/lib/", "/lib32/", "/lib64/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/")
 _MACHO_FOLDERS = ("/System/", "/usr/lib/", "/Library/Apple/")
-"""In the shared cache and in simulators' runtimes, too: there they follow the runtime's root."""
+"""Also in the shared cache, and below the root of a simulator's runtime."""
 
 
 def is_system_image(image: BinaryImage) -> bool:
-    """Whether an image is from the system's folders, or made by the kernel (``[vdso]``)."""
+    """Return whether an image is in the system's folders, or the kernel's (``[vdso]``)."""
     path = image.path
     if image.format is ImageFormat.MACHO:
         return path.startswith(_MACHO_FOLDERS) or "/RuntimeRoot/" in path
@@ -43,7 +40,7 @@ def is_system_image(image: BinaryImage) -> bool:
 
 
 def program_images(images: Iterable[BinaryImage], program: str) -> frozenset[BinaryImage]:
-    """Of ``images`` the executable at ``program``, and all that are not the system's."""
+    """Return the executable at ``program``, and the images that are not the system's."""
     return frozenset(
         image for image in images if image.path == program or not is_system_image(image)
     )
@@ -51,23 +48,22 @@ def program_images(images: Iterable[BinaryImage], program: str) -> frozenset[Bin
 
 _MOST = 1 << 30
 _ADDRESSES = 2
-"""Which kind of what is remembered of a stack; its lines are 0, or 1 without the system's."""
+"""The variant of a cached stack with addresses; 0 has all lines, 1 the program's."""
 _INNERMOST = code_of(FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
 
 
 def call_stack_symbols(limit: int = 512, *, app_only: bool = False) -> tuple[str, ...]:
-    """The calling thread's stack as ``+[NSThread callStackSymbols]`` prints it.
+    """Return the calling thread's stack as ``+[NSThread callStackSymbols]`` prints it.
 
-    Both the walk and the lines of a stack that was seen before take some microseconds together,
-    as long as no image is loaded or unloaded. Where a rule or a name is not known yet it takes
-    some milliseconds once; where a frame takes thought, such as a signal's, each time.
+    A stack that was seen before takes some microseconds, as long as no image is loaded or unloaded.
+    A new rule or name takes some milliseconds once; a frame that the fast loop cannot unwind, such
+    as a signal's, takes them each time.
 
     Args:
         limit: maximum number of frames: the innermost; the default keeps both ends of a deeper
             stack.
-        app_only: whether to leave out frames of the system's libraries; the others keep their
-            numbers. The program's own are its executable, and what is not loaded from the
-            system's folders.
+        app_only: whether to leave out frames of the system's libraries; the numbers of the others
+            stay. The program's images are its executable, and those outside the system's folders.
 
     Returns:
         One line per frame, the caller of this function first. Where the default limit leaves out
@@ -78,17 +74,17 @@ def call_stack_symbols(limit: int = 512, *, app_only: bool = False) -> tuple[str
     """
     inner, outer = _frame_limit(limit)
     while True:
-        found = None if _Kept.stacks is None else _Kept.stacks.find(inner, outer, app_only)
-        if type(found) is tuple:
-            return cast("tuple[str, ...]", found)
-        # What is found is of this very function's call: to walk again is left to it.
-        lines = _lines(found, limit, app_only=app_only)
+        stack = None if _Cache.stacks is None else _Cache.stacks.find(inner, outer, app_only)
+        if type(stack) is tuple:
+            return cast("tuple[str, ...]", stack)
+        # The stack is that of this function's call: only this function can walk it again.
+        lines = _lines(stack, limit, app_only=app_only)
         if lines is not None:
             return lines
 
 
 def call_stack_return_addresses(limit: int = 512) -> tuple[int, ...]:
-    """The calling thread's stack as ``+[NSThread callStackReturnAddresses]`` gives it.
+    """Return the calling thread's stack as ``+[NSThread callStackReturnAddresses]`` does.
 
     Args:
         limit: see :func:`call_stack_symbols`; frames left out in the middle are not marked.
@@ -101,10 +97,10 @@ def call_stack_return_addresses(limit: int = 512) -> tuple[int, ...]:
     """
     inner, outer = _frame_limit(limit)
     while True:
-        found = None if _Kept.stacks is None else _Kept.stacks.find(inner, outer, _ADDRESSES)
-        if type(found) is tuple:
-            return cast("tuple[int, ...]", found)
-        addresses = _addresses(found, limit)
+        stack = None if _Cache.stacks is None else _Cache.stacks.find(inner, outer, _ADDRESSES)
+        if type(stack) is tuple:
+            return cast("tuple[int, ...]", stack)
+        addresses = _addresses(stack, limit)
         if addresses is not None:
             return addresses
 
@@ -115,11 +111,13 @@ def _frame_limit(limit: int) -> FrameLimit:
 
 
 class _Known:
-    """What is known of this process with the images that it has."""
+    """The state of this process with its present images."""
 
     def __init__(self, own: OwnProcess) -> None:
         self.process = own
-        changes = image_changes()  # before the images are looked at: it errs towards looking again
+        changes = (
+            image_changes()
+        )  # read first: a change meanwhile makes the state stale
         thread = own.target.thread_id(None)
         self.snapshot: Snapshot = own.target.snapshot((thread,), stack_limit=0)
         walker = own.unwinder.walker(self.snapshot)
@@ -134,86 +132,86 @@ class _Known:
     def lines(
         self, addresses: tuple[FrameAddress, ...], gap: Gap | None, *, app_only: bool
     ) -> tuple[str, ...]:
-        """The stack's lines."""
-        found: list[str] = []
+        """Return the stack's lines."""
+        shown: list[str] = []
         for first, part in stretches(addresses, gap):
             if first and part and gap is not None:
-                found.append(f"... {gap.count} frames not shown")
+                shown.append(f"... {gap.count} frames not shown")
             for index, address in enumerate(part, first):
                 frame = self.process.names.frame(address, self.snapshot)
                 if not app_only or frame.image in self.program_images:
-                    found.append(nsthread.line(index, frame))
-        return tuple(found)
+                    shown.append(nsthread.line(index, frame))
+        return tuple(shown)
 
 
-class _Kept:
-    """What was known last; :attr:`stacks` is looked at without a lock."""
+class _Cache:
+    """The latest state; :attr:`stacks` is read without a lock."""
 
     known: _Known | None = None
     stacks: OwnStacks | None = None
 
 
 def _current() -> _Known:
-    """What is known, made anew where the images have changed. The lock is held."""
-    own, known = session.own_process(), _Kept.known
+    """Return the state, rebuilt if the images have changed. The lock is held."""
+    own, known = session.own_process(), _Cache.known
     is_right = (
         known is not None
         and known.process is own
         and (known.stacks is None or known.stacks.is_current())
     )
     if known is None or not is_right:
-        known = _Kept.known = _Known(own)
-        _Kept.stacks = known.stacks
+        known = _Cache.known = _Known(own)
+        _Cache.stacks = known.stacks
     return known
 
 
 def _learn(missing: object) -> bool:
-    """Whether to walk again: a rule was learnt, or the images looked at anew."""
+    """Return whether to walk again: a rule was added, or the images were listed again."""
     with session.LOCK:
-        before = _Kept.known
+        before = _Cache.known
         known = _current()
         if known is not before:
-            # Not current at once: a thread keeps the loader's list to itself, perhaps for long.
+            # Stale at once: another thread holds the loader's list, perhaps for long.
             return known.stacks is not None and known.stacks.is_current()
         if not isinstance(missing, int) or known.walker is None:
             return False
         return known.walker.add(Avma(missing >> 1), interrupted=bool(missing & 1))
 
 
-def _lines(found: object, limit: int, *, app_only: bool) -> tuple[str, ...] | None:
-    """The lines of a stack; None to walk again, after something was learnt."""
-    if not isinstance(found, list):
-        return None if _learn(found) else _walked_lines(limit, app_only=app_only)
-    depth, kept = found
+def _lines(stack: object, limit: int, *, app_only: bool) -> tuple[str, ...] | None:
+    """Return the lines of a stack; None to walk again, after a rule was added."""
+    if not isinstance(stack, list):
+        return None if _learn(stack) else _walked_lines(limit, app_only=app_only)
+    depth, data = stack
     with session.LOCK:
-        before = _Kept.known
+        before = _Cache.known
         known = _current()
         if known is not before or known.stacks is None:
             return None
         addresses = tuple(
             FrameAddress(Avma(address), FrameTrust.CFI, AddressKind.RETURN_ADDRESS)
-            for address in array("Q", kept)
+            for address in array("Q", data)
         )
         left_out = depth - len(addresses)
         gap = Gap(_frame_limit(limit).inner, left_out) if left_out else None
         lines = known.lines(addresses, gap, app_only=app_only)
-        known.stacks.remember(depth, kept, app_only, lines)
+        known.stacks.remember(depth, data, app_only, lines)
         return lines
 
 
-def _addresses(found: object, limit: int) -> tuple[int, ...] | None:
-    """The same, without names."""
-    if not isinstance(found, list):
-        return None if _learn(found) else _walked_addresses(limit)
-    depth, kept = found
-    stacks, addresses = _Kept.stacks, tuple(array("Q", kept))
+def _addresses(stack: object, limit: int) -> tuple[int, ...] | None:
+    """Return the addresses of a stack; None to walk again, after a rule was added."""
+    if not isinstance(stack, list):
+        return None if _learn(stack) else _walked_addresses(limit)
+    depth, data = stack
+    stacks, addresses = _Cache.stacks, tuple(array("Q", data))
     if stacks is not None:
-        stacks.remember(depth, kept, _ADDRESSES, addresses)
+        stacks.remember(depth, data, _ADDRESSES, addresses)
     return addresses
 
 
 def _walked(limit: int) -> tuple[_Known, Backtrace]:
-    """By the exact walk: for stacks of which a frame is not a matter for the table."""
+    """Unwind exactly, for stacks with a frame that the table cannot hold."""
     known = _current()
     own = known.process
     snapshot = own.target.snapshot((own.target.thread_id(None),))
@@ -228,4 +226,4 @@ def _walked_lines(limit: int, *, app_only: bool) -> tuple[str, ...]:
 
 def _walked_addresses(limit: int) -> tuple[int, ...]:
     with session.LOCK:
-        return tuple(one.address for one in _walked(limit)[1].addresses)
+        return tuple(frame.address for frame in _walked(limit)[1].addresses)

@@ -1,4 +1,4 @@
-"""This process as it is looked at from within: what is kept from one capture to the next."""
+"""This process, inspected from within: the caches shared by its captures."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.unwinder import Unwinder
 
 LOCK = threading.RLock()
-"""Held while what is kept is used; never needed by a thread that is stopped."""
+"""Held while the session is used; a suspended thread never holds it."""
 
 
 class OwnProcess:
-    """The target, what was learnt for walks, and the names. Used with :data:`LOCK` held."""
+    """The target, the unwinder and the symbolicators of this process. Hold :data:`LOCK`."""
 
     def __init__(self) -> None:
         self.target = own_target()
@@ -28,7 +28,7 @@ class OwnProcess:
         self.names = Symbolicator(files, lines=False)
         self.lines = Symbolicator(files)
         self.code = self.target.own_code()
-        """Of the extension."""
+        """The code of the extension that copies threads."""
 
     def unwind(self, snapshot: Snapshot, *, limit: int) -> tuple[Backtrace, ...]:
         """Unwind all threads, without the frames of the extension that copied the calling one."""
@@ -38,9 +38,9 @@ class OwnProcess:
             own = seen
             limit_with_own = frame_limit._replace(inner=frame_limit.inner + own)
             walked = self.unwinder.unwind(snapshot, limit=limit_with_own)
-            deep = (one for one in walked if one.gap is not None)
+            deep = (stack for stack in walked if stack.gap is not None)
             seen = max(map(self._own_frames, deep), default=0)
-        return tuple(self._without_own_frames(one) for one in walked)
+        return tuple(map(self._without_own_frames, walked))
 
     def _own_frames(self, walked: Backtrace) -> int:
         count = 0
@@ -58,29 +58,29 @@ class OwnProcess:
         return replace(walked, addresses=walked.addresses[count:], gap=gap)
 
 
-class _Kept:
-    """Where the one is kept."""
+class _Session:
+    """The session of this process."""
 
     process: OwnProcess | None = None
-    is_told_of_forks = False
+    is_registered = False
 
 
 def own_process() -> OwnProcess:
-    """This process, opened once. :data:`LOCK` is held.
+    """Return this process, opened once. Hold :data:`LOCK`.
 
     Raises:
         TargetSpecError: threads of this process cannot be copied here.
     """
-    if _Kept.process is None:
-        if not _Kept.is_told_of_forks:
+    if _Session.process is None:
+        if not _Session.is_registered:
             os.register_at_fork(after_in_child=_forget)
-            _Kept.is_told_of_forks = True
-        _Kept.process = OwnProcess()
-    return _Kept.process
+            _Session.is_registered = True
+        _Session.process = OwnProcess()
+    return _Session.process
 
 
 def _forget() -> None:
-    """In the child of a fork: it is another process, and whoever held the lock is not there."""
-    global LOCK  # noqa: PLW0603 - there is no way to let go of another thread's lock
+    """Start again in the child of a fork, where the thread that held the lock does not exist."""
+    global LOCK  # noqa: PLW0603 - another thread's lock cannot be released
     LOCK = threading.RLock()
-    _Kept.process = None
+    _Session.process = None
