@@ -244,9 +244,7 @@ def test_a_stub_that_keeps_the_process_still(shares, wait_until):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as stub:
         said = iter(stub.stderr.readline, "")
         port = next(line.split()[-1] for line in said if "Listening" in line)
-        with pytest.raises(
-            TargetSpecError, match="stops the process from one snapshot"
-        ):
+        with pytest.raises(TargetSpecError, match="stops the process from one snapshot"):
             sample(f"gdb://127.0.0.1:{port}", duration=1)
         stub.communicate(timeout=30)
     wait_until(lambda: process.poll() is None, "it runs on")

@@ -115,9 +115,7 @@ class _Known:
 
     def __init__(self, own: OwnProcess) -> None:
         self.process = own
-        changes = (
-            image_changes()
-        )  # read first: a change meanwhile makes the state stale
+        changes = image_changes()  # read first: a change meanwhile makes the state stale
         thread = own.target.thread_id(None)
         self.snapshot: Snapshot = own.target.snapshot((thread,), stack_limit=0)
         walker = own.unwinder.walker(self.snapshot)
