@@ -1,9 +1,9 @@
-"""What holds for every test, and which tests need what.
+"""Settings of all tests, and the needs of each test.
 
-Markers say what a test needs beside Python, so that ``make check`` can leave it out:
+Markers declare what a test needs beside Python, so that ``make check`` can leave it out:
 
 ``live``
-    A running process is captured: another, or this one. These tests run one after the other, with
+    A running process is captured: another, or this one. These tests run in sequence, with
     nothing beside them.
 ``emulated``
     Code runs in the emulator, unicorn.
@@ -11,7 +11,7 @@ Markers say what a test needs beside Python, so that ``make check`` can leave it
     Another program runs to its end: a compiler, a debugger, ``machtrace`` itself as a command.
 
 A folder in ``FOLDERS`` marks all of its tests; elsewhere a module or a test is marked itself. A
-test that starts a program or the emulator without a marker fails, and says which one it takes.
+test that starts a program or the emulator without a marker fails, and names the required one.
 """
 
 import os
@@ -31,7 +31,7 @@ FOLDERS = {
     "lab": ["emulated", "peer"],
     "live": ["live"],
 }
-"""What all tests of a folder need."""
+"""The needs of all tests of a folder."""
 STARTS = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 )
@@ -51,7 +51,7 @@ settings.load_profile("suite")
 
 
 class Guard:
-    """Lets a test start only what its markers tell of."""
+    """Lets a test start only the programs that its markers declare."""
 
     def __init__(self) -> None:
         self.test: pytest.Item | None = None
@@ -73,12 +73,14 @@ class Guard:
         if event in STARTS:
             self._demand({"live", "peer"}, f"starts a program ({event}: {arguments[:2]})")
 
-    def _demand(self, markers: set[str], what: str) -> None:
+    def _demand(self, markers: set[str], action: str) -> None:
         test = self.test
         if test is not None and not any(map(test.get_closest_marker, markers)):
             # No Exception, which could be caught by what is tested.
             wanted = " or ".join(sorted(markers))
-            pytest.fail(f"this test {what}; mark it {wanted}: see tests/conftest.py", pytrace=False)
+            pytest.fail(
+                f"this test {action}; mark it {wanted}: see tests/conftest.py", pytrace=False
+            )
 
 
 GUARD = Guard()
@@ -116,7 +118,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
-    """Indices of debug information are kept in a folder of the tests, and not in the user's."""
+    """Indices of debug information are cached in a folder of the tests, not in the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MACHTRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

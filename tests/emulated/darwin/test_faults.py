@@ -1,4 +1,4 @@
-"""Whatever call fails, and whenever a thread ends: nothing stays suspended, nothing leaks."""
+"""If any call fails, or a thread ends at any time, nothing stays suspended and nothing leaks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def core_of_three(library: Library, arch: Arch) -> CaptureCore:
 def test_a_failing_call_leaves_no_thread_suspended(
     arch: Arch, core_library: Library, *, together: bool
 ) -> None:
-    """Each call of a capture fails once, in each way; each thread says how that left it."""
+    """Each call of a capture fails once with each error; each thread reports its state then."""
     core = core_of_three(core_library, arch)
     core.capture(IDS, stack_limit=0x1000, together=together)
     tried = set()
@@ -85,19 +85,19 @@ def test_a_failing_call_leaves_no_thread_suspended(
                     assert outcomes == [Outcome.REFUSED] * 3
                     assert {copy.error for copy in copies} == {code}
                 case "_thread_suspend" | "_thread_get_state":
-                    (one,) = others
-                    assert one.error == code
+                    (thread,) = others
+                    assert thread.error == code
                     stopped = Outcome.REFUSED if failed == "_thread_suspend" else Outcome.FAILED
-                    assert one.outcome is (Outcome.GONE if code in GONE else stopped)
+                    assert thread.outcome is (Outcome.GONE if code in GONE else stopped)
                 case "_vm_region_recurse_64":  # for the stack, or for what may adjoin it
-                    assert [(one.outcome, one.error, one.stack) for one in others] in (
+                    assert [(thread.outcome, thread.error, thread.stack) for thread in others] in (
                         [],
                         [(Outcome.FAILED, code, b"")],
                     )
                 case "_thread_info":  # of the thread's id, or of the caller's own
                     assert all(
-                        one.outcome is (Outcome.GONE if code in GONE else Outcome.REFUSED)
-                        for one in others
+                        thread.outcome is (Outcome.GONE if code in GONE else Outcome.REFUSED)
+                        for thread in others
                     )
                     assert len(others) <= 1
                 case _:  # tried again, or done otherwise
@@ -171,7 +171,7 @@ def test_a_thread_may_end_at_any_call(
 def test_a_resume_that_fails_is_tried_again(
     arch: Arch, failures: int, core_library: Library
 ) -> None:
-    """What the program would not survive is not left to one call."""
+    """A state that the program would not survive does not depend on one call."""
     core = core_of_three(core_library, arch)
     left = failures
 
@@ -195,7 +195,7 @@ def test_a_resume_that_fails_is_tried_again(
 def test_a_thread_that_cannot_be_let_go_is_told(
     arch: Arch, core_library: Library, *, together: bool
 ) -> None:
-    """It was copied, and the others go on."""
+    """It was copied, and the others continue."""
     core = core_of_three(core_library, arch)
     core.begin()
     stays = core.thread(IDS[1]).port

@@ -1,4 +1,4 @@
-"""dyld's images, as its callbacks tell of them: a list that can be read at any moment."""
+"""dyld's images, as its callbacks report them: a list that can be read at any moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CPU = (0x0100000C, 2)
 TEXT = 0x1_0000_0000
 DYLD_PATH = "/usr/lib/system/dyld"
 PURE = {"_memcpy", "_memmove", "_memset", "_bzero", "___bzero", "dyld_stub_binder"}
-"""What reads and writes only what it is given."""
+"""Functions that read and write only their arguments."""
 Library = Callable[[Arch], FileContents]
 
 
@@ -160,12 +160,12 @@ def test_two_threads_may_add_at_once(arch: Arch, core_library: Library) -> None:
     for number in range(40):
         core.library.run(removing(core, images.pop()) if number % 2 else removing(core, images[0]))
         images = core.images()
-        one, other = put(core, 2 * number + 100), put(core, 2 * number + 101)
-        call = adding(core, one)
+        first, second = put(core, 2 * number + 100), put(core, 2 * number + 101)
+        call = adding(core, first)
         core.library.run(call, 1 + number * 29)
-        core.library.run(adding(core, other))
+        core.library.run(adding(core, second))
         core.library.run(call)
-        images += [one, other]
+        images += [first, second]
         assert by_address(core.images()) == by_address(images)
 
 
@@ -215,7 +215,7 @@ def test_headers_that_lie_are_read_no_further_than_they_are(
 
 @ARCHES
 def test_images_for_which_memory_lacks_are_counted(arch: Arch, core_library: Library) -> None:
-    """They are not in the list, and it says so."""
+    """They are not in the list, and the result shows it."""
     core, images = watched(core_library, arch, 1)
     core.task.fault = lambda name, _: KernReturn.FAILURE if name == "_malloc" else None
     core.library.run(adding(core, put(core, 5)))
@@ -233,23 +233,23 @@ def test_as_many_are_copied_as_there_is_room_for(arch: Arch, core_library: Libra
 
 @ARCHES
 def test_nobody_waits_for_who_begins_to_watch(arch: Arch, core_library: Library) -> None:
-    """It may wait for dyld's lock, which another that asks here may hold."""
+    """It may wait for dyld's lock, which another caller may hold."""
     core = CaptureCore(core_library(arch), [MachThread(1)])
     images = [put(core, number) for number in range(2)]
     core.library.call("_machtrace_images_copy", 0, 0)
     call = core.begin_call("_machtrace_images_watch")
     while not core.task.calls.count("_task_info"):  # it has begun
         core.library.run(call, 1)
-    told = []
+    numbers = []
     # Until it is over, no two answers are the same.
     while not core.library.run(call, 1):
         if not core.library.call("_machtrace_images_watch") % 256:
-            told.append(changes(core))
+            numbers.append(changes(core))
         assert all(image in images for image in core.images())
-    assert len(set(told)) == len(told) > 20
+    assert len(set(numbers)) == len(numbers) > 20
     assert by_address(core.images()) == by_address(images)
     assert core.library.call("_machtrace_images_watch") % 256 == 1
-    assert changes(core) not in told
+    assert changes(core) not in numbers
 
 
 @ARCHES

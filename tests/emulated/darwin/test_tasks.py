@@ -1,4 +1,4 @@
-"""The core that looks at other tasks, run in an emulator: nothing stays suspended or held."""
+"""The core that captures other tasks, run in an emulator: nothing stays suspended or leaks."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def check_whole(core: TaskCore, library: FileContents, copies: Sequence[TaskCopy
 
 
 def test_a_read_port_is_enough(library: FileContents) -> None:
-    """The other ones are not asked for."""
+    """The other ones are not queried."""
     core = core_of_three(library)
     opened = core.open(PID)
     assert opened["port"]
@@ -175,7 +175,7 @@ def test_its_own_port_is_not_asked_for(library: FileContents) -> None:
 
 @pytest.mark.parametrize("room", [0, 2, 3, 10])
 def test_threads_are_listed_as_far_as_there_is_room(library: FileContents, room: int) -> None:
-    """How many there are is told in any case; a name that is too long ends all the same."""
+    """Their number is returned in any case; a name that is too long is terminated all the same."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
     result, count, told = core.threads(port, room)
@@ -187,7 +187,7 @@ def test_threads_are_listed_as_far_as_there_is_room(library: FileContents, room:
 
 @TOGETHER
 def test_threads_are_copied_as_they_are(library: FileContents, *, together: bool) -> None:
-    """In the order that they are asked for, and what is no thread is gone."""
+    """In the requested order; an id without a thread is gone."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
     ids = [13, 99, 11, 12]
@@ -267,7 +267,7 @@ def test_a_thread_that_ends_meanwhile_leaves_the_others(
 def test_whatever_call_fails_nothing_stays_suspended(
     library: FileContents, *, together: bool
 ) -> None:
-    """Each fails once, in each way; each thread says what that did to it."""
+    """Each fails once with each error; each thread reports the effect on it."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
     core.copy(port, IDS, stack_limit=SIZE, together=together)
@@ -301,12 +301,12 @@ def test_whatever_call_fails_nothing_stays_suspended(
                     assert {copy.error for copy in copies} == {result}
                     assert [copy.outcome for copy in copies] == [REFUSED] * 3
                 case "_thread_suspend" | "_thread_get_state":
-                    (one,) = others
-                    assert one.error == code % (1 << 32)
+                    (thread,) = others
+                    assert thread.error == code % (1 << 32)
                     stopped = REFUSED if failed == "_thread_suspend" else FAILED
-                    assert one.outcome == (GONE if code in ENDED else stopped)
+                    assert thread.outcome == (GONE if code in ENDED else stopped)
                 case "_thread_info":
-                    assert [one.outcome for one in others] in ([], [GONE])
+                    assert [thread.outcome for thread in others] in ([], [GONE])
                 case _:
                     assert not others, failed
         else:
@@ -317,7 +317,7 @@ def test_whatever_call_fails_nothing_stays_suspended(
 
 
 def test_what_cannot_be_let_go_of_is_told(library: FileContents) -> None:
-    """The kernel never lets go, whatever is tried."""
+    """The kernel never resumes it, whatever is tried."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
     core.task.is_checked = False
@@ -327,11 +327,11 @@ def test_what_cannot_be_let_go_of_is_told(library: FileContents) -> None:
     assert [copy.outcome for copy in copies] == [COPIED] * 3
 
 
-# --- what the system says of processes ---
+# --- the system's facts about processes ---
 
 
 class System:
-    """What a system says of process 4711, and of who asks."""
+    """A system's facts about process 4711, and about the caller."""
 
     def __init__(self, *, refuses: bool) -> None:
         self.refuses = refuses
@@ -339,7 +339,7 @@ class System:
 
     @property
     def memory(self) -> EmulatedMemoryBlock:
-        """Of who asks."""
+        """The caller's facts."""
         assert self.core is not None
         return self.core.memory
 
@@ -417,14 +417,14 @@ class System:
 
 @pytest.fixture(params=[False, True], ids=["told", "not told"])
 def system(request: pytest.FixtureRequest, library: FileContents) -> System:
-    """One that tells all, and one that refuses what it may."""
+    """One that returns everything, and one that refuses whatever it may."""
     found = System(refuses=request.param)
     found.core = TaskCore(library, [], found.functions)
     return found
 
 
 def test_what_is_known_of_a_process(system: System) -> None:
-    """What the system does not say is zero or empty."""
+    """A fact that the system does not return is zero or empty."""
     core, refuses = system.core, system.refuses
     assert core is not None
     error, place = core.process(PID)

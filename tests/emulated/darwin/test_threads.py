@@ -1,4 +1,4 @@
-"""Which threads the Darwin core stops, how, and what it says of them."""
+"""The threads that the Darwin core stops, the mechanism, and the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Library = Callable[[Arch], FileContents]
 
 
 def core_with(library: Library, arch: Arch, ids: range | list[int], sp: int = SP) -> CaptureCore:
-    """So many threads, all on one stack; this core looks at none of it."""
+    """Return a core with threads that share one stack, which it does not read."""
     size, place = (272, 31 * 8) if arch is Arch.ARM64 else (168, 7 * 8)
     state = bytearray(size)
     state[place : place + 8] = sp.to_bytes(8, "little")
@@ -46,7 +46,7 @@ def core_with(library: Library, arch: Arch, ids: range | list[int], sp: int = SP
 
 @ARCHES
 def test_one_stands_still_at_a_time(arch: Arch, core_library: Library) -> None:
-    """Each for its own copy; the times say from when to when."""
+    """Each for its own copy; the times show from when to when."""
     core = core_with(core_library, arch, range(1, 9))
     copies = core.capture(range(1, 9), stack_limit=0x1000)
     assert core.task.most_suspended == 1
@@ -60,7 +60,7 @@ def test_one_stands_still_at_a_time(arch: Arch, core_library: Library) -> None:
 
 @ARCHES
 def test_together_all_are_stopped_before_any_is_copied(arch: Arch, core_library: Library) -> None:
-    """And let go after the last was."""
+    """They are resumed after the last copy."""
     core = core_with(core_library, arch, range(1, 9))
     copies = core.capture(range(1, 9), stack_limit=0x1000, together=True)
     assert core.task.most_suspended == 8
@@ -74,7 +74,7 @@ def test_together_all_are_stopped_before_any_is_copied(arch: Arch, core_library:
 @pytest.mark.parametrize("together", [False, True])
 @ARCHES
 def test_hundreds_of_threads(arch: Arch, core_library: Library, *, together: bool) -> None:
-    """Each is found once, and asked for its id once, whatever the order."""
+    """Each is found once, and its id queried once, whatever the order."""
     ids = list(range(5000, 5300))
     core = core_with(core_library, arch, ids)
     core.capture(ids[:1], stack_limit=0x100)
@@ -94,7 +94,7 @@ def test_hundreds_of_threads(arch: Arch, core_library: Library, *, together: boo
 
 @ARCHES
 def test_batches_share_one_list_of_ports(arch: Arch, core_library: Library) -> None:
-    """Between begin and end the kernel is asked again only for a thread that is not in it."""
+    """Between begin and end the kernel is queried again only for a thread that is not in it."""
     core = core_with(core_library, arch, range(1, 100))
     core.begin()
     for start in range(1, 97, 16):
@@ -127,7 +127,7 @@ def test_of_one_thread_few_are_asked(arch: Arch, core_library: Library) -> None:
 def test_the_caller_is_never_suspended(
     arch: Arch, core_library: Library, *, together: bool
 ) -> None:
-    """Not though it is asked for, nor where its id cannot be told."""
+    """Not even if it is requested, nor if its id is unknown."""
     core = core_with(core_library, arch, [1, 2])
     for _ in range(2):
         copies = core.capture([1, CALLER_ID, 2], stack_limit=0x100, together=together)
@@ -219,7 +219,7 @@ def test_the_child_of_a_fork_begins_anew(arch: Arch, core_library: Library) -> N
     core.task.rights.clear()
     core.task.arrays.clear()
     core.library.run(core.begin_call(handler))
-    core.libsystem.locked.clear()  # the mutex was written anew
+    core.libsystem.locked.clear()  # the mutex was initialised again
     (copy,) = core.capture([1], stack_limit=0x100)
     assert copy.outcome is Outcome.COPIED
     core.assert_released()
@@ -284,7 +284,7 @@ def test_the_calling_thread_is_copied_where_it_stands(arch: Arch, core_library: 
 
 @ARCHES
 def test_memory_that_is_not_there_is_no_fault(arch: Arch, core_library: Library) -> None:
-    """Of a range as much is read as can be, from its start."""
+    """As much of a range is read as possible, from its start."""
     core = core_with(core_library, arch, [1])
     to = core.library.allocate(SIZE)
     assert core.library.call("_machtrace_own_read", STACK + 0x7000, to, 0x2000) == 0x1000

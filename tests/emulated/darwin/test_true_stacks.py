@@ -1,4 +1,4 @@
-"""What the Darwin core copies of an emulated thread is walked to that thread's true stack."""
+"""The Darwin core's copy of an emulated thread is walked to that thread's true stack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.lab.policies import MASK, all_rules, rules_policy
 
 PROGRAMS = Path(__file__).parents[2] / "lab" / "programs"
 STATE_OFFSET = 16
-"""Of a thread command's registers; its own header and the state's are before them."""
+"""Offset of a thread command's registers, after its own header and the state's."""
 FLAGS_OFFSET = 268
 NO_PTRAUTH, IB_SIGNED_LR = 1, 2
 SIGNED_PLACES = {"fp": 29, "lr": 30, "sp": 31, "pc": 32}
@@ -49,7 +49,7 @@ def test_the_stack_is_the_true_one_at_every_place(
     core_library: Callable[[Arch], FileContents],
     tmp_path: Path,
 ) -> None:
-    """The thread is looked at before each of its instructions, as it first comes there."""
+    """The thread is captured before each of its instructions, the first time it is reached."""
     (build,) = builds([program], [architecture], [optimisation], ["compact"])
     made = make(build, PROGRAMS, tmp_path)
     arch = build.architecture.arch
@@ -112,7 +112,7 @@ def as_copied(fp: int | None, arch: Arch) -> int | None:
 
 
 def state_of(moment: Moment, core: CaptureCore, arch: Arch) -> bytes:
-    """As the kernel gives it: of arm64e programs to their like, pointers are signed."""
+    """Return the kernel's state: between arm64e programs, pointers are signed."""
     state = bytearray(thread_command(moment.registers)[STATE_OFFSET:])
     if arch is not Arch.ARM64E:
         if arch is Arch.ARM64:

@@ -34,7 +34,7 @@ def threads(snapshot):
 def place(demo) -> Callable[[int], tuple[str, int]]:
     """From an address to the function that holds it and the bytes from its start.
 
-    Nothing but the symbol table is asked, so that it is the nearest symbol before the address.
+    Only the symbol table is used, so that it is the nearest symbol before the address.
     """
     symbols = parse_symbols(FileContents(PROGRAM.read_bytes(), "demo.macho"))
     rows = symbols.is_code.nonzero()[0].tolist()

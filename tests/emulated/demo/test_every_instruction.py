@@ -13,7 +13,7 @@ from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.walker import walk
 
 TIMES = 4
-"""How often the same instruction is looked at: loops do not get more interesting."""
+"""Most comparisons at one instruction: further rounds of a loop add nothing."""
 
 
 class Memory:
@@ -23,7 +23,7 @@ class Memory:
         self.emulator = emulator
 
     def read(self, address, size):
-        """What is there now."""
+        """Return the memory's present contents."""
         try:
             return self.emulator.read(address, size)
         except TargetError:

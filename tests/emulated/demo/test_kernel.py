@@ -1,4 +1,4 @@
-"""The system calls of the emulated process, asked for by a process that only notes them."""
+"""The system calls of the emulated process, made by a process that only records them."""
 
 import struct
 
@@ -16,7 +16,7 @@ ANYTHING = (0,) * 8
 
 
 class Process:
-    """Memory of a few bytes; threads and names are kept as they come."""
+    """Memory of a few bytes; threads and names are recorded in order."""
 
     def __init__(self):
         self.memory = bytearray(256)
@@ -24,7 +24,7 @@ class Process:
         self.names = []
 
     def read(self, address, size):
-        """What was written there."""
+        """Return the written bytes."""
         return bytes(self.memory[address : address + size])
 
     def write(self, address, data):
@@ -118,7 +118,7 @@ def test_program_for_another_cpu_is_refused():
 
 
 def test_program_that_imports_is_refused():
-    """There is no library that could have what it asks for."""
+    """No library has the symbols that it imports."""
     data = bytearray(PROGRAM.read_bytes())
     command = next(FileContents(data, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
     binds = b"\x11\x40_printf\0\x51\x72\0\x90"

@@ -1,4 +1,4 @@
-"""What emulated:demo does as a target: opening, copying, refusing, closing."""
+"""emulated:demo as a target: opening, copying, refusing, closing."""
 
 import sys
 import time
@@ -36,7 +36,7 @@ def test_unknown_name_says_what_there_is():
 
 
 def test_without_the_emulator_the_extra_is_named(monkeypatch):
-    """It is not installed: say so, and how to get it."""
+    """If it is not installed, the error states it, and how to get it."""
     for module in [m for m in sys.modules if m.startswith("machtrace.targets.emulator.machine")]:
         monkeypatch.delitem(sys.modules, module)
     for module in [m for m in sys.modules if m.partition(".")[0] == "unicorn"]:
@@ -81,7 +81,7 @@ def test_only_the_threads_asked_for_are_copied(demo):
 
 
 def test_stack_limit_is_kept(demo, threads):
-    """What is copied begins below the stack pointer, by the red zone."""
+    """The copy begins below the stack pointer, by the red zone."""
     whole = threads["com.machtrace.render"]
     (short,) = demo.snapshot([whole.info.id], stack_limit=1024).threads
     assert 1024 == len(short.stack.data)

@@ -1,4 +1,4 @@
-"""Every thread of emulated:demo stands where it says, and was called as it says."""
+"""Every thread of emulated:demo is at the documented address, with the documented callers."""
 
 import struct
 
@@ -19,7 +19,7 @@ FRAME_POINTER, LINK_REGISTER = 29, 30
 
 
 def instruction(snapshot, address):
-    """What is there, as it is written in assembly."""
+    """Return the instruction as assembly."""
     disassembler = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
     code = bytes(snapshot.memory.read(Avma(address), 4))
     found = next(disassembler.disasm(code, address))
@@ -176,7 +176,7 @@ def test_async_frame_says_that_it_is_one_and_holds_its_context(snapshot, threads
 
 
 def test_outermost_frames_end_the_chain(threads):
-    """Of every thread, following frame pointers comes to a record that has none before it."""
+    """In every thread, following frame pointers leads to a record without a previous one."""
     for thread in threads.values():
         fp = thread.registers.fp
         for _ in range(60):
@@ -207,7 +207,7 @@ def test_image_can_be_read_from_the_snapshots_memory(snapshot, demo):
 
 
 def test_slide_moves_code_and_pointers_alike():
-    """Whatever it is, the same functions are reached, at addresses that differ by it."""
+    """With any slide, the same functions are reached, at addresses that differ by it."""
     near, far = (
         EmulatedTarget("demo", slide=slide, record_calls=True) for slide in (0, 0x40000000)
     )

@@ -44,19 +44,19 @@ def frame_chain(thread, snapshot):
     """Return addresses by frame pointers alone, signatures and tags removed."""
     strip = snapshot.process.pointer_mask.strip
     memory = LayeredMemory((thread.stack, snapshot.memory))
-    frame, found = strip(thread.registers.fp), []
-    while frame and len(found) < 100:
+    frame, addresses = strip(thread.registers.fp), []
+    while frame and len(addresses) < 100:
         try:
             previous, address = struct.unpack("<2Q", memory.read(Avma(frame), 16))
         except MemoryReadError:
             break
-        found.append(strip(address))
+        addresses.append(strip(address))
         frame = strip(previous)
-    return found
+    return addresses
 
 
 def all_addresses(walk):
-    """Of the program's stack, and of the machine's where it is another."""
+    """For the program's stack, and for the machine's if it differs."""
     rest = walk.physical_remainder
     return walk.addresses + (() if rest is None else rest.addresses)
 
@@ -79,16 +79,16 @@ def test_walk_gives_the_calls_that_were_made(demo, walks, thread):
 
 @pytest.mark.parametrize("thread", THREADS)
 def test_nothing_is_guessed(walks, thread):
-    """Tables and instructions say how each frame was found; no word was taken on trust."""
+    """Each frame was found by tables or instructions; none is a guess."""
     walk = walks[thread]
     guessed = {FrameTrust.SCAN, FrameTrust.LINK_REGISTER}
     assert not guessed & {found.trust for found in all_addresses(walk)}
 
 
 def test_async_continuations_follow_the_frame_that_runs(walks, place):
-    """What the program means stands in the addresses; the worker's frames are kept apart."""
+    """The addresses are the program's continuations; the worker's frames are separate."""
     walk = walks["com.machtrace.async"]
-    kinds = [found.kind for found in walk.addresses]
+    kinds = [address.kind for address in walk.addresses]
     assert [
         AddressKind.PROGRAM_COUNTER,
         AddressKind.RETURN_ADDRESS,
@@ -134,7 +134,7 @@ def test_frame_pointers_alone_lose_a_caller_where_there_is_no_frame(
 
 
 def test_frames_have_the_names_of_the_source(snapshot):
-    """Of the main thread as the tutorial has it, and of every thread's first function.
+    """The main thread's as in the tutorial, and every thread's first function.
 
     thread_start ends with its call, so the return address is the first of objc_msgSend.
     """

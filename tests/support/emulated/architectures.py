@@ -30,7 +30,7 @@ _ARM64_REGISTERS = (
 _BR = (0xFEFFF000, 0xD61F0000)
 """``br``, and the authenticating ``braa``, ``brab``, ``braaz`` and ``brabz``."""
 _EXCEPTIONS = 0xD4
-"""The last byte of ``brk``, ``svc`` and their like."""
+"""The last byte of ``brk``, ``svc`` and similar instructions."""
 
 # (CRn, CRm, op0, op1, op2): how unicorn names a system register.
 _SCTLR_EL1 = (1, 0, 3, 0, 0)
@@ -39,7 +39,7 @@ _SCTLR_KEYS = 1 << 31 | 1 << 30 | 1 << 27 | 1 << 13
 _KEYS = tuple((2, crm, 3, 0, op2) for crm in (1, 2) for op2 in range(4))
 """Halves of the keys IA, IB, DA and DB."""
 _PACIA = 0xDAC10020
-"""``pacia x0, x1``; its kin for the other keys differ in bits 10 and 11."""
+"""``pacia x0, x1``; those for the other keys differ in bits 10 and 11."""
 _SCRATCH = 0x10000
 """Below all that a program has."""
 
@@ -68,12 +68,12 @@ class EmulatedArm64(EmulatedCpu):
             self.uc.mem_map(_SCRATCH, 0x1000)
         code = (_PACIA | key << 10).to_bytes(4, "little")
         self.uc.mem_write(_SCRATCH, code)
-        kept = self.uc.context_save()
+        saved = self.uc.context_save()
         self.write(0, value)
         self.write(1, discriminator)
         self.uc.emu_start(_SCRATCH, _SCRATCH + 4, count=1)
         found = self.read(0)
-        self.uc.context_restore(kept)
+        self.uc.context_restore(saved)
         return found
 
     def call_from(self, top: int, outside: int) -> None:
@@ -114,7 +114,7 @@ _ARM_REGISTERS = (
     *((ARM_DOUBLES[number], getattr(arm, f"UC_ARM_REG_D{number}")) for number in range(8, 16)),
 )
 _THUMB_STATE = 1 << 5
-"""Of the status register (*Arm Architecture Reference Manual*, B1.3.3)."""
+"""Bit of the status register (*Arm Architecture Reference Manual*, B1.3.3)."""
 _FLOATING_POINT_ON = 1 << 30
 _ALL_COPROCESSORS = 0xF << 20
 _UDF_ARM, _UDF_ARM_COUNTS = 0xE7F000F0, 0xFFF000F0
@@ -148,7 +148,7 @@ class EmulatedArm(EmulatedCpu):
         return bool(self.uc.reg_read(arm.UC_ARM_REG_CPSR) & _THUMB_STATE)
 
     def start_address(self, address: int) -> int:
-        """See :meth:`EmulatedCpu.start_address`; of an entry's, the lowest bit says what it is."""
+        """See :meth:`EmulatedCpu.start_address`; the lowest bit selects the instruction set."""
         return address | self.is_thumb
 
     def call_from(self, top: int, outside: int) -> None:

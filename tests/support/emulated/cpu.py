@@ -1,4 +1,4 @@
-"""What a run in the emulator has to know of a CPU; each architecture says it in a file of its own.
+"""The facts about a CPU that a run in the emulator needs; ``architectures`` has a class for each.
 
 To add one: derive from :class:`EmulatedCpu` in ``architectures.py`` and name the class
 in ``_CLASSES``.
@@ -32,7 +32,7 @@ _CLASSES = {
 
 
 class Transfer(Enum):
-    """What an instruction may do to the stack of calls."""
+    """The possible effect of an instruction on the stack of calls."""
 
     NONE = "none"
     """Nothing; direct jumps too."""
@@ -72,11 +72,11 @@ class EmulatedCpu(ABC):
         return self._batch.read()
 
     def register_set(self, raw: tuple[int, ...]) -> RegisterSet:
-        """What :meth:`raw_registers` gave, as a walk reads it."""
-        kept = self._template.copy()
+        """Return the result of :meth:`raw_registers` as a register set."""
+        values = self._template.copy()
         for number, value in zip(self._numbers, raw[1:], strict=True):
-            kept[number] = value
-        return RegisterSet(self.arch, Avma(raw[0]), tuple(kept))
+            values[number] = value
+        return RegisterSet(self.arch, Avma(raw[0]), tuple(values))
 
     def with_registers(self, raw: tuple[int, ...], *, pc: int, sp: int) -> RegisterSet:
         """The same with another pc and sp."""
@@ -107,11 +107,11 @@ class EmulatedCpu(ABC):
         return value
 
     def start_address(self, address: int) -> int:
-        """What unicorn is told to start at, to run the code at ``address``."""
+        """Return the start address for unicorn, to run the code at ``address``."""
         return address
 
     def enter(self, top: int, outside: int) -> None:
-        """Set registers and stack as whoever calls a program's entry leaves them.
+        """Set registers and stack as the caller of a program's entry leaves them.
 
         ``top`` is the caller's sp and frame pointer; its frame record is zeros, and so the last.
         ``outside`` is what the entry returns to.
@@ -134,11 +134,11 @@ class EmulatedCpu(ABC):
 
     @abstractmethod
     def call_from(self, top: int, outside: int) -> None:
-        """Set sp, and where the return address is kept, as by a call with sp at ``top``."""
+        """Set sp, and the return address in its location, as by a call with sp at ``top``."""
 
     @abstractmethod
     def transfer(self, code: bytes) -> Transfer:
-        """What the instruction ``code`` may do to the stack of calls."""
+        """Return the possible effect of the instruction ``code`` on the stack of calls."""
 
     @abstractmethod
     def is_trap(self, code: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The C core that looks at other tasks, called in an emulator: ``native/darwin_task/task.h``."""
+"""The C core that captures other tasks, called in an emulator: ``native/darwin_task/task.h``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TaskCopy:
 
 
 class TaskCore:
-    """The core, loaded into a process that looks at another one."""
+    """The core, loaded into a process that captures another one."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class TaskCore:
         place, count = self.library.allocate(size * max(1, room)), self.library.allocate(8)
         result = self.library.call("_machtrace_task_threads", port, place, room, count)
         rows = [place + size * index for index in range(min(room, self.memory.word(count)))]
-        told = [
+        described = [
             (
                 self.word("info", row, "id", 8),
                 self.word("info", row, "queue_address", 8),
@@ -142,7 +142,7 @@ class TaskCore:
             )
             for row in rows
         ]
-        return result % (1 << 32), self.memory.word(count), told
+        return result % (1 << 32), self.memory.word(count), described
 
     def copy(
         self,

@@ -1,4 +1,4 @@
-"""What dyld does for a program of the lab before it runs."""
+"""The work of dyld for a program of the lab before it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from machtrace.model.arch import Arch
 
 _BINDER = "dyld_stub_binder"
 _STARTS = {Arch.X86_64: (16, 10, 1), Arch.I386: (12, 10, 1)}
-"""Of ``__stub_helper``: bytes before the first helper, of each, and before the number in it."""
+"""Bytes of ``__stub_helper`` before the first helper, of each, and before the number in it."""
 _ARM64_STARTS = (24, 12, 8)
 
 
@@ -54,7 +54,7 @@ def bound_lazily(contents: FileContents) -> dict[int, bytes]:
 
 
 def _targets(contents: FileContents, first: int, count: int) -> list[str]:
-    """What the indirect symbols of pointers lead to, by the program's own convention."""
+    """Return the targets of pointers by their indirect symbols, by the program's own convention."""
     table = parse_symbols(contents)
     rows = parse_indirect_symbols(contents)[first : first + count].tolist()
     return [table.name(row).replace("_outside_", "_provides_") for row in rows]

@@ -213,8 +213,8 @@ class CaptureCore:
     def assert_released(self) -> None:
         """Nothing is suspended, held or locked, and signals come in again."""
         self.task.assert_released()
-        assert not self.libsystem.locked, "a lock is kept"
-        assert not self.libsystem.signals_blocked, "signals are kept out"
+        assert not self.libsystem.locked, "a lock is still held"
+        assert not self.libsystem.signals_blocked, "signals are still blocked"
 
     # --- images ---
 
@@ -247,7 +247,7 @@ class CaptureCore:
         )
 
     def begin_call(self, function: int | str, *arguments: int) -> Call:
-        """A call that is run by and by: see :meth:`EmulatedLibrary.run`."""
+        """Begin a call that is run in steps: see :meth:`EmulatedLibrary.run`."""
         address = self.library.address(function) if isinstance(function, str) else function
         return self.library.begin(address, *arguments)
 
@@ -268,7 +268,7 @@ class NthFault:
 
     @property
     def failed(self) -> str | None:
-        """The call that did; None if there were not so many."""
+        """The call that failed; None if there were fewer."""
         return self.asked[self._number] if len(self.asked) > self._number else None
 
 

@@ -38,7 +38,7 @@ _BUDGET = 5_000_000
 """Instructions after which a call has gone astray."""
 
 Steps = Generator[tuple[int, Sequence[int]], int, int]
-"""What a function does that calls back: yields (address, arguments), is sent results, returns."""
+"""A function that calls back: yields (address, arguments), is sent results, returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Convention:
     link: int | None
     """The register with the return address; without one it is on the stack."""
     helper_number: int
-    """Where a stub helper has the number that tells the binder which pointer to bind."""
+    """The offset in a stub helper of the number by which the binder finds the pointer to bind."""
 
 
 _CONVENTIONS = {
@@ -93,7 +93,7 @@ class EmulatedMemoryBlock:
 
 
 Function = Callable[[Sequence[int]], "int | Steps"]
-"""An imported function: given what is in the registers of arguments, it says the result."""
+"""An imported function: takes the registers of arguments, returns the result."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class Call:
     context: UcContext
     """While it does not run."""
     waiting: list[tuple[Steps, int, int]] = field(default_factory=list)
-    """Of imported functions that call back: their steps, sp and return address."""
+    """Steps, sp and return address of imported functions that call back."""
     result: tuple[int, int] | None = None
     """Its two registers of results, once it has returned."""
 
@@ -125,7 +125,7 @@ class EmulatedLibrary:
             functions: what it imports to call, by symbol. One that is missing is missed only by
                 a call.
             variables: what else it imports, by symbol.
-            observe: told of every imported function before it is called, and of the binder.
+            observe: called before every imported function, and before the binder.
         """
         self._contents = contents
         arch = contents.image.arch
@@ -158,7 +158,7 @@ class EmulatedLibrary:
         return range(_IMAGE + parsed.header_svma, _IMAGE + end)
 
     def address(self, symbol: str) -> int:
-        """Of one of its symbols."""
+        """Return the address of one of its symbols."""
         return _IMAGE + self._symbols[symbol]
 
     def allocate(self, size: int) -> int:
@@ -251,7 +251,7 @@ class EmulatedLibrary:
         return Call(self.uc.context_save())
 
     def run(self, call: Call, count: int | None = None) -> bool:
-        """Run a call on, to its end or for so many instructions; whether it has ended.
+        """Continue a call, to its end or for ``count`` instructions; whether it has ended.
 
         What is called outside counts as an instruction.
         """
@@ -266,7 +266,7 @@ class EmulatedLibrary:
         return call.result is not None
 
     def _run_on(self, call: Call, count: int) -> bool:
-        """Run to the next call outside, or for so many instructions; whether it came to one."""
+        """Run to the next call outside, or for ``count`` instructions; whether it reached one."""
         self._at: int | None = None
         self.uc.emu_start(self.cpu.program_counter, 0, count=count)
         if self._at is None:
@@ -296,14 +296,14 @@ class EmulatedLibrary:
             values = cpu.registers().values  # all together are read quicker than a few
             arguments = [values[number] or 0 for number in convention.arguments]
             back = self._pop_return_address()
-            found = self._functions[name](arguments)
-            if isinstance(found, int):
-                self._return(found, back)
+            returned = self._functions[name](arguments)
+            if isinstance(returned, int):
+                self._return(returned, back)
             else:
-                self._continue(call, found, None, back)
+                self._continue(call, returned, None, back)
 
     def _continue(self, call: Call, steps: Steps, result: int | None, back: int) -> None:
-        """Let an imported function go on, which calls back or returns."""
+        """Continue an imported function, which calls back or returns."""
         try:
             function, arguments = next(steps) if result is None else steps.send(result)
         except StopIteration as ended:
@@ -340,7 +340,7 @@ class EmulatedLibrary:
         self.uc.reg_write(self.cpu.pc, back)
 
     def _bind_lazily(self) -> None:
-        """What a stub's helper left on the stack says which; go on to what it was bound to."""
+        """Bind the pointer that a stub's helper left on the stack; continue at its target."""
         cpu = self.cpu
         sp = cpu.sp
         # arm64: x16, x17; x86_64: the loader's word, and what the helper pushed before.

@@ -11,9 +11,9 @@ from tests.support.emulated.mach import MachThread
 _ENOMEM = 12
 _WORD = (1 << 64) - 1
 SELF = 0x16E000000
-"""What pthread_self() is in the thread that calls."""
+"""The calling thread's pthread_self()."""
 HANDLE_OFFSET = 0xE0
-"""Of the thread's own data in its pthread, where its handle points."""
+"""Offset of the thread's own data in its pthread; its handle points there."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Libsystem:
     release: Callable[[int, int], None]
     caller: MachThread
     refuses: Callable[[str], bool] = lambda _: False
-    """Asked before a call that can fail, by its name: whether it is to."""
+    """Called with the name of a call that can fail: whether it fails."""
     stack_end: int = 0
     blocks: dict[int, int] = field(default_factory=dict)
     """Sizes of what malloc gave, by address."""
@@ -152,7 +152,7 @@ class Libsystem:
 
 @dataclass(slots=True)
 class DyldImage:
-    """An image as dyld tells of it."""
+    """An image as dyld reports it."""
 
     header: int
     slide: int
@@ -161,13 +161,13 @@ class DyldImage:
 
 @dataclass(slots=True)
 class Dyld:
-    """The part of dyld that is asked, and that calls back."""
+    """The functions of dyld that are called, and its callbacks."""
 
     memory: EmulatedMemoryBlock
     allocate: Callable[[int], int]
     images: list[DyldImage] = field(default_factory=list)
     own: range = range(0)
-    """Where the library is that asks; its header comes first."""
+    """The address of the calling library's header."""
     on_add: list[int] = field(default_factory=list)
     on_remove: list[int] = field(default_factory=list)
     _paths: dict[str, int] = field(default_factory=dict)

@@ -27,7 +27,7 @@ VARIABLES = {
     "_mach_task_self_": TASK.to_bytes(4, "little"),
     "___stack_chk_guard": packed(0x5EED_CA9A_7E11_0000),
 }
-"""What programs import besides functions, by symbol."""
+"""Imported data, by symbol."""
 _FIRST_PORT = 0x1003
 _PORT_STEP = 0x100
 PAGE = 0x4000
@@ -44,7 +44,7 @@ _MEMORY_STACK = 30
 
 
 class KernReturn(IntEnum):
-    """What calls answer: ``mach/kern_return.h``, ``mach/message.h``, ``mach/mig_errors.h``."""
+    """Results of calls: ``mach/kern_return.h``, ``mach/message.h``, ``mach/mig_errors.h``."""
 
     SUCCESS = 0
     INVALID_ADDRESS = 1
@@ -69,7 +69,7 @@ SAFE_WHILE_SUSPENDED = frozenset(
     }
 )
 """Calls that come to the kernel, or to a page that it shares, and to nothing else of the program:
-what may be called while any thread stands still, whatever lock that holds."""
+the calls that are allowed while any thread is suspended, whatever lock that holds."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class MachThread:
 
     id: int
     state: bytes = b""
-    """What thread_get_state gives."""
+    """The state that thread_get_state returns."""
     handle: int = 0
     suspend_count: int = 0
     is_ended: bool = False
@@ -100,7 +100,7 @@ class MachRegion:
 
 
 Fault = Callable[[str, Sequence[int]], KernReturn | None]
-"""Asked before a call, with its name and arguments: what it is to fail with, having done nothing.
+"""Called before a call, with its name and arguments: the error to fail with, without any effect.
 
 Of calls that are not the kernel's the arguments are not given."""
 
@@ -134,7 +134,7 @@ class MachTask:
     most_suspended: int = 0
     """At once."""
     answer_of_ended: KernReturn = KernReturn.SEND_INVALID_DEST
-    """What calls for a thread that has ended answer."""
+    """The result of calls for a thread that has ended."""
     is_checked: bool = True
     """Whether calls are watched while a thread is suspended; not once one is left so."""
 
@@ -320,14 +320,14 @@ class MachTask:
         Raises:
             MemoryReadError: any of them is not there.
         """
-        found = b""
-        while len(found) < size:
-            at = Avma(address + len(found))
+        data = b""
+        while len(data) < size:
+            at = Avma(address + len(data))
             region = self._region_from(at)
             if region is None or region.start > at or region.memory is None:
                 raise MemoryReadError(Avma(address), size)
-            found += bytes(region.memory.read(at, min(region.end - at, size - len(found))))
-        return found
+            data += bytes(region.memory.read(at, min(region.end - at, size - len(data))))
+        return data
 
     # --- the rest ---
 

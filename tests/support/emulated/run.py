@@ -1,8 +1,8 @@
 """A Mach-O program run instruction by instruction, with the true stack at each.
 
 The truth needs no unwinder: calls push what they will return to, returns pop it. Of every caller
-the registers are kept as they were at its call, since those that calls preserve must be
-recovered so.
+the registers are recorded at its call, since those that calls preserve must be recovered
+so.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Moment:
 
     @property
     def addresses(self) -> tuple[Avma, ...]:
-        """What a perfect walk finds: pc, then return addresses."""
+        """The result of a perfect walk: pc, then return addresses."""
         return (self.registers.pc, *(frame.return_address for frame in self.callers))
 
 
@@ -79,12 +79,12 @@ Visit = Callable[[Moment], object]
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Instructions that run one after the other."""
+    """Consecutive instructions."""
 
     addresses: tuple[Avma, ...]
     end: Avma
     transfer: Transfer
-    """Of the last."""
+    """The last instruction's."""
 
 
 class EmulatedRun:
@@ -116,9 +116,9 @@ class EmulatedRun:
         self.instructions = 0
         """That were run."""
         self._pending: Callable[[Avma], None] | None = None
-        """What the last instruction does to the stack of calls, told where it led."""
+        """The effect of the last instruction on the stack of calls, given its successor."""
         self.failure: BaseException | None = None
-        """What a hook raised: unicorn would swallow it."""
+        """The exception of a hook, which unicorn would swallow."""
 
     def run(
         self, visit: Visit, *, limit: int = 200_000, every: int = 1, each_place: bool = False
@@ -182,7 +182,7 @@ class EmulatedRun:
         ]
 
     def _outermost(self) -> TrueFrame:
-        """Set the registers as whoever calls the entry leaves them, and say what those are."""
+        """Set the registers as the caller of the entry leaves them, and return them."""
         top = self._main_stack.stop - _PAGE
         self.cpu.enter(top, OUTSIDE)
         raw = self.cpu.raw_registers()
@@ -254,7 +254,7 @@ class EmulatedRun:
     # --- block by block ---
 
     def moment(self) -> Moment:
-        """What is now."""
+        """Return the present moment."""
         registers = self.cpu.registers()
         if self._stack.has_other_stacks:
             self._stack.stand_on(registers.sp or 0)
@@ -319,7 +319,7 @@ class _BlockRun:
         cpu.uc.emu_start(cpu.start_address(address), OUTSIDE, count=count)
 
     def _hook(self, uc: Uc, address: int, size: int, _: object) -> None:
-        if self._current is not None:  # a block that was left before its end goes on
+        if self._current is not None:  # a block that was left before its end continues
             return
         try:
             if not self._begin_block(address, size):

@@ -23,7 +23,7 @@ from tests.support.emulated.true_stack import TrueFrame, TrueStack
 TRAMPOLINE, HANDLER, STACK = "__sigtramp", "_handle", "_alternate_stack"
 """Symbols that a program with signals has; the last it may have."""
 _STACK_SIZE = 16384
-"""Of ``alternate_stack``, in bytes."""
+"""Size of ``alternate_stack``, in bytes."""
 _RED_ZONE = 128
 _NEST_AT_MOST = 2
 """Signals in progress; the second interrupts the first one's handler."""
@@ -50,7 +50,7 @@ class SignalAbi:
     """DWARF numbers of the registers that arguments are in; none where they are on the stack."""
     system_call: bytes
     number: tuple[int, int]
-    """(DWARF number, value) of the register that says that it is ``sigreturn``."""
+    """(DWARF number, value) of the register that selects ``sigreturn``."""
     siginfo_size: int = 104
     ucontext_size: int = 56
     """Its last two words are the size of the mcontext and a pointer to it."""
@@ -82,7 +82,7 @@ ABIS: Mapping[Arch, SignalAbi] = {
     Arch.I386: SignalAbi(
         mcontext_size=600,
         thread_state=12,
-        # eax, ebx, ecx, edx, edi, esi, ebp, esp; ss and eflags, which no walk asks for; eip.
+        # eax, ebx, ecx, edx, edi, esi, ebp, esp; ss and eflags, which no walk reads; eip.
         registers=(0, 3, 1, 2, 7, 6, 5, 4, 8, 8, None),
         is_context_first=False,
         arguments=(),
@@ -120,7 +120,7 @@ class SignalDelivery:
         return len(self._interrupted) < _NEST_AT_MOST and address not in self._seen
 
     def divert(self, address: Avma, stack: TrueStack) -> Avma:
-        """Where the CPU, which stands before ``address``, is to go on instead.
+        """Return the address at which the CPU, now at ``address``, continues instead.
 
         It ends a signal where ``address`` is at ``sigreturn``; else it delivers one.
         """

@@ -1,7 +1,7 @@
-"""Another task, as the Mach kernel shows it to who looks at it; see :mod:`.emulated_mach`.
+"""Another task, as the Mach kernel shows it to a caller with its port; see :mod:`.mach`.
 
 Sources: xnu's ``bsd/kern/kern_proc.c`` for how ports are given by pid, ``osfmk/kern/task.c`` for
-suspending by a token, ``osfmk/mach/thread_info.h`` for what is told of threads.
+suspending by a token, ``osfmk/mach/thread_info.h`` for facts about threads.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class OtherTask(MachTask):
 
     pid: int = 4711
     read_errno: int = 0
-    """What ``task_read_for_pid`` answers; 0 gives a port."""
+    """The result of ``task_read_for_pid``; 0 gives a port."""
     control_answer: KernReturn = KernReturn.SUCCESS
     name_answer: KernReturn = KernReturn.SUCCESS
     is_exiting: bool = False
     """Whether ports by pid are none, though nothing fails."""
     names: dict[int, bytes] = field(default_factory=dict)
-    """Of threads, by id."""
+    """The threads' names, by id."""
     queue_addresses: dict[int, int] = field(default_factory=dict)
     """Where threads keep their queue, by id."""
     holds: int = 0

@@ -1,7 +1,7 @@
-"""The stack of calls as it truly is, kept from what calls and returns do.
+"""The true stack of calls, recorded from calls and returns.
 
 It needs no unwinder. Where code leaves a function by other ways than a return (``longjmp``, a
-switch to another stack), the stack pointer says which calls are still in progress.
+switch to another stack), the stack pointer shows which calls are still in progress.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TrueFrame:
     """A caller, as it was when it called."""
 
     return_address: Avma
-    """Of a function that a signal interrupted: the instruction it was about to run."""
+    """The next instruction of a function that a signal interrupted."""
     sp: int
     """The caller's, before a call pushes anything."""
     captured: Callable[[], RegisterSet]
@@ -62,7 +62,7 @@ class TrueStack:
 
     @property
     def has_other_stacks(self) -> bool:
-        """Whether :meth:`stand_on` must be told of the stack pointer."""
+        """Whether :meth:`stand_on` needs the stack pointer."""
         return bool(self._stacks)
 
     def stand_on(self, sp: int) -> None:
@@ -76,8 +76,8 @@ class TrueStack:
     def call(self, target: int, frame: TrueFrame) -> None:
         """A call led to ``target``.
 
-        To the instruction behind it: i386 code asks where it is. Elsewhere nobody has to; the
-        function there never returns, and follows its caller.
+        To the next instruction: i386 code reads its own address so. Elsewhere that is not needed;
+        the function there never returns, and follows its caller.
         """
         if target != frame.return_address or not self._asks_where_it_is:
             self._known.add(frame.return_address)
@@ -89,7 +89,7 @@ class TrueStack:
         self.frames.append(frame)
 
     def resume(self) -> None:
-        """What the innermost signal interrupted goes on."""
+        """Resume the function that the innermost signal interrupted."""
         while not self.frames.pop().is_interrupted:
             pass
 
