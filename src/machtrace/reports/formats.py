@@ -7,6 +7,7 @@ files in one, as on standard output, and names as views show them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from importlib import import_module
@@ -14,7 +15,7 @@ from io import StringIO
 from typing import NamedTuple
 
 from machtrace.errors import ArgumentError
-from machtrace.model.report import Report
+from machtrace.model.report import Report, ReportedFrame
 
 
 class _Takes(Enum):
@@ -192,6 +193,41 @@ def as_shown(reports: Sequence[Report], chosen: ReportFormat) -> Sequence[Report
     """Return the reports with demangled names for views, else unchanged."""
     if not chosen.is_view:
         return reports
-    from machtrace.symbolizer.demangled_reports import demangled_report
-
     return [demangled_report(report) for report in reports]
+
+
+def demangled_report(report: Report) -> Report:
+    """Return the report with each mangled name demangled; itself if it has none.
+
+    KSCrash, PLCrashReporter, lines of ``callStackSymbols`` and others print ``$s4Demo3runyyF``.
+    """
+    from machtrace.model.report import with_changed_frames
+
+    thrown = report.language_exception
+    frames = None if thrown is None else _demangled(thrown.frames)
+    if thrown is not None and frames is not None:
+        report = replace(report, language_exception=replace(thrown, frames=frames))
+    others = tuple(with_changed_frames(other, _demangled) for other in report.others)
+    if any(new is not old for new, old in zip(others, report.others, strict=True)):
+        report = replace(report, others=others)
+    return with_changed_frames(report, _demangled)
+
+
+def _demangled(frames: Sequence[ReportedFrame]) -> tuple[ReportedFrame, ...] | None:
+    """Return the frames with demangled names; None if no name is mangled."""
+    from machtrace.demangler import demangle, may_be_mangled
+
+    mangled = [
+        number
+        for number, frame in enumerate(frames)
+        if frame.symbol is not None and may_be_mangled(frame.symbol.name)
+    ]
+    if not mangled:
+        return None
+    demangled = [*frames]
+    for number in mangled:
+        symbol = frames[number].symbol
+        if symbol is not None:
+            name = demangle(symbol.name)
+            demangled[number] = frames[number]._replace(symbol=symbol._replace(name=name))
+    return tuple(demangled)
