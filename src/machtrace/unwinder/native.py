@@ -142,18 +142,18 @@ class NativeRules:
         source = 0
         match recovery:
             case AtCfa(offset):
-                place = _walk.AT_CFA
+                kind = _walk.AT_CFA
             case CfaPlus(offset):
-                place = _walk.CFA_PLUS
+                kind = _walk.CFA_PLUS
             case InRegister(source, offset):
-                place = _walk.IN_REGISTER
+                kind = _walk.IN_REGISTER
             case Lost():
-                place, offset = _walk.LOST, 0
+                kind, offset = _walk.LOST, 0
             case _:
                 return None
         if abs(offset) > _LARGEST_OFFSET or not 0 <= source < _REGISTERS or size not in _SIZES:
             return None
-        return number, place, source, size, offset
+        return number, kind, source, size, offset
 
 
 _INNERMOST = code_of(FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)

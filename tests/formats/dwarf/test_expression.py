@@ -115,9 +115,9 @@ def test_32_bit_values_wrap_at_32_bits() -> None:
         ((op.BREG0 + 7, 0, op.DEREF_SIZE, 9), "reads 9 bytes"),
         ((op.BREG0 + 7, 0, op.DEREF_SIZE, 0), "reads 0 bytes"),
         # No place in call-frame information: DW_OP_reg7, DW_OP_fbreg, DW_OP_call_frame_cfa.
-        ((0x57,), "0x57 has no place"),
-        ((0x91, 0), "0x91 has no place"),
-        ((0x9C,), "0x9c has no place"),
+        ((0x57,), "0x57 is not allowed"),
+        ((0x91, 0), "0x91 is not allowed"),
+        ((0x9C,), "0x9c is not allowed"),
     ],
 )
 def test_what_is_wrong_is_said(code: tuple[int, ...], message: str) -> None:

@@ -90,7 +90,7 @@ def read_operation(cursor: ByteCursor, pointer_size: int) -> Operation:
     if code == BREGX:
         return Operation(code, cursor.uleb128(), cursor.sleb128())
     raise DwarfError(
-        f"operation {code:#04x} has no place in call-frame information",
+        f"operation {code:#04x} is not allowed in call-frame information",
         source=cursor.source,
         offset=start,
     )

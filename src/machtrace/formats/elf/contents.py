@@ -1,6 +1,6 @@
 """ELF images as readable bytes: as a file, or as loaded into a process.
 
-Also the two ways in which they hold compressed bytes: compressed sections (gABI, "Section
+Also the two forms of compressed bytes in them: compressed sections (gABI, "Section
 Compression"), and ``.gnu_debugdata``, an xz-compressed ELF file with the names of a stripped file's
 local functions (GDB's manual, "MiniDebugInfo").
 """

@@ -94,7 +94,7 @@ class SearchTable:
     def bounds(self, address: int) -> tuple[int, int | None] | None:
         """Return the last start of code up to ``address``, and the next; None if all are after it.
 
-        None in the place of the next start if it is the last.
+        The next is None after the last.
         """
         index = bisect_right(self._starts, address - self._base)
         if not index:

@@ -92,8 +92,8 @@ def pushes(data: _Bytes, stub_size: int) -> tuple[_Indices, npt.NDArray[np.int64
     """
     end = len(data) - _PUSH_AT - _PUSH_SIZE + 1
     at = np.arange(0, max(0, end), stub_size)
-    for place, byte in (*enumerate(_ENDBR), (_PUSH_AT, _PUSH)):
-        at = at[data[at + place] == byte]
+    for position, byte in (*enumerate(_ENDBR), (_PUSH_AT, _PUSH)):
+        at = at[data[at + position] == byte]
     return at, _numbers(data, at + _PUSH_AT + 1)
 
 

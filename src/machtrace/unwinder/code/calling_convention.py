@@ -57,12 +57,12 @@ def in_common(
     """
     same = list(map(is_, values, others))  # most are the same objects, which is quick to test
     changed: list[Value | None] | None = None
-    place = -1
+    index = -1
     for _ in range(same.count(False)):
-        place = same.index(False, place + 1)
-        if values[place] is not None and not is_same(values[place], others[place]):
+        index = same.index(False, index + 1)
+        if values[index] is not None and not is_same(values[index], others[index]):
             changed = list(values) if changed is None else changed
-            changed[place] = None
+            changed[index] = None
     return values if changed is None else tuple(changed)
 
 
@@ -83,8 +83,8 @@ class Machine:
         "doubles",
         "entry_sp",
         "fp",
+        "indices",
         "longest",
-        "places",
         "return_address",
         "sp",
         "tracked",
@@ -129,7 +129,7 @@ class Machine:
         self.caller_values = {register: CallerValue(register) for register in self.tracked}
         """One object per register: identity is quick to test."""
         self.caller_values[return_column] = self.return_address
-        self.places = {register: place for place, register in enumerate(self.tracked)}
+        self.indices = {register: index for index, register in enumerate(self.tracked)}
         self.callee_saved = callee_saved
         kept = {*callee_saved, sp, fp, return_column}
         self.volatile = tuple(register for register in general if register not in kept)

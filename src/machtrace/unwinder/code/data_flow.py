@@ -62,7 +62,7 @@ class MarkedIndices:
                 mark = self._marks.rfind(1, block * _BLOCK, (block + 1) * _BLOCK)
         return mark if mark >= 0 else None
 
-    def behind(self, index: int) -> int | None:
+    def after(self, index: int) -> int | None:
         """Return the first marked index above ``index``."""
         block = index // _BLOCK
         mark = self._marks.find(1, index + 1, (block + 1) * _BLOCK)
@@ -332,7 +332,7 @@ class Flow:
         tail_calls = [state for state in landings if state.is_restored(self._return_register)]
         yield from (state for state in landings if state not in tail_calls)
         # Landing pads have the frame of the calls that they serve.
-        for at in (self._reached_calls.before(block), self._reached_calls.behind(block)):
+        for at in (self._reached_calls.before(block), self._reached_calls.after(block)):
             state = None if at is None else self._ends[at]
             if state is not None:
                 yield state

@@ -46,7 +46,7 @@ MAX_SLOTS = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameState:
-    """Values of registers, by :attr:`Machine.places`, and of words, by offset from the CFA."""
+    """Values of registers, by :attr:`Machine.indices`, and of words, by offset from the CFA."""
 
     machine: Machine
     values: tuple[Value | None, ...]
@@ -65,7 +65,7 @@ class FrameState:
         ]
         values[machine.sp] = from_cfa(machine.entry_sp)
         slots = {}
-        if machine.return_address.register not in machine.places:
+        if machine.return_address.register not in machine.indices:
             slots[machine.entry_sp] = machine.return_address
         return cls(machine, tuple(values), slots)
 
@@ -91,8 +91,8 @@ class FrameState:
 
     def value(self, register: int) -> Value | None:
         """Return the value of a register, by DWARF number."""
-        place = self.machine.places.get(register)
-        return None if place is None else self.values[place]
+        index = self.machine.indices.get(register)
+        return None if index is None else self.values[index]
 
     @property
     def sp_offset(self) -> int | None:
@@ -112,9 +112,9 @@ class FrameState:
         saved = self._saved(wanted)
         if saved is not None:
             return saved
-        for place, value in enumerate(self.values):
+        for index, value in enumerate(self.values):
             if value == wanted:
-                return InRegister(self.machine.tracked[place])
+                return InRegister(self.machine.tracked[index])
         return None
 
     def _saved(self, wanted: CallerValue) -> AtCfa | None:
@@ -129,7 +129,7 @@ class FrameState:
         if offset is None:
             return None
         returns_to = self.value(return_register)
-        if return_register not in machine.places:
+        if return_register not in machine.indices:
             returns_to = self.slots.get(machine.entry_sp)
         return (
             offset == machine.entry_sp
@@ -181,14 +181,14 @@ class FrameState:
         return self._after[type(instruction)](self, instruction)
 
     def _after_writes(self, writes: Writes) -> FrameState:
-        values, places = self.values, self.machine.places
+        values, indices = self.values, self.machine.indices
         changed: list[Value | None] | None = None
         for register in writes.registers:
-            place = places.get(register)
-            if place is not None and values[place] is not None:
+            index = indices.get(register)
+            if index is not None and values[index] is not None:
                 if changed is None:
                     changed = list(values)
-                changed[place] = None
+                changed[index] = None
         return self if changed is None else FrameState(self.machine, tuple(changed), self.slots)
 
     def _after_add(self, add: AddConstant) -> FrameState:
@@ -225,12 +225,12 @@ class FrameState:
     def _with(self, changes: Iterable[tuple[int, Value | None]]) -> FrameState:
         values: list[Value | None] | None = None
         for register, value in changes:
-            place = self.machine.places.get(register)
-            if place is None or is_same(self.values[place], value):
+            index = self.machine.indices.get(register)
+            if index is None or is_same(self.values[index], value):
                 continue
             if values is None:
                 values = list(self.values)
-            values[place] = value
+            values[index] = value
         return self if values is None else FrameState(self.machine, tuple(values), self.slots)
 
     def _store(self, store: Store) -> FrameState:

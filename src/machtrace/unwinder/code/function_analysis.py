@@ -238,7 +238,7 @@ def entry_with(pushed: int, entry: FrameState) -> FrameState:
     """Return the state at the first instruction, with ``pushed`` bytes more on the stack."""
     machine = entry.machine
     values = list(entry.values)
-    values[machine.places[machine.sp]] = FromCfa(machine.entry_sp - pushed)
+    values[machine.indices[machine.sp]] = FromCfa(machine.entry_sp - pushed)
     return FrameState(machine, tuple(values), entry.slots)
 
 

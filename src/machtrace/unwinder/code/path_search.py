@@ -140,7 +140,7 @@ class PathSearch:
                 end = self.through(block, state)
                 verdict = self.verdict(block, end)
             if verdict:
-                # Every state on the way here has the same promise.
+                # Every state on the path here has the same promise.
                 while block >= 0:
                     state, came_from = tried[block]
                     known[block, id(state)] = (1, state)

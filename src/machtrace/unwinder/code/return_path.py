@@ -247,7 +247,7 @@ class _Path:
         if isinstance(leaving, IndirectJump) and leaving.base is not None:
             base = self._value(leaving.base)
             return_address = None if base is None else self._at(base.plus(leaving.offset))
-        elif leaving.register in machine.places:
+        elif leaving.register in machine.indices:
             return_address = self._value(leaving.register)
         elif isinstance(leaving, Return):
             return_address = self._at(cfa)

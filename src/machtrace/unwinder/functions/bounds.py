@@ -109,9 +109,9 @@ def _shows_starts(contents: MachOContents, sections: Sequence[tuple[int, int]]) 
     )
 
 
-def _can_be_read(read: Callable[..., object], place: int, size: int) -> bool:
+def _can_be_read(read: Callable[..., object], location: int, size: int) -> bool:
     try:
-        read(place, size)
+        read(location, size)
     except MemoryReadError:
         return False
     return True

@@ -168,8 +168,8 @@ class CompactRules:
     def _operand(self, entry: UnwindEntry, at: int) -> int | None:
         """Return the 32-bit operand of the ``sub`` at the offset ``at`` of a function.
 
-        None for another instruction: assemblers write such encodings for functions that lower sp in
-        other ways, for instance after a stack probe.
+        None for another instruction: assemblers write such encodings for functions that lower sp by
+        other means, for instance after a stack probe.
         """
         start = self._contents.image.svma_of(entry.function_offset)
         before = len(_SUB_FROM_SP)

@@ -59,8 +59,8 @@ class _SavedRegisters:
         for offset in self.context:
             start += _plus(offset) + bytes((DEREF,))
 
-        def saved(place: int) -> AtExpression:
-            return AtExpression(start + _plus(self.thread_state + place * self.word))
+        def saved(index: int) -> AtExpression:
+            return AtExpression(start + _plus(self.thread_state + index * self.word))
 
         registers = [
             (number, saved(at)) for at, number in enumerate(self.registers) if number is not None

@@ -81,7 +81,7 @@ class _Run:
         if return_address is not None:
             recovery = self._recovery(return_address)
         registers = tuple(
-            (number, self._recovery(place)) for number, place in sorted(self._saved.items())
+            (number, self._recovery(location)) for number, location in sorted(self._saved.items())
         )
         return UnwindRule(self._cfa(), recovery, registers)
 
@@ -90,8 +90,8 @@ class _Run:
             return RegisterOffset(self._base, self._offset)
         return ExpressionValue(_plus(self._base, self._offset))
 
-    def _recovery(self, place: tuple[_Base, int]) -> Recovery:
-        base, offset = place
+    def _recovery(self, location: tuple[_Base, int]) -> Recovery:
+        base, offset = location
         if base == self._base:
             return AtCfa(offset - self._offset)
         return AtExpression(_expression(base, offset))

@@ -36,8 +36,8 @@ class _Trampoline:
 
     def rule(self, arch: Arch, distance: int) -> UnwindRule:
         saved = tuple(
-            (number, AtCfa(distance + place * self.word))
-            for place, number in enumerate(self.registers)
+            (number, AtCfa(distance + index * self.word))
+            for index, number in enumerate(self.registers)
             if number is not None
         )
         return UnwindRule(
@@ -74,17 +74,17 @@ _ARM_RT_DISTANCE = 128 + _ARM_DISTANCE
 
 
 def _x86_64(code: str, *offsets: int) -> _Trampoline:
-    places = tuple((offset, _X86_64_DISTANCE) for offset in offsets)
-    return _Trampoline(bytes.fromhex(code), places, _X86_64_REGISTERS, _X86_64_PC, 8)
+    distances = tuple((offset, _X86_64_DISTANCE) for offset in offsets)
+    return _Trampoline(bytes.fromhex(code), distances, _X86_64_REGISTERS, _X86_64_PC, 8)
 
 
-def _i386(code: str, *places: tuple[int, int]) -> _Trampoline:
-    return _Trampoline(bytes.fromhex(code), places, _I386_REGISTERS, _I386_PC, 4)
+def _i386(code: str, *distances: tuple[int, int]) -> _Trampoline:
+    return _Trampoline(bytes.fromhex(code), distances, _I386_REGISTERS, _I386_PC, 4)
 
 
 def _arm(code: str, distance: int, second: int) -> _Trampoline:
-    places = ((0, distance), (second, distance))
-    return _Trampoline(bytes.fromhex(code), places, _ARM_REGISTERS, _ARM_PC, 4)
+    distances = ((0, distance), (second, distance))
+    return _Trampoline(bytes.fromhex(code), distances, _ARM_REGISTERS, _ARM_PC, 4)
 
 
 _TRAMPOLINES = {

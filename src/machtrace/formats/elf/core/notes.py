@@ -120,11 +120,11 @@ def read_thread_status(
 
 def thread_status(status: ThreadStatus, facts: LinuxFacts, pid: int, layout: ElfLayout) -> bytes:
     """Return the bytes of ``NT_PRSTATUS``."""
-    places = StatusLayout.of(layout)
-    data = bytearray(places.size(len(status.registers)))
+    offsets = StatusLayout.of(layout)
+    data = bytearray(offsets.size(len(status.registers)))
     _HEADER.pack_into(data, 0, status.signal, 0, 0, status.signal)
-    _IDS.pack_into(data, places.ids, _id(status.id), _id(facts.parent), _id(pid), _id(pid))
-    data[places.registers : places.registers + len(status.registers)] = status.registers
+    _IDS.pack_into(data, offsets.ids, _id(status.id), _id(facts.parent), _id(pid), _id(pid))
+    data[offsets.registers : offsets.registers + len(status.registers)] = status.registers
     return bytes(data)
 
 

@@ -69,30 +69,30 @@ _LINKING = Writes((LR,))
 
 
 class _Function:
-    __slots__ = ("_effects", "_places", "_starts", "flow")
+    __slots__ = ("_effects", "_indices", "_starts", "flow")
 
     def __init__(self, code: Code, entry: FrameState, budget: StepBudget) -> None:
         effects = ArmEffects(code)
         self._effects = effects.effects
         self.flow = Flow(effects.effects, entry, unit=1, budget=budget)
-        self._starts = list(effects.places)
-        self._places = list(effects.places.values())
+        self._starts = list(effects.indices)
+        self._indices = list(effects.indices.values())
 
     def rule(self, at: int) -> UnwindRule | None:
         """Return the rule before the instruction at the offset ``at``."""
         index = bisect_right(self._starts, at) - 1
         if index < 0 or self._starts[index] != at:
             return None
-        place = self._places[index]
-        state = self.flow.state(place)
+        effect = self._indices[index]
+        state = self.flow.state(effect)
         if state is None:
             return None
-        return rule_across_stacks(self._effects, place, state, state.rule())
+        return rule_across_stacks(self._effects, effect, state, state.rule())
 
     def state_in_call(self, at: int) -> FrameState | None:
         """Return the state in the call that has that byte."""
         index = bisect_right(self._starts, at) - 1
-        state = None if index < 0 else self.flow.state(self._places[index])
+        state = None if index < 0 else self.flow.state(self._indices[index])
         return None if state is None else state.after(_LINKING)
 
 

@@ -124,8 +124,8 @@ class Code:
                 return
             self._claim(at, at + decoded.size, _CODE)
             if decoded.literal is not None:
-                place = (self.start + at & -4) - self.start + decoded.literal.distance
-                self._claim(place, place + decoded.literal.size, _DATA)
+                low = (self.start + at & -4) - self.start + decoded.literal.distance
+                self._claim(low, low + decoded.literal.size, _DATA)
             following = at + decoded.size
             if self._ends(at, decoded, following):
                 return
@@ -201,12 +201,12 @@ _NEVER = 15
 class ArmEffects:
     """The effects of a function's instructions; distances of jumps are in effects."""
 
-    __slots__ = ("_code", "_jumps", "_skipped_to", "effects", "places")
+    __slots__ = ("_code", "_jumps", "_skipped_to", "effects", "indices")
 
     def __init__(self, code: Code) -> None:
         self._code = code
         self.effects: list[Effect] = []
-        self.places: dict[int, int] = {}
+        self.indices: dict[int, int] = {}
         """The index of the first effect of an instruction, by its offset from the function's start,
         ascending."""
         self._jumps: list[tuple[int, int]] = []
@@ -216,10 +216,10 @@ class ArmEffects:
             if at != following:
                 self.effects.append(TRAP)  # data
             following = at + decoded.size
-            self.places[at] = len(self.effects)
+            self.indices[at] = len(self.effects)
             self._add(at, decoded)
-        for place, target in self._jumps:
-            self.effects[place] = self._resolved(place, target)
+        for index, target in self._jumps:
+            self.effects[index] = self._resolved(index, target)
 
     def _add(self, at: int, decoded: Decoded) -> None:
         effects = decoded.effects or (NOTHING,)
@@ -258,14 +258,14 @@ class ArmEffects:
             decoded = self._code.decoded.get(at)
         return at
 
-    def _resolved(self, place: int, target: int) -> Effect:
-        jump = self.effects[place]
+    def _resolved(self, index: int, target: int) -> Effect:
+        jump = self.effects[index]
         is_conditional = isinstance(jump, Jump) and jump.is_conditional
-        if target in self.places:
-            return Jump(self.places[target] - place, is_conditional)
+        if target in self.indices:
+            return Jump(self.indices[target] - index, is_conditional)
         if 0 <= target < len(self._code.bytes):  # into data, or the middle of an instruction
             return NOTHING if is_conditional else TRAP
-        return Jump(-1 - place, is_conditional)
+        return Jump(-1 - index, is_conditional)
 
 
 def _assignment(effects: tuple[Effect, ...]) -> Writes | None:

@@ -63,9 +63,9 @@ def decode(halfword: int, second: int = 0) -> Decoded:  # noqa: C901 - one branc
         case 0b0110 | 0b0111 | 0b1000:
             return _narrow(_by_base(halfword))
         case 0b1001:
-            place = halfword >> 8 & 7, WORD, SP, 4 * (halfword & 0xFF)
+            operands = halfword >> 8 & 7, WORD, SP, 4 * (halfword & 0xFF)
             moved = load if halfword & 0x800 else store
-            return _narrow(moved((place[0],), *place[1:]))
+            return _narrow(moved((operands[0],), *operands[1:]))
         case 0b1010:
             rd, amount = halfword >> 8 & 7, 4 * (halfword & 0xFF)
             return _narrow((AddConstant(rd, SP, amount),) if halfword & 0x800 else (WRITES[rd],))

@@ -74,28 +74,28 @@ def touches_callers_frame(body: Sequence[Effect]) -> bool:
     """
     if _loops(body):
         return False  # only straight code is outlined
-    places = {SP: 0}
+    offsets = {SP: 0}
     saved: set[int] = set()
     for instruction in body:
         match instruction:
             case AddConstant(register, source, amount) if register in _FRAME:
                 if register == FP and FP not in saved:
                     return True
-                base = places.get(source)
+                base = offsets.get(source)
                 if base is None:
                     return True
-                places[register] = base + amount
+                offsets[register] = base + amount
             case AddRegister(register) | MoveRegister(register) if register in _FRAME:
                 return True
             case Store(registers, _, source, offset, write_back) | Load(
                 registers, _, source, offset, write_back
             ) if source == SP:
                 preserved = _PRESERVED.intersection(r for r in registers if r is not None)
-                if preserved and places[SP] + offset >= 0:
+                if preserved and offsets[SP] + offset >= 0:
                     return True
                 if isinstance(instruction, Store):
                     saved |= preserved
-                places[SP] += write_back
+                offsets[SP] += write_back
             case _:
                 pass
-    return places[SP] != 0
+    return offsets[SP] != 0

@@ -80,23 +80,23 @@ _DECODERS = {mode: Decoder(mode) for mode in (MODE_32, MODE_64)}
 class _Function:
     """A followed function, as cached."""
 
-    __slots__ = ("_effects", "_places", "_starts", "flow")
+    __slots__ = ("_effects", "_indices", "_starts", "flow")
 
-    def __init__(self, flow: Flow, places: dict[int, int], effects: list[Effect]) -> None:
-        """``places``: indices in ``effects``, by the instruction's offset in the function."""
+    def __init__(self, flow: Flow, indices: dict[int, int], effects: list[Effect]) -> None:
+        """``indices``: positions in ``effects``, by the instruction's offset in the function."""
         self.flow = flow
         self._effects = effects
-        self._places = places
-        self._starts = list(places)
+        self._indices = indices
+        self._starts = list(indices)
 
     def rule_across_stacks(self, at: int, state: FrameState) -> UnwindRule | None:
         """See :mod:`machtrace.unwinder.code.return_path`; ``state`` is the one at ``at``."""
-        return rule_across_stacks(self._effects, self._places[at], state, state.rule())
+        return rule_across_stacks(self._effects, self._indices[at], state, state.rule())
 
     def state(self, at: int) -> FrameState | None:
         """Return the state before the instruction that starts there."""
-        place = self._places.get(at)
-        return None if place is None else self.flow.state(place)
+        index = self._indices.get(at)
+        return None if index is None else self.flow.state(index)
 
     def state_in_call(self, at: int) -> FrameState | None:
         """Return the state before the instruction that has that byte."""
@@ -183,7 +183,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         if pushed:
             entry = entry_with(pushed, self._mode.entry)
             flow = Flow(sweep.effects, entry, unit=1, budget=budget)
-        return _Function(flow, sweep.places, sweep.effects)
+        return _Function(flow, sweep.indices, sweep.effects)
 
     def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
         """Yield offset and effects of each instruction, fewer if the budget is exhausted.
@@ -209,12 +209,12 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         """Add the callees' change of sp after calls."""
         sp = self._mode.sp
         unknown: set[int] = set()
-        for place, target in sweep.calls_that_may_pop:
+        for index, target in sweep.calls_that_may_pop:
             popped = None if target is None else self._popped_by(Svma(start + target))
             if popped:
-                sweep.effects[place] = AddConstant(sp, sp, popped)
+                sweep.effects[index] = AddConstant(sp, sp, popped)
             elif popped is None:
-                unknown.add(place - 1)
+                unknown.add(index - 1)
         if unknown and not self._mode.is_64:
             budget = self._budget
             inspected = infer_pops(
@@ -278,11 +278,11 @@ class _Sweep:
     Distances of jumps are converted to distances in the list.
     """
 
-    __slots__ = ("calls_that_may_pop", "effects", "places")
+    __slots__ = ("calls_that_may_pop", "effects", "indices")
 
     def __init__(self, instructions: Iterable[tuple[int, Effects]], size: int, mode: Mode) -> None:
         self.effects: list[Effect] = []
-        self.places: dict[int, int] = {}
+        self.indices: dict[int, int] = {}
         """Indices in the list, by the instruction's offset."""
         self.calls_that_may_pop: list[tuple[int, int | None]] = []
         """Indices after calls, and the calls' targets: a callee may pop its arguments. In 64-bit
@@ -296,7 +296,7 @@ class _Sweep:
                 self.calls_that_may_pop.append((len(self.effects), called))
                 self.effects.append(NOTHING)
             is_behind_call = isinstance(first, Call)
-            self.places[at] = len(self.effects)
+            self.indices[at] = len(self.effects)
             if isinstance(first, Call):
                 # No callee shares this function's frame, so no analysis needs the target.
                 called = None if first.distance is None else at + first.distance
@@ -305,16 +305,16 @@ class _Sweep:
                 if isinstance(effect, Jump):
                     jumps.append((len(self.effects), at + effect.distance, effect))
                 self.effects.append(effect)
-        for place, target, jump in jumps:
-            self.effects[place] = self._resolved(place, target, jump, size)
+        for index, target, jump in jumps:
+            self.effects[index] = self._resolved(index, target, jump, size)
 
-    def _resolved(self, place: int, target: int, jump: Jump, size: int) -> Effect:
-        if target in self.places:
-            distance = self.places[target] - place
+    def _resolved(self, index: int, target: int, jump: Jump, size: int) -> Effect:
+        if target in self.indices:
+            distance = self.indices[target] - index
             return Jump(distance, is_conditional=jump.is_conditional)
         if 0 <= target < size:
             return TRAP  # into the middle of an instruction: one of the two is invalid
-        return Jump(-1 - place, is_conditional=jump.is_conditional)
+        return Jump(-1 - index, is_conditional=jump.is_conditional)
 
 
 def _lowers(effect: Effect, sp: int) -> bool:
