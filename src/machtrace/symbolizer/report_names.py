@@ -127,10 +127,10 @@ class ReportNames:
         identifier = self.identifier(image)
         if identifier is None:
             return FrameStatus.UNKNOWN_IMAGE
-        key = identifier, image.arch
+        wanted = _binary_image(image, identifier, self.file_by_name(image))
+        key = self._files.key(wanted)
         opened = self._images.get(key)
         if opened is None:
-            wanted = _binary_image(image, identifier, self.file_by_name(image))
             status = self._files.files(wanted).status
             if status is FrameStatus.SYMBOLICATED:
                 opened = _NamedImage(ImageNames(wanted, search=self._files))
