@@ -20,7 +20,7 @@ LINES = bytes([0x80 | 13 << 3 | 7, 2] * 8)
 
 
 def read(memory):
-    """What is read of made memory."""
+    """Python functions read from synthetic memory."""
     return read_threads(memory.region(), memory.runtime, memory.layout)
 
 
@@ -74,7 +74,7 @@ def test_a_run_that_has_no_function_counts(memory):
 
 
 def test_one_thread_in_two_interpreters(memory):
-    """The stack says which of its runs is further in: what was made later lies higher here."""
+    """The native stack orders runs of several interpreters, here against the order of creation."""
     code = [memory.code(name, "x.py", 1, LINES) for name in ("inner", "outer")]
     memory.thread(memory.interpreter(), 7, [[memory.frame(code[0], 0)]])
     memory.thread(memory.interpreter(), 7, [[memory.frame(code[1], 0)]])
@@ -84,7 +84,6 @@ def test_one_thread_in_two_interpreters(memory):
 
 
 def test_what_is_bad_of_one_thread_leaves_the_others(memory):
-    """It is told of, and nothing is shown in its place."""
     leaf = memory.code("leaf", "leaf.py", 1, LINES)
     first = memory.interpreter()
     outside = memory.frame(leaf, 200)
@@ -98,7 +97,7 @@ def test_what_is_bad_of_one_thread_leaves_the_others(memory):
 
 
 def test_chains_without_an_end(memory):
-    """Of frames, threads and interpreters."""
+    """Lists of frames, threads and interpreters."""
     leaf = memory.code("leaf", "leaf.py", 1, LINES)
     first = memory.interpreter()
     frames = [memory.frame(leaf, 0), memory.frame(leaf, 0)]
@@ -174,7 +173,7 @@ def test_tables_that_are_none(table):
 
 
 def test_hostile_memory(memory):
-    """Whatever the bytes, it is a value, soon; never an exception."""
+    """Any bytes give a value in bounded time, never an exception."""
     leaf = memory.code("leaf", "leaf.py", 1, LINES)
     first = memory.interpreter()
     for thread in range(1, 4):

@@ -1,4 +1,4 @@
-"""Real processes to look at: each says "ready" itself, and is gone when its test is over."""
+"""Real processes to capture: each prints "ready" itself, and ends with its test."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LINUX_TESTS = {
 
 
 class _LinuxModule(pytest.Module):
-    """A file that is told about, and not imported."""
+    """A module that is reported, but not imported."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Skip it, with its reason."""
@@ -77,7 +77,7 @@ _LIMITS = {
     "inprocess.copier": ("ANSWER_LIMIT_NS", "LOCKED_ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
     "inprocess.series": ("ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
 }
-"""What says how long threads may take to stop, by the module of ``machtrace.targets``."""
+"""Time limits of stops, by the module of ``machtrace.targets``."""
 _RAN = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 COMPILE = ["-O2", "-fomit-frame-pointer", "-pthread"]
 
@@ -122,7 +122,7 @@ def build() -> Iterator[Callable[..., Path]]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a program and waits until it says "ready"."""
+    """Starts a program and waits until it prints "ready"."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*command: str | Path, **options: Any) -> subprocess.Popen[str]:
@@ -146,7 +146,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def wait_until() -> Callable[..., None]:
-    """Waits for a condition of another process, looking again and again."""
+    """Waits for a condition of another process by polling."""
 
     def wait(condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -199,7 +199,7 @@ def copier() -> Any:
 
 @pytest.fixture(scope="session")
 def gdb() -> Callable[[int], dict[str, Any]]:
-    """Asks gdb for the registers, addresses and images of a process."""
+    """Reads registers, addresses and images of a process with gdb."""
     program = shutil.which("gdb")
     if program is None:
         pytest.skip("gdb is not installed")
@@ -240,7 +240,7 @@ def as_nobody() -> Callable[[Callable[[], Any]], Any]:
                 os.setgid(65534)
                 os.setuid(65534)
                 answer = json.dumps(function())
-            except BaseException as error:  # noqa: BLE001 - pytest must not go on in the child
+            except BaseException as error:  # noqa: BLE001 - pytest must not continue in the child
                 answer = json.dumps(repr(error))
             os.write(writing, answer.encode())
             os._exit(0)

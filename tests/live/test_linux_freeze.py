@@ -96,7 +96,9 @@ def test_a_killed_caller_leaves_nothing_stopped(build, start, wait_until):
         assert caller.stdout.readline() == "ready True\n"
         assert_frozen_by(process.pid, caller.pid)
         caller.kill()
-    wait_until(lambda: {one for _, one in tracers(process.pid)} == {0}, "the kernel resumes it")
+    wait_until(
+        lambda: {tracer for _, tracer in tracers(process.pid)} == {0}, "the kernel resumes it"
+    )
     assert "t" not in {state for state, _ in tracers(process.pid)}
 
 

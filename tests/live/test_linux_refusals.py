@@ -1,4 +1,4 @@
-"""What cannot be captured says why, and what to do about it."""
+"""Processes that cannot be captured: the error has the reason and a remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, to become 
 
 
 def another_thread(pid):
-    """Of a process, not the main one: its id may be the lower one, where ids began again."""
+    """The id of a thread other than the main one; it may be the lower one if ids wrapped."""
     return next(
         int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if int(task.name) != pid
     )
@@ -36,7 +36,6 @@ def test_process_that_never_was():
 
 
 def test_process_that_has_exited():
-    """It says so, and not that it never was."""
     process = subprocess.Popen(["true"])
     process.wait()
     with pytest.raises(TargetGoneError) as caught:
@@ -58,7 +57,7 @@ def test_zombie(wait_until):
 
 
 def test_process_that_exits_while_it_is_a_target(build, start, wait_until, copier):
-    """Everything asked of it afterwards says that it is gone."""
+    """Every later call raises TargetGoneError."""
     process = start(build("undumpable"))
     stat = Path(f"/proc/{process.pid}/stat")
     with LinuxProcessTarget(process.pid, copier=copier) as target:

@@ -1,4 +1,4 @@
-"""What is copied of threads is what gdb and the kernel say of them."""
+"""Copies of threads equal the values that gdb and the kernel show."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PATIENCE_NS = 5_000_000_000
 
 
 def statuses(pid: int) -> list[str]:
-    """Of each thread its state, and whatever ``stat`` says after that."""
+    """Each thread's state and the remaining fields of ``stat``."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [(task / "stat").read_text().rpartition(") ")[2] for task in tasks]
 
 
 @pytest.fixture
 def threads(build, start, wait_blocked):
-    """The C program with a thread of every kind, all where their names say."""
+    """The C program with a thread of every kind, all in the functions that they are named after."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     return process
@@ -55,7 +55,7 @@ def test_process_is_named(threads, build):
 
 
 def test_registers_are_those_that_gdb_reads(threads, copier, gdb, wait_blocked):
-    """Of every blocked thread, every register with a DWARF number."""
+    """Every register with a DWARF number, for every blocked thread."""
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         snapshot = target.snapshot()
     wait_blocked(threads.pid, "spin")  # until then they are about to make their calls again
@@ -105,7 +105,7 @@ def test_stack_is_the_memory_above_the_stack_pointer(threads, copier):
 
 
 def test_stack_limit_is_kept(threads, copier):
-    """No more than asked for is copied above the red zone."""
+    """At most the limit is copied above the red zone."""
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         snapshot = target.snapshot(stack_limit=512)
     assert {len(thread.stack.data) for thread in snapshot.threads} == {512 + RED_ZONE}
@@ -121,7 +121,7 @@ def test_only_threads_asked_for_are_copied(threads, copier):
 
 
 def test_stop_times_are_measured(threads, copier):
-    """Every thread says when it was stopped and for how long; at best for next to no time."""
+    """Every thread has the time and the duration of its stop; the best one is very short."""
     shortest = {}
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         for _ in range(20):
@@ -135,7 +135,7 @@ def test_stop_times_are_measured(threads, copier):
                 assert before < thread.taken_at_ns < after
                 known = shortest.get(thread.info.id, thread.stopped_for_ns)
                 shortest[thread.info.id] = min(known, thread.stopped_for_ns)
-    # On a busy machine a stop is as long as whoever copies waits for a turn, but not every time.
+    # On a busy machine a stop lasts until the tracer gets its turn, but not every time.
     assert len(shortest) == len(NAMES) + 1
     assert max(shortest.values()) < 500_000_000
 
@@ -213,7 +213,7 @@ def test_threads_that_start_and_end_all_the_time(build, start, copier):
 
 
 def test_process_whose_main_thread_has_exited(build, start, copier, wait_until):
-    """What is left of it is captured; the kernel shows nothing through its main thread."""
+    """The other threads are captured; the kernel shows nothing through the main thread."""
     process = start(build("without_main"))
     # It is joined before it has quite exited.
     stat = Path(f"/proc/{process.pid}/stat")
@@ -245,7 +245,7 @@ def test_thread_in_uninterruptible_sleep(build, start, copier, wait_until):
     assert image is not None
     assert image.name.startswith("libc")
     assert waiting.stack.start <= waiting.registers.sp < waiting.stack.end
-    # It is let go of: once its child ends, it runs on as if nothing had been.
+    # It is released: once its child ends, it continues undisturbed.
     process.stdin.write("x")
     process.stdin.flush()
     wait_until(lambda: not task.exists(), "the thread runs on and ends")
@@ -291,7 +291,7 @@ event.wait()
 
 
 def test_own_child_can_still_be_waited_for(build, start, copier):
-    """Looking at a child that ends takes nothing from whoever started it."""
+    """Capturing a child that exits leaves its exit status to its parent."""
     process = start(build("threads"))
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         assert target.snapshot().threads
@@ -314,7 +314,7 @@ def test_child_that_is_killed_while_it_is_copied(build, start, copier):
 
         def kill(process=process, begun=begun):
             begun.wait()
-            # Popen looks at the child first, and may take a stop to be copied for its end.
+            # Popen polls the child first, and may take a stop for its end.
             os.kill(process.pid, signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
@@ -330,7 +330,7 @@ def test_child_that_is_killed_while_it_is_copied(build, start, copier):
 
 
 def test_red_zone_in_a_guard_page(build, start, wait_blocked, copier):
-    """What can be read of the stack is copied, though the red zone below it cannot."""
+    """The readable part of the stack is copied, without the red zone below it."""
     process = start(build("edge"))
     wait_blocked(process.pid)
     with LinuxProcessTarget(process.pid, copier=copier) as target:

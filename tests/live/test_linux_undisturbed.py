@@ -1,4 +1,4 @@
-"""A process that was looked at goes on as if it had not been."""
+"""A process continues undisturbed after a capture."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_stop_of_a_process_that_is_being_looked_at(build, start, wait_until, cop
             os.kill(process.pid, signal.SIGSTOP)
             wait_until(lambda: all(state(process.pid, t) in "Tt" for t in tasks), "it stops")
             os.kill(process.pid, signal.SIGCONT)
-            wait_until(lambda: all(state(process.pid, t) in "RS" for t in spinning), "it goes on")
+            wait_until(lambda: all(state(process.pid, t) in "RS" for t in spinning), "it continues")
         os.kill(process.pid, signal.SIGSTOP)
     finally:
         done.set()
@@ -113,7 +113,7 @@ def test_stop_of_a_process_that_is_being_looked_at(build, start, wait_until, cop
 
 
 def test_system_calls_go_on(build, start, wait_blocked, copier):
-    """None of them returns early, none reports EINTR, and a sleep is as long as was asked."""
+    """None of them returns early or with EINTR, and a sleep has its full length."""
     process = start(build("calls"))
     wait_blocked(process.pid)
     names = {task["Name"]: int(task["Pid"]) for task in statuses(process.pid)}
@@ -138,7 +138,7 @@ def test_system_calls_go_on(build, start, wait_blocked, copier):
 
 
 def test_signals_are_not_lost(build, start, copier):
-    """Every one of thousands of queued signals, sent while it is looked at, reaches a handler."""
+    """Each of thousands of queued signals, sent during captures, reaches a handler."""
     process = start(build("signals"))
     done = threading.Event()
     looks: list[int] = []
@@ -155,7 +155,7 @@ def test_signals_are_not_lost(build, start, copier):
     sent = 0
     try:
         while looking.is_alive() and (len(looks) < 40 or sent < 1000):
-            # Unlike kill, it says so where the queue is full and a signal would be lost.
+            # Unlike kill, it fails if the queue is full and a signal would be lost.
             if sigqueue(process.pid, signal.SIGRTMIN + 1, None) == 0:
                 sent += 1
             else:

@@ -68,7 +68,7 @@ def test_c_program_without_frame_pointers(build, start, wait_blocked, copier, gd
 
 
 def test_signal_frames_are_known_as_such(build, start, wait_blocked, copier):
-    """What a signal interrupted is a program counter, though it is in the middle of the stack."""
+    """The interrupted frame in the middle of the stack has an exact program counter."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     with LinuxProcessTarget(process.pid, copier=copier) as target:
@@ -130,7 +130,7 @@ def test_process_that_has_exited_since(build, start, wait_blocked):
 
 @pytest.mark.parametrize("spelling", ["long", "short"])
 def test_what_a_handler_returns_to_without_a_table(build, start, wait_blocked, spelling):
-    """The saved registers are found by the instructions that ask the kernel for them."""
+    """The saved registers are found by the instructions of the signal return."""
     process = start(build("restorer"), *(["short"] if spelling == "short" else []))
     interrupted_at = int(process.stdout.readline(), 16)
     wait_blocked(process.pid)

@@ -23,7 +23,7 @@ from machtrace.unwinder.unwinder import Unwinder
 
 
 def wait_for_captures(series: CaptureSeries, count: int) -> None:
-    """However long so many take: on a busy machine most may be late."""
+    """Seconds for the captures: on a busy machine most may be late."""
     deadline = time.monotonic() + 30
     while series.counts.captures < count:
         assert time.monotonic() < deadline, series.counts
@@ -91,7 +91,7 @@ def test_a_thread_that_keeps_the_interpreters_lock_is_seen_where_it_keeps_it() -
 
 
 def test_what_is_not_taken_in_time_is_counted() -> None:
-    """The ring holds what came first; what found no room is lost, and said to be."""
+    """The ring retains the first captures; later ones are lost, and counted."""
     with SelfTarget() as target:
         threads = [threading.Thread(target=time.sleep, args=(2,)) for _ in range(20)]
         for thread in threads:
@@ -130,7 +130,7 @@ def test_records_are_taken_in_parts() -> None:
 
 
 def test_all_together_stand_still_at_one_time() -> None:
-    """The last was stopped before the first went on."""
+    """The last thread was stopped before the first was resumed."""
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(4)]
     for thread in threads:
@@ -156,7 +156,6 @@ def test_all_together_stand_still_at_one_time() -> None:
 
 @pytest.mark.parametrize("hz", [0, -1, math.nan, math.inf, 1e9])
 def test_a_rate_that_cannot_be(hz: float) -> None:
-    """It is told, and nothing is started."""
     with SelfTarget() as target, pytest.raises(TargetError, match="per second") as raised:
         target.series(hz)
     assert raised.value.remedy
@@ -164,7 +163,6 @@ def test_a_rate_that_cannot_be(hz: float) -> None:
 
 @pytest.mark.parametrize("room", [0, 1 << 40, -1])
 def test_a_room_that_cannot_be(room: int) -> None:
-    """It is told."""
     with SelfTarget() as target, pytest.raises(TargetError, match="cannot copy threads"):
         target.series(10, room=room)
 

@@ -112,7 +112,7 @@ def test_every_way_to_name_a_thread() -> None:
 
 
 def test_a_thread_that_python_does_not_know_is_found_by_its_pthread() -> None:
-    """Some library may have started it, and tells its pthread only."""
+    """A library may have started it and know only its pthread."""
     import _thread
 
     begun, done = threading.Event(), threading.Event()
@@ -133,7 +133,6 @@ def test_a_thread_that_python_does_not_know_is_found_by_its_pthread() -> None:
 
 @pytest.mark.parametrize("wanted", [True, 1.5, b"main", 1 << 62, "no such thread"])
 def test_what_names_no_thread(wanted: object) -> None:
-    """It is told, and nothing is stopped."""
     with pytest.raises(TargetSpecError):
         mt.backtrace(wanted)
 
@@ -185,7 +184,7 @@ def test_the_calling_thread_as_glibc_sees_it() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 8])
 def test_a_limit_keeps_as_many_frames_as_it_says(limit: int) -> None:
-    """Of the calling thread, too, whose innermost frames are ours and not shown."""
+    """Also for the calling thread, whose innermost frames are ours and hidden."""
     whole = mt.backtrace()
     kept = mt.backtrace(limit=limit)
 
@@ -249,7 +248,7 @@ def test_several_threads_capture_at_once() -> None:
                 while not done.is_set():
                     for one in target.snapshot().threads:
                         assert one.stack.data
-        except BaseException as error:  # noqa: BLE001 - told in the main thread
+        except BaseException as error:  # noqa: BLE001 - reported in the main thread
             failures.append(error)
 
     with running("first", body), running("second", body), running("third", body):
@@ -262,7 +261,7 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=250,  # long on a busy machine: children learn all rules and names anew
+        timeout=250,  # long on a busy machine: children rebuild all rules and names
         check=False,
         env={**os.environ, **environment},
     )
@@ -299,7 +298,7 @@ print("well")
     [("37", "handles signal 37"), ("9", "not a real-time"), ("x", "not a real")],
 )
 def test_a_signal_that_cannot_be_had(number: str, message: str) -> None:
-    """The error says how to name another."""
+    """The remedy names the variable for another signal."""
     code = """
 import signal, threading, machtrace as mt
 signal.signal(37, lambda *_: None)

@@ -1,4 +1,4 @@
-"""Python functions of other processes: what the program itself says is the truth."""
+"""Python functions of other processes, compared with those the programs print themselves."""
 
 from __future__ import annotations
 
@@ -40,21 +40,23 @@ def interpreter(version):
 
 @pytest.fixture(params=VERSIONS)
 def running(request, wait_until):
-    """A program of each version that is here, and what it says of itself."""
+    """A program of each installed version, and the functions that it prints."""
     command = [interpreter(request.param), "-I", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             told = {int(one): rows for one, rows in json.loads(process.stdout.readline()).items()}
             assert process.stdout.readline() == "ready\n"
             tasks = Path(f"/proc/{process.pid}/task")
-            wait_until(lambda: len(list(tasks.iterdir())) == len(told), "who told it has ended")
+            wait_until(
+                lambda: len(list(tasks.iterdir())) == len(told), "the reporting thread has ended"
+            )
             yield process, told
         finally:
             process.kill()
 
 
 def functions(stack):
-    """As the program tells them."""
+    """The functions in the program's format."""
     return [
         [one.name, os.fsencode(one.location.path).hex(), one.location.line]
         for frame in stack.frames
@@ -83,7 +85,7 @@ def test_every_function_is_as_the_program_says(running):
 
 
 def test_one_thread_has_its_own(running):
-    """The others are held, too, and are not in the answer."""
+    """The others are stopped, too, but not returned."""
     process, told = running
     (stack,) = mt.backtraces(process.pid, threads="main", python=True, lines=False)
 
@@ -108,7 +110,7 @@ def test_the_ends_of_a_deep_stack_have_their_functions(running, limit):
 
 
 def ends(frame):
-    """One frame's functions as the program tells them."""
+    """One frame's functions in the program's format."""
     return [
         [one.name, os.fsencode(one.location.path).hex(), one.location.line] for one in frame.python
     ]
@@ -127,7 +129,7 @@ def test_a_core_has_them_too(running, tmp_path):
 
 
 def test_the_process_goes_on_as_it_was(running):
-    """Held threads are let go, and calls that were interrupted go on."""
+    """All threads are resumed, and interrupted calls continue."""
     process, told = running
     for _ in range(5):
         mt.backtraces(process.pid, python=True, lines=False)
@@ -313,7 +315,7 @@ def test_the_command_shows_them(start, wait_blocked):
 
 
 def test_busy_threads_of_this_process_do_not_keep_it_held(start):
-    """The interpreter's lock is not let go for each piece that is read."""
+    """The interpreter's lock is not released for each read."""
     process = start(sys.executable, "-c", "print('ready', flush=True); input()")
     done = threading.Event()
 

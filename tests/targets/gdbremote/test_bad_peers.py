@@ -60,7 +60,6 @@ def outcome(stub, connections=2, timeout=5, **arguments):
 
 
 def is_well_formed(snapshot):
-    """Whatever it lacks, it can be walked."""
     for walked in mt.unwind(snapshot):
         assert walked.addresses
     return True
@@ -130,7 +129,7 @@ def test_giant_lengths(process, name, reply):
 
 @pytest.mark.emulated
 def test_a_stack_without_end(process):
-    """A stub that has every byte of memory is asked for the stack limit and no more."""
+    """At most the stack limit is read from a stub that has every byte of memory."""
     zeros = packet(b"l" + b"0" * 100)
 
     def fault(request, _):
@@ -226,7 +225,7 @@ NAMES = [
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", NAMES, ids=bytes.decode)
 def test_dropped_connections(process, name):
-    """Wherever it breaks: an error or what was copied; the stub is told to let go, if it can be."""
+    """A break at any request gives an error or partial copies; the stub is detached if possible."""
     dropped = []
 
     def fault(request, _):
@@ -267,7 +266,7 @@ def test_replies_to_another_packet(process, name):
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", NAMES[2:], ids=bytes.decode)
 def test_the_reply_to_something_else_each_time(process, name):
-    """The reply to ``?`` to whatever else is asked."""
+    """The reply to ``?`` is sent for every other request."""
     stub = SnapshotStub(process, fault=instead(name, packet(b"T05thread:3e9;")))
     found = outcome(stub)
     assert isinstance(found, MachtraceError) or is_well_formed(found)
@@ -277,7 +276,7 @@ def test_the_reply_to_something_else_each_time(process, name):
 @pytest.mark.parametrize("said", [b"X09", b"W00", b"X09;process:1f"])
 @pytest.mark.parametrize("name", [b"jThreadsInfo", b"jGetLoaded", b"MultiMemRead", b"x1"])
 def test_a_process_that_ends_meanwhile(process, name, said):
-    """Stubs say so instead of a reply: that is the error, or the reason why no more was copied."""
+    """Stubs send it instead of a reply: it becomes the error, or the reason for missing copies."""
     found = outcome(SnapshotStub(process, fault=instead(name, packet(said))))
     how = "with status 0" if said.startswith(b"W") else "by signal 9"
     if isinstance(found, MachtraceError):

@@ -58,7 +58,7 @@ def test_what_is_sent():
     ],
 )
 def test_runs_and_escapes(raw, meant):
-    """A byte before ``*`` comes as often as the next one says, less 29, and once more."""
+    """The byte before ``*`` is repeated by the value of the next one, less 29."""
     assert decode_payload(raw) == meant
 
 
@@ -89,7 +89,7 @@ def test_a_wrong_checksum_is_told_from_none():
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.binary(max_size=200), max_size=6), st.integers(0, 1 << 30))
 def test_any_bytes_come_through_in_any_pieces(payloads, seed):
-    """Whatever is packed is the same unpacked, wherever the stream is cut."""
+    """Any compressed data decompresses unchanged, wherever the stream is cut."""
     sent = b"".join(map(encode_packet, payloads))
     chance = random.Random(seed)  # noqa: S311 - cuts, not secrets
     cuts = sorted(chance.randrange(len(sent) + 1) for _ in range(4)) if sent else []
@@ -129,7 +129,7 @@ def test_compressed_replies():
     [b"C10:junk", b"C999999999:junk", b"C5:" + zlib.compress(b"hello"), b"C4:\x4b\x4c\x4a\x06\x00"],
 )
 def test_bad_compression_is_an_error(payload):
-    """Of a stream that is none, a size beyond reason, and one that is not its own."""
+    """An invalid stream, an excessive size, and a wrong size."""
     _, inflate = choose_compression(["zlib-deflate"])
     with pytest.raises(RemoteProtocolError, match="compressed reply"):
         plain_payload(payload, inflate)

@@ -112,7 +112,7 @@ def test_thread_names(text, thread):
 
 
 def test_thread_lists():
-    """``m`` and threads, ``l`` at the end; anything else is an error that says what came."""
+    """``m`` and threads, ``l`` at the end; anything else is an error with the reply."""
     assert [t.id for t in parse_thread_list(b"mp1.2,p1.3")] == [2, 3]
     assert parse_thread_list(b"l") == ()
     with pytest.raises(RemoteProtocolError, match="request 'qfThreadInfo', reply 'OK'"):
@@ -167,7 +167,7 @@ def test_entities_are_refused():
 
 
 def test_registers_of_target_descriptions_that_include_others():
-    """Numbers go on from one document to the next; an include that is not there is passed over."""
+    """Numbers continue from one document to the next; a missing include is skipped."""
     documents = {"target.xml": QEMU_TARGET, "aarch64-core.xml": core_document(ARM64_NAMES)}
     table = parse_register_documents(documents.get)
     assert table.architecture == "aarch64"
@@ -210,7 +210,7 @@ def test_registers_by_qregisterinfo():
 
 
 def test_unknown_registers_are_none():
-    """Stubs send x for what they cannot tell."""
+    """Stubs send x for unavailable bytes."""
     documents = {"target.xml": core_document(ARM64_NAMES)}
     reader = RegisterReader.of(parse_register_documents(documents.get), Arch.ARM64)
     reply = b"x" * 16 + b"01" * 8 * 32
@@ -363,7 +363,7 @@ def test_specs(text, spec):
     ],
 )
 def test_specs_that_name_no_stub(text):
-    """The error says what to give."""
+    """The remedy shows a valid spec."""
     with pytest.raises(TargetSpecError, match="invalid gdb:// target") as refused:
         parse_spec(text)
     assert "gdb://host:port" in refused.value.remedy

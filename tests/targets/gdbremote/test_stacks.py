@@ -1,4 +1,4 @@
-"""How much of a stack is copied where the stub does not tell where it ends."""
+"""How much of a stack is copied if the stub does not report its end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Conversation:
 
 @contextmanager
 def reading(*mapped, arch=Arch.ARM64):
-    """A reader of such a process, and what it says."""
+    """A reader of such a process, and its stub."""
     conversation = Conversation(*mapped)
     features = StubFeatures(packet_size=0x4000)
     memory = RemoteMemory(conversation, features)
@@ -50,7 +50,7 @@ def reading(*mapped, arch=Arch.ARM64):
 
 @pytest.mark.parametrize("size", [64, 20_000, 1 << 20, 9 << 20])
 def test_to_its_end(size):
-    """Also of a deep one, and not much more is asked for than there is."""
+    """Also for a deep one, and little more than the stack is requested."""
     base = 0x7000_0000
     with reading((base - (16 << 20), base)) as (reader, conversation):
         (stack,) = reader.read([base - size], 16 << 20)

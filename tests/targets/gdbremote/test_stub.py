@@ -105,7 +105,7 @@ def test_round_trips_do_not_depend_on_the_number_of_threads(process):
             again = stub.requests[before:]
     assert counts[1] <= counts[0] + 2
     assert counts[1] <= 10
-    # Images that did not change are not asked for again.
+    # Unchanged images are not requested again.
     assert not any(request.startswith(b"jGet") for request in again)
 
 
@@ -128,7 +128,7 @@ def test_the_plainest_stub(process):
 
 @pytest.mark.emulated
 def test_chosen_threads_and_limits(process):
-    """Only what is asked for is copied; a thread that is not there is said to be missing."""
+    """Only requested threads are copied; a missing thread is a problem."""
     wanted = process.threads[2].info.id
     stub = SnapshotStub(process)
     with stub.serving() as port, GdbRemoteTarget(f"gdb://127.0.0.1:{port}") as target:
@@ -144,7 +144,7 @@ def test_chosen_threads_and_limits(process):
 
 @pytest.mark.emulated
 def test_a_stub_is_left_by_detaching(process):
-    """The last word lets the process run; nothing that ends it or changes it is ever said."""
+    """The last packet resumes the process; none ends or changes it."""
     stub = SnapshotStub(process)
     take(stub)
     assert stub.requests[-1] == b"D"
@@ -191,7 +191,7 @@ def fails(stub, match, kind=MachtraceError, timeout=5.0):
 
 @pytest.mark.emulated
 def test_damaged_packets_are_asked_for_again(process):
-    """What comes damaged and then whole is not missed."""
+    """A packet that arrives corrupted and then intact is accepted."""
     damaged = []
 
     def damage(request, right):
@@ -239,7 +239,7 @@ def test_a_packet_that_is_always_damaged_is_given_up(process):
     ids=lambda value: value.decode("latin-1")[:16] if isinstance(value, bytes) else None,
 )
 def test_replies_that_make_no_sense(process, name, reply, match):
-    """Silence, the reply to another packet, a document that goes on for ever: one clear error."""
+    """Silence, the reply to another packet, an endless document: one clear error."""
     # Silence is waited out, and parts without end for three times as long; the rest comes at once.
     timeout = 5.0 if reply and "without end" not in match else 0.3 if not reply else 1.0
     fails(SnapshotStub(process, fault=on(name, reply)), match, timeout=timeout)
@@ -270,7 +270,7 @@ def test_a_reply_without_end():
 
 
 def test_nobody_there():
-    """The error says where, and what to look at."""
+    """The error has the address and a remedy."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(ConnectionLostError, match=f"cannot connect to 127.0.0.1:{port}") as lost:
@@ -288,7 +288,7 @@ def _hang_up_at(name):
 
 @pytest.mark.emulated
 def test_a_connection_that_breaks_is_taken_up_once_more_to_let_the_process_go(process):
-    """Also when it broke half way: a stub that keeps its process is told to let go of it."""
+    """Also when it broke half way: a stub that retains its process is detached."""
     stub = SnapshotStub(process, fault=_hang_up_at(b"jThreadsInfo"))
     with stub.serving(connections=2) as port:
         with pytest.raises(ConnectionLostError, match=r"closed the connection.*jThreadsInfo"):
@@ -298,7 +298,7 @@ def test_a_connection_that_breaks_is_taken_up_once_more_to_let_the_process_go(pr
 
 @pytest.mark.emulated
 def test_what_was_copied_stays_when_the_connection_breaks(process):
-    """The threads are there, without the bytes that did not come; the reason is told."""
+    """The threads are copied without the missing bytes, and a problem has the reason."""
     stub = SnapshotStub(process, fault=_hang_up_at(b"qMemoryRegionInfo"))
     copied = take(stub, connections=2)
     assert len(copied.threads) == len(process.threads)
@@ -345,7 +345,7 @@ def take_at(port):
 
 @pytest.mark.emulated
 def test_memory_of_the_wrong_size_is_an_error_of_its_part(process):
-    """More bytes than asked for are no memory: the threads stay, without stacks."""
+    """More bytes than requested are invalid: threads are retained, without stacks."""
     stub = SnapshotStub(process, Dialect.PLAIN, fault=on(b"m", packet(b"00" * 70000)))
     copied = take(stub)
     assert len(copied.threads) == len(process.threads)
@@ -367,7 +367,7 @@ def test_closed_targets_say_so(process):
 
 @pytest.mark.emulated
 def test_no_images_is_no_obstacle(process):
-    """Registers and stacks are there where nobody tells of images."""
+    """Registers and stacks are copied even if no list of images exists."""
     copied = take(SnapshotStub(replace(process, images=ImageList())))
     assert len(copied.threads) == len(process.threads)
     assert len(copied.images) == 0

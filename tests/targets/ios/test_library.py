@@ -1,4 +1,4 @@
-"""What is asked of pymobiledevice3 is what it has; its failures become errors with a remedy."""
+"""Calls of pymobiledevice3 match its interface; its failures become errors with a remedy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MADE_BY_THE_LIBRARY = frozenset(
 
 
 def calls():
-    """Each function and method of the made-up library: its module, its class if any, its name."""
+    """Each function and method of the fake library: its module, its class if any, its name."""
     for module, contents in library(MadeUpDevices()).items():
         for name, value in vars(contents).items():
             if inspect.isfunction(value):
@@ -67,7 +67,7 @@ def _parameters(function):
 @needs_library
 @pytest.mark.parametrize(("module", "owner", "name"), list(calls()))
 def test_the_library_can_be_called_so(module, owner, name):
-    """Every call that the made-up library takes, the real one takes, and waits for or not."""
+    """The real library takes every call that the fake one takes, and awaits the same ones."""
     made_up, real = library(MadeUpDevices())[module], import_module(module)
     if owner is not None:
         made_up, real = getattr(made_up, owner), getattr(real, owner)
@@ -119,7 +119,7 @@ def test_without_the_library(monkeypatch):
 
 
 def opened(*devices, **host):
-    """What opening an app of a device that runs it as process 7 ends in."""
+    """Opens an app of a device that runs it as process 7."""
     with installed(MadeUpDevices(devices=list(devices), **host)):
         try:
             mt.open_target(f"device:///{APP}").close()
@@ -160,7 +160,7 @@ def device(**facts):
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 def test_what_a_device_lacks(made_up, words, remedy):
-    """Each is said as what it is, with what to do; and all that was opened is closed."""
+    """Each has its own error and remedy; all that was opened is closed."""
     one = device(**made_up)
     error = opened(one)
     assert isinstance(error, DeviceError)
@@ -179,7 +179,7 @@ def test_nobody_listens():
 
 
 def test_no_device():
-    """None, none of that UDID, several: what there is is said."""
+    """None, none with that UDID, several: the error lists the devices."""
     assert "no device is connected" in str(opened())
     both = opened(device(udid="A"), device(udid="B"))
     assert "2 devices are connected: A, B" in str(both)
@@ -234,12 +234,12 @@ def test_how_a_device_is_reached(facts, host, asked):
     assert any(call.startswith(asked) for call in one.calls)
     service = "DVTSecureSocketProxy" if facts["version"] < "17" else "dt.remote.debugproxy"
     assert sum(service in call for call in one.calls) == 1
-    # Pairing asks its user, which is not for us to do.
+    # Pairing prompts the user, which needs a decision of theirs.
     assert not any("autopair=True" in call for call in one.calls)
 
 
 def test_listing_devices():
-    """Each once, by USB rather than by network, with why one tells nothing."""
+    """Each once, by USB rather than by network, with the reason for missing facts."""
     usb = device(udid="A-1", version="17.5")
     network = device(udid="A-1", connection="Network")
     locked = device(udid="B", failures={"create_using_usbmux": "PasswordRequiredError"})

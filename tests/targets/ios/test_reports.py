@@ -213,7 +213,7 @@ def test_one_that_cannot_be_read(failure, kind, tmp_path):
 
 
 def test_a_report_without_end(tmp_path):
-    """More bytes than the device said, by far, are given up."""
+    """A report far larger than stated is rejected."""
 
     class Endless:
         device = MadeUpDevice()

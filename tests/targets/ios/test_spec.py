@@ -49,7 +49,7 @@ def test_what_is_meant(text, meant):
     ],
 )
 def test_what_means_nothing(text, reason):
-    """The reason is said, and where UDIDs and bundle ids are shown."""
+    """The error has the reason, the remedy the commands that list UDIDs and bundle ids."""
     with pytest.raises(TargetSpecError, match=reason) as wrong:
         parse_device_spec(text)
     assert "machtrace device list" in wrong.value.remedy

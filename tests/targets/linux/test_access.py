@@ -1,4 +1,4 @@
-"""What stands in the way of tracing a process, from what ``/proc`` says."""
+"""The rule that denies tracing a process, from facts in ``/proc``."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_missing_file_is_not_read(path):
 
 
 def test_held_file_is_read_after_it_was_deleted(path):
-    """And let go of with the last who holds it."""
+    """The descriptor is closed with its last user."""
     descriptor = os.open(path, os.O_RDONLY)
     file = MappedFile("", FileIdentity.of(path.stat()), descriptor)
     path.unlink()

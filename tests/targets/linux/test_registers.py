@@ -93,7 +93,7 @@ def test_each_register_has_its_number(arch, names, word):
 
 @pytest.mark.parametrize("size", [0, 8, 215, 217, 512])
 def test_size_of_no_architecture(size):
-    """The size is all that tells which registers they are."""
+    """Only the size identifies the register set."""
     with pytest.raises(FormatError):
         read_registers(bytes(size), "thread")
 
@@ -152,7 +152,7 @@ def test_any_stack(data, sp):
 
 
 def test_search_is_bounded():
-    """What is far up a stack is not looked at."""
+    """Bytes far up a stack are not searched."""
     layout = layout_of(216)
     frame = signal_frame(layout, start=0x10000, size=0x4000, saved=0x7FFF0000)
     stack = memoryview(b"\xcc" * REACH + frame)
