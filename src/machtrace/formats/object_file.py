@@ -1,29 +1,31 @@
-"""Object files of every format: what a file's first bytes announce, and the images in it."""
+"""Object files of every format: what a file's first bytes announce, and the images in it.
+
+A format's modules are imported for its images only: most processes have images of one format.
+"""
 
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
-from machtrace.formats.elf.headers import read_header
 from machtrace.formats.elf.structs import MAGIC as ELF_MAGIC
-from machtrace.formats.macho.contents import FileContents, MemoryContents
-from machtrace.formats.macho.fat import FatSlice, is_fat, parse_slices
-from machtrace.formats.macho.header import is_macho
-from machtrace.formats.macho.static_archive import is_static_archive
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, FileOffset
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import FrameStatus
 
-ObjectFile: TypeAlias = FileContents | ElfFileContents
+if TYPE_CHECKING:
+    from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
+    from machtrace.formats.macho.contents import FileContents, MemoryContents
+    from machtrace.formats.macho.fat import FatSlice
+
+ObjectFile: TypeAlias = "FileContents | ElfFileContents"
 """An image in a file."""
-LoadedObject: TypeAlias = MemoryContents | ElfMemoryContents
+LoadedObject: TypeAlias = "MemoryContents | ElfMemoryContents"
 """An image in a target's memory."""
-ObjectContents: TypeAlias = ObjectFile | LoadedObject
+ObjectContents: TypeAlias = "ObjectFile | LoadedObject"
 """An image's bytes; ``format`` and ``is_loaded`` discriminate between the four classes."""
 
 
@@ -45,6 +47,10 @@ def signature(start: bytes | memoryview) -> Signature | None:
     """Return what a file's first 8 bytes announce, or None; nothing is parsed."""
     if bytes(start[: len(ELF_MAGIC)]) == ELF_MAGIC:
         return Signature.ELF
+    from machtrace.formats.macho.fat import is_fat
+    from machtrace.formats.macho.header import is_macho
+    from machtrace.formats.macho.static_archive import is_static_archive
+
     if is_macho(start):
         return Signature.MACHO
     if is_fat(start):
@@ -78,7 +84,11 @@ class ObjectSlice:
             FormatError: they are malformed.
         """
         if self.format is ImageFormat.ELF:
+            from machtrace.formats.elf.contents import ElfFileContents
+
             return ElfFileContents(self.data, self.source)
+        from machtrace.formats.macho.contents import FileContents
+
         return FileContents(self.data, self.source)
 
 
@@ -90,8 +100,12 @@ def sniff(data: bytes | memoryview, source: str) -> tuple[ObjectSlice, ...]:
     """
     view = memoryview(data)
     if signature(view) is Signature.ELF:
+        from machtrace.formats.elf.headers import read_header
+
         arch = read_header(view, source).arch.value
         return (ObjectSlice(ImageFormat.ELF, arch, view, source, None),)
+    from machtrace.formats.macho.fat import parse_slices
+
     return tuple(
         ObjectSlice(ImageFormat.MACHO, part.arch_name, part.data, source, part)
         for part in parse_slices(view, source)
@@ -126,7 +140,11 @@ def in_memory(image: BinaryImage, memory: MemoryReader) -> LoadedObject | FrameS
     source = image.path or f"image at {image.load_address:#x}"
     try:
         if image.format is ImageFormat.ELF:
+            from machtrace.formats.elf.contents import ElfMemoryContents
+
             return ElfMemoryContents(memory, image.load_address, source)
+        from machtrace.formats.macho.contents import MemoryContents
+
         return MemoryContents(memory, image.load_address, source)
     except MemoryReadError:
         return FrameStatus.MISSING_FILE

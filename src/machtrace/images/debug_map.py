@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.tables.stabs import object_stabs
 from machtrace.frozen import dataclass
 from machtrace.images.open_file import IdentifiedFile
 from machtrace.images.search_path import SearchPath
 from machtrace.images.search_record import Outcome, SearchRecord
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageFormat
+
+if TYPE_CHECKING:
+    from machtrace.formats.macho.contents import FileContents
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ def usable_debug_map(
     """Return the debug map of ``binary`` if it has one and any of its object files exists."""
     if binary.contents.format is not ImageFormat.MACHO:
         return None
+    from machtrace.formats.macho.tables.stabs import object_stabs
+
     try:
         stabs = object_stabs(binary.contents)
     except (FormatError, MemoryReadError) as error:

@@ -8,8 +8,6 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from machtrace.errors import FileAccessError, FormatError, MemoryReadError
-from machtrace.formats.macho.fat import parse_slices
-from machtrace.formats.macho.static_archive import MAGIC as ARCHIVE_MAGIC
 from machtrace.formats.object_file import ObjectFile, ObjectSlice, Signature, signature, sniff
 from machtrace.frozen import dataclass
 from machtrace.images.search_record import Outcome, SearchRecord
@@ -55,11 +53,13 @@ def _unfit(mode: int, size: int) -> str | None:
 
 _LISTED = 4
 """Identifiers of a file that are listed if none matches."""
+_ARCHIVE = b"ar"
+"""Stands for an archive's magic."""
 _WRAPPED = {
+    _ARCHIVE: "a static library, which no process maps",
     b"PK\x03\x04": "a zip file; add it to the symbol store with: machtrace symbols add",
     b"\x1f\x8b": "compressed by gzip; decompress it first",
     b"\x28\xb5\x2f\xfd": "compressed by zstd; decompress it first",
-    ARCHIVE_MAGIC: "a static library, which no process maps",
     b"MSCF": "a cabinet; unpack it first",
 }
 _LONGEST_MAGIC = 8
@@ -217,6 +217,8 @@ def _macho(
     file: OpenedFile, path: str, image: BinaryImage, record: SearchRecord, *, may_guess: bool
 ) -> IdentifiedFile | None:
     if file.is_elf:
+        from machtrace.formats.macho.fat import parse_slices
+
         parse_slices(file.data, path)  # raises the error that names what the file is not
     others = []
     matches: list[IdentifiedFile] = []
@@ -243,5 +245,7 @@ def _slice_name(part: IdentifiedFile) -> str:
 
 
 def _magic(data: memoryview) -> bytes:
+    if signature(data) is Signature.STATIC_LIBRARY:
+        return _ARCHIVE
     start = bytes(data[:_LONGEST_MAGIC])
     return next((magic for magic in _WRAPPED if start.startswith(magic)), b"")
