@@ -44,9 +44,9 @@ def test_stack_operations_are_the_standards_examples(
     code: tuple[int, ...], left: tuple[int, ...]
 ) -> None:
     """Each value of the resulting stack is read by picking it."""
-    for place, expected in enumerate(left):
-        assert value(*code, op.PICK, place, initial=(1000, 29, 17)) == expected
-    with pytest.raises(DwarfError, match="more values than it has"):
+    for depth, expected in enumerate(left):
+        assert value(*code, op.PICK, depth, initial=(1000, 29, 17)) == expected
+    with pytest.raises(DwarfError, match="stack underflow"):
         value(*code, op.PICK, len(left), initial=(1000, 29, 17))
 
 
@@ -101,15 +101,15 @@ def test_32_bit_values_wrap_at_32_bits() -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ((), "more values than it has"),
-        ((op.PLUS,), "more values than it has"),
+        ((), "stack underflow"),
+        ((op.PLUS,), "stack underflow"),
         ((op.CONST4U, 1, 2), "bytes wanted"),
         ((op.LIT0, op.LIT0, op.DIV), "division by zero"),
         ((op.LIT0, op.LIT0, op.MOD), "division by zero"),
-        ((op.BREG0 + 12, 0), "register 12 is not known"),
-        ((op.BREGX, 0x80, 0x80, 1, 0), "register 16384 is not known"),
+        ((op.BREG0 + 12, 0), "register 12 is unknown"),
+        ((op.BREGX, 0x80, 0x80, 1, 0), "register 16384 is unknown"),
         ((op.LIT0, op.SKIP, 0xFD, 0xFF), f"longer than {STEP_LIMIT}"),
-        ((op.LIT0, op.DUP, op.SKIP, 0xFC, 0xFF), "keeps more than"),
+        ((op.LIT0, op.DUP, op.SKIP, 0xFC, 0xFF), "exceeds"),
         ((op.SKIP, 1, 0), "jumps out of itself"),
         ((op.SKIP, 0xFC, 0xFF), "jumps out of itself"),
         ((op.BREG0 + 7, 0, op.DEREF_SIZE, 9), "reads 9 bytes"),
@@ -120,7 +120,7 @@ def test_32_bit_values_wrap_at_32_bits() -> None:
         ((0x9C,), "0x9c is not allowed"),
     ],
 )
-def test_what_is_wrong_is_said(code: tuple[int, ...], message: str) -> None:
+def test_errors_name_the_problem(code: tuple[int, ...], message: str) -> None:
     """Never an invented value."""
     with pytest.raises(DwarfError, match=message):
         value(*code)

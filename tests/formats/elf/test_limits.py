@@ -202,7 +202,7 @@ def test_a_compressed_section_is_as_long_as_it_claims(claimed: int, cut: int) ->
     content = content[: len(content) - cut]
     available = len(zlib.decompressobj().decompress(content))
     if claimed > available:
-        with pytest.raises(ElfError, match=f"{available} bytes in place of {claimed}"):
+        with pytest.raises(ElfError, match=f"to {available} bytes, expected {claimed}"):
             decompress_section(_packed(claimed, content), LAYOUT, "packed")
     else:
         assert decompress_section(_packed(claimed, content), LAYOUT, "packed") == plain[:claimed]

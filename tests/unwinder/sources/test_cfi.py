@@ -278,7 +278,7 @@ def test_compact_unwind_names_an_fde_by_its_offset(
             by_offset = rules.rule_at_fde_offset(function.offset, start)
             assert by_offset == rules.rule_for(start, interrupted=True)
             assert rules.rule_at_fde_offset(other.offset, start) is None
-    with pytest.raises(DwarfError, match="no FDE"):
+    with pytest.raises(DwarfError, match="not an FDE"):
         rules.rule_at_fde_offset(0, Svma(functions[0].start))
     with pytest.raises(DwarfError):
         rules.rule_at_fde_offset(0xFFFFFF, Svma(functions[0].start))

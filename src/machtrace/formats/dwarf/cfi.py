@@ -164,7 +164,7 @@ class CallFrames:
         initial = self._initial.get(common.offset)
         if initial is None:
             if not self._spend(_STEPS_A_BYTE * len(common.program)):
-                raise self.section.fail("longer instructions than may be run", common.offset)
+                raise self.section.fail("the step budget is exhausted", common.offset)
             start = _Table(
                 self.section, common, _Program.of_common(self.section, common), 0, _State()
             )
@@ -173,7 +173,7 @@ class CallFrames:
             initial = self._initial[common.offset] = start.state
         program = _Program.of_function(self.section, function)
         if not self._spend(_STEPS_A_BYTE * len(program.code)):
-            raise self.section.fail("longer instructions than may be run", function.offset)
+            raise self.section.fail("the step budget is exhausted", function.offset)
         return _Table(self.section, common, program, function.start, initial)
 
 
@@ -360,7 +360,7 @@ class _Table:
             self._remembered.append(self.state.copy())
         elif code == DW_CFA_RESTORE_STATE:
             if not self._remembered:
-                raise cursor.fail("no row was remembered")
+                raise cursor.fail("restored a row without a remembered one")
             self.state = self._remembered.pop()
         elif code == DW_CFA_RESTORE_EXTENDED:
             self._restore(cursor.uleb128())

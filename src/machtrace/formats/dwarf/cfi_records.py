@@ -134,7 +134,7 @@ def read_record_header(section: CallFrameSection, offset: int) -> RecordHeader |
     """
     word = 4
     if not 0 <= offset <= section.size - word:
-        raise section.fail("no record of call-frame information", offset)
+        raise section.fail("not a call-frame record", offset)
     head = section.read(offset, min(5 * word, section.size - offset))
     cursor = ByteCursor(head, source=section.source, error=DwarfError)
     little = section.little_endian
@@ -152,7 +152,7 @@ def read_record_header(section: CallFrameSection, offset: int) -> RecordHeader |
     # The id is as wide as the length in .debug_frame; in .eh_frame it always has 4 bytes.
     width = 8 if is_wide and not section.is_eh_frame else word
     if length < width:
-        raise section.fail(f"record of {length} bytes", offset)
+        raise section.fail(f"record of {length} bytes, above the limit", offset)
     ident = cursor.unsigned(width, little_endian=little)
     if section.is_eh_frame:
         common = field - ident if ident else None
@@ -170,7 +170,7 @@ def read_common_information(section: CallFrameSection, offset: int) -> CommonInf
     """
     header = read_record_header(section, offset)
     if header is None or header.common is not None:
-        raise section.fail("no CIE", offset)
+        raise section.fail("not a CIE", offset)
     return _CommonReader(section, header).read()
 
 
@@ -189,7 +189,7 @@ def read_frame_description(
     """
     header = read_record_header(section, offset)
     if header is None or header.common is None:
-        raise section.fail("no FDE", offset)
+        raise section.fail("not an FDE", offset)
     common = None if commons is None else commons.get(header.common)
     if common is None:
         common = read_common_information(section, header.common)

@@ -110,7 +110,7 @@ class _Machine:
             if self._cursor.at_end:
                 return self._pop()
             if not spend(STEPS_AN_OPERATION):
-                raise self._cursor.fail("expression runs longer than it may")
+                raise self._cursor.fail("the step budget is exhausted")
             self._execute(op.read_operation(self._cursor, self._word))
         raise self._cursor.fail(f"expression runs longer than {STEP_LIMIT} operations")
 
@@ -170,7 +170,7 @@ class _Machine:
 
     def _push(self, value: int) -> None:
         if len(self._stack) >= STACK_LIMIT:
-            raise self._cursor.fail(f"expression keeps more than {STACK_LIMIT} values")
+            raise self._cursor.fail(f"expression stack exceeds {STACK_LIMIT} values")
         self._stack.append(value & self._mask)
 
     def _pop(self) -> int:
@@ -179,7 +179,7 @@ class _Machine:
 
     def _need(self, count: int) -> None:
         if len(self._stack) < count:
-            raise self._cursor.fail("expression takes more values than it has")
+            raise self._cursor.fail("expression stack underflow")
 
     def _signed(self, value: int) -> int:
         return value - (1 << self._bits) if value >> (self._bits - 1) else value
@@ -201,7 +201,7 @@ class _Machine:
             return registers.pc
         value = registers.get(number)
         if value is None:
-            raise self._cursor.fail(f"register {number} is not known")
+            raise self._cursor.fail(f"register {number} is unknown")
         return value
 
 

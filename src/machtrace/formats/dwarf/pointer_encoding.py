@@ -117,7 +117,7 @@ def read_pointer(
     """
     form = _known_form(cursor, encoding, pointer_size)
     if form.is_indirect or not (form.is_absolute or form.is_relative_to_itself):
-        raise cursor.fail(f"pointer encoding {encoding:#04x} of an address of code")
+        raise cursor.fail(f"unsupported pointer encoding {encoding:#04x} of a code address")
     base = here + cursor.offset if form.is_relative_to_itself else 0
     number = read_number(cursor, form, little_endian=little_endian)
     return (number + base) & ((1 << (8 * pointer_size)) - 1)

@@ -76,7 +76,9 @@ def decompress_section(data: memoryview, layout: ElfLayout, source: str) -> memo
     plain = bytearray(size)
     filled = _inflate(packed, plain, source, start)
     if filled != size:
-        raise ElfError(f"{filled} bytes in place of {size}", source=source, offset=start)
+        raise ElfError(
+            f"decompressed to {filled} bytes, expected {size}", source=source, offset=start
+        )
     return memoryview(plain).toreadonly()
 
 

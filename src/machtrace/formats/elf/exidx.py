@@ -117,7 +117,9 @@ class ExceptionIndex:
 
     def _inline(self, word: int, index: int) -> bytes:
         if word >> 24 & 0x7F:
-            raise self._fail(f"personality {word >> 24 & 0x7F} in an entry", ENTRY_SIZE * index)
+            raise self._fail(
+                f"invalid personality {word >> 24 & 0x7F} in an entry", ENTRY_SIZE * index
+            )
         return word.to_bytes(_WORD, "big")[1:]
 
     def _in_table(self, start: Svma, end: Svma, table: int) -> Entry:
@@ -127,7 +129,7 @@ class ExceptionIndex:
             if number == 0:
                 return Entry(start, end, first.to_bytes(_WORD, "big")[1:])
             if number > _LONGEST_PERSONALITY:
-                raise self._fail(f"personality {number}", table)
+                raise self._fail(f"unknown personality {number}", table)
             more = self._more(table + _WORD, first >> 16 & 0xFF)
             return Entry(start, end, first.to_bytes(_WORD, "big")[2:] + more)
         second = self._word(table + _WORD)

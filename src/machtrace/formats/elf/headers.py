@@ -100,7 +100,7 @@ def read_header(data: bytes | memoryview, source: str) -> ElfHeader:
         raise fail(f"ELF machine {machine} ({bits}-bit) is not supported", IDENT_SIZE + 2)
     if phnum and phsize != layout.program_header.size:
         # Loaders require it, too, and it limits what has to be read.
-        raise fail(f"program headers of {phsize} bytes", IDENT_SIZE)
+        raise fail(f"unsupported program header size {phsize}", IDENT_SIZE)
     return ElfHeader(
         layout=layout,
         type=elf_type,

@@ -174,7 +174,11 @@ class _Translation:
 
 def _checked(offset: int) -> int:
     if not -_OFFSET_LIMIT <= offset < _OFFSET_LIMIT:
-        raise DwarfError(f"offset {offset} from the CFA", source="call-frame information", offset=0)
+        raise DwarfError(
+            f"offset {offset} from the CFA is out of range",
+            source="call-frame information",
+            offset=0,
+        )
     return offset
 
 

@@ -182,7 +182,7 @@ class _Run:
 
     def _pop_doubles(self, first: int, count: int, *, padding: int = 0) -> None:
         if first + count > len(ARM_DOUBLES):
-            raise self._cursor.fail(f"d{first + count - 1} popped")
+            raise self._cursor.fail(f"invalid register d{first + count - 1} popped")
         for number in range(first, first + count):
             self._saved[ARM_DOUBLES[number]] = (self._base, self._offset)
             self._offset += _DOUBLE

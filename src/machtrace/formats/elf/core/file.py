@@ -113,7 +113,7 @@ def parse_elf_core(data: memoryview, source: str) -> ElfCore:
     if layout is None or not header.layout.little_endian:
         order = "" if header.layout.little_endian else "big-endian "
         raise CoreFileError(
-            f"stacks of {order}{header.arch.value} Linux processes cannot be walked",
+            f"stacks of {order}{header.arch.value} Linux processes cannot be unwound",
             source=source,
             offset=18,
             remedy="give a core of an x86_64, i386, arm64 or arm process",
@@ -230,7 +230,7 @@ class _Parser:
             if kind == NT_MACHTRACE and self.metadata is None:
                 self.metadata = metadata_of_json(data)
                 if self.metadata is None:
-                    raise CoreFileError("no JSON object", source=source, offset=0)
+                    raise CoreFileError("not a JSON object", source=source, offset=0)
             return
         if kind == notes.NT_PRSTATUS:
             status = read_thread_status(data, layout, self.registers, source)

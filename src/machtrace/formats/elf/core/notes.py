@@ -162,7 +162,7 @@ def read_file_mappings(
     head = Struct("<2Q" if layout.is_64 else "<2I")
     entry = Struct("<3Q" if layout.is_64 else "<3I")
     if len(data) < head.size:
-        return (), CoreFileError("a list of files cut short", source=source, offset=len(data))
+        return (), CoreFileError("the list of files is cut short", source=source, offset=len(data))
     count, page = head.unpack_from(data)
     room = (len(data) - head.size) // entry.size
     names = data[head.size + min(count, room) * entry.size :].split(b"\0")
