@@ -19,12 +19,12 @@ class Conversation:
 
     def __init__(self, *mapped):
         self.mapped = mapped
-        self.flights = 0
+        self.batches = 0
         self.asked = 0
 
     def ask_all(self, requests):
         """Replies, in one round trip."""
-        self.flights += bool(requests)
+        self.batches += bool(requests)
         return [self.ask(request) for request in requests]
 
     def ask(self, request):
@@ -57,7 +57,7 @@ def test_to_its_end(size):
     assert stack.start == base - size - 128
     assert stack.end == base
     assert conversation.asked <= size + (1 << 18) + (1 << 15)
-    assert conversation.flights < 120
+    assert conversation.batches < 120
 
 
 def test_limits():
@@ -95,4 +95,4 @@ def test_pointers_to_nothing(pointer):
     with reading() as (reader, conversation):
         (stack,) = reader.read([pointer], 1 << 20)
     assert len(stack.data) == 0
-    assert conversation.flights < 10
+    assert conversation.batches < 10

@@ -26,7 +26,7 @@ from machtrace.targets.gdbremote.replies import (
     parse_thread,
     refused,
 )
-from machtrace.targets.gdbremote.session import FLIGHT, GdbSession
+from machtrace.targets.gdbremote.session import BATCH, GdbSession
 from machtrace.targets.gdbremote.spec import RemoteSpec
 from machtrace.targets.gdbremote.stream import connect as connect_by_socket
 
@@ -150,7 +150,7 @@ class StubConnection:
 
         def information(number: int) -> bytes:
             if number not in replies:
-                count = FLIGHT if number and self.session.is_pipelined else 1
+                count = BATCH if number and self.session.is_pipelined else 1
                 numbers = range(number, number + count)
                 asked = [b"qRegisterInfo%x" % one for one in numbers]
                 replies.update(zip(numbers, self.session.ask_all(asked), strict=True))

@@ -99,7 +99,7 @@ def read_documents(
 ) -> list[bytes | None]:
     """Documents that ``qXfer`` reads, ``object:annex`` each; None for one that is not there.
 
-    The first parts of all of them come in one flight.
+    The first parts of all of them come in one batch.
 
     Raises:
         ConnectionLostError, RemoteProtocolError: a part is none, or there is no end to them.

@@ -2,7 +2,7 @@
 
 While packets are acknowledged there is one request at a time; a corrupted packet is requested
 for again. Once ``QStartNoAckMode`` has ended that, many requests are sent before the first reply is
-read: a flight, which takes one round trip. Replies come in the order of requests.
+read: a pipelined batch, which takes one round trip. Replies come in the order of requests.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from machtrace.targets.gdbremote.packets import (
 from machtrace.targets.gdbremote.replies import ProcessGone, parse_stop, shortened
 from machtrace.targets.gdbremote.stream import ByteStream
 
-FLIGHT = 64
+BATCH = 64
 """Requests under way at most: together they are small enough that no stub has to read before it
 has written."""
-_FLIGHT_BYTES = 1 << 14
+_BATCH_BYTES = 1 << 14
 _MOST_REPEATS = 3
 """Times that one packet may be corrupted, or requested again."""
 _PARTS = 3
@@ -88,7 +88,7 @@ class GdbSession:
             ConnectionLostError: none came in time, or the connection broke.
             RemoteProtocolError: it came damaged again and again.
         """
-        return next(self._flight((request,), timeout))
+        return next(self._batch((request,), timeout))
 
     def ask_all(self, requests: Sequence[bytes]) -> list[bytes]:
         """Send requests and return the replies, in their order, in few round trips.
@@ -103,12 +103,12 @@ class GdbSession:
             while (
                 self.is_pipelined
                 and end < len(requests)
-                and end - at < FLIGHT
-                and size + len(requests[end]) <= _FLIGHT_BYTES
+                and end - at < BATCH
+                and size + len(requests[end]) <= _BATCH_BYTES
             ):
                 size += len(requests[end])
                 end += 1
-            replies.extend(self._flight(requests[at:end], None))
+            replies.extend(self._batch(requests[at:end], None))
             at = end
         return replies
 
@@ -191,9 +191,9 @@ class GdbSession:
         self.is_lost = True
         self._stream.close()
 
-    # --- one flight ---
+    # --- one pipelined batch ---
 
-    def _flight(self, requests: Sequence[bytes], timeout: float | None) -> Iterator[bytes]:
+    def _batch(self, requests: Sequence[bytes], timeout: float | None) -> Iterator[bytes]:
         self.settle()
         self.round_trips += 1
         self._owed.extend(requests)

@@ -101,7 +101,7 @@ def read_registers(
         features: what it can do.
         reader: which registers are wanted.
         threads: of which.
-        with_each: other requests, answered in the same flight, if there is one.
+        with_each: other requests, answered in the same batch, if there is one.
 
     Raises:
         ConnectionLostError, RemoteProtocolError: the stub answers nothing.
