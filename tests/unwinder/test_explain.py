@@ -93,7 +93,7 @@ def test_frames_that_are_not_come_to_again_are_not_explained(walks):
 
 
 @pytest.mark.emulated
-def test_what_others_say_of_a_prologue(walks):
+def test_other_methods_answers_in_a_prologue(walks):
     """Two instructions in, the frame pointer is the caller's: its caller is one too far."""
     walk = walks["com.machtrace.prologue"]
     first = mt.explain(walk).frames[0]
@@ -133,7 +133,7 @@ def test_encodings_are_those_that_a_peer_reads(walks):
         assert words[1][2:].upper() in done.stdout.upper()
 
 
-def test_broken_tables_say_what_is_wrong_with_them():
+def test_broken_tables_have_a_stated_problem():
     """The method that failed has a reason, and the walk's own choice is explained."""
     process = synthetic_process(Arch.X86_64, threads=1, images=1, depth=4)
     program = process.regions[0]
@@ -155,7 +155,7 @@ def test_broken_tables_say_what_is_wrong_with_them():
 
 
 @pytest.mark.emulated
-def test_tables_that_were_not_captured_are_told_of_once(snapshot, tmp_path):
+def test_tables_that_were_not_captured_are_reported_once(snapshot, tmp_path):
     """Each method's trouble is named once, and not as damage: the table is not there."""
     path = tmp_path / "bare.core"
     mt.save_snapshot(snapshot, path, images="none")

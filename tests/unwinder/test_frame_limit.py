@@ -133,7 +133,7 @@ def test_frames_have_their_numbers_behind_a_gap():
         Gap(after=1, count=0)
 
 
-def test_every_format_says_what_is_left_out():
+def test_every_format_states_what_is_left_out():
     """Frame numbers continue after the gap; a line states the number of frames left out."""
     result = build_capture(synthetic_process(threads=1, depth=2000).snapshot)
     written = {}
@@ -167,7 +167,7 @@ def test_a_cycle_is_seen_at_once_where_it_is_short():
     assert 4 == len(found.addresses)
 
 
-def test_a_cycle_beyond_what_is_kept_ends_the_walk():
+def test_a_cycle_beyond_the_stored_states_ends_the_walk():
     """The first thousand frames are in order; the circle that follows them is seen, too."""
     rule = UnwindRule(RegisterOffset(31, 0), AtCfa(0), ((31, AtCfa(8)),))
     ring, lead = 50, 1000
@@ -191,7 +191,7 @@ def test_a_cycle_beyond_what_is_kept_ends_the_walk():
     ],
     ids=["up", "down"],
 )
-def test_no_walk_goes_on_without_reading_the_stack(rule):
+def test_no_walk_continues_without_reading_the_stack(rule):
     """Rules that find callers in nothing, as no compiler writes them, are given up."""
     memory = MemoryRegion(Avma(0), struct.pack("<Q", CODE + 8) * (1 << 17))
     found = walked(rule, memory, sp=1 << 20 if rule.registers else 0, general={19: CODE + 8})
@@ -212,7 +212,7 @@ def test_frames_are_counted_up_to_a_limit(monkeypatch):
     assert 10 == len(result.addresses)
 
 
-def test_swift_continuations_are_kept_the_same_way():
+def test_swift_continuations_are_limited_alike():
     """Asynchronous functions recurse as deep as others; both stacks have their ends."""
     tag, contexts, heap = 1 << 60, 1000, 0x10_0000
     chain = b"".join(

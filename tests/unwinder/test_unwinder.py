@@ -49,7 +49,7 @@ def cut(snapshot, size):
 
 @pytest.mark.usefixtures("walked_by")
 @pytest.mark.parametrize("limit", [6, 512])
-def test_columns_say_what_objects_say(limit):
+def test_columns_equal_objects(limit):
     """Several processes in the order that they came; whole stacks and truncated ones."""
     arm = synthetic_process(Arch.ARM64, threads=4, depth=30).snapshot
     x86 = synthetic_process(Arch.X86_64, threads=3, depth=9, seed=1).snapshot
@@ -104,7 +104,7 @@ def test_swift_s_continuations_are_in_columns():
     assert {0} == set(columns.physical_remainders)
 
 
-def test_rules_are_kept_for_the_next_snapshot():
+def test_rules_are_cached_for_the_next_snapshot():
     """Images at the same addresses with the same UUIDs: memory is not read again."""
     snapshot = synthetic_process(threads=3).snapshot
     unwinder = mt.Unwinder()
@@ -115,7 +115,7 @@ def test_rules_are_kept_for_the_next_snapshot():
     assert [plain(one) for one in expected] != [plain(one) for one in mt.unwind(later)]
 
 
-def test_what_one_snapshot_lacked_the_next_is_asked_for():
+def test_tables_that_one_snapshot_lacks_are_read_from_the_next():
     """An image whose bytes could not be had is looked for again."""
     snapshot = synthetic_process(threads=3).snapshot
     unwinder = mt.Unwinder()
@@ -135,7 +135,7 @@ def test_snapshots_that_lack_the_same_share_rules():
     assert unwinder.rules(snapshot) is not rules
 
 
-def test_code_that_one_snapshot_lacked_is_asked_of_the_next():
+def test_code_that_one_snapshot_lacks_is_read_from_the_next():
     """Headers are there in both; the pages behind them only in the second."""
     snapshot = synthetic_process(threads=3).snapshot
     regions = snapshot.memory.regions

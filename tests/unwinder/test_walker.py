@@ -65,7 +65,7 @@ def test_lookup_is_inside_the_call():
     assert RET1 == second.address
 
 
-def test_truncated_stack_says_where_it_was_cut():
+def test_truncated_stack_states_where_it_was_cut():
     """An unreadable word ends the walk; what was found before it stays."""
     cut = MemoryRegion(Avma(0), STACK.data[:0x40])
     walked = walk(registers(), cut, chain_rules(), WIDTH_47)
@@ -104,7 +104,7 @@ def test_misaligned_frame_pointer_ends_the_walk():
     assert StopReason.MISALIGNED is walked.stop.reason
 
 
-def test_limit_is_kept_and_said():
+def test_limit_is_applied_and_stated():
     """Frames beyond the limit are counted, and the stack's end is found all the same."""
     walked = walk(registers(), STACK, chain_rules(), WIDTH_47, FrameLimit(2))
 
@@ -207,7 +207,7 @@ def test_a_call_to_nowhere_keeps_its_caller():
     assert [0, RET2, RET1, RET2] == [found.address for found in walked.addresses]
 
 
-def test_a_wild_call_is_told_from_generated_code_by_the_call_before_it():
+def test_the_call_before_it_distinguishes_a_wild_call_from_generated_code():
     """Outside all images: a return address behind ``call rax``, or behind none."""
     for before, second in ((b"\xff\xd0", 0x3000), (b"\x90\x90", RET1)):
         code = MemoryRegion(Avma(0x2FF0), b"\x90" * 14 + before)

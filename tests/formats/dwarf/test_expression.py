@@ -126,7 +126,7 @@ def test_errors_name_the_problem(code: tuple[int, ...], message: str) -> None:
         value(*code)
 
 
-def test_memory_that_cannot_be_read_is_told_from_malformed_bytes() -> None:
+def test_unreadable_memory_is_distinguished_from_malformed_bytes() -> None:
     """The caller stops for another reason then."""
     with pytest.raises(MemoryReadError) as caught:
         value(op.CONST1U, 64, op.DEREF)

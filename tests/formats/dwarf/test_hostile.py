@@ -164,7 +164,7 @@ def test_the_longest_program_takes_seconds_at_most() -> None:
         (b"\x0c" + b"\xff" * 12, "LEB128 exceeds 64 bits"),
     ],
 )
-def test_what_is_wrong_with_an_instruction_is_said(instructions: bytes, message: str) -> None:
+def test_errors_name_the_problem_of_an_instruction(instructions: bytes, message: str) -> None:
     """With the FDE in which it is. 0x2d is arm64's alone."""
     with pytest.raises(DwarfError, match=message) as caught:
         _rows(_function(instructions))
@@ -181,7 +181,7 @@ def test_what_is_wrong_with_an_instruction_is_said(instructions: bytes, message:
         (b"\x0c\0\0\0\0\0\0\0\x01Q\0\x01\x78\x10\0\0", "unknown augmentation 'Q'"),
     ],
 )
-def test_a_malformed_cie_is_told(record: bytes, message: str) -> None:
+def test_a_malformed_cie_is_an_error(record: bytes, message: str) -> None:
     """By an FDE that refers to it."""
     fde = struct.pack("<IIQQ", 20, len(record) + 4, 0, 0)
     section = _section(record + fde)

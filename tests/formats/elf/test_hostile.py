@@ -165,7 +165,7 @@ def test_names_that_overlap_are_refused(build: Build) -> None:
 
 
 @pytest.mark.peer
-def test_a_table_larger_than_its_header_is_told(build: Build) -> None:
+def test_a_table_larger_than_its_header_is_an_error(build: Build) -> None:
     """The count of ``.eh_frame_hdr`` is checked against its size."""
     path = build("arm64")
     contents = ElfFileContents(path.read_bytes(), "whole")

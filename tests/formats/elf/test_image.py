@@ -226,7 +226,7 @@ def test_a_section_that_gcc_compressed_is_read_plain(
         (lambda data: data[: len(data) // 2], "section headers .* do not fit|outside the file"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(
+def test_errors_name_the_problem_of_a_file(
     build: Build, change: Callable[[bytes], bytes], message: str
 ) -> None:
     """The error names the problem and the offset."""

@@ -81,7 +81,7 @@ def test_every_symbol_is_llvms(
 
 
 @pytest.mark.peer
-def test_functions_are_told_from_data_and_marks(build: Build) -> None:
+def test_functions_are_distinguished_from_data_and_marks(build: Build) -> None:
     """Labels of assembly code count; data, undefined symbols and ``etext`` do not."""
     names = {name for name, _ in _functions(parse_symbols(_contents(build("pie"))))}
     assert {"main", "shown", "hidden", "label_without_type", "global_label", "_start"} <= names
@@ -283,7 +283,7 @@ def test_names_of_local_functions_from_mini_debug_info(
 
 
 @pytest.mark.peer
-def test_a_symbol_table_outside_the_file_is_told(build: Build) -> None:
+def test_a_symbol_table_outside_the_file_is_an_error(build: Build) -> None:
     """With its name, size and place."""
     contents = _contents(build("library"))
     index = next(i for i, s in enumerate(contents.image.sections) if s.name == ".symtab")
@@ -296,7 +296,7 @@ def test_a_symbol_table_outside_the_file_is_told(build: Build) -> None:
 
 
 @pytest.mark.peer
-def test_a_hash_table_without_an_end_is_told(build: Build) -> None:
+def test_a_hash_table_without_an_end_is_an_error(build: Build) -> None:
     """Its last bit determines the number of symbols."""
     contents = _contents(build("gnu-hash"))
     section = contents.image.section(".gnu.hash")

@@ -80,7 +80,7 @@ def test_calls_are_searched_for_only_as_far_as_code_can_be_read(lab_program: Bui
     assert thread_time() - before < 5
 
 
-def test_starts_in_sections_are_kept():
+def test_starts_in_sections_are_retained():
     """At both ends of each, and at the end of the address space."""
     starts = np.array([1, 16, 31, 32, 63, 64, 95, (1 << 64) - 4], np.uint64)
     sections = ((16, 32), (64, 95), ((1 << 64) - 8, 1 << 64))

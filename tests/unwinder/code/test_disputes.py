@@ -165,7 +165,7 @@ def patched_table(encoding):
 RBP_FRAME = 0x01000000.to_bytes(4, "little")
 
 
-def test_a_caller_that_a_stale_table_skips_is_told_by_the_code():
+def test_a_caller_that_a_stale_table_skips_is_found_by_the_code():
     """The table's caller is plausible: it is followed, and every such frame names the dispute."""
     # Frameless, 64 bytes: two frames of these functions. The return address is the next frame's.
     snapshot, true, program = patched_table(0x02080000)

@@ -599,7 +599,7 @@ def test_offsets_beyond_any_address_are_refused() -> None:
         rule_of(row, RegisterNumbering(Arch.X86_64))
 
 
-def test_nothing_is_read_before_a_rule_is_asked_for(libc: Path) -> None:
+def test_nothing_is_read_before_a_rule_is_queried(libc: Path) -> None:
     """Except for the few bytes with the address of the table."""
     whole = _elf(libc)
     asked: list[int] = []

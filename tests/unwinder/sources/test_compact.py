@@ -209,7 +209,7 @@ def test_personality_and_lsda():
         (_section([(0x2000, _regular()), (0x1000, _regular())], 0x3000), "not in order"),
     ],
 )
-def test_a_malformed_section_says_what_is_wrong(data: bytes, message: str):
+def test_a_malformed_section_has_a_stated_problem(data: bytes, message: str):
     """Counts are held against the section's size before anything is read or made."""
     with pytest.raises(MachOError, match=message):
         UnwindInfo(data, "test")
@@ -223,7 +223,7 @@ def test_a_malformed_section_says_what_is_wrong(data: bytes, message: str):
         (_compressed([(0, 5)], (1,)), "encoding 5 of a page that has 1"),
     ],
 )
-def test_a_malformed_page_is_an_error_where_it_is_asked_for(page: bytes, message: str):
+def test_a_malformed_page_is_an_error_where_it_is_queried(page: bytes, message: str):
     """Other pages stay usable."""
     info = UnwindInfo(_section([(0, _regular((0, 1))), (0x1000, page)], 0x2000), "test")
     assert info.find(ImageOffset(0x10)) is not None

@@ -204,7 +204,7 @@ def test_a_core_has_the_stack_that_lldb_prints(
 
 @pytest.mark.peer
 @pytest.mark.parametrize("mode", ["-mthumb", "-marm"])
-def test_code_shows_its_set_where_no_table_says_so(program: Program, mode: str) -> None:
+def test_code_shows_its_instruction_set_without_tables(program: Program, mode: str) -> None:
     """Every function of a program, by its bytes alone, as its symbol has it."""
     sources = (LAB / "registers.c", LAB / "support.c", LAB / "support.S")
     contents = program(*sources, arch=Arch.ARMV7, options=(mode, "-O1"))

@@ -151,7 +151,7 @@ def random_code(*, is_thumb: bool) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("is_thumb", [False, True])
-def test_random_instructions_do_what_capstone_says(*, is_thumb: bool) -> None:
+def test_random_instructions_match_capstone(*, is_thumb: bool) -> None:
     """Length, registers written, whether and where they jump."""
     reader = decoder(is_thumb=is_thumb)
     compared = 0
@@ -204,7 +204,7 @@ def test_compiled_code_is_followed_to_the_last_instruction(
     assert compared > 100
 
 
-def test_constants_are_expanded_as_the_manual_says() -> None:
+def test_constants_are_expanded_as_in_the_manual() -> None:
     """Table A6-11 of the Architecture Reference Manual."""
     expected = {0x0AB: 0xAB, 0x1AB: 0x00AB00AB, 0x2AB: 0xAB00AB00, 0x3AB: 0xABABABAB}
     expected |= {0x42B: 0xAB000000, 0x4AB: 0x55800000, 0xFAB: 0x00000156}
@@ -224,7 +224,7 @@ def test_constants_are_expanded_as_the_manual_says() -> None:
         (0xB7, [11, 10, 11, 11]),  # itett lt
     ],
 )
-def test_it_tells_the_conditions_of_what_follows(it: int, conditions: list[int]) -> None:
+def test_it_sets_the_conditions_of_the_next_instructions(it: int, conditions: list[int]) -> None:
     """By the mask's bits, compared with the first condition's lowest."""
     reader = decoder(is_thumb=True)
     text = next(reader.disasm((0xBF00 | it).to_bytes(2, "little"), START)).mnemonic
@@ -233,7 +233,7 @@ def test_it_tells_the_conditions_of_what_follows(it: int, conditions: list[int])
 
 
 @given(st.binary(max_size=96), st.booleans())
-def test_any_bytes_are_taken_apart_once(code: bytes, is_thumb: bool) -> None:  # noqa: FBT001
+def test_any_bytes_are_decoded_once(code: bytes, is_thumb: bool) -> None:  # noqa: FBT001
     """No two instructions share a byte, whatever jumps where."""
     try:
         decoded = Code(code, 0x1000, is_thumb=is_thumb).decoded

@@ -144,7 +144,7 @@ def _agree(
     ],
     ids=" ".join,
 )
-def test_analysis_says_what_call_frame_information_says(build: tuple[str, str], lab_program: Build):
+def test_analysis_agrees_with_call_frame_information(build: tuple[str, str], lab_program: Build):
     """At every instruction of the program for which the compiler wrote any."""
     compared, wrong = _disagreements(lab_program(*build, "dwarf"), unpreserved_registers(*build))
     assert compared > 50
@@ -230,7 +230,7 @@ def test_whatever_an_instruction_writes_is_known_to_be_written():
     assert compared > 10_000
 
 
-def test_jumps_calls_and_returns_are_told_apart():
+def test_jumps_calls_and_returns_are_distinguished():
     """Random words, against capstone's groups; distances, against its operands."""
     decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
     decoder.detail = True

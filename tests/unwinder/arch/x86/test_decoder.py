@@ -52,7 +52,7 @@ def test_an_instruction_that_is_cut_short(mode: Mode):
 
 
 @pytest.mark.peer
-def test_compiled_code_is_taken_apart_once(lab_program: Build):
+def test_compiled_code_is_decoded_once(lab_program: Build):
     """Most of it was seen before, when it is read a second time."""
     contents = lab_program("frames", "-O0", "compact", Arch.X86_64)
     section = contents.image.section("__TEXT", "__text")

@@ -40,7 +40,7 @@ def _random_code(seed: int, count: int) -> Iterator[bytes]:
         yield first + generator.randbytes(18 - len(first))
 
 
-def test_random_bytes_mean_what_capstone_says():
+def test_random_bytes_match_capstone():
     """Where each instruction ends and leads, and no written register is overlooked."""
     peer = X86Peer(MODE_32)
     verdicts = [peer.objections(code) for code in _random_code(3, 30_000)]
@@ -49,7 +49,7 @@ def test_random_bytes_mean_what_capstone_says():
     assert len(known) > 20_000
 
 
-def test_a_real_librarys_code_means_what_capstone_says():
+def test_a_real_librarys_code_matches_capstone():
     """Every instruction of a stretch of a C library, assembly included."""
     path = next((path for path in LIBRARIES if path.exists()), None)
     if path is None:
@@ -230,7 +230,7 @@ def test_any_code_has_a_rule_or_none(code: bytes):
         rules.rule_for(Svma(0x1000 + at), interrupted=True)
 
 
-def test_many_unknown_calls_are_looked_at_within_bounds():
+def test_many_unknown_calls_are_inspected_within_bounds():
     """Code of nothing but calls through pointers has no lookahead behind each of them."""
     rules = _rules_of("ffd0" * 20_000 + "c3")
     rules.rule_for(Svma(0x1000), interrupted=True)

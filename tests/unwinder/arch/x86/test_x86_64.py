@@ -46,7 +46,7 @@ def _random_code(seed: int, count: int) -> Iterator[bytes]:
         yield first + generator.randbytes(18 - len(first))
 
 
-def test_lengths_and_writes_are_what_capstone_says():
+def test_lengths_and_writes_match_capstone():
     """For random bytes, instructions end where capstone's do, and no written register is missed."""
     peer, compared = X86Peer(MODE_64), 0
     for code in _random_code(11, 40_000):
@@ -56,7 +56,7 @@ def test_lengths_and_writes_are_what_capstone_says():
     assert compared > 20_000
 
 
-def test_jumps_calls_and_returns_are_told_apart():
+def test_jumps_calls_and_returns_are_distinguished():
     """For random bytes, by capstone's groups; distances, by its operands."""
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     decoder.detail = True
@@ -113,7 +113,7 @@ def test_any_bytes_have_a_length(code: bytes, at: int):
     ],
     ids=" ".join,
 )
-def test_at_calls_it_says_what_the_tables_say(build: tuple[str, str], lab_program: Build):
+def test_at_calls_it_agrees_with_the_tables(build: tuple[str, str], lab_program: Build):
     """There compact unwind is right, and analysis took the whole prologue to get there."""
     contents = lab_program(*build, "compact", Arch.X86_64)
     analysis = instruction_rules(contents, Arch.X86_64)
@@ -225,7 +225,7 @@ def test_any_code_has_a_rule_or_none(code: bytes):
 
 
 @pytest.mark.peer
-def test_data_in_code_is_where_the_linker_says(lab_program: Build):
+def test_data_in_code_is_where_the_linker_lists_it(lab_program: Build):
     """A program with jump tables among its code has entries, each inside the code."""
     contents = lab_program("switches", "-O2 no fp", "compact", Arch.X86_64)
     section = contents.image.section("__TEXT", "__text")
