@@ -231,7 +231,7 @@ def test_a_report_without_end(tmp_path):
     ]
     pulled = pull_reports(Endless(), files, tmp_path, Counting())
     assert len(pulled.problems) == 3
-    assert "no end to /endless.ips" in str(pulled.problems[0])
+    assert "is longer than its 10 bytes" in str(pulled.problems[0])
     assert list(tmp_path.iterdir()) == []
 
 

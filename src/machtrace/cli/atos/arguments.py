@@ -54,7 +54,7 @@ class LoadError(MachtraceError):
 
 
 class AddressMode(Enum):
-    """What the addresses that are asked for count from."""
+    """The address space of the requested addresses."""
 
     STATED = "stated"
     """The image at the address that it was linked for."""
@@ -66,14 +66,14 @@ class AddressMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtosRequest:
-    """What is asked of ``atos``."""
+    """The parsed arguments of ``atos``."""
 
     files: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
     arch: str | None = None
     mode: AddressMode = AddressMode.STATED
     base: int = 0
-    """An address, or a slide, which may be negative, as :attr:`mode` says."""
+    """An address, or a slide, which may be negative; :attr:`mode` states which."""
     input_file: str | None = None
     inline: bool = False
     delimiter: str = "\n"
@@ -97,7 +97,7 @@ def parse_address(text: str) -> int | None:
 
 
 def parse_arguments(arguments: Sequence[str]) -> AtosRequest:
-    """What ``arguments``, without the command's name, ask for.
+    """Parse ``arguments``, without the command's name.
 
     Raises:
         AtosUsageError: an option is unknown, lacks its value or contradicts another; or neither a

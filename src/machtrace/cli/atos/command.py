@@ -18,26 +18,26 @@ from machtrace.cli.atos.arguments import (
 from machtrace.errors import FileAccessError
 
 _READ = 1 << 20
-"""Bytes of standard input that are waited for at most: what is there is answered at once."""
+"""Bytes of standard input per read; a pipe returns what it holds at once."""
 _BATCH = 1 << 16
-"""Words of a file that are answered together."""
+"""Words of a file that are answered in one call."""
 _LONGEST_WORD = 1 << 16
-"""Bytes of something that is no address."""
+"""Bytes of the longest word; longer ones are not addresses."""
 
 
 class Answers(Protocol):
-    """Something that addresses can be asked of: a file or a process."""
+    """A file or process whose addresses can be named."""
 
     def answer(self, addresses: Sequence[int | None], /) -> list[str | None]:
-        """An answer for each address, as it is printed; None for one that is not in it."""
+        """Return an answer for each address, as it is printed; None if it is not in this source."""
         ...
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Do what ``arguments`` ask for; the exit status.
+    """Run the command, and return the exit status.
 
     Raises:
-        MachtraceError: a file or process cannot be looked at.
+        MachtraceError: a file or process cannot be read.
     """
     try:
         request = parse_arguments(arguments)
@@ -72,7 +72,7 @@ def _open(request: AtosRequest) -> list[Answers]:
 
 
 def _answered(words: Sequence[str], sources: Sequence[Answers], request: AtosRequest) -> str:
-    """The answers for ``words``, each of the first source that has one; else the word as it is."""
+    """Return the answers for ``words`` from the first source with one; else the words."""
     addresses = [parse_address(word) for word in words]
     answers: list[str | None] = [None] * len(words)
     for source in sources:
@@ -90,7 +90,7 @@ def _answered(words: Sequence[str], sources: Sequence[Answers], request: AtosReq
 
 
 def _batches(request: AtosRequest) -> Iterator[list[str]]:
-    """The words to answer, as many at a time as there are."""
+    """Yield the words to answer, in batches as they arrive."""
     if request.addresses:
         yield list(request.addresses)
     if request.input_file is not None:
@@ -111,7 +111,7 @@ def _file_words(path: str) -> list[str]:
 
 
 def _input_words() -> Iterator[list[str]]:
-    """The words of standard input, each line's as soon as it is there."""
+    """Yield the words of standard input, as soon as they arrive."""
     rest = b""
     while True:
         try:
@@ -121,7 +121,7 @@ def _input_words() -> Iterator[list[str]]:
             raise FileAccessError("standard input", reason) from error
         if not data:
             break
-        # A word ends with whitespace; what has none behind it may go on.
+        # A word ends with whitespace; the next read may continue the last one.
         whole = max(data.rfind(b"\n"), data.rfind(b" "), data.rfind(b"\t")) + 1
         words = (rest + data[:whole]).split() if whole else []
         rest = data[whole:] if whole else rest + data

@@ -22,7 +22,7 @@ _HOSTS = {"arm64": "arm64", "aarch64": "arm64", "x86_64": "x86_64", "amd64": "x8
 _ALIASES = {"aarch64": "arm64", "amd64": "x86_64"}
 _PLIST_LIMIT = 1 << 20
 _LEAST = 0x1000
-"""Bytes of an image that states none: a dSYM says nothing of what is mapped."""
+"""Bytes of an image without a stated size, such as a dSYM's."""
 
 
 def open_named(
@@ -30,11 +30,11 @@ def open_named(
 ) -> tuple[BinaryImage, IdentifiedFile]:
     """Open the image in the file or bundle at ``path``, as if loaded where it was linked for.
 
-    Of a fat file the slice for ``arch`` is taken; without one that of this machine's architecture,
-    else the first, and ``warn`` is told so.
+    A fat file's slice for ``arch`` is used; without ``arch`` the one for this machine, else the
+    first, with a message to ``warn``.
 
     Raises:
-        LoadError: there is none.
+        LoadError: there is no such file or slice.
     """
     try:
         file = str(_in_bundle(Path(path)))
@@ -167,7 +167,7 @@ class FileAnswers:
 
 
 def _slide(request: AtosRequest, image: BinaryImage, contents: ObjectFile) -> int:
-    """What to subtract from an address to get a stated one."""
+    """Return the difference of a requested address and that of the file."""
     match request.mode:
         case AddressMode.STATED:
             return 0

@@ -11,7 +11,7 @@ from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, InlineFrame, Symbol
 from machtrace.model.text import printable
 
-if TYPE_CHECKING:  # whoever asks has imported it
+if TYPE_CHECKING:  # the callers have imported it
     from machtrace.symbolizer.image_names import ImageNames, NamedOffset
 
 _GENERATED = "<compiler-generated>"
@@ -19,7 +19,7 @@ _FEW = 8
 """Addresses that are named one by one, where that is quicker."""
 _NARROW = (1 << 32) - 1
 _REMEMBERED = 1 << 18
-"""Source locations and functions whose words are kept; at the limit all are forgotten."""
+"""Source locations and functions whose texts are cached; at the limit the cache is cleared."""
 
 
 class AnswerWriter:
@@ -102,7 +102,7 @@ class AnswerWriter:
         return printable(path if self._request.full_path else name)
 
     def _start(self, symbol: Symbol | None) -> tuple[str, int] | None:
-        """What to call a function, empty where it has no name, and where it begins."""
+        """Return the function's name, empty if it has none, and its start."""
         if symbol is None:
             return None
         if not symbol.is_named:

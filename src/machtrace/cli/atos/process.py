@@ -21,10 +21,10 @@ class ProcessAnswers:
     """Answers about the images of one process, at the addresses where it has them."""
 
     def __init__(self, spec: str, request: AtosRequest, write: Callable[[str], object]) -> None:
-        """Look at the process that ``spec`` names.
+        """Open the process that ``spec`` names.
 
         Raises:
-            MachtraceError: there is none, or several, or it cannot be read.
+            MachtraceError: no process matches, or several, or it cannot be read.
         """
         if sys.platform != "linux":
             raise TargetSpecError(

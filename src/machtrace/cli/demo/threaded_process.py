@@ -1,7 +1,7 @@
-"""A small process with several threads in different places, to be looked at from outside.
+"""A small process with several threads in different functions, to be captured from outside.
 
 ``python -m machtrace.cli.demo.threaded_process`` writes ``ready`` to standard output when all its
-threads are where they are going, and ends when its standard input does.
+threads have reached their functions, and exits when its standard input ends.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def _poll(started: threading.Event) -> None:
 
 
 def main() -> None:
-    """Start the threads, say so, and wait for the end of standard input."""
-    for place in (_compress, _descend, _listen, _poll):
+    """Start the threads, write ``ready``, and wait for the end of standard input."""
+    for function in (_compress, _descend, _listen, _poll):
         started = threading.Event()
-        threading.Thread(target=place, args=(started,), daemon=True).start()
+        threading.Thread(target=function, args=(started,), daemon=True).start()
         started.wait()
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -13,7 +13,7 @@ _PATIENCE_S = 10
 
 
 def _printed(*command: str) -> str:
-    """What a program of the system prints; empty where it is not there or fails."""
+    """Return the output of a system program; empty if it is missing or fails."""
     program = shutil.which(command[0])
     if program is None:
         return ""
@@ -46,7 +46,7 @@ def tasks_of(user: int, developer_mode: str, groups: str) -> Finding:
     if "enabled" not in developer_mode:
         return Finding(
             State.LIMITED,
-            "developer mode is off: the system asks for a password, or refuses",
+            "developer mode is off: the system requires a password, or refuses",
             f"sudo DevToolsSecurity -enable; then {entitled}",
         )
     if "_developer" not in groups.split():
@@ -66,13 +66,13 @@ def integrity() -> Finding:
 def integrity_of(status: str) -> Finding:
     """:func:`integrity` from what ``csrutil status`` prints."""
     if not status.strip():
-        return Finding(State.LIMITED, "csrutil does not say", "see: csrutil status")
+        return Finding(State.LIMITED, "csrutil reports no status", "see: csrutil status")
     if "disabled" in status:
         return Finding(State.OK, "disabled: the system's programs can be captured, too")
     return Finding(
         State.LIMITED,
-        "enabled: the system's programs and hardened ones without get-task-allow are kept from "
-        "root, too",
+        "enabled: even root cannot capture the system's programs, and hardened ones without "
+        "get-task-allow",
         "build the program with com.apple.security.get-task-allow, as Xcode does for debugging",
     )
 

@@ -1,7 +1,4 @@
-"""What a check of ``machtrace doctor`` finds.
-
-How ``machtrace doctor`` shows what it found.
-"""
+"""The findings of ``machtrace doctor``, and their output."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ class Finding:
 
     state: State
     found: str
-    """What is there, in words."""
+    """The finding, in words."""
     remedy: str = ""
-    """What the user can do, in the imperative; empty where nothing needs doing."""
+    """The remedy, in the imperative; empty if none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +39,12 @@ class Check:
     """One question, and how it is answered."""
 
     topic: str
-    """What it belongs to, in the output's headings."""
+    """The heading in the output."""
     name: str
-    """What it is about; no two of one run have the same."""
+    """The subject, unique in a run."""
     ask: Callable[[], Finding]
     is_needed: bool = False
-    """Whether the capture that was asked for takes it: it decides the exit status."""
+    """Whether the requested capture needs it; decides the exit status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ class Answer:
 
     @property
     def fails(self) -> bool:
-        """Whether what was asked for does not work."""
+        """Whether the requested capture does not work."""
         return self.check.is_needed and self.finding.state is State.MISSING
 
 

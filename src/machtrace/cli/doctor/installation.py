@@ -1,7 +1,4 @@
-"""Checks of the package itself: its extensions, its libraries, and programs beside it.
-
-Checks of where symbols and debug information are found and kept.
-"""
+"""Checks of the installation: extensions, libraries, programs, and folders of symbols."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ from machtrace.cli.doctor.findings import Check, Finding, State
 class _Extension(NamedTuple):
     name: str
     without: str
-    """What is so where it is not there."""
+    """The effect of its absence."""
     state: State
-    """How much that is."""
+    """The state without it."""
 
 
 class _Library(NamedTuple):
@@ -120,7 +117,7 @@ def _path(program: str) -> str | None:
 
 
 def interpreter() -> Finding:
-    """What runs this."""
+    """Return the interpreter's version and system."""
     implementation = sys.implementation.name
     text = f"{implementation} {sys.version.split()[0]}, {sys.platform}, {sys.executable}"
     if implementation != "cpython":
@@ -177,7 +174,7 @@ def store() -> Finding:
 
 
 def indices() -> Finding:
-    """Whether indices of debug information can be kept."""
+    """Check whether indices of debug information can be cached."""
     from machtrace.lines.index_cache import CACHE_VARIABLE, default_index_folder
 
     folder = default_index_folder()
@@ -186,10 +183,10 @@ def indices() -> Finding:
         there = there.parent
     error = _write_error(there)
     if error is None:
-        return Finding(State.OK, f"kept in {folder}")
+        return Finding(State.OK, f"cached in {folder}")
     return Finding(
         State.LIMITED,
-        f"cannot be kept in {folder} ({error}): lines take seconds every time",
+        f"cannot be cached in {folder} ({error}): lines take seconds every time",
         f"set {CACHE_VARIABLE} to a folder that can be written",
     )
 

@@ -32,7 +32,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesDescription:
-    """What was found for an image besides its own file, and what was looked at."""
+    """The debug files of an image, and the files that were examined."""
 
     lines: str | None
     """The path of what has its source lines; of a debug map that of the image."""

@@ -1,6 +1,6 @@
-"""What ``machtrace image`` shows of a file, as values; its JSON has the same names.
+"""Descriptions of files for ``machtrace image``, as values; the JSON has the same names.
 
-Addresses are stated ones (:data:`Svma`), file offsets count from the start of the slice.
+Addresses are the file's own (:data:`Svma`), file offsets count from the start of the slice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SectionDescription:
     size: int
     file_offset: int
     kind: str
-    """What the format calls its type."""
+    """The type, by the format's name."""
     is_code: bool
 
 
@@ -63,14 +63,14 @@ class ImageDescription:
     format: str
     arch: str
     offset: int
-    """Of the slice in the file."""
+    """The slice's offset in the file."""
     size: int
-    """Of the slice."""
+    """The slice's size in bytes."""
     type: str
     identifier: str | None
     """The UUID or build-id."""
     facts: Facts
-    """The rest of what its headers say, in the order to show it in."""
+    """Further facts of its headers, in the order of output."""
     segments: tuple[SegmentDescription, ...]
     commands: tuple[CommandDescription, ...]
 
@@ -95,7 +95,7 @@ class NamedAddress:
     name: str
     linkage_name: str
     address: int
-    """Of its first instruction."""
+    """The address of its first instruction."""
     size: int | None
     offset: int
     """Bytes from there to what was looked up."""
@@ -105,7 +105,7 @@ class NamedAddress:
 
     @classmethod
     def of(cls, symbol: Symbol, start: Svma, address: Svma, names: Iterable[str]) -> NamedAddress:
-        """What was looked up at ``address``: ``symbol``, which is at ``start`` as ``names`` are."""
+        """Return ``symbol`` at ``start``, where ``names`` are, too; found for ``address``."""
         return cls(
             name=symbol.name,
             linkage_name=symbol.linkage_name,
@@ -119,7 +119,7 @@ class NamedAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressDescription:
-    """What is at an address."""
+    """The contents of an address."""
 
     address: int
     segment: str
@@ -130,7 +130,7 @@ class AddressDescription:
     """None where the file has no byte for it, only zeros in memory."""
     symbol: NamedAddress | None
     function_start: int | None
-    """Of the function as LC_FUNCTION_STARTS bounds it; None where that is not known."""
+    """The function's bounds by LC_FUNCTION_STARTS; None if unknown."""
     function_end: int | None
 
 
@@ -155,9 +155,9 @@ class DescribedImage(Protocol):
         ...
 
     def look_up(self, address: Svma, /) -> AddressDescription | None:
-        """What is at ``address``; None where no segment has it.
+        """Return the contents of ``address``; None if it is in no segment.
 
         Raises:
-            FormatError: a table that tells is malformed, or outside the file.
+            FormatError: a table is malformed, or outside the file.
         """
         ...

@@ -1,4 +1,4 @@
-"""What ``machtrace image`` shows of an ELF file."""
+"""The description of an ELF file for ``machtrace image``."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class DescribedElf:
 
     @property
     def arch(self) -> str:
-        """What it runs on."""
+        """The system and ABI it runs on."""
         return self._image.arch.value
 
     @property

@@ -1,4 +1,4 @@
-"""What ``machtrace image`` shows of a Mach-O file."""
+"""The description of a Mach-O file for ``machtrace image``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KINDS = {
     N_INDR: "indirect",
 }
 _ORDINALS = {0: "this image", 254: "looked up at run time", 255: "the executable"}
-"""``SELF_LIBRARY_ORDINAL`` and its kin (``mach-o/nlist.h``)."""
+"""``SELF_LIBRARY_ORDINAL`` and the other special ordinals (``mach-o/nlist.h``)."""
 
 
 class DescribedMachO:
@@ -223,7 +223,7 @@ def _segment(segment: Segment) -> SegmentDescription:
         maximum_protection=protection(segment.maxprot),
         sections=tuple(
             SectionDescription(
-                # In an object file all sections are in one segment, and say where they will go.
+                # An object file has all sections in one segment; they name their final ones.
                 name=section.name
                 if section.segment_name == segment.name
                 else f"{section.segment_name},{section.name}",

@@ -58,7 +58,7 @@ def heading(image: ImageDescription, style: Style) -> str:
 
 
 def overview(image: ImageDescription, style: Style) -> Iterator[str]:
-    """All that its headers say, the heading left out."""
+    """Yield the facts of its headers, without the heading."""
     for name, value in image.facts.items():
         text = _value(name, value)
         if text:
@@ -127,7 +127,7 @@ def symbols(rows: Iterable[SymbolDescription]) -> Iterator[str]:
 
 
 def looked_up(found: AddressDescription) -> Iterator[str]:
-    """What is at an address."""
+    """Yield the lines for an address."""
     yield f"  address   {found.address:#x}"
     yield f"  segment   {found.segment or '(no name)'}  {found.protection}"
     if found.section is not None:

@@ -1,4 +1,4 @@
-"""Reading reports, and putting together what is asked of them."""
+"""Analyses of reports, and their output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from machtrace.reports.readers import read_source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is asked for."""
+    """The requested analyses."""
 
     top: int | None
     groups: bool
@@ -47,7 +47,7 @@ class ReadReports:
 
 
 def run(files: Sequence[str], wanted: Wanted) -> int:
-    """Say it on standard output; the exit status."""
+    """Print the analyses, and return the exit status."""
     read = _read(files, wanted.search)
     before = _read(wanted.before, wanted.search) if wanted.before else None
     if not read.reports or (before is not None and not before.reports):

@@ -1,4 +1,4 @@
-"""What analyses found, as values that JSON can say."""
+"""Results of analyses as JSON documents."""
 
 from __future__ import annotations
 

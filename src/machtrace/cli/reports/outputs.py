@@ -89,7 +89,7 @@ def _in_folder(
 
 
 def file_stem(name: str) -> str:
-    """What to call a file after an input, whatever an archive calls that."""
+    """Return a safe file name for an input, whatever its name in an archive."""
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].rpartition(":")[2]
     last = Path(last or "report").stem.strip(". ")
     short = os.fsencode(last.replace("\0", ""))[:_LONGEST]

@@ -21,7 +21,7 @@ from machtrace.reports.batches import BatchOptions, BatchOutcome, BatchRunner
 _TIDYING_S = 10
 """How long a child that is to end may take to remove what it was writing."""
 _runner: BatchRunner | None = None
-"""Of a child process."""
+"""The runner of this child process."""
 
 
 def run_in_processes(
@@ -83,11 +83,11 @@ def _no_interruption() -> Iterator[None]:
 
 
 def _begin(options: BatchOptions, parent: int) -> None:
-    global _runner  # noqa: PLW0603 - what a child process keeps between its batches
+    global _runner  # noqa: PLW0603 - a child process reuses it for its batches
     Thread(target=_follow, args=(parent,), daemon=True).start()
-    gc.disable()  # what a batch leaves is looked at after it; the names that are kept never go
+    gc.disable()  # garbage is collected after each batch; cached names stay
     _runner = BatchRunner(options)
-    # Last: until now there was nothing to tidy up, and what is raised here would be told.
+    # Last: there was nothing to clean up before, and an error here would be reported.
     signal.signal(signal.SIGTERM, _leave)
 
 

@@ -1,11 +1,7 @@
-"""Running batches of reports, and saying what became of them.
+"""Processing reports in batches, here or in several processes, and the summary on standard error.
 
-Files are read when their batch is made up, and forgotten when it is written: any number of them
-takes the memory of a few batches.
-
-Tasks made up into batches, and these done here or in several processes.
-
-What became of many reports, on standard error.
+Files are read when their batch is built, and released when it is written: any number of them takes
+the memory of a few batches.
 """
 
 from __future__ import annotations
@@ -39,9 +35,9 @@ from machtrace.reports.inputs import (
 )
 
 _FILES = 32
-"""Files that are taken at once: enough for images to be shared, few enough to show progress."""
+"""Files per batch: enough for images to be shared, few enough to show progress."""
 _BYTES = 1 << 25
-"""Bytes of files that are taken at once, unless one alone has more."""
+"""Bytes per batch, unless one file alone has more."""
 
 FEW_FILES = 8
 """Files that are read too fast for progress to be shown."""
@@ -52,9 +48,9 @@ Batch = list[Task]
 def outcomes(
     tasks: Iterator[Task], options: BatchOptions, jobs: int | None
 ) -> Generator[BatchOutcome]:
-    """What becomes of each batch, in the order of the tasks.
+    """Yield the outcome of each batch, in the order of the tasks.
 
-    Another process is started where there is more than one batch; fewer are done by then.
+    Processes are started for two batches or more; one is done sooner here.
     """
     batches = _batches(tasks)
     first = list(islice(batches, 2))
@@ -70,7 +66,7 @@ def outcomes(
 
 
 def _handed_on(first: list[Batch], others: Iterator[Batch]) -> Iterator[Batch]:
-    """All of them, none held here once it is taken."""
+    """Yield all batches, without references to those that were taken."""
     while first:
         yield first.pop(0)
     yield from others
@@ -93,7 +89,7 @@ _SHOWN = 10
 
 
 class RunSummary:
-    """Adds up outcomes; keeps none of what was written."""
+    """Adds up outcomes, without their output."""
 
     def __init__(self, options: BatchOptions, files: Sequence[str]) -> None:
         self._options = options
@@ -106,7 +102,7 @@ class RunSummary:
         self._frames = self._named = self._contradicted = 0
 
     def add(self, outcome: BatchOutcome) -> None:
-        """A batch's."""
+        """Add the outcome of a batch."""
         for item in outcome.items:
             self._files += 1
             self._reports += item.reports
@@ -124,16 +120,16 @@ class RunSummary:
         self._named += outcome.named
         self._contradicted += outcome.contradicted
 
-    def tell(self) -> int:
-        """Say it; the exit status: 1 where a file could not be read or written, or none was."""
+    def print(self) -> int:
+        """Print the summary, and return the exit status: 1 if a file failed, or there was none."""
         for error in self._errors[:_SHOWN]:
             print_error(error)
         if len(self._errors) > _SHOWN:
             warn(f"{len(self._errors) - _SHOWN} more files could not be read or written")
         if self._files == 1 and self._only is not None:
-            self._tell_warnings(self._only)
+            self._print_warnings(self._only)
         if self._options.wants_names and self._reports:
-            self._tell_names()
+            self._print_names()
         if self._files == 0:
             warn_of_nothing("there are no files", self._given)
         elif self._files > 1:
@@ -147,18 +143,18 @@ class RunSummary:
             warn_of_nothing("there is no report", self._given)
         return 1 if self._errors or not self._reports else 0
 
-    def _tell_warnings(self, item: BatchItem) -> None:
+    def _print_warnings(self, item: BatchItem) -> None:
         name = printable(item.name)
         for text in item.warnings[:_SHOWN]:
             warn(f"{name}: {printable(text)}")
         if len(item.warnings) > _SHOWN:
             warn(f"{name}: {len(item.warnings) - _SHOWN} more oddities")
 
-    def _tell_names(self) -> None:
-        said = ""
+    def _print_names(self) -> None:
+        differing = ""
         if self._contradicted:
-            said = f", {self._contradicted} of them otherwise than the report"
-        warn(f"{self._named} of {_counted(self._frames, 'frame')} were named{said}")
+            differing = f", {self._contradicted} of them unlike the report"
+        warn(f"{self._named} of {_counted(self._frames, 'frame')} were named{differing}")
         for one in self._missing.most_first():
             uuid = "no UUID" if one.image.uuid is None else shown_identifier(one.image.uuid)
             name = printable(one.image.name or one.image.path or "???")
@@ -178,10 +174,10 @@ def _counted(number: int, what: str) -> str:
 
 
 def format_of(target: str) -> str:
-    """The format whose files are called like ``target``; Apple's text where none is.
+    """Return the format of the file name ``target``; Apple's text if it has no suffix.
 
     Raises:
-        ArgumentError: the name says nothing.
+        ArgumentError: no format has the suffix.
     """
     if target == "-" or not Path(target).suffix:
         return "apple"
@@ -189,17 +185,17 @@ def format_of(target: str) -> str:
         if target.endswith(one.suffix) and one.suffix != ".txt":  # several are written as that
             return one.name
     raise ArgumentError(
-        f"the name {target} does not say which format to write",
-        remedy=f"give --format: {', '.join(FORMATS)}",
+        f"no format has the suffix of {target}",
+        remedy=f"pass --format: {', '.join(FORMATS)}",
     )
 
 
 def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: int | None) -> int:
-    """Read, name and write ``files``; the exit status.
+    """Read, symbolicate and write ``files``; return the exit status.
 
     Raises:
-        ArgumentError: there is no such format, or it needs files of its own and has none.
-        FileAccessError: the folder cannot be made, or standard output takes nothing.
+        ArgumentError: the format is unknown, or cannot be concatenated.
+        FileAccessError: the folder cannot be created, or standard output cannot be written.
     """
     chosen = report_format(options.format)
     target = None if target == Path("-") else target
@@ -223,7 +219,7 @@ def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: 
             printer.write([one.output for one in outcome.items if one.output is not None])
             progress.advance(len(outcome.items))
         printer.end()
-    return summary.tell()
+    return summary.print()
 
 
 def _count(files: Sequence[str], target: Path | None) -> int:
@@ -242,20 +238,20 @@ def _inputs(files: Sequence[str], target: Path | None) -> Iterator[ReportInput]:
 
 
 def _checked(made: Iterator[Task], chosen: ReportFormat) -> Iterator[Task]:
-    """The tasks, where all of them can be written one after another."""
+    """Return the tasks, if their outputs can be concatenated."""
     if chosen.between is not None:
         return made
     first = list(islice(made, 2))
     if len(first) > 1:
         raise ArgumentError(
-            f"a file of the format {chosen.name} is of one report, and these are several files",
-            remedy="give a folder to write to: -o FOLDER",
+            f"a file of the format {chosen.name} holds one report, and these are several files",
+            remedy="write them to a folder: -o FOLDER",
         )
     return chain(first, made)
 
 
 class _Printer:
-    """Standard output, batch by batch."""
+    """Writes to standard output, batch by batch."""
 
     def __init__(self, chosen: ReportFormat, progress: Progress, *, is_shown: bool) -> None:
         self._joined = FileJoiner(chosen)
@@ -263,12 +259,12 @@ class _Printer:
         self._is_shown = is_shown
 
     def write(self, outputs: Sequence[bytes]) -> None:
-        """What was made of some files."""
+        """Write the outputs of a batch."""
         if outputs:
             self._put(b"".join(self._joined.add(one) for one in outputs))
 
     def end(self) -> None:
-        """What comes after the last."""
+        """Write the end of the concatenated file."""
         last = self._joined.end()
         if last:
             self._put(last)

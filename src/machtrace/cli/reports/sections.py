@@ -1,7 +1,4 @@
-"""What analyses found, as sections of text.
-
-Tables under headings: aligned text, or on a terminal tables as it can draw them.
-"""
+"""Results of analyses as sections of text: headings and tables, drawn on a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from machtrace.reports.analysis.waits.graph import WaitGraph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading, what is said under it, and a table."""
+    """A heading, lines and a table."""
 
     title: str
     headings: tuple[str, ...] = ()
@@ -137,13 +134,13 @@ def explanation(group: ReportGroup) -> Section:
 
 
 def waits(graph: WaitGraph, name: str) -> Iterator[Section]:
-    """Who waits for whom in one report; nothing where nobody does."""
+    """Yield the waits of one report, if there are any."""
     threads = graph.threads
     lines: list[str] = []
     for one in graph.deadlocks:
         labels = [threads[index].thread.label for index in one.threads]
         sure = "" if one.is_certain else " (partly a guess)"
-        noted = ", as the system itself says" if one.is_noted else ""
+        noted = ", as reported by the system" if one.is_noted else ""
         what = "waits for itself" if len(labels) == 1 else "wait for one another"
         lines.append(f"DEADLOCK{sure}: {', '.join(labels)} {what}{noted}")
     for event, waiting in graph.shared_events:
@@ -167,7 +164,7 @@ def waits(graph: WaitGraph, name: str) -> Iterator[Section]:
     if rows or lines:
         yield Section(
             title=f"Waits in {name}",
-            headings=("thread", "waits for", "known by", "what says so"),
+            headings=("thread", "waits for", "known by", "evidence"),
             rows=tuple(rows),
             lines=tuple(lines),
         )

@@ -42,7 +42,7 @@ class NeededImage:
 
     @property
     def is_system(self) -> bool:
-        """Whether it comes with an operating system, as far as its path tells."""
+        """Whether it belongs to the operating system, judged by its path."""
         return _SYSTEM.search(self.path) is not None
 
 
