@@ -15,6 +15,7 @@ from machtrace.symbols.first_symbol import first_symbol
 from tests.support.compilers.executables import compile_elf
 
 pytest.importorskip("machtrace._native._ranges")
+pytestmark = pytest.mark.peer
 
 SOURCE = """
 static int volatile sink;

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from machtrace.images.debug_file import FoundBy
 from machtrace.images.dsym import beside, dwarf_files, is_dsym, named_in
-from machtrace.images.elf_debug import debug_link, linked_paths
 from machtrace.images.open_file import IdentifiedFile
 from machtrace.images.search_path import SearchPath
 from machtrace.images.search_record import Outcome, SearchRecord
@@ -196,6 +195,8 @@ def linked_debug_files(
     """Yield the paths of the file that the binary names in ``.gnu_debuglink``."""
     if binary.contents.format is not ImageFormat.ELF:
         return
+    from machtrace.images.elf_debug import debug_link, linked_paths
+
     link = debug_link(binary.contents)
     if link is None:
         return
