@@ -1,4 +1,4 @@
-"""What names a target, and what does not."""
+"""Valid and invalid target specs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from machtrace.errors import TargetSpecError
 )
 @pytest.mark.parametrize("entry", [mt.open_target, mt.snapshot, mt.backtraces])
 def test_what_names_no_target_is_refused_alike(entry, nothing):
-    """By each way in, with an error of ours that says what to give."""
+    """Every entry point raises an error with a remedy."""
     with pytest.raises(TargetSpecError, match="target") as refused:
         entry(nothing)
     assert "process id" in refused.value.remedy

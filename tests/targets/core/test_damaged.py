@@ -1,4 +1,4 @@
-"""Cut, mutated and hostile cores: what is good is kept, the rest is said, nothing takes long."""
+"""Truncated, mutated and hostile cores: valid parts are read, problems reported, time bounded."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_file_one_byte_short():
 
 
 def test_every_length_of_the_commands():
-    """Wherever the load commands are cut, an error or a core with problems comes of it."""
+    """Truncated load commands give an error or a core with problems."""
     for size in range(COMMANDS):
         try:
             core, _ = read_all(CORE[:size])
@@ -94,7 +94,7 @@ def test_threads_before_the_cut_are_kept():
 
 
 def test_a_command_of_impossible_size_ends_the_list():
-    """Commands behind one whose size is nonsense cannot be found; those before are kept."""
+    """Commands behind one whose size is nonsense cannot be found; those before are read."""
     data = bytearray(assemble_core(CPU_TYPE_ARM64, threads=[STATE] * 3))
     at = 32 + 8 + len(STATE)
     for size in (0, 7, 9):
@@ -137,7 +137,7 @@ def test_overlapping_segments_have_one_owner_a_byte():
 
 
 def test_segments_at_the_end_of_the_address_space():
-    """Addresses that wrap are refused, those that just do not are kept."""
+    """Addresses that wrap are refused, those that just do not are accepted."""
     last = CoreSegment(MemoryRegion(Avma((1 << 64) - 4096), bytes(4096)))
     beyond = CoreSegment(MemoryRegion(Avma((1 << 64) - 4095), bytes(4096)))
     core, _ = read_all(
@@ -169,7 +169,7 @@ def test_a_bad_thread_is_named_and_left_out(opened):
 
 
 def test_a_thread_whose_stack_is_missing_is_kept(opened):
-    """It has its registers, an empty stack, and a problem that says where the stack would be."""
+    """It has its registers, an empty stack, and a problem with the address of the stack."""
     target = opened(assemble_core(CPU_TYPE_ARM64, threads=[STATE]))
     snapshot = target.snapshot()
     (thread,) = snapshot.threads

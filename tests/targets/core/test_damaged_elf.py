@@ -1,4 +1,4 @@
-"""Cut, mutated and hostile ELF cores: what is good is kept, the rest said, nothing takes long."""
+"""Truncated, mutated and hostile ELF cores: valid parts are read, problems reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STACK = 0x7F_0000
 
 
 def a_core():
-    """Of two threads; with a real image's first bytes, so that there is something to find."""
+    """A core of two threads, with a real image's first bytes to find."""
     head = Path(sys.executable).read_bytes()[:0x2000]
     if not head.startswith(b"\x7fELF"):
         head = b"\x7fELF".ljust(0x2000, b"\0")
@@ -117,7 +117,7 @@ def test_a_cut_file_keeps_what_it_has(share):
 
 
 def test_every_length_of_the_headers_and_notes():
-    """Wherever they are cut, an error or a core with problems comes of it."""
+    """Truncated notes give an error or a core with problems."""
     for size in range(len(OURS) - 0x4000):
         try:
             core, _ = read_all(OURS[:size])

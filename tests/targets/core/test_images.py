@@ -36,7 +36,7 @@ UNKNOWN = (1 << 64) - 1
 
 
 def images_of(arch, segments, notes=()):
-    """What is found in a core of these parts."""
+    """The images found in a core of these parts."""
     data = assemble_core(CPUS[arch], threads=[STATES[arch]], segments=segments, notes=notes)
     core = parse_core(memoryview(data), "test.core")
     assert core.problems == ()
@@ -105,7 +105,7 @@ def test_dyld_is_found_without_any_note(process):
 
 
 def test_headers_alone(process):
-    """Without notes and dyld every header is found; a library says its path, a program does not."""
+    """Without notes and dyld every header is found; a library has its path, a program does not."""
     found = images_of(arch_of(process), segments_of(process))
     program, *libraries = process.snapshot.images
     assert list(found.images) == [replace(program, path=""), *libraries]
@@ -113,7 +113,7 @@ def test_headers_alone(process):
 
 
 def test_memory_without_protection_is_searched_too(process):
-    """A core that does not say what is code is searched in all of its memory."""
+    """A core without code permissions is searched in all of its memory."""
     found = images_of(arch_of(process), segments_of(process, 0))
     assert len(found.images) == len(process.images)
 
@@ -162,7 +162,7 @@ def test_only_starts_of_pages_are_searched():
 
 
 def test_dyld_that_was_changing_its_list(process):
-    """With its pointer taken away, headers are searched for, and the reason is told."""
+    """With its pointer taken away, headers are searched for, and a problem has the reason."""
     dyld = loaded_dyld(DYLD_AT, listed(process), arch_of(process))
     *_, image = images_of(arch_of(process), [CoreSegment(dyld, CODE)]).images
     data = bytearray(dyld.data)
@@ -241,14 +241,14 @@ def test_an_image_twice_is_one(process):
 
 
 def test_an_image_without_an_address_is_told():
-    """What cannot be placed is a problem."""
+    """An image without an address is a problem."""
     found = images_of(Arch.ARM64, [], [noted([(b"/a", UNKNOWN, ()), (b"/b", 0x1000, ())])])
     assert [image.path for image in found.images] == ["/b"]
     assert "/a" in str(found.problems[0])
 
 
 def test_a_slide_gives_the_stated_address():
-    """Of an image without header, "load binary" tells how far it was moved, also downwards."""
+    """The note "load binary" has the slide of an image without header, also a negative one."""
     notes = [
         CoreNote("load binary", pack("<I16s2Q", 1, b"u" * 16, address, slide) + b"x\0")
         for address, slide in ((0x1_2000, 0x2000), (0x10_0000, (1 << 64) - 0x1000))

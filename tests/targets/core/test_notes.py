@@ -1,4 +1,4 @@
-"""Every note in every version says what its writer meant; a bad one is a problem, not an end."""
+"""Every note is parsed in every version; an invalid one is a problem, not a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no Mach-O core is refused with words for what it is and what to do."""
+"""Other files than Mach-O cores: the error names the kind of file and a remedy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_path_that_cannot_be():
 
 
 def test_an_empty_file(tmp_path):
-    """An empty file cannot be mapped, which is not what the user is told."""
+    """An empty file is reported as empty, not as a failure to map it."""
     path = tmp_path / "empty.core"
     path.touch()
     assert "the file is empty" in str(refusal(path))
@@ -100,7 +100,7 @@ def test_other_files(tmp_path, data, words, remedy):
 
 @pytest.mark.parametrize("size", [4, 5, 20, 31])
 def test_a_file_that_ends_in_its_header(tmp_path, size):
-    """Nothing can be read of it, and how much is there is said."""
+    """The error has the size of the truncated file."""
     path = tmp_path / "short.core"
     path.write_bytes(synthetic_process(threads=1, images=1).core()[:size])
     error = refusal(path)

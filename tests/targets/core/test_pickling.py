@@ -24,7 +24,7 @@ def core(tmp_path_factory):
 @pytest.mark.emulated
 @pytest.mark.parametrize("copied", COPIES, ids=["copy", "pickle"])
 def test_snapshot_of_a_core_gives_the_same_stacks_elsewhere(core, copied):
-    """What was mapped goes along, not the mapping."""
+    """The bytes are pickled, not the mapping."""
     snapshot = machtrace.snapshot(core)
     walked = machtrace.unwind(snapshot)
     again = copied(snapshot)
@@ -34,7 +34,7 @@ def test_snapshot_of_a_core_gives_the_same_stacks_elsewhere(core, copied):
 @pytest.mark.emulated
 @pytest.mark.parametrize("copied", COPIES, ids=["copy", "pickle"])
 def test_backtraces_and_explanations_of_a_core(core, copied):
-    """What a pool of processes hands back."""
+    """The result of a pool of processes."""
     for walked in machtrace.unwind(machtrace.snapshot(core)):
         again = copied(walked)
         assert again.addresses == walked.addresses

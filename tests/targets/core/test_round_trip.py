@@ -1,4 +1,4 @@
-"""What is written as a core is read again as it was."""
+"""A written core is read back unchanged."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_memory_of_a_snapshot_is_not_copied(process, opened):
 
 
 def test_headers_are_written_without_being_asked_for(process, opened):
-    """Without further memory a core still tells where each image's code ends."""
+    """Without further memory a core still has the end of each image's code."""
     read = opened(core_bytes(process.snapshot)).snapshot()
     assert list(read.images) == list(process.snapshot.images)
     assert len(core_bytes(process.snapshot)) < len(process.core())
@@ -199,7 +199,7 @@ def test_odd_paths_and_names_do_no_harm(process, opened):
 
 
 def test_a_stack_limit_bounds_what_is_taken(process, opened):
-    """No more of a stack than was asked for; none if none was, which is no problem."""
+    """At most the limit is read of a stack; a limit of 0 is no problem."""
     target = opened(process.core())
     for limit in (1, 100, 4000):
         stacks = [thread.stack for thread in target.snapshot(stack_limit=limit).threads]

@@ -41,7 +41,7 @@ def read(path):
 
 
 def stacks(snapshot):
-    """What walking gives of each thread."""
+    """The unwound addresses of each thread."""
     return [
         (walked.thread.info, walked.addresses, walked.stop, walked.physical_remainder)
         for walked in unwind(snapshot)
@@ -119,7 +119,7 @@ def test_without_images_their_files_are_needed(demo, tmp_path):
 
 
 def test_what_is_saved_is_small(tmp_path):
-    """Of two hundred images only what the walks take."""
+    """Only the parts of two hundred images that unwinding reads are saved."""
     process = synthetic_process(threads=2, images=200, depth=6, functions=200)
     path = tmp_path / "small.core"
     machtrace.save_snapshot(process.snapshot, path)
@@ -194,7 +194,7 @@ def test_nobody_else_may_read_it(tmp_path):
 
 
 def test_an_older_file_is_replaced_at_once(tmp_path):
-    """Whoever has it open keeps the old one whole; a link goes on leading to the file."""
+    """Readers of the old file retain it; a link still leads to the file."""
     path, link = tmp_path / "real.core", tmp_path / "link.core"
     path.write_bytes(b"the old one")
     link.symlink_to(path)
@@ -256,7 +256,7 @@ def test_a_device_is_written_to_and_stays(tmp_path):
 
 
 def test_memory_of_no_use_is_left_out(tmp_path):
-    """What no walk reads is not saved, whatever the snapshot holds."""
+    """Memory that unwinding does not read is not saved."""
     process = synthetic_process(threads=1, images=2)
     heap = process.regions[-1]
     far = replace(heap, start=Avma(0x7_0000_0000), data=bytes(1 << 20))

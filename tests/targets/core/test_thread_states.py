@@ -31,7 +31,7 @@ UNIFIED_SIZE = 8 + len(ARM64)
 
 
 def parsed(arch, *parts, mask=PacMask()):
-    """What a thread command with these states says."""
+    """Parse a thread command with these states."""
     data = b"".join(parts)
     command = pack("<2I", 4, 8 + len(data)) + data
     return parse_thread_state(memoryview(command), arch, mask=mask, source="test")
@@ -70,7 +70,7 @@ def test_arm64_unified():
     ids=["bare", "flavour 9", "unified old", "unified", "behind VFP"],
 )
 def test_arm(parts):
-    """Flavour 1 is bare registers or a unified state; its size says which."""
+    """Flavour 1 is bare registers or a unified state; its size decides."""
     state = parsed(Arch.ARMV7, *parts)
     expected = {f"r{n}": 100 + n for n in range(13)} | {"sp": 113, "lr": 114}
     assert named(state) == expected
@@ -196,7 +196,7 @@ def test_which_thread_crashed(exceptions, crashed):
 
 
 def test_unknown_flavours_are_passed_over():
-    """What is not known is as long as it says."""
+    """Unknown flavours have the stated length."""
     state = parsed(
         Arch.ARM64, thread_state(99, bytes(40)), thread_state(6, ARM64), thread_state(28, b"")
     )
@@ -204,7 +204,7 @@ def test_unknown_flavours_are_passed_over():
 
 
 def test_a_cut_state_behind_the_registers_takes_nothing():
-    """Whole general registers are kept though what follows them is cut."""
+    """Complete general registers are read if the data after them is truncated."""
     state = parsed(Arch.ARM64, thread_state(6, ARM64), thread_state(17, bytes(528))[:100])
     assert state.registers.sp == 131
 
@@ -224,7 +224,7 @@ def test_a_cut_state_behind_the_registers_takes_nothing():
     ],
 )
 def test_a_state_without_general_registers_is_an_error(arch, parts):
-    """No registers is an error that says where, never zeros."""
+    """Missing registers are an error with an offset, never zeros."""
     with pytest.raises(CoreFileError, match="thread"):
         parsed(arch, *parts)
 

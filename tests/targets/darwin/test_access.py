@@ -1,4 +1,4 @@
-"""Why macOS does not let a process be looked at, and which way out is told."""
+"""Why macOS denies access to a process, and the remedies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REFUSED = PortRefusal(read_errno=EPERM, control_result=5, name_result=0)
 
 
 def told(process: ProcessFacts = PROCESS, rights: Rights = RIGHTS) -> tuple[str, str]:
-    """What is said, and what to do."""
+    """The message and the remedy."""
     found = refusal(77, process, rights)
     return found.what, found.remedy
 

@@ -14,7 +14,7 @@ from tests.support.compilers.darwin import build_extensions, imported_symbols, s
 
 PROJECT = Path(__file__).parents[3]
 FROM_TOOLS = frozenset({"dyld_stub_binder", "___cpu_model"})
-"""What the linker asks of dyld, and what is in the library of Apple's own compiler
+"""Symbols that the linker requires of dyld, or that are in the library of Apple's own compiler
 (``libclang_rt.osx.a``) for ``__builtin_cpu_supports``."""
 OF_THE_KERNEL = ("_task_", "_thread_", "_vm_", "_mach_", "_csops", "_csr_", "_proc_")
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
 def arch(request: pytest.FixtureRequest) -> Arch:
-    """What it is built for."""
+    """The architecture of the build."""
     return request.param
 
 

@@ -1,4 +1,4 @@
-"""Parts of looking at a process of macOS: labels of queues, lists of images that change."""
+"""Parts of capturing a process of macOS: labels of queues, lists of images that change."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FakeMemory:
 
 def memory_of(fake: FakeMemory) -> TaskMemory:
     """As targets use it."""
-    return TaskMemory(fake, 1)  # type: ignore[arg-type]  # the rest is not asked for
+    return TaskMemory(fake, 1)  # type: ignore[arg-type]  # the rest is not used
 
 
 # --- dispatch queues ---
@@ -101,7 +101,7 @@ def process() -> SyntheticProcess:
 
 
 class ChangingList:
-    """A process whose dyld changes its list while it is looked at."""
+    """A process whose dyld changes its list while it is read."""
 
     def __init__(self, process: SyntheticProcess) -> None:
         self.fake = FakeMemory(
@@ -146,7 +146,7 @@ def test_a_list_is_read_again_until_it_stands_still(process: SyntheticProcess) -
 
 
 def test_a_list_that_never_stands_still_is_given_up(process: SyntheticProcess) -> None:
-    """What was known before stays; without it there is a problem, and no images."""
+    """The cached images are returned; without them there is a problem, and no images."""
     changing = ChangingList(process)
     finder = changing.finder()
     known = finder.find(Avma(INFOS))
@@ -160,7 +160,7 @@ def test_a_list_that_never_stands_still_is_given_up(process: SyntheticProcess) -
 
 
 def test_images_are_known_until_the_list_changes(process: SyntheticProcess) -> None:
-    """By one look at its time."""
+    """The time stamp is read once."""
     changing = ChangingList(process)
     finder = changing.finder()
     known = finder.find(Avma(INFOS))

@@ -49,7 +49,7 @@ def process(request: pytest.FixtureRequest) -> SyntheticProcess:
 
 @pytest.fixture
 def task(process: SyntheticProcess) -> SnapshotTask:
-    """Its task, which lets itself be looked at."""
+    """Its task, with access granted."""
     return task_of(process)
 
 
@@ -80,7 +80,7 @@ def test_a_pid_gives_the_true_stacks_with_names(
 
 @pytest.mark.usefixtures("on_darwin")
 def test_a_saved_snapshot_needs_no_mac_any_more(process: SyntheticProcess, tmp_path: Path) -> None:
-    """What walks and names take of images that have no file is in it."""
+    """It has the bytes that unwinding and symbolication need of images without a file."""
     path = tmp_path / "task.core"
     mt.save_snapshot(mt.snapshot(PID), path)
     for stack in mt.backtraces(path):
@@ -91,7 +91,7 @@ def test_a_saved_snapshot_needs_no_mac_any_more(process: SyntheticProcess, tmp_p
 def test_threads_have_the_names_of_the_kernel_and_the_labels_of_their_queues(
     task: SnapshotTask,
 ) -> None:
-    """Asked for as threads, and in a snapshot."""
+    """Both when threads are listed and in a snapshot."""
     with DarwinTaskTarget(PID, extension=task) as target:
         listed = target.threads()
         copied = tuple(thread.info for thread in target.snapshot().threads)
@@ -202,7 +202,7 @@ def test_stacks_are_no_longer_than_asked(task: SnapshotTask) -> None:
 
 
 def test_images_are_looked_at_once_while_the_list_does_not_change(task: SnapshotTask) -> None:
-    """And what is copied of them is kept."""
+    """Their copies are retained."""
     with DarwinTaskTarget(PID, extension=task) as target:
         target.snapshot()
         before = len(task.calls)
@@ -233,7 +233,7 @@ def test_what_is_no_process_id(task: SnapshotTask, pid: int) -> None:
 
 
 def test_this_process_is_another_target(task: SnapshotTask) -> None:
-    """Suspended as a whole it would never go on."""
+    """Suspended as a whole, this process would never resume."""
     with pytest.raises(TargetSpecError) as refused:
         DarwinTaskTarget(os.getpid(), extension=task)
     assert "self" in refused.value.remedy
@@ -276,7 +276,7 @@ def test_a_system_without_read_ports_gives_control_ports(task: SnapshotTask) -> 
 
 @pytest.mark.parametrize("result", [16, 37, 0x10000003])
 def test_it_exits_before_its_threads_are_listed(task: SnapshotTask, result: int) -> None:
-    """What the kernel says then is that there is no such task."""
+    """The kernel's result is then that the task does not exist."""
     with DarwinTaskTarget(PID, extension=task) as target:
         task.failing = {"task_threads": result}
         with pytest.raises(TargetGoneError):
@@ -307,12 +307,12 @@ def test_a_process_that_may_stand_still_is_told(task: SnapshotTask) -> None:
     ]
 
 
-@pytest.mark.parametrize("broken", ["nothing is told", "no such structure", "cut off"])
+@pytest.mark.parametrize("broken", ["no address", "no such structure", "cut off"])
 def test_stacks_without_a_list_of_images(
     process: SyntheticProcess, task: SnapshotTask, broken: str
 ) -> None:
     """The list may be gone, or not be made yet: threads are copied all the same."""
-    if broken == "nothing is told":
+    if broken == "no address":
         task.failing = {"task_info": 5}
     else:
         data = bytes(task.dyld.data)
@@ -323,7 +323,7 @@ def test_stacks_without_a_list_of_images(
         snapshot = target.snapshot()
     assert len(snapshot.threads) == len(process.stacks)
     assert len(snapshot.images) == 0
-    assert bool(snapshot.problems) == (broken != "nothing is told")
+    assert bool(snapshot.problems) == (broken != "no address")
 
 
 # --- processes that cannot be captured from here ---

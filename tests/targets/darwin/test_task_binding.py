@@ -78,7 +78,7 @@ def test_memory_is_read_as_far_as_it_goes(task: ModuleType) -> None:
     "ranges", [[(1, 1 << 31)], [(1,)], [1], [None], [(1, 2, 3)], ["ab"], [(1, "x")], [(1, 1), ()]]
 )
 def test_ranges_that_are_none_are_refused(task: ModuleType, ranges: list[object]) -> None:
-    """Whatever was read before them is let go of."""
+    """Everything read before them is released."""
     with pytest.raises((TypeError, ValueError)):
         task.read_memory(PORT, ranges)
 

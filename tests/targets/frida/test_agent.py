@@ -1,6 +1,6 @@
 """Scripts in processes: one that serves a Darwin process that is known, and ones that lie.
 
-The Darwin process is the emulated one; no phone was asked.
+The Darwin process is the emulated one; no phone was used.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_thread_that_ends_meanwhile(process):
 
 @pytest.mark.emulated
 def test_images_that_cannot_be_read_cost_no_thread(process):
-    """Stacks are had without them, and it is told."""
+    """Stacks are copied without them, and a problem reports it."""
 
     def fault(call, answer):
         return Answer([], ()) if call == "read" and begun else answer
@@ -138,7 +138,7 @@ def use(agent):
     ids=repr,
 )
 def test_answer_of_another_kind(process, call, value):
-    """Is an error of ours, and the script is let go of."""
+    """It raises an error of ours, and the script is released."""
     agent = SnapshotAgent(process, fault=lambda c, a: Answer(value, a.parts) if c == call else a)
     with pytest.raises(MachtraceError) as caught:
         use(agent)
@@ -159,7 +159,7 @@ def test_answer_of_another_kind(process, call, value):
     ids=["nothing", "cut", "ones", "nobody", "stacks alone"],
 )
 def test_copies_that_make_no_sense(process, parts):
-    """Are told as what the script gave."""
+    """The error has the script's reply."""
     agent = SnapshotAgent(
         process, fault=lambda c, a: Answer(a.value, parts) if c == "capture" else a
     )
@@ -196,7 +196,7 @@ def test_damaged_answers(process):
 
 @pytest.mark.emulated
 def test_old_frida(process):
-    """Is told, with what to do."""
+    """The error has a remedy."""
     agent = SnapshotAgent(
         process,
         fault=lambda c, a: Answer({**a.value, "version": "16.7.19"}) if c == "begin" else a,
@@ -208,7 +208,7 @@ def test_old_frida(process):
 
 @pytest.mark.emulated
 def test_process_that_runs_signed_code_only(process):
-    """Nothing can be compiled in it: told, with the other ways to reach it."""
+    """Nothing can be compiled in it: the error names the other targets for it."""
     agent = SnapshotAgent(
         process,
         fault=lambda c, a: Answer({**a.value, "signedOnly": True}) if c == "begin" else a,
@@ -263,7 +263,7 @@ def test_words_that_name_a_process(text, spec):
     ],
 )
 def test_words_that_name_none(text):
-    """Say what is wrong, and how it is written."""
+    """The error has the reason, the remedy a valid spec."""
     with pytest.raises(TargetSpecError) as caught:
         parse_spec(text)
     assert text in str(caught.value)

@@ -26,7 +26,7 @@ DYLD_AT = Avma(0x1_9000_0000)
 
 
 class OwnExtension:
-    """What ``_inprocess`` answers on macOS, of the threads of a task."""
+    """A fake ``_inprocess`` of macOS with the threads of a task."""
 
     def __init__(self, task: SnapshotTask) -> None:
         self.task = task
@@ -76,7 +76,7 @@ class OwnExtension:
 
 @pytest.fixture(scope="module", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
 def process(request: pytest.FixtureRequest) -> SyntheticProcess:
-    """What this process is taken for."""
+    """The facts of this process."""
     return synthetic_process(request.param, threads=4, images=3, depth=7)
 
 
@@ -102,7 +102,7 @@ def target(own: OwnExtension):
 def test_its_threads_have_their_true_stacks(
     target: DarwinSelfTarget, process: SyntheticProcess
 ) -> None:
-    """By the extension for this process, with the images that dyld told of."""
+    """The extension copies this process, with dyld's images."""
     snapshot = target.snapshot()
     assert [image.path for image in snapshot.images] == [
         image.path for image in process.snapshot.images
@@ -130,7 +130,6 @@ def test_code_of_images_can_be_read_later_and_stacks_cannot(
 def test_images_are_asked_for_again_only_when_they_changed(
     target: DarwinSelfTarget, own: OwnExtension
 ) -> None:
-    """A number tells."""
     first = target.snapshot().images
     assert target.snapshot().images is first
     assert own.listed == 1

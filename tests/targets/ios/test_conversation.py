@@ -1,6 +1,6 @@
 """A device's app, by conversations that are written down: what comes of them.
 
-One is of lldb-server in a debugserver's place; one is what debugserver's documentation says.
+One is of lldb-server in a debugserver's place; one follows debugserver's documentation.
 Neither was recorded from a phone; see the heads of the files.
 """
 
@@ -32,7 +32,7 @@ def unescaped(text):
 
 
 class Recorded(SnapshotStub):
-    """Says again what was said; memory also in other pieces than those that were asked for."""
+    """Replays a recording; memory also in other pieces than the recorded requests."""
 
     def __init__(self, name):
         super().__init__(snapshot=None)
@@ -63,7 +63,7 @@ class Recorded(SnapshotStub):
         return bytes(data)
 
     def answer(self, request):
-        """What was said to this the last time; to all else that it is not known."""
+        """The recorded reply; an empty one for unknown requests."""
         if request == b"QStartNoAckMode":
             self.acknowledges = False
         if request in self.replies:
@@ -80,7 +80,7 @@ class Recorded(SnapshotStub):
 
 
 def taken(name, pid, **facts):
-    """A snapshot of the app of a device, by a recording; what it was asked; the round trips."""
+    """A snapshot of a device's app by a recording, the requests, and the round trips."""
     stub = Recorded(name)
     with stub.serving() as port:
         device = MadeUpDevice(apps={APP: {}}, running={APP: pid}, port=port, **facts)
@@ -118,7 +118,7 @@ def test_as_debugserver_is_documented(version):
         [0x1A0002100, 0x1A0002500],
     ]
     assert trips <= 16
-    # If the connection breaks, debugserver is to let go of the app, and not to end it.
+    # If the connection breaks, debugserver must detach from the app, and not end it.
     assert b"QSetDetachOnError:1" in asked
     assert asked[-1] == b"D"
 
