@@ -36,7 +36,7 @@ def run(data: bytes) -> None:
     made = _made(index_task(file, _LIMITS), data)
     if made:
         tables = SymCache(made)
-        ask(DebugIndex(tables), tables.range_starts)
+        ask(DebugIndex(tables), tables.columns.range_starts)
 
 
 def _made(task: IndexTask, data: bytes) -> bytes:

@@ -29,7 +29,7 @@ def run(data: bytes) -> None:
         tables.function_name(number)
     for number in range(tables.file_count):
         tables.file_path(number)
-    ask(DebugIndex(tables), tables.range_starts)
+    ask(DebugIndex(tables), tables.columns.range_starts)
 
 
 def ask(index: DebugIndex, starts: np.typing.NDArray[np.uint32]) -> None:

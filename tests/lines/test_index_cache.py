@@ -47,7 +47,7 @@ def outer(file):
     """Where ``outer`` is."""
     cache = SymCache(build_index(file))
     names = [cache.function_name(number) for number in range(cache.function_count)]
-    return int(cache.function_entry[names.index("outer")])
+    return cache.function_entry(names.index("outer"))
 
 
 @pytest.mark.peer

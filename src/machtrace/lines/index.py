@@ -6,25 +6,62 @@ Debug information of today's compilers has columns of lines, too; a SymCache has
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from machtrace.demangler import demangle
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.frozen import dataclass
-from machtrace.lines.symcache import NONE, REMEDY, Indices, Numbers, SymCache
+from machtrace.lines.symcache import NO_LOCATION, NONE, REMEDY
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame, SourceLocation
-from machtrace.symbols.ranges import RangeIndex
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from machtrace.lines.symcache_columns import Indices, Numbers
+    from machtrace.symbols.ranges import RangeIndex
+
+
+class DebugColumnTables(Protocol):
+    """Ranges of code, their source locations, and the calls that those are inlined into.
+
+    See :class:`~machtrace.lines.symcache_columns.SymCacheColumns`, which is one file's.
+    """
+
+    @property
+    def range_starts(self) -> Numbers:
+        """The start of each range, an :data:`ImageOffset`; ascending."""
+        ...
+
+    @property
+    def range_locations(self) -> Indices:
+        """The source location of each range; -1 if unknown."""
+        ...
+
+    @property
+    def location_file(self) -> Indices:
+        """The file of each source location; -1 if unknown."""
+        ...
+
+    @property
+    def location_line(self) -> Numbers:
+        """1-based; 0 if unknown."""
+        ...
+
+    @property
+    def location_function(self) -> Indices:
+        """The function of each source location; -1 if unknown."""
+        ...
+
+    @property
+    def location_parent(self) -> Indices:
+        """The location of the call that this one is inlined into; -1 if it is not inlined."""
+        ...
 
 
 class DebugTables(Protocol):
-    """Ranges of code, their source locations, and the calls that those are inlined into.
-
-    See :class:`~machtrace.lines.symcache.SymCache`, which is one file's.
-    """
+    """The tables of a :class:`~machtrace.lines.symcache.SymCache`, or of several."""
 
     @property
     def source(self) -> str:
@@ -32,38 +69,20 @@ class DebugTables(Protocol):
         ...
 
     @property
-    def range_starts(self) -> npt.NDArray[np.uint32]:
-        """The start of each range, an :data:`ImageOffset`; ascending."""
+    def columns(self) -> DebugColumnTables:
+        """The tables as columns."""
         ...
 
-    @property
-    def range_locations(self) -> npt.NDArray[np.int32]:
-        """The source location of each range; -1 if unknown."""
+    def location_at(self, offset: int) -> int:
+        """Return the source location of an :data:`ImageOffset`; -1 if unknown."""
         ...
 
-    @property
-    def location_file(self) -> npt.NDArray[np.int32]:
-        """The file of each source location; -1 if unknown."""
+    def location(self, row: int) -> tuple[int, int, int, int]:
+        """Return file, line, function and the call's location of a source location."""
         ...
 
-    @property
-    def location_line(self) -> npt.NDArray[np.uint32]:
-        """1-based; 0 if unknown."""
-        ...
-
-    @property
-    def location_function(self) -> npt.NDArray[np.int32]:
-        """The function of each source location; -1 if unknown."""
-        ...
-
-    @property
-    def location_parent(self) -> npt.NDArray[np.int32]:
-        """The location of the call that this one is inlined into; -1 if it is not inlined."""
-        ...
-
-    @property
-    def function_entry(self) -> npt.NDArray[np.uint32]:
-        """The start of each function; 2**32 - 1 if unknown."""
+    def function_entry(self, number: int) -> int:
+        """Return the start of a function; 2**32 - 1 if unknown."""
         ...
 
     def function_name(self, number: int) -> str:
@@ -77,8 +96,6 @@ class DebugTables(Protocol):
 
 _LAST = 2**32 - 1
 """The largest offset that a SymCache can hold."""
-_NOTHING = (-1, 0, -1, -1)
-"""A row of unknown values: file, line, function, and the location of the call."""
 _PARENT = 3
 MOST_CALLS = 4096
 """The deepest inlining; no compiler reaches it."""
@@ -141,7 +158,7 @@ class DebugIndex:
         self._cache = cache
         self._name = name
         self._moved = moved
-        self._ranges = RangeIndex(cache.range_starts, cache.range_locations)
+        self._ranges: RangeIndex | None = None
         self._depth: Indices | None = None
 
     def columns(self, offsets: npt.NDArray[np.uint64]) -> DebugColumns:
@@ -150,6 +167,8 @@ class DebugIndex:
         Raises:
             FormatError: the index holds a chain of calls that no compiler makes.
         """
+        import numpy as np
+
         location = self._locations(offsets)
         there = location >= 0
         if not bool(there.any()):
@@ -158,7 +177,7 @@ class DebugIndex:
         rows = self._rows_of(location)
         depth = self._depths()[location]
         missing = np.flatnonzero(~there)
-        rows[missing], depth[missing] = _NOTHING, 0
+        rows[missing], depth[missing] = NO_LOCATION, 0
         return DebugColumns(location, *_columns(rows), depth)
 
     def chains(self, locations: Indices) -> DebugChains:
@@ -167,18 +186,20 @@ class DebugIndex:
         Raises:
             FormatError: the index holds a chain of calls that no compiler makes.
         """
+        import numpy as np
+
         known = np.flatnonzero(locations >= 0)
         row = locations[known]
         sizes = np.zeros(len(locations), np.int64)
         sizes[known] = self._depths()[row] + 1
         first = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        rows = np.empty((first[-1], len(_NOTHING)), np.int32)
+        rows = np.empty((first[-1], len(NO_LOCATION)), np.int32)
         at = first[known]
         while len(row):
-            found = self._rows_of(row)
-            rows[at] = found
-            more = np.flatnonzero(found[:, _PARENT] >= 0)
-            at, row = at[more] + 1, found[more, _PARENT]
+            calls = self._rows_of(row)
+            rows[at] = calls
+            more = np.flatnonzero(calls[:, _PARENT] >= 0)
+            at, row = at[more] + 1, calls[more, _PARENT]
         return DebugChains(first, *_columns(rows))
 
     def inlined(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
@@ -190,10 +211,9 @@ class DebugIndex:
 
     def function_start(self, offset: ImageOffset) -> ImageOffset | None:
         """Where the function that holds ``offset`` begins; of one in pieces, that piece of it."""
-        cache = self._cache
         rows = self._rows(offset)
-        function = int(cache.location_function[rows[-1]]) if rows else -1
-        entry = NONE if function < 0 else int(cache.function_entry[function])
+        function = self._cache.location(rows[-1])[2] if rows else -1
+        entry = NONE if function < 0 else self._cache.function_entry(function)
         return None if entry == NONE else ImageOffset(entry)
 
     def function_name(self, function: int) -> str:
@@ -207,35 +227,46 @@ class DebugIndex:
     def _rows(self, offset: ImageOffset) -> list[int]:
         if not 0 <= offset <= _LAST:
             return []
+        if not 0 <= offset <= _LAST:
+            return []
         cache = self._cache
-        found = int(cache.range_starts.searchsorted(np.uint32(offset), side="right")) - 1
-        row = int(cache.range_locations[found]) if found >= 0 else -1
+        row = cache.location_at(offset)
         rows: list[int] = []
         while row >= 0 and len(rows) < MOST_CALLS:
             rows.append(row)
-            row = int(cache.location_parent[row])
+            row = cache.location(row)[_PARENT]
         return rows
 
     def _frame(self, row: int) -> InlineFrame:
         cache = self._cache
-        file, line = int(cache.location_file[row]), int(cache.location_line[row])
-        function = int(cache.location_function[row])
+        file, line, function, _ = cache.location(row)
         linkage_name = "" if function < 0 else cache.function_name(function)
         location = SourceLocation(self.file_path(file), line or None) if file >= 0 else None
         return InlineFrame(self._name(linkage_name), location, linkage_name)
 
     def _locations(self, offsets: npt.NDArray[np.uint64]) -> Indices:
+        import numpy as np
+
+        from machtrace.symbols.ranges import RangeIndex
+
+        if self._ranges is None:
+            columns = self._cache.columns
+            self._ranges = RangeIndex(columns.range_starts, columns.range_locations)
         located: Indices = self._ranges.find(offsets)
         located[offsets > np.uint64(_LAST)] = -1
         return located
 
     def _rows_of(self, locations: Indices) -> Indices:
         """Return file, line, function and parent of each, in one block of memory."""
-        cache = self._cache
-        if isinstance(cache, SymCache):
-            return cache.location_rows.take(locations, axis=0, mode="wrap")
-        columns = (cache.location_file, cache.location_line.view(np.int32))
-        more = (cache.location_function, cache.location_parent)
+        import numpy as np
+
+        from machtrace.lines.symcache_columns import SymCacheColumns
+
+        tables = self._cache.columns
+        if isinstance(tables, SymCacheColumns):
+            return tables.location_rows.take(locations, axis=0, mode="wrap")
+        columns = (tables.location_file, tables.location_line.view(np.int32))
+        more = (tables.location_function, tables.location_parent)
         return np.stack([column[locations] for column in (*columns, *more)], axis=1)
 
     def _depths(self) -> Indices:
@@ -243,8 +274,10 @@ class DebugIndex:
 
         Each step doubles the distance, so that hostile chains take few steps, too.
         """
+        import numpy as np
+
         if self._depth is None:
-            parent = self._cache.location_parent
+            parent = self._cache.columns.location_parent
             depth = (parent >= 0).astype(np.int32)
             above = parent.copy()
             rows = np.flatnonzero(parent >= 0)
@@ -265,5 +298,7 @@ class DebugIndex:
 
 def _columns(rows: Indices) -> tuple[Indices, Numbers, Indices]:
     """Return file, line and function of rows."""
+    import numpy as np
+
     file, line, function = (np.ascontiguousarray(rows[:, number]) for number in range(_PARENT))
     return file, line.view(np.uint32), function

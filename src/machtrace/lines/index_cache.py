@@ -253,6 +253,7 @@ class IndexCache:
             FormatError: it is malformed.
         """
         index = SymCache(data, f"index of {source}")
+        _ = index.columns  # checked once, when it is stored
         if self.folder is None or name is None or not self.folder.write(name, data):
             return index
         # What is mapped, the system can drop from memory and read again.

@@ -39,7 +39,7 @@ class MergedTables:
         "_file_bases",
         "_function_bases",
         "_pieces",
-        "function_entry",
+        "function_entries",
         "location_file",
         "location_function",
         "location_line",
@@ -58,7 +58,7 @@ class MergedTables:
         self.location_line: _Numbers = np.zeros(0, np.uint32)
         self.location_function: _Indices = np.zeros(0, np.int32)
         self.location_parent: _Indices = np.zeros(0, np.int32)
-        self.function_entry: _Numbers = np.zeros(0, np.uint32)
+        self.function_entries: _Numbers = np.zeros(0, np.uint32)
         self._pieces: list[SymCache] = []
         self._function_bases: list[int] = []
         self._file_bases: list[int] = []
@@ -76,28 +76,29 @@ class MergedTables:
             [self.location_line],
             [self.location_function],
             [self.location_parent],
-            [self.function_entry],
+            [self.function_entries],
         ]
-        location_base, function_base = len(self.location_file), len(self.function_entry)
+        location_base, function_base = len(self.location_file), len(self.function_entries)
         file_base = 0
         if self._pieces:
             file_base = self._file_bases[-1] + self._pieces[-1].file_count
         for cache, moved in added:
             starts, locations = moved_ranges(cache, moved)
+            tables = cache.columns
             rows = (
                 starts,
                 _above(locations, location_base),
-                _above(cache.location_file, file_base),
-                cache.location_line,
-                _above(cache.location_function, function_base),
-                _above(cache.location_parent, location_base),
+                _above(tables.location_file, file_base),
+                tables.location_line,
+                _above(tables.location_function, function_base),
+                _above(tables.location_parent, location_base),
                 moved_entries(cache, moved),
             )
             for column, part in zip(columns, rows, strict=True):
                 column.append(part)
             grown._function_bases.append(function_base)
             grown._file_bases.append(file_base)
-            location_base += len(cache.location_file)
+            location_base += cache.location_count
             function_base += cache.function_count
             file_base += cache.file_count
         return grown._filled(columns)
@@ -110,8 +111,31 @@ class MergedTables:
         last = np.append(starts[1:] != starts[:-1], np.True_)[: len(starts)]
         self.range_starts, self.range_locations = starts[last], locations[last]
         self.location_file, self.location_line, self.location_function = rest[:3]
-        self.location_parent, self.function_entry = rest[3:]
+        self.location_parent, self.function_entries = rest[3:]
         return self
+
+    @property
+    def columns(self) -> MergedTables:
+        """These tables, which are columns."""
+        return self
+
+    def location_at(self, offset: int) -> int:
+        """Return the source location of the range that holds ``offset``; -1 if unknown."""
+        row = int(self.range_starts.searchsorted(np.uint32(offset), side="right")) - 1
+        return int(self.range_locations[row]) if row >= 0 else -1
+
+    def location(self, row: int) -> tuple[int, int, int, int]:
+        """Return file, line, function and the call's location of a source location."""
+        return (
+            int(self.location_file[row]),
+            int(self.location_line[row]),
+            int(self.location_function[row]),
+            int(self.location_parent[row]),
+        )
+
+    def function_entry(self, number: int) -> int:
+        """Return the start of a function; :data:`NONE` for an inlined one."""
+        return int(self.function_entries[number])
 
     def function_name(self, number: int) -> str:
         """Return a function's linkage name, else its plain one; may be empty."""
@@ -129,7 +153,8 @@ def moved_ranges(cache: SymCache, moved: MovedFunctions) -> tuple[_Numbers, _Ind
 
     After each function comes a range of which nothing is known.
     """
-    starts = cache.range_starts.astype(np.uint64)
+    tables = cache.columns
+    starts = tables.range_starts.astype(np.uint64)
     stated_ends = moved.stated + moved.sizes
     first = starts.searchsorted(moved.stated, side="right").astype(np.int64) - 1
     end = starts.searchsorted(stated_ends, side="left").astype(np.int64)
@@ -141,7 +166,7 @@ def moved_ranges(cache: SymCache, moved: MovedFunctions) -> tuple[_Numbers, _Ind
     placed = begins + moved.linked[which]
     ends = moved.linked + moved.sizes
     both = np.concatenate([placed, ends])
-    locations = np.concatenate([cache.range_locations[rows], np.full(len(ends), -1, np.int32)])
+    locations = np.concatenate([tables.range_locations[rows], np.full(len(ends), -1, np.int32)])
     fits = both < np.uint64(NONE)
     return both[fits].astype(np.uint32), locations[fits]
 
@@ -152,11 +177,12 @@ def moved_entries(cache: SymCache, moved: MovedFunctions) -> _Numbers:
         return np.full(cache.function_count, NONE, np.uint32)
     order = np.argsort(moved.stated, kind="stable")
     stated, linked, sizes = moved.stated[order], moved.linked[order], moved.sizes[order]
-    entries = cache.function_entry.astype(np.uint64)
+    function_entry = cache.columns.function_entry
+    entries = function_entry.astype(np.uint64)
     row = stated.searchsorted(entries, side="right").astype(np.int64) - 1
     at = np.maximum(row, 0)
     distance = entries - stated[at]
-    is_in = (row >= 0) & (distance < sizes[at]) & (cache.function_entry != NONE)
+    is_in = (row >= 0) & (distance < sizes[at]) & (function_entry != NONE)
     placed = np.where(is_in, linked[at] + distance, np.uint64(NONE))
     return np.minimum(placed, np.uint64(NONE)).astype(np.uint32)
 
