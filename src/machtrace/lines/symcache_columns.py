@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.lines.symcache import NONE
-
 if TYPE_CHECKING:
     from machtrace.lines.symcache import SymCache
 
@@ -16,6 +14,8 @@ Indices: TypeAlias = npt.NDArray[np.int32]
 """A column of row numbers; -1 is none."""
 Numbers: TypeAlias = npt.NDArray[np.uint32]
 
+_NONE = np.iinfo(np.uint32).max
+"""No string, no address, no language."""
 _LENGTH_BITS = 35
 """Bits of a string's length, in at most five bytes."""
 _LEB128_MORE = 0x80
@@ -63,13 +63,13 @@ class SymCacheColumns:
         """The source location of the call that this one is inlined into; -1 if it is not inlined.
         """
         self.function_entry: Numbers = function_table[:, 2]
-        """The start of a function; :data:`NONE` for an inlined one."""
+        """The start of a function; 2**32 - 1 for an inlined one."""
         self.range_locations: Indices = np.arange(locations - ranges, locations, dtype=np.int32)
         """The source location of each range; -1 if no function of the debug information holds it.
         """
         self._check(cache)
         # Functions of the symbol table reach too far: nothing is known of where they end.
-        known = np.append(function_table[:, 3] != NONE, np.False_)
+        known = np.append(function_table[:, 3] != _NONE, np.False_)
         self.range_locations[~known[self.location_function[locations - ranges :]]] = -1
         _check_strings(cache, function_table[:, 0])
         _check_strings(cache, file_table[:, :3].ravel())
@@ -95,7 +95,7 @@ def _check_strings(cache: SymCache, offsets: Numbers) -> None:
     """Refuse strings that are not within the strings' bounds."""
     start, end = cache.strings
     strings = np.frombuffer(cache.data, np.uint8, end - start, start)
-    there = offsets != NONE
+    there = offsets != _NONE
     at = np.where(there, offsets, 0).astype(np.int64)
     size = np.zeros(len(at), np.int64)
     more = there
