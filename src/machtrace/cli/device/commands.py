@@ -89,7 +89,7 @@ def reports(
             with console.output():
                 _write_list(device, files, form)
             return 0
-        with progress_bar(sum(one.size for one in files), unit="bytes") as bar:
+        with progress_bar(sum(file.size for file in files), unit="bytes") as bar:
             pulled = pull_reports(session, files, folder, _PullProgress(bar, len(files)))
     with console.output():
         if form is DocumentFormat.JSON:
@@ -132,11 +132,11 @@ def _write_list(device: Device, files: Sequence[DeviceFile], form: DocumentForma
     if form is DocumentFormat.JSON:
         rows = [
             {
-                "path": encodable(one.path),
-                "size": one.size,
-                "modified": local_time(one.modified),
+                "path": encodable(file.path),
+                "size": file.size,
+                "modified": local_time(file.modified),
             }
-            for one in files
+            for file in files
         ]
         write_json({"device": device.udid, "reports": rows})
         return
@@ -145,16 +145,16 @@ def _write_list(device: Device, files: Sequence[DeviceFile], form: DocumentForma
             ("WRITTEN", "SIZE", "NAME"),
             [
                 (
-                    local_time(one.modified)[:16].replace("T", " "),
-                    readable_size(one.size),
-                    printable(one.path.removeprefix("/")),
+                    local_time(file.modified)[:16].replace("T", " "),
+                    readable_size(file.size),
+                    printable(file.path.removeprefix("/")),
                 )
-                for one in files
+                for file in files
             ],
             right=frozenset({1}),
             fixed=frozenset({0, 1}),
         )
-    size = readable_size(sum(one.size for one in files))
+    size = readable_size(sum(file.size for file in files))
     sys.stdout.write(f"{counted(len(files), 'report')}, {size} on {printable(device.udid)}\n")
 
 

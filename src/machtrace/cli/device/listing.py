@@ -24,45 +24,45 @@ def list_devices(*, form: DocumentFormat) -> int:
     from machtrace.model.text import encodable, printable
     from machtrace.targets.ios.session import LibraryAccess
 
-    found = LibraryAccess().devices()
+    devices = LibraryAccess().devices()
     with output():
         if form is DocumentFormat.JSON:
             rows = [
                 {
-                    "udid": one.udid,
-                    "name": encodable(one.name),
-                    "product": encodable(one.product),
-                    "version": encodable(one.version),
-                    "connection": one.connection,
-                    "problem": None if one.problem is None else encodable(str(one.problem)),
+                    "udid": device.udid,
+                    "name": encodable(device.name),
+                    "product": encodable(device.product),
+                    "version": encodable(device.version),
+                    "connection": device.connection,
+                    "problem": None if device.problem is None else encodable(str(device.problem)),
                 }
-                for one in found
+                for device in devices
             ]
             write_json({"devices": rows})
-        elif found:
+        elif devices:
             write_table(
                 ("UDID", "NAME", "MODEL", "SYSTEM", "CONNECTION"),
                 [
                     (
-                        printable(one.udid),
-                        printable(one.name) or "?",
-                        printable(one.product) or "?",
-                        printable(one.version) or "?",
-                        one.connection,
+                        printable(device.udid),
+                        printable(device.name) or "?",
+                        printable(device.product) or "?",
+                        printable(device.version) or "?",
+                        device.connection,
                     )
-                    for one in found
+                    for device in devices
                 ],
                 fixed=frozenset({0}),
             )
-    for one in found:
-        if one.problem is not None:
-            print_error(one.problem)
-    if not found:
+    for device in devices:
+        if device.problem is not None:
+            print_error(device.problem)
+    if not devices:
         warn(
             "no device is connected",
             hint="connect one by USB, unlock it and trust this computer",
         )
-    return int(not found or any(one.problem for one in found))
+    return int(not devices or any(device.problem for device in devices))
 
 
 @click.command()
@@ -80,35 +80,35 @@ def apps(*, udid: str | None, every: bool, form: DocumentFormat) -> None:
 
     with LibraryAccess().open(udid) as session:
         device = session.device
-        found = sorted(
-            (one for one in session.apps() if every or one.is_users), key=lambda a: a.bundle_id
+        listed = sorted(
+            (app for app in session.apps() if every or app.is_users), key=lambda a: a.bundle_id
         )
     with output():
         if form is DocumentFormat.JSON:
             rows = [
                 {
-                    "bundle_id": encodable(one.bundle_id),
-                    "name": encodable(one.name),
-                    "version": encodable(one.version),
-                    "path": encodable(one.path),
-                    "kind": "user" if one.is_users else "system",
-                    "debuggable": one.is_debuggable,
+                    "bundle_id": encodable(app.bundle_id),
+                    "name": encodable(app.name),
+                    "version": encodable(app.version),
+                    "path": encodable(app.path),
+                    "kind": "user" if app.is_users else "system",
+                    "debuggable": app.is_debuggable,
                 }
-                for one in found
+                for app in listed
             ]
             write_json({"device": device.udid, "apps": rows})
             return
         table: Sequence[Sequence[str]] = [
             (
-                printable(one.bundle_id),
-                "yes" if one.is_debuggable else "no",
-                printable(one.version) or "?",
-                printable(one.name) or "?",
+                printable(app.bundle_id),
+                "yes" if app.is_debuggable else "no",
+                printable(app.version) or "?",
+                printable(app.name) or "?",
             )
-            for one in found
+            for app in listed
         ]
         if table:
             write_table(("BUNDLE ID", "DEBUGGABLE", "VERSION", "NAME"), table, fixed=frozenset({0}))
-        debuggable = sum(one.is_debuggable for one in found)
-        count = counted(len(found), "app")
+        debuggable = sum(app.is_debuggable for app in listed)
+        count = counted(len(listed), "app")
         sys.stdout.write(f"{count}, {debuggable} can be attached to: {printable(device.udid)}\n")

@@ -79,7 +79,7 @@ def image(
             _write_text(
                 path, images, symbols=symbols, segments=segments, address=address, search=places
             )
-    problems = [problem for one in images for problem in one.problems]
+    problems = [problem for described in images for problem in described.problems]
     for problem in problems:
         print_error(problem)
     return 1 if problems else 0
@@ -100,16 +100,16 @@ def _write_text(
     style = image_text.Style.of(colour=wants_colour(sys.stdout))
     is_overview = not (symbols or segments or search is not None or address is not None)
     shown = False
-    for one in images:
-        described = one.describe()
-        found = None if address is None else one.look_up(address)
+    for described_image in images:
+        described = described_image.describe()
+        address_contents = None if address is None else described_image.look_up(address)
         parts = [image_text.overview(described, style)] if is_overview else []
         if segments:
             parts.append(image_text.segments(described, style))
         if symbols:
-            parts.append(image_text.symbols(one.symbols()))
-        if found is not None:
-            parts.append(image_text.looked_up(found))
+            parts.append(image_text.symbols(described_image.symbols()))
+        if address_contents is not None:
+            parts.append(image_text.looked_up(address_contents))
         if search is not None:
             parts.append(_files(path, described, search))
         if parts:
@@ -139,15 +139,15 @@ def _write_json(
 
     documents = []
     nowhere = address is not None
-    for one in images:
-        described = one.describe()
+    for described_image in images:
+        described = described_image.describe()
         document = asdict(described)
         if symbols:
-            document["symbols"] = [row._asdict() for row in one.symbols()]
+            document["symbols"] = [row._asdict() for row in described_image.symbols()]
         if address is not None:
-            found = one.look_up(address)
-            nowhere = nowhere and found is None
-            document["lookup"] = None if found is None else asdict(found)
+            address_contents = described_image.look_up(address)
+            nowhere = nowhere and address_contents is None
+            document["lookup"] = None if address_contents is None else asdict(address_contents)
         if search is not None:
             from machtrace.cli.image.debug_files import describe_files
 

@@ -63,21 +63,21 @@ def run(files: Sequence[str], wanted: Wanted) -> int:
 
 def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
     read = ReadReports([], [])
-    inputs = [one for file in files for one in _inputs(file, read)]
+    inputs = [source for file in files for source in _inputs(file, read)]
     shown = progress_bar(len(inputs), unit="files", note="reports")
     with shown if len(inputs) > FEW_FILES else nullcontext(Progress()) as progress:
-        for one in inputs:
+        for source in inputs:
             try:
-                if isinstance(one.source, MachtraceError):
-                    raise one.source
-                found = read_source(one.source).reports
+                if isinstance(source.source, MachtraceError):
+                    raise source.source
+                reports = read_source(source.source).reports
             except MachtraceError as error:
-                if one.is_named or isinstance(error, FileAccessError):
+                if source.is_named or isinstance(error, FileAccessError):
                     print_error(error)
                     read.failed = True
             else:
-                read.reports += found
-                read.names += [one.name] * len(found)
+                read.reports += reports
+                read.names += [source.name] * len(reports)
             progress.advance(1)
     if not read.reports and not read.failed and files:
         warn_of_nothing("there is no report", ", ".join(map(printable, files)))
@@ -127,21 +127,21 @@ def _sections(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> 
 
 
 def _document(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> dict[str, object]:
-    found: dict[str, object] = {"reports": read.names}
+    document_parts: dict[str, object] = {"reports": read.names}
     if before is not None:
-        found["before"] = before.names
+        document_parts["before"] = before.names
         changes = group_differences(before.reports, read.reports)
-        found["group_differences"] = list(map(document.group_change, changes))
+        document_parts["group_differences"] = list(map(document.group_change, changes))
         costs = function_differences(_costs(before.reports), _costs(read.reports))
         shown = costs[: wanted.top]
-        found["function_differences"] = list(map(document.function_change, shown))
+        document_parts["function_differences"] = list(map(document.function_change, shown))
     if wanted.groups:
-        found["groups"] = list(map(document.group, report_groups(read.reports)))
+        document_parts["groups"] = list(map(document.group, report_groups(read.reports)))
     if wanted.waits:
         graphs = map(wait_graph, read.reports)
-        found["waits"] = [
+        document_parts["waits"] = [
             document.waits(graph, name) for graph, name in zip(graphs, read.names, strict=True)
         ]
     if wanted.top and before is None:
-        found["functions"] = document.functions(_costs(read.reports), wanted.top)
-    return found
+        document_parts["functions"] = document.functions(_costs(read.reports), wanted.top)
+    return document_parts

@@ -155,11 +155,11 @@ class RunSummary:
         if self._contradicted:
             differing = f", {self._contradicted} of them unlike the report"
         warn(f"{self._named} of {_counted(self._frames, 'frame')} were named{differing}")
-        for one in self._missing.most_first():
-            uuid = "no UUID" if one.image.uuid is None else shown_identifier(one.image.uuid)
-            name = printable(one.image.name or one.image.path or "???")
-            arch = f" {printable(one.image.arch)}" if one.image.arch else ""
-            warn(f"no symbols for {name}{arch} {uuid}: {_counted(one.frames, 'frame')}")
+        for missing in self._missing.most_first():
+            uuid = "no UUID" if missing.image.uuid is None else shown_identifier(missing.image.uuid)
+            name = printable(missing.image.name or missing.image.path or "???")
+            arch = f" {printable(missing.image.arch)}" if missing.image.arch else ""
+            warn(f"no symbols for {name}{arch} {uuid}: {_counted(missing.frames, 'frame')}")
         for problem in list(self._problems)[:_SHOWN]:
             warn(printable(problem))
 

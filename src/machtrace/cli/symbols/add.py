@@ -93,7 +93,7 @@ def add(
             _write_text(there.root, tally, verbose=verbose)
     if form is DocumentFormat.TEXT:
         _print_skipped(tally)
-    return int(bool(tally.empty) or any(one.reason.is_failure for one in tally.skipped))
+    return int(bool(tally.empty) or any(skipped.reason.is_failure for skipped in tally.skipped))
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class _Tally:
     @property
     def added(self) -> list[Stored]:
         """The images that were not in the store before."""
-        return [one for one in self.stored if one.is_new]
+        return [image for image in self.stored if image.is_new]
 
 
 def _add_all(
@@ -121,17 +121,17 @@ def _add_all(
     from machtrace.symbolstore.contained_images import Skipped
 
     tally = _Tally()
-    found = [list(input_files(place, follow_links=follow_links)) for place in paths]
-    size = sum(one.size for part in found for one in part if not isinstance(one, Skipped))
+    entries = [list(input_files(place, follow_links=follow_links)) for place in paths]
+    size = sum(entry.size for part in entries for entry in part if not isinstance(entry, Skipped))
     with progress_bar(size, unit="bytes", note=_counts(tally)) as progress:
         adder = SymbolAdder(store, limits, progress.advance)
-        for place, part in zip(paths, found, strict=True):
+        for place, part in zip(paths, entries, strict=True):
             before = len(tally.stored)
-            for one in part:
-                if not isinstance(one, Skipped):
-                    progress.show(label=one.path.name)
-                outcomes = (one,) if isinstance(one, Skipped) else adder.add(one)
-                is_named = not isinstance(one, Skipped) and one.is_named
+            for entry in part:
+                if not isinstance(entry, Skipped):
+                    progress.show(label=entry.path.name)
+                outcomes = (entry,) if isinstance(entry, Skipped) else adder.add(entry)
+                is_named = not isinstance(entry, Skipped) and entry.is_named
                 for outcome in outcomes:
                     _count(tally, outcome, is_named=is_named)
                     progress.show(note=_counts(tally))
@@ -158,10 +158,10 @@ def _count(tally: _Tally, outcome: AddOutcome, *, is_named: bool) -> None:
 
 def _write_text(root: Path, tally: _Tally, *, verbose: bool) -> None:
     if verbose:
-        for one in tally.stored:
-            state = "added" if one.is_new else "already there"
-            name = f"{shown_identifier(one.identifier)} {one.arch} {one.kind.value}"
-            sys.stdout.write(f"{name}: {state}: {_printable(one.source)}\n")
+        for image in tally.stored:
+            state = "added" if image.is_new else "already there"
+            name = f"{shown_identifier(image.identifier)} {image.arch} {image.kind.value}"
+            sys.stdout.write(f"{name}: {state}: {_printable(image.source)}\n")
     rows = [
         ("added", len(tally.added), _added(tally.added)),
         ("already there", len(tally.stored) - len(tally.added), ""),
@@ -177,13 +177,13 @@ def _write_text(root: Path, tally: _Tally, *, verbose: bool) -> None:
 def _added(added: Sequence[Stored]) -> str:
     if not added:
         return ""
-    kinds = Counter(one.kind.value for one in added)
+    kinds = Counter(image.kind.value for image in added)
     parts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
-    return f"{parts}; {readable_size(sum(one.size for one in added))}"
+    return f"{parts}; {readable_size(sum(image.size for image in added))}"
 
 
 def _reasons(skipped: Sequence[Skipped]) -> str:
-    counts = Counter(one.reason.value for one in skipped)
+    counts = Counter(skip.reason.value for skip in skipped)
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
 
 
@@ -200,11 +200,11 @@ def _print_skipped(tally: _Tally) -> None:
 
 def _skipped_lines(tally: _Tally) -> Iterator[str]:
     named = {str(place) for place in tally.empty}
-    for one in tally.skipped:
-        if one.reason.is_remarkable or one.source in named:
-            detail = f" ({_printable(one.detail)})" if one.detail else ""
-            yield f"{one.reason.value}: {_printable(one.source)}{detail}"
-    told = {one.source for one in tally.skipped}
+    for skip in tally.skipped:
+        if skip.reason.is_remarkable or skip.source in named:
+            detail = f" ({_printable(skip.detail)})" if skip.detail else ""
+            yield f"{skip.reason.value}: {_printable(skip.source)}{detail}"
+    told = {skip.source for skip in tally.skipped}
     for place in tally.empty:
         if str(place) not in told:
             yield f"no image in {_printable(str(place))}"

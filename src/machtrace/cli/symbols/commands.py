@@ -69,8 +69,12 @@ def gc(
                     "store": str(there.root),
                     "dry_run": dry_run,
                     "removed": [
-                        {"path": str(one.path), "size": one.size, "reason": one.reason.value}
-                        for one in removals
+                        {
+                            "path": str(removal.path),
+                            "size": removal.size,
+                            "reason": removal.reason.value,
+                        }
+                        for removal in removals
                     ],
                 }
             )
@@ -91,25 +95,25 @@ def _removals(
     )
 
     now = time.time()
-    removals = {one.path: one for one in leftovers(store, now=now)}
+    removals = {removal.path: removal for removal in leftovers(store, now=now)}
     files = list(store.files())
-    for one in chain(
+    for removal in chain(
         misplaced(files) if orphans else (),
         () if age is None else unused_since(files, now - age),
     ):
-        removals.setdefault(one.path, one)
+        removals.setdefault(removal.path, removal)
     if limit is not None:
-        kept = [one for one in files if one.path not in removals]
-        removals |= {one.path: one for one in beyond_size(kept, limit)}
+        kept = [removal for removal in files if removal.path not in removals]
+        removals |= {removal.path: removal for removal in beyond_size(kept, limit)}
     return list(removals.values())
 
 
 def _write_text(removals: list[Removal], *, dry_run: bool) -> None:
     from machtrace.model.text import printable
 
-    for one in removals:
-        sys.stdout.write(f"{printable(str(one.path))}: {one.reason.value}\n")
-    size = readable_size(sum(one.size for one in removals))
+    for removal in removals:
+        sys.stdout.write(f"{printable(str(removal.path))}: {removal.reason.value}\n")
+    size = readable_size(sum(removal.size for removal in removals))
     verb = "would be removed" if dry_run else "removed"
     sys.stdout.write(f"{counted(len(removals), 'file')} {verb}, {size}\n")
 
@@ -136,18 +140,18 @@ def missing(*, report: str, system: bool, store: Path | None, form: DocumentForm
     from machtrace.symbolstore.store import SymbolStore
 
     there = SymbolStore(store)
-    images = [one for one in needed_images(report, there) if system or not one.is_system]
-    images.sort(key=lambda one: (one.is_system, bool(one.kinds), one.name))
-    lacking = [one for one in images if not one.kinds]
-    partial = [one for one in images if one.kinds and not one.has_debug_file]
+    images = [image for image in needed_images(report, there) if system or not image.is_system]
+    images.sort(key=lambda image: (image.is_system, bool(image.kinds), image.name))
+    lacking = [image for image in images if not image.kinds]
+    partial = [image for image in images if image.kinds and not image.has_debug_file]
     with output():
         if form is DocumentFormat.JSON:
-            write_json({"store": str(there.root), "images": [_document(one) for one in images]})
+            write_json({"store": str(there.root), "images": [_document(image) for image in images]})
         else:
             if lacking or partial:
                 write_table(
                     ("UUID", "ARCH", "MISSING", "NAME"),
-                    [_row(one) for one in (*lacking, *partial)],
+                    [_row(image) for image in (*lacking, *partial)],
                     fixed=frozenset({0, 1}),
                 )
             sys.stdout.write(
@@ -157,24 +161,24 @@ def missing(*, report: str, system: bool, store: Path | None, form: DocumentForm
     return 1 if lacking else 0
 
 
-def _row(one: NeededImage) -> tuple[str, ...]:
+def _row(image: NeededImage) -> tuple[str, ...]:
     from machtrace.model.text import printable
 
-    identifier = "without UUID" if one.identifier is None else shown_identifier(one.identifier)
-    what = "debug file" if one.kinds else "all"
-    return identifier, one.arch or "?", what, printable(one.path or one.name or "?")
+    identifier = "without UUID" if image.identifier is None else shown_identifier(image.identifier)
+    what = "debug file" if image.kinds else "all"
+    return identifier, image.arch or "?", what, printable(image.path or image.name or "?")
 
 
-def _document(one: NeededImage) -> dict[str, Any]:
+def _document(image: NeededImage) -> dict[str, Any]:
     from machtrace.model.text import encodable
 
     return {
-        "uuid": None if one.identifier is None else shown_identifier(one.identifier),
-        "arch": one.arch,
-        "name": encodable(one.name),
-        "path": encodable(one.path),
-        "system": one.is_system,
-        "stored": sorted(kind.value for kind in one.kinds),
+        "uuid": None if image.identifier is None else shown_identifier(image.identifier),
+        "arch": image.arch,
+        "name": encodable(image.name),
+        "path": encodable(image.path),
+        "system": image.is_system,
+        "stored": sorted(kind.value for kind in image.kinds),
     }
 
 

@@ -32,10 +32,10 @@ def list_files(*, name: str | None, store: Path | None, form: DocumentFormat) ->
     from machtrace.symbolstore.store import SymbolStore
 
     there = SymbolStore(store)
-    files = [one for one in there.files() if name is None or is_named(one, name)]
+    files = [stored for stored in there.files() if name is None or is_named(stored, name)]
     with output():
         if form is DocumentFormat.JSON:
-            write_json({"store": str(there.root), "files": [document(one) for one in files]})
+            write_json({"store": str(there.root), "files": [document(stored) for stored in files]})
             return
         images = _by_image(files)
         if images:
@@ -45,7 +45,7 @@ def list_files(*, name: str | None, store: Path | None, form: DocumentFormat) ->
                 right=frozenset({3}),
                 fixed=frozenset({0, 1, 3, 4}),
             )
-        size = readable_size(sum(one.size for one in files))
+        size = readable_size(sum(stored.size for stored in files))
         line = f"{counted(len(images), 'image')}, {counted(len(files), 'file')}, {size}"
         sys.stdout.write(f"{line} in {_printable(str(there.root))}\n")
 
@@ -68,17 +68,23 @@ def find(*, what: str, arch: str | None, store: Path | None, form: DocumentForma
     there = SymbolStore(store)
     identifier = parse_identifier(what)
     files: Iterable[StoredFile] = () if identifier is None else there.files_of(identifier)
-    found = [one for one in files if arch in (None, one.arch)]
-    if not found:
-        found = [one for one in there.files() if is_named(one, what) and arch in (None, one.arch)]
-    found.sort(key=lambda one: (str(one.identifier), one.kind.value))
+    matches = [stored for stored in files if arch in (None, stored.arch)]
+    if not matches:
+        matches = [
+            stored
+            for stored in there.files()
+            if is_named(stored, what) and arch in (None, stored.arch)
+        ]
+    matches.sort(key=lambda stored: (str(stored.identifier), stored.kind.value))
     with output() as sink:
         if form is DocumentFormat.JSON:
-            write_json({"store": str(there.root), "files": [document(one) for one in found]})
+            write_json(
+                {"store": str(there.root), "files": [document(stored) for stored in matches]}
+            )
         else:
-            for one in found:
-                sink.write(f"{_printable(str(one.path))}\n")
-    if found:
+            for stored in matches:
+                sink.write(f"{_printable(str(stored.path))}\n")
+    if matches:
         return 0
     if identifier is None:
         nothing = f"{_printable(what)} is neither a UUID, a build-id nor an image's name"
@@ -113,19 +119,19 @@ def document(stored: StoredFile) -> dict[str, Any]:
 
 def _by_image(files: Sequence[StoredFile]) -> list[list[StoredFile]]:
     images: dict[tuple[str, str | None], list[StoredFile]] = {}
-    for one in files:
-        images.setdefault((str(one.identifier), one.arch), []).append(one)
+    for stored in files:
+        images.setdefault((str(stored.identifier), stored.arch), []).append(stored)
     return list(images.values())
 
 
 def _row(files: Sequence[StoredFile]) -> tuple[str, ...]:
-    names = dict.fromkeys(one.name for one in files if one.name)
+    names = dict.fromkeys(stored.name for stored in files if stored.name)
     return (
         shown_identifier(files[0].identifier),
         files[0].arch or "?",
-        " ".join(sorted(one.kind.value for one in files)),
-        readable_size(sum(one.size for one in files)),
-        local_time(min(one.added for one in files))[:16].replace("T", " "),
+        " ".join(sorted(stored.kind.value for stored in files)),
+        readable_size(sum(stored.size for stored in files)),
+        local_time(min(stored.added for stored in files))[:16].replace("T", " "),
         _printable(", ".join(names) or "?"),
     )
 
@@ -182,23 +188,30 @@ def export(
 
     there = SymbolStore(store)
     missing, files = _chosen(there, what)
-    exported = [export_file(one, folder, layout) for one in files]
+    exported = [export_file(result_file, folder, layout) for result_file in files]
     with output():
         if form is DocumentFormat.JSON:
-            write_json({"folder": str(folder), "files": [_document(one) for one in exported]})
+            write_json(
+                {
+                    "folder": str(folder),
+                    "files": [_document(result_file) for result_file in exported],
+                }
+            )
         else:
             for result in ExportResult:
-                count = sum(one.result is result for one in exported)
+                count = sum(result_file.result is result for result_file in exported)
                 if count:
                     sys.stdout.write(f"{count:>7,}  {result.value}\n")
     for word in missing:
         warn(f"nothing for {word} in {there.root}")
-    collisions = [one for one in exported if one.result is ExportResult.COLLISION]
-    for one in collisions:
-        warn(f"{one.result.value}: {one.path}; not replaced")
+    collisions = [
+        result_file for result_file in exported if result_file.result is ExportResult.COLLISION
+    ]
+    for result_file in collisions:
+        warn(f"{result_file.result.value}: {result_file.path}; not replaced")
     if not exported:
         warn(f"nothing to export in {there.root}")
-    return int(bool(missing or collisions) or not any(one.path for one in exported))
+    return int(bool(missing or collisions) or not any(result_file.path for result_file in exported))
 
 
 def _chosen(store: SymbolStore, words: Sequence[str]) -> tuple[list[str], list[StoredFile]]:
@@ -211,18 +224,18 @@ def _chosen(store: SymbolStore, words: Sequence[str]) -> tuple[list[str], list[S
     chosen: dict[Path, StoredFile] = {}
     for word in words:
         identifier = parse_identifier(word)
-        found = [] if identifier is None else store.files_of(identifier)
-        found = found or [one for one in store.files() if is_named(one, word)]
-        if not found:
+        matches = [] if identifier is None else store.files_of(identifier)
+        matches = matches or [stored for stored in store.files() if is_named(stored, word)]
+        if not matches:
             missing.append(word)
-        chosen |= {one.path: one for one in found}
+        chosen |= {stored.path: stored for stored in matches}
     return missing, list(chosen.values())
 
 
-def _document(one: Exported) -> dict[str, str | None]:
+def _document(exported: Exported) -> dict[str, str | None]:
     return {
-        "uuid": shown_identifier(one.stored.identifier),
-        "kind": one.stored.kind.value,
-        "result": one.result.value,
-        "path": None if one.path is None else str(one.path),
+        "uuid": shown_identifier(exported.stored.identifier),
+        "kind": exported.stored.kind.value,
+        "result": exported.result.value,
+        "path": None if exported.path is None else str(exported.path),
     }
