@@ -217,21 +217,21 @@ def _reason(frame: _Frame, chosen: MethodAnswer, others: list[MethodAnswer]) -> 
     """Return why ``chosen`` was followed."""
     known_elsewhere = any(answer.outcome is not None and answer.claims for answer in others)
     if chosen.method is FrameTrust.FRAME_POINTER:
-        reason = "nothing else is known here"
+        reason = "no unwind information here"
         if frame.is_interrupted:
-            reason += ", and interrupted code may not have made its record"
+            reason += ", and interrupted code may not have made its frame record"
     elif chosen.method is FrameTrust.LINK_REGISTER:
-        reason = "nothing else is known here, and no call of this function's left that there"
+        reason = "no unwind information here, and no call has set the link register"
     elif chosen.method is FrameTrust.SCAN:
-        reason = "no code is here, and the stack's top follows a call that may have led here"
+        reason = "no code here, and the word on top of the stack follows a call that may lead here"
     elif frame.is_interrupted and chosen.method is FrameTrust.PROLOGUE:
-        reason = "interrupted: what its code has done to the stack so far decides"
+        reason = "interrupted: the instructions run so far determine the frame"
         if not chosen.origin:
-            reason = "called, and nothing of it has run: the caller is where the call left it"
+            reason = "called, and nothing has run: the return address is where the call stored it"
     elif not chosen.claims:
-        reason = "nothing better is known here, though it holds at calls only"
+        reason = "no method is exact here; this one is exact at calls"
     elif known_elsewhere:
-        reason = "the first of those that claim to know"
+        reason = "the first method that is exact here"
     else:
-        reason = "nothing else claims to know"
+        reason = "the only method that is exact here"
     return reason
