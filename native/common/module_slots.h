@@ -1,4 +1,4 @@
-/* What the modules of this package have in common; for after Python.h. */
+/* Slots that all modules of this package have; include it after Python.h. */
 #ifndef MACHTRACE_MODULE_SLOTS_H
 #define MACHTRACE_MODULE_SLOTS_H
 

@@ -17,8 +17,7 @@
 
 _Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_TASK_REGISTERS_MAX, "registers");
 
-
-struct wanted {
+struct requested_thread {
     thread_act_t port;      /* MACH_PORT_NULL where there is no such thread */
     uint64_t queue_address; /* where the thread keeps its queue */
 };
@@ -47,11 +46,11 @@ static void copy_stack(struct machtrace_task_capture *capture, struct machtrace_
 }
 
 static void copy_stopped(struct machtrace_task_capture *capture,
-                         struct machtrace_task_thread *thread, const struct wanted *wanted,
-                         size_t *used)
+                         struct machtrace_task_thread *thread,
+                         const struct requested_thread *requested, size_t *used)
 {
     mach_msg_type_number_t count = MACHTRACE_DARWIN_FLAVOR_COUNT;
-    kern_return_t result = thread_get_state(wanted->port, MACHTRACE_DARWIN_FLAVOR,
+    kern_return_t result = thread_get_state(requested->port, MACHTRACE_DARWIN_FLAVOR,
                                             (thread_state_t)(void *)thread->registers, &count);
     if (result != KERN_SUCCESS) {
         thread->error = result;
@@ -63,8 +62,8 @@ static void copy_stopped(struct machtrace_task_capture *capture,
     copy_stack(capture, thread, used);
     uint64_t queue;
     size_t got;
-    if (wanted->queue_address != 0 &&
-        machtrace_mach_read(capture->port, wanted->queue_address, (unsigned char *)&queue,
+    if (requested->queue_address != 0 &&
+        machtrace_mach_read(capture->port, requested->queue_address, (unsigned char *)&queue,
                             sizeof queue, &got) == KERN_SUCCESS &&
         got == sizeof queue)
         thread->queue = queue;
@@ -73,7 +72,7 @@ static void copy_stopped(struct machtrace_task_capture *capture,
 
 static bool suspend(struct machtrace_task_thread *thread, thread_act_t port)
 {
-    thread->asked_at = machtrace_mach_now();
+    thread->requested_at = machtrace_mach_now();
     kern_return_t result = thread_suspend(port);
     thread->stopped_at = thread->resumed_at = machtrace_mach_now();
     if (result == KERN_SUCCESS)
@@ -84,15 +83,16 @@ static bool suspend(struct machtrace_task_thread *thread, thread_act_t port)
     return false;
 }
 
-static void copy_one_at_a_time(struct machtrace_task_capture *capture, const struct wanted *wanted)
+static void copy_one_at_a_time(struct machtrace_task_capture *capture,
+                               const struct requested_thread *requested)
 {
     size_t used = 0;
     for (size_t index = 0; index < capture->thread_count; index++) {
         struct machtrace_task_thread *thread = &capture->threads[index];
-        if (wanted[index].port == MACH_PORT_NULL || !suspend(thread, wanted[index].port))
+        if (requested[index].port == MACH_PORT_NULL || !suspend(thread, requested[index].port))
             continue;
-        copy_stopped(capture, thread, &wanted[index], &used);
-        kern_return_t result = machtrace_mach_resume(wanted[index].port);
+        copy_stopped(capture, thread, &requested[index], &used);
+        kern_return_t result = machtrace_mach_resume(requested[index].port);
         thread->resumed_at = machtrace_mach_now();
         if (result != KERN_SUCCESS)
             capture->resume_error = result;
@@ -100,48 +100,49 @@ static void copy_one_at_a_time(struct machtrace_task_capture *capture, const str
 }
 
 static kern_return_t copy_together(struct machtrace_task_capture *capture,
-                                   const struct wanted *wanted)
+                                   const struct requested_thread *requested)
 {
     task_suspension_token_t token = MACH_PORT_NULL;
     size_t used = 0;
-    int64_t asked = machtrace_mach_now();
+    int64_t requested_at = machtrace_mach_now();
     kern_return_t result = task_suspend2(capture->port, &token);
-    int64_t stopped = machtrace_mach_now();
+    int64_t stopped_at = machtrace_mach_now();
     if (result != KERN_SUCCESS)
         return result;
     for (size_t index = 0; index < capture->thread_count; index++)
-        if (wanted[index].port != MACH_PORT_NULL)
-            copy_stopped(capture, &capture->threads[index], &wanted[index], &used);
+        if (requested[index].port != MACH_PORT_NULL)
+            copy_stopped(capture, &capture->threads[index], &requested[index], &used);
     /* The call consumes the token. If it fails the token is released, which resumes as well,
      * whatever the reason. */
     kern_return_t resumed = task_resume2(token);
     if (resumed != KERN_SUCCESS && mach_port_deallocate(mach_task_self(), token) != KERN_SUCCESS &&
         !machtrace_mach_is_gone(resumed))
         capture->resume_error = resumed;
-    int64_t let_go = machtrace_mach_now();
+    int64_t resumed_at = machtrace_mach_now();
     for (size_t index = 0; index < capture->thread_count; index++) {
-        capture->threads[index].asked_at = asked;
-        capture->threads[index].stopped_at = stopped;
-        capture->threads[index].resumed_at = let_go;
+        capture->threads[index].requested_at = requested_at;
+        capture->threads[index].stopped_at = stopped_at;
+        capture->threads[index].resumed_at = resumed_at;
     }
     return KERN_SUCCESS;
 }
 
-/* Find the ports of the threads that are wanted. */
+/* Find the ports of the requested threads. */
 static void match(const struct machtrace_thread_ports *list,
-                  const struct machtrace_task_capture *capture, struct wanted *wanted)
+                  const struct machtrace_task_capture *capture, struct requested_thread *requested)
 {
-    for (mach_msg_type_number_t place = 0; place < list->count; place++) {
+    for (mach_msg_type_number_t position = 0; position < list->count; position++) {
         thread_identifier_info_data_t info;
         mach_msg_type_number_t count = THREAD_IDENTIFIER_INFO_COUNT;
-        if (thread_info(list->ports[place], THREAD_IDENTIFIER_INFO, (thread_info_t)&info,
+        if (thread_info(list->ports[position], THREAD_IDENTIFIER_INFO, (thread_info_t)&info,
                         &count) != KERN_SUCCESS)
             continue;
-        /* Mostly all are wanted, in this very order. */
+        /* Mostly all are requested, in this very order. */
         for (size_t step = 0; step < capture->thread_count; step++) {
-            size_t index = (place + step) % capture->thread_count;
+            size_t index = (position + step) % capture->thread_count;
             if (capture->threads[index].id == info.thread_id) {
-                wanted[index] = (struct wanted){list->ports[place], info.dispatch_qaddr};
+                requested[index] =
+                    (struct requested_thread){list->ports[position], info.dispatch_qaddr};
                 break;
             }
         }
@@ -156,7 +157,7 @@ static void begin(struct machtrace_task_thread *thread, enum machtrace_task_outc
     thread->id = id;
     thread->outcome = outcome;
     thread->error = error;
-    thread->asked_at = thread->stopped_at = thread->resumed_at = machtrace_mach_now();
+    thread->requested_at = thread->stopped_at = thread->resumed_at = machtrace_mach_now();
 }
 
 int machtrace_task_copy(struct machtrace_task_capture *capture)
@@ -164,21 +165,21 @@ int machtrace_task_copy(struct machtrace_task_capture *capture)
     struct machtrace_thread_ports list = {NULL, 0};
     kern_return_t result = KERN_RESOURCE_SHORTAGE;
     capture->resume_error = 0;
-    struct wanted *wanted = calloc(capture->thread_count + 1, sizeof *wanted);
-    if (wanted != NULL)
+    struct requested_thread *requested = calloc(capture->thread_count + 1, sizeof *requested);
+    if (requested != NULL)
         result = machtrace_take_thread_ports(capture->port, &list);
     for (size_t index = 0; index < capture->thread_count; index++)
         begin(&capture->threads[index], MACHTRACE_TASK_GONE, 0);
     if (result == KERN_SUCCESS) {
-        match(&list, capture, wanted);
+        match(&list, capture, requested);
         if (capture->together)
-            result = copy_together(capture, wanted);
+            result = copy_together(capture, requested);
         else
-            copy_one_at_a_time(capture, wanted);
+            copy_one_at_a_time(capture, requested);
     }
     for (size_t index = 0; result != KERN_SUCCESS && index < capture->thread_count; index++)
         begin(&capture->threads[index], MACHTRACE_TASK_REFUSED, result);
     machtrace_release_thread_ports(&list);
-    free(wanted);
+    free(requested);
     return result;
 }

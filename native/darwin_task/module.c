@@ -30,26 +30,25 @@ static PyObject *process(PyObject *module, PyObject *arguments)
     int pid;
     if (!PyArg_ParseTuple(arguments, "i:process", &pid))
         return NULL;
-    struct machtrace_task_process found;
-    int error = machtrace_task_process(pid, &found);
+    struct machtrace_task_process facts;
+    int error = machtrace_task_process(pid, &facts);
     if (error != 0)
         return Py_BuildValue("(iO)", error, Py_None);
-    return Py_BuildValue("(i(i(III)IIyyiiI))", 0, found.parent, found.user, found.real_user,
-                         found.saved_user, found.flags, found.status, found.name, found.path,
-                         found.cpu_type, found.cpu_subtype, found.code_signing);
+    return Py_BuildValue("(i(i(III)IIyyiiI))", 0, facts.parent, facts.user, facts.real_user,
+                         facts.saved_user, facts.flags, facts.status, facts.name, facts.path,
+                         facts.cpu_type, facts.cpu_subtype, facts.code_signing);
 }
 
 static PyObject *rights(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    struct machtrace_task_rights found;
-    machtrace_task_rights(&found);
-    return Py_BuildValue("(ILNNii)", found.user,
-                         found.integrity_known ? (long long)found.integrity : -1LL,
-                         PyBool_FromLong(found.has_debugger_entitlement),
-                         PyBool_FromLong(found.is_translated), found.address_bits,
-                         found.cpu_type);
+    struct machtrace_task_rights facts;
+    machtrace_task_rights(&facts);
+    return Py_BuildValue("(ILNNii)", facts.user,
+                         facts.integrity_known ? (long long)facts.integrity : -1LL,
+                         PyBool_FromLong(facts.has_debugger_entitlement),
+                         PyBool_FromLong(facts.is_translated), facts.address_bits, facts.cpu_type);
 }
 
 static PyObject *open_task(PyObject *module, PyObject *arguments)
@@ -96,7 +95,7 @@ static PyObject *find_region(PyObject *module, PyObject *arguments)
 static PyObject *read_range(unsigned int port, unsigned long long address, unsigned long long size)
 {
     if (size > READ_MOST) {
-        PyErr_SetString(PyExc_ValueError, "more than a gigabyte is asked for");
+        PyErr_SetString(PyExc_ValueError, "more than a gigabyte is requested");
         return NULL;
     }
     unsigned char *bytes = malloc(size == 0 ? 1 : (size_t)size);
@@ -123,23 +122,23 @@ static PyObject *read_memory(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "IO!:read_memory", &port, &PyList_Type, &ranges))
         return NULL;
     Py_ssize_t count = PyList_Size(ranges);
-    PyObject *found = PyList_New(count);
-    for (Py_ssize_t index = 0; found != NULL && index < count; index++) {
+    PyObject *chunks = PyList_New(count);
+    for (Py_ssize_t index = 0; chunks != NULL && index < count; index++) {
         unsigned long long address, size;
         PyObject *range = PyList_GetItem(ranges, index); /* borrowed */
         if (range == NULL || !PyTuple_Check(range)) {
             if (range != NULL)
                 PyErr_SetString(PyExc_TypeError, "a range is an address and a size");
-            Py_CLEAR(found);
+            Py_CLEAR(chunks);
             break;
         }
         PyObject *bytes = NULL;
         if (PyArg_ParseTuple(range, "KK", &address, &size))
             bytes = read_range(port, address, size);
-        if (bytes == NULL || PyList_SetItem(found, index, bytes) != 0)
-            Py_CLEAR(found);
+        if (bytes == NULL || PyList_SetItem(chunks, index, bytes) != 0)
+            Py_CLEAR(chunks);
     }
-    return found;
+    return chunks;
 }
 
 static PyObject *dyld_info(PyObject *module, PyObject *arguments)
@@ -200,14 +199,13 @@ static PyObject *list_threads(PyObject *module, PyObject *arguments)
  * first nine as machtrace._native._ptrace has them. */
 static PyObject *thread_as_tuple(const struct machtrace_task_thread *thread)
 {
-    return Py_BuildValue("(Kiiiy#((Ky#))LLLK)", (unsigned long long)thread->id,
-                         (int)thread->outcome, thread->error, 0, (const char *)thread->registers,
-                         (Py_ssize_t)thread->registers_size,
-                         (unsigned long long)thread->stack_start,
-                         thread->stack == NULL ? "" : (const char *)thread->stack,
-                         (Py_ssize_t)thread->stack_size, (long long)thread->asked_at,
-                         (long long)thread->stopped_at, (long long)thread->resumed_at,
-                         (unsigned long long)thread->queue);
+    return Py_BuildValue(
+        "(Kiiiy#((Ky#))LLLK)", (unsigned long long)thread->id, (int)thread->outcome, thread->error,
+        0, (const char *)thread->registers, (Py_ssize_t)thread->registers_size,
+        (unsigned long long)thread->stack_start,
+        thread->stack == NULL ? "" : (const char *)thread->stack, (Py_ssize_t)thread->stack_size,
+        (long long)thread->requested_at, (long long)thread->stopped_at,
+        (long long)thread->resumed_at, (unsigned long long)thread->queue);
 }
 
 static PyObject *all_as_list(const struct machtrace_task_capture *capture)
@@ -289,24 +287,27 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
 
 static PyMethodDef methods[] = {
     {"process", process, METH_VARARGS,
-     PyDoc_STR("process(pid, /)\n--\n\nWhat the system says of a process without its port.")},
+     PyDoc_STR("process(pid, /)\n--\n\nReturn what the system reports about a process without its "
+               "port.")},
     {"rights", rights, METH_NOARGS,
-     PyDoc_STR("rights()\n--\n\nWhat this process may do, and where it runs.")},
+     PyDoc_STR("rights()\n--\n\nReturn this process' rights, and the system that it runs on.")},
     {"open_task", open_task, METH_VARARGS,
-     PyDoc_STR("open_task(pid, /)\n--\n\nA task port; 0 with the reasons where there is none.")},
+     PyDoc_STR(
+         "open_task(pid, /)\n--\n\nReturn a task port; 0 with the reasons if there is none.")},
     {"close_task", close_task, METH_VARARGS,
-     PyDoc_STR("close_task(port, /)\n--\n\nGive a task port back.")},
+     PyDoc_STR("close_task(port, /)\n--\n\nRelease a task port.")},
     {"find_region", find_region, METH_VARARGS,
-     PyDoc_STR("find_region(port, address, /)\n--\n\nThe region there, or the next above.")},
+     PyDoc_STR("find_region(port, address, /)\n--\n\nReturn the region that holds the address, or "
+               "the next above.")},
     {"read_memory", read_memory, METH_VARARGS,
-     PyDoc_STR("read_memory(port, ranges, /)\n--\n\nThe bytes of each range, as far as they can "
-               "be read.")},
+     PyDoc_STR("read_memory(port, ranges, /)\n--\n\nRead each range, as far as possible.")},
     {"dyld_info", dyld_info, METH_VARARGS,
-     PyDoc_STR("dyld_info(port, /)\n--\n\nWhere dyld keeps its list of images.")},
+     PyDoc_STR("dyld_info(port, /)\n--\n\nReturn where dyld's list of images is.")},
     {"label_offset", label_offset, METH_NOARGS,
-     PyDoc_STR("label_offset()\n--\n\nWhere a dispatch queue has its label.")},
+     PyDoc_STR("label_offset()\n--\n\nReturn the offset of a dispatch queue's label.")},
     {"list_threads", list_threads, METH_VARARGS,
-     PyDoc_STR("list_threads(port, /)\n--\n\nThe threads of a task, in the kernel's order.")},
+     PyDoc_STR(
+         "list_threads(port, /)\n--\n\nReturn the threads of a task, in the kernel's order.")},
     {"copy_threads", copy_threads, METH_VARARGS,
      PyDoc_STR("copy_threads(port, threads, stack_limit, address_mask, together, /)\n--\n\n"
                "Stop, copy and resume threads.")},
@@ -321,7 +322,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_darwin_task",
-    .m_doc = "Look at other processes of macOS by their task ports.",
+    .m_doc = "Capture other processes of macOS by their task ports.",
     .m_size = 0,
     .m_methods = methods,
     .m_slots = slots,

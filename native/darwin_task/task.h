@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* --- the right to look --- */
+/* --- task ports --- */
 
 enum machtrace_task_port_kind {
     MACHTRACE_TASK_NONE = 0,
@@ -125,7 +125,7 @@ struct machtrace_task_thread {
     uint64_t queue; /* dispatch_queue_t that it was serving; 0 where there was none */
     /* Monotonic clock, in ns: when the stop was requested, when the thread was stopped, and when
      * it was resumed. */
-    int64_t asked_at;
+    int64_t requested_at;
     int64_t stopped_at;
     int64_t resumed_at;
 };

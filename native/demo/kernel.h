@@ -1,4 +1,4 @@
-/* What the program asks of the emulated kernel, and where a thread keeps what it knows of itself.
+/* The program's requests to the emulated kernel, and a thread's data about itself.
  *
  * Numbers and argument orders are Darwin's (xnu: bsd/kern/syscalls.master,
  * osfmk/mach/syscall_sw.h, libsyscall/mach); the stubs are in stubs.S.

@@ -15,7 +15,7 @@ typedef struct {
     mach_port_t wakeup;
 } CFRunLoop;
 
-/* Serves the loop until a message says otherwise, which none does here. */
+/* Serves the loop until a message ends it, which none does here. */
 int CFRunLoopRunSpecific(CFRunLoop *loop, const char *mode);
 
 #endif

@@ -1,10 +1,10 @@
 /* A Swift-style task: functions that wait are cut where they wait, and a chain of contexts on the
- * heap remembers who goes on when one is done (swift: docs/ABI/CallingConvention.rst and
+ * heap records which one resumes when another is done (swift: docs/ABI/CallingConvention.rst and
  * include/swift/ABI/Task.h, AsyncContext).
  *
  * refreshFeed() awaits loadFeed() awaits downloadImage(), which waits for its data. When the data
- * is there a worker thread goes on in the middle of downloadImage(): under it the stack is the
- * worker's; who called whom is known by the contexts alone.
+ * has arrived a worker thread resumes in the middle of downloadImage(): under it the stack is the
+ * worker's; only the contexts record which function called which.
  */
 #include "kernel.h"
 #include "threads.h"

@@ -1,10 +1,10 @@
-/* The application's other threads. Where each is stopped is told in ../emulated.py. */
+/* The application's other threads. targets/emulator/demo.py lists where each is stopped. */
 #include "threads.h"
 
 #include "kernel.h"
 #include "runloop.h"
 
-/* Results are kept where the compiler cannot see that nobody reads them. */
+/* Results are stored where the compiler cannot see that nobody reads them. */
 static volatile uint64_t kept;
 
 /* --- deep in recursion --- */
@@ -22,7 +22,7 @@ static void *recurse(void *argument) {
     return argument;
 }
 
-/* --- in a leaf without a frame, whose caller only the link register tells --- */
+/* --- in a leaf without a frame, whose caller only the link register has --- */
 
 OUTLINED static uint64_t checksum(const uint64_t *words, size_t count) {
     volatile uint64_t lanes[4] = {1, 2, 3, 4}; /* on the stack: sp moves, fp and lr do not */

@@ -1,8 +1,8 @@
-/* The application's other threads, each on its way to a place that shows something. */
+/* The application's other threads, each on its way to an instructive state. */
 #ifndef DEMO_THREADS_H
 #define DEMO_THREADS_H
 
-/* Starts all of them; they run when the main thread is kept waiting. */
+/* Starts all of them; they run when the main thread waits. */
 void start_threads(void);
 
 void *serve_tasks(void *);      /* tasks.c */

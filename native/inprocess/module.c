@@ -77,7 +77,7 @@ static PyObject *thread_as_tuple(const struct machtrace_own_thread *thread)
     return Py_BuildValue("(Kiiiy#NLLLK)", (unsigned long long)thread->id, (int)thread->outcome,
                          thread->error, (int)thread->uninterruptible,
                          (const char *)thread->registers, (Py_ssize_t)thread->registers_size,
-                         stacks, (long long)thread->asked_at, (long long)thread->stopped_at,
+                         stacks, (long long)thread->requested_at, (long long)thread->stopped_at,
                          (long long)thread->resumed_at, (unsigned long long)thread->pthread);
 }
 
@@ -116,7 +116,7 @@ static int take_ids(PyObject *ids, struct machtrace_own_capture *capture)
     return 0;
 }
 
-static void let_go(struct machtrace_own_capture *capture)
+static void free_capture(struct machtrace_own_capture *capture)
 {
     for (size_t thread = 0; capture->threads != NULL && thread < capture->thread_count; thread++)
         for (size_t index = 0; index < capture->threads[thread].stack_count; index++)
@@ -195,7 +195,7 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
             result = rows == NULL ? NULL : Py_BuildValue("(N{})", rows);
         }
     }
-    let_go(&capture);
+    free_capture(&capture);
     PyBuffer_Release(&ranges);
     return result;
 }
@@ -274,27 +274,30 @@ static PyObject *signal_in_use(PyObject *module, PyObject *unused)
 
 static PyMethodDef methods[] = {
     {"copy_threads", copy_threads, METH_VARARGS,
-     PyDoc_STR("copy_threads(threads, ranges, stack_limit, answer_limit_ns, sleep_limit_ns, "
-               "signal, together, current_frames, /)\n--\n\n"
-               "Copy other threads of this process; with sys._current_frames also what they run.")},
+     PyDoc_STR(
+         "copy_threads(threads, ranges, stack_limit, answer_limit_ns, sleep_limit_ns, "
+         "signal, together, current_frames, /)\n--\n\n"
+         "Copy other threads of this process, with sys._current_frames their Python frames too.")},
     {"copy_here", copy_here, METH_VARARGS,
      PyDoc_STR("copy_here(ranges, stack_limit, /)\n--\n\nCopy the calling thread.")},
     {"list_threads", list_threads, METH_NOARGS,
-     PyDoc_STR("list_threads()\n--\n\nThe ids of this process' threads, 4096 at most.")},
+     PyDoc_STR("list_threads()\n--\n\nReturn the ids of this process' threads, 4096 at most.")},
     {"read_file", machtrace_read_file, METH_VARARGS,
-     PyDoc_STR("read_file(path, /)\n--\n\nThe bytes of a file of /proc, read at once.")},
+     PyDoc_STR("read_file(path, /)\n--\n\nRead a file of /proc at once.")},
     {"read_memory", machtrace_read_memory, METH_VARARGS,
-     PyDoc_STR("read_memory(address, size, /)\n--\n\nBytes of this process' memory.")},
+     PyDoc_STR("read_memory(address, size, /)\n--\n\nRead this process' memory.")},
     {"own_image", own_image, METH_NOARGS,
-     PyDoc_STR("own_image()\n--\n\nWhere this extension is: start and end.")},
+     PyDoc_STR("own_image()\n--\n\nReturn this extension's start and end address.")},
 #if defined(__APPLE__)
     {"own_images", machtrace_own_images, METH_NOARGS,
-     PyDoc_STR("own_images()\n--\n\nThe images of this process, as dyld told of them.")},
+     PyDoc_STR("own_images()\n--\n\nReturn the images of this process, as dyld reported them.")},
 #endif
     {"image_changes", image_changes, METH_NOARGS,
-     PyDoc_STR("image_changes()\n--\n\nA number that changes with the images of this process.")},
+     PyDoc_STR(
+         "image_changes()\n--\n\nReturn a number that changes with the images of this process.")},
     {"signal_in_use", signal_in_use, METH_NOARGS,
-     PyDoc_STR("signal_in_use()\n--\n\nWhich signal stops threads; 0 where none has yet.")},
+     PyDoc_STR(
+         "signal_in_use()\n--\n\nReturn the signal that stops threads; 0 if none is in use yet.")},
     {NULL, NULL, 0, NULL},
 };
 

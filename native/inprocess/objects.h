@@ -1,4 +1,4 @@
-/* What the parts of machtrace._native._inprocess share. */
+/* Shared by the parts of machtrace._native._inprocess. */
 #ifndef MACHTRACE_OWN_OBJECTS_H
 #define MACHTRACE_OWN_OBJECTS_H
 

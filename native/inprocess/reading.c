@@ -1,4 +1,4 @@
-/* Reading what a snapshot of this process takes: see self_directory.py. */
+/* Files, memory and images that a snapshot of this process reads. */
 #include "inprocess/objects.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "inprocess/core/darwin/images.h"
 #endif
 
-/* Without giving up the interpreter's lock, which takes longer to get back than this does. */
+/* Without releasing the interpreter's lock: to take it again takes longer than the reading. */
 PyObject *machtrace_read_file(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -47,7 +47,7 @@ PyObject *machtrace_read_file(PyObject *module, PyObject *arguments)
     return result;
 }
 
-/* As read_file: without giving up the interpreter's lock. Memory that is not there is an error. */
+/* Like read_file, without releasing the interpreter's lock. Unmapped memory is an error. */
 PyObject *machtrace_read_memory(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -56,7 +56,7 @@ PyObject *machtrace_read_memory(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "Kn:read_memory", &address, &size))
         return NULL;
     if (size < 0) {
-        PyErr_SetString(PyExc_ValueError, "no such size");
+        PyErr_SetString(PyExc_ValueError, "negative size");
         return NULL;
     }
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);

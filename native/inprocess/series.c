@@ -29,7 +29,7 @@ static PyObject *new_own_series(PyTypeObject *type, PyObject *arguments, PyObjec
                                      &room))
         return NULL;
     if (interval <= 0 || stack_limit > MOST || room < ROOM_LEAST || room > MOST) {
-        PyErr_SetString(PyExc_ValueError, "the interval, the stack limit or the room is no such");
+        PyErr_SetString(PyExc_ValueError, "invalid interval, stack limit or room");
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -113,12 +113,13 @@ static PyObject *stop(PyObject *object, PyObject *unused)
 static PyMethodDef methods[] = {
     {"take", take, METH_VARARGS,
      PyDoc_STR("take(most, /)\n--\n\n"
-               "Records that were not taken yet, so many bytes at most (-1: all), the oldest "
-               "first: see inprocess/core/series.h.")},
+               "Take the oldest records, `most` bytes at most (-1: all); their format is in "
+               "inprocess/core/series.h.")},
     {"counts", counts, METH_NOARGS,
-     PyDoc_STR("counts()\n--\n\nCaptures that were kept, late, lost and refused; and an errno.")},
+     PyDoc_STR("counts()\n--\n\nReturn how many captures were stored, late, lost and refused; and "
+               "an errno.")},
     {"stop", stop, METH_NOARGS,
-     PyDoc_STR("stop()\n--\n\nCapture no more; what was captured can be taken still.")},
+     PyDoc_STR("stop()\n--\n\nStop capturing; records can still be taken.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -126,9 +127,9 @@ static PyType_Slot slots[] = {
     {Py_tp_new, new_own_series},
     {Py_tp_dealloc, dealloc},
     {Py_tp_methods, methods},
-    {Py_tp_doc, (void *)PyDoc_STR(
-                    "Series(interval_ns, stack_limit, answer_limit_ns, sleep_limit_ns, signal, "
-                    "together, room)\n--\n\nCaptures all threads at a rate, without Python.")},
+    {Py_tp_doc,
+     (void *)PyDoc_STR("Series(interval_ns, stack_limit, answer_limit_ns, sleep_limit_ns, signal, "
+                       "together, room)\n--\n\nCapture all threads at a rate, without Python.")},
     {0, NULL},
 };
 

@@ -1,4 +1,4 @@
-/* OwnStacks: the calling thread's own walk, and what was made of the same stack before.
+/* OwnStacks: the calling thread's own walk, and the objects cached for the same stack.
  *
  * The stack is walked where it lies: nothing that is walked can change before the function that
  * walks it returns.
@@ -31,7 +31,7 @@ struct own_stacks {
 #define PLAIN_MOST 4096
 
 /* The stored ends of a stack, without this extension's frames. */
-struct kept {
+struct walked_stack {
     const uint64_t *addresses;
     size_t count;
     uint64_t depth; /* more than count where the middle was left out */
@@ -89,9 +89,9 @@ static void dealloc(PyObject *object)
     free_instance(object);
 }
 
-/* A stack that takes no thought, by two registers; false where it does take some. */
-static bool walk_plainly(struct own_stacks *self, const struct machtrace_here *here, uint64_t end,
-                         size_t head, size_t outer, struct kept *kept)
+/* A stack of simple frames, by two registers; false if a frame needs more. */
+static bool walk_plain(struct own_stacks *self, const struct machtrace_here *here, uint64_t end,
+                       size_t head, size_t outer, struct walked_stack *walked)
 {
     struct machtrace_plain_start start = {
         .pc = here->pc,
@@ -106,17 +106,18 @@ static bool walk_plainly(struct own_stacks *self, const struct machtrace_here *h
         return false;
     uint64_t *addresses = self->plain + OWN_FRAMES;
     size_t depth = count - OWN_FRAMES;
-    *kept = (struct kept){addresses, depth, depth};
+    *walked = (struct walked_stack){addresses, depth, depth};
     if (outer <= depth && head < depth - outer) {
         memmove(addresses + head, addresses + depth - outer, outer * sizeof *addresses);
-        kept->count = head + outer;
+        walked->count = head + outer;
     }
     return true;
 }
 
 /* Any stack, by all registers that calls preserve. */
-static enum machtrace_pause walk_wholly(struct own_stacks *self, const struct machtrace_here *here,
-                                        uint64_t end, size_t head, size_t outer, struct kept *kept)
+static enum machtrace_pause walk_exactly(struct own_stacks *self, const struct machtrace_here *here,
+                                         uint64_t end, size_t head, size_t outer,
+                                         struct walked_stack *walked)
 {
     struct machtrace_walk *walk = &self->walk;
     uint64_t sp = here->values[MACHTRACE_HERE_SP];
@@ -137,15 +138,15 @@ static enum machtrace_pause walk_wholly(struct own_stacks *self, const struct ma
     walk->stack_size = 0;
     if (pause == MACHTRACE_ROOT) {
         machtrace_walk_fold(walk);
-        *kept = (struct kept){walk->addresses + OWN_FRAMES, walk->count - OWN_FRAMES,
-                              walk->depth - OWN_FRAMES};
+        *walked = (struct walked_stack){walk->addresses + OWN_FRAMES, walk->count - OWN_FRAMES,
+                                        walk->depth - OWN_FRAMES};
     }
     return pause;
 }
 
 /* Walk from these registers, on the stack from there to its end. */
 static enum machtrace_pause walk_from(struct own_stacks *self, const struct machtrace_here *here,
-                                      size_t head, size_t outer, struct kept *kept)
+                                      size_t head, size_t outer, struct walked_stack *walked)
 {
     const struct machtrace_machine *machine = &self->rules->table.machine;
     uint64_t end = machtrace_own_stack_end();
@@ -154,12 +155,12 @@ static enum machtrace_pause walk_from(struct own_stacks *self, const struct mach
     if (machine->register_count > MACHTRACE_REGISTERS || machine->sp != MACHTRACE_HERE_SP ||
         machine->fp != MACHTRACE_HERE_FP)
         return MACHTRACE_DECLINED;
-    if (walk_plainly(self, here, end, head, outer, kept))
+    if (walk_plain(self, here, end, head, outer, walked))
         return MACHTRACE_ROOT;
-    return walk_wholly(self, here, end, head, outer, kept);
+    return walk_exactly(self, here, end, head, outer, walked);
 }
 
-/* What is missing for a walk: a rule, as twice its address, and one if it was interrupted; None
+/* The rule that a walk lacks, as twice its address, and one if it was interrupted; None
  * where nothing of the kind would help. */
 static PyObject *missing(const struct own_stacks *self, enum machtrace_pause pause)
 {
@@ -172,8 +173,8 @@ static PyObject *missing(const struct own_stacks *self, enum machtrace_pause pau
     return PyLong_FromUnsignedLongLong(lookup << 1 | (self->walk.interrupted ? 1 : 0));
 }
 
-/* find(head, outer, variant). Its arguments are in a tuple, for of all conventions this is the one
- * whose calls the interpreter does not make in another way once they are frequent: the frames
+/* find(head, outer, variant). Its arguments are in a tuple: with this convention alone the
+ * interpreter does not specialise calls once they are frequent, so that the frames
  * between this and the interpreter's are always the same. */
 static PyObject *find(PyObject *object, PyObject *arguments)
 {
@@ -189,28 +190,28 @@ static PyObject *find(PyObject *object, PyObject *arguments)
         return NULL;
     if (head < 0 || outer < 0 || head > PY_SSIZE_T_MAX / 2 || outer > PY_SSIZE_T_MAX / 2 ||
         variant > UINT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "there is no such number of frames, or variant");
+        PyErr_SetString(PyExc_ValueError, "invalid number of frames, or variant");
         return NULL;
     }
     struct machtrace_here here = {0, {0}, 0};
-    struct kept kept = {NULL, 0, 0};
+    struct walked_stack walked = {NULL, 0, 0};
     PyObject *result = NULL;
     LOCK_BOTH(object, (PyObject *)self->rules)
     MACHTRACE_TAKE_HERE(&here);
     enum machtrace_pause pause = MACHTRACE_DECLINED;
     if (machtrace_own_image_changes() == self->image_changes)
-        pause = walk_from(self, &here, (size_t)head, (size_t)outer, &kept);
+        pause = walk_from(self, &here, (size_t)head, (size_t)outer, &walked);
     if (pause != MACHTRACE_ROOT) {
         result = missing(self, pause);
     } else {
-        result = machtrace_stack_cache_find(&self->cache, kept.addresses, kept.count, kept.depth,
-                                            (uint32_t)variant);
+        result = machtrace_stack_cache_find(&self->cache, walked.addresses, walked.count,
+                                            walked.depth, (uint32_t)variant);
         if (result != NULL)
             Py_INCREF(result);
         else
-            result = Py_BuildValue("[Ky#]", (unsigned long long)kept.depth,
-                                   (const char *)kept.addresses,
-                                   (Py_ssize_t)(kept.count * sizeof *kept.addresses));
+            result = Py_BuildValue("[Ky#]", (unsigned long long)walked.depth,
+                                   (const char *)walked.addresses,
+                                   (Py_ssize_t)(walked.count * sizeof *walked.addresses));
     }
     UNLOCK_BOTH()
     return result;
@@ -262,13 +263,13 @@ static PyObject *is_current(PyObject *object, PyObject *unused)
 static PyMethodDef methods[] = {
     {"find", find, METH_VARARGS,
      PyDoc_STR("find(head, outer, variant, /)\n--\n\n"
-               "What is remembered of the calling thread's stack, else its depth and addresses in "
-               "a list; or which rule is missing, or None.")},
+               "Return the object cached for the calling thread's stack, else its depth and "
+               "addresses in a list; or the rule that is missing, or None.")},
     {"remember", remember, METH_VARARGS,
      PyDoc_STR("remember(depth, addresses, variant, value, /)\n--\n\n"
-               "Let find return the value for such a stack.")},
+               "Cache the value, which find then returns for this stack.")},
     {"is_current", is_current, METH_NOARGS,
-     PyDoc_STR("is_current()\n--\n\nWhether no image was loaded or unloaded since.")},
+     PyDoc_STR("is_current()\n--\n\nReturn whether no image was loaded or unloaded since.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -276,8 +277,9 @@ static PyType_Slot slots[] = {
     {Py_tp_new, new_own_stacks},
     {Py_tp_dealloc, dealloc},
     {Py_tp_methods, methods},
-    {Py_tp_doc, (void *)PyDoc_STR("OwnStacks(rules, mask, code, image_changes)\n--\n\n"
-                                  "The calling thread's own walk, and what was made of it.")},
+    {Py_tp_doc,
+     (void *)PyDoc_STR("OwnStacks(rules, mask, code, image_changes)\n--\n\n"
+                       "The calling thread's own walk, and objects cached for its stacks.")},
     {Py_sq_length, length},
     {0, NULL},
 };

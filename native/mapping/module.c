@@ -33,7 +33,7 @@ static void deallocate(PyObject *self)
 static PyType_Slot mapping_slots[] = {
     {Py_bf_getbuffer, (void *)get_buffer},
     {Py_tp_dealloc, (void *)deallocate},
-    {Py_tp_doc, (void *)PyDoc_STR("The bytes of a file; they are read as they are looked at.")},
+    {Py_tp_doc, (void *)PyDoc_STR("The bytes of a file, read on access.")},
     {0, NULL},
 };
 
@@ -76,7 +76,7 @@ static PyObject *map_file(PyObject *module, PyObject *arguments)
 static PyMethodDef methods[] = {
     {"map_file", map_file, METH_VARARGS,
      PyDoc_STR("map_file(descriptor, size, /)\n--\n\n"
-               "The first bytes of an open file; it may be closed then.")},
+               "Map the first bytes of an open file; it may be closed then.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -110,7 +110,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_mapping",
-    .m_doc = PyDoc_STR("Files mapped into memory, with no descriptor kept."),
+    .m_doc = PyDoc_STR("Files mapped into memory, without keeping a descriptor."),
     .m_size = sizeof(PyTypeObject *),
     .m_methods = methods,
     .m_slots = slots,

@@ -19,12 +19,12 @@ struct text machtrace_read_digits(struct reader *r, bool is_signed)
 
 size_t machtrace_read_number(struct reader *r)
 {
-    struct text found = machtrace_read_digits(r, false);
-    if (found.size == 0 || found.size > 6)
+    struct text digits = machtrace_read_digits(r, false);
+    if (digits.size == 0 || digits.size > 6)
         fail(r);
     size_t value = 0;
-    for (size_t at = 0; at < found.size; at++)
-        value = 10 * value + (size_t)(found.start[at] - '0');
+    for (size_t at = 0; at < digits.size; at++)
+        value = 10 * value + (size_t)(digits.start[at] - '0');
     return value;
 }
 
@@ -36,11 +36,11 @@ struct text machtrace_read_source_name(struct reader *r)
     size_t size = machtrace_read_number(r);
     if (size > r->size - r->at)
         fail(r);
-    struct text found = {r->name + r->at, size};
+    struct text name = {r->name + r->at, size};
     r->at += size;
-    if (size >= sizeof anonymous - 1 && memcmp(found.start, anonymous, sizeof anonymous - 1) == 0)
+    if (size >= sizeof anonymous - 1 && memcmp(name.start, anonymous, sizeof anonymous - 1) == 0)
         return TEXT("(anonymous namespace)");
-    return found;
+    return name;
 }
 
 struct text machtrace_read_qualifiers(struct reader *r)
@@ -55,10 +55,10 @@ struct text machtrace_read_qualifiers(struct reader *r)
         {" volatile restrict", 18},
         {" const volatile restrict", 24},
     };
-    unsigned found = take(r, 'r') ? 4 : 0;
-    found |= take(r, 'V') ? 2 : 0;
-    found |= take(r, 'K') ? 1 : 0;
-    return all[found];
+    unsigned flags = take(r, 'r') ? 4 : 0;
+    flags |= take(r, 'V') ? 2 : 0;
+    flags |= take(r, 'K') ? 1 : 0;
+    return all[flags];
 }
 
 /* Whether the function is a block's code, whose name continues with that and a number. */
@@ -77,7 +77,7 @@ static bool is_block(struct reader *r)
     return true;
 }
 
-static char *whole(struct reader *r, size_t *length)
+static char *read_whole(struct reader *r, size_t *length)
 {
     enum { BLOCK, NAME, OPENING, REST, CLOSING, PARTS };
     piece name = machtrace_read_encoding(r);
@@ -96,21 +96,21 @@ static char *whole(struct reader *r, size_t *length)
     *length = 0;
     for (int part = 0; part < PARTS; part++)
         *length += parts[part].size;
-    char *found = malloc(*length + 1);
-    char *to = found;
-    for (int part = 0; found != NULL && part < PARTS; part++) {
+    char *result = malloc(*length + 1);
+    char *to = result;
+    for (int part = 0; result != NULL && part < PARTS; part++) {
         if (parts[part].size == 0)
             continue;
         memcpy(to, parts[part].start, parts[part].size);
         to += parts[part].size;
     }
-    return found;
+    return result;
 }
 
 /* In a function of its own, so that the reader is not among what longjmp() may spoil. */
-static char *tried(struct reader *r, size_t *length)
+static char *read_or_fail(struct reader *r, size_t *length)
 {
-    return setjmp(r->arena.failed) == 0 ? whole(r, length) : NULL;
+    return setjmp(r->arena.failed) == 0 ? read_whole(r, length) : NULL;
 }
 
 char *machtrace_cplusplus_name(const char *mangled, size_t size, int simplified, size_t *length)
@@ -124,15 +124,15 @@ char *machtrace_cplusplus_name(const char *mangled, size_t size, int simplified,
         .simplified = simplified != 0,
         .takes_arguments = true,
     };
-    char *found = NULL;
+    char *result = NULL;
     while (reader.at < 4 && look(&reader, 0) == '_')
         reader.at++;
     if (reader.at != 0 && take(&reader, 'Z'))
-        found = tried(&reader, length);
+        result = read_or_fail(&reader, length);
     while (reader.arena.chunks != NULL) {
         struct chunk *next = reader.arena.chunks->next;
         free(reader.arena.chunks);
         reader.arena.chunks = next;
     }
-    return found;
+    return result;
 }

@@ -85,8 +85,8 @@ piece machtrace_read_encoding(struct reader *r)
     const struct levels around = r->levels;
     r->levels.count = 0;
     const char letter = look(r, 0);
-    piece found = letter == 'G' || letter == 'T' ? special(r) : function_or_object(r);
+    piece result = letter == 'G' || letter == 'T' ? special(r) : function_or_object(r);
     r->levels = around;
     r->depth--;
-    return found;
+    return result;
 }

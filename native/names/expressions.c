@@ -43,9 +43,9 @@ piece machtrace_read_literal(struct reader *r)
         return plain(r, r->name[r->at - 2] == '1' ? TEXT("true") : TEXT("false"));
     }
     if (take_two(r, "_Z") || take(r, 'Z')) {
-        piece found = machtrace_read_encoding(r);
+        piece result = machtrace_read_encoding(r);
         expect(r, 'E');
-        return found;
+        return result;
     }
     if (take_two(r, "Dn")) {
         (void)take(r, '0');
@@ -138,15 +138,15 @@ static piece new_expression(struct reader *r)
         return unresolved_name(r);
     if (take_two(r, "sp")) {
         r->in_arguments = false;
-        piece found = machtrace_piece_expanded(&r->arena, machtrace_read_expression(r));
+        piece result = machtrace_piece_expanded(&r->arena, machtrace_read_expression(r));
         r->in_arguments = before;
-        return found;
+        return result;
     }
     if (take_two(r, "st")) {
         r->in_arguments = false;
-        piece found = lift(r, machtrace_make_applied, machtrace_read_type(r), &size);
+        piece result = lift(r, machtrace_make_applied, machtrace_read_type(r), &size);
         r->in_arguments = before;
-        return found;
+        return result;
     }
     if (take_two(r, "sZ")) {
         piece of = machtrace_piece_expanded(&r->arena, machtrace_read_template_parameter(r));
@@ -170,7 +170,7 @@ static piece new_expression(struct reader *r)
 piece machtrace_read_expression(struct reader *r)
 {
     deeper(r);
-    piece found = new_expression(r);
+    piece result = new_expression(r);
     r->depth--;
-    return found;
+    return result;
 }

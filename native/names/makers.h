@@ -8,18 +8,18 @@
     const struct piece *name(struct arena *arena, const struct piece *const *parts, uint32_t count, \
                              const void *extra)
 
-/* What a function's type has besides its result and parameters. */
+/* Parts of a function's type besides its result and parameters. */
 struct function_tail {
     struct text qualifiers, exception;
 };
 
-/* What a function's name has besides its name, result and parameters. */
+/* Parts of a function's encoding besides its name, result and parameters. */
 struct encoding_tail {
     struct text qualifiers;
     int has_result;
 };
 
-/* An operator; the levels of precedence are those of Precedence in cplusplus_nodes.py. */
+/* An operator; the levels of precedence are those of Precedence in demangler/itanium/nodes.py. */
 enum precedence { PRIMARY, UNARY = 2, CAST, OR_IF = 15, ASSIGN = 17 };
 
 struct operation {

@@ -24,18 +24,18 @@ static PyObject *cplusplus_name(PyObject *module, PyObject *arguments)
     if (size != PyUnicode_GetLength(name) || memchr(mangled, '\0', (size_t)size) != NULL)
         Py_RETURN_NONE; /* not of ASCII, or no symbol's name */
     size_t length;
-    char *found = machtrace_cplusplus_name(mangled, (size_t)size, simplified, &length);
-    if (found == NULL)
+    char *demangled = machtrace_cplusplus_name(mangled, (size_t)size, simplified, &length);
+    if (demangled == NULL)
         Py_RETURN_NONE;
-    PyObject *text = PyUnicode_DecodeUTF8(found, (Py_ssize_t)length, "strict");
-    free(found);
+    PyObject *text = PyUnicode_DecodeUTF8(demangled, (Py_ssize_t)length, "strict");
+    free(demangled);
     return text;
 }
 
 static PyMethodDef methods[] = {
     {"cplusplus_name", cplusplus_name, METH_VARARGS,
      PyDoc_STR("cplusplus_name(mangled, simplified, /)\n--\n\n"
-               "The name as people write it; None of what is not read here.")},
+               "Return the demangled name; None if this reader does not support it.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -102,32 +102,32 @@ piece machtrace_read_unqualified(struct reader *r, struct name_end *end, piece s
         fail(r); /* modules and friends are not read here */
     (void)take(r, 'L');
     const char letter = look(r, 0);
-    piece found;
+    piece result;
     if (letter >= '1' && letter <= '9') {
         struct text name = machtrace_read_source_name(r);
-        found = machtrace_piece(&r->arena, name, TEXT(""), PLAIN, name);
+        result = machtrace_piece(&r->arena, name, TEXT(""), PLAIN, name);
     } else if ((letter == 'C' || letter == 'D') && scope != NULL) {
         if (look(r, 0) == 'D' && look(r, 1) == 'C')
             fail(r); /* structured bindings are not read here */
-        found = special_member(r, end, scope);
+        result = special_member(r, end, scope);
     } else if (letter == 'U') {
-        found = unnamed_type(r, end != NULL);
+        result = unnamed_type(r, end != NULL);
     } else {
-        found = operator_name(r, end);
+        result = operator_name(r, end);
     }
     while (take(r, 'B')) {
-        struct text parts[] = {machtrace_piece_text(&r->arena, found), TEXT("[abi:"),
+        struct text parts[] = {machtrace_piece_text(&r->arena, result), TEXT("[abi:"),
                                machtrace_read_source_name(r), TEXT("]")};
-        found = machtrace_piece(&r->arena, machtrace_text_joined(&r->arena, parts, 4), TEXT(""),
-                                PLAIN, found->base);
+        result = machtrace_piece(&r->arena, machtrace_text_joined(&r->arena, parts, 4), TEXT(""),
+                                 PLAIN, result->base);
     }
     if (scope == NULL)
-        return found;
+        return result;
     if (r->simplified && scope->left.size == standard.size &&
         memcmp(scope->left.start, standard.start, standard.size) == 0 &&
-        is_inline_namespace(found->left))
+        is_inline_namespace(result->left))
         return scope;
-    return lift_two(r, machtrace_make_scoped, scope, found);
+    return lift_two(r, machtrace_make_scoped, scope, result);
 }
 
 static size_t sequence_number(struct reader *r)
@@ -136,11 +136,11 @@ static size_t sequence_number(struct reader *r)
         return 0;
     size_t value = 0;
     for (;;) {
-        char one = look(r, 0);
-        if (is_digit(one))
-            value = value * 36 + (size_t)(one - '0');
-        else if (one >= 'A' && one <= 'Z')
-            value = value * 36 + (size_t)(one - 'A') + 10;
+        char digit = look(r, 0);
+        if (is_digit(digit))
+            value = value * 36 + (size_t)(digit - '0');
+        else if (digit >= 'A' && digit <= 'Z')
+            value = value * 36 + (size_t)(digit - 'A') + 10;
         else
             break;
         if (value > r->size)
@@ -287,19 +287,19 @@ static piece local(struct reader *r, struct name_end *end)
 piece machtrace_read_name(struct reader *r, struct name_end *end)
 {
     deeper(r);
-    piece found;
+    piece result;
     const char letter = look(r, 0);
     if (letter == 'N') {
-        found = nested(r, end);
+        result = nested(r, end);
     } else if (letter == 'Z') {
-        found = local(r, end);
+        result = local(r, end);
     } else {
         bool is_known;
-        found = machtrace_read_unscoped(r, end, &is_known);
+        result = machtrace_read_unscoped(r, end, &is_known);
         if (look(r, 0) == 'I') {
             if (!is_known)
-                substitute_later(r, found);
-            found = machtrace_read_with_arguments(r, found, end != NULL);
+                substitute_later(r, result);
+            result = machtrace_read_with_arguments(r, result, end != NULL);
             if (end != NULL)
                 end->template_arguments = true;
         } else if (is_known) {
@@ -307,5 +307,5 @@ piece machtrace_read_name(struct reader *r, struct name_end *end)
         }
     }
     r->depth--;
-    return found;
+    return result;
 }

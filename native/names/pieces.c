@@ -24,9 +24,9 @@ void *machtrace_piece_memory(struct arena *arena, size_t size)
         arena->at = (char *)start;
         arena->end = arena->at + room;
     }
-    void *found = arena->at;
+    void *memory = arena->at;
     arena->at += size;
-    return found;
+    return memory;
 }
 
 struct text machtrace_text_joined(struct arena *arena, const struct text *texts, uint32_t count)

@@ -1,5 +1,5 @@
-/* Pieces of a demangled C++ name, as symbolicate/demangle/cplusplus_nodes.py has them: what is left
- * of the name that a declarator is written round, and what is right of it. */
+/* Pieces of a demangled C++ name, as demangler/itanium/nodes.py has them: the text left
+ * of the name that a declarator surrounds, and the text right of it. */
 #ifndef MACHTRACE_CPLUSPLUS_PIECES_H
 #define MACHTRACE_CPLUSPLUS_PIECES_H
 
@@ -23,7 +23,7 @@ struct piece {
     uint8_t sign; /* of a reference: how many & */
     uint8_t shape;
     uint8_t is_pack;
-    uint8_t precedence; /* of an expression: Precedence in cplusplus_nodes.py */
+    uint8_t precedence; /* of an expression: Precedence in demangler/itanium/nodes.py */
 };
 
 struct pieces {

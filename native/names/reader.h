@@ -1,4 +1,4 @@
-/* What the files that read C++ names share: where the reader is in a name, and which file reads
+/* Shared by the files that read C++ names: where the reader is in a name, and which file reads
  * which part of the grammar. Anything that is not read here ends the whole name, by fail(). */
 #ifndef MACHTRACE_CPLUSPLUS_READER_H
 #define MACHTRACE_CPLUSPLUS_READER_H
@@ -13,7 +13,7 @@
 
 typedef const struct piece *piece;
 
-/* What T_ stands for, of the template and the generic lambdas around. */
+/* The arguments that T_ stands for, of the enclosing template and generic lambdas. */
 struct levels {
     struct pieces items[MOST_LEVELS];
     int count;
@@ -99,7 +99,7 @@ static inline void deeper(struct reader *r)
         fail(r);
 }
 
-static inline bool is_digit(char one) { return one >= '0' && one <= '9'; }
+static inline bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
 
 static inline piece plain(struct reader *r, struct text text)
 {

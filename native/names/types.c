@@ -62,22 +62,22 @@ static piece dimensioned(struct reader *r, piece_maker make)
 
 static piece d_type(struct reader *r)
 {
-    const char *found = NULL;
+    const char *name = NULL;
     switch (look(r, 1)) {
-    case 'd': found = "decimal64"; break;
-    case 'e': found = "decimal128"; break;
-    case 'f': found = "decimal32"; break;
-    case 'h': found = "half"; break;
-    case 'i': found = "char32_t"; break;
-    case 's': found = "char16_t"; break;
-    case 'u': found = "char8_t"; break;
-    case 'a': found = "auto"; break;
-    case 'c': found = "decltype(auto)"; break;
-    case 'n': found = "std::nullptr_t"; break;
+    case 'd': name = "decimal64"; break;
+    case 'e': name = "decimal128"; break;
+    case 'f': name = "decimal32"; break;
+    case 'h': name = "half"; break;
+    case 'i': name = "char32_t"; break;
+    case 's': name = "char16_t"; break;
+    case 'u': name = "char8_t"; break;
+    case 'a': name = "auto"; break;
+    case 'c': name = "decltype(auto)"; break;
+    case 'n': name = "std::nullptr_t"; break;
     default: fail(r); /* not read here, or with more behind it */
     }
     r->at += 2;
-    return plain(r, constant_text(found));
+    return plain(r, constant_text(name));
 }
 
 static piece read_new_type(struct reader *r)
@@ -126,11 +126,11 @@ static piece read_new_type(struct reader *r)
             r->at += 2;
             return lift(r, machtrace_make_prefixed, machtrace_read_name(r, NULL), &keywords[which]);
         }
-        piece found = machtrace_read_template_parameter(r);
+        piece result = machtrace_read_template_parameter(r);
         if (!r->takes_arguments || look(r, 0) != 'I')
-            return found;
-        substitute_later(r, found);
-        return machtrace_read_with_arguments(r, found, false);
+            return result;
+        substitute_later(r, result);
+        return machtrace_read_with_arguments(r, result, false);
     }
     case 'D':
         if (take_two(r, "Dp"))
@@ -165,21 +165,21 @@ piece machtrace_read_type(struct reader *r)
     if (letter == 'D' && memchr("defhisuacn", look(r, 1), 10) != NULL)
         return d_type(r);
     deeper(r);
-    piece found;
+    piece result;
     if (letter == 'S' && look(r, 1) != 't') {
         bool is_known;
-        found = machtrace_read_unscoped(r, NULL, &is_known);
+        result = machtrace_read_unscoped(r, NULL, &is_known);
         if (look(r, 0) != 'I' || !r->takes_arguments) {
             r->depth--;
-            return found;
+            return result;
         }
-        found = machtrace_read_with_arguments(r, found, false);
+        result = machtrace_read_with_arguments(r, result, false);
     } else {
-        found = read_new_type(r);
+        result = read_new_type(r);
     }
-    substitute_later(r, found);
+    substitute_later(r, result);
     r->depth--;
-    return found;
+    return result;
 }
 
 piece machtrace_read_with_arguments(struct reader *r, piece name, bool remember)
@@ -218,10 +218,10 @@ piece machtrace_read_template_parameter(struct reader *r)
 static piece argument(struct reader *r, piece *entry)
 {
     char letter = look(r, 0);
-    piece found;
+    piece result;
     if (letter == 'X') {
         r->at++;
-        found = machtrace_read_expression(r);
+        result = machtrace_read_expression(r);
         expect(r, 'E');
     } else if (letter == 'J') {
         deeper(r);
@@ -232,18 +232,18 @@ static piece argument(struct reader *r, piece *entry)
             machtrace_pieces_add(&r->arena, &elements, argument(r, &ignored));
         }
         r->depth--;
-        found = lift_list(r, machtrace_make_list, &elements, NULL);
+        result = lift_list(r, machtrace_make_list, &elements, NULL);
         *entry = machtrace_piece_pack(&r->arena, &elements);
-        return found;
+        return result;
     } else if (letter == 'L') {
-        found = machtrace_read_literal(r);
+        result = machtrace_read_literal(r);
     } else if (letter == 'T' && memchr("yptnk", look(r, 1), 5) != NULL) {
         fail(r); /* declarations are not read here */
     } else {
-        found = machtrace_read_type(r);
+        result = machtrace_read_type(r);
     }
-    *entry = found;
-    return found;
+    *entry = result;
+    return result;
 }
 
 piece machtrace_read_arguments(struct reader *r, bool remember)
@@ -258,8 +258,8 @@ piece machtrace_read_arguments(struct reader *r, bool remember)
     struct pieces shown = {0};
     while (!take(r, 'E')) {
         piece entry;
-        piece one = argument(r, &entry);
-        machtrace_pieces_add(&r->arena, &shown, one);
+        piece item = argument(r, &entry);
+        machtrace_pieces_add(&r->arena, &shown, item);
         if (remember) {
             r->levels.count = r->levels.count < 1 ? 1 : r->levels.count;
             machtrace_pieces_add(&r->arena, &r->levels.items[0], entry);

@@ -54,9 +54,9 @@ static inline struct symbol symbol_of(const struct machtrace_elf_scan *scan, siz
 }
 
 void machtrace_elf_symbols_around(const struct machtrace_elf_scan *scan, uint64_t address,
-                                  struct machtrace_elf_place *found)
+                                  struct machtrace_elf_neighbours *neighbours)
 {
-    *found = (struct machtrace_elf_place){.next = scan->high, .next_sized = scan->high};
+    *neighbours = (struct machtrace_elf_neighbours){.next = scan->high, .next_sized = scan->high};
     for (size_t row = 0; row < scan->count; row++) {
         struct symbol symbol = symbol_of(scan, row);
         if (!symbol.is_function)
@@ -66,17 +66,17 @@ void machtrace_elf_symbols_around(const struct machtrace_elf_scan *scan, uint64_
             uint64_t end = symbol.start + symbol.size;
             if (end < symbol.start)
                 end = UINT64_MAX;
-            if (symbol.size != 0 && end > found->reach)
-                found->reach = end;
-            if (is_inside && symbol.start > found->last)
-                found->last = symbol.start;
-            if (is_inside && symbol.size != 0 && symbol.start > found->last_sized)
-                found->last_sized = symbol.start;
+            if (symbol.size != 0 && end > neighbours->reach)
+                neighbours->reach = end;
+            if (is_inside && symbol.start > neighbours->last)
+                neighbours->last = symbol.start;
+            if (is_inside && symbol.size != 0 && symbol.start > neighbours->last_sized)
+                neighbours->last_sized = symbol.start;
         } else if (is_inside) {
-            if (symbol.start < found->next)
-                found->next = symbol.start;
-            if (symbol.size != 0 && symbol.start < found->next_sized)
-                found->next_sized = symbol.start;
+            if (symbol.start < neighbours->next)
+                neighbours->next = symbol.start;
+            if (symbol.size != 0 && symbol.start < neighbours->next_sized)
+                neighbours->next_sized = symbol.start;
         }
     }
 }

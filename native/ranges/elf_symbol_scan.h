@@ -1,4 +1,4 @@
-/* What an ELF symbol table has around one address, as the table lies in the file.
+/* The functions around one address, by an ELF symbol table as it lies in the file.
  *
  * See symbol_scan.h. Which symbols are functions is decided as SymbolRows.is_function of
  * machtrace/formats/elf/symtab.py decides it.
@@ -20,7 +20,7 @@ struct machtrace_elf_scan {
 };
 
 /* Functions of the section, by their starts. A start of 0 stands for none: no function is there. */
-struct machtrace_elf_place {
+struct machtrace_elf_neighbours {
     uint64_t last;       /* the last start up to the address */
     uint64_t last_sized; /* the same of functions that state a size */
     uint64_t next;       /* the first start after the address; high if there is none */
@@ -29,7 +29,7 @@ struct machtrace_elf_place {
 };
 
 void machtrace_elf_symbols_around(const struct machtrace_elf_scan *scan, uint64_t address,
-                                  struct machtrace_elf_place *found);
+                                  struct machtrace_elf_neighbours *neighbours);
 
 /* The rows of the functions at `start`, in the table's order. Returns how many there are, and fills
  * in at most `room`. */

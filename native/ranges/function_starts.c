@@ -44,7 +44,7 @@ int machtrace_function_starts_decode(const unsigned char *table, uint64_t *start
 }
 
 int machtrace_function_holding(const unsigned char *table, size_t size, uint64_t base, bool is_arm,
-                               uint64_t address, struct machtrace_function *found)
+                               uint64_t address, struct machtrace_function *function)
 {
     uint64_t start = base, previous = 0;
     bool any = false;
@@ -67,18 +67,18 @@ int machtrace_function_holding(const unsigned char *table, size_t size, uint64_t
         if (distance > UINT64_MAX - start)
             return -1;
         start += distance;
-        uint64_t place = is_arm ? start & ~UINT64_C(1) : start;
-        if (place > address) {
+        uint64_t function_start = is_arm ? start & ~UINT64_C(1) : start;
+        if (function_start > address) {
             if (!any)
                 return 1;
-            *found = (struct machtrace_function){previous, place};
+            *function = (struct machtrace_function){previous, function_start};
             return 0;
         }
-        previous = place;
+        previous = function_start;
         any = true;
     }
     if (!any)
         return 1;
-    *found = (struct machtrace_function){previous, UINT64_MAX};
+    *function = (struct machtrace_function){previous, UINT64_MAX};
     return 0;
 }

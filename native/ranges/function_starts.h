@@ -26,6 +26,6 @@ struct machtrace_function {
  * rest of the table. Starts of 32-bit arm have no Thumb bit. Return 0 if found, 1 if no function is
  * at or before the address, -1 if the table is malformed. */
 int machtrace_function_holding(const unsigned char *table, size_t size, uint64_t base, bool is_arm,
-                               uint64_t address, struct machtrace_function *found);
+                               uint64_t address, struct machtrace_function *function);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#define PLACES 64u         /* of one word */
+#define SLOTS 64u          /* of one word */
 #define LEAST_ROOM 1048576 /* bytes that a map may take however few ranges there are */
 #define ROOM_A_ROW 96      /* bytes that it may take for each */
 #define BUCKETS_A_ROW 4
@@ -17,11 +17,11 @@
 #define COUNTS_BITS 0
 #endif
 
-#define PAGE_BITS 8          /* a row's place in its page is one byte */
+#define PAGE_BITS 8          /* a row's slot in its page is one byte */
 #define COMPARED 16u         /* rows of a page that are compared at once */
 #define LEAST_PAGED 6291456u /* bytes of words: fewer are quicker without pages */
 #define BLOCK 128u           /* offsets that are prefetched for before they are looked up */
-#define NEAR_PLACES 65536u   /* whose words, 16 kB, stay in any first-level cache */
+#define NEAR_SLOTS 65536u    /* whose words, 16 kB, stay in any first-level cache */
 
 static inline uint32_t bits_portable(uint64_t word)
 {
@@ -45,13 +45,13 @@ static unsigned trailing_zeros(uint64_t number)
 
 size_t machtrace_range_index_size(const struct machtrace_range_index *index)
 {
-    size_t places = (size_t)(index->span >> index->shift);
+    size_t slots = (size_t)(index->span >> index->shift);
     if (index->words != NULL) {
-        size_t pages = (places >> PAGE_BITS) + 2;
-        return (places / PLACES + 1) * sizeof *index->words +
+        size_t pages = (slots >> PAGE_BITS) + 2;
+        return (slots / SLOTS + 1) * sizeof *index->words +
                (index->pages == NULL ? 0 : pages * sizeof *index->pages + index->count + COMPARED);
     }
-    return index->buckets == NULL ? 0 : (places + 2) * sizeof *index->buckets;
+    return index->buckets == NULL ? 0 : (slots + 2) * sizeof *index->buckets;
 }
 
 void machtrace_range_index_free(struct machtrace_range_index *index)
@@ -66,7 +66,7 @@ void machtrace_range_index_free(struct machtrace_range_index *index)
     index->buckets = NULL;
 }
 
-/* Whether the answers at one word's places are `values[row]` and those that follow it. */
+/* Whether the answers at one word's slots are `values[row]` and those that follow it. */
 static bool is_run(const int32_t *values, size_t row, size_t last)
 {
     for (size_t at = row; at <= last; at++) {
@@ -78,19 +78,19 @@ static bool is_run(const int32_t *values, size_t row, size_t last)
 
 static void fill_words(struct machtrace_range_index *index)
 {
-    size_t words = (size_t)(index->span >> index->shift) / PLACES + 1;
+    size_t words = (size_t)(index->span >> index->shift) / SLOTS + 1;
     size_t row = 0; /* the next to be placed */
     for (size_t number = 0; number < words; number++) {
         struct machtrace_rank_word *word = &index->words[number];
         size_t before = row; /* rows that start before this word */
         while (row < index->count) {
-            uint64_t place = (index->starts[row] - index->first) >> index->shift;
-            if (place / PLACES != number)
+            uint64_t slot = (index->starts[row] - index->first) >> index->shift;
+            if (slot / SLOTS != number)
                 break;
-            word->bits |= (uint64_t)1 << (place % PLACES);
+            word->bits |= (uint64_t)1 << (slot % SLOTS);
             row++;
         }
-        /* The first word's first place has a bit, so there always is a row. */
+        /* The first word's first slot has a bit, so there always is a row. */
         size_t current = before == 0 ? 0 : before - 1;
         uint32_t bias = before == 0 ? 1 : 0;
         if (index->values == NULL) {
@@ -116,10 +116,10 @@ static bool make_pages(struct machtrace_range_index *index)
     for (size_t number = 0; number < pages; number++) {
         index->pages[number] = (uint32_t)row;
         for (; row < index->count; row++) {
-            uint64_t place = (index->starts[row] - index->first) >> index->shift;
-            if (place >> PAGE_BITS != number)
+            uint64_t slot = (index->starts[row] - index->first) >> index->shift;
+            if (slot >> PAGE_BITS != number)
                 break;
-            index->in_page[row] = (uint8_t)place;
+            index->in_page[row] = (uint8_t)slot;
         }
     }
     while ((size_t)index->same < index->count &&
@@ -162,7 +162,7 @@ enum machtrace_index_result machtrace_range_index_make(struct machtrace_range_in
         .shift = distances == 0 ? 0 : trailing_zeros(distances),
     };
     uint64_t room = LEAST_ROOM + (uint64_t)ROOM_A_ROW * count;
-    uint64_t words = (index->span >> index->shift) / PLACES + 1;
+    uint64_t words = (index->span >> index->shift) / SLOTS + 1;
     if (unique && words <= room / sizeof *index->words) {
         index->words = calloc((size_t)words, sizeof *index->words);
         if (index->words == NULL)
@@ -192,7 +192,7 @@ enum machtrace_index_result machtrace_range_index_make(struct machtrace_range_in
 
 #define FIND_IN_WORDS(name, attribute, count_bits)                                                 \
     attribute static void name(const struct machtrace_range_index *index, const uint64_t *offsets, \
-                               size_t count, uint64_t back, int32_t *found)                        \
+                               size_t count, uint64_t back, int32_t *answers)                      \
     {                                                                                              \
         const struct machtrace_rank_word *words = index->words;                                    \
         const uint64_t first = index->first, span = index->span;                                   \
@@ -200,15 +200,15 @@ enum machtrace_index_result machtrace_range_index_make(struct machtrace_range_in
         for (size_t at = 0; at < count; at++) {                                                    \
             uint64_t offset = offsets[at] - back;                                                  \
             if (offsets[at] < back || offset < first) {                                            \
-                found[at] = -1;                                                                    \
+                answers[at] = -1;                                                                  \
                 continue;                                                                          \
             }                                                                                      \
             uint64_t distance = offset - first;                                                    \
-            uint64_t place = (distance < span ? distance : span) >> shift;                         \
-            const struct machtrace_rank_word *word = &words[place / PLACES];                       \
-            uint64_t upto = word->bits << (PLACES - 1 - place % PLACES);                           \
+            uint64_t slot = (distance < span ? distance : span) >> shift;                          \
+            const struct machtrace_rank_word *word = &words[slot / SLOTS];                         \
+            uint64_t upto = word->bits << (SLOTS - 1 - slot % SLOTS);                              \
             uint32_t answer = word->before + count_bits(upto);                                     \
-            found[at] = word->mapped ? index->values[answer] : (int32_t)answer;                    \
+            answers[at] = word->mapped ? index->values[answer] : (int32_t)answer;                  \
         }                                                                                          \
     }
 
@@ -219,24 +219,24 @@ FIND_IN_WORDS(find_by_instruction, __attribute__((target("popcnt"))), BITS_BY_IN
 FIND_IN_WORDS(find_portably, , bits_portable)
 
 static void find_in_words(const struct machtrace_range_index *index, const uint64_t *offsets,
-                          size_t count, uint64_t back, int32_t *found)
+                          size_t count, uint64_t back, int32_t *answers)
 {
 #if COUNTS_BITS
     if (__builtin_cpu_supports("popcnt")) {
-        find_by_instruction(index, offsets, count, back, found);
+        find_by_instruction(index, offsets, count, back, answers);
         return;
     }
 #endif
-    find_portably(index, offsets, count, back, found);
+    find_portably(index, offsets, count, back, answers);
 }
 
 #if COUNTS_BITS
-/* Of `count` sorted places of a page, how many are at or before `place`. */
-static inline uint32_t places_upto(const uint8_t *places, uint32_t count, uint8_t place)
+/* Of `count` sorted slots of a page, how many are at or before `slot`. */
+static inline uint32_t slots_upto(const uint8_t *slots, uint32_t count, uint8_t slot)
 {
-    const __m128i last = _mm_set1_epi8((char)place);
+    const __m128i last = _mm_set1_epi8((char)slot);
     for (uint32_t at = 0;; at += COMPARED) {
-        __m128i some = _mm_loadu_si128((const __m128i *)(places + at));
+        __m128i some = _mm_loadu_si128((const __m128i *)(slots + at));
         __m128i upto = _mm_cmpeq_epi8(_mm_min_epu8(some, last), some);
         uint32_t more = (uint32_t)__builtin_ctz(~(uint32_t)_mm_movemask_epi8(upto));
         if (more < COMPARED || at + COMPARED >= count) /* what is behind the page counts for none */
@@ -247,55 +247,55 @@ static inline uint32_t places_upto(const uint8_t *places, uint32_t count, uint8_
 /* At most BLOCK offsets. All of the pages are read before the first answer is worked out, so that
  * the processor waits for many at a time. */
 static void find_in_pages(const struct machtrace_range_index *index, const uint64_t *offsets,
-                          size_t count, uint64_t back, int32_t *found)
+                          size_t count, uint64_t back, int32_t *answers)
 {
     struct {
         uint32_t row; /* the page's first */
         uint16_t rows;
-        uint8_t place;
+        uint8_t slot;
     } pages[BLOCK];
     for (size_t at = 0; at < count; at++) {
         uint64_t offset = offsets[at] - back;
-        pages[at].row = pages[at].rows = pages[at].place = 0;
+        pages[at].row = pages[at].rows = pages[at].slot = 0;
         if (offsets[at] < back || offset < index->first)
             continue;
         uint64_t distance = offset - index->first;
-        uint64_t place = (distance < index->span ? distance : index->span) >> index->shift;
-        const uint32_t *page = &index->pages[place >> PAGE_BITS];
+        uint64_t slot = (distance < index->span ? distance : index->span) >> index->shift;
+        const uint32_t *page = &index->pages[slot >> PAGE_BITS];
         pages[at].row = page[0];
         pages[at].rows = (uint16_t)(page[1] - page[0]);
-        pages[at].place = (uint8_t)place;
+        pages[at].slot = (uint8_t)slot;
         __builtin_prefetch(&index->in_page[page[0]]);
     }
     for (size_t at = 0; at < count; at++) {
-        const uint8_t *places = &index->in_page[pages[at].row];
-        uint32_t upto = places_upto(places, pages[at].rows, pages[at].place);
+        const uint8_t *slots = &index->in_page[pages[at].row];
+        uint32_t upto = slots_upto(slots, pages[at].rows, pages[at].slot);
         int32_t row = (int32_t)(pages[at].row + upto) - 1;
-        found[at] = row < index->same ? row : index->values[row];
+        answers[at] = row < index->same ? row : index->values[row];
     }
 }
 
 /* By the map where offsets are close together, as sorted ones are: that part of it stays in the
  * cache, and a word takes fewer instructions than a page. */
 static void find_in_blocks(const struct machtrace_range_index *index, const uint64_t *offsets,
-                           size_t count, uint64_t back, int32_t *found)
+                           size_t count, uint64_t back, int32_t *answers)
 {
-    const uint64_t reach = (uint64_t)NEAR_PLACES << index->shift;
+    const uint64_t reach = (uint64_t)NEAR_SLOTS << index->shift;
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t some = count - at < BLOCK ? count - at : BLOCK;
         bool is_near = offsets[at + some - 1] - offsets[at] + reach < 2 * reach;
-        (is_near ? find_in_words : find_in_pages)(index, offsets + at, some, back, found + at);
+        (is_near ? find_in_words : find_in_pages)(index, offsets + at, some, back, answers + at);
     }
 }
 #endif
 
 static void find_in_buckets(const struct machtrace_range_index *index, const uint64_t *offsets,
-                            size_t count, uint64_t back, int32_t *found)
+                            size_t count, uint64_t back, int32_t *answers)
 {
     for (size_t at = 0; at < count; at++) {
         uint64_t offset = offsets[at] - back;
         if (offsets[at] < back || offset < index->first) {
-            found[at] = -1;
+            answers[at] = -1;
             continue;
         }
         uint64_t distance = offset - index->first;
@@ -308,22 +308,22 @@ static void find_in_buckets(const struct machtrace_range_index *index, const uin
             else
                 high = middle;
         }
-        found[at] = index->values == NULL ? (int32_t)(low - 1) : index->values[low - 1];
+        answers[at] = index->values == NULL ? (int32_t)(low - 1) : index->values[low - 1];
     }
 }
 
 void machtrace_range_index_find(const struct machtrace_range_index *index, const uint64_t *offsets,
-                                size_t count, uint64_t back, int32_t *found)
+                                size_t count, uint64_t back, int32_t *answers)
 {
     if (index->words == NULL) {
-        find_in_buckets(index, offsets, count, back, found);
+        find_in_buckets(index, offsets, count, back, answers);
         return;
     }
 #if COUNTS_BITS
     if (index->pages != NULL) {
-        find_in_blocks(index, offsets, count, back, found);
+        find_in_blocks(index, offsets, count, back, answers);
         return;
     }
 #endif
-    find_in_words(index, offsets, count, back, found);
+    find_in_words(index, offsets, count, back, answers);
 }

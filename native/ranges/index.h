@@ -1,13 +1,13 @@
 /* Which of many sorted starts is the last at or before an offset: a rank over a map of bits.
  *
- * One 16-byte word says of 64 places whether a range starts there, and what the answer was before
- * the first of them. So a lookup reads one cache line, whatever the number of ranges. Where starts
- * are too far apart for that, a table of buckets leads to a few of them, which are searched.
+ * One 16-byte word has a bit for each of 64 slots, set if a range starts in it, and the answer
+ * before the first of them. So a lookup reads one cache line, whatever the number of ranges. Where
+ * starts are too far apart for that, a table of buckets leads to a few of them, which are searched.
  *
- * Of a large image the map is larger than a processor's own cache, and random lookups wait for
- * memory. There, pages of 256 places tell where their rows begin, and each row has its place in its
- * page, one byte: two lines a lookup and more instructions, but an eighth of the memory. They are
- * made for x86-64 only (by GCC and clang).
+ * The map of a large image exceeds a processor's own cache, and random lookups wait for memory.
+ * There, a table has the first row of each page of 256 slots, and each row its slot in its page,
+ * one byte: two cache lines a lookup and more instructions, but an eighth of the memory. Pages are
+ * built for x86-64 only (by GCC and clang).
  */
 #ifndef MACHTRACE_RANGE_INDEX_H
 #define MACHTRACE_RANGE_INDEX_H
@@ -17,7 +17,7 @@
 
 struct machtrace_rank_word {
     uint64_t bits;
-    uint32_t before; /* of the answer: added to the number of bits up to the place */
+    uint32_t before; /* of the answer: added to the number of bits up to the slot */
     uint32_t mapped; /* whether that is a row whose value has to be looked up */
 };
 
@@ -27,11 +27,11 @@ struct machtrace_range_index {
     size_t count;
     uint64_t first;                    /* starts[0] */
     uint64_t span;                     /* from there to the last start */
-    unsigned shift;                    /* bits of a distance that one place or bucket has */
+    unsigned shift;                    /* bits of a distance that one slot or bucket has */
     struct machtrace_rank_word *words; /* or NULL */
     uint32_t *buckets;                 /* or NULL: rows that start before each bucket, and one more */
     uint32_t *pages;                   /* or NULL: rows that start before each page, and one more */
-    uint8_t *in_page;                  /* a row's place in its page */
+    uint8_t *in_page;                  /* a row's slot in its page */
     int32_t same;                      /* the first rows, which are themselves the answers */
 };
 
@@ -54,6 +54,6 @@ void machtrace_range_index_free(struct machtrace_range_index *index);
 /* For each offset less `back` the value of the last row that starts at or before it; -1 before the
  * first. May run in several threads at once. */
 void machtrace_range_index_find(const struct machtrace_range_index *index, const uint64_t *offsets,
-                                size_t count, uint64_t back, int32_t *found);
+                                size_t count, uint64_t back, int32_t *answers);
 
 #endif

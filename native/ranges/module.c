@@ -96,14 +96,14 @@ static PyObject *index_find(PyObject *object, PyObject *arguments)
 {
     /* Nothing changes an index once it is made, so lookups need no lock. */
     struct index_object *self = (struct index_object *)object;
-    PyObject *offsets, *found;
+    PyObject *offsets, *answers;
     unsigned long long back;
-    if (!PyArg_ParseTuple(arguments, "OOK:find", &offsets, &found, &back))
+    if (!PyArg_ParseTuple(arguments, "OOK:find", &offsets, &answers, &back))
         return NULL;
     Py_buffer in, out;
     if (take_column(offsets, &in, 0, (Py_ssize_t)sizeof(uint64_t), "offsets") != 0)
         return NULL;
-    if (take_column(found, &out, PyBUF_WRITABLE, (Py_ssize_t)sizeof(int32_t), "answers") != 0) {
+    if (take_column(answers, &out, PyBUF_WRITABLE, (Py_ssize_t)sizeof(int32_t), "answers") != 0) {
         PyBuffer_Release(&in);
         return NULL;
     }
@@ -131,14 +131,14 @@ static PyObject *index_nbytes(PyObject *object, void *unused)
 
 static PyMethodDef index_methods[] = {
     {"find", index_find, METH_VARARGS,
-     PyDoc_STR("find(offsets, found, back, /)\n--\n\n"
-               "For each of the 64-bit offsets, less back, the value of its range, else -1.")},
+     PyDoc_STR("find(offsets, answers, back, /)\n--\n\n"
+               "Store for each 64-bit offset, less back, the value of its range, else -1.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef index_properties[] = {
-    {"nbytes", index_nbytes, NULL, PyDoc_STR("Bytes that the index takes beside its columns."),
-     NULL},
+    {"nbytes", index_nbytes, NULL,
+     PyDoc_STR("The size of the index in bytes, without its columns."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -194,13 +194,14 @@ static PyObject *function_holding(PyObject *module, PyObject *arguments)
     int is_arm;
     if (!PyArg_ParseTuple(arguments, "y*KpK:function_holding", &table, &base, &is_arm, &address))
         return NULL;
-    struct machtrace_function found;
+    struct machtrace_function function;
     int result = machtrace_function_holding(table.buf, (size_t)table.len, base, is_arm != 0,
-                                            address, &found);
+                                            address, &function);
     PyBuffer_Release(&table);
     if (result != 0)
         Py_RETURN_NONE;
-    return Py_BuildValue("KK", (unsigned long long)found.start, (unsigned long long)found.next);
+    return Py_BuildValue("KK", (unsigned long long)function.start,
+                         (unsigned long long)function.next);
 }
 
 static PyObject *list_of_rows(const uint32_t *numbers, size_t count)
@@ -231,7 +232,7 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
         goto done;
     }
     if (sections.len != 256) {
-        PyErr_SetString(PyExc_ValueError, "there are 256 section numbers");
+        PyErr_SetString(PyExc_ValueError, "256 section numbers are required");
         goto done;
     }
     struct machtrace_symbol_scan scan = {
@@ -244,22 +245,22 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
         .base = base,
         .bounds = {low, high},
     };
-    struct machtrace_symbol_place place;
+    struct machtrace_symbol_span span;
     size_t count = 0;
-    bool found;
+    bool is_named;
     Py_BEGIN_ALLOW_THREADS
-    found = machtrace_symbol_at(&scan, address, &place);
-    if (found)
-        count = machtrace_symbols_at(&scan, place.start, numbers, MOST_ALIASES);
+    is_named = machtrace_symbol_at(&scan, address, &span);
+    if (is_named)
+        count = machtrace_symbols_at(&scan, span.start, numbers, MOST_ALIASES);
     Py_END_ALLOW_THREADS
-    if (!found) {
+    if (!is_named) {
         result = Py_NewRef(Py_None);
         goto done;
     }
     rows = list_of_rows(numbers, count);
     if (rows != NULL)
-        result = Py_BuildValue("KKN", (unsigned long long)place.start,
-                               (unsigned long long)place.end, rows);
+        result = Py_BuildValue("KKN", (unsigned long long)span.start, (unsigned long long)span.end,
+                               rows);
 done:
     free(numbers);
     PyBuffer_Release(&table);
@@ -268,7 +269,7 @@ done:
     return result;
 }
 
-/* The arguments of both functions; false with an exception. */
+/* Parse the arguments of both functions; false with an exception. */
 static bool take_elf_table(PyObject *arguments, const char *format, struct machtrace_elf_scan *scan,
                            Py_buffer *table, Py_buffer *strings, uint64_t *address)
 {
@@ -293,19 +294,19 @@ static PyObject *elf_symbols_around(PyObject *module, PyObject *arguments)
 {
     (void)module;
     struct machtrace_elf_scan scan;
-    struct machtrace_elf_place found;
+    struct machtrace_elf_neighbours around;
     Py_buffer table, strings;
     uint64_t address;
     if (!take_elf_table(arguments, "y*y*pKKK:elf_symbols_around", &scan, &table, &strings, &address))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    machtrace_elf_symbols_around(&scan, address, &found);
+    machtrace_elf_symbols_around(&scan, address, &around);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&table);
     PyBuffer_Release(&strings);
-    return Py_BuildValue("KKKKK", (unsigned long long)found.last,
-                         (unsigned long long)found.last_sized, (unsigned long long)found.next,
-                         (unsigned long long)found.next_sized, (unsigned long long)found.reach);
+    return Py_BuildValue("KKKKK", (unsigned long long)around.last,
+                         (unsigned long long)around.last_sized, (unsigned long long)around.next,
+                         (unsigned long long)around.next_sized, (unsigned long long)around.reach);
 }
 
 static PyObject *elf_symbols_starting(PyObject *module, PyObject *arguments)
@@ -336,21 +337,22 @@ static PyObject *elf_symbols_starting(PyObject *module, PyObject *arguments)
 static PyMethodDef methods[] = {
     {"function_starts", function_starts, METH_VARARGS,
      PyDoc_STR("function_starts(table, /)\n--\n\n"
-               "The starts in LC_FUNCTION_STARTS, 8 bytes each; None of a malformed table.")},
+               "Return the starts in LC_FUNCTION_STARTS, 8 bytes each; None if it is malformed.")},
     {"function_holding", function_holding, METH_VARARGS,
      PyDoc_STR("function_holding(table, base, is_arm, address, /)\n--\n\n"
-               "The (start, next start) around an address in LC_FUNCTION_STARTS, or None.")},
+               "Return (start, next start) around an address in LC_FUNCTION_STARTS, or None.")},
     {"symbols_at", symbols_at, METH_VARARGS,
-     PyDoc_STR("symbols_at(table, strings, is_64, sections, base, low, high, address, /)\n--\n\n"
-               "The (start, end, rows) of the symbols from low to high that name an address, or\n"
-               "None; base is where the image begins.")},
+     PyDoc_STR(
+         "symbols_at(table, strings, is_64, sections, base, low, high, address, /)\n--\n\n"
+         "Return (start, end, rows) of the symbols from low to high that name an address, or\n"
+         "None; base is where the image begins.")},
     {"elf_symbols_around", elf_symbols_around, METH_VARARGS,
      PyDoc_STR("elf_symbols_around(table, strings, is_64, low, high, address, /)\n--\n\n"
                "(last, last_sized, next, next_sized, reach): the starts of functions from low to\n"
                "high around an address, and the last end of those up to it.")},
     {"elf_symbols_starting", elf_symbols_starting, METH_VARARGS,
      PyDoc_STR("elf_symbols_starting(table, strings, is_64, low, high, start, /)\n--\n\n"
-               "The rows of the functions that start there.")},
+               "Return the rows of the functions that start there.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -14,7 +14,7 @@
 
 struct symbol {
     uint64_t value;
-    bool counts; /* it is in a section that is asked for, and has a name */
+    bool counts; /* it is in a requested section, and has a name */
     bool is_external;
     bool is_local; /* it is in such a section of the image, and no other file was linked with it */
     bool is_label; /* and no compiler would name it so */
@@ -53,9 +53,9 @@ static inline struct symbol symbol_of(const struct machtrace_symbol_scan *scan, 
 }
 
 bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t address,
-                         struct machtrace_symbol_place *found)
+                         struct machtrace_symbol_span *span)
 {
-    /* Of what is no label, and of all: the last one up to the address, and the next. */
+    /* Without labels, and with them: the last symbol up to the address, and the next. */
     uint64_t last[2] = {0, 0}, next[2] = {scan->bounds.next, scan->bounds.next};
     bool any[2] = {false, false}, starts_here = false, has_locals = false;
     for (size_t row = 0; row < scan->count; row++) {
@@ -77,11 +77,11 @@ bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t addr
     if (!any[1] || !has_locals)
         return false;
     if (!starts_here) {
-        *found = (struct machtrace_symbol_place){last[1], next[1]};
+        *span = (struct machtrace_symbol_span){last[1], next[1]};
         return true;
     }
     /* Inside a function that has a name, labels name nothing. */
-    *found = (struct machtrace_symbol_place){any[0] ? last[0] : scan->bounds.start, next[0]};
+    *span = (struct machtrace_symbol_span){any[0] ? last[0] : scan->bounds.start, next[0]};
     return true;
 }
 

@@ -23,15 +23,15 @@ struct machtrace_symbol_scan {
     struct machtrace_function bounds; /* only symbols from start on, and before next */
 };
 
-struct machtrace_symbol_place {
+struct machtrace_symbol_span {
     uint64_t start; /* of the symbols that name the address */
     uint64_t end;   /* what the bounds or the next symbol leave */
 };
 
 /* Finds what names `address`; false where nothing does, or where no symbol of a function is local:
- * in an image that was stripped of those, names before an address are not enough to tell. */
+ * in an image that was stripped of those, a name before an address may be another function's. */
 bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t address,
-                         struct machtrace_symbol_place *found);
+                         struct machtrace_symbol_span *span);
 
 /* The rows whose symbols are at `start`: those that others can see first, else in the table's
  * order. Returns how many there are, and fills in at most `room`. */

@@ -1,6 +1,6 @@
-/* What the parts of machtrace._native._walk share: its objects, and how they are made and locked.
+/* Shared by the parts of machtrace._native._walk: its objects, and how they are created and locked.
  *
- * Built against the limited API of 3.11. What is hot is one call a stack, so arguments are
+ * Built against the limited API of 3.11. The hot path is one call a stack, so arguments are
  * positional, and registers are read straight from the tuple of a RegisterSet.
  */
 #ifndef MACHTRACE_WALK_OBJECTS_H
@@ -37,7 +37,7 @@ struct table_object {
 #define FRAMES_REMEMBERED 8192
 
 /* Frames whose room is not freed, so that the next stacks need not allocate it again. */
-#define ROOM_KEPT 65536
+#define ROOM_RETAINED 65536
 
 struct frame {
     uint64_t address;
@@ -57,7 +57,7 @@ struct walker_object {
     Py_buffer stack; /* obj is NULL where there is none */
 };
 
-/* An object of a type of this module, all zero; and the end of one. */
+/* Allocate a zeroed object of a type of this module; free one. */
 static inline PyObject *new_instance(PyTypeObject *type)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -72,7 +72,7 @@ static inline void free_instance(PyObject *self)
     Py_DECREF(type);
 }
 
-static inline void let_go_of_stack(struct walker_object *self)
+static inline void release_stack(struct walker_object *self)
 {
     self->walk.stack = NULL;
     self->walk.stack_size = 0;

@@ -15,7 +15,7 @@ static bool is_preserved(const struct machtrace_machine *machine, unsigned numbe
 /* A word that is there before the call that made the next frame. */
 static bool is_saved(const struct machtrace_recovery *recovery)
 {
-    return recovery->place == MACHTRACE_AT_CFA && recovery->size == WORD;
+    return recovery->location == MACHTRACE_AT_CFA && recovery->size == WORD;
 }
 
 void machtrace_plain_classify(const struct machtrace_machine *machine, struct machtrace_rule *rule,
@@ -26,7 +26,7 @@ void machtrace_plain_classify(const struct machtrace_machine *machine, struct ma
     if (machine->pointer_size != WORD || machine->sp >= MACHTRACE_REGISTERS ||
         machine->fp >= MACHTRACE_REGISTERS)
         return;
-    if (rule->return_address.place == MACHTRACE_LOST) {
+    if (rule->return_address.location == MACHTRACE_LOST) {
         rule->plain = MACHTRACE_OUTERMOST;
         return;
     }
@@ -44,7 +44,7 @@ void machtrace_plain_classify(const struct machtrace_machine *machine, struct ma
         if (is_saved(saved)) {
             plain = MACHTRACE_FP_SAVED;
             rule->fp_offset = saved->offset;
-        } else if (saved->place == MACHTRACE_LOST) {
+        } else if (saved->location == MACHTRACE_LOST) {
             plain = MACHTRACE_FP_LOST;
         } else {
             return;

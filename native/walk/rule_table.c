@@ -8,7 +8,7 @@
 
 static bool is_place(const struct machtrace_recovery *recovery)
 {
-    return recovery->place <= MACHTRACE_LOST && recovery->from < MACHTRACE_REGISTERS &&
+    return recovery->location <= MACHTRACE_LOST && recovery->from < MACHTRACE_REGISTERS &&
            (recovery->size == 4 || recovery->size == 8);
 }
 

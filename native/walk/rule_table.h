@@ -13,7 +13,7 @@
 /* DWARF numbers of all architectures are below this. */
 #define MACHTRACE_REGISTERS 128
 
-/* What is the same in every frame of a process. */
+/* Constants of a process. */
 struct machtrace_machine {
     uint8_t sp;
     uint8_t fp;
@@ -23,7 +23,7 @@ struct machtrace_machine {
     uint64_t preserved[MACHTRACE_REGISTERS / 64]; /* by calls, a bit for each number */
 };
 
-enum machtrace_place {
+enum machtrace_location {
     MACHTRACE_AT_CFA,      /* in memory, offset bytes from the CFA */
     MACHTRACE_CFA_PLUS,    /* the CFA and offset */
     MACHTRACE_IN_REGISTER, /* another register and offset */
@@ -32,13 +32,13 @@ enum machtrace_place {
 
 struct machtrace_recovery {
     uint8_t number; /* the register; ignored for the return address */
-    uint8_t place;
+    uint8_t location;
     uint8_t from; /* the other register */
     uint8_t size; /* bytes in memory: 4 or 8 */
     int32_t offset;
 };
 
-/* What a rule takes of the registers and the stack, where that is little: see plain_walk.h. */
+/* How a simple rule recovers the frame pointer: see plain_walk.h. */
 enum machtrace_plainness {
     MACHTRACE_NOT_PLAIN,
     MACHTRACE_FP_STAYS,
@@ -53,7 +53,7 @@ struct machtrace_rule {
     uint8_t cfa_register;
     uint8_t code; /* stored beside the address that the rule finds */
     bool must_rise; /* a chain of frame pointers: each frame is above the one before */
-    uint8_t plain;  /* enum machtrace_plainness; found by machtrace_table_define, as fp_offset is */
+    uint8_t plain;  /* enum machtrace_plainness; set by machtrace_table_define, as fp_offset is */
     int32_t cfa_offset;
     int32_t fp_offset;
     struct machtrace_recovery return_address;
@@ -77,8 +77,8 @@ struct machtrace_table {
     uint64_t seed;                /* so that nobody can choose addresses that collide */
 };
 
-/* Add a rule. Returns its number; -1 where there is no memory; -2 where it names a register
- * that cannot be. */
+/* Add a rule. Returns its number; -1 where there is no memory; -2 if it names an invalid
+ * register. */
 int64_t machtrace_table_define(struct machtrace_table *table, const struct machtrace_rule *rule,
                                const struct machtrace_recovery *registers, size_t count);
 
@@ -98,14 +98,14 @@ static inline int make_room(void **items, size_t *room, size_t count, size_t ite
 {
     if (count < *room)
         return 0;
-    size_t wanted = *room != 0 ? *room * 2 : 64;
-    if (wanted > SIZE_MAX / 2 / item_size)
+    size_t larger = *room != 0 ? *room * 2 : 64;
+    if (larger > SIZE_MAX / 2 / item_size)
         return -1;
-    void *moved = realloc(*items, wanted * item_size);
+    void *moved = realloc(*items, larger * item_size);
     if (moved == NULL)
         return -1;
     *items = moved;
-    *room = wanted;
+    *room = larger;
     return 0;
 }
 

@@ -74,13 +74,13 @@ PyObject *machtrace_walker_start(PyObject *object, PyObject *arguments)
                           &code, &stack_start, &stack, &head, &outer))
         return NULL;
     if (head < 0 || outer < 0) {
-        PyErr_SetString(PyExc_ValueError, "fewer than no frames cannot be kept");
+        PyErr_SetString(PyExc_ValueError, "a number of frames is negative");
         return NULL;
     }
     PyObject *result = NULL;
     LOCK_BOTH(object, (PyObject *)self->rules)
     struct machtrace_walk *walk = &self->walk;
-    let_go_of_stack(self);
+    release_stack(self);
     if (PyObject_GetBuffer(stack, &self->stack, PyBUF_SIMPLE) != 0) {
         self->stack.obj = NULL;
     } else {
@@ -192,7 +192,7 @@ PyObject *machtrace_walker_finish(PyObject *object, PyObject *unused)
     unsigned long long depth;
     LOCK(object)
     machtrace_walk_fold(&self->walk);
-    let_go_of_stack(self);
+    release_stack(self);
     depth = self->walk.depth;
     UNLOCK()
     return PyLong_FromUnsignedLongLong(depth);

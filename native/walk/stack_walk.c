@@ -64,8 +64,8 @@ static void watch(struct machtrace_walk *walk, uint64_t pc, uint64_t sp)
 
 void machtrace_walk_fold(struct machtrace_walk *walk)
 {
-    size_t kept = walk->count - walk->first;
-    if (walk->outer > kept || walk->head >= kept - walk->outer)
+    size_t stored = walk->count - walk->first;
+    if (walk->outer > stored || walk->head >= stored - walk->outer)
         return;
     size_t to = walk->first + walk->head, from = walk->count - walk->outer;
     memmove(walk->addresses + to, walk->addresses + from, walk->outer * sizeof *walk->addresses);
@@ -73,7 +73,7 @@ void machtrace_walk_fold(struct machtrace_walk *walk)
     walk->count = to + walk->outer;
 }
 
-int machtrace_walk_keep(struct machtrace_walk *walk, uint64_t address, uint8_t code)
+int machtrace_walk_append(struct machtrace_walk *walk, uint64_t address, uint8_t code)
 {
     if (walk->count >= walk->room) {
         /* Both arrays have one size, which changes when both have it. */
@@ -108,11 +108,11 @@ enum machtrace_progress machtrace_walk_push(struct machtrace_walk *walk, uint64_
     if ((is_irregular && walk->irregular >= MACHTRACE_MOST_IRREGULAR) ||
         walk->frames >= MACHTRACE_MOST_FRAMES)
         return MACHTRACE_TOO_DEEP;
-    size_t kept = walk->count - walk->first;
-    if (kept >= walk->outer && kept - walk->outer >= walk->head &&
-        kept - walk->outer - walk->head >= FOLDED_AT_ONCE)
+    size_t stored = walk->count - walk->first;
+    if (stored >= walk->outer && stored - walk->outer >= walk->head &&
+        stored - walk->outer - walk->head >= FOLDED_AT_ONCE)
         machtrace_walk_fold(walk);
-    if (machtrace_walk_keep(walk, pc, code) != 0)
+    if (machtrace_walk_append(walk, pc, code) != 0)
         return MACHTRACE_NO_ROOM;
     if (is_watched && !is_first) /* its address may be a return address too */
         watch(walk, pc, sp);
@@ -162,23 +162,23 @@ static bool marks_a_record(uint64_t saved)
     return saved >> TAG_SHIFT == 1 && (saved & ADDRESS_BITS) >> USER_BITS == 0 && saved % 8 == 0;
 }
 
-enum outcome { FOUND, UNKNOWN_REGISTER, ELSEWHERE };
+enum outcome { RECOVERED, UNKNOWN_REGISTER, ELSEWHERE };
 
 static enum outcome recover(const struct machtrace_recovery *recovery,
                             const struct machtrace_walk *walk, uint64_t cfa, uint64_t *value)
 {
     uint64_t address;
-    switch ((enum machtrace_place)recovery->place) {
+    switch ((enum machtrace_location)recovery->location) {
     case MACHTRACE_AT_CFA:
         if (!add(cfa, recovery->offset, &address) || !load(walk, address, recovery->size, value))
             return ELSEWHERE;
-        return FOUND;
+        return RECOVERED;
     case MACHTRACE_CFA_PLUS:
-        return add(cfa, recovery->offset, value) ? FOUND : ELSEWHERE;
+        return add(cfa, recovery->offset, value) ? RECOVERED : ELSEWHERE;
     case MACHTRACE_IN_REGISTER:
         if (!is_known(walk->known, recovery->from))
             return UNKNOWN_REGISTER;
-        return add(walk->values[recovery->from], recovery->offset, value) ? FOUND : ELSEWHERE;
+        return add(walk->values[recovery->from], recovery->offset, value) ? RECOVERED : ELSEWHERE;
     case MACHTRACE_LOST:
         return UNKNOWN_REGISTER;
     }
@@ -191,7 +191,7 @@ static bool step(const struct machtrace_table *table, const struct machtrace_rul
 {
     const struct machtrace_machine *machine = &table->machine;
     *pause = MACHTRACE_DECLINED;
-    if (rule->return_address.place == MACHTRACE_LOST) {
+    if (rule->return_address.location == MACHTRACE_LOST) {
         *pause = MACHTRACE_ROOT;
         return false;
     }
@@ -208,7 +208,7 @@ static bool step(const struct machtrace_table *table, const struct machtrace_rul
     if (!add(base & walk->mask, rule->cfa_offset, &cfa) || (cfa & (machine->pointer_size - 1u)) != 0)
         return false;
     uint64_t pc;
-    if (recover(&rule->return_address, walk, cfa, &pc) != FOUND)
+    if (recover(&rule->return_address, walk, cfa, &pc) != RECOVERED)
         return false;
     pc &= walk->mask & machine->code_bits;
     if (pc < NULL_PAGE) {
@@ -216,22 +216,22 @@ static bool step(const struct machtrace_table *table, const struct machtrace_rul
         return false;
     }
 
-    /* All of the caller's registers are worked out before any of this frame's is given up. */
+    /* All of the caller's registers are computed before any of this frame's is overwritten. */
     const struct machtrace_recovery *saved = &table->recoveries[rule->first];
     uint64_t values[UINT8_MAX];
-    bool found[UINT8_MAX];
+    bool recovered[UINT8_MAX];
     uint64_t sp = cfa;
     bool has_sp = true;
     for (unsigned index = 0; index < rule->count; index++) {
         enum outcome outcome = recover(&saved[index], walk, cfa, &values[index]);
         if (outcome == ELSEWHERE)
             return false;
-        found[index] = outcome == FOUND;
+        recovered[index] = outcome == RECOVERED;
         if (saved[index].number == machine->sp) {
-            has_sp = found[index];
+            has_sp = recovered[index];
             sp = has_sp ? values[index] : cfa;
         }
-        if (saved[index].number == machine->fp && found[index] && walk->declines_async &&
+        if (saved[index].number == machine->fp && recovered[index] && walk->declines_async &&
             marks_a_record(values[index]))
             return false;
     }
@@ -240,7 +240,7 @@ static bool step(const struct machtrace_table *table, const struct machtrace_rul
     uint64_t last_sp = walk->values[machine->sp];
     if (rule->must_rise && sp <= last_sp)
         return false;
-    bool is_regular = rule->return_address.place == MACHTRACE_AT_CFA;
+    bool is_regular = rule->return_address.location == MACHTRACE_AT_CFA;
     switch (machtrace_walk_push(walk, last_sp, pc, sp, rule->code, is_regular)) {
     case MACHTRACE_PUSHED:
         break;
@@ -260,7 +260,7 @@ static bool step(const struct machtrace_table *table, const struct machtrace_rul
         if (number >= machine->register_count)
             continue;
         uint64_t bit = UINT64_C(1) << (number % 64);
-        if (found[index]) {
+        if (recovered[index]) {
             walk->known[number / 64] |= bit;
             walk->values[number] = values[index];
         } else {

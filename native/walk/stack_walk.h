@@ -43,7 +43,7 @@ struct machtrace_walk {
     /* The state that ensures that the walk ends; see unwinder/walker.py. */
     uint64_t frames;    /* of this stack, all of its parts */
     uint64_t watched;   /* of those, states that were compared with earlier ones */
-    uint64_t irregular; /* steps that did not go up, or found the address elsewhere than there */
+    uint64_t irregular; /* steps that did not rise, or whose return address was in a register */
     uint64_t highest_sp;
     uint64_t early_pcs[MACHTRACE_EARLY], early_sps[MACHTRACE_EARLY];
     uint64_t mark_pc, mark_sp, next_mark; /* the one later state that is remembered */
@@ -56,7 +56,7 @@ struct machtrace_walk {
     size_t count, room;
 };
 
-/* Begin another stack, whose frames go behind those that are there. */
+/* Begin another stack, whose frames follow those already stored. */
 void machtrace_walk_begin(struct machtrace_walk *walk, size_t head, size_t outer);
 
 /* Fold the part of this stack that was walked so far, and begin the next. */
@@ -64,7 +64,7 @@ void machtrace_walk_part(struct machtrace_walk *walk);
 
 enum machtrace_progress {
     MACHTRACE_PUSHED,
-    MACHTRACE_PASSED,   /* the walk has been there before */
+    MACHTRACE_PASSED,   /* the walk has had this state before */
     MACHTRACE_TOO_DEEP, /* there are more frames, or irregular ones, than any stack has */
     MACHTRACE_NO_ROOM,  /* there is no memory */
 };
@@ -76,7 +76,7 @@ enum machtrace_progress machtrace_walk_push(struct machtrace_walk *walk, uint64_
                                             bool is_regular);
 
 /* Append a frame and nothing else. Returns 0; -1 where there is no memory. */
-int machtrace_walk_keep(struct machtrace_walk *walk, uint64_t address, uint8_t code);
+int machtrace_walk_append(struct machtrace_walk *walk, uint64_t address, uint8_t code);
 
 /* Omit the frames between the stored inner and outer ones. */
 void machtrace_walk_fold(struct machtrace_walk *walk);

@@ -23,7 +23,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
     }
     PyBuffer_Release(&preserved);
     if (!is_valid) {
-        PyErr_SetString(PyExc_ValueError, "there is no such machine");
+        PyErr_SetString(PyExc_ValueError, "invalid machine");
         return NULL;
     }
     struct table_object *self = (struct table_object *)new_instance(type);
@@ -42,15 +42,15 @@ static void table_dealloc(PyObject *self)
 
 static int take_recovery(PyObject *item, struct machtrace_recovery *recovery)
 {
-    unsigned char number, place, from, size;
+    unsigned char number, location, from, size;
     int offset;
     if (!PyTuple_Check(item)) {
         PyErr_SetString(PyExc_TypeError, "a recovery is a tuple");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "bbbbi", &number, &place, &from, &size, &offset))
+    if (!PyArg_ParseTuple(item, "bbbbi", &number, &location, &from, &size, &offset))
         return -1;
-    *recovery = (struct machtrace_recovery){number, place, from, size, offset};
+    *recovery = (struct machtrace_recovery){number, location, from, size, offset};
     return 0;
 }
 
@@ -89,7 +89,7 @@ static PyObject *table_define(PyObject *self, PyObject *arguments)
     if (number == -1)
         return PyErr_NoMemory();
     if (number < 0) {
-        PyErr_SetString(PyExc_ValueError, "the rule names a register or a place that is none");
+        PyErr_SetString(PyExc_ValueError, "the rule names an invalid register or location");
         return NULL;
     }
     return PyLong_FromLongLong(number);
@@ -113,7 +113,7 @@ static PyObject *table_add(PyObject *self, PyObject *arguments)
     if (error == -1)
         return PyErr_NoMemory();
     if (error != 0) {
-        PyErr_SetString(PyExc_ValueError, "there is no such rule");
+        PyErr_SetString(PyExc_ValueError, "unknown rule");
         return NULL;
     }
     Py_RETURN_NONE;
@@ -147,10 +147,9 @@ static Py_ssize_t table_length(PyObject *self)
     return (Py_ssize_t)count;
 }
 
-PyDoc_STRVAR(table_doc,
-             "RuleTable(sp, fp, pointer_size, register_count, code_bits, preserved)\n"
-             "--\n\n"
-             "Rules that need no thought, and the addresses at which they hold.");
+PyDoc_STRVAR(table_doc, "RuleTable(sp, fp, pointer_size, register_count, code_bits, preserved)\n"
+                        "--\n\n"
+                        "Simple rules, and the addresses at which they hold.");
 
 static PyMethodDef table_methods[] = {
     {"define", table_define, METH_VARARGS,
@@ -158,8 +157,8 @@ static PyMethodDef table_methods[] = {
                "--\n\nAdd a rule; its number.")},
     {"add", table_add, METH_VARARGS,
      PyDoc_STR("add(lookup, interrupted, rule, /)\n--\n\nLet a rule hold at an address.")},
-    {"clear", table_clear, METH_NOARGS, PyDoc_STR("clear()\n--\n\nForget everything.")},
-    {"__sizeof__", table_sizeof, METH_NOARGS, PyDoc_STR("Bytes that it takes.")},
+    {"clear", table_clear, METH_NOARGS, PyDoc_STR("clear()\n--\n\nRemove all rules.")},
+    {"__sizeof__", table_sizeof, METH_NOARGS, PyDoc_STR("Return the size in bytes.")},
     {NULL, NULL, 0, NULL},
 };
 

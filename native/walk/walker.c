@@ -27,7 +27,7 @@ static PyObject *walker_new(PyTypeObject *type, PyObject *arguments, PyObject *k
 static void walker_dealloc(PyObject *object)
 {
     struct walker_object *self = (struct walker_object *)object;
-    let_go_of_stack(self);
+    release_stack(self);
     machtrace_walk_release(&self->walk);
     if (self->frames != NULL) {
         for (size_t index = 0; index < FRAMES_REMEMBERED; index++)
@@ -76,7 +76,7 @@ static PyObject *walker_frames(PyObject *object, PyObject *arguments)
     LOCK(object)
     const struct machtrace_walk *walk = &self->walk;
     if (first < 0 || end < first || (size_t)end > walk->count) {
-        PyErr_SetString(PyExc_IndexError, "there are no such frames");
+        PyErr_SetString(PyExc_IndexError, "no such frames are stored");
     } else if (first == end) {
         addresses = bytes_of(NULL, 0, 1);
         codes = bytes_of(NULL, 0, 1);
@@ -131,7 +131,7 @@ static PyObject *walker_objects(PyObject *object, PyObject *arguments)
     if (is_valid && (size_t)end <= walk->count)
         frames = PyTuple_New(end - first);
     for (Py_ssize_t index = first; frames != NULL && index < end; index++) {
-        /* What makes an object may run anything, and that may have dropped the frames. */
+        /* Creating an object may run any code, which may have dropped the frames. */
         PyObject *frame = NULL;
         if ((size_t)index < walk->count)
             frame = frame_as_object(self, walk->addresses[index], walk->codes[index]);
@@ -139,7 +139,7 @@ static PyObject *walker_objects(PyObject *object, PyObject *arguments)
             Py_CLEAR(frames);
     }
     if (frames == NULL && !PyErr_Occurred())
-        PyErr_SetString(PyExc_IndexError, "there are no such frames");
+        PyErr_SetString(PyExc_IndexError, "no such frames are stored");
     UNLOCK()
     return frames;
 }
@@ -156,7 +156,7 @@ static PyObject *walker_append(PyObject *object, PyObject *arguments)
         return NULL;
     int error;
     LOCK(object)
-    error = machtrace_walk_keep(&self->walk, value, code);
+    error = machtrace_walk_append(&self->walk, value, code);
     UNLOCK()
     if (error != 0)
         return PyErr_NoMemory();
@@ -174,51 +174,53 @@ static PyObject *walker_drop(PyObject *object, PyObject *arguments)
     struct machtrace_walk *walk = &self->walk;
     is_valid = end >= 0 && (size_t)end <= walk->count;
     if (is_valid) {
-        let_go_of_stack(self);
+        release_stack(self);
         walk->count = (size_t)end;
-        if (end == 0 && walk->room > ROOM_KEPT)
+        if (end == 0 && walk->room > ROOM_RETAINED)
             machtrace_walk_release(walk);
         machtrace_walk_begin(walk, 0, 0);
     }
     UNLOCK()
     if (!is_valid) {
-        PyErr_SetString(PyExc_IndexError, "there are no such frames");
+        PyErr_SetString(PyExc_IndexError, "no such frames are stored");
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(walker_doc, "StackWalker(rules, mask, make)\n--\n\n"
-                         "Walks stacks one after the other, and keeps their frames.");
+                         "Walk stacks in sequence, and store their frames.");
 
 static PyMethodDef walker_methods[] = {
     {"start", machtrace_walker_start, METH_VARARGS,
-     PyDoc_STR("start(pc, values, code, stack_start, stack, head, outer, /)\n--\n\n"
-               "Walk another stack; why that paused, or DOES_NOT_FIT of its registers.")},
+     PyDoc_STR(
+         "start(pc, values, code, stack_start, stack, head, outer, /)\n--\n\n"
+         "Walk another stack; return why the walk paused, or DOES_NOT_FIT for its registers.")},
     {"resume", machtrace_walker_resume, METH_NOARGS,
-     PyDoc_STR("resume()\n--\n\nGo on with this stack; why that paused.")},
+     PyDoc_STR("resume()\n--\n\nContinue with this stack; return why the walk paused.")},
     {"push", machtrace_walker_push, METH_VARARGS,
      PyDoc_STR("push(pc, values, code, interrupted, is_regular, /)\n--\n\n"
-               "Append a caller that was found elsewhere: PUSHED, or why not.")},
+               "Append a caller from another unwinder: return PUSHED, or why not.")},
     {"part", machtrace_walker_part, METH_NOARGS,
      PyDoc_STR("part()\n--\n\n"
-               "Keep the frames from here on apart, and look for no other; the depth before.")},
+               "End this part of the stack and begin the next; return the depth before.")},
     {"place", machtrace_walker_place, METH_NOARGS,
-     PyDoc_STR("place()\n--\n\nThe last frame's pc, and whether it was interrupted.")},
+     PyDoc_STR("place()\n--\n\nReturn the last frame's pc, and whether it was interrupted.")},
     {"values", machtrace_walker_values, METH_NOARGS,
-     PyDoc_STR("values()\n--\n\nThe last frame's registers.")},
+     PyDoc_STR("values()\n--\n\nReturn the last frame's registers.")},
     {"finish", machtrace_walker_finish, METH_NOARGS,
-     PyDoc_STR("finish()\n--\n\nEnd this stack: leave out its middle if it is deep; its depth.")},
+     PyDoc_STR(
+         "finish()\n--\n\nEnd this stack, omit its middle if it is deep, and return its depth.")},
     {"frames", walker_frames, METH_VARARGS,
      PyDoc_STR("frames(first, end, /)\n--\n\n"
-               "Addresses and codes of some of the frames that were kept, of any stack.")},
+               "Return addresses and codes of some of the stored frames, of any stack.")},
     {"objects", walker_objects, METH_VARARGS,
-     PyDoc_STR("objects(first, end, /)\n--\n\nThe same as objects, in a tuple.")},
+     PyDoc_STR("objects(first, end, /)\n--\n\nReturn the same as objects, in a tuple.")},
     {"append", walker_append, METH_VARARGS,
-     PyDoc_STR("append(address, code, /)\n--\n\nKeep a frame that was found elsewhere.")},
+     PyDoc_STR("append(address, code, /)\n--\n\nStore a frame from another unwinder.")},
     {"drop", walker_drop, METH_VARARGS,
-     PyDoc_STR("drop(end, /)\n--\n\nForget the frames from this one on, and the stack.")},
-    {"__sizeof__", walker_sizeof, METH_NOARGS, PyDoc_STR("Bytes that it takes.")},
+     PyDoc_STR("drop(end, /)\n--\n\nRemove the frames from this one on, and release the stack.")},
+    {"__sizeof__", walker_sizeof, METH_NOARGS, PyDoc_STR("Return the size in bytes.")},
     {NULL, NULL, 0, NULL},
 };
 

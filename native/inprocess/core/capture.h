@@ -5,7 +5,7 @@
  *
  *     machtrace_own_begin   waits for other capturing threads, and prepares; may allocate
  *     machtrace_own_copy    stops, copies and resumes; any number of times
- *     machtrace_own_end     lets the next one capture
+ *     machtrace_own_end     lets the next thread capture
  *
  * From the first stop to the last resume of machtrace_own_copy nothing is allocated, no lock
  * is taken, no function of the loader is called and nothing of Python is. All memory that is
@@ -68,7 +68,7 @@ struct machtrace_own_thread {
     size_t stack_count;
     /* Monotonic clock, in ns: when the stop was requested, when the thread was stopped, and when
      * it was resumed. */
-    int64_t asked_at;
+    int64_t requested_at;
     int64_t stopped_at;
     int64_t resumed_at;
 };

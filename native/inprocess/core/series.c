@@ -64,7 +64,7 @@ static void add_thread(struct machtrace_own_thread *thread, void *to)
         .error = thread->error,
         .uninterruptible = thread->uninterruptible,
         .registers_size = (uint32_t)thread->registers_size,
-        .asked_at = thread->asked_at,
+        .requested_at = thread->requested_at,
         .stopped_at = thread->stopped_at,
         .resumed_at = thread->resumed_at,
     };

@@ -50,7 +50,7 @@ struct machtrace_series_thread {
     int32_t error;
     uint32_t uninterruptible;
     uint32_t registers_size;
-    int64_t asked_at;
+    int64_t requested_at;
     int64_t stopped_at;
     int64_t resumed_at;
     uint64_t stack_start[MACHTRACE_OWN_STACKS_MAX]; /* their bytes follow */
@@ -84,12 +84,12 @@ struct machtrace_series *machtrace_series_start(const struct machtrace_series_op
 /* Bytes that would be taken now. */
 size_t machtrace_series_waiting(const struct machtrace_series *series, size_t most);
 
-/* Take whole records, `most` bytes at most; their size. By one thread at a time. */
+/* Take whole records, `most` bytes at most, by one thread at a time; returns their size. */
 size_t machtrace_series_take(struct machtrace_series *series, unsigned char *to, size_t most);
 
 struct machtrace_series_counts machtrace_series_count(const struct machtrace_series *series);
 
-/* End the thread, and wait for it; what was captured can be taken still. Twice does nothing more.
+/* End the thread, and wait for it; records can still be taken. A second call does nothing.
  * In the child of a fork there is no such thread. */
 void machtrace_series_stop(struct machtrace_series *series);
 

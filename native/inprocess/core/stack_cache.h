@@ -1,4 +1,4 @@
-/* What was made of stacks before, by their addresses: of as many as there is room for.
+/* Objects for stacks, by their addresses: a cache of fixed size.
  *
  * Plain C: it allocates only in machtrace_stack_cache_put.
  */

@@ -7,9 +7,20 @@
 #define IMAGE(field) offsetof(struct machtrace_image, field)
 
 const uint64_t layout_thread[] = {
-    sizeof(struct machtrace_own_thread), THREAD(id), THREAD(buffer), THREAD(room), THREAD(outcome),
-    THREAD(error), THREAD(pthread), THREAD(registers), THREAD(registers_size), THREAD(stacks),
-    THREAD(stack_count), THREAD(asked_at), THREAD(stopped_at), THREAD(resumed_at),
+    sizeof(struct machtrace_own_thread),
+    THREAD(id),
+    THREAD(buffer),
+    THREAD(room),
+    THREAD(outcome),
+    THREAD(error),
+    THREAD(pthread),
+    THREAD(registers),
+    THREAD(registers_size),
+    THREAD(stacks),
+    THREAD(stack_count),
+    THREAD(requested_at),
+    THREAD(stopped_at),
+    THREAD(resumed_at),
 };
 const uint64_t layout_capture[] = {
     sizeof(struct machtrace_own_capture), CAPTURE(stack_limit), CAPTURE(together), CAPTURE(threads),

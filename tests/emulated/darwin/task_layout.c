@@ -25,9 +25,19 @@ const uint64_t layout_task_info[] = {
     INFO(run_state), INFO(suspend_count), INFO(name),
 };
 const uint64_t layout_task_thread[] = {
-    sizeof(struct machtrace_task_thread), THREAD(id), THREAD(outcome), THREAD(error),
-    THREAD(registers), THREAD(registers_size), THREAD(stack_start), THREAD(stack),
-    THREAD(stack_size), THREAD(queue), THREAD(asked_at), THREAD(stopped_at), THREAD(resumed_at),
+    sizeof(struct machtrace_task_thread),
+    THREAD(id),
+    THREAD(outcome),
+    THREAD(error),
+    THREAD(registers),
+    THREAD(registers_size),
+    THREAD(stack_start),
+    THREAD(stack),
+    THREAD(stack_size),
+    THREAD(queue),
+    THREAD(requested_at),
+    THREAD(stopped_at),
+    THREAD(resumed_at),
 };
 const uint64_t layout_task_capture[] = {
     sizeof(struct machtrace_task_capture), CAPTURE(port), CAPTURE(address_mask),

@@ -105,7 +105,7 @@ def check_whole(core: TaskCore, library: FileContents, copies: Sequence[TaskCopy
             assert copy.stack_start == sp - RED_ZONE
             assert copy.stack == stack_bytes(copy.id)[-BELOW_END - RED_ZONE :]
         assert copy.queue in (0, 0xABCD if copy.id == IDS[1] else 0)
-        assert copy.asked_at <= copy.stopped_at <= copy.resumed_at
+        assert copy.requested_at <= copy.stopped_at <= copy.resumed_at
     core.task.assert_all_run()
 
 

@@ -53,7 +53,7 @@ def test_one_stands_still_at_a_time(arch: Arch, core_library: Library) -> None:
     at = 0
     for copy in copies:
         assert copy.outcome is Outcome.COPIED
-        assert at < copy.asked_at < copy.stopped_at < copy.resumed_at
+        assert at < copy.requested_at < copy.stopped_at < copy.resumed_at
         at = copy.resumed_at
         assert copy.pthread == 0x70000000 + 0x1000 * copy.id
 

@@ -62,7 +62,7 @@ static void check(const struct machtrace_own_thread *thread)
     bool is_well = thread->stack_count > 0 && stack->size > 0 && sp >= stack->start &&
                    sp < stack->start + stack->size && sp % 2 == 0 &&
                    thread->stopped_at <= thread->resumed_at &&
-                   thread->asked_at <= thread->stopped_at;
+                   thread->requested_at <= thread->stopped_at;
     malformed += !is_well;
 }
 

@@ -23,7 +23,7 @@ _LAYOUTS = {
     "info": ("id", "handle", "queue_address", "run_state", "suspend_count", "name"),
     "thread": (
         *("id", "outcome", "error", "registers", "registers_size", "stack_start", "stack"),
-        *("stack_size", "queue", "asked_at", "stopped_at", "resumed_at"),
+        *("stack_size", "queue", "requested_at", "stopped_at", "resumed_at"),
     ),
     "capture": (
         *("port", "address_mask", "stack_limit", "together", "threads", "thread_count"),
@@ -44,7 +44,7 @@ class TaskCopy:
     stack_start: int
     stack: bytes
     queue: int
-    asked_at: int
+    requested_at: int
     stopped_at: int
     resumed_at: int
 
@@ -193,7 +193,7 @@ class TaskCore:
             stack_start=word("stack_start"),
             stack=self.memory.read(word("stack"), size) if size else b"",
             queue=word("queue"),
-            asked_at=word("asked_at"),
+            requested_at=word("requested_at"),
             stopped_at=word("stopped_at"),
             resumed_at=word("resumed_at"),
         )

@@ -14,7 +14,7 @@ from tests.support.emulated.mach import VARIABLES, KernReturn, MachTask, MachThr
 CALLER_ID = 900
 _THREAD_FIELDS = (
     *("size", "id", "buffer", "room", "outcome", "error", "pthread", "registers"),
-    *("registers_size", "stacks", "stack_count", "asked_at", "stopped_at", "resumed_at"),
+    *("registers_size", "stacks", "stack_count", "requested_at", "stopped_at", "resumed_at"),
 )
 _CAPTURE_FIELDS = ("size", "stack_limit", "together", "threads", "thread_count")
 _IMAGE_FIELDS = (
@@ -47,7 +47,7 @@ class CopiedThread:
     registers: bytes
     stack_start: int
     stack: bytes
-    asked_at: int
+    requested_at: int
     stopped_at: int
     resumed_at: int
 
@@ -197,7 +197,7 @@ class CaptureCore:
             registers=self.memory.read(row + self._thread["registers"], word("registers_size")),
             stack_start=self.memory.word(stacks) if count else 0,
             stack=self.memory.read(self.memory.word(stacks + 16), size) if size else b"",
-            asked_at=word("asked_at"),
+            requested_at=word("requested_at"),
             stopped_at=word("stopped_at"),
             resumed_at=word("resumed_at"),
         )

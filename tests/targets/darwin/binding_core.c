@@ -94,7 +94,7 @@ int machtrace_task_copy(struct machtrace_task_capture *capture)
         uint64_t id = thread->id;
         memset(thread, 0, sizeof *thread);
         thread->id = id;
-        thread->asked_at = 1;
+        thread->requested_at = 1;
         thread->stopped_at = capture->together ? 2 : 3;
         thread->resumed_at = 4;
         if (id == 99) {

@@ -1,9 +1,10 @@
-/* inprocess/core/capture.h for macOS and iOS: threads are suspended by the kernel, and copied from outside.
+/* inprocess/core/capture.h for macOS and iOS: the kernel suspends threads, the caller copies them.
  *
  * While anything is suspended only the kernel is called: thread_suspend, thread_get_state,
  * vm_region_recurse_64, vm_read_overwrite, thread_resume, thread_info, and the clock. Ports and
- * memory are got before, since a suspended thread may hold the locks of malloc, of pthread's list
- * or of dyld. See docs/decisions/0026-the-darwin-core-in-an-emulator.md for what was run where.
+ * memory are acquired before, since a suspended thread may hold the locks of malloc, of pthread's
+ * list or of dyld. See docs/decisions/0026-the-darwin-core-in-an-emulator.md for
+ * what was run where.
  */
 #include "inprocess/core/darwin/shared.h"
 
@@ -22,7 +23,7 @@
 static bool suspend(struct machtrace_own_thread *thread, thread_act_t port)
 {
     thread->error = 0;
-    thread->asked_at = machtrace_mach_now();
+    thread->requested_at = machtrace_mach_now();
     kern_return_t result = thread_suspend(port);
     thread->stopped_at = thread->resumed_at = machtrace_mach_now();
     if (result == KERN_SUCCESS)
@@ -44,20 +45,20 @@ static void resume(struct machtrace_own_thread *thread, thread_act_t port)
 
 /* --- all of a capture --- */
 
-static struct machtrace_found_thread *found; /* used by whose turn it is */
-static size_t found_room;
+static struct machtrace_thread_port *ports; /* used by whose turn it is */
+static size_t ports_room;
 
 static kern_return_t find(const struct machtrace_own_capture *capture)
 {
-    if (capture->thread_count > found_room) {
-        struct machtrace_found_thread *more = malloc(capture->thread_count * sizeof *more);
+    if (capture->thread_count > ports_room) {
+        struct machtrace_thread_port *more = malloc(capture->thread_count * sizeof *more);
         if (more == NULL)
             return KERN_RESOURCE_SHORTAGE;
-        free(found);
-        found = more;
-        found_room = capture->thread_count;
+        free(ports);
+        ports = more;
+        ports_room = capture->thread_count;
     }
-    return machtrace_threads_find(capture, found);
+    return machtrace_threads_find(capture, ports);
 }
 
 static void begin(struct machtrace_own_thread *thread, kern_return_t error, int64_t now)
@@ -68,14 +69,14 @@ static void begin(struct machtrace_own_thread *thread, kern_return_t error, int6
     thread->pthread = 0;
     thread->registers_size = 0;
     thread->stack_count = 0;
-    thread->asked_at = thread->stopped_at = thread->resumed_at = now;
+    thread->requested_at = thread->stopped_at = thread->resumed_at = now;
 }
 
 static void copy_each(const struct machtrace_own_capture *capture)
 {
     for (size_t index = 0; index < capture->thread_count; index++) {
         struct machtrace_own_thread *thread = &capture->threads[index];
-        thread_act_t port = found[index].port;
+        thread_act_t port = ports[index].port;
         if (port == MACH_PORT_NULL || !suspend(thread, port))
             continue;
         machtrace_copy_suspended(capture, thread, port);
@@ -87,19 +88,19 @@ static void copy_each(const struct machtrace_own_capture *capture)
 static void copy_together(const struct machtrace_own_capture *capture)
 {
     for (size_t index = 0; index < capture->thread_count; index++)
-        if (found[index].port != MACH_PORT_NULL &&
-            !suspend(&capture->threads[index], found[index].port))
-            found[index].port = MACH_PORT_NULL;
+        if (ports[index].port != MACH_PORT_NULL &&
+            !suspend(&capture->threads[index], ports[index].port))
+            ports[index].port = MACH_PORT_NULL;
     for (size_t index = 0; index < capture->thread_count; index++)
-        if (found[index].port != MACH_PORT_NULL)
-            machtrace_copy_suspended(capture, &capture->threads[index], found[index].port);
+        if (ports[index].port != MACH_PORT_NULL)
+            machtrace_copy_suspended(capture, &capture->threads[index], ports[index].port);
     for (size_t index = 0; index < capture->thread_count; index++)
-        if (found[index].port != MACH_PORT_NULL)
-            resume(&capture->threads[index], found[index].port);
+        if (ports[index].port != MACH_PORT_NULL)
+            resume(&capture->threads[index], ports[index].port);
 }
 
 /* All but those of faults: a handler may never return, and runs code of others. */
-static void signals_to_keep_out(sigset_t *signals)
+static void signals_to_block(sigset_t *signals)
 {
     static const int faults[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
     sigfillset(signals);
@@ -113,20 +114,20 @@ void machtrace_own_copy(struct machtrace_own_capture *capture)
     int64_t now = machtrace_mach_now();
     for (size_t index = 0; index < capture->thread_count; index++) {
         struct machtrace_own_thread *thread = &capture->threads[index];
-        begin(thread, result != KERN_SUCCESS ? result : found[index].error, now);
+        begin(thread, result != KERN_SUCCESS ? result : ports[index].error, now);
         if (result == KERN_SUCCESS)
-            thread->pthread = found[index].pthread;
+            thread->pthread = ports[index].pthread;
     }
     if (result != KERN_SUCCESS)
         return;
-    sigset_t kept_out, before;
-    signals_to_keep_out(&kept_out);
-    bool are_kept_out = pthread_sigmask(SIG_BLOCK, &kept_out, &before) == 0;
+    sigset_t blocked, before;
+    signals_to_block(&blocked);
+    bool are_blocked = pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0;
     if (capture->together)
         copy_together(capture);
     else
         copy_each(capture);
-    if (are_kept_out)
+    if (are_blocked)
         pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

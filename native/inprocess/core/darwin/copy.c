@@ -138,7 +138,7 @@ void machtrace_own_copy_here(const struct machtrace_own_capture *capture,
     thread->uninterruptible = 0;
     thread->pthread = (uint64_t)(uintptr_t)pthread_self();
     memcpy(thread->registers, words, sizeof(machtrace_darwin_registers));
-    thread->asked_at = thread->stopped_at = machtrace_mach_now();
+    thread->requested_at = thread->stopped_at = machtrace_mach_now();
     copy_stack(capture, thread);
     thread->resumed_at = thread->stopped_at;
 }

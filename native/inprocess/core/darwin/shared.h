@@ -8,18 +8,18 @@
 
 /* --- threads by id: threads.c --- */
 
-struct machtrace_found_thread {
+struct machtrace_thread_port {
     thread_act_t port;   /* MACH_PORT_NULL where there is none of this id */
     kern_return_t error; /* why it may not be found though it is there, or not be stopped; or 0 */
     uint64_t pthread;
 };
 
-/* Find the threads of a capture; `found` has an element for each. Allocates, so nothing may be
+/* Find the threads of a capture; `ports` has an element for each. Allocates, so nothing may be
  * stopped. Never the calling thread: suspended, it would stay so. The ports are cached, and queried
  * again only for threads that are not among them, until machtrace_threads_release. One thread at a
  * time may call these two. */
 kern_return_t machtrace_threads_find(const struct machtrace_own_capture *capture,
-                                     struct machtrace_found_thread *found);
+                                     struct machtrace_thread_port *ports);
 
 void machtrace_threads_release(void);
 

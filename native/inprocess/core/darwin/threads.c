@@ -25,7 +25,7 @@ struct known_thread {
 
 static struct {
     struct machtrace_thread_ports list;
-    mach_msg_type_number_t asked; /* ports at the list's start whose ids were queried */
+    mach_msg_type_number_t identified; /* ports at the list's start whose ids were queried */
     struct known_thread *known;   /* of these, by id */
     size_t count, room;
     kern_return_t failure; /* why the id of some is not known, though they may be there */
@@ -66,7 +66,7 @@ int64_t machtrace_own_list(uint64_t *ids, size_t room)
 }
 
 /* Where a thread of this id is among the known, or would be. */
-static size_t place_of(uint64_t id)
+static size_t position_of(uint64_t id)
 {
     size_t low = 0;
     size_t high = threads.count;
@@ -82,11 +82,11 @@ static size_t place_of(uint64_t id)
 
 static void note(struct known_thread thread)
 {
-    size_t place = place_of(thread.id);
+    size_t position = position_of(thread.id);
     /* Mostly at the end: the kernel lists threads as they began. */
-    memmove(threads.known + place + 1, threads.known + place,
-            (threads.count - place) * sizeof *threads.known);
-    threads.known[place] = thread;
+    memmove(threads.known + position + 1, threads.known + position,
+            (threads.count - position) * sizeof *threads.known);
+    threads.known[position] = thread;
     threads.count++;
 }
 
@@ -94,13 +94,13 @@ static void note(struct known_thread thread)
 static const struct known_thread *find(uint64_t id)
 {
     for (;;) {
-        size_t place = place_of(id);
-        if (place < threads.count && threads.known[place].id == id)
-            return &threads.known[place];
-        if (threads.asked == threads.list.count)
+        size_t position = position_of(id);
+        if (position < threads.count && threads.known[position].id == id)
+            return &threads.known[position];
+        if (threads.identified == threads.list.count)
             return NULL;
         struct known_thread thread;
-        kern_return_t result = identify(threads.list.ports[threads.asked++], &thread);
+        kern_return_t result = identify(threads.list.ports[threads.identified++], &thread);
         if (result == KERN_SUCCESS)
             note(thread);
         else if (!machtrace_mach_is_gone(result))
@@ -128,7 +128,7 @@ static kern_return_t take(void)
 void machtrace_threads_release(void)
 {
     machtrace_release_thread_ports(&threads.list);
-    threads.asked = 0;
+    threads.identified = 0;
     threads.count = 0;
     threads.failure = KERN_SUCCESS;
 }
@@ -136,51 +136,51 @@ void machtrace_threads_release(void)
 void machtrace_threads_forget(void)
 {
     threads.list = (struct machtrace_thread_ports){NULL, 0};
-    threads.asked = 0;
+    threads.identified = 0;
     threads.count = 0;
     threads.failure = KERN_SUCCESS;
 }
 
 /* Whether all were found. */
 static bool find_all(const struct machtrace_own_capture *capture,
-                     struct machtrace_found_thread *found)
+                     struct machtrace_thread_port *ports)
 {
     bool is_whole = true;
     uint64_t own = machtrace_own_id();
     thread_act_t own_port = pthread_mach_thread_np(pthread_self()); /* its name, without a right */
     struct known_thread here = {0, 0, MACH_PORT_NULL};
-    /* A handle is where the thread's own data is within its pthread, of each at the same place. */
+    /* A handle is where the thread's own data is within its pthread: the same offset in each. */
     bool has_handle = identify(own_port, &here) == KERN_SUCCESS && here.handle != 0;
     uint64_t offset = here.handle - (uint64_t)(uintptr_t)pthread_self();
     for (size_t index = 0; index < capture->thread_count; index++) {
         uint64_t id = capture->threads[index].id;
         const struct known_thread *thread = id == 0 ? NULL : find(id);
-        found[index] = (struct machtrace_found_thread){MACH_PORT_NULL, KERN_SUCCESS, 0};
+        ports[index] = (struct machtrace_thread_port){MACH_PORT_NULL, KERN_SUCCESS, 0};
         if (thread == NULL) {
             is_whole = false;
-            found[index].error = threads.failure;
+            ports[index].error = threads.failure;
         } else if (id == own || thread->port == own_port) {
-            found[index].error = KERN_INVALID_ARGUMENT; /* suspended, it would stay so */
+            ports[index].error = KERN_INVALID_ARGUMENT; /* suspended, it would stay so */
         } else {
-            found[index].port = thread->port;
+            ports[index].port = thread->port;
             if (has_handle && thread->handle != 0)
-                found[index].pthread = thread->handle - offset;
+                ports[index].pthread = thread->handle - offset;
         }
     }
     return is_whole;
 }
 
 kern_return_t machtrace_threads_find(const struct machtrace_own_capture *capture,
-                                     struct machtrace_found_thread *found)
+                                     struct machtrace_thread_port *ports)
 {
     bool is_new = threads.list.ports == NULL;
     kern_return_t result = is_new ? take() : KERN_SUCCESS;
-    if (result != KERN_SUCCESS || find_all(capture, found) || is_new)
+    if (result != KERN_SUCCESS || find_all(capture, ports) || is_new)
         return result;
     /* Some may have begun since. */
     machtrace_threads_release();
     result = take();
     if (result == KERN_SUCCESS)
-        find_all(capture, found);
+        find_all(capture, ports);
     return result;
 }

@@ -1,4 +1,4 @@
-/* inprocess/core/capture.h for Linux: each thread is sent a signal, and copies itself in the handler.
+/* inprocess/core/capture.h for Linux: each thread gets a signal, and copies itself in the handler.
  *
  * The handler runs on the alternate stack where the thread has one; it copies the stack that
  * the kernel interrupted (copy.c).
@@ -192,7 +192,7 @@ static bool ask(struct machtrace_own_thread *thread, size_t index, uint64_t requ
         return false;
     }
     slot->thread = thread;
-    thread->asked_at = machtrace_now();
+    thread->requested_at = machtrace_now();
     atomic_fetch_add(&outstanding, 1);
     atomic_store(&slot->state, state_of(request, ASKED));
     siginfo_t info;
@@ -234,7 +234,7 @@ static void look_into(const struct machtrace_own_capture *capture,
                       struct machtrace_own_thread *thread, size_t index, uint64_t request)
 {
     struct machtrace_thread_status status = machtrace_status_of((pid_t)thread->id);
-    int64_t waited = machtrace_now() - thread->asked_at;
+    int64_t waited = machtrace_now() - thread->requested_at;
     if (has_ended(&status)) {
         take_back(thread, index, request, MACHTRACE_OWN_GONE);
     } else if (status.blocked >> (own_signal - 1) & status.pending >> (own_signal - 1) & 1) {

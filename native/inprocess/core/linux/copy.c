@@ -197,7 +197,7 @@ void machtrace_own_copy_here(const struct machtrace_own_capture *capture,
     thread->stack_count = 0;
     thread->pthread = thread_pointer();
     take_registers(thread, words, COUNT);
-    thread->asked_at = thread->stopped_at = machtrace_now();
+    thread->requested_at = thread->stopped_at = machtrace_now();
     add_stacks(capture, thread);
     thread->resumed_at = thread->stopped_at;
     thread->outcome = outcome_of(thread);

@@ -1,4 +1,4 @@
-/* What the parts of inprocess/core/capture.h for Linux share. */
+/* Shared by the parts of inprocess/core/capture.h for Linux. */
 #ifndef MACHTRACE_CAPTURE_LINUX_H
 #define MACHTRACE_CAPTURE_LINUX_H
 
