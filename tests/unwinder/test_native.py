@@ -335,7 +335,7 @@ class CodeCheckStub:
         return Objection(replace(rule, cfa=RegisterOffset(29, 32)), is_later=False)
 
 
-def test_a_rule_whose_witness_was_not_heard_is_not_remembered():
+def test_a_rule_whose_code_check_was_skipped_is_not_cached():
     """The first walk had no work left for it; the second has, and finds the dispute."""
     image = BinaryImage(
         path="/program",
