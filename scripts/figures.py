@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the figures that say how easily code is found and followed in a checkout.
+"""Print figures that measure how easily code is found and followed in a checkout.
 
 ``python scripts/figures.py [CHECKOUT] [--wheel FILE] [--static]`` counts modules, lines and imports
 by reading sources, and what a capture and a lookup run by profiling them in child processes. These
@@ -46,7 +46,7 @@ SHORT, SMALL = 60, 100
 NO_PART_OF_THE_PACKAGE = "testing"
 """A sub-package that was in the wheel once, and is not judged by the size of its modules."""
 SEARCHES = ("machtrace.images.candidates:given", "machtrace.symbolicate.candidates:given")
-"""What is called once for each search for an image's files: module and qualified name."""
+"""Functions called once for each search for an image's files: module and qualified name."""
 PROGRAMS = (
     "src/machtrace/targets/emulator/demo.macho",
     "src/machtrace/target/emulated_demo/demo.macho",
@@ -113,10 +113,10 @@ print(json.dumps([home, [[*at, *count] for at, count in entered.items()]]))
 
 
 class FiguresError(Exception):
-    """A figure cannot be taken here; the message says why."""
+    """A figure cannot be taken here; the message has the reason."""
 
 
-# --- what sources say ---
+# --- figures from sources ---
 
 
 class Package:
@@ -133,15 +133,15 @@ class Package:
         """Their files, by full name; packages by theirs."""
         settings = tomllib.loads((self._checkout / "pyproject.toml").read_text(encoding="utf-8"))
         wheel = settings.get("tool", {}).get("scikit-build", {}).get("wheel", {})
-        found: dict[str, Path] = {}
+        modules: dict[str, Path] = {}
         for path in sorted((self._source / "machtrace").rglob("*.py")):
             place = path.relative_to(self._source)
             if not any(fnmatch(place.as_posix(), pattern) for pattern in wheel.get("exclude", ())):
                 parts = (
                     place.parent.parts if path.stem == "__init__" else place.with_suffix("").parts
                 )
-                found[".".join(parts)] = path
-        return found
+                modules[".".join(parts)] = path
+        return modules
 
     @cached_property
     def lines(self) -> dict[str, int]:
@@ -231,7 +231,7 @@ def _is_elf_magic(value: object) -> bool:
 
 
 def wheel_figures(path: Path) -> dict[str, object]:
-    """What is in a wheel that was built."""
+    """Return the figures of a built wheel."""
     with ZipFile(path) as archive:
         names = archive.namelist()
         modules = [name for name in names if name.endswith(".py")]
@@ -245,12 +245,12 @@ def wheel_figures(path: Path) -> dict[str, object]:
     return figures
 
 
-# --- what runs say ---
+# --- figures from runs ---
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What code of the package a run entered."""
+    """Calls of the package's functions in a run."""
 
     home: str
     """The folder of the package that ran."""
@@ -268,14 +268,14 @@ class Run:
         return len({file for (file, _), (_, is_function) in self.calls.items() if is_function})
 
     def count(self, functions: Iterable[str]) -> int:
-        """How often functions were called, given as ``module:qualified.name``."""
-        found = 0
+        """Return how often functions were called, given as ``module:qualified.name``."""
+        calls = 0
         for function in functions:
             module, _, name = function.partition(":")
             base = self.home + module.removeprefix("machtrace.").replace(".", os.sep)
             for file in (f"{base}.py", f"{base}{os.sep}__init__.py"):
-                found += self.calls.get((file, name), (0, False))[0]
-        return found
+                calls += self.calls.get((file, name), (0, False))[0]
+        return calls
 
 
 class Profiler:
@@ -332,7 +332,7 @@ class Profiler:
 
 
 def static_figures(package: Package) -> dict[str, object]:
-    """What can be counted in sources."""
+    """Return the figures that are counted in sources."""
     folder, count = package.largest_folder()
     return {
         "modules in the wheel": len(package.modules),
@@ -349,7 +349,7 @@ def static_figures(package: Package) -> dict[str, object]:
 def run_figures(
     package: Package, profiler: Profiler, functions: Iterable[str]
 ) -> dict[str, object]:
-    """What must be run to be counted."""
+    """Return the figures that are counted in runs."""
     with tempfile.TemporaryDirectory(prefix="figures-") as name:
         folder = Path(name)
         capture = profiler.capture(folder)
@@ -379,7 +379,7 @@ def show(figures: Mapping[str, object]) -> None:
 
 
 def main() -> int:
-    """Print what was asked for; the status is 1 where a figure could not be taken."""
+    """Print the requested figures; the status is 1 where a figure could not be taken."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("checkout", type=Path, nargs="?", default=Path.cwd())
     parser.add_argument("--wheel", type=Path, help="a built wheel to count in, too")

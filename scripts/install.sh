@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs into .venv, made if need be: a lock file, or "package" for this project itself.
+# Install a lock file, or this project ("package"), into .venv, which is created if missing.
 set -eu
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
 PATH="$PWD/.venv/bin:$PATH" # the build tools are there

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the lock files anew. Needs uv. They hold hashes and no index's address.
+# Rebuild the lock files, which have hashes and no index's address. Needs uv.
 set -eu
 lock() {
     uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

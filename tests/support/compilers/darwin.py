@@ -144,7 +144,7 @@ def build_extensions(project: Path, folder: Path, arch: Arch) -> dict[str, Path]
         The files, by the extensions' names.
 
     Raises:
-        subprocess.CalledProcessError: a source is bad; what the compiler says is its ``stdout``.
+        subprocess.CalledProcessError: a source is invalid; ``stdout`` has the compiler's messages.
         OSError: a tool is not installed.
     """
     headers = folder / "include"
@@ -171,24 +171,24 @@ def build_extensions(project: Path, folder: Path, arch: Arch) -> dict[str, Path]
 
 
 def imported_symbols(path: Path) -> frozenset[str]:
-    """What a Mach-O imports, with the underscores of its symbol table."""
+    """Return a Mach-O's imports, with the underscores of its symbol table."""
     symbols = parse_symbols(FileContents(path.read_bytes(), path.name))
     return frozenset(symbols.names((symbols.is_undefined & ~symbols.is_stab).nonzero()[0]))
 
 
 def system_symbols(arch: Arch) -> frozenset[str]:
-    """What the libraries of macOS export that libSystem is made of, by ziglang's libSystem.tbd."""
+    """Return the exports of libSystem's parts on macOS, by ziglang's libSystem.tbd."""
     path = _zig_folder() / "lib/libc/darwin/libSystem.tbd"
     text = path.read_text(encoding="utf-8")
     wanted = _EXPORTS_FOR.get(arch, frozenset({f"{arch.value}-macos"}))
-    found: set[str] = set()
+    symbols: set[str] = set()
     for part in re.finditer(
         r"- targets:\s*\[([^]]*)\](.*?)(?=- targets:|^---|\Z)", text, re.DOTALL | re.MULTILINE
     ):
         if wanted & set(_words(part[1].split(","))):
             for names in re.finditer(r"symbols:\s*\[([^]]*)\]", part[2]):
-                found.update(_words(names[1].split(",")))
-    return frozenset(found)
+                symbols.update(_words(names[1].split(",")))
+    return frozenset(symbols)
 
 
 def _words(texts: Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ DSYMUTIL = next(
     ),
     None,
 )
-"""What gathers a program's debug information in a dSYM; None where it is not installed."""
+"""The linker of a program's debug information into a dSYM; None if not installed."""
 
 INLINED_C = """\
 volatile int sink;

@@ -31,7 +31,7 @@ _FLAGS = (
     "-std=gnu17",
     "-ffreestanding",
     "-fno-stack-protector",
-    # Unwind tables as Xcode asks for them: compact encodings where they suffice.
+    # Unwind tables as Xcode requests them: compact encodings where they suffice.
     "-fno-asynchronous-unwind-tables",
     "-funwind-tables",
     "-Wall",
@@ -49,7 +49,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "application.m": _OBJECTIVE_C,
     "messages.m": _OBJECTIVE_C,
     "threads.c": (),
-    # Frames that hold an async context say so, whatever the deployment target.
+    # Frames that hold an async context are tagged, whatever the deployment target.
     "tasks.c": ("-fswift-async-fp=always",),
     # What arm64e code does, in an arm64 object: the linker takes no arm64e ones.
     "signed.c": ("-mbranch-protection=pac-ret",),
@@ -95,7 +95,7 @@ def build(output: Path) -> None:
 
 
 def _run(command: Sequence[str], directory: Path) -> None:
-    # The linker's caches go where everything else goes that is not kept.
+    # The linker's caches go to the temporary directory, too.
     caches = {f"ZIG_{kind}_CACHE_DIR": str(directory / ".zig") for kind in ("GLOBAL", "LOCAL")}
     subprocess.run(command, cwd=directory, env={**os.environ, **caches}, check=True)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from machtrace.model.arch import Arch
 
 COMPACT_TABLES = ("-fno-asynchronous-unwind-tables", "-funwind-tables")
-"""Unwind tables as Xcode asks for them: compact encodings where they suffice."""
+"""Unwind tables as Xcode requests them: compact encodings where they suffice."""
 DWARF_TABLES = ("-fasynchronous-unwind-tables",)
 """Call-frame information that holds at every instruction."""
 

@@ -33,8 +33,8 @@ def relocate_arm(
 ) -> None:
     """See :data:`~tests.support.linker32.macho_relocations.Relocator`.
 
-    What the bytes hold is the addend, as for i386. A call to a function of the other instruction
-    set becomes BLX; where a value is the address of a Thumb function, its lowest bit says so.
+    The bytes hold the addend, as for i386. A call to a function of the other instruction set
+    becomes BLX; the address of a Thumb function has its lowest bit set.
     """
     entries = iter(relocations)
     for relocation in entries:
@@ -48,7 +48,7 @@ def relocate_arm(
                 held = int.from_bytes(data[at : at + 4], "little")
                 value = held + shift | _thumb_bit(relocation, places)
                 if relocation.kind == ArmKind.VANILLA and not relocation.is_external:
-                    value |= places.is_thumb_at(held)  # assemblers do not always say so
+                    value |= places.is_thumb_at(held)  # assemblers do not always set it
                 data[at : at + 4] = (value % (1 << 32)).to_bytes(4, "little")
             case ArmKind.BR24:
                 _arm_branch(data, relocation, shift - (new - old), places)
@@ -61,7 +61,7 @@ def relocate_arm(
 
 
 def _shift(relocation: Relocation, places: Places) -> int:
-    """What to add to a place that holds an address in the object, or 0 for a symbol."""
+    """Return the slide of the object's address at this place, or 0 for a symbol."""
     if relocation.is_scattered:
         return places.address(relocation.value) - relocation.value
     if relocation.is_external:

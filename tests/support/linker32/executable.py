@@ -135,7 +135,7 @@ def write_executable(layout: Layout, entry: str, page_size: int, *, is_stripped:
     start = layout.definition(entry)
     offset = layout.address_named(entry) - base
     if start is not None and start[1].n_desc & N_ARM_THUMB_DEF:
-        offset |= 1  # dyld calls what the command says
+        offset |= 1  # dyld calls the command's address as it is
     commands = [
         *(segment.command() for segment in segments),
         *commands,
@@ -166,7 +166,7 @@ def _uuid(body: bytes) -> bytes:
 
 
 def _linkedit(layout: Layout, at: int, *, is_stripped: bool) -> tuple[bytes, list[bytes]]:
-    """The bytes of ``__LINKEDIT``, at this file offset, and the commands that tell of them."""
+    """The bytes of ``__LINKEDIT``, at this file offset, and the commands that describe them."""
     starts, in_code = _function_starts(layout), _data_in_code(layout)
     symbols = _Symbols(layout, is_stripped=is_stripped)
     indirect = _indirect_symbols(layout, symbols)
@@ -217,13 +217,13 @@ def _function_starts(layout: Layout) -> bytes:
 
 
 def _exports(layout: Layout) -> dict[str, int]:
-    """What other images could see, by name: offsets from the header."""
-    found = {HEADER_NAMES[0]: 0}
+    """Return the exported names and their offsets from the header."""
+    exports = {HEADER_NAMES[0]: 0}
     for unit in layout.units:
         for symbol, _, address in unit.symbols():
             if symbol.n_type & (N_EXT | N_PEXT) == N_EXT:
-                found[symbol.name] = address - layout.header_address
-    return found
+                exports[symbol.name] = address - layout.header_address
+    return exports
 
 
 def _data_in_code(layout: Layout) -> bytes:
@@ -270,7 +270,7 @@ class _Symbols:
         return 0, local, local, external, local + external, undefined
 
     def number(self, name: str) -> int:
-        """Of an undefined symbol; of others, that they are no matter of dyld's."""
+        """Return the ordinal of an undefined symbol's library; others are no matter of dyld's."""
         if name not in self._undefined:
             return INDIRECT_SYMBOL_LOCAL
         return len(self._groups[0]) + len(self._groups[1]) + self._undefined[name]

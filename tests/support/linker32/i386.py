@@ -60,7 +60,7 @@ def relocate_i386(
 
 
 def _target_shift(relocation: Relocation, places: Places) -> int:
-    """What to add to a place that holds an address in the object, or 0 for a symbol."""
+    """Return the slide of the object's address at this place, or 0 for a symbol."""
     if relocation.is_scattered:
         return _shift_of(relocation.value, places)
     if relocation.is_external:
@@ -75,7 +75,7 @@ def _shift_of(address: int, places: Places) -> int:
 STUB_SIZE = 6
 HELPER_SIZE = 10
 HEADER_SIZE = 12
-"""Of what all helpers go on to, at the start of their section."""
+"""Bytes of the code that all helpers jump to, at the start of their section."""
 _JUMP_THROUGH = b"\xff\x25"
 _PUSH = b"\x68"
 _JUMP = b"\xe9"
@@ -83,12 +83,12 @@ _NOP = b"\x90"
 
 
 def write_stub(pointer: int) -> bytes:
-    """Of the lazy pointer at Svma ``pointer``."""
+    """Return the stub of the lazy pointer at Svma ``pointer``."""
     return _JUMP_THROUGH + pack("<I", pointer)
 
 
 def write_helper_header(cache: int, binder: int) -> bytes:
-    """Of dyld's notes at Svma ``cache``, and the pointer to ``dyld_stub_binder`` at ``binder``."""
+    """Return the helpers' header: dyld's notes at ``cache``, ``dyld_stub_binder`` at ``binder``."""
     return _PUSH + pack("<I", cache) + _JUMP_THROUGH + pack("<I", binder) + _NOP
 
 
@@ -127,7 +127,7 @@ class Stubs:
         layout.add(sections if count else ())
 
     def name(self) -> None:
-        """Say where the stubs are, which have been placed."""
+        """Record the addresses of the stubs, which have been placed."""
         for number, name in enumerate(self._names):
             self._layout.made[name] = self._stubs.address + STUB_SIZE * number
 

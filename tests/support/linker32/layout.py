@@ -49,13 +49,13 @@ class OutputSection:
     size: int = 0
     """In bytes."""
     data: bytes = b""
-    """What it holds, once that is known; empty where that is zeros."""
+    """The contents, once known; empty if they are zeros."""
     indirect: tuple[str, ...] = ()
-    """Of stubs and pointers: which symbol each is for."""
+    """The symbol of each stub or pointer."""
     reserved1: int = 0
-    """Of these: the place of the first in the indirect symbol table."""
+    """The index of the first of these in the indirect symbol table."""
     reserved2: int = 0
-    """Of stubs: bytes of each."""
+    """Bytes per stub."""
 
     @property
     def is_zerofill(self) -> bool:
@@ -63,7 +63,7 @@ class OutputSection:
         return bool(self.pieces) and self.pieces[0].section.is_zerofill
 
     def place(self, address: int) -> int:
-        """Lay it out from Svma ``address`` on, and say where it ends."""
+        """Lay it out from Svma ``address`` on, and return its end."""
         self.address = aligned(address, 1 << self.align)
         end = self.address
         for piece in self.pieces:

@@ -26,13 +26,13 @@ from tests.support.writers.unwind_info import PAGE_SIZE, write_unwind_info
 
 @dataclass(frozen=True, slots=True)
 class LinkTarget:
-    """What an architecture wants of an executable."""
+    """An architecture's requirements for an executable."""
 
     page_size: int
-    """Of segments, in bytes; ``__PAGEZERO`` is one page."""
+    """The alignment of segments in bytes; ``__PAGEZERO`` is one page."""
     relocate: Relocator
     code_alignment: int = 1
-    """Of every function, in bytes; the lowest bit of an address may say that it is Thumb code."""
+    """The alignment of functions in bytes; the lowest bit of an address may mark Thumb code."""
 
 
 _IOS = LinkTarget(0x4000, relocate_arm, code_alignment=2)
@@ -65,7 +65,7 @@ def link_macho(
         objects: the bytes of each file.
         entry: the symbol that LC_MAIN names.
         is_stripped: leave out all symbols but the header's; function starts stay.
-        keeps_all_frames: keep the FDEs of functions whose compact encoding says enough, too.
+        keeps_all_frames: keep the FDEs of functions whose compact encoding suffices, too.
         is_compressed: which kind of pages ``__unwind_info`` has.
         unwind_page_size: of one such page at most, in bytes; small ones make several.
         has_stubs: leave what is undefined to dyld, which binds it when it is first called. Only of
@@ -141,6 +141,6 @@ def _fill_pointers(data: bytearray, piece: Piece) -> None:
     """Put the addresses of symbols where the dynamic loader would."""
     first = piece.section.reserved1
     for i, number in enumerate(piece.unit.file.indirect_symbols[first : first + len(data) // 4]):
-        if not number & INDIRECT_SYMBOL_LOCAL:  # of those, relocations tell
+        if not number & INDIRECT_SYMBOL_LOCAL:  # relocations have those
             address = piece.unit.symbol(number) | piece.unit.is_thumb(number)
             data[4 * i : 4 * i + 4] = pack("<I", address)

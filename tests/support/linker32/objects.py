@@ -1,6 +1,6 @@
 """Object files (MH_OBJECT), as a linker sees them.
 
-Relocations of object files, and what the code that applies them is told.
+Relocations of object files, and the addresses needed to apply them.
 
 Source: ``mach-o/reloc.h``: ``relocation_info``, ``scattered_relocation_info``.
 """
@@ -34,7 +34,7 @@ class Relocation:
     kind: int
     """``r_type``."""
     length: int
-    """``r_length``: the place is ``1 << length`` bytes, where the kind does not say otherwise."""
+    """``r_length``: the place is ``1 << length`` bytes, unless the kind defines it otherwise."""
     is_pc_relative: bool
     is_external: bool
     """Whether ``number`` is a symbol; else it is a section, from 1. Never where scattered."""
@@ -131,7 +131,7 @@ class ObjectSymbol(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectFile:
-    """What an object file holds."""
+    """The contents of an object file."""
 
     contents: FileContents
 
@@ -150,7 +150,7 @@ class ObjectFile:
 
     @cached_property
     def indirect_symbols(self) -> tuple[int, ...]:
-        """Of sections with pointers and stubs: which symbol each entry is for."""
+        """The symbol of each entry of sections with pointers and stubs."""
         return tuple(parse_indirect_symbols(self.contents).tolist())
 
     @cached_property

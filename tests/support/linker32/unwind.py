@@ -35,11 +35,11 @@ class FrameRecord:
     offset: int
     """From the object's section."""
     cie: int | None
-    """Of an FDE: where its CIE is. None of a CIE."""
+    """The offset of an FDE's CIE; None in a CIE."""
     function: int
-    """Of an FDE: the address in the object of what it describes."""
+    """The address in the object of the function that an FDE describes."""
     size: int
-    """Of an FDE: bytes of the function."""
+    """Bytes of the function that an FDE describes."""
 
 
 def read_frame_records(data: bytes, address: int, source: str) -> tuple[FrameRecord, ...]:
@@ -90,7 +90,7 @@ class MergedFrames:
         self._records: list[tuple[FrameRecord, int, int]] = []
         """With the function's Svma, and where the record's CIE is in the section."""
         self.size = 0
-        """Of the section, in bytes."""
+        """Bytes of the section."""
         self.by_function: dict[int, int] = {}
         """Offset of the FDE by Svma of the function."""
 
@@ -129,9 +129,9 @@ class MergedFrames:
 
 _COMPACT_ENTRY = Struct("<5I")
 MODE_DWARF = 0x04000000
-"""Of both 32-bit architectures."""
+"""The mode of both 32-bit architectures for functions with an FDE."""
 MODE_STACK_INDIRECT = 0x03000000
-"""Of i386; the size is read from the function, so it has to begin at the entry."""
+"""A mode of i386: the size is read from the function, so an entry begins at it."""
 
 
 def link_unwind_tables(
@@ -139,12 +139,12 @@ def link_unwind_tables(
 ) -> tuple[list[CompactEntry], MergedFrames]:
     """The entries of ``__unwind_info``, and the records of ``__eh_frame``.
 
-    ``__text`` has been laid out. A function that has an FDE alone gets an entry that says so.
+    ``__text`` has been laid out. A function with an FDE alone gets an entry of :data:`MODE_DWARF`.
 
     Args:
         layout: of the program.
-        relocate: of its architecture.
-        keeps_all_frames: keep FDEs of functions whose encoding says enough, too.
+        relocate: applies the architecture's relocations.
+        keeps_all_frames: keep FDEs of functions whose encoding suffices, too.
         code_alignment: of every function, in bytes: what is below is no part of an address.
 
     Raises:

@@ -24,7 +24,7 @@ class PeerFunction:
     start: int
     end: int
     rows: dict[int, str] = field(default_factory=dict)
-    """By address: all that is said of the row, as the peer writes it."""
+    """The rows by address, as the peer writes them."""
 
 
 def _function(found: re.Match[str]) -> PeerFunction:
@@ -89,7 +89,7 @@ def _signed(value: int) -> str:
 
 
 def llvm_register_names(arch: Arch) -> Callable[[int], str]:
-    """What LLVM calls a register."""
+    """Return a function from a register to LLVM's name."""
     names: Mapping[int, str]
     if arch.is_arm64:
         names = {n: f"W{n}" for n in range(31)} | {31: "WSP"} | {64 + n: f"B{n}" for n in range(32)}
@@ -142,7 +142,7 @@ def _llvm_operations(code: bytes, register_name: Callable[[int], str]) -> Iterat
 def gnu_functions(printed: str) -> list[PeerFunction]:
     """The FDEs in what ``readelf --debug-dump=frames-interp`` printed.
 
-    Rows are the CFA and then, by the names of the columns, what is said of each register that is
+    Rows are the CFA and then, by the names of the columns, the rule of each register that is
     not unknown. A function of one row that is its CIE's has none here.
     """
     functions: list[PeerFunction] = []

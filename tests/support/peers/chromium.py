@@ -54,9 +54,9 @@ class Page:
         self._count = 0
         self._session: str | None = None
         self.complaints: list[str] = []
-        """What the console and the page's policy complained of, and errors of scripts."""
+        """Messages of the console and of the page's policy, and errors of scripts."""
         self.requests: list[str] = []
-        """Addresses that were asked for."""
+        """Requested addresses."""
 
     def begin(self) -> None:
         """Open an empty page."""
@@ -67,10 +67,10 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask, and wait for the answer.
+        """Send a command, and wait for the answer.
 
         Raises:
-            RuntimeError: it says that something is wrong, or nothing for a minute.
+            RuntimeError: it reports an error, or nothing for a minute.
         """
         self._count += 1
         message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
@@ -95,7 +95,7 @@ class Page:
             ready = self._readable.poll(max(0.0, end - monotonic()) * 1000)
             piece = os.read(self._from, _PIECE) if ready else b""
             if not piece:
-                raise RuntimeError("Chromium says nothing")
+                raise RuntimeError("Chromium does not answer")
             self._rest += piece
         message, _, self._rest = self._rest.partition(b"\0")
         answer: dict[str, Any] = json.loads(message)
@@ -116,7 +116,7 @@ class Page:
         self.wait_for("document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
-        """What an expression of the page's language is."""
+        """Evaluate an expression of JavaScript."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(str(found["exceptionDetails"]))
@@ -129,14 +129,14 @@ class Page:
             RuntimeError: it is not within a minute.
         """
         end = monotonic() + _PATIENCE
-        while not (found := self.value(expression)):
+        while not (value := self.value(expression)):
             if monotonic() > end:
                 raise RuntimeError(f"not so: {expression}")
             sleep(0.05)
-        return found
+        return value
 
     def press(self, key: str, text: str = "") -> None:
-        """Press a key and let it go."""
+        """Press and release a key."""
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
@@ -150,7 +150,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=named)
 
     def picture(self) -> bytes:
-        """What is seen, as PNG."""
+        """Return a screenshot as PNG."""
         return b64decode(self.call("Page.captureScreenshot")["data"])
 
 

@@ -15,7 +15,7 @@ _TRIES = 15
 
 
 class PeerMissingError(Exception):
-    """A peer is not here; the message says which, and where it was looked for."""
+    """A peer is missing; the message names it and the paths that were searched."""
 
 
 def npm_package(name: str) -> Path:
@@ -34,10 +34,10 @@ def npm_package(name: str) -> Path:
 
 
 class Asking(Protocol):
-    """Asks a program."""
+    """A call of a program."""
 
     def __call__(self, *words: str) -> str:
-        """What it answers to these arguments."""
+        """Return its output for these arguments."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What capstone says of x86 instructions, in terms of what instruction analysis says of them."""
+"""x86 instructions decoded by capstone, in the terms of instruction analysis."""
 
 from __future__ import annotations
 
@@ -58,46 +58,46 @@ class X86Peer:
         """DWARF numbers."""
 
     def objections(self, code: bytes, at: int = 0) -> list[str] | None:
-        """What it says against :func:`decode` of ``code[at]``; None where it knows no instruction.
+        """Return its objections to :func:`decode` of ``code[at]``; None if it decodes none.
 
         Raises nothing.
         """
-        found = next(self._decoder.disasm(code[at : at + 18], at), None)
-        if found is None or found.mnemonic in _IS_WRONG or found.mnemonic[0] == "x":
+        peer = next(self._decoder.disasm(code[at : at + 18], at), None)
+        if peer is None or peer.mnemonic in _IS_WRONG or peer.mnemonic[0] == "x":
             return None  # those with x are VIA's, and transactions
-        prefixes = bytes(code[at : at + found.size - 1])
-        is_jump = capstone.CS_GRP_BRANCH_RELATIVE in found.groups
+        prefixes = bytes(code[at : at + peer.size - 1])
+        is_jump = capstone.CS_GRP_BRANCH_RELATIVE in peer.groups
         if is_jump and (b"\x66" in prefixes or b"\x67" in prefixes):
             return None  # no compiler writes them, and neither processors nor capstone agree
         length, effects = decode(code, at, self._mode)
-        what = f"{bytes(found.bytes).hex()} {found.mnemonic} {found.op_str}"
-        if length != found.size:
-            return [f"{what}: {length} bytes"]
+        label = f"{bytes(peer.bytes).hex()} {peer.mnemonic} {peer.op_str}"
+        if length != peer.size:
+            return [f"{label}: {length} bytes"]
         last = effects[-1]
-        if isinstance(last, Jump) and (last.distance + at - found.operands[0].imm) % (1 << 32):
-            return [f"{what}: leads to {at + last.distance:#x}"]
+        if isinstance(last, Jump) and (last.distance + at - peer.operands[0].imm) % (1 << 32):
+            return [f"{label}: leads to {at + last.distance:#x}"]
         if isinstance(last, _TRANSFERS):
             return []
-        names = (found.reg_name(register) for register in found.regs_access()[1])
+        names = (peer.reg_name(register) for register in peer.regs_access()[1])
         missing = {self._numbers[name] for name in names if name in self._numbers}
         missing -= written(effects)
-        return [f"{what}: writes {number} too" for number in missing]
+        return [f"{label}: writes {number} too" for number in missing]
 
 
 def written(effects: Iterable[Effect]) -> set[int]:
     """The registers, by DWARF number, that an instruction changes."""
-    found: set[int] = set()
+    changed: set[int] = set()
     for effect in effects:
         match effect:
             case Writes(registers):
-                found.update(registers)
+                changed.update(registers)
             case Load(registers, _, base, _, write_back):
-                found.update(register for register in registers if register is not None)
-                found.update((base,) if write_back else ())
+                changed.update(register for register in registers if register is not None)
+                changed.update((base,) if write_back else ())
             case Store(_, _, base, _, write_back):
-                found.update((base,) if write_back else ())
+                changed.update((base,) if write_back else ())
             case AddConstant() | AddRegister() | InsertConstant() | MoveRegister() | SetConstant():
-                found.add(effect.destination)
+                changed.add(effect.destination)
             case _:
                 pass
-    return found
+    return changed

@@ -1,7 +1,7 @@
 """A stand-in for the extension that talks to the kernel of macOS: it serves a snapshot's process.
 
-What it answers follows ``native/darwin_task/task.h``. Each call can be made to fail, and what was
-taken and not given back is known, as is what stands still.
+Its answers follow ``native/darwin_task/task.h``. Each call can be made to fail. Resources that were
+not released are known, as are threads that are still suspended.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SnapshotTask:
     flags: int = _LP64
     status: int = _RUNNING
     own_cpu: int | None = None
-    """Of who looks; None: the same as the process'."""
+    """The CPU type of the capturing process; None: the same as the target's."""
     knows_read_port: bool = True
     """Whether the system is macOS 11 or later."""
     failing: dict[str, int] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class SnapshotTask:
     outcomes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By thread, what becomes of its copy: outcome and result."""
     on_copy: Callable[[], None] | None = None
-    """What happens while threads are copied."""
+    """Called while threads are copied."""
     calls: list[str] = field(default_factory=list)
     open_ports: int = 0
     hidden: set[int] = field(default_factory=set)
@@ -119,11 +119,11 @@ class SnapshotTask:
         self._check(port)
         writable = self._regions()
         images = [
-            MemoryRegion(one.load_address, bytes(self._read(one.load_address, one.size)))
-            for one in self.snapshot.images
+            MemoryRegion(image.load_address, bytes(self._read(image.load_address, image.size)))
+            for image in self.snapshot.images
         ]
-        constant = {id(one) for one in images}
-        for region in sorted([*writable, *images], key=lambda one: one.start):
+        constant = {id(image) for image in images}
+        for region in sorted([*writable, *images], key=lambda image: image.start):
             if address < region.end and region.data:
                 protection = _READABLE if id(region) in constant else _WRITABLE
                 return 0, region.start, len(region.data), protection, _STACK_TAG
@@ -156,14 +156,14 @@ class SnapshotTask:
             return self.failing["task_threads"], []
         return 0, [
             (
-                one.info.id,
+                thread.info.id,
                 0,
-                self._queue_place(one) if one.info.queue else 0,
+                self._queue_place(thread) if thread.info.queue else 0,
                 1,
                 0,
-                (one.info.name or "").encode(),
+                (thread.info.name or "").encode(),
             )
-            for one in self._threads()
+            for thread in self._threads()
         ]
 
     def copy_threads(
@@ -183,16 +183,16 @@ class SnapshotTask:
         suspended = self.failing.get("task_suspend2" if together else "task_threads", 0)
         if suspended:
             return suspended, 0, []
-        there = {one.info.id: one for one in self._threads()}
+        there = {thread.info.id: thread for thread in self._threads()}
         rows: list[CopyRow] = []
         for number in threads:
-            one = there.get(number)  # type: ignore[call-overload]  # an id is an int
+            thread = there.get(number)  # type: ignore[call-overload]  # an id is an int
             outcome, result = self.outcomes.get(number, (0, 0))
-            if one is None or outcome:
+            if thread is None or outcome:
                 now = time.monotonic_ns()
                 rows.append((number, outcome or 1, result, 0, b"", (), now, now, now, 0))
             else:
-                rows.append(self._copied(one, stack_limit, address_mask))
+                rows.append(self._copied(thread, stack_limit, address_mask))
         return 0, self.failing.get("task_resume2", 0), rows
 
     # --- the process ---
@@ -208,36 +208,36 @@ class SnapshotTask:
     def _threads(self) -> list[ThreadSnapshot]:
         return [one for one in self.snapshot.threads if one.info.id not in self.hidden]
 
-    def _copied(self, one: ThreadSnapshot, stack_limit: int, address_mask: int) -> CopyRow:
-        asked = time.monotonic_ns()
-        registers = thread_command(one.registers)[_STATE_BEGINS:]
-        sp = (one.registers.sp or 0) & address_mask
-        below = sp - one.stack.start
-        stack = bytes(one.stack.data[: below + stack_limit]) if stack_limit else b""
+    def _copied(self, thread: ThreadSnapshot, stack_limit: int, address_mask: int) -> CopyRow:
+        before = time.monotonic_ns()
+        registers = thread_command(thread.registers)[_STATE_BEGINS:]
+        sp = (thread.registers.sp or 0) & address_mask
+        below = sp - thread.stack.start
+        stack = bytes(thread.stack.data[: below + stack_limit]) if stack_limit else b""
         queue = 0
-        if one.info.queue:
-            place = self._read(self._queue_place(one), 8)
-            queue = int.from_bytes(place, "little")
+        if thread.info.queue:
+            pointer = self._read(self._queue_place(thread), 8)
+            queue = int.from_bytes(pointer, "little")
         now = time.monotonic_ns()
-        start = one.stack.start
-        return one.info.id, 0, 0, 0, registers, ((start, stack),), asked, asked, now, queue
+        start = thread.stack.start
+        return thread.info.id, 0, 0, 0, registers, ((start, stack),), before, before, now, queue
 
     def _queue_place(self, one: ThreadSnapshot) -> int:
         return _QUEUES_AT + one.info.index * _QUEUE_STRIDE
 
     def _queues(self) -> Mapping[int, MemoryRegion]:
         """A thread's word with the address of its queue, and that queue with its label."""
-        found: dict[int, MemoryRegion] = {}
-        for one in self.snapshot.threads:
-            if not one.info.queue:
+        regions: dict[int, MemoryRegion] = {}
+        for thread in self.snapshot.threads:
+            if not thread.info.queue:
                 continue
-            place = self._queue_place(one)
-            queue, label = place + 0x10, place + 0x80
+            address = self._queue_place(thread)
+            queue, label = address + 0x10, address + 0x80
             data = queue.to_bytes(8, "little").ljust(0x10 + _LABEL_OFFSET, b"\0")
             data = (data + label.to_bytes(8, "little")).ljust(0x80, b"\0")
-            data = (data + one.info.queue.encode() + b"\0").ljust(_QUEUE_STRIDE, b"\0")
-            found[place] = MemoryRegion(Avma(place), data)
-        return found
+            data = (data + thread.info.queue.encode() + b"\0").ljust(_QUEUE_STRIDE, b"\0")
+            regions[address] = MemoryRegion(Avma(address), data)
+        return regions
 
     def _regions(self) -> list[MemoryRegion]:
         stacks = (one.stack for one in self.snapshot.threads)

@@ -1,14 +1,8 @@
-"""Devices that are made up: what is on them, what fails of them, what was asked of them.
+"""Synthetic devices: their files, failures and recorded calls, and services by pymobiledevice3.
 
-No phone was recorded for this: what they say is what the library's documentation and source say
-that devices do.
-
-The exceptions of pymobiledevice3 that are met here, by name and derivation.
-
-Services of made-up devices, as pymobiledevice3 has them: its names and parameters.
-
-A debugserver of such a device is whatever gdb-remote stub listens at a port of this machine, such
-as lldb-server.
+No phone was recorded for this: answers follow the library's documentation and source. Services and
+exceptions have the library's names, parameters and derivation. The debugserver of such a device is
+any gdb-remote stub that listens at a port of this machine, such as lldb-server.
 """
 
 from __future__ import annotations
@@ -74,13 +68,13 @@ class MadeUpDevice:
     launch: Callable[[str, bool], int] | None = None
     """Starts an app, suspended or not; its process."""
     port: int = 0
-    """Of this machine, where its debugserver is."""
+    """The port of this machine at which its debugserver listens."""
     reports: Mapping[str, bytes | None] = field(default_factory=dict)
     """Contents by path, from the folder of reports; None for a link."""
     failures: dict[str, str] = field(default_factory=dict)
     """Which exception of the library a call of this name raises."""
     calls: list[str] = field(default_factory=list)
-    """What was asked of it."""
+    """The calls that it received."""
 
     def note(self, call: str) -> None:
         """Keep that ``call`` was made; fail if it is to."""
@@ -109,7 +103,7 @@ class Stream:
         self._reader, self._writer = reader, writer
 
     async def recv_any(self, length: int = 4096) -> bytes:
-        """What has come; empty at the end."""
+        """Return received bytes; none at the end."""
         try:
             return await self._reader.read(length)
         except OSError as error:
@@ -128,7 +122,7 @@ class Stream:
 
 
 class Provider:
-    """What lockdown clients and tunnels have in common."""
+    """Shared by lockdown clients and tunnels."""
 
     def __init__(self, device: MadeUpDevice) -> None:
         self.device = device
@@ -137,7 +131,7 @@ class Provider:
 
     @property
     def product_version(self) -> str:
-        """Of the system."""
+        """The system's version."""
         return self.device.version
 
     @property
@@ -170,7 +164,7 @@ class Lockdown(Provider):
         self.paired = device.is_paired
 
     async def start_lockdown_service(self, name: str) -> Stream:
-        """Of iOS before 17."""
+        """Start a service of iOS before 17."""
         return await self.started(name)
 
 
@@ -183,7 +177,7 @@ class Tunnel(Provider):
 
 
 class _Service:
-    """What is entered and left."""
+    """An asynchronous context."""
 
     def __init__(self, lockdown: Provider) -> None:
         self.device = lockdown.device
@@ -270,7 +264,7 @@ class Files:
         )
 
     async def stat(self, filename: str) -> dict[str, Any]:
-        """What is known of a file."""
+        """Return a file's attributes."""
         path = filename[1:]
         data = self.device.reports.get(path, b"folder")
         kind = "S_IFREG" if path in self.device.reports else "S_IFDIR"

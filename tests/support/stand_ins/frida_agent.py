@@ -1,6 +1,6 @@
 """A stand-in for Frida's script in an arm64 Darwin process, which serves a snapshot.
 
-It answers as ``frida_agent.js`` does. What it says is written from that script and from the
+It answers as ``frida_agent.js`` does. Its answers are written from that script and from the
 kernel's headers, not recorded from a phone.
 """
 
@@ -76,13 +76,13 @@ class SnapshotAgent:
     def _listed(self) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = [
             {
-                "id": one.info.id,
-                "name": one.info.name or "",
-                "queue": one.info.queue or "",
+                "id": thread.info.id,
+                "name": thread.info.name or "",
+                "queue": thread.info.queue or "",
                 "isOwn": False,
                 "isNew": False,
             }
-            for one in self.snapshot.threads
+            for thread in self.snapshot.threads
         ]
         own = {"id": _OWN, "name": "gum-js-loop", "queue": "", "isOwn": True, "isNew": False}
         return [*rows, own]
@@ -120,7 +120,7 @@ class SnapshotAgent:
 
     def _contexts(self, stack: bytes, start: int, register: int, mask: int) -> bytes:
         """As ``copy_contexts`` of frida_darwin.c finds them."""
-        found: dict[int, bytes] = {}
+        contexts: dict[int, bytes] = {}
         skipped = -start % 8
         words = [
             int.from_bytes(stack[at : at + 8], "little") for at in range(skipped, len(stack) - 7, 8)
@@ -129,13 +129,13 @@ class SnapshotAgent:
         heads += [words[place - 1] for place in range(1, len(words)) if words[place] >> 60 == 1]
         for head in heads:
             at = head & mask
-            while at and at not in found:
+            while at and at not in contexts:
                 data = self._read_some(at, 16)
                 if len(data) < 16:
                     break
-                found[at] = data
+                contexts[at] = data
                 at = int.from_bytes(data[:8], "little") & mask
-        return b"".join(at.to_bytes(8, "little") + data for at, data in found.items())
+        return b"".join(at.to_bytes(8, "little") + data for at, data in contexts.items())
 
     def _read(self, ranges: list[list[object]]) -> Answer:
         found = [self._read_some(int(str(one[0]), 16), int(str(one[1]))) for one in ranges]

@@ -1,7 +1,7 @@
 """A gdb-remote stub that serves a snapshot, to try a client on: a well-behaved one, or a bad one.
 
 It speaks as debugserver does for Darwin (lldb's extensions, many requests at once, compression), or
-as the plainest stubs do (acknowledgements, hex, one thread at a time). What it says is written from
+as the plainest stubs do (acknowledgements, hex, one thread at a time). Its answers are written from
 the protocol's documentation, not recorded from a phone; and its framing is its own, so that a
 mistake of the client's is not made twice.
 """
@@ -146,7 +146,7 @@ class SnapshotStub:
     # --- answers ---
 
     def answer(self, request: bytes) -> bytes | None:  # noqa: PLR0911 - one a request
-        """What is said to ``request``; empty for what the stub does not know, None for nothing."""
+        """Answer ``request``: empty if the stub does not know it, None for no answer."""
         if self.dialect is Dialect.DEBUGSERVER:
             found = self._extended(request)
             if found is not None:
@@ -228,15 +228,15 @@ class SnapshotStub:
     def _threads(self) -> bytes:
         rows = [
             {
-                "tid": one.info.id,
-                "name": one.info.name or "",
-                "qname": one.info.queue or "",
-                "associated_with_dispatch_queue": one.info.queue is not None,
+                "tid": thread.info.id,
+                "name": thread.info.name or "",
+                "qname": thread.info.queue or "",
+                "associated_with_dispatch_queue": thread.info.queue is not None,
                 "registers": {
-                    str(number): value.decode() for number, value in enumerate(self._values(one))
+                    str(number): value.decode() for number, value in enumerate(self._values(thread))
                 },
             }
-            for one in self.snapshot.threads
+            for thread in self.snapshot.threads
         ]
         return json.dumps(rows).encode()
 
@@ -279,11 +279,11 @@ class SnapshotStub:
         return (b"l" if at + size >= len(document) else b"m") + part
 
     def _region(self, address: int) -> bytes:
-        for one in self.snapshot.threads:
-            if one.stack.start <= address < one.stack.end:
+        for thread in self.snapshot.threads:
+            if thread.stack.start <= address < thread.stack.end:
                 return b"start:%x;size:%x;permissions:rw;type:stack;" % (
-                    one.stack.start,
-                    len(one.stack.data),
+                    thread.stack.start,
+                    len(thread.stack.data),
                 )
         return b"start:%x;size:1000;" % (address & ~0xFFF)
 

@@ -1,4 +1,4 @@
-"""The modules of pymobiledevice3 that are used here, for devices that are made up.
+"""The modules of pymobiledevice3 that are used here, for synthetic devices.
 
 They have the library's names and parameters and none of its code; a test compares the two where
 the library is installed.

@@ -1,11 +1,9 @@
-"""A usbmuxd with one made-up device: what pymobiledevice3 itself can be tried against.
+"""A usbmuxd with one synthetic device, for pymobiledevice3 itself.
 
 The device has lockdown, to which this computer is paired, and services that are ports of this
-machine. Written from what pymobiledevice3 11.45 says and expects (its ``usbmux.py`` and
+machine. Written from what pymobiledevice3 11.45 sends and expects (its ``usbmux.py`` and
 ``lockdown.py``); no phone was recorded. Sessions are without TLS, which lockdown leaves to the
 device.
-
-Ports for servers that tests start.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class MadeUpUsbmuxd:
             "UniqueDeviceID": UDID,
         }
         self.requests: list[str] = []
-        """What lockdown was asked, and for which service."""
+        """Requests to lockdown, with the service's name if any."""
 
     @contextmanager
     def serving(self) -> Iterator[str]:

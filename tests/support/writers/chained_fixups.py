@@ -1,6 +1,6 @@
 """Images with chained fixups of every kind (``mach-o/fixup-chains.h``), made byte by byte.
 
-The linkers at hand write two of the pointer formats and one of import tables.
+The available linkers write two of the pointer formats and one of import tables.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _READ_EXECUTE, _READ_WRITE, _READ = 5, 3, 1
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What a bind may ask for."""
+    """An imported symbol that a bind names."""
 
     name: str
     addend: int = 0
     library: int = -2
-    """Of those that the image links with, from 1; -2: any."""
+    """The ordinal of the library among those linked with, from 1; -2: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +57,15 @@ class ImportTable:
         """The records, and the strings that they point into."""
         strings = bytearray(b"\0")
         records = bytearray()
-        for one in self.imports:
-            library, at = one.library, len(strings)
-            strings += one.name.encode() + b"\0"
+        for entry in self.imports:
+            library, at = entry.library, len(strings)
+            strings += entry.name.encode() + b"\0"
             if self.imports_format == 3:
-                records += pack("<Qq", library & 0xFFFF | at << 32, one.addend)
+                records += pack("<Qq", library & 0xFFFF | at << 32, entry.addend)
                 continue
             records += pack("<I", library & 0xFF | at << 9)
             if self.imports_format == 2:
-                records += pack("<i", one.addend)
+                records += pack("<i", entry.addend)
         packed = zlib.compress(bytes(strings)) if self.is_compressed else bytes(strings)
         return bytes(records), packed
 
@@ -88,8 +88,8 @@ def write_chained_image(
         pointers: of each place in the data, ascending: the raw pointer without its distance to
             the next.
         data_size: in bytes, a multiple of the page size.
-        imports: what binds ask for.
-        max_valid_pointer: as the table says.
+        imports: the symbols that binds name.
+        max_valid_pointer: the field of the table.
         cpu: type and subtype.
         contents: what the data is besides.
         sections: of the data, each with its name, place and size; none: one for all.

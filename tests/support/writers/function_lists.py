@@ -1,6 +1,6 @@
 """Filling ``LC_FUNCTION_STARTS`` of an executable, which the linker of ziglang leaves empty.
 
-Apple's linkers write it into all that they make, and lldb looks at no instructions of a program
+Apple's linkers write it into all images, and lldb reads no instructions of a program
 where it is empty. Source: ``mach-o/loader.h``, ``struct linkedit_data_command``; the table is
 ULEB128 differences, from the header on.
 
@@ -23,9 +23,9 @@ from machtrace.formats.macho.load_commands import LC_FUNCTION_STARTS, LC_SEGMENT
 from machtrace.model.address import FileOffset
 
 _HEADER_SIZE, _COUNT_OFFSET = 32, 16
-"""Of ``mach_header_64``, and of ``ncmds`` in it."""
+"""Size of ``mach_header_64``, and offset of its ``ncmds``."""
 _DATA_OFFSET = 8
-"""Of ``dataoff`` and ``datasize`` in ``linkedit_data_command``."""
+"""Offset of ``dataoff`` and ``datasize`` in ``linkedit_data_command``."""
 _MEMORY_SIZE, _FILE_OFFSET, _FILE_SIZE = 32, 40, 48
 """In ``segment_command_64``."""
 _PAGE = 0x4000
@@ -92,7 +92,7 @@ def write_exports_trie(symbols: Mapping[str, int]) -> bytes:
 
 
 class _Writer:
-    """Appends nodes; a node is behind its parent, which learns where."""
+    """Appends nodes; a node follows its parent, which gets its offset."""
 
     def __init__(self, symbols: Mapping[str, int]) -> None:
         self.nodes = bytearray()

@@ -62,7 +62,7 @@ class ThinFile:
     little_endian: bool = True
     filetype: FileType = FileType.BUNDLE
     vmaddr: int = 0
-    """Of ``__TEXT``."""
+    """Address of ``__TEXT``."""
     code: bytes = bytes(64)
     symbols: tuple[BuiltSymbol, ...] = ()
     function_starts: bytes = b""

@@ -63,7 +63,7 @@ def assemble_core(
     """A core with these parts, in xnu's order: segments, notes, threads.
 
     Args:
-        cputype: ``CPU_TYPE_ARM64`` and its kin.
+        cputype: ``CPU_TYPE_ARM64`` or another.
         cpusubtype: goes with it.
         wide: whether the header and segments are of the 64-bit form.
         threads: of each thread command what follows ``cmdsize``.

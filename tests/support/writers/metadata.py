@@ -1,6 +1,6 @@
 """Metadata for runtimes, made byte by byte, in an image with chained fixups.
 
-Objective-C metadata of kinds that the linkers at hand do not write.
+Objective-C metadata of kinds that the available linkers do not write.
 
 Those of arm64e and of shared caches (objc4, ``runtime/objc-runtime-new.h``).
 """
@@ -38,9 +38,9 @@ class Metadata:
 
     data: bytearray = field(default_factory=lambda: bytearray(16))
     pointers: dict[int, int] = field(default_factory=dict)
-    """Of each place in the data: the address that it is to lead to."""
+    """Pointers: target addresses by offset in the data."""
     binds: dict[int, str] = field(default_factory=dict)
-    """Of each place in the data: the symbol that it is to be bound to."""
+    """Binds: symbols by offset in the data."""
 
     def add(self, data: bytes, *pointers: tuple[int, int | None]) -> int:
         """Append a record; gives its address.
@@ -123,7 +123,7 @@ class ObjcMetadata(Metadata):
     classes: list[int] = field(default_factory=list)
     categories: list[int] = field(default_factory=list)
     selector_base: int = 0
-    """What the selectors of :attr:`ListKind.DIRECT` and its kin count from."""
+    """Base of selector offsets in lists of :attr:`ListKind.DIRECT` and similar kinds."""
 
     def methods(self, kind: ListKind, methods: Mapping[str, int]) -> int | None:
         """Append a list of methods, by the names with the addresses of their code."""

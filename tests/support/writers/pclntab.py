@@ -38,7 +38,7 @@ def go_pclntab(
     """The section's bytes.
 
     Args:
-        functions: one behind the other, from ``text_start`` on.
+        functions: consecutive, from ``text_start`` on.
         release: a key of :data:`MAGICS`.
         text_start: where the first function begins (Svma).
         pointer_size: 4 or 8.
@@ -62,9 +62,9 @@ class _Table:
         head = self._pack("I", MAGICS[self._release]) + bytes((0, 0, 4, self._size))
         if self._release < 16:
             return self._oldest(head, functions, text_start)
-        names, name_at = _strings([one.name for one in functions])
-        paths, path_at = _strings([one.file for one in functions])
-        files = list(dict.fromkeys(one.file for one in functions))
+        names, name_at = _strings([function.name for function in functions])
+        paths, path_at = _strings([function.file for function in functions])
+        files = list(dict.fromkeys(function.file for function in functions))
         units = b"".join(self._pack("I", path_at[file]) for file in files)
         values = bytearray(1)
         new = self._release >= 18
@@ -74,11 +74,13 @@ class _Table:
         rows = []
         at = 0 if new else text_start
         table_size = (2 * len(functions) + 1) * width
-        for one in functions:
+        for function in functions:
             rows.append((at, table_size + len(records)))
             records += self._pack(entry, at)
-            records += self._record(one, name_at[one.name], files.index(one.file), values)
-            at += one.size
+            records += self._record(
+                function, name_at[function.name], files.index(function.file), values
+            )
+            at += function.size
         table = b"".join(self._pack(entry * 2, *row) for row in rows)
         table += self._pack(entry, at) + records
         parts = [names, units, paths, bytes(values), table]
@@ -104,7 +106,7 @@ class _Table:
         after = start + (2 * len(functions) + 1) * self._size
         rest = bytearray()
         base = after + 4
-        files = list(dict.fromkeys(one.file for one in functions))
+        files = list(dict.fromkeys(function.file for function in functions))
         numbers = {file: number for number, file in enumerate(files, 1)}
         path_at = {file: base + _append(rest, file.encode() + b"\0") for file in files}
         table = self._pack("I", len(files) + 1)
@@ -112,14 +114,16 @@ class _Table:
         files_at = base + _append(rest, table)
         rows = bytearray()
         at = text_start
-        for one in functions:
-            name = base + _append(rest, one.name.encode() + b"\0")
-            file_pcs = base + _append(rest, _pc_values([(numbers[one.file], 0)], one.size))
-            line_pcs = base + _append(rest, _pc_values(one.lines, one.size))
+        for function in functions:
+            name = base + _append(rest, function.name.encode() + b"\0")
+            file_pcs = base + _append(
+                rest, _pc_values([(numbers[function.file], 0)], function.size)
+            )
+            line_pcs = base + _append(rest, _pc_values(function.lines, function.size))
             record = self._pack("P", at)
             record += self._pack("8I", name, 0, 0, 0, file_pcs, line_pcs, 0, 0)
             rows += self._pack("PP", at, base + _append(rest, record))
-            at += one.size
+            at += function.size
         rows += self._pack("P", at)
         return head + self._pack("P", len(functions)) + rows + self._pack("I", files_at) + rest
 

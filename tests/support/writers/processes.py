@@ -32,7 +32,7 @@ _STACK_ALIGNMENT = 0x1000
 _FRAME_SIZE = 32
 """Bytes that a call of a synthetic function takes on the stack."""
 _LOCALS = 16
-"""Of those, bytes below the frame record."""
+"""Bytes of a frame below its frame record."""
 _SAVED = Struct("<2Q")
 """A frame record: the caller's frame pointer, the return address."""
 _RED_ZONE = 128

@@ -46,7 +46,7 @@ class PythonMemory:
         self._interpreters: list[int] = []
 
     def region(self) -> MemoryRegion:
-        """What was written so far."""
+        """The memory written so far."""
         return MemoryRegion(Avma(_START), bytes(self.data))
 
     def place(self, data: bytes) -> int:

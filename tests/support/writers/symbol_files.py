@@ -1,4 +1,4 @@
-"""What tests of symbol stores add to them: small images, fat files, archives."""
+"""Contents of symbol stores in tests: small images, fat files, archives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from machtrace.symbolstore.store import SymbolStore
 from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
 
 ARM = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
-"""Of :data:`APP` and :data:`DSYM`."""
+"""UUID of :data:`APP` and :data:`DSYM`."""
 INTEL = UUID("23516be4-29be-350c-91c9-f36e7999f0f1")
-"""Of :data:`INTEL_APP`."""
+"""UUID of :data:`INTEL_APP`."""
 APP = ThinFile(uuid=ARM, filetype=FileType.EXECUTE).build()
 DSYM = ThinFile(uuid=ARM, filetype=FileType.DSYM, code=bytes(128)).build()
 INTEL_APP = ThinFile(uuid=INTEL, cputype=CPU_TYPE_X86_64, filetype=FileType.EXECUTE).build()
@@ -65,7 +65,7 @@ def add(
 
 
 def reasons(skipped: list[Skipped]) -> list[SkipReason]:
-    """Of each, in order."""
+    """Return the reason of each, in order."""
     return [one.reason for one in skipped]
 
 
@@ -75,5 +75,5 @@ def everything_in(folder: Path) -> list[str]:
 
 
 def names_in(folder: Path) -> set[str]:
-    """Of what is in it."""
+    """Return the names of a folder's entries."""
     return {path.name for path in folder.iterdir()}

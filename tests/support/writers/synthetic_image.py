@@ -63,7 +63,7 @@ class _Machine:
     cpusubtype: int
     page: int
     code: bytes
-    """Of one function; its call goes to the code behind it."""
+    """Code of one function; its call goes to the code that follows."""
     call: int
     """Where in the function the call is."""
     after_call: int
@@ -132,7 +132,7 @@ class SyntheticImage:
         return ImageOffset(TEXT_OFFSET + function * FUNCTION_SIZE + machine.call)
 
     def return_address_of(self, function: int) -> ImageOffset:
-        """What this function's call pushes, or leaves in the link register."""
+        """Return the address that this function's call pushes, or leaves in the link register."""
         machine = _MACHINES[self.arch]
         return ImageOffset(TEXT_OFFSET + function * FUNCTION_SIZE + machine.after_call)
 
@@ -148,7 +148,7 @@ def synthetic_image(
     """An image for arm64 or x86_64; its UUID follows from its path.
 
     Args:
-        path: where it says, if it is a library, that it is to be found.
+        path: the install name, if it is a library.
         arch: what it is for.
         filetype: program, library, bundle or dyld.
         functions: how many it has.
@@ -306,7 +306,7 @@ class _Linker:
         return commands
 
     def _linkedit(self, at: int) -> tuple[bytes, list[bytes]]:
-        """The bytes of ``__LINKEDIT``, at this file offset, and the commands that tell of them."""
+        """The bytes of ``__LINKEDIT``, at this file offset, and the commands that describe them."""
         starts = _uleb(TEXT_OFFSET) + bytes([FUNCTION_SIZE]) * (len(self.names) - 1) + b"\0"
         starts = starts.ljust(-(-len(starts) // 8) * 8, b"\0")
         strings = bytearray(b" \0")

@@ -39,13 +39,13 @@ def folded(entries: Sequence[CompactEntry], *, apart: frozenset[int]) -> list[Co
 
     ``apart`` are modes whose encodings depend on the function's start, and so are not folded.
     """
-    kept: list[CompactEntry] = []
+    merged: list[CompactEntry] = []
     for entry in sorted(entries):
         mode = entry.encoding & MODE_MASK
-        if kept and kept[-1].encoding == entry.encoding and mode not in apart:
+        if merged and merged[-1].encoding == entry.encoding and mode not in apart:
             continue
-        kept.append(entry)
-    return kept
+        merged.append(entry)
+    return merged
 
 
 def write_unwind_info(
