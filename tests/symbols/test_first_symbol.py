@@ -11,7 +11,7 @@ from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.images.named_file import path_image
 from machtrace.model.address import ImageOffset
 from machtrace.symbols.elf import elf_symbol_table
-from machtrace.symbols.first_symbol import first_symbol
+from machtrace.symbols.image_symbols import first_symbol
 from tests.support.compilers.executables import compile_elf
 
 pytest.importorskip("machtrace._native._ranges")

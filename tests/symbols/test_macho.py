@@ -18,7 +18,7 @@ from machtrace.formats.macho.structs import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SE
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
-from machtrace.symbols.first_symbol import first_symbol
+from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
 from tests.support.writers.function_lists import uleb, write_exports_trie
 from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile

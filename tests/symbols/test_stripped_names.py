@@ -15,7 +15,7 @@ from machtrace.formats.macho.tables.unwind_info import UnwindInfo
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
-from machtrace.symbols.first_symbol import first_symbol
+from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
 from tests.support.compilers.executables import COMPACT_TABLES, compile_object
 from tests.support.writers.chained_fixups import IMAGE_SVMA, TEXT_OFFSET

@@ -16,7 +16,6 @@ from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import FrameStatus, Symbol
-from machtrace.symbols.first_symbol import first_symbol
 
 if TYPE_CHECKING:
     from machtrace.symbols.table import SymbolTable
@@ -157,3 +156,36 @@ def open_image(
 def _loaded(image: BinaryImage, memory: MemoryReader | None) -> LoadedObject | None:
     found = None if memory is None else in_memory(image, memory)
     return None if isinstance(found, FrameStatus) else found
+
+
+def first_symbol(
+    contents: ObjectFile,
+    offset: ImageOffset,
+    twins: Callable[[], Sequence[ObjectFile]] = tuple,
+) -> Symbol | None:
+    """Return the function that holds ``offset``; None if the whole table has to be built.
+
+    Sorting half a million symbols takes longer than everything else of a first answer, numpy's
+    import included. So the first lookups scan the tables as they lie in the file. They return what
+    :class:`~machtrace.symbols.table.SymbolTable` returns, or None if an image has no table of
+    function starts, no symbol for the function, tables that disagree, or anything malformed.
+
+    Args:
+        contents: the image's file.
+        offset: where.
+        twins: finds files of the image that may have more symbols.
+    """
+    try:
+        from machtrace._native import _ranges
+    except ImportError:
+        return None
+    try:
+        if contents.format is ImageFormat.MACHO:
+            from machtrace.symbols.macho.first_symbol import first_macho_symbol
+
+            return first_macho_symbol(_ranges, contents, offset)
+        from machtrace.symbols.elf_first_symbol import first_elf_symbol
+
+        return first_elf_symbol(_ranges, contents, offset, twins)
+    except MachtraceError:  # building the table reports it
+        return None

@@ -1,19 +1,10 @@
-"""One name from an image's tables as they lie in the file, without an index of all, nor numpy.
-
-To sort half a million symbols takes longer than everything else that a first answer takes, numpy's
-import included. So the first lookups scan the tables. They return what
-:class:`~machtrace.symbols.table.SymbolTable` returns, or None if the table has to be built: if an
-image has no table of function starts, or no symbol for the function, if several tables disagree, or
-if anything is malformed.
-"""
+"""One name from the tables of an ELF file as they lie in it: see ``image_symbols``."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from machtrace.errors import MachtraceError
 from machtrace.formats.elf.contents import (
     SYMBOL_SIZE,
     ElfFileContents,
@@ -22,112 +13,13 @@ from machtrace.formats.elf.contents import (
     without_version,
 )
 from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_SYMTAB
-from machtrace.formats.macho.contents import FileContents, read_table
-from machtrace.formats.macho.structs import SymtabCommand
 from machtrace.formats.object_file import ObjectFile
 from machtrace.frozen import dataclass
 from machtrace.model.address import LAST_OFFSET, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageFormat
 from machtrace.model.symbol import Certainty, Symbol, unnamed
-from machtrace.symbols.macho.code_sections import Ranges, function_sections, holds_functions
-from machtrace.symbols.names import LONGEST, Spelt, best_first, symbol_of
-
-
-def first_symbol(
-    contents: ObjectFile,
-    offset: ImageOffset,
-    twins: Callable[[], Sequence[ObjectFile]] = tuple,
-) -> Symbol | None:
-    """Return the function that holds ``offset``; None if the whole table has to be built.
-
-    Args:
-        contents: the image's file.
-        offset: where.
-        twins: finds files of the image that may have more symbols.
-    """
-    try:
-        from machtrace._native import _ranges
-    except ImportError:
-        return None
-    try:
-        if contents.format is ImageFormat.MACHO:
-            return _first_macho_symbol(_ranges, contents, offset)
-        return _first_elf_symbol(_ranges, contents, offset, twins)
-    except MachtraceError:  # building the table reports it
-        return None
-
-
-_MOST_SECTIONS = 255
-"""Those that ``nlist.n_sect`` can count."""
-_NLIST_SIZE, _NLIST_64_SIZE = 12, 16
-
-
-def _first_macho_symbol(
-    _ranges: ModuleType, contents: FileContents, offset: ImageOffset
-) -> Symbol | None:
-    image = contents.image
-    base, is_64, symtab = image.header_svma, image.header.is_64, image.symtab
-    bounds = _bounds(contents, offset, _ranges.function_holding)
-    if bounds is None or symtab is None or not image.header.little_endian:
-        return None
-    counted = bytes([0, *map(holds_functions, image.sections[:_MOST_SECTIONS])])
-    size = symtab.nsyms * (_NLIST_64_SIZE if is_64 else _NLIST_SIZE)
-    table = read_table(contents, symtab.symoff, size, "the symbol table")
-    strings = read_table(contents, symtab.stroff, symtab.strsize, "the string table")
-    scanned = _ranges.symbols_at(
-        table,
-        strings,
-        is_64,
-        counted.ljust(_MOST_SECTIONS + 1, b"\0"),
-        base,
-        base + bounds[0],
-        base + bounds[1],
-        base + offset,
-    )
-    if scanned is None:
-        return None
-    start, end, rows = scanned
-    names: list[Spelt] = [
-        (_name(contents, symtab, table, row), True, Certainty.EXACT) for row in rows
-    ]
-    best = best_first(names)
-    return symbol_of(best, ImageOffset(start - base), end - start) if best else None
-
-
-def _bounds(
-    contents: FileContents,
-    offset: ImageOffset,
-    function_holding: Callable[[memoryview, int, bool, int], tuple[int, int] | None],
-) -> tuple[int, int] | None:
-    """Return the (start, end) of the function around ``offset`` by the function starts."""
-    image = contents.image
-    command, arch = image.function_starts, image.header.arch
-    section = _holder(function_sections(image), offset)
-    if section is None or command is None or arch is None or not command.size:
-        return None
-    starts = read_table(contents, command.offset, command.size, "the table of function starts")
-    function = function_holding(starts, 0, arch.is_arm, offset)
-    if function is None or function[0] < section[0]:
-        return None
-    return function[0], min(function[1], section[1])
-
-
-def _holder(sections: Ranges, offset: int) -> tuple[int, int] | None:
-    index = bisect_right(sections, (offset, 1 << 64)) - 1
-    if index < 0 or offset >= sections[index][1]:
-        return None
-    return sections[index]
-
-
-def _name(contents: FileContents, symtab: SymtabCommand, table: memoryview, row: int) -> str:
-    at = row * (_NLIST_64_SIZE if contents.image.header.is_64 else _NLIST_SIZE)
-    n_strx = int.from_bytes(table[at : at + 4], "little")
-    size = min(LONGEST, symtab.strsize - n_strx)
-    if n_strx == 0 or size <= 0:
-        return ""
-    name = read_table(contents, symtab.stroff + n_strx, size, "the string table")
-    return bytes(name).partition(b"\0")[0].decode("utf-8", "backslashreplace")
+from machtrace.symbols.names import best_first, symbol_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +74,7 @@ class _ElfTable:
         return int.from_bytes(self._table[at : at + size], "little")
 
 
-def _first_elf_symbol(
+def first_elf_symbol(
     _ranges: ModuleType,
     contents: ElfFileContents,
     offset: ImageOffset,
