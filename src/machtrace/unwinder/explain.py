@@ -231,7 +231,7 @@ def _reason(frame: _Frame, chosen: MethodAnswer, others: list[MethodAnswer]) -> 
     elif not chosen.claims:
         reason = "no method is exact here; this one is exact at calls"
     elif known_elsewhere:
-        reason = "the first method that is exact here"
+        reason = "the first in the order of sources that is exact here"
     else:
         reason = "the only method that is exact here"
     return reason

@@ -48,9 +48,11 @@ Ranges = tuple[tuple[int, int], ...]
 def macho_rules(contents: MachOContents, arch: Arch) -> ImageRules:
     """See :func:`machtrace.unwinder.sources.of_image.image_rules`.
 
-    Signal frames come first. Instruction analysis is next: it only has rules for interrupted
-    frames, where compact unwind is not exact. Compact unwind refers to call-frame information
-    where it has no encoding.
+    A frame gets its rule from the first source below that is exact at its address. Both tables are
+    exact at calls only, so an interrupted frame gets its rule from its instructions. Compact unwind
+    precedes call-frame information, as in Apple's libunwind: the linker moves what fits into
+    compact encodings, drops those descriptions from ``__eh_frame``, and for all other functions
+    writes an encoding that refers to their description (DWARF mode).
     """
     analysis = _analysis(contents, arch)
     call_frames = call_frame_rules(contents)
@@ -64,7 +66,7 @@ def macho_rules(contents: MachOContents, arch: Arch) -> ImageRules:
             source_or_none(lambda: StubRules.of_macho(contents, arch)),
             compact,
             call_frames,
-            analysis.calls,
+            analysis.calls,  # for code without tables
         )
         if source is not None
     ]
