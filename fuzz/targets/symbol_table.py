@@ -11,7 +11,6 @@ from random import Random
 from struct import unpack_from
 
 import numpy as np
-from machtrace.symbols.first_symbol import first_symbol
 
 from fuzz.mutation import Mutation, insert_token, write_number
 from fuzz.programs import cached, elf_programs, macho_programs
@@ -23,6 +22,7 @@ from machtrace.formats.macho.structs import N_EXT, N_SECT
 from machtrace.formats.object_file import ObjectFile, Signature, signature
 from machtrace.model.address import ImageOffset
 from machtrace.symbols.elf import elf_symbol_table
+from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.table import SymbolTable
 from tests.support.writers.function_lists import uleb, write_exports_trie

@@ -117,7 +117,7 @@ def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
 
 def test_python_functions_take_names() -> None:
     """It is by its name that the loop is known, and nothing is opened."""
-    with pytest.raises(TargetSpecError, match="names tell"):
+    with pytest.raises(TargetSpecError, match="require names"):
         mt.backtraces("self", python=True, symbolicate=False)
 
 
