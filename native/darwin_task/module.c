@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #include "common/darwin/memory.h"
-#include "common/module_slots.h"
+#include "common/module.h"
 #include "darwin_task/task.h"
 
 #define LISTED_MOST 16384                      /* threads that are listed */
@@ -314,23 +314,5 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {
-    MACHTRACE_GIL_SLOT
-    {0, NULL},
-};
-
-static struct PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_darwin_task",
-    .m_doc = "Capture other processes of macOS by their task ports.",
-    .m_size = 0,
-    .m_methods = methods,
-    .m_slots = slots,
-};
-
-PyMODINIT_FUNC PyInit__darwin_task(void);
-
-PyMODINIT_FUNC PyInit__darwin_task(void)
-{
-    return PyModuleDef_Init(&definition);
-}
+MACHTRACE_MODULE(_darwin_task, machtrace_prepare_nothing, "Capture other processes of macOS by their task ports.",
+                 .m_methods = methods)

@@ -8,8 +8,8 @@
  * port of machtrace_task_open is the caller's, until machtrace_task_close. Results are
  * kern_return_t (mach/kern_return.h) unless stated otherwise.
  */
-#ifndef MACHTRACE_TASK_DARWIN_H
-#define MACHTRACE_TASK_DARWIN_H
+#ifndef MACHTRACE_DARWIN_TASK_TASK_H
+#define MACHTRACE_DARWIN_TASK_TASK_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 #include "inprocess/core/capture.h"
-#include "common/module_slots.h"
+#include "common/module.h"
 #include "inprocess/core/batches.h"
 #if defined(__APPLE__)
 #endif
@@ -20,15 +20,15 @@
 #define RED_ZONE 128
 #define LIMIT_MOST (UINT64_C(1) << 32)
 
-/* Used between machtrace_own_begin and machtrace_own_end only. */
-static struct machtrace_own_buffers buffers;
+/* Used between machtrace_inprocess_begin and machtrace_inprocess_end only. */
+static struct machtrace_inprocess_buffers buffers;
 
 /* Copy the results out of the buffer. */
-static void keep(struct machtrace_own_thread *thread, void *unused)
+static void keep(struct machtrace_inprocess_thread *thread, void *unused)
 {
     (void)unused;
     for (size_t index = 0; index < thread->stack_count; index++) {
-        struct machtrace_own_stack *stack = &thread->stacks[index];
+        struct machtrace_inprocess_stack *stack = &thread->stacks[index];
         if (stack->size == 0)
             continue;
         unsigned char *copy = malloc(stack->size);
@@ -36,36 +36,36 @@ static void keep(struct machtrace_own_thread *thread, void *unused)
             memcpy(copy, stack->bytes, stack->size);
         } else {
             stack->size = 0;
-            thread->outcome = MACHTRACE_OWN_FAILED;
+            thread->outcome = MACHTRACE_INPROCESS_FAILED;
             thread->error = ENOMEM;
         }
         stack->bytes = copy;
     }
 }
 
-static int run(const struct machtrace_own_capture *all, int signal)
+static int run(const struct machtrace_inprocess_capture *all, int signal)
 {
-    int error = machtrace_own_begin(signal);
+    int error = machtrace_inprocess_begin(signal);
     if (error != 0)
         return error;
-    size_t batch = all->together ? MACHTRACE_OWN_THREADS_MAX : BATCH;
+    size_t batch = all->together ? MACHTRACE_INPROCESS_THREADS_MAX : BATCH;
     if (batch > all->thread_count)
         batch = all->thread_count;
-    error = batch == 0 ? 0 : machtrace_own_buffers_have(&buffers, batch, all->stack_limit);
+    error = batch == 0 ? 0 : machtrace_inprocess_buffers_have(&buffers, batch, all->stack_limit);
     if (error == 0)
-        machtrace_own_copy_all(&buffers, all, keep, NULL);
-    machtrace_own_end();
+        machtrace_inprocess_copy_all(&buffers, all, keep, NULL);
+    machtrace_inprocess_end();
     return error;
 }
 
 /* (id, outcome, error, uninterruptible, registers, stacks, requested, stopped, resumed, pthread) */
-static PyObject *thread_as_tuple(const struct machtrace_own_thread *thread)
+static PyObject *thread_as_tuple(const struct machtrace_inprocess_thread *thread)
 {
     PyObject *stacks = PyTuple_New((Py_ssize_t)thread->stack_count);
     if (stacks == NULL)
         return NULL;
     for (size_t index = 0; index < thread->stack_count; index++) {
-        const struct machtrace_own_stack *stack = &thread->stacks[index];
+        const struct machtrace_inprocess_stack *stack = &thread->stacks[index];
         PyObject *pair = Py_BuildValue("(Ky#)", (unsigned long long)stack->start,
                                        stack->bytes == NULL ? "" : (const char *)stack->bytes,
                                        (Py_ssize_t)stack->size);
@@ -81,7 +81,7 @@ static PyObject *thread_as_tuple(const struct machtrace_own_thread *thread)
                          (long long)thread->resumed_at, (unsigned long long)thread->pthread);
 }
 
-static PyObject *all_as_list(const struct machtrace_own_capture *capture)
+static PyObject *all_as_list(const struct machtrace_inprocess_capture *capture)
 {
     PyObject *list = PyList_New((Py_ssize_t)capture->thread_count);
     for (size_t index = 0; list != NULL && index < capture->thread_count; index++) {
@@ -92,7 +92,7 @@ static PyObject *all_as_list(const struct machtrace_own_capture *capture)
     return list;
 }
 
-static int take_ids(PyObject *ids, struct machtrace_own_capture *capture)
+static int take_ids(PyObject *ids, struct machtrace_inprocess_capture *capture)
 {
     Py_ssize_t count = PyTuple_Size(ids);
     if (count < 0)
@@ -107,7 +107,7 @@ static int take_ids(PyObject *ids, struct machtrace_own_capture *capture)
         unsigned long long id = PyLong_AsUnsignedLongLong(PyTuple_GetItem(ids, index));
         if (PyErr_Occurred())
             return -1;
-        if (id == 0 || id > INT32_MAX || id == machtrace_own_id()) {
+        if (id == 0 || id > INT32_MAX || id == machtrace_inprocess_id()) {
             PyErr_SetString(PyExc_ValueError, "not the id of another thread");
             return -1;
         }
@@ -116,7 +116,7 @@ static int take_ids(PyObject *ids, struct machtrace_own_capture *capture)
     return 0;
 }
 
-static void free_capture(struct machtrace_own_capture *capture)
+static void free_capture(struct machtrace_inprocess_capture *capture)
 {
     for (size_t thread = 0; capture->threads != NULL && thread < capture->thread_count; thread++)
         for (size_t index = 0; index < capture->threads[thread].stack_count; index++)
@@ -132,7 +132,7 @@ static PyObject *failed_to_begin(int error)
 
 /* The threads and their Python frames, of one moment: the interpreter's lock is held from before
  * the frames are requested until they are stored, and nothing is collected. */
-static PyObject *run_locked(struct machtrace_own_capture *capture, int signal,
+static PyObject *run_locked(struct machtrace_inprocess_capture *capture, int signal,
                             PyObject *current_frames)
 {
     int was_collecting = PyGC_Disable();
@@ -172,7 +172,7 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
                           &stack_limit, &answer_limit, &sleep_limit, &signal, &together,
                           &current_frames))
         return NULL;
-    struct machtrace_own_capture capture = {
+    struct machtrace_inprocess_capture capture = {
         .ranges = ranges.buf,
         .range_count = (size_t)ranges.len / sizeof *capture.ranges,
         .stack_limit = (size_t)stack_limit,
@@ -207,12 +207,12 @@ static PyObject *copy_here(PyObject *module, PyObject *arguments)
     unsigned long long stack_limit;
     if (!PyArg_ParseTuple(arguments, "y*K:copy_here", &ranges, &stack_limit))
         return NULL;
-    struct machtrace_own_capture capture = {
+    struct machtrace_inprocess_capture capture = {
         .ranges = ranges.buf,
         .range_count = (size_t)ranges.len / sizeof *capture.ranges,
         .stack_limit = (size_t)stack_limit,
     };
-    struct machtrace_own_thread thread = {.id = machtrace_own_id()};
+    struct machtrace_inprocess_thread thread = {.id = machtrace_inprocess_id()};
     PyObject *result = NULL;
     if (stack_limit > LIMIT_MOST) {
         PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
@@ -223,7 +223,7 @@ static PyObject *copy_here(PyObject *module, PyObject *arguments)
             PyErr_NoMemory();
         } else {
             thread.buffer = bytes;
-            machtrace_own_copy_here(&capture, &thread);
+            machtrace_inprocess_copy_here(&capture, &thread);
             result = thread_as_tuple(&thread);
             munmap(bytes, thread.room);
         }
@@ -237,7 +237,7 @@ static PyObject *list_threads(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
     uint64_t ids[4096];
-    int64_t count = machtrace_own_list(ids, sizeof ids / sizeof *ids);
+    int64_t count = machtrace_inprocess_list(ids, sizeof ids / sizeof *ids);
     if (count < 0)
         return PyErr_SetFromErrno(PyExc_OSError);
     size_t known = (size_t)count < sizeof ids / sizeof *ids ? (size_t)count : sizeof ids / sizeof *ids;
@@ -254,7 +254,7 @@ static PyObject *own_image(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    struct machtrace_own_range range = machtrace_own_image();
+    struct machtrace_inprocess_range range = machtrace_inprocess_image();
     return Py_BuildValue("(KK)", (unsigned long long)range.start, (unsigned long long)range.end);
 }
 
@@ -262,14 +262,14 @@ static PyObject *image_changes(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    return PyLong_FromUnsignedLongLong(machtrace_own_image_changes());
+    return PyLong_FromUnsignedLongLong(machtrace_inprocess_image_changes());
 }
 
 static PyObject *signal_in_use(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    return PyLong_FromLong(machtrace_own_signal());
+    return PyLong_FromLong(machtrace_inprocess_signal());
 }
 
 static PyMethodDef methods[] = {
@@ -289,7 +289,7 @@ static PyMethodDef methods[] = {
     {"own_image", own_image, METH_NOARGS,
      PyDoc_STR("own_image()\n--\n\nReturn this extension's start and end address.")},
 #if defined(__APPLE__)
-    {"own_images", machtrace_own_images, METH_NOARGS,
+    {"own_images", machtrace_inprocess_images, METH_NOARGS,
      PyDoc_STR("own_images()\n--\n\nReturn the images of this process, as dyld reported them.")},
 #endif
     {"image_changes", image_changes, METH_NOARGS,
@@ -301,43 +301,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int add_type(PyObject *module, PyType_Spec *spec)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    if (type == NULL)
-        return -1;
-    int error = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return error;
-}
-
 static int module_exec(PyObject *module)
 {
-    machtrace_own_image_changes(); /* the first call may wait */
-    return add_type(module, &machtrace_own_stacks_spec) != 0 ||
-                   add_type(module, &machtrace_own_series_spec) != 0
-               ? -1
-               : 0;
+    machtrace_inprocess_image_changes(); /* the first call may wait */
+    if (machtrace_add_type(module, &machtrace_inprocess_stacks_spec) != 0)
+        return -1;
+    return machtrace_add_type(module, &machtrace_inprocess_series_spec);
 }
 
-static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, module_exec},
-    MACHTRACE_GIL_SLOT
-    {0, NULL},
-};
-
-static struct PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_inprocess",
-    .m_doc = "Stop, copy, resume: threads of this process; and the calling thread's own walk.",
-    .m_size = 0,
-    .m_methods = methods,
-    .m_slots = slots,
-};
-
-PyMODINIT_FUNC PyInit__inprocess(void);
-
-PyMODINIT_FUNC PyInit__inprocess(void)
-{
-    return PyModuleDef_Init(&definition);
-}
+MACHTRACE_MODULE(_inprocess, module_exec, "Stop, copy, resume: threads of this process; and the calling thread's own walk.",
+                 .m_methods = methods)

@@ -1,12 +1,12 @@
 /* Shared by the parts of machtrace._native._inprocess. */
-#ifndef MACHTRACE_OWN_OBJECTS_H
-#define MACHTRACE_OWN_OBJECTS_H
+#ifndef MACHTRACE_INPROCESS_OBJECTS_H
+#define MACHTRACE_INPROCESS_OBJECTS_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-extern PyType_Spec machtrace_own_stacks_spec;
-extern PyType_Spec machtrace_own_series_spec;
+extern PyType_Spec machtrace_inprocess_stacks_spec;
+extern PyType_Spec machtrace_inprocess_series_spec;
 
 /* From what sys._current_frames returns: a dictionary from pthread to a list of (code, line,
  * whether the frame began a run of the interpreter's loop: 1, 0, or -1 unknown), innermost first.
@@ -19,7 +19,7 @@ PyObject *machtrace_read_memory(PyObject *module, PyObject *arguments);
 
 #ifdef __APPLE__
 /* A list of (load address, slide, size of __TEXT, CPU type, CPU subtype, UUID or None, path). */
-PyObject *machtrace_own_images(PyObject *module, PyObject *unused);
+PyObject *machtrace_inprocess_images(PyObject *module, PyObject *unused);
 #endif
 
 #endif

@@ -62,7 +62,7 @@ PyObject *machtrace_read_memory(PyObject *module, PyObject *arguments)
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
     if (bytes == NULL)
         return NULL;
-    if (machtrace_own_read(address, PyBytes_AsString(bytes), (size_t)size) != (size_t)size) {
+    if (machtrace_inprocess_read(address, PyBytes_AsString(bytes), (size_t)size) != (size_t)size) {
         Py_DECREF(bytes);
         errno = EFAULT;
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -88,7 +88,7 @@ static PyObject *image_as_tuple(const struct machtrace_image *image)
                          image->cpu_type, image->cpu_subtype, uuid, image->path);
 }
 
-PyObject *machtrace_own_images(PyObject *module, PyObject *unused)
+PyObject *machtrace_inprocess_images(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;

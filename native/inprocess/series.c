@@ -46,8 +46,8 @@ static PyObject *new_own_series(PyTypeObject *type, PyObject *arguments, PyObjec
         .room = (size_t)room,
         .text_most = (size_t)TEXT_MOST,
 #ifdef __linux__
-        .mappings = machtrace_own_mappings,
-        .prepare_thread = machtrace_own_short_turns,
+        .mappings = machtrace_inprocess_mappings,
+        .prepare_thread = machtrace_inprocess_short_turns,
 #endif
     };
     int error;
@@ -133,7 +133,7 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec machtrace_own_series_spec = {
+PyType_Spec machtrace_inprocess_series_spec = {
     .name = "machtrace._native._inprocess.Series",
     .basicsize = sizeof(struct own_series),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,

@@ -149,7 +149,7 @@ static enum machtrace_pause walk_from(struct own_stacks *self, const struct mach
                                       size_t head, size_t outer, struct walked_stack *walked)
 {
     const struct machtrace_machine *machine = &self->rules->table.machine;
-    uint64_t end = machtrace_own_stack_end();
+    uint64_t end = machtrace_inprocess_stack_end();
     if (end <= here->values[MACHTRACE_HERE_SP])
         return MACHTRACE_DECLINED; /* on another stack than the system made for the thread */
     if (machine->register_count > MACHTRACE_REGISTERS || machine->sp != MACHTRACE_HERE_SP ||
@@ -199,7 +199,7 @@ static PyObject *find(PyObject *object, PyObject *arguments)
     LOCK_BOTH(object, (PyObject *)self->rules)
     MACHTRACE_TAKE_HERE(&here);
     enum machtrace_pause pause = MACHTRACE_DECLINED;
-    if (machtrace_own_image_changes() == self->image_changes)
+    if (machtrace_inprocess_image_changes() == self->image_changes)
         pause = walk_from(self, &here, (size_t)head, (size_t)outer, &walked);
     if (pause != MACHTRACE_ROOT) {
         result = missing(self, pause);
@@ -257,7 +257,7 @@ static PyObject *is_current(PyObject *object, PyObject *unused)
 {
     (void)unused;
     return PyBool_FromLong(((struct own_stacks *)object)->image_changes ==
-                           machtrace_own_image_changes());
+                           machtrace_inprocess_image_changes());
 }
 
 static PyMethodDef methods[] = {
@@ -284,7 +284,7 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec machtrace_own_stacks_spec = {
+PyType_Spec machtrace_inprocess_stacks_spec = {
     .name = "machtrace._native._inprocess.OwnStacks",
     .basicsize = sizeof(struct own_stacks),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,

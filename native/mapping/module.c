@@ -4,7 +4,7 @@
 
 #include <sys/mman.h>
 
-#include "common/module_slots.h"
+#include "common/module.h"
 
 typedef struct {
     PyObject_HEAD
@@ -101,23 +101,6 @@ static int clear(PyObject *module)
     return 0;
 }
 
-static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, (void *)prepare},
-    MACHTRACE_GIL_SLOT
-    {0, NULL},
-};
-
-static struct PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_mapping",
-    .m_doc = PyDoc_STR("Files mapped into memory, without keeping a descriptor."),
-    .m_size = sizeof(PyTypeObject *),
-    .m_methods = methods,
-    .m_slots = slots,
-    .m_traverse = traverse,
-    .m_clear = clear,
-};
-
-PyMODINIT_FUNC PyInit__mapping(void);
-
-PyMODINIT_FUNC PyInit__mapping(void) { return PyModuleDef_Init(&definition); }
+MACHTRACE_MODULE(_mapping, prepare, "Files mapped into memory, without keeping a descriptor.",
+                 .m_size = sizeof(PyTypeObject *), .m_methods = methods, .m_traverse = traverse,
+                 .m_clear = clear)

@@ -1,7 +1,7 @@
 /* C++ names mangled after the Itanium C++ ABI: the common parts of the grammar. The specification,
  * machtrace/demangler/itanium, parses all of it. */
-#ifndef MACHTRACE_CPLUSPLUS_NAME_H
-#define MACHTRACE_CPLUSPLUS_NAME_H
+#ifndef MACHTRACE_NAMES_DEMANGLE_H
+#define MACHTRACE_NAMES_DEMANGLE_H
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
 /* How pieces of a demangled C++ name are put together. */
-#ifndef MACHTRACE_CPLUSPLUS_MAKERS_H
-#define MACHTRACE_CPLUSPLUS_MAKERS_H
+#ifndef MACHTRACE_NAMES_MAKERS_H
+#define MACHTRACE_NAMES_MAKERS_H
 
 #include "names/pieces.h"
 

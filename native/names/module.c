@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "names/demangle.h"
-#include "common/module_slots.h"
+#include "common/module.h"
 
 static PyObject *cplusplus_name(PyObject *module, PyObject *arguments)
 {
@@ -39,19 +39,4 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {
-    MACHTRACE_GIL_SLOT
-    {0, NULL},
-};
-
-static struct PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_names",
-    .m_doc = PyDoc_STR("C++ names, read in C."),
-    .m_methods = methods,
-    .m_slots = slots,
-};
-
-PyMODINIT_FUNC PyInit__names(void);
-
-PyMODINIT_FUNC PyInit__names(void) { return PyModuleDef_Init(&definition); }
+MACHTRACE_MODULE(_names, machtrace_prepare_nothing, "C++ names, read in C.", .m_methods = methods)

@@ -1,7 +1,7 @@
 /* Pieces of a demangled C++ name, as demangler/itanium/nodes.py has them: the text left
  * of the name that a declarator surrounds, and the text right of it. */
-#ifndef MACHTRACE_CPLUSPLUS_PIECES_H
-#define MACHTRACE_CPLUSPLUS_PIECES_H
+#ifndef MACHTRACE_NAMES_PIECES_H
+#define MACHTRACE_NAMES_PIECES_H
 
 #include <setjmp.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* Shared by the files that read C++ names: where the reader is in a name, and which file reads
  * which part of the grammar. Anything that is not read here ends the whole name, by fail(). */
-#ifndef MACHTRACE_CPLUSPLUS_READER_H
-#define MACHTRACE_CPLUSPLUS_READER_H
+#ifndef MACHTRACE_NAMES_READER_H
+#define MACHTRACE_NAMES_READER_H
 
 #include <stdbool.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  * only tracer: if it ends in any way, with the whole of this process at the latest, the kernel
  * releases what is still stopped.
  */
-#ifndef MACHTRACE_LINUX_FREEZE_H
-#define MACHTRACE_LINUX_FREEZE_H
+#ifndef MACHTRACE_PTRACE_FREEZE_H
+#define MACHTRACE_PTRACE_FREEZE_H
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -14,7 +14,7 @@
 
 #include "ptrace/freeze.h"
 #include "ptrace/ptrace.h"
-#include "common/module_slots.h"
+#include "common/module.h"
 
 /* (id, outcome, errno, uninterruptible, registers, stacks, requested, stopped, resumed) */
 static PyObject *thread_as_tuple(const struct machtrace_thread *thread)
@@ -357,12 +357,7 @@ static PyType_Spec frozen_spec = {
 
 static int module_exec(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &frozen_spec, NULL);
-    if (type == NULL)
-        return -1;
-    int error = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return error;
+    return machtrace_add_type(module, &frozen_spec);
 }
 
 static PyMethodDef methods[] = {
@@ -370,24 +365,5 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, (void *)module_exec},
-    MACHTRACE_GIL_SLOT
-    {0, NULL},
-};
-
-static struct PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_ptrace",
-    .m_doc = "Stop, copy, resume: threads of other Linux processes.",
-    .m_size = 0,
-    .m_methods = methods,
-    .m_slots = slots,
-};
-
-PyMODINIT_FUNC PyInit__ptrace(void);
-
-PyMODINIT_FUNC PyInit__ptrace(void)
-{
-    return PyModuleDef_Init(&definition);
-}
+MACHTRACE_MODULE(_ptrace, module_exec, "Stop, copy, resume: threads of other Linux processes.",
+                 .m_methods = methods)

@@ -6,8 +6,8 @@
  * that reaches it meanwhile is delivered on release, and a thread that
  * job control had stopped stays stopped.
  */
-#ifndef MACHTRACE_LINUX_PTRACE_H
-#define MACHTRACE_LINUX_PTRACE_H
+#ifndef MACHTRACE_PTRACE_PTRACE_H
+#define MACHTRACE_PTRACE_PTRACE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* What is done while a thread of another process is stopped, and right after. */
-#ifndef MACHTRACE_LINUX_STOPPED_H
-#define MACHTRACE_LINUX_STOPPED_H
+#ifndef MACHTRACE_PTRACE_STOPPED_H
+#define MACHTRACE_PTRACE_STOPPED_H
 
 #include "ptrace/ptrace.h"
 #include "ptrace/tracee.h"

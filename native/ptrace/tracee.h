@@ -1,7 +1,7 @@
 /* One thread of another process under ptrace: request its stop, wait for it, and what the kernel
  * reports meanwhile. Everything here is called by the OS thread that seized it. */
-#ifndef MACHTRACE_LINUX_TRACEE_H
-#define MACHTRACE_LINUX_TRACEE_H
+#ifndef MACHTRACE_PTRACE_TRACEE_H
+#define MACHTRACE_PTRACE_TRACEE_H
 
 #include <pthread.h>
 #include <stdbool.h>

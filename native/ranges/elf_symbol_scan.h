@@ -3,8 +3,8 @@
  * See symbol_scan.h. Which symbols are functions is decided as SymbolRows.is_function of
  * machtrace/formats/elf/symtab.py decides it.
  */
-#ifndef MACHTRACE_ELF_SYMBOL_SCAN_H
-#define MACHTRACE_ELF_SYMBOL_SCAN_H
+#ifndef MACHTRACE_RANGES_ELF_SYMBOL_SCAN_H
+#define MACHTRACE_RANGES_ELF_SYMBOL_SCAN_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,8 +4,8 @@
  * ends it. machtrace/formats/macho/tables/function_starts.py decodes the same and reports what is
  * wrong with a malformed table.
  */
-#ifndef MACHTRACE_FUNCTION_STARTS_H
-#define MACHTRACE_FUNCTION_STARTS_H
+#ifndef MACHTRACE_RANGES_FUNCTION_STARTS_H
+#define MACHTRACE_RANGES_FUNCTION_STARTS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -9,8 +9,8 @@
  * one byte: two cache lines a lookup and more instructions, but an eighth of the memory. Pages are
  * built for x86-64 only (by GCC and clang).
  */
-#ifndef MACHTRACE_RANGE_INDEX_H
-#define MACHTRACE_RANGE_INDEX_H
+#ifndef MACHTRACE_RANGES_INDEX_H
+#define MACHTRACE_RANGES_INDEX_H
 
 #include <stddef.h>
 #include <stdint.h>

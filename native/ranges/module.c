@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/module_slots.h"
+#include "common/module.h"
 #include "ranges/elf_symbol_scan.h"
 #include "ranges/function_starts.h"
 #include "ranges/index.h"
@@ -358,32 +358,8 @@ static PyMethodDef methods[] = {
 
 static int module_exec(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &index_spec, NULL);
-    if (type == NULL)
-        return -1;
-    int error = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return error;
+    return machtrace_add_type(module, &index_spec);
 }
 
-static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, module_exec},
-    MACHTRACE_GIL_SLOT
-    {0, NULL},
-};
-
-static struct PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_ranges",
-    .m_doc = "Which range holds an offset, for millions of them, and one name from a file's tables.",
-    .m_size = 0,
-    .m_methods = methods,
-    .m_slots = slots,
-};
-
-PyMODINIT_FUNC PyInit__ranges(void);
-
-PyMODINIT_FUNC PyInit__ranges(void)
-{
-    return PyModuleDef_Init(&definition);
-}
+MACHTRACE_MODULE(_ranges, module_exec, "Ranges of offsets by the million, and single names from a file's tables.",
+                 .m_methods = methods)

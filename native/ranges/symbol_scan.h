@@ -3,8 +3,8 @@
  * A process that wants one name should not have to sort half a million. The rules are those of
  * machtrace/symbols/table.py, which tests hold this to.
  */
-#ifndef MACHTRACE_SYMBOL_SCAN_H
-#define MACHTRACE_SYMBOL_SCAN_H
+#ifndef MACHTRACE_RANGES_SYMBOL_SCAN_H
+#define MACHTRACE_RANGES_SYMBOL_SCAN_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* machtrace._native._walk: its types. */
 #include "walk/objects.h"
 
-#include "common/module_slots.h"
+#include "common/module.h"
 
 static int module_exec(PyObject *module)
 {
@@ -9,12 +9,7 @@ static int module_exec(PyObject *module)
     state->table_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &machtrace_table_spec, NULL);
     if (state->table_type == NULL || PyModule_AddType(module, state->table_type) != 0)
         return -1;
-    PyObject *walker = PyType_FromModuleAndSpec(module, &machtrace_walker_spec, NULL);
-    if (walker == NULL)
-        return -1;
-    int error = PyModule_AddType(module, (PyTypeObject *)walker);
-    Py_DECREF(walker);
-    if (error != 0)
+    if (machtrace_add_type(module, &machtrace_walker_spec) != 0)
         return -1;
     static const struct {
         const char *name;
@@ -48,25 +43,6 @@ static int module_clear(PyObject *module)
     return 0;
 }
 
-static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, module_exec},
-    MACHTRACE_GIL_SLOT
-    {0, NULL},
-};
-
-static struct PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_walk",
-    .m_doc = "The loop of the stack walk, for simple frames.",
-    .m_size = sizeof(struct module_state),
-    .m_slots = slots,
-    .m_traverse = module_traverse,
-    .m_clear = module_clear,
-};
-
-PyMODINIT_FUNC PyInit__walk(void);
-
-PyMODINIT_FUNC PyInit__walk(void)
-{
-    return PyModuleDef_Init(&definition);
-}
+MACHTRACE_MODULE(_walk, module_exec, "The loop of the stack walk, for simple frames.",
+                 .m_size = sizeof(struct module_state), .m_traverse = module_traverse,
+                 .m_clear = module_clear)

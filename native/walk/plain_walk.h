@@ -3,8 +3,8 @@
  * Nearly all stacks of compiled code are like that. No other register is recovered, which is most
  * of the work of stack_walk.h; if a frame needs more, that one does the whole walk.
  */
-#ifndef MACHTRACE_PLAIN_WALK_H
-#define MACHTRACE_PLAIN_WALK_H
+#ifndef MACHTRACE_WALK_PLAIN_WALK_H
+#define MACHTRACE_WALK_PLAIN_WALK_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  *
  * Plain C: only functions that are documented to do so allocate.
  */
-#ifndef MACHTRACE_RULE_TABLE_H
-#define MACHTRACE_RULE_TABLE_H
+#ifndef MACHTRACE_WALK_RULE_TABLE_H
+#define MACHTRACE_WALK_RULE_TABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * everything else without having changed anything. Plain C, without Python, files or
  * processes: only functions that are documented to do so allocate.
  */
-#ifndef MACHTRACE_STACK_WALK_H
-#define MACHTRACE_STACK_WALK_H
+#ifndef MACHTRACE_WALK_STACK_WALK_H
+#define MACHTRACE_WALK_STACK_WALK_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Darwin's monotonic clock in nanoseconds. */
-#ifndef MACHTRACE_MACH_CLOCK_H
-#define MACHTRACE_MACH_CLOCK_H
+#ifndef MACHTRACE_COMMON_DARWIN_CLOCK_H
+#define MACHTRACE_COMMON_DARWIN_CLOCK_H
 
 #include <mach/mach_time.h>
 #include <stdatomic.h>

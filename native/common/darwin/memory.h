@@ -3,8 +3,8 @@
  * Only the kernel is called, nothing is allocated and no lock is taken: to be used while threads
  * are suspended, too.
  */
-#ifndef MACHTRACE_MACH_MEMORY_H
-#define MACHTRACE_MACH_MEMORY_H
+#ifndef MACHTRACE_COMMON_DARWIN_MEMORY_H
+#define MACHTRACE_COMMON_DARWIN_MEMORY_H
 
 #include <mach/mach.h>
 #include <stddef.h>

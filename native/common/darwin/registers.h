@@ -2,8 +2,8 @@
  *
  * Places and sizes are those of mach/arm/_structs.h and mach/i386/_structs.h, asserted here.
  */
-#ifndef MACHTRACE_DARWIN_REGISTERS_H
-#define MACHTRACE_DARWIN_REGISTERS_H
+#ifndef MACHTRACE_COMMON_DARWIN_REGISTERS_H
+#define MACHTRACE_COMMON_DARWIN_REGISTERS_H
 
 #include <mach/mach.h>
 #include <mach/thread_status.h>

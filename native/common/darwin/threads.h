@@ -1,6 +1,6 @@
 /* A task's threads: their ports, which must be released, and how one is resumed. */
-#ifndef MACHTRACE_DARWIN_THREADS_H
-#define MACHTRACE_DARWIN_THREADS_H
+#ifndef MACHTRACE_COMMON_DARWIN_THREADS_H
+#define MACHTRACE_COMMON_DARWIN_THREADS_H
 
 #include <mach/mach.h>
 #include <mach/thread_info.h>

@@ -4,8 +4,8 @@
  * struct user_regs_struct (sys/user.h) of x86-64 and i386, struct user_pt_regs
  * (asm/ptrace.h) of aarch64, struct pt_regs of arm.
  */
-#ifndef MACHTRACE_LINUX_REGISTERS_H
-#define MACHTRACE_LINUX_REGISTERS_H
+#ifndef MACHTRACE_COMMON_LINUX_REGISTERS_H
+#define MACHTRACE_COMMON_LINUX_REGISTERS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,17 +3,17 @@
  * Plain C without Python; inprocess/core/linux/ and inprocess/core/darwin/ are its sources, of each
  * system. See docs/decisions/0021-threads-of-this-process.md.
  *
- *     machtrace_own_begin   waits for other capturing threads, and prepares; may allocate
- *     machtrace_own_copy    stops, copies and resumes; any number of times
- *     machtrace_own_end     lets the next thread capture
+ *     machtrace_inprocess_begin   waits for other capturing threads, and prepares; may allocate
+ *     machtrace_inprocess_copy    stops, copies and resumes; any number of times
+ *     machtrace_inprocess_end     lets the next thread capture
  *
- * From the first stop to the last resume of machtrace_own_copy nothing is allocated, no lock
+ * From the first stop to the last resume of machtrace_inprocess_copy nothing is allocated, no lock
  * is taken, no function of the loader is called and nothing of Python is. All memory that is
  * written is the caller's, and is written no more once the function has returned, also by a
  * thread that answers too late.
  */
-#ifndef MACHTRACE_CAPTURE_H
-#define MACHTRACE_CAPTURE_H
+#ifndef MACHTRACE_INPROCESS_CORE_CAPTURE_H
+#define MACHTRACE_INPROCESS_CORE_CAPTURE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,50 +21,50 @@
 
 /* As debuggers get them. Linux: NT_PRSTATUS, 272 bytes on aarch64, 216 on x86-64. Darwin:
  * arm_thread_state64_t, 272 bytes; x86_thread_state64_t, 168. */
-#define MACHTRACE_OWN_REGISTERS_MAX 272
+#define MACHTRACE_INPROCESS_REGISTERS_MAX 272
 
 /* The stack that the thread is on; and, of one that is in a signal handler on the alternate
  * stack, the stack that the signal interrupted. */
-#define MACHTRACE_OWN_STACKS_MAX 2
+#define MACHTRACE_INPROCESS_STACKS_MAX 2
 
-/* Threads of one call of machtrace_own_copy; give more in several. Darwin takes any number. */
-#define MACHTRACE_OWN_THREADS_MAX 256
+/* Threads of one call of machtrace_inprocess_copy, on Linux; pass more in several. */
+#define MACHTRACE_INPROCESS_THREADS_MAX 256
 
-enum machtrace_own_outcome {
-    MACHTRACE_OWN_COPIED = 0,
-    MACHTRACE_OWN_GONE = 1,        /* it has ended */
-    MACHTRACE_OWN_REFUSED = 2,     /* the system did not let it be stopped; see error */
-    MACHTRACE_OWN_NOT_STOPPED = 3, /* it did not answer within the limit, and was let alone */
-    MACHTRACE_OWN_FAILED = 4,      /* it was stopped, but could not be copied; see error */
-    MACHTRACE_OWN_BLOCKED = 5,     /* it blocks the signal that would stop it */
+enum machtrace_inprocess_outcome {
+    MACHTRACE_INPROCESS_COPIED = 0,
+    MACHTRACE_INPROCESS_GONE = 1,        /* it has ended */
+    MACHTRACE_INPROCESS_REFUSED = 2,     /* the system did not let it be stopped; see error */
+    MACHTRACE_INPROCESS_NOT_STOPPED = 3, /* it did not answer within the limit, and was let alone */
+    MACHTRACE_INPROCESS_FAILED = 4,      /* it was stopped, but could not be copied; see error */
+    MACHTRACE_INPROCESS_BLOCKED = 5,     /* it blocks the signal that would stop it */
     /* Darwin: it was stopped, and the system would not let it go. What was copied is there. */
-    MACHTRACE_OWN_LEFT_STOPPED = 6
+    MACHTRACE_INPROCESS_LEFT_STOPPED = 6
 };
 
-struct machtrace_own_range {
+struct machtrace_inprocess_range {
     uint64_t start;
     uint64_t end;
 };
 
-struct machtrace_own_stack {
+struct machtrace_inprocess_stack {
     uint64_t start;
     size_t size;
     unsigned char *bytes; /* within the thread's buffer; NULL where size is 0 */
 };
 
-struct machtrace_own_thread {
+struct machtrace_inprocess_thread {
     /* Set by the caller. */
     uint64_t id; /* Linux: of the kernel, gettid(2); Darwin: thread_identifier_info.thread_id */
     unsigned char *buffer;
     size_t room; /* bytes of buffer; what does not fit is not copied */
 
-    enum machtrace_own_outcome outcome;
+    enum machtrace_inprocess_outcome outcome;
     int error;                     /* an errno or kern_return_t, or 0 */
     unsigned char uninterruptible; /* NOT_STOPPED: it was in uninterruptible sleep */
     uint64_t pthread;              /* what pthread_self() is there; 0 where it is not known */
-    unsigned char registers[MACHTRACE_OWN_REGISTERS_MAX];
+    unsigned char registers[MACHTRACE_INPROCESS_REGISTERS_MAX];
     size_t registers_size;
-    struct machtrace_own_stack stacks[MACHTRACE_OWN_STACKS_MAX];
+    struct machtrace_inprocess_stack stacks[MACHTRACE_INPROCESS_STACKS_MAX];
     size_t stack_count;
     /* Monotonic clock, in ns: when the stop was requested, when the thread was stopped, and when
      * it was resumed. */
@@ -73,17 +73,17 @@ struct machtrace_own_thread {
     int64_t resumed_at;
 };
 
-struct machtrace_own_capture {
+struct machtrace_inprocess_capture {
     /* Linux: readable memory, by address, known before anything is stopped. A stack is copied to
      * the end of its range at most; memory that is unmapped by then is not copied, without an
      * error. Darwin queries a stack's end from the kernel, and needs none. */
-    const struct machtrace_own_range *ranges;
+    const struct machtrace_inprocess_range *ranges;
     size_t range_count;
     size_t stack_limit;   /* bytes of each stack, its red zone not counted */
     int64_t answer_limit; /* Linux: ns that a thread may take to stop */
     int64_t sleep_limit;  /* Linux: ns that one may stay in uninterruptible sleep */
     bool together;        /* let none go before all are copied, or have not answered in time */
-    struct machtrace_own_thread *threads; /* none of them the caller's */
+    struct machtrace_inprocess_thread *threads; /* none of them the caller's */
     size_t thread_count;
 };
 
@@ -91,41 +91,41 @@ struct machtrace_own_capture {
  * SIGRTMAX; 0 takes one that nobody handles, and keeps it. Darwin: leave it 0. Returns 0, or an
  * errno, and then there is nothing to end: EINVAL no such signal, EBUSY something else in this
  * process handles it (or all of them), EAGAIN the system lacks what it takes. */
-int machtrace_own_begin(int signal);
+int machtrace_inprocess_begin(int signal);
 
 /* Copy threads, each stopped only for its own copy unless `together`. Sets the outcome of each. */
-void machtrace_own_copy(struct machtrace_own_capture *capture);
+void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture);
 
-void machtrace_own_end(void);
+void machtrace_inprocess_end(void);
 
 /* The ids of this process' threads in the kernel's order, as many as there is room for; how many
  * there are, or -1. Nothing may be stopped. Linux: allocates nothing, and takes no lock. */
-int64_t machtrace_own_list(uint64_t *ids, size_t room);
+int64_t machtrace_inprocess_list(uint64_t *ids, size_t room);
 
 /* The calling thread's id. */
-uint64_t machtrace_own_id(void);
+uint64_t machtrace_inprocess_id(void);
 
 /* Copy the calling thread, as it is in this function. Needs no begin. */
-void machtrace_own_copy_here(const struct machtrace_own_capture *capture,
-                             struct machtrace_own_thread *thread);
+void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *capture,
+                                   struct machtrace_inprocess_thread *thread);
 
 /* Copy memory of this process, from the start as far as it can be read; how many bytes. Memory
  * that is not there is no fault. */
-size_t machtrace_own_read(uint64_t address, void *to, size_t size);
+size_t machtrace_inprocess_read(uint64_t address, void *to, size_t size);
 
 /* The signal in use; 0 where there is none (yet). */
-int machtrace_own_signal(void);
+int machtrace_inprocess_signal(void);
 
 /* A number that changes whenever the images of this process change. Linux: if that is unknown now,
  * since a thread holds the lock of the loader's list, a number that is returned only once. Never
  * waits for long, except in the first call. */
-uint64_t machtrace_own_image_changes(void);
+uint64_t machtrace_inprocess_image_changes(void);
 
 /* Where the code is that this function is part of: its image. */
-struct machtrace_own_range machtrace_own_image(void);
+struct machtrace_inprocess_range machtrace_inprocess_image(void);
 
 /* The end of the calling thread's stack (its highest address, and one); 0 if unknown. Queried from
  * the system once for each thread. */
-uint64_t machtrace_own_stack_end(void);
+uint64_t machtrace_inprocess_stack_end(void);
 
 #endif

@@ -4,8 +4,8 @@
  * (System V psABI for x86-64, figure 3.36; DWARF for the Arm 64-bit Architecture, 4.1). A walk
  * that begins there needs no others.
  */
-#ifndef MACHTRACE_OWN_REGISTERS_H
-#define MACHTRACE_OWN_REGISTERS_H
+#ifndef MACHTRACE_INPROCESS_CORE_CURRENT_REGISTERS_H
+#define MACHTRACE_INPROCESS_CORE_CURRENT_REGISTERS_H
 
 #include <stdint.h>
 

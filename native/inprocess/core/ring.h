@@ -2,8 +2,8 @@
  *
  * What is written is there to be taken once it is published, all or nothing.
  */
-#ifndef MACHTRACE_CAPTURE_RING_H
-#define MACHTRACE_CAPTURE_RING_H
+#ifndef MACHTRACE_INPROCESS_CORE_RING_H
+#define MACHTRACE_INPROCESS_CORE_RING_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

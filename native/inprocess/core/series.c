@@ -19,8 +19,8 @@
 
 struct machtrace_series {
     struct machtrace_series_options options;
-    struct machtrace_own_buffers buffers;
-    struct machtrace_own_thread *threads;
+    struct machtrace_inprocess_buffers buffers;
+    struct machtrace_inprocess_thread *threads;
     uint64_t *ids;
     char *text;
 
@@ -55,7 +55,7 @@ static void *add_record(struct machtrace_series *series, size_t size,
     return machtrace_ring_add(&series->ring, size, (uint32_t)kind, count);
 }
 
-static void add_thread(struct machtrace_own_thread *thread, void *to)
+static void add_thread(struct machtrace_inprocess_thread *thread, void *to)
 {
     struct machtrace_series_thread row = {
         .id = thread->id,
@@ -121,8 +121,8 @@ static void add_capture(struct machtrace_series *series, struct machtrace_series
 /* All threads but this; how many there were, or -1. */
 static int64_t list_others(struct machtrace_series *series, size_t *count)
 {
-    int64_t listed = machtrace_own_list(series->ids, MACHTRACE_SERIES_THREADS_MAX);
-    uint64_t own = machtrace_own_id();
+    int64_t listed = machtrace_inprocess_list(series->ids, MACHTRACE_SERIES_THREADS_MAX);
+    uint64_t own = machtrace_inprocess_id();
     *count = 0;
     for (int64_t index = 0; index < listed && index < MACHTRACE_SERIES_THREADS_MAX; index++)
         if (series->ids[index] != own)
@@ -133,9 +133,9 @@ static int64_t list_others(struct machtrace_series *series, size_t *count)
 static int copy_all(struct machtrace_series *series, struct machtrace_series_capture *row)
 {
     /* Everywhere: what is not there is found out when it is copied. */
-    static const struct machtrace_own_range everywhere = {0, UINT64_C(1) << 63};
+    static const struct machtrace_inprocess_range everywhere = {0, UINT64_C(1) << 63};
     const struct machtrace_series_options *options = &series->options;
-    int error = machtrace_own_begin(options->signal);
+    int error = machtrace_inprocess_begin(options->signal);
     if (error != 0)
         return error;
     row->began_at = now();
@@ -144,7 +144,7 @@ static int copy_all(struct machtrace_series *series, struct machtrace_series_cap
     if (listed < 0) {
         error = errno;
     } else {
-        const struct machtrace_own_capture capture = {
+        const struct machtrace_inprocess_capture capture = {
             .ranges = &everywhere,
             .range_count = 1,
             .stack_limit = options->stack_limit,
@@ -154,12 +154,12 @@ static int copy_all(struct machtrace_series *series, struct machtrace_series_cap
             .threads = series->threads,
             .thread_count = count,
         };
-        machtrace_own_copy_all(&series->buffers, &capture, add_thread, series);
+        machtrace_inprocess_copy_all(&series->buffers, &capture, add_thread, series);
         row->listed = (uint64_t)listed;
         row->record.count = (uint32_t)count;
         row->ended_at = now();
     }
-    machtrace_own_end();
+    machtrace_inprocess_end();
     return error;
 }
 
@@ -167,7 +167,7 @@ static int copy_all(struct machtrace_series *series, struct machtrace_series_cap
  * and after, if images changed. */
 static void look_at_images(struct machtrace_series *series)
 {
-    uint64_t changes = machtrace_own_image_changes();
+    uint64_t changes = machtrace_inprocess_image_changes();
     if (series->knows_mappings && changes == series->changes)
         return;
     add_mappings(series);
@@ -260,7 +260,7 @@ static void give_back(void *bytes, size_t size)
 static int have_memory(struct machtrace_series *series)
 {
     const struct machtrace_series_options *options = &series->options;
-    size_t batch = options->together ? MACHTRACE_OWN_THREADS_MAX : BATCH;
+    size_t batch = options->together ? MACHTRACE_INPROCESS_THREADS_MAX : BATCH;
     size_t room = options->room & ~(size_t)(MACHTRACE_RING_ALIGN - 1);
     series->ring.bytes = reserve(room);
     series->ring.room = room;
@@ -270,7 +270,7 @@ static int have_memory(struct machtrace_series *series)
     if (series->ring.bytes == NULL || series->text == NULL || series->ids == NULL ||
         series->threads == NULL)
         return ENOMEM;
-    return machtrace_own_buffers_have(&series->buffers, batch, options->stack_limit);
+    return machtrace_inprocess_buffers_have(&series->buffers, batch, options->stack_limit);
 }
 
 static int prepare_lock(struct machtrace_series *series)
@@ -297,8 +297,8 @@ static int start_thread(struct machtrace_series *series)
     sigfillset(&blocked);
     for (size_t index = 0; index < sizeof own_faults / sizeof *own_faults; index++)
         sigdelset(&blocked, own_faults[index]);
-    if (machtrace_own_signal() != 0)
-        sigdelset(&blocked, machtrace_own_signal());
+    if (machtrace_inprocess_signal() != 0)
+        sigdelset(&blocked, machtrace_inprocess_signal());
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int error = pthread_create(&series->thread, NULL, run, series);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -328,10 +328,10 @@ struct machtrace_series *machtrace_series_start(const struct machtrace_series_op
     }
     *error = have_memory(series);
     if (*error == 0)
-        *error = machtrace_own_begin(options->signal); /* whether a signal can be had */
+        *error = machtrace_inprocess_begin(options->signal); /* whether a signal can be had */
     if (*error == 0) {
-        machtrace_own_end();
-        machtrace_own_image_changes(); /* the first call may wait */
+        machtrace_inprocess_end();
+        machtrace_inprocess_image_changes(); /* the first call may wait */
         *error = start_thread(series);
     }
     if (*error != 0) {
@@ -385,6 +385,6 @@ void machtrace_series_free(struct machtrace_series *series)
     give_back(series->text, series->options.text_most);
     give_back(series->ids, MACHTRACE_SERIES_THREADS_MAX * sizeof *series->ids);
     give_back(series->threads, MACHTRACE_SERIES_THREADS_MAX * sizeof *series->threads);
-    machtrace_own_buffers_free(&series->buffers);
+    machtrace_inprocess_buffers_free(&series->buffers);
     free(series);
 }

@@ -1,12 +1,13 @@
 /* Captures of all threads at a rate, by a thread of their own.
  *
- * Plain C without Python, over capture.h. The thread needs no lock but that of machtrace_own_begin,
- * and allocates nothing once it runs: it captures while the process' other threads hold whatever
- * lock, the interpreter's, malloc's and the loader's among them. What it captured waits in a ring
- * until it is taken; where the ring is full, captures are counted and left out.
+ * Plain C without Python, over capture.h. The thread needs no lock but that of
+ * machtrace_inprocess_begin, and allocates nothing once it runs: it captures while the process'
+ * other threads hold whatever lock, the interpreter's, malloc's and the loader's among them. What
+ * it captured waits in a ring until it is taken; where the ring is full, captures are counted and
+ * left out.
  */
-#ifndef MACHTRACE_CAPTURE_SERIES_H
-#define MACHTRACE_CAPTURE_SERIES_H
+#ifndef MACHTRACE_INPROCESS_CORE_SERIES_H
+#define MACHTRACE_INPROCESS_CORE_SERIES_H
 
 #include "inprocess/core/capture.h"
 #include "inprocess/core/ring.h"
@@ -16,10 +17,10 @@
 struct machtrace_series_options {
     int64_t interval; /* ns from one capture to the next */
     size_t stack_limit;
-    int64_t answer_limit; /* these as in struct machtrace_own_capture */
+    int64_t answer_limit; /* these as in struct machtrace_inprocess_capture */
     int64_t sleep_limit;
     bool together;
-    int signal;       /* as for machtrace_own_begin */
+    int signal;       /* as for machtrace_inprocess_begin */
     size_t room;      /* bytes of the ring */
     size_t text_most; /* bytes of what is mapped, at most */
     /* The text of the mappings: its size, `room` at most, or -1. Called before the first capture,
@@ -53,9 +54,9 @@ struct machtrace_series_thread {
     int64_t requested_at;
     int64_t stopped_at;
     int64_t resumed_at;
-    uint64_t stack_start[MACHTRACE_OWN_STACKS_MAX]; /* their bytes follow */
-    uint64_t stack_size[MACHTRACE_OWN_STACKS_MAX];
-    unsigned char registers[MACHTRACE_OWN_REGISTERS_MAX];
+    uint64_t stack_start[MACHTRACE_INPROCESS_STACKS_MAX]; /* their bytes follow */
+    uint64_t stack_size[MACHTRACE_INPROCESS_STACKS_MAX];
+    unsigned char registers[MACHTRACE_INPROCESS_REGISTERS_MAX];
 };
 
 struct machtrace_series_capture {
@@ -71,7 +72,7 @@ struct machtrace_series_counts {
     uint64_t captures; /* that are in the ring or were taken */
     uint64_t late;     /* that were not made, since the one before was not done in time */
     uint64_t lost;     /* that were made, and for which there was no room */
-    uint64_t refused;  /* for which machtrace_own_begin or the list of threads failed */
+    uint64_t refused;  /* for which machtrace_inprocess_begin or the list of threads failed */
     int32_t error;     /* the last errno of those */
 };
 

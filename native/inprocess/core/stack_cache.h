@@ -2,8 +2,8 @@
  *
  * Plain C: it allocates only in machtrace_stack_cache_put.
  */
-#ifndef MACHTRACE_STACK_CACHE_H
-#define MACHTRACE_STACK_CACHE_H
+#ifndef MACHTRACE_INPROCESS_CORE_STACK_CACHE_H
+#define MACHTRACE_INPROCESS_CORE_STACK_CACHE_H
 
 #include <stddef.h>
 #include <stdint.h>

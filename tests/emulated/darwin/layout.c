@@ -2,12 +2,12 @@
 #include "inprocess/core/capture.h"
 #include "inprocess/core/darwin/images.h"
 
-#define THREAD(field) offsetof(struct machtrace_own_thread, field)
-#define CAPTURE(field) offsetof(struct machtrace_own_capture, field)
+#define THREAD(field) offsetof(struct machtrace_inprocess_thread, field)
+#define CAPTURE(field) offsetof(struct machtrace_inprocess_capture, field)
 #define IMAGE(field) offsetof(struct machtrace_image, field)
 
 const uint64_t layout_thread[] = {
-    sizeof(struct machtrace_own_thread),
+    sizeof(struct machtrace_inprocess_thread),
     THREAD(id),
     THREAD(buffer),
     THREAD(room),
@@ -23,7 +23,10 @@ const uint64_t layout_thread[] = {
     THREAD(resumed_at),
 };
 const uint64_t layout_capture[] = {
-    sizeof(struct machtrace_own_capture), CAPTURE(stack_limit), CAPTURE(together), CAPTURE(threads),
+    sizeof(struct machtrace_inprocess_capture),
+    CAPTURE(stack_limit),
+    CAPTURE(together),
+    CAPTURE(threads),
     CAPTURE(thread_count),
 };
 const uint64_t layout_image[] = {

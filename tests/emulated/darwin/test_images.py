@@ -78,8 +78,8 @@ def by_address(images: list[ListedImage]) -> list[ListedImage]:
 
 
 def changes(core: CaptureCore) -> int:
-    """``machtrace_own_image_changes``."""
-    return core.library.call("_machtrace_own_image_changes")
+    """``machtrace_inprocess_image_changes``."""
+    return core.library.call("_machtrace_inprocess_image_changes")
 
 
 @ARCHES
@@ -256,7 +256,7 @@ def test_nobody_waits_for_who_begins_to_watch(arch: Arch, core_library: Library)
 def test_where_our_own_code_is(arch: Arch, core_library: Library) -> None:
     """From its header to the end of its segments."""
     core = CaptureCore(core_library(arch), [MachThread(1)])
-    start, end = core.library.call_for_two("_machtrace_own_image")
+    start, end = core.library.call_for_two("_machtrace_inprocess_image")
     image = core.library.image
-    assert start == image.start < core.library.address("_machtrace_own_copy") < end
+    assert start == image.start < core.library.address("_machtrace_inprocess_copy") < end
     assert image.stop - 0x4000 < end <= image.stop  # but for what dyld alone reads

@@ -164,7 +164,7 @@ def test_ids_are_listed(arch: Arch, core_library: Library) -> None:
     core.task.fault = lambda name, _: KernReturn.FAILURE if name == "_task_threads" else None
     assert core.list_ids(64) == (-1, [])
     core.assert_released()
-    assert core.library.call("_machtrace_own_id") == CALLER_ID
+    assert core.library.call("_machtrace_inprocess_id") == CALLER_ID
 
 
 @ARCHES
@@ -279,7 +279,7 @@ def test_the_calling_thread_is_copied_where_it_stands(arch: Arch, core_library: 
     sp = int.from_bytes(copy.registers[place : place + 8], "little")
     assert copy.stack_start == sp - 128
     assert core.task.most_suspended == 0
-    assert core.library.call("_machtrace_own_stack_end") == begin.stop
+    assert core.library.call("_machtrace_inprocess_stack_end") == begin.stop
 
 
 @ARCHES
@@ -287,17 +287,17 @@ def test_memory_that_is_not_there_is_no_fault(arch: Arch, core_library: Library)
     """As much of a range is read as possible, from its start."""
     core = core_with(core_library, arch, [1])
     to = core.library.allocate(SIZE)
-    assert core.library.call("_machtrace_own_read", STACK + 0x7000, to, 0x2000) == 0x1000
+    assert core.library.call("_machtrace_inprocess_read", STACK + 0x7000, to, 0x2000) == 0x1000
     assert core.memory.read(to, 3) == bytes(index % 251 for index in range(0x7000, 0x7003))
-    assert core.library.call("_machtrace_own_read", STACK + SIZE, to, 8) == 0
-    assert core.library.call("_machtrace_own_read", 0, to, 8) == 0
+    assert core.library.call("_machtrace_inprocess_read", STACK + SIZE, to, 8) == 0
+    assert core.library.call("_machtrace_inprocess_read", 0, to, 8) == 0
 
 
 @ARCHES
 def test_there_is_no_signal_to_choose(arch: Arch, core_library: Library) -> None:
     """Darwin's threads are not stopped by one."""
     core = core_with(core_library, arch, [1])
-    assert core.library.call("_machtrace_own_signal") == 0
-    with pytest.raises(OSError, match="machtrace_own_begin"):
+    assert core.library.call("_machtrace_inprocess_signal") == 0
+    with pytest.raises(OSError, match="machtrace_inprocess_begin"):
         core.begin(signal=30)
     assert not core.libsystem.locked

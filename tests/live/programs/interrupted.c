@@ -151,7 +151,7 @@ static _Atomic int ids[COUNT], ended[COUNT], errors[COUNT];
 static void *run(void *argument)
 {
     size_t index = (size_t)(uintptr_t)argument;
-    ids[index] = (int)machtrace_own_id();
+    ids[index] = (int)machtrace_inprocess_id();
     long result = calls[index].run();
     errors[index] = result < 0 ? errno : 0;
     ended[index] = 1;
@@ -192,31 +192,31 @@ static void prepare(void)
 int main(void)
 {
     static unsigned char buffers[COUNT][1 << 15];
-    static struct machtrace_own_thread threads[COUNT];
-    static const struct machtrace_own_range everywhere = {0, UINT64_C(1) << 63};
+    static struct machtrace_inprocess_thread threads[COUNT];
+    static const struct machtrace_inprocess_range everywhere = {0, UINT64_C(1) << 63};
     prepare();
     for (size_t index = 0; index < COUNT; index++) {
         pthread_t thread;
         pthread_create(&thread, NULL, run, (void *)(uintptr_t)index);
         while (ids[index] == 0 || state_of(ids[index]) != 'S')
             usleep(1000);
-        threads[index] = (struct machtrace_own_thread){
+        threads[index] = (struct machtrace_inprocess_thread){
             .id = (uint64_t)ids[index], .buffer = buffers[index], .room = sizeof buffers[index]};
     }
     usleep(20000);
-    struct machtrace_own_capture capture = {.ranges = &everywhere,
-                                            .range_count = 1,
-                                            .stack_limit = 1 << 14,
-                                            .answer_limit = 20000000000,
-                                            .sleep_limit = 20000000000,
-                                            .threads = threads,
-                                            .thread_count = COUNT};
-    if (machtrace_own_begin(0) != 0)
+    struct machtrace_inprocess_capture capture = {.ranges = &everywhere,
+                                                  .range_count = 1,
+                                                  .stack_limit = 1 << 14,
+                                                  .answer_limit = 20000000000,
+                                                  .sleep_limit = 20000000000,
+                                                  .threads = threads,
+                                                  .thread_count = COUNT};
+    if (machtrace_inprocess_begin(0) != 0)
         return 3;
-    machtrace_own_copy(&capture);
-    machtrace_own_end();
+    machtrace_inprocess_copy(&capture);
+    machtrace_inprocess_end();
     for (size_t index = 0; index < COUNT; index++) {
-        if (threads[index].outcome != MACHTRACE_OWN_COPIED)
+        if (threads[index].outcome != MACHTRACE_INPROCESS_COPIED)
             return 4;
         /* It has run since, to answer: it sleeps again where the call goes on. */
         while (!ended[index] && state_of(ids[index]) != 'S')

@@ -36,7 +36,7 @@ static _Atomic int is_there, holder;
 void wait_here(void)
 {
     char byte;
-    holder = (int)machtrace_own_id();
+    holder = (int)machtrace_inprocess_id();
     is_there = 1;
     while (read(ends[0], &byte, 1) != 1)
         continue;
@@ -108,30 +108,30 @@ static void *hold(void *unused)
 }
 
 /* What became of the thread that keeps the lock, which is to be copied. */
-static enum machtrace_own_outcome copy_holder(void)
+static enum machtrace_inprocess_outcome copy_holder(void)
 {
     static unsigned char buffer[1 << 18];
-    static const struct machtrace_own_range everywhere = {0, UINT64_C(1) << 63};
+    static const struct machtrace_inprocess_range everywhere = {0, UINT64_C(1) << 63};
     uint64_t ids[64];
-    int64_t count = machtrace_own_list(ids, 64);
+    int64_t count = machtrace_inprocess_list(ids, 64);
     int is_listed = 0;
     for (int64_t index = 0; index < count; index++)
         is_listed |= ids[index] == (uint64_t)holder;
-    struct machtrace_own_thread thread = {
+    struct machtrace_inprocess_thread thread = {
         .id = (uint64_t)holder, .buffer = buffer, .room = sizeof buffer};
-    struct machtrace_own_capture capture = {.ranges = &everywhere,
-                                            .range_count = 1,
-                                            .stack_limit = sizeof buffer / 2,
-                                            .answer_limit = 20000000000,
-                                            .sleep_limit = 20000000000,
-                                            .threads = &thread,
-                                            .thread_count = 1};
-    if (machtrace_own_begin(0) != 0)
-        return MACHTRACE_OWN_FAILED;
-    machtrace_own_copy(&capture);
-    machtrace_own_end();
-    if (thread.outcome == MACHTRACE_OWN_COPIED && (!is_listed || thread.stacks[0].size == 0))
-        return MACHTRACE_OWN_FAILED;
+    struct machtrace_inprocess_capture capture = {.ranges = &everywhere,
+                                                  .range_count = 1,
+                                                  .stack_limit = sizeof buffer / 2,
+                                                  .answer_limit = 20000000000,
+                                                  .sleep_limit = 20000000000,
+                                                  .threads = &thread,
+                                                  .thread_count = 1};
+    if (machtrace_inprocess_begin(0) != 0)
+        return MACHTRACE_INPROCESS_FAILED;
+    machtrace_inprocess_copy(&capture);
+    machtrace_inprocess_end();
+    if (thread.outcome == MACHTRACE_INPROCESS_COPIED && (!is_listed || thread.stacks[0].size == 0))
+        return MACHTRACE_INPROCESS_FAILED;
     return thread.outcome;
 }
 
@@ -145,9 +145,10 @@ int main(int count, char **arguments)
                                                .stack_limit = 1 << 16,
                                                .answer_limit = 100000000,
                                                .sleep_limit = 2000000,
-                                               .room = 1 << 28, /* until the thread has begun, too */
+                                               .room = 1
+                                                       << 28, /* until the thread has begun, too */
                                                .text_most = 1 << 20,
-                                               .mappings = machtrace_own_mappings};
+                                               .mappings = machtrace_inprocess_mappings};
     int error;
     struct machtrace_series *series = machtrace_series_start(&options, &error);
     if (series == NULL)
@@ -157,13 +158,13 @@ int main(int count, char **arguments)
         usleep(100);
     uint64_t before = machtrace_series_count(series).captures;
     struct timespec pause = {0, 1000000};
-    enum machtrace_own_outcome outcome = copy_holder();
+    enum machtrace_inprocess_outcome outcome = copy_holder();
     /* Where the series asked it in vain just before, it owes that answer until it has its turn. */
-    while (outcome == MACHTRACE_OWN_BLOCKED || outcome == MACHTRACE_OWN_NOT_STOPPED) {
+    while (outcome == MACHTRACE_INPROCESS_BLOCKED || outcome == MACHTRACE_INPROCESS_NOT_STOPPED) {
         nanosleep(&pause, NULL);
         outcome = copy_holder();
     }
-    if (outcome != MACHTRACE_OWN_COPIED)
+    if (outcome != MACHTRACE_INPROCESS_COPIED)
         return 4;
     while (machtrace_series_count(series).captures < before + 20)
         nanosleep(&pause, NULL);

@@ -25,7 +25,7 @@ _PATH_MAX = 1024
 
 
 class Outcome(IntEnum):
-    """``enum machtrace_own_outcome``."""
+    """``enum machtrace_inprocess_outcome``."""
 
     COPIED = 0
     GONE = 1
@@ -38,7 +38,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopiedThread:
-    """``struct machtrace_own_thread``, as a copy left it."""
+    """``struct machtrace_inprocess_thread``, as a copy left it."""
 
     id: int
     outcome: Outcome
@@ -128,23 +128,23 @@ class CaptureCore:
         return copied
 
     def begin(self, signal: int = 0) -> None:
-        """``machtrace_own_begin``.
+        """``machtrace_inprocess_begin``.
 
         Raises:
             OSError: it did not begin; the number is Darwin's.
         """
-        error = self.library.call("_machtrace_own_begin", signal) % (1 << 32)
+        error = self.library.call("_machtrace_inprocess_begin", signal) % (1 << 32)
         if error:
-            raise OSError(error, "machtrace_own_begin")
+            raise OSError(error, "machtrace_inprocess_begin")
 
     def end(self) -> None:
-        """``machtrace_own_end``."""
-        self.library.call("_machtrace_own_end")
+        """``machtrace_inprocess_end``."""
+        self.library.call("_machtrace_inprocess_end")
 
     def copy(
         self, ids: Sequence[int], *, stack_limit: int, together: bool = False
     ) -> list[CopiedThread]:
-        """``machtrace_own_copy``."""
+        """``machtrace_inprocess_copy``."""
         memory, fields = self.memory, self._thread
         room = stack_limit + 128
         buffers = self.library.allocate(room * len(ids))
@@ -161,7 +161,7 @@ class CaptureCore:
         memory.set_word(capture + self._capture["together"], together, 1)
         memory.set_word(capture + self._capture["threads"], threads)
         memory.set_word(capture + self._capture["thread_count"], len(ids))
-        self.library.call("_machtrace_own_copy", capture)
+        self.library.call("_machtrace_inprocess_copy", capture)
         copied = [self._copied(threads + fields["size"] * index) for index in range(len(ids))]
         self.library.free(buffers, room * len(ids))
         self.library.free(threads, fields["size"] * len(ids))
@@ -169,14 +169,14 @@ class CaptureCore:
         return copied
 
     def copy_here(self, *, stack_limit: int) -> CopiedThread:
-        """``machtrace_own_copy_here``."""
+        """``machtrace_inprocess_copy_here``."""
         capture = self.library.allocate(self._capture["size"])
         self.memory.set_word(capture + self._capture["stack_limit"], stack_limit)
         row = self.library.allocate(self._thread["size"])
         self.memory.set_word(row + self._thread["room"], stack_limit + 128)
         buffer = self.library.allocate(stack_limit + 128)
         self.memory.set_word(row + self._thread["buffer"], buffer)
-        self.library.call("_machtrace_own_copy_here", capture, row)
+        self.library.call("_machtrace_inprocess_copy_here", capture, row)
         return self._copied(row)
 
     def _copied(self, row: int) -> CopiedThread:
@@ -203,9 +203,9 @@ class CaptureCore:
         )
 
     def list_ids(self, room: int) -> tuple[int, list[int]]:
-        """``machtrace_own_list``: how many there are, and as many as there is room for."""
+        """``machtrace_inprocess_list``: how many there are, and as many as there is room for."""
         place = self.library.allocate(8 * room)
-        count = self.library.call("_machtrace_own_list", place, room)
+        count = self.library.call("_machtrace_inprocess_list", place, room)
         if count >> 63:
             return -1, []
         return count, [self.memory.word(place + 8 * n) for n in range(min(count, room))]

@@ -20,7 +20,7 @@
 
 /* --- one thread --- */
 
-static bool suspend(struct machtrace_own_thread *thread, thread_act_t port)
+static bool suspend(struct machtrace_inprocess_thread *thread, thread_act_t port)
 {
     thread->error = 0;
     thread->requested_at = machtrace_mach_now();
@@ -29,16 +29,17 @@ static bool suspend(struct machtrace_own_thread *thread, thread_act_t port)
     if (result == KERN_SUCCESS)
         return true;
     thread->error = result;
-    thread->outcome = machtrace_mach_is_gone(result) ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_REFUSED;
+    thread->outcome =
+        machtrace_mach_is_gone(result) ? MACHTRACE_INPROCESS_GONE : MACHTRACE_INPROCESS_REFUSED;
     return false;
 }
 
-static void resume(struct machtrace_own_thread *thread, thread_act_t port)
+static void resume(struct machtrace_inprocess_thread *thread, thread_act_t port)
 {
     kern_return_t result = machtrace_mach_resume(port);
     if (result != KERN_SUCCESS) {
         thread->error = result;
-        thread->outcome = MACHTRACE_OWN_LEFT_STOPPED;
+        thread->outcome = MACHTRACE_INPROCESS_LEFT_STOPPED;
     }
     thread->resumed_at = machtrace_mach_now();
 }
@@ -48,7 +49,7 @@ static void resume(struct machtrace_own_thread *thread, thread_act_t port)
 static struct machtrace_thread_port *ports; /* used by whose turn it is */
 static size_t ports_room;
 
-static kern_return_t find(const struct machtrace_own_capture *capture)
+static kern_return_t find(const struct machtrace_inprocess_capture *capture)
 {
     if (capture->thread_count > ports_room) {
         struct machtrace_thread_port *more = malloc(capture->thread_count * sizeof *more);
@@ -61,9 +62,10 @@ static kern_return_t find(const struct machtrace_own_capture *capture)
     return machtrace_threads_find(capture, ports);
 }
 
-static void begin(struct machtrace_own_thread *thread, kern_return_t error, int64_t now)
+static void begin(struct machtrace_inprocess_thread *thread, kern_return_t error, int64_t now)
 {
-    thread->outcome = error == KERN_SUCCESS ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_REFUSED;
+    thread->outcome =
+        error == KERN_SUCCESS ? MACHTRACE_INPROCESS_GONE : MACHTRACE_INPROCESS_REFUSED;
     thread->error = error;
     thread->uninterruptible = 0;
     thread->pthread = 0;
@@ -72,10 +74,10 @@ static void begin(struct machtrace_own_thread *thread, kern_return_t error, int6
     thread->requested_at = thread->stopped_at = thread->resumed_at = now;
 }
 
-static void copy_each(const struct machtrace_own_capture *capture)
+static void copy_each(const struct machtrace_inprocess_capture *capture)
 {
     for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_own_thread *thread = &capture->threads[index];
+        struct machtrace_inprocess_thread *thread = &capture->threads[index];
         thread_act_t port = ports[index].port;
         if (port == MACH_PORT_NULL || !suspend(thread, port))
             continue;
@@ -85,7 +87,7 @@ static void copy_each(const struct machtrace_own_capture *capture)
 }
 
 /* Each is copied after the last was suspended, and resumed after the last was copied. */
-static void copy_together(const struct machtrace_own_capture *capture)
+static void copy_together(const struct machtrace_inprocess_capture *capture)
 {
     for (size_t index = 0; index < capture->thread_count; index++)
         if (ports[index].port != MACH_PORT_NULL &&
@@ -108,12 +110,12 @@ static void signals_to_block(sigset_t *signals)
         sigdelset(signals, faults[index]);
 }
 
-void machtrace_own_copy(struct machtrace_own_capture *capture)
+void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
 {
     kern_return_t result = find(capture);
     int64_t now = machtrace_mach_now();
     for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_own_thread *thread = &capture->threads[index];
+        struct machtrace_inprocess_thread *thread = &capture->threads[index];
         begin(thread, result != KERN_SUCCESS ? result : ports[index].error, now);
         if (result == KERN_SUCCESS)
             thread->pthread = ports[index].pthread;
@@ -147,7 +149,7 @@ static void after_fork(void)
  * anything is suspended. No thread has the port that these are made with. */
 static void bind_calls(void)
 {
-    unsigned char registers[MACHTRACE_OWN_REGISTERS_MAX];
+    unsigned char registers[MACHTRACE_INPROCESS_REGISTERS_MAX];
     mach_msg_type_number_t count = MACHTRACE_DARWIN_FLAVOR_COUNT;
     struct machtrace_mach_region region;
     uint64_t here;
@@ -163,7 +165,7 @@ static void bind_calls(void)
     machtrace_mach_now();
 }
 
-int machtrace_own_begin(int signal)
+int machtrace_inprocess_begin(int signal)
 {
     if (signal != 0)
         return EINVAL;
@@ -179,13 +181,13 @@ int machtrace_own_begin(int signal)
     return 0;
 }
 
-void machtrace_own_end(void)
+void machtrace_inprocess_end(void)
 {
     machtrace_threads_release();
     pthread_mutex_unlock(&turn);
 }
 
-int machtrace_own_signal(void)
+int machtrace_inprocess_signal(void)
 {
     return 0;
 }

@@ -13,8 +13,10 @@
 #include "common/darwin/threads.h"
 #include "inprocess/core/current_registers.h"
 
-_Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_OWN_REGISTERS_MAX, "registers");
-_Static_assert(offsetof(struct machtrace_own_thread, registers) % 8 == 0, "words of registers");
+_Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_INPROCESS_REGISTERS_MAX,
+               "registers");
+_Static_assert(offsetof(struct machtrace_inprocess_thread, registers) % 8 == 0,
+               "words of registers");
 
 #if defined(__aarch64__)
 /* mach/arm/_structs.h has these flags after the registers. If both this program and the thread's
@@ -66,11 +68,11 @@ static void strip_signatures(unsigned char *registers)
 #endif
 
 /* Leaves the error of what could not be read, where there was something to read. */
-static void add_stack(const struct machtrace_own_capture *capture,
-                      struct machtrace_own_thread *thread, uint64_t sp)
+static void add_stack(const struct machtrace_inprocess_capture *capture,
+                      struct machtrace_inprocess_thread *thread, uint64_t sp)
 {
-    struct machtrace_own_stack *stack = &thread->stacks[0];
-    *stack = (struct machtrace_own_stack){sp, 0, NULL};
+    struct machtrace_inprocess_stack *stack = &thread->stacks[0];
+    *stack = (struct machtrace_inprocess_stack){sp, 0, NULL};
     thread->stack_count = 1;
     if (capture->stack_limit == 0 || thread->room == 0)
         return;
@@ -87,19 +89,19 @@ static void add_stack(const struct machtrace_own_capture *capture,
     }
     thread->error = result;
     if (got != 0)
-        *stack = (struct machtrace_own_stack){start, got, thread->buffer};
+        *stack = (struct machtrace_inprocess_stack){start, got, thread->buffer};
 }
 
-static void copy_stack(const struct machtrace_own_capture *capture,
-                       struct machtrace_own_thread *thread)
+static void copy_stack(const struct machtrace_inprocess_capture *capture,
+                       struct machtrace_inprocess_thread *thread)
 {
     thread->registers_size = sizeof(machtrace_darwin_registers);
     add_stack(capture, thread, machtrace_darwin_sp(thread->registers));
-    thread->outcome = thread->error == 0 ? MACHTRACE_OWN_COPIED : MACHTRACE_OWN_FAILED;
+    thread->outcome = thread->error == 0 ? MACHTRACE_INPROCESS_COPIED : MACHTRACE_INPROCESS_FAILED;
 }
 
-void machtrace_copy_suspended(const struct machtrace_own_capture *capture,
-                              struct machtrace_own_thread *thread, thread_act_t port)
+void machtrace_copy_suspended(const struct machtrace_inprocess_capture *capture,
+                              struct machtrace_inprocess_thread *thread, thread_act_t port)
 {
     mach_msg_type_number_t count = MACHTRACE_DARWIN_FLAVOR_COUNT;
     kern_return_t result =
@@ -110,20 +112,20 @@ void machtrace_copy_suspended(const struct machtrace_own_capture *capture,
     if (result != KERN_SUCCESS) {
         thread->error = result;
         thread->outcome =
-            machtrace_mach_is_gone(result) ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_FAILED;
+            machtrace_mach_is_gone(result) ? MACHTRACE_INPROCESS_GONE : MACHTRACE_INPROCESS_FAILED;
         return;
     }
     strip_signatures(thread->registers);
     copy_stack(capture, thread);
 }
 
-void machtrace_own_copy_here(const struct machtrace_own_capture *capture,
-                             struct machtrace_own_thread *thread)
+void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *capture,
+                                   struct machtrace_inprocess_thread *thread)
 {
     struct machtrace_here here;
     memset(&here, 0, sizeof here);
     MACHTRACE_TAKE_HERE(&here);
-    uint64_t words[MACHTRACE_OWN_REGISTERS_MAX / 8] = {0};
+    uint64_t words[MACHTRACE_INPROCESS_REGISTERS_MAX / 8] = {0};
 #if defined(__aarch64__)
     for (size_t index = 0; index < 32; index++)
         words[index] = here.values[index]; /* x0 to x30, sp */
@@ -143,14 +145,14 @@ void machtrace_own_copy_here(const struct machtrace_own_capture *capture,
     thread->resumed_at = thread->stopped_at;
 }
 
-size_t machtrace_own_read(uint64_t address, void *to, size_t size)
+size_t machtrace_inprocess_read(uint64_t address, void *to, size_t size)
 {
     size_t got;
     machtrace_mach_read(mach_task_self(), address, to, size, &got);
     return got;
 }
 
-uint64_t machtrace_own_stack_end(void)
+uint64_t machtrace_inprocess_stack_end(void)
 {
     return (uint64_t)(uintptr_t)pthread_get_stackaddr_np(pthread_self());
 }

@@ -3,8 +3,8 @@
  * dyld calls back when one is loaded or unloaded. The callbacks maintain a list that takes no lock
  * to read or write: it can be read at any time, also while threads are suspended at any point.
  */
-#ifndef MACHTRACE_CAPTURE_IMAGES_H
-#define MACHTRACE_CAPTURE_IMAGES_H
+#ifndef MACHTRACE_INPROCESS_CORE_DARWIN_IMAGES_H
+#define MACHTRACE_INPROCESS_CORE_DARWIN_IMAGES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* The parts of the capture core for Darwin, for one another; see inprocess/core/capture.h. */
-#ifndef MACHTRACE_CAPTURE_DARWIN_H
-#define MACHTRACE_CAPTURE_DARWIN_H
+#ifndef MACHTRACE_INPROCESS_CORE_DARWIN_SHARED_H
+#define MACHTRACE_INPROCESS_CORE_DARWIN_SHARED_H
 
 #include <mach/mach.h>
 
@@ -18,7 +18,7 @@ struct machtrace_thread_port {
  * stopped. Never the calling thread: suspended, it would stay so. The ports are cached, and queried
  * again only for threads that are not among them, until machtrace_threads_release. One thread at a
  * time may call these two. */
-kern_return_t machtrace_threads_find(const struct machtrace_own_capture *capture,
+kern_return_t machtrace_threads_find(const struct machtrace_inprocess_capture *capture,
                                      struct machtrace_thread_port *ports);
 
 void machtrace_threads_release(void);
@@ -29,7 +29,7 @@ void machtrace_threads_forget(void);
 /* --- copying: copy.c --- */
 
 /* Copy registers and stack of a suspended thread; calls nothing but the kernel. */
-void machtrace_copy_suspended(const struct machtrace_own_capture *capture,
-                              struct machtrace_own_thread *thread, thread_act_t port);
+void machtrace_copy_suspended(const struct machtrace_inprocess_capture *capture,
+                              struct machtrace_inprocess_thread *thread, thread_act_t port);
 
 #endif

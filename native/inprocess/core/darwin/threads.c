@@ -41,13 +41,13 @@ static kern_return_t identify(thread_act_t port, struct known_thread *thread)
     return result;
 }
 
-uint64_t machtrace_own_id(void)
+uint64_t machtrace_inprocess_id(void)
 {
     uint64_t id = 0;
     return pthread_threadid_np(NULL, &id) == 0 ? id : 0;
 }
 
-int64_t machtrace_own_list(uint64_t *ids, size_t room)
+int64_t machtrace_inprocess_list(uint64_t *ids, size_t room)
 {
     struct machtrace_thread_ports list;
     if (machtrace_take_thread_ports(mach_task_self(), &list) != KERN_SUCCESS)
@@ -142,11 +142,11 @@ void machtrace_threads_forget(void)
 }
 
 /* Whether all were found. */
-static bool find_all(const struct machtrace_own_capture *capture,
+static bool find_all(const struct machtrace_inprocess_capture *capture,
                      struct machtrace_thread_port *ports)
 {
     bool is_whole = true;
-    uint64_t own = machtrace_own_id();
+    uint64_t own = machtrace_inprocess_id();
     thread_act_t own_port = pthread_mach_thread_np(pthread_self()); /* its name, without a right */
     struct known_thread here = {0, 0, MACH_PORT_NULL};
     /* A handle is where the thread's own data is within its pthread: the same offset in each. */
@@ -170,7 +170,7 @@ static bool find_all(const struct machtrace_own_capture *capture,
     return is_whole;
 }
 
-kern_return_t machtrace_threads_find(const struct machtrace_own_capture *capture,
+kern_return_t machtrace_threads_find(const struct machtrace_inprocess_capture *capture,
                                      struct machtrace_thread_port *ports)
 {
     bool is_new = threads.list.ports == NULL;

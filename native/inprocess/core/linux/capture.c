@@ -29,11 +29,11 @@ enum phase { IDLE, ASKED, COPYING, DONE };
  * is in the signal and in the state, so such a one finds that it is not meant. */
 struct slot {
     _Atomic uint64_t state; /* request << 2 | phase */
-    struct machtrace_own_thread *thread;
+    struct machtrace_inprocess_thread *thread;
 };
 
-static struct slot slots[MACHTRACE_OWN_THREADS_MAX];
-static const struct machtrace_own_capture *current; /* while any slot is in use */
+static struct slot slots[MACHTRACE_INPROCESS_THREADS_MAX];
+static const struct machtrace_inprocess_capture *current; /* while any slot is in use */
 static _Atomic uint32_t answers;                    /* a futex: times that all were there */
 static _Atomic uint64_t outstanding;                /* capture_number << 32 | threads waited for */
 static _Atomic uint32_t released;                   /* a futex: the last capture that resumed */
@@ -61,7 +61,7 @@ static uint64_t token_of(uint64_t request, size_t slot)
     return request << 8 | slot;
 }
 
-_Static_assert(MACHTRACE_OWN_THREADS_MAX <= 256, "the number of a slot takes eight bits");
+_Static_assert(MACHTRACE_INPROCESS_THREADS_MAX <= 256, "the number of a slot takes eight bits");
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t for_ns)
 {
@@ -116,7 +116,7 @@ static void on_signal(int number, siginfo_t *info, void *context)
     size_t index = token & 0xff;
     uint64_t request = token >> 8;
     uint64_t expected = state_of(request, ASKED);
-    if (info->si_code != SI_QUEUE || index >= MACHTRACE_OWN_THREADS_MAX || request == 0) {
+    if (info->si_code != SI_QUEUE || index >= MACHTRACE_INPROCESS_THREADS_MAX || request == 0) {
         errno = error;
         return; /* from somebody else */
     }
@@ -126,8 +126,8 @@ static void on_signal(int number, siginfo_t *info, void *context)
         errno = error;
         return;
     }
-    struct machtrace_own_thread *thread = slot->thread;
-    const struct machtrace_own_capture *capture = current;
+    struct machtrace_inprocess_thread *thread = slot->thread;
+    const struct machtrace_inprocess_capture *capture = current;
     bool together = capture->together;
     int64_t limit = capture->answer_limit;
     uint32_t own_number = capture_number;
@@ -179,7 +179,7 @@ static void note_overdue(pid_t thread, uint64_t token)
 }
 
 /* Send the signal; false where that thread is not to be waited for. */
-static bool ask(struct machtrace_own_thread *thread, size_t index, uint64_t request)
+static bool ask(struct machtrace_inprocess_thread *thread, size_t index, uint64_t request)
 {
     struct slot *slot = &slots[index];
     pid_t id = (pid_t)thread->id;
@@ -187,7 +187,8 @@ static bool ask(struct machtrace_own_thread *thread, size_t index, uint64_t requ
     if (is_overdue(id, &status)) {
         /* It blocks the signal, or has not had its turn since. */
         bool is_blocked = status.blocked >> (own_signal - 1) & 1;
-        thread->outcome = is_blocked ? MACHTRACE_OWN_BLOCKED : MACHTRACE_OWN_NOT_STOPPED;
+        thread->outcome =
+            is_blocked ? MACHTRACE_INPROCESS_BLOCKED : MACHTRACE_INPROCESS_NOT_STOPPED;
         thread->uninterruptible = !is_blocked && status.state == 'D';
         return false;
     }
@@ -208,17 +209,17 @@ static bool ask(struct machtrace_own_thread *thread, size_t index, uint64_t requ
     atomic_store(&slot->state, state_of(request, IDLE));
     is_last(capture_number);
     thread->error = error;
-    thread->outcome = error == ESRCH ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_REFUSED;
+    thread->outcome = error == ESRCH ? MACHTRACE_INPROCESS_GONE : MACHTRACE_INPROCESS_REFUSED;
     return false;
 }
 
 /* Take the request back; false where the thread has begun to answer it. */
-static bool take_back(struct machtrace_own_thread *thread, size_t index, uint64_t request,
-                      enum machtrace_own_outcome outcome)
+static bool take_back(struct machtrace_inprocess_thread *thread, size_t index, uint64_t request,
+                      enum machtrace_inprocess_outcome outcome)
 {
     uint64_t expected = state_of(request, ASKED);
     uint64_t token = token_of(request, index);
-    if (outcome != MACHTRACE_OWN_GONE)
+    if (outcome != MACHTRACE_INPROCESS_GONE)
         note_overdue((pid_t)thread->id, token); /* before it can come too late */
     if (!atomic_compare_exchange_strong(&slots[index].state, &expected, state_of(request, IDLE))) {
         forget_overdue(token);
@@ -230,19 +231,19 @@ static bool take_back(struct machtrace_own_thread *thread, size_t index, uint64_
 }
 
 /* Why one does not answer, and whether to wait on. */
-static void look_into(const struct machtrace_own_capture *capture,
-                      struct machtrace_own_thread *thread, size_t index, uint64_t request)
+static void look_into(const struct machtrace_inprocess_capture *capture,
+                      struct machtrace_inprocess_thread *thread, size_t index, uint64_t request)
 {
     struct machtrace_thread_status status = machtrace_status_of((pid_t)thread->id);
     int64_t waited = machtrace_now() - thread->requested_at;
     if (has_ended(&status)) {
-        take_back(thread, index, request, MACHTRACE_OWN_GONE);
+        take_back(thread, index, request, MACHTRACE_INPROCESS_GONE);
     } else if (status.blocked >> (own_signal - 1) & status.pending >> (own_signal - 1) & 1) {
         /* The handler blocks it too, but then it is not pending. */
-        take_back(thread, index, request, MACHTRACE_OWN_BLOCKED);
+        take_back(thread, index, request, MACHTRACE_INPROCESS_BLOCKED);
     } else if (waited >= capture->answer_limit ||
                (status.state == 'D' && waited >= capture->sleep_limit)) {
-        if (take_back(thread, index, request, MACHTRACE_OWN_NOT_STOPPED))
+        if (take_back(thread, index, request, MACHTRACE_INPROCESS_NOT_STOPPED))
             thread->uninterruptible = status.state == 'D';
     }
 }
@@ -253,18 +254,18 @@ static bool is_waited_for(size_t index, uint64_t request)
     return state == state_of(request, ASKED) || state == state_of(request, COPYING);
 }
 
-void machtrace_own_copy(struct machtrace_own_capture *capture)
+void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
 {
-    if (capture->thread_count > MACHTRACE_OWN_THREADS_MAX)
-        capture->thread_count = MACHTRACE_OWN_THREADS_MAX;
-    uint64_t requests[MACHTRACE_OWN_THREADS_MAX];
+    if (capture->thread_count > MACHTRACE_INPROCESS_THREADS_MAX)
+        capture->thread_count = MACHTRACE_INPROCESS_THREADS_MAX;
+    uint64_t requests[MACHTRACE_INPROCESS_THREADS_MAX];
     capture_number++;
     current = capture;
     /* One more, this thread, until all are requested. */
     atomic_store(&outstanding, (uint64_t)capture_number << 32 | 1);
     size_t waiting = 0;
     for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_own_thread *thread = &capture->threads[index];
+        struct machtrace_inprocess_thread *thread = &capture->threads[index];
         thread->error = 0;
         thread->uninterruptible = 0;
         thread->pthread = 0;
@@ -305,7 +306,7 @@ void machtrace_own_copy(struct machtrace_own_capture *capture)
     if (capture->together) {
         futex_wake(&released);
         for (size_t index = 0; index < capture->thread_count; index++)
-            if (capture->threads[index].outcome == MACHTRACE_OWN_COPIED)
+            if (capture->threads[index].outcome == MACHTRACE_INPROCESS_COPIED)
                 capture->threads[index].resumed_at = machtrace_now();
     }
     current = NULL;
@@ -320,7 +321,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void after_fork(void)
 {
     pthread_mutex_init(&turn, NULL);
-    for (size_t index = 0; index < MACHTRACE_OWN_THREADS_MAX; index++)
+    for (size_t index = 0; index < MACHTRACE_INPROCESS_THREADS_MAX; index++)
         atomic_store(&slots[index].state, 0);
     for (size_t index = 0; index < OVERDUE_MAX; index++)
         atomic_store(&overdue[index].token, 0);
@@ -383,7 +384,7 @@ static int choose(int signal)
     return EBUSY;
 }
 
-int machtrace_own_begin(int signal)
+int machtrace_inprocess_begin(int signal)
 {
     pthread_once(&once, prepare);
     pthread_mutex_lock(&turn);
@@ -393,12 +394,12 @@ int machtrace_own_begin(int signal)
     return error;
 }
 
-void machtrace_own_end(void)
+void machtrace_inprocess_end(void)
 {
     pthread_mutex_unlock(&turn);
 }
 
-int machtrace_own_signal(void)
+int machtrace_inprocess_signal(void)
 {
     return own_signal;
 }

@@ -16,7 +16,7 @@
 #include "inprocess/core/current_registers.h"
 
 /* The end of the range that holds `sp`, or of the next one above it; `sp` where there is none. */
-static uint64_t range_end(const struct machtrace_own_capture *capture, uint64_t sp)
+static uint64_t range_end(const struct machtrace_inprocess_capture *capture, uint64_t sp)
 {
     size_t low = 0;
     size_t high = capture->range_count;
@@ -52,7 +52,7 @@ static ssize_t read_memory(uint64_t address, unsigned char *to, size_t size)
     return syscall(SYS_process_vm_readv, (pid_t)syscall(SYS_getpid), &here, 1UL, &there, 1UL, 0UL);
 }
 
-size_t machtrace_own_read(uint64_t address, void *to, size_t size)
+size_t machtrace_inprocess_read(uint64_t address, void *to, size_t size)
 {
     size_t done = 0;
     ssize_t got = 0;
@@ -64,7 +64,7 @@ size_t machtrace_own_read(uint64_t address, void *to, size_t size)
 }
 
 /* Where the stack that holds `sp` ends at the latest. */
-static uint64_t stack_end(const struct machtrace_own_capture *capture, uint64_t sp,
+static uint64_t stack_end(const struct machtrace_inprocess_capture *capture, uint64_t sp,
                           uint64_t pthread)
 {
     /* A range that begins above it: the main stack has grown, or another is new. */
@@ -76,11 +76,11 @@ static uint64_t stack_end(const struct machtrace_own_capture *capture, uint64_t 
     return end - sp > capture->stack_limit ? sp + capture->stack_limit : end;
 }
 
-static void add_stack(const struct machtrace_own_capture *capture,
-                      struct machtrace_own_thread *thread, uint64_t sp, size_t used)
+static void add_stack(const struct machtrace_inprocess_capture *capture,
+                      struct machtrace_inprocess_thread *thread, uint64_t sp, size_t used)
 {
     const uint64_t page = 4096; /* of this size or a multiple */
-    struct machtrace_own_stack *stack = &thread->stacks[thread->stack_count];
+    struct machtrace_inprocess_stack *stack = &thread->stacks[thread->stack_count];
     uint64_t end = stack_end(capture, sp, thread->pthread);
     uint64_t start = sp < RED_ZONE ? 0 : sp - RED_ZONE;
     size_t room = thread->room - used;
@@ -93,23 +93,23 @@ static void add_stack(const struct machtrace_own_capture *capture,
         size = wanted == 0 ? 0 : read_memory(start, thread->buffer + used, wanted);
     }
     if (size <= 0) {
-        *stack = (struct machtrace_own_stack){sp, 0, NULL};
+        *stack = (struct machtrace_inprocess_stack){sp, 0, NULL};
         if (thread->stack_count == 0 && size < 0)
             thread->error = errno;
     } else {
-        *stack = (struct machtrace_own_stack){start, (size_t)size, thread->buffer + used};
+        *stack = (struct machtrace_inprocess_stack){start, (size_t)size, thread->buffer + used};
     }
     thread->stack_count++;
 }
 
-static void add_stacks(const struct machtrace_own_capture *capture,
-                       struct machtrace_own_thread *thread)
+static void add_stacks(const struct machtrace_inprocess_capture *capture,
+                       struct machtrace_inprocess_thread *thread)
 {
     uint64_t sp;
     if (!machtrace_stack_pointer(thread->registers, thread->registers_size, &sp))
         return;
     add_stack(capture, thread, sp, 0);
-    struct machtrace_own_stack first = thread->stacks[0];
+    struct machtrace_inprocess_stack first = thread->stacks[0];
     size_t reach = first.size < SIGNAL_FRAME_REACH ? first.size : SIGNAL_FRAME_REACH;
     uint64_t interrupted;
     if (first.size == 0 || first.size >= thread->room ||
@@ -120,7 +120,8 @@ static void add_stacks(const struct machtrace_own_capture *capture,
         thread->stack_count = 1;
 }
 
-static void take_registers(struct machtrace_own_thread *thread, const uint64_t *words, size_t count)
+static void take_registers(struct machtrace_inprocess_thread *thread, const uint64_t *words,
+                           size_t count)
 {
     unsigned char *to = thread->registers;
     const unsigned char *from = (const unsigned char *)words;
@@ -129,7 +130,7 @@ static void take_registers(struct machtrace_own_thread *thread, const uint64_t *
         to[index] = from[index];
 }
 
-static void take_context(struct machtrace_own_thread *thread, const ucontext_t *context)
+static void take_context(struct machtrace_inprocess_thread *thread, const ucontext_t *context)
 {
 #if defined(__x86_64__)
     /* struct user_regs_struct (sys/user.h), from mcontext_t's gregs (sys/ucontext.h). */
@@ -157,14 +158,15 @@ static void take_context(struct machtrace_own_thread *thread, const ucontext_t *
 #endif
 }
 
-static enum machtrace_own_outcome outcome_of(const struct machtrace_own_thread *thread)
+static enum machtrace_inprocess_outcome outcome_of(const struct machtrace_inprocess_thread *thread)
 {
     bool is_lost = thread->stack_count != 0 && thread->stacks[0].size == 0 && thread->error != 0;
-    return is_lost ? MACHTRACE_OWN_FAILED : MACHTRACE_OWN_COPIED;
+    return is_lost ? MACHTRACE_INPROCESS_FAILED : MACHTRACE_INPROCESS_COPIED;
 }
 
-void machtrace_copy_interrupted(const struct machtrace_own_capture *capture,
-                                struct machtrace_own_thread *thread, const ucontext_t *context)
+void machtrace_copy_interrupted(const struct machtrace_inprocess_capture *capture,
+                                struct machtrace_inprocess_thread *thread,
+                                const ucontext_t *context)
 {
     thread->pthread = thread_pointer();
     take_context(thread, context);
@@ -172,8 +174,8 @@ void machtrace_copy_interrupted(const struct machtrace_own_capture *capture,
     thread->outcome = outcome_of(thread);
 }
 
-void machtrace_own_copy_here(const struct machtrace_own_capture *capture,
-                             struct machtrace_own_thread *thread)
+void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *capture,
+                                   struct machtrace_inprocess_thread *thread)
 {
     struct machtrace_here here;
     memset(&here, 0, sizeof here);

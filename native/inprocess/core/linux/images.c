@@ -20,7 +20,7 @@
 #define TRIES 32 /* until a lock that is held counts as held for long */
 
 static _Atomic uint64_t unknown = UINT64_C(1) << 63;
-static struct machtrace_own_range own_image;
+static struct machtrace_inprocess_range own_image;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int counters(struct dl_phdr_info *info, size_t size, void *data)
@@ -33,9 +33,9 @@ static int counters(struct dl_phdr_info *info, size_t size, void *data)
 }
 
 static bool holds(const struct dl_phdr_info *info, uint64_t address,
-                  struct machtrace_own_range *range)
+                  struct machtrace_inprocess_range *range)
 {
-    *range = (struct machtrace_own_range){UINT64_MAX, 0};
+    *range = (struct machtrace_inprocess_range){UINT64_MAX, 0};
     bool is_within = false;
     for (size_t index = 0; index < info->dlpi_phnum; index++) {
         const ElfW(Phdr) *header = &info->dlpi_phdr[index];
@@ -54,7 +54,7 @@ static int this_object(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
     (void)data;
-    struct machtrace_own_range range;
+    struct machtrace_inprocess_range range;
     bool is_this = holds(info, (uint64_t)(uintptr_t)&own_image, &range);
     if (is_this)
         own_image = range;
@@ -80,7 +80,8 @@ static void look_for_lock(const struct dl_phdr_info *info, const ElfW(Phdr) *hea
     for (uint64_t at = start; at + sizeof(pthread_mutex_t) <= end; at += 8) {
         const _Atomic int *fields = (const _Atomic int *)(uintptr_t)at;
         if (atomic_load(&fields[0]) > 0 && fields[1] >= 1 && fields[3] == 1 &&
-            fields[4] == PTHREAD_MUTEX_RECURSIVE_NP && (uint64_t)fields[2] == machtrace_own_id()) {
+            fields[4] == PTHREAD_MUTEX_RECURSIVE_NP &&
+            (uint64_t)fields[2] == machtrace_inprocess_id()) {
             found->lock = (pthread_mutex_t *)(uintptr_t)at;
             found->count++;
         }
@@ -144,7 +145,7 @@ static void look_at_loader(void)
     find_lock();
 }
 
-uint64_t machtrace_own_image_changes(void)
+uint64_t machtrace_inprocess_image_changes(void)
 {
     uint64_t changes = 0;
     pthread_once(&once, look_at_loader);
@@ -155,7 +156,7 @@ uint64_t machtrace_own_image_changes(void)
     return changes;
 }
 
-struct machtrace_own_range machtrace_own_image(void)
+struct machtrace_inprocess_range machtrace_inprocess_image(void)
 {
     pthread_once(&once, look_at_loader);
     return own_image;

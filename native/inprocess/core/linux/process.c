@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-uint64_t machtrace_own_id(void)
+uint64_t machtrace_inprocess_id(void)
 {
     return (uint64_t)syscall(SYS_gettid);
 }
@@ -30,7 +30,7 @@ static uint64_t number_of(const char *name)
 }
 
 /* By the system call: opendir(3) allocates, and malloc's lock may be held for long. */
-int64_t machtrace_own_list(uint64_t *ids, size_t room)
+int64_t machtrace_inprocess_list(uint64_t *ids, size_t room)
 {
     int directory = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0)
@@ -57,7 +57,7 @@ int64_t machtrace_own_list(uint64_t *ids, size_t room)
     return size < 0 ? -1 : count;
 }
 
-int64_t machtrace_own_mappings(char *text, size_t room)
+int64_t machtrace_inprocess_mappings(char *text, size_t room)
 {
     int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     if (file < 0)
@@ -72,7 +72,7 @@ int64_t machtrace_own_mappings(char *text, size_t room)
     return got < 0 ? -1 : (int64_t)size;
 }
 
-uint64_t machtrace_own_stack_end(void)
+uint64_t machtrace_inprocess_stack_end(void)
 {
     static _Thread_local uint64_t known;
     if (known == 0) {
@@ -99,7 +99,7 @@ struct scheduling {
 
 #define SHORTEST_SLICE 100000 /* ns */
 
-void machtrace_own_short_turns(void)
+void machtrace_inprocess_short_turns(void)
 {
     struct scheduling wanted = {
         .size = sizeof wanted, .nice = getpriority(PRIO_PROCESS, 0), .runtime = SHORTEST_SLICE};
