@@ -157,7 +157,7 @@ class Package:
         return {name: ast.parse(text) for name, text in self._texts.items()}
 
     def is_in(self, folder: Path) -> bool:
-        """Whether a folder ``machtrace`` has these modules, as they are here."""
+        """Return whether a folder ``machtrace`` has the same modules."""
         return all(
             copy.is_file() and copy.read_text(encoding="utf-8") == self._texts[name]
             for name, path in self.modules.items()
@@ -169,7 +169,7 @@ class Package:
         return (name for name in self.modules if name.split(".")[1:2] != [NO_PART_OF_THE_PACKAGE])
 
     def largest_folder(self) -> tuple[str, int]:
-        """The folder with most modules, not counting those in folders in it."""
+        """Return the folder with most modules, not counting subfolders."""
         folders = Counter(path.parent for path in self.modules.values())
         folder, count = folders.most_common(1)[0]
         return folder.relative_to(self._source).as_posix(), count
@@ -199,7 +199,7 @@ class Package:
         return names & self.modules.keys()
 
     def elf_magics(self) -> list[str]:
-        """Where ELF's magic number is spelled: file and line."""
+        """Return where ELF's magic number is spelled: file and line."""
         return [
             f"{self.modules[name].relative_to(self._checkout)}:{node.lineno}"
             for name in self._judged
@@ -218,7 +218,7 @@ class Package:
 
 
 def _is_elf_magic(value: object) -> bool:
-    """Whether a constant of the source is it, as bytes, text, hexadecimal text or a number."""
+    """Return whether a constant is ELF's magic as bytes, text, hexadecimal text or a number."""
     match value:
         case bytes():
             return value.startswith((_MAGIC, _MAGIC[1:]))

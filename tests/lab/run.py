@@ -98,7 +98,7 @@ def sources_parser() -> argparse.ArgumentParser:
 
 
 def parsed() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     sources = sources_parser()
     known, _ = sources.parse_known_args()
     PROGRAMS.update(real_programs(HERE, known.sources, fetches=known.fetch))

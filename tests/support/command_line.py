@@ -39,7 +39,7 @@ def run_command(
 
 
 def _status() -> int:
-    """The exit status, as the interpreter makes one of what is raised at the end."""
+    """Return the exit status that the interpreter gives this exception."""
     try:
         main()
     except SystemExit as ended:

@@ -31,7 +31,7 @@ _LINK_TARGETS = {Arch.ARM64: "aarch64-macos.13.0", Arch.X86_64: "x86_64-macos.13
 
 
 def header_options() -> tuple[str, ...]:
-    """The compiler's options for Apple's headers.
+    """Return the compiler's options for Apple's headers.
 
     Raises:
         ImportError: the package ziglang is not installed.

@@ -57,7 +57,7 @@ int main(int count, char **words) {
 
 
 def line_of(source: str, mark: str) -> int:
-    """The number of the line that ends with ``// mark``.
+    """Return the number of the line that ends with ``// mark``.
 
     Raises:
         ValueError: there is none, or there are several.
@@ -85,7 +85,7 @@ def make_dsym(program: Path) -> Path:
 
 
 def debug_file(path: Path) -> DebugFile:
-    """A thin file that is known to have debug information."""
+    """Return a thin file that is known to have debug information."""
     data = open_image_file(path)
     is_elf = bytes(data[:4]) == b"\x7fELF"
     contents = ElfFileContents(data, str(path)) if is_elf else FileContents(data, str(path))

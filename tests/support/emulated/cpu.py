@@ -64,7 +64,7 @@ class EmulatedCpu(ABC):
         self._sp = self._unicorn[arch.registers.sp]
 
     def registers(self) -> RegisterSet:
-        """As a walk reads them."""
+        """Return the registers as a walk reads them."""
         return self.register_set(self.raw_registers())
 
     def raw_registers(self) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ class EmulatedCpu(ABC):
         return RegisterSet(self.arch, Avma(raw[0]), tuple(values))
 
     def with_registers(self, raw: tuple[int, ...], *, pc: int, sp: int) -> RegisterSet:
-        """The same with another pc and sp."""
+        """Return a copy with another pc and sp."""
         found = self.register_set(raw)
         values = list(found.values)
         values[self.arch.registers.sp] = sp
@@ -90,7 +90,7 @@ class EmulatedCpu(ABC):
         self.uc.reg_write(self._unicorn[number], value)
 
     def read(self, number: int) -> int:
-        """One register, by DWARF number."""
+        """Return one register, by DWARF number."""
         value: int = self.uc.reg_read(self._unicorn[number])
         return value
 
@@ -142,7 +142,7 @@ class EmulatedCpu(ABC):
 
     @abstractmethod
     def is_trap(self, code: bytes) -> bool:
-        """Whether ``code`` starts with the instruction that ends a program."""
+        """Return whether ``code`` starts with the instruction that ends a program."""
 
     @abstractmethod
     def decoder(self, address: int) -> tuple[int, int]:
@@ -157,7 +157,7 @@ class EmulatedCpu(ABC):
 
 
 def emulated_cpu(arch: Arch) -> EmulatedCpu:
-    """A new CPU of ``arch``.
+    """Create a CPU of ``arch``.
 
     Raises:
         KeyError: there is none of this architecture.

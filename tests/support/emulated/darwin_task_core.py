@@ -92,17 +92,17 @@ class TaskCore:
         return {field: self.memory.word(start + 8 * n) for n, field in enumerate(("size", *fields))}
 
     def _made(self, name: str) -> int:
-        """A structure in which nothing is set."""
+        """Return a structure in which nothing is set."""
         place = self.library.allocate(self._fields[name]["size"])
         self.memory.write(place, _STALE * self._fields[name]["size"])
         return place
 
     def word(self, name: str, place: int, field: str, size: int = 4) -> int:
-        """A field of a structure of this name."""
+        """Return a field of a structure of this name."""
         return self.memory.word(place + self._fields[name][field], size)
 
     def text(self, name: str, place: int, field: str) -> bytes:
-        """A field that ends with a NUL."""
+        """Return a field that ends with a NUL."""
         return self.memory.string(place + self._fields[name][field])
 
     # --- calls ---

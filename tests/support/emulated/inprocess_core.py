@@ -105,7 +105,7 @@ class CaptureCore:
         return self.task.fault is not None and self.task.fault(name, ()) is not None
 
     def thread(self, thread_id: int) -> MachThread:
-        """The thread with this id."""
+        """Return the thread with this id."""
         return next(one for one in self.task.threads if one.id == thread_id)
 
     def _layout(self, symbol: str, fields: Sequence[str]) -> dict[str, int]:
@@ -227,7 +227,7 @@ class CaptureCore:
         return found
 
     def images_at(self, place: int, count: int) -> list[ListedImage]:
-        """Those that a call of ``machtrace_images_copy`` wrote."""
+        """Return those that a call of ``machtrace_images_copy`` wrote."""
         return [self._listed(place + self._image["size"] * index) for index in range(count)]
 
     def _listed(self, row: int) -> ListedImage:

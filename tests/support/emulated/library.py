@@ -73,11 +73,11 @@ class EmulatedMemoryBlock:
         return bytes(self._uc.mem_read(address, size)) if size else b""
 
     def write(self, address: int, data: bytes) -> None:
-        """All of ``data``."""
+        """Write all of ``data``."""
         self._uc.mem_write(address, data)
 
     def word(self, address: int, size: int = 8) -> int:
-        """An unsigned number."""
+        """Read an unsigned number."""
         return int.from_bytes(self.read(address, size), "little")
 
     def set_word(self, address: int, value: int, size: int = 8) -> None:
@@ -85,7 +85,7 @@ class EmulatedMemoryBlock:
         self.write(address, (value % (1 << 8 * size)).to_bytes(size, "little"))
 
     def string(self, address: int) -> bytes:
-        """The bytes before a NUL."""
+        """Return the bytes before a NUL."""
         found = bytearray()
         while (byte := self.read(address + len(found), 1)) != b"\0":
             found += byte
@@ -224,7 +224,7 @@ class EmulatedLibrary:
         return self.call_for_two(symbol, *arguments)[0]
 
     def call_for_two(self, symbol: str, *arguments: int) -> tuple[int, int]:
-        """The same of a function that returns a structure of two words."""
+        """Call a function that returns a structure of two words."""
         call = self.begin(self.address(symbol), *arguments)
         self.run(call)
         assert call.result is not None, f"{symbol} did not return"
@@ -238,7 +238,7 @@ class EmulatedLibrary:
         return range(top - _STACK_SIZE, top)
 
     def begin(self, function: int, *arguments: int) -> Call:
-        """A call that has not run yet."""
+        """Return a call that has not run yet."""
         stack = self.stack_of_next_call
         top = stack.stop
         self._stack_count += 1

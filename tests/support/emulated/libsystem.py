@@ -203,7 +203,7 @@ class Dyld:
         return 0
 
     def string(self, text: str) -> int:
-        """A path, as a C string."""
+        """Return a path, as a C string."""
         if text not in self._paths:
             data = text.encode() + b"\0"
             self._paths[text] = self.allocate(len(data))

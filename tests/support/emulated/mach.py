@@ -151,14 +151,14 @@ class MachTask:
             assert not self._is_any_suspended(), f"{name} is called while a thread is suspended"
 
     def assert_released(self) -> None:
-        """No thread is suspended, no right and no array is left."""
+        """Assert that no thread is suspended, and no right and no array is left."""
         self.assert_all_run()
         left = {name: count for name, count in self.rights.items() if count}
         assert not left, f"rights are left: {left}"
         assert not self.arrays, f"arrays are left: {self.arrays}"
 
     def assert_all_run(self) -> None:
-        """No thread is suspended."""
+        """Assert that no thread is suspended."""
         assert not self._is_any_suspended(), f"suspended: {self.suspended}"
 
     def _is_any_suspended(self) -> bool:
@@ -196,7 +196,7 @@ class MachTask:
         return called
 
     def _named(self, port: int) -> MachThread | None:
-        """The thread that lives at a port which the caller holds a right to."""
+        """Return the thread that lives at a port which the caller holds a right to."""
         port %= 1 << 32
         for thread in self.threads:
             if thread.port == port and (self.rights[port] or thread is self.caller):
@@ -315,7 +315,7 @@ class MachTask:
         return KernReturn.SUCCESS
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes of the task, from one region to the next.
+        """Read bytes of the task, from one region to the next.
 
         Raises:
             MemoryReadError: any of them is not there.

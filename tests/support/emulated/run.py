@@ -37,7 +37,7 @@ _UNLIMITED = 1 << 40
 
 
 def main_stack(contents: FileContents) -> range:
-    """The memory that a program's stack is in."""
+    """Return the memory that a program's stack is in."""
     start = _STACK_STARTS[contents.image.arch.pointer_size]
     return range(start, start + STACK_SIZE)
 
@@ -240,7 +240,7 @@ class EmulatedRun:
         return Moment(registers, self.memory, tuple(reversed(stack.frames)))
 
     def settle(self, address: Avma) -> None:
-        """The last instruction led to ``address``."""
+        """Record that the last instruction led to ``address``."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending(address)
@@ -261,7 +261,7 @@ class EmulatedRun:
         return Moment(registers, self.memory, tuple(reversed(self._stack.frames)))
 
     def block(self, address: int, size: int) -> _Block:
-        """The block of ``size`` bytes at ``address``."""
+        """Return the block of ``size`` bytes at ``address``."""
         cpu = self.cpu
         code = self.memory.read(Avma(address), size)
         sizes = [(at, length) for at, length, _ in cpu.instructions(code, address)]
@@ -329,7 +329,7 @@ class _BlockRun:
             uc.emu_stop()
 
     def _begin_block(self, address: int, size: int) -> bool:
-        """Whether the block may run to its end."""
+        """Return whether the block may run to its end."""
         run = self._run
         run.settle(Avma(address))
         if address == OUTSIDE or run.instructions >= self._limit:

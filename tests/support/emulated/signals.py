@@ -114,7 +114,7 @@ class SignalDelivery:
         self.delivered = 0
 
     def wants(self, address: Avma) -> bool:
-        """Whether the CPU is to stop before ``address`` and be diverted."""
+        """Return whether the CPU is to stop before ``address`` and be diverted."""
         if self._is_sigreturn(address):
             return True
         return len(self._interrupted) < _NEST_AT_MOST and address not in self._seen

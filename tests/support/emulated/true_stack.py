@@ -66,7 +66,7 @@ class TrueStack:
         return bool(self._stacks)
 
     def stand_on(self, sp: int) -> None:
-        """The stack pointer is ``sp`` now, maybe on another stack than before."""
+        """Record that the stack pointer is ``sp`` now, maybe on another stack than before."""
         current = next((stack for stack in self._stacks if stack.start < sp <= stack.stop), None)
         if current != self._current:
             self._others[self._current] = self.frames
@@ -74,7 +74,7 @@ class TrueStack:
             self.frames = self._others.setdefault(current, [])
 
     def call(self, target: int, frame: TrueFrame) -> None:
-        """A call led to ``target``.
+        """Record a call of ``target``.
 
         To the next instruction: i386 code reads its own address so. Elsewhere that is not needed;
         the function there never returns, and follows its caller.
@@ -85,7 +85,7 @@ class TrueStack:
             self.frames.append(frame)
 
     def interrupt(self, frame: TrueFrame) -> None:
-        """A signal came."""
+        """Record a signal."""
         self.frames.append(frame)
 
     def resume(self) -> None:
@@ -94,7 +94,7 @@ class TrueStack:
             pass
 
     def leave(self, transfer: Transfer, after: int, target: int, sp: int) -> None:
-        """A return or an indirect jump was run.
+        """Record a return or an indirect jump.
 
         Args:
             transfer: RETURN or JUMP.

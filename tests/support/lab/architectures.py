@@ -54,12 +54,12 @@ _KEY_B, _SIGNAL_FRAME = b"zRB\0", b"zRS\0"
 
 
 def with_key_b(executable: bytes) -> bytes:
-    """A linked executable, its CIEs as they were before :func:`as_arm64`."""
+    """Restore a linked executable's CIEs as they were before :func:`as_arm64`."""
     return executable.replace(_SIGNAL_FRAME, _KEY_B)
 
 
 def as_arm64(data: bytes) -> tuple[bytes, list[SignedPointer]]:
-    """An object for arm64e as one for arm64, and which of its pointers are to be signed."""
+    """Convert an object for arm64e to arm64; also return which of its pointers are to be signed."""
     contents = FileContents(data, "object")
     changed = bytearray(data)
     pack_into("<I", changed, _OBJECT_SUBTYPE_OFFSET, _ARM64_ALL)

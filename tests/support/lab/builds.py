@@ -77,7 +77,7 @@ class Built:
         )
 
     def _code(self, symbol: str) -> range:
-        """From a symbol to the next one."""
+        """Return the Svmas from a symbol to the next one."""
         start = self.symbols[symbol]
         return range(start, min(other for other in self.symbols.values() if other > start))
 

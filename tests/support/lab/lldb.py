@@ -41,7 +41,7 @@ class RecordedMoment:
 
 
 def lldb_program() -> str | None:
-    """The lldb that is installed, if any is."""
+    """Return the installed lldb, if any."""
     return next(filter(None, map(shutil.which, ("lldb-19", "lldb"))), None)
 
 
@@ -69,7 +69,7 @@ class MomentRecorder:
         self._by_pc: dict[int, RecordedMoment] = {}
 
     def is_new(self, pc: int) -> bool:
-        """Whether to store a moment at ``pc``: of many new ones every n-th."""
+        """Return whether to store a moment at ``pc``: of many new ones every n-th."""
         if pc in self._seen:
             return False
         self._seen.add(pc)
@@ -99,7 +99,7 @@ class MomentRecorder:
             self._stride *= 2
 
     def _main_stack_below(self, moment: Moment) -> int | None:
-        """Where the main stack is in use, of a moment on another one."""
+        """Return the lowest address that the main stack uses at a moment on another stack."""
         used = [
             caller.sp
             for caller in moment.callers
@@ -129,7 +129,7 @@ def lldb_walks(
     path: Path,
     caller: Caller,
 ) -> list[tuple[Avma, ...]]:
-    """The addresses that lldb finds, of each moment.
+    """Return the addresses that lldb finds at each moment.
 
     Args:
         program: lldb.

@@ -89,7 +89,7 @@ def all_rules(contents: FileContents) -> RuleCache:
 
 
 def policies(contents: FileContents) -> dict[str, Policy]:
-    """By the name of its column; each falls back to the frame pointer."""
+    """Return policies by column name; each falls back to the frame pointer."""
     arch, header = contents.image.arch, contents.image.header_svma
 
     def only(source: RuleSource | None) -> Policy:

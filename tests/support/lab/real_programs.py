@@ -37,7 +37,7 @@ class SourcePackage:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
     def unpacked(self, cache: Path) -> Path:
-        """Where its sources are, once they were fetched."""
+        """Return the folder of its fetched sources."""
         return cache / self.directory
 
 
@@ -136,12 +136,12 @@ _SQLITE = (
 
 
 def libc_program(lab: Path) -> Program:
-    """The lab's C library alone, which needs nothing fetched; ``lab`` is ``tests/lab``."""
+    """Return the lab's C library alone, which needs nothing fetched; ``lab`` is ``tests/lab``."""
     return _program(lab, "libc", "formats, numbers, sorting, longjmp", (), ())
 
 
 def real_programs(lab: Path, cache: Path, *, fetches: bool = True) -> dict[str, Program]:
-    """All of them, by name, in the table's order.
+    """Return all of them, by name, in the table's order.
 
     Args:
         lab: the directory ``tests/lab``.

@@ -32,7 +32,7 @@ class Share:
     of: int
 
     def __str__(self) -> str:
-        """In percent, rounded down: only what is whole is 100.00."""
+        """Format as percent, rounded down: only all is 100.00."""
         return f"{10_000 * self.right // self.of / 100:.2f}" if self.of else "–"
 
 
@@ -194,7 +194,7 @@ def _failure(
 
 
 def disassembled(contents: FileContents, pc: int) -> str:
-    """One instruction, as capstone spells it."""
+    """Disassemble one instruction with capstone."""
     cpu = emulated_cpu(contents.image.arch)
     segment = contents.image.segment_at(Svma(pc))
     size = cpu.longest_instruction

@@ -177,7 +177,7 @@ class _Judge:
                 self.result.bad_registers[pc, number] += 1
 
     def _wanted(self, registers: RegisterSet, *, is_interrupted: bool) -> set[int]:
-        """All general registers of what a signal interrupted."""
+        """Return all general registers of what a signal interrupted."""
         if not is_interrupted:
             return self._preserved
         return {number for number in range(32) if registers.get(number) is not None}

@@ -104,7 +104,7 @@ class _Segment(NamedTuple):
 
 
 def write_executable(layout: Layout, entry: str, page_size: int, *, is_stripped: bool) -> bytes:
-    """The file of a program whose sections are all laid out and linked.
+    """Write the file of a program whose sections are all laid out and linked.
 
     Raises:
         LinkError: nothing defines ``entry``, or the load commands do not fit before the code.

@@ -139,7 +139,7 @@ class Unit:
         return symbol.is_defined and not symbol.is_external
 
     def symbols(self) -> Iterator[tuple[ObjectSymbol, OutputSection, int]]:
-        """Each symbol that the image has from here: its section, and its Svma."""
+        """Yield each symbol of the object in the image: its section, and its Svma."""
         for symbol in self.file.symbols:
             place = self.placed.get(symbol.n_sect) if symbol.is_defined else None
             if place is None or not symbol.name or symbol.name.startswith("L"):
@@ -216,11 +216,11 @@ class Layout:
         self.sections.sort(key=_order)
 
     def definition(self, name: str) -> tuple[Unit, ObjectSymbol] | None:
-        """Which object defines a symbol; None where none does."""
+        """Return the object and symbol that define a name, or None."""
         return self._definitions.get(name)
 
     def address_named(self, name: str) -> int:
-        """The Svma of a symbol that more than one object sees.
+        """Return the Svma of a symbol that more than one object sees.
 
         Raises:
             LinkError: nothing defines it.
@@ -236,12 +236,12 @@ class Layout:
         return self.made[name]
 
     def address_of(self, definition: tuple[Unit, ObjectSymbol]) -> int:
-        """The Svma of what :meth:`definition` found."""
+        """Return the Svma of what :meth:`definition` returns."""
         unit, symbol = definition
         return symbol.n_value + unit.section_shift(symbol.n_sect)
 
     def in_segment(self, segment: str) -> Sequence[OutputSection]:
-        """Its sections, in order."""
+        """Return a segment's sections, in order."""
         return [section for section in self.sections if section.segment == segment]
 
 

@@ -48,11 +48,11 @@ class Places(Protocol):
     """Where the parts of one object lie in the image."""
 
     def address(self, old: int, /) -> int:
-        """Where what the object has at address ``old`` lies in the image, a Svma."""
+        """Return the Svma of the object's address ``old`` in the image."""
         ...
 
     def section_shift(self, number: int, /) -> int:
-        """How far the image has a section, counted from 1, above its address in the object."""
+        """Return how far the image has section ``number`` above its address in the object."""
         ...
 
     def symbol(self, number: int, /) -> int:
@@ -60,11 +60,11 @@ class Places(Protocol):
         ...
 
     def is_thumb(self, number: int, /) -> bool:
-        """Whether a symbol is a function of Thumb instructions."""
+        """Return whether a symbol is a function of Thumb instructions."""
         ...
 
     def is_thumb_at(self, old: int, /) -> bool:
-        """Whether a function of Thumb instructions starts at this address in the object."""
+        """Return whether a function of Thumb instructions starts at this address in the object."""
         ...
 
 
@@ -77,7 +77,7 @@ Raises ValueError where there is a kind that it does not know.
 
 
 def read_relocations(table: bytes | memoryview) -> tuple[Relocation, ...]:
-    """The entries of a section, in their order: a pair's second follows its first."""
+    """Read the entries of a section in order: a pair's second follows its first."""
     return tuple(_read(first, second) for first, second in _ENTRY.iter_unpack(table))
 
 
@@ -164,12 +164,12 @@ class ObjectFile:
         return tuple(_DATA_IN_CODE.iter_unpack(table))
 
     def data_of(self, section: Section) -> bytes:
-        """A section's bytes; none of one that is only zeros."""
+        """Return a section's bytes; none of one that is only zeros."""
         if section.is_zerofill:
             return b""
         return bytes(self.contents.read_file(section.offset, section.size))
 
     def relocations_of(self, section: Section) -> tuple[Relocation, ...]:
-        """A section's relocations, in their order."""
+        """Return a section's relocations, in their order."""
         size = section.nreloc * _RELOCATION_SIZE
         return read_relocations(self.contents.read_file(section.reloff, size))

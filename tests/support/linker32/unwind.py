@@ -43,7 +43,7 @@ class FrameRecord:
 
 
 def read_frame_records(data: bytes, address: int, source: str) -> tuple[FrameRecord, ...]:
-    """The records of one object's section, which the object has at ``address``.
+    """Read the records of one object's section, which the object has at ``address``.
 
     Raises:
         FormatError: a record is cut short.
@@ -116,7 +116,7 @@ class MergedFrames:
         return at
 
     def link(self, address: int) -> bytes:
-        """The section's bytes, at Svma ``address``."""
+        """Return the section's bytes, at Svma ``address``."""
         linked = bytearray()
         for record, function, cie in self._records:
             at = len(linked)
@@ -137,7 +137,7 @@ MODE_STACK_INDIRECT = 0x03000000
 def link_unwind_tables(
     layout: Layout, relocate: Relocator, *, keeps_all_frames: bool, code_alignment: int = 1
 ) -> tuple[list[CompactEntry], MergedFrames]:
-    """The entries of ``__unwind_info``, and the records of ``__eh_frame``.
+    """Return the entries of ``__unwind_info``, and the records of ``__eh_frame``.
 
     ``__text`` has been laid out. A function with an FDE alone gets an entry of :data:`MODE_DWARF`.
 

@@ -33,7 +33,7 @@ def _function(found: re.Match[str]) -> PeerFunction:
 
 
 def llvm_functions(printed: str) -> list[PeerFunction]:
-    """The FDEs in what ``llvm-dwarfdump --eh-frame`` or ``--debug-frame`` printed."""
+    """Parse the FDEs in output of ``llvm-dwarfdump --eh-frame`` or ``--debug-frame``."""
     functions: list[PeerFunction] = []
     for line in printed.splitlines():
         if found := _LLVM_FDE.match(line):
@@ -140,7 +140,7 @@ def _llvm_operations(code: bytes, register_name: Callable[[int], str]) -> Iterat
 
 
 def gnu_functions(printed: str) -> list[PeerFunction]:
-    """The FDEs in what ``readelf --debug-dump=frames-interp`` printed.
+    """Parse the FDEs in output of ``readelf --debug-dump=frames-interp``.
 
     Rows are the CFA and then, by the names of the columns, the rule of each register that is
     not unknown. A function of one row that is its CIE's has none here.

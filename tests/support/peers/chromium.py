@@ -39,7 +39,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def chromium_program() -> str | None:
-    """Where Chromium is, if it is installed."""
+    """Return Chromium's path, if it is installed."""
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
@@ -123,7 +123,7 @@ class Page:
         return found["result"].get("value")
 
     def wait_for(self, expression: str) -> Any:
-        """The same, once it is true.
+        """Evaluate an expression until it is true.
 
         Raises:
             RuntimeError: it is not within a minute.
@@ -156,7 +156,7 @@ class Page:
 
 @contextmanager
 def chromium_page(folder: Path) -> Iterator[Page]:
-    """A page of a Chromium of its own, which ends with it.
+    """Start a Chromium with one page, and end it with the context.
 
     Args:
         folder: an empty one, for what it keeps.

@@ -19,7 +19,7 @@ class PeerMissingError(Exception):
 
 
 def npm_package(name: str) -> Path:
-    """Where a package is, in the folder that MACHTRACE_NODE_MODULES names.
+    """Return a package's folder in the one that MACHTRACE_NODE_MODULES names.
 
     Raises:
         PeerMissingError: it is not there.
@@ -42,7 +42,7 @@ class Asking(Protocol):
 
 @contextmanager
 def firefox_profiler(profile: Path, folder: Path) -> Iterator[Asking]:
-    """The Firefox Profiler's command line, with a profile loaded.
+    """Return a call of the Firefox Profiler's command line with a profile loaded.
 
     Args:
         profile: a file.

@@ -85,7 +85,7 @@ class X86Peer:
 
 
 def written(effects: Iterable[Effect]) -> set[int]:
-    """The registers, by DWARF number, that an instruction changes."""
+    """Return the registers, by DWARF number, that an instruction changes."""
     changed: set[int] = set()
     for effect in effects:
         match effect:

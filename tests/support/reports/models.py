@@ -88,7 +88,7 @@ def made_frame(
     is_inline: bool = False,
     details: dict[str, JsonValue] | None = None,
 ) -> ReportedFrame:
-    """A frame; ``kit:`` and ``system:`` before the name say where, else it is the app's.
+    """Return a frame; ``kit:`` and ``system:`` before the name say where, else it is the app's.
 
     An empty name is none.
     """
@@ -115,7 +115,7 @@ def made_thread(
     queue: str | None = None,
     details: dict[str, JsonValue] | None = None,
 ) -> ReportedThread:
-    """A thread with frames of these names, innermost first; its id is 256 and its number."""
+    """Return a thread with frames of these names, innermost first; its id is 256 and its number."""
     return ReportedThread(
         index=index,
         id=0x100 + index,
@@ -155,7 +155,7 @@ def made_report(
     exception: str | None = "EXC_CRASH",
     version: str = "1.0",
 ) -> Report:
-    """A report of these stacks."""
+    """Return a report of these stacks."""
     return Report(
         kind=ReportKind.APPLE_IPS,
         process=ReportedProcess(name="Demo", pid=42, path=PROGRAM, version=version),
@@ -201,7 +201,7 @@ def function(
     python: Iterable[PythonFrame] = (),
     is_leaf: bool = False,
 ) -> Frame:
-    """A frame in :data:`IMAGE`.
+    """Return a frame in :data:`IMAGE`.
 
     Args:
         name: of the function; empty where only its start is known.
@@ -232,7 +232,7 @@ def function(
 
 
 def profile(seen: Iterable[Seen], *, names: Sequence[str | None] = ("main",)) -> Profile:
-    """A profile of these samples, a tick each 10 milliseconds for each thread on its own.
+    """Return a profile of these samples, a tick each 10 milliseconds for each thread on its own.
 
     Args:
         seen: in the order of time.

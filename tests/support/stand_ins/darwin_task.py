@@ -226,7 +226,7 @@ class SnapshotTask:
         return _QUEUES_AT + one.info.index * _QUEUE_STRIDE
 
     def _queues(self) -> Mapping[int, MemoryRegion]:
-        """A thread's word with the address of its queue, and that queue with its label."""
+        """Return each thread's word with its queue's address, and that queue with its label."""
         regions: dict[int, MemoryRegion] = {}
         for thread in self.snapshot.threads:
             if not thread.info.queue:
@@ -244,7 +244,7 @@ class SnapshotTask:
         return sorted([*stacks, *self._labels.values(), self.dyld], key=lambda one: one.start)
 
     def _read(self, address: int, size: int) -> bytes:
-        """As much as can be read, found by halving."""
+        """Read as much as possible, found by halving."""
         memory = LayeredMemory((RegionMemory(self._regions()), self.snapshot.memory))
         try:
             return bytes(memory.read(Avma(address), size))

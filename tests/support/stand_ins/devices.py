@@ -92,7 +92,7 @@ class MadeUpDevices:
     has_tunneld: bool = False
 
     def find(self, udid: str | None) -> MadeUpDevice:
-        """One of them."""
+        """Return the device with this UDID, or the first."""
         return next(one for one in self.devices if udid in (None, one.udid))
 
 
@@ -140,7 +140,7 @@ class Provider:
         return int(self.device.version.partition(".")[0]) >= 16
 
     async def get_developer_mode_status(self) -> bool:
-        """Whether it is on."""
+        """Return whether developer mode is on."""
         return self.device.developer_mode
 
     async def close(self) -> None:
@@ -148,7 +148,7 @@ class Provider:
         self.device.calls.append("close")
 
     async def started(self, name: str) -> Stream:
-        """A stream to a service."""
+        """Open a stream to a service."""
         self.device.note(name)
         if not (self.device.developer_mode and self.device.is_image_mounted):
             raise EXCEPTIONS["InvalidServiceError"](f"the device does not offer {name}")
@@ -207,7 +207,7 @@ class ImageMounter(_Service):
     """``services.mobile_image_mounter.MobileImageMounterService``."""
 
     async def is_image_mounted(self, image_type: str) -> bool:
-        """Whether one of this kind is."""
+        """Return whether an image of this kind is mounted."""
         del image_type
         return self.device.is_image_mounted
 
@@ -223,7 +223,7 @@ class ProcessControl(_Service):
         self.device = provider.device
 
     async def process_identifier_for_bundle_identifier(self, app_bundle_identifier: str) -> int:
-        """The process; 0 where there is none."""
+        """Return the id of the process, or 0."""
         self.device.note("process_identifier_for_bundle_identifier")
         return self.device.running.get(app_bundle_identifier, 0)
 
@@ -275,14 +275,14 @@ class Files:
         }
 
     async def fopen(self, filename: str, mode: str = "r") -> int:
-        """A handle."""
+        """Open a file; return its handle."""
         self.device.note(f"fopen {filename} {mode}")
         handle = len(self._open) + 1
         self._open[handle] = (self.device.reports[filename[1:]] or b"", 0)
         return handle
 
     async def fread(self, handle: int, sz: int) -> bytes:
-        """The next bytes."""
+        """Read the next bytes."""
         self.device.note("fread")
         data, at = self._open[handle]
         self._open[handle] = data, at + sz

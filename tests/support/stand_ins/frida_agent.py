@@ -119,7 +119,7 @@ class SnapshotAgent:
         return _THREAD.pack(number, 0, 0, 0, *times, len(state), *places, state), room
 
     def _contexts(self, stack: bytes, start: int, register: int, mask: int) -> bytes:
-        """As ``copy_contexts`` of frida_darwin.c finds them."""
+        """Read contexts as ``copy_contexts`` of frida_darwin.c does."""
         contexts: dict[int, bytes] = {}
         skipped = -start % 8
         words = [

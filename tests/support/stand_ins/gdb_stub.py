@@ -70,7 +70,7 @@ class SnapshotStub:
 
     @contextmanager
     def serving(self, connections: int = 1) -> Iterator[int]:
-        """A port of this machine where the stub answers, one connection after the other."""
+        """Serve at a port of this machine, one connection at a time."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             worker = threading.Thread(target=self._serve, args=(server, connections), daemon=True)
             worker.start()
@@ -304,7 +304,7 @@ class SnapshotStub:
         return [(value or 0).to_bytes(8, "little").hex().encode() for value in known]
 
     def _read(self, address: int, size: int) -> bytes:
-        """As much as can be read from ``address`` on."""
+        """Read as much as possible from ``address`` on."""
         if self.memory is None:
             stacks = RegionMemory(one.stack for one in self.snapshot.threads)
             self.memory = LayeredMemory((stacks, self.snapshot.memory))

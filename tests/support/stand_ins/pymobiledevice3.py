@@ -32,7 +32,7 @@ PACKAGE = "pymobiledevice3"
 
 @contextmanager
 def installed(made_up: MadeUpDevices) -> Iterator[None]:
-    """As if the library were installed, and had these devices."""
+    """Import as if the library were installed, and had these devices."""
     made = library(made_up)
     before = {name: sys.modules.get(name) for name in made}
     sys.modules.update(made)
@@ -46,7 +46,7 @@ def installed(made_up: MadeUpDevices) -> Iterator[None]:
 
 
 def library(made_up: MadeUpDevices) -> dict[str, ModuleType]:  # noqa: C901 - one a function
-    """The library's modules by name, with the devices of ``made_up``."""
+    """Return the library's modules by name, with the devices of ``made_up``."""
 
     @dataclass
     class MuxDevice:

@@ -53,7 +53,7 @@ class MadeUpUsbmuxd:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """Where it listens, as ``USBMUXD_SOCKET_ADDRESS`` has it."""
+        """Serve; yield the address as ``USBMUXD_SOCKET_ADDRESS`` has it."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             threading.Thread(target=self._accept, args=(server,), daemon=True).start()
             try:
@@ -125,7 +125,7 @@ def _ready_of(near: socket.socket, far: socket.socket) -> selectors.BaseSelector
 
 
 def forward_to(port: int) -> Service:
-    """A service that is what listens at ``port`` of this machine."""
+    """Return a service that forwards to ``port`` of this machine."""
 
     def forward(near: socket.socket) -> None:
         with socket.create_connection(("127.0.0.1", port)) as far, _ready_of(near, far) as ready:
@@ -140,7 +140,7 @@ def forward_to(port: int) -> Service:
 
 
 def receive_plist(connection: socket.socket) -> Any:
-    """A message as services of lockdown have it: its length, and a property list.
+    """Receive a message of lockdown's services: its length, and a property list.
 
     Raises:
         EOFError: the other side hung up.
@@ -150,7 +150,7 @@ def receive_plist(connection: socket.socket) -> Any:
 
 
 def send_plist(connection: socket.socket, message: Mapping[str, Any]) -> None:
-    """See :func:`receive_plist`."""
+    """Send a message; see :func:`receive_plist`."""
     data = plistlib.dumps(dict(message))
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
@@ -171,7 +171,7 @@ _PORTS = itertools.count(_FIRST + os.getpid() * 97 % _COUNT)
 
 
 def free_port() -> int:
-    """A port that nobody listens on, given once; no connection is from it meanwhile."""
+    """Return a port that nobody listens on, once; no connection is from it meanwhile."""
     while True:
         port = next(_PORTS)
         with socket.socket() as one, suppress(OSError):

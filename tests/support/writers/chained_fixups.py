@@ -54,7 +54,7 @@ class ImportTable:
     is_compressed: bool = False
 
     def table(self) -> tuple[bytes, bytes]:
-        """The records, and the strings that they point into."""
+        """Return the records, and the strings that they point into."""
         strings = bytearray(b"\0")
         records = bytearray()
         for entry in self.imports:
@@ -81,7 +81,7 @@ def write_chained_image(
     contents: bytes = b"",
     sections: Sequence[tuple[str, int, int]] = (),
 ) -> bytes:
-    """An image whose data has ``pointers``, chained.
+    """Write an image whose data has ``pointers``, chained.
 
     Args:
         number: of the pointer format.

@@ -32,7 +32,7 @@ def dwarf_file(
     header_svma: int = 1 << 32,
     debug_info: bytes = b"\1\2\3\4",
 ) -> bytes:
-    """A dSYM's Mach-O: a ``__TEXT`` of which it has no bytes, and ``__DWARF,__debug_info``.
+    """Write a dSYM's Mach-O: ``__TEXT`` without its bytes, and ``__DWARF,__debug_info``.
 
     The latter makes no sense; it is there.
     """
@@ -78,7 +78,7 @@ class BuiltPart(NamedTuple):
 
 
 def fat_of(parts: Sequence[BuiltPart]) -> bytes:
-    """A fat file of ``parts``, in their order."""
+    """Return a fat file of ``parts``, in their order."""
     rows, contents = [], []
     offset = _SLICE_ALIGNMENT
     for part in parts:
@@ -97,7 +97,7 @@ def write_dsym(bundle: Path, name: str, data: bytes) -> Path:
 
 
 def static_archive(members: Sequence[tuple[str, int, bytes]], *, long_names: str = "bsd") -> bytes:
-    """A static library of (name, seconds since 1970, contents), with a table of symbols before.
+    """Write a static library of (name, Unix time, contents), with a table of symbols before.
 
     Args:
         members: in their order.

@@ -87,7 +87,7 @@ _OFFSET_SIZE = 3
 
 
 def write_exports_trie(symbols: Mapping[str, int]) -> bytes:
-    """A trie of names with their offsets from the header; empty without any."""
+    """Write a trie of names with their offsets from the header; empty without any."""
     return bytes(_Writer(symbols).nodes) if symbols else b""
 
 
@@ -117,16 +117,16 @@ class _Writer:
 
 
 def _edges(symbols: dict[str, int]) -> dict[str, dict[str, int]]:
-    """The names, by what those with the same first letter have in common."""
+    """Group names by the common prefix of those with the same first letter."""
     by_letter: dict[str, dict[str, int]] = {}
     for name in sorted(symbols):
         by_letter.setdefault(name[0], {})[name] = symbols[name]
-    # Letter by letter is what is wanted.
+    # Names, not paths: the prefix ends at any letter.
     return {commonprefix(list(names)): names for names in by_letter.values()}  # noqa: RUF071
 
 
 def uleb(value: int) -> bytes:
-    """An unsigned LEB128."""
+    """Encode an unsigned LEB128."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -141,7 +141,7 @@ def _padded(value: int) -> bytes:
 
 
 def with_listed_functions(data: bytes, starts: Iterable[int]) -> FileContents:
-    """The file's contents as if its LC_FUNCTION_STARTS had ``starts`` (ImageOffset), and no others.
+    """Replace the starts (ImageOffset) in the file's LC_FUNCTION_STARTS.
 
     Behind ``data`` there is the table; load commands stay as they are.
     """

@@ -72,7 +72,7 @@ class ThinFile:
     uuid: UUID = _NOBODY
 
     def build(self) -> bytes:
-        """Its bytes."""
+        """Return the file's bytes."""
         order = "<" if self.little_endian else ">"
         nlist = Struct(order + ("IBBHQ" if self.is_64 else "IBBHI"))
         rows, names, at = [], [b"\0"], 1
@@ -188,7 +188,7 @@ def fat_file(
     wide: bool = False,
     little_endian: bool = False,
 ) -> bytes:
-    """A fat header with ``slices``, and ``contents`` each at its offset.
+    """Write a fat header with ``slices``, and ``contents`` each at its offset.
 
     Args:
         slices: the rows of the header.

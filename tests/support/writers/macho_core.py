@@ -47,7 +47,7 @@ class CoreNote:
 
 
 def thread_state(flavour: int, state: bytes) -> bytes:
-    """One ``{flavor, count, state}`` of a thread command."""
+    """Write one ``{flavor, count, state}`` of a thread command."""
     return pack("<2I", flavour, len(state) // 4) + state
 
 
@@ -60,7 +60,7 @@ def assemble_core(
     segments: Sequence[CoreSegment] = (),
     notes: Sequence[CoreNote] = (),
 ) -> bytes:
-    """A core with these parts, in xnu's order: segments, notes, threads.
+    """Write a core with these parts, in xnu's order: segments, notes, threads.
 
     Args:
         cputype: ``CPU_TYPE_ARM64`` or another.
@@ -118,7 +118,7 @@ def assemble_core(
 
 
 def loaded_dyld(at: Avma, images: Sequence[tuple[Avma, str]], arch: Arch) -> MemoryRegion:
-    """A dyld for arm64 or x86_64, loaded at ``at``, whose own list names ``images``.
+    """Return a dyld for arm64 or x86_64, loaded at ``at``, whose own list names ``images``.
 
     An image is given by its load address and its path.
     """

@@ -72,7 +72,7 @@ class Metadata:
         pack_into("<i", self.data, at - DATA_SVMA, target - at)
 
     def image(self, sections: Sequence[tuple[str, int, int]], *, is_signed: bool = True) -> bytes:
-        """The image: of arm64e with every pointer signed, or of arm64.
+        """Return the image: for arm64e with every pointer signed, or for arm64.
 
         Args:
             sections: names, addresses and sizes.

@@ -35,7 +35,7 @@ def go_pclntab(
     pointer_size: int = 8,
     little_endian: bool = True,
 ) -> bytes:
-    """The section's bytes.
+    """Return the section's bytes.
 
     Args:
         functions: consecutive, from ``text_start`` on.
@@ -58,7 +58,7 @@ class _Table:
         return pack(self._order + form.replace("P", self._pointer), *values)
 
     def build(self, functions: Sequence[BuiltFunction], text_start: int) -> bytes:
-        """The whole table."""
+        """Return the whole table."""
         head = self._pack("I", MAGICS[self._release]) + bytes((0, 0, 4, self._size))
         if self._release < 16:
             return self._oldest(head, functions, text_start)
@@ -95,7 +95,7 @@ class _Table:
         return head + self._pack("P" * words, *counts, *offsets) + b"".join(parts)
 
     def _record(self, one: BuiltFunction, name: int, file: int, values: bytearray) -> bytes:
-        """The fields of a ``_func`` behind its entry, from ``nameoff`` on."""
+        """Write the fields of a ``_func`` after its entry, from ``nameoff`` on."""
         file_at = _append(values, _pc_values([(file, 0)], one.size))
         line_at = _append(values, _pc_values(one.lines, one.size))
         return self._pack("8I", name, 0, 0, 0, file_at, line_at, 0, 0) + bytes(8)

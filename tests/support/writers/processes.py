@@ -54,11 +54,11 @@ class SyntheticProcess:
     """The true stack of each thread: its pc, then return addresses, outermost last."""
 
     def core(self) -> bytes:
-        """A core that holds all of it."""
+        """Return a core that holds all of it."""
         return core_bytes(self.snapshot, self.regions)
 
     def function_at(self, address: Avma) -> str:
-        """The linkage name of the function that holds ``address``."""
+        """Return the linkage name of the function that holds ``address``."""
         for image, region in zip(self.images, self.regions, strict=True):
             number = (address - region.start - TEXT_OFFSET) // FUNCTION_SIZE
             if region.start <= address < region.end and 0 <= number < len(image.functions):
@@ -76,7 +76,7 @@ def synthetic_process(
     signature: int = 0,
     seed: int = 0,
 ) -> SyntheticProcess:
-    """A process whose threads have valid stacks with frame pointers.
+    """Return a process whose threads have valid stacks with frame pointers.
 
     Args:
         arch: arm64 or x86_64.

@@ -46,7 +46,7 @@ class PythonMemory:
         self._interpreters: list[int] = []
 
     def region(self) -> MemoryRegion:
-        """The memory written so far."""
+        """Return the memory written so far."""
         return MemoryRegion(Avma(_START), bytes(self.data))
 
     def place(self, data: bytes) -> int:
@@ -66,7 +66,7 @@ class PythonMemory:
         self.write(address, _POINTER.pack(value))
 
     def interpreter(self) -> int:
-        """An interpreter before those that there are; its address."""
+        """Prepend an interpreter to the list; return its address."""
         made = self.place(bytes(4 * _ROOM * 16))
         head = self.runtime + self.layout.interpreters_head
         self.point(made + self.layout.interpreter_next, next(iter(self._interpreters[::-1]), 0))
@@ -75,7 +75,7 @@ class PythonMemory:
         return made
 
     def thread(self, interpreter: int, native_id: int, runs: list[list[int]]) -> int:
-        """A thread state before those that there are.
+        """Prepend a thread state to its interpreter's list.
 
         Args:
             interpreter: of :meth:`interpreter`.
@@ -102,7 +102,7 @@ class PythonMemory:
         return made
 
     def frame(self, code: int, instruction: int) -> int:
-        """A frame of ``code`` at an instruction, by its number."""
+        """Write a frame of ``code`` at an instruction, by its number."""
         layout = self.layout
         made = self.place(bytes(_ROOM))
         tag = 1 if layout.has_base_frame else 0
@@ -112,7 +112,7 @@ class PythonMemory:
         return made
 
     def code(self, name: str, path: str, first_line: int, lines: bytes) -> int:
-        """A code object of 64 instructions."""
+        """Write a code object of 64 instructions."""
         layout = self.layout
         made = self._object("code", 2 * _ROOM)
         self.point(made + layout.size, 64)
@@ -123,7 +123,7 @@ class PythonMemory:
         return made
 
     def text(self, text: str) -> int:
-        """A ``str``, in the narrowest form that holds it."""
+        """Write a ``str``, in the narrowest form that holds it."""
         layout = self.layout
         widest = max(map(ord, text), default=0)
         width, codec = next(
@@ -145,14 +145,14 @@ class PythonMemory:
         return made
 
     def bytes_object(self, data: bytes) -> int:
-        """A ``bytes``."""
+        """Write a ``bytes``."""
         made = self._object("bytes", self.layout.bytes_start + len(data))
         self.point(made + self.layout.size, len(data))
         self.write(made + self.layout.bytes_start, data)
         return made
 
     def pointer(self, address: int) -> int:
-        """The pointer there."""
+        """Read a pointer."""
         value: int = _POINTER.unpack_from(self.data, address - _START)[0]
         return value
 
@@ -173,7 +173,7 @@ class PythonMemory:
         return made
 
     def _linked(self, run: list[int], previous: int) -> int:
-        """The run's innermost frame, whose outermost leads to ``previous``."""
+        """Link a run's frames to ``previous``; return the innermost."""
         layout = self.layout
         if layout.frame_is_entry is None:
             previous = self._shim(previous)

@@ -26,7 +26,7 @@ _ALIGNMENT = 0x1000
 
 
 def fat(arm: bytes, intel: bytes) -> bytes:
-    """A fat file of arm64 and x86_64."""
+    """Return a fat file of arm64 and x86_64."""
     at, rows, contents = _ALIGNMENT, [], []
     for kind, data in (((CPU_TYPE_ARM64, 0), arm), ((CPU_TYPE_X86_64, 3), intel)):
         rows.append(BuiltSlice(*kind, at, len(data)))
@@ -36,7 +36,7 @@ def fat(arm: bytes, intel: bytes) -> bytes:
 
 
 def zipped(members: Mapping[str, bytes], *, compression: int = zipfile.ZIP_STORED) -> bytes:
-    """A zip archive's bytes."""
+    """Return a zip archive's bytes."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", compression) as archive:
         for name, data in members.items():
@@ -70,7 +70,7 @@ def reasons(skipped: list[Skipped]) -> list[SkipReason]:
 
 
 def everything_in(folder: Path) -> list[str]:
-    """The paths of all files below."""
+    """Return the paths of all files below a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 

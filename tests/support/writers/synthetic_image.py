@@ -127,7 +127,7 @@ class SyntheticImage:
     """Their names in the symbol table, in the order of their code."""
 
     def call_of(self, function: int) -> ImageOffset:
-        """Where this function's call instruction is; its frame is set up."""
+        """Return the address of this function's call instruction; its frame is set up."""
         machine = _MACHINES[self.arch]
         return ImageOffset(TEXT_OFFSET + function * FUNCTION_SIZE + machine.call)
 
@@ -145,7 +145,7 @@ def synthetic_image(
     functions: int = 32,
     data: tuple[str, bytes] | None = None,
 ) -> SyntheticImage:
-    """An image for arm64 or x86_64; its UUID follows from its path.
+    """Create an image for arm64 or x86_64; its UUID follows from its path.
 
     Args:
         path: the install name, if it is a library.
@@ -327,7 +327,7 @@ class _Linker:
         ]  # fmt: skip
 
     def _unwind_info(self, text_end: int) -> bytes:
-        """One regular page with one entry: all functions are alike and so share it."""
+        """Write one regular page with one entry, which all functions share."""
         encoding = self.machine.encoding
         header, index, page = 28, 32, 56
         return (
@@ -350,7 +350,7 @@ def _uleb(value: int) -> bytes:
 
 
 def synthetic_dyld(arch: Arch, image_infos: bytes) -> SyntheticImage:
-    """A dyld whose ``__DATA,__all_image_info`` section has these bytes."""
+    """Return a dyld whose ``__DATA,__all_image_info`` section has these bytes."""
     return synthetic_image(
         "/usr/lib/dyld",
         arch,

@@ -56,7 +56,7 @@ def write_unwind_info(
     page_size: int = PAGE_SIZE,
     dwarf_mode: int = 0x04000000,
 ) -> bytes:
-    """The bytes of the section.
+    """Write the section.
 
     Args:
         entries: ascending by offset.
