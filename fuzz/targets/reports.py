@@ -8,10 +8,10 @@ from contextlib import suppress
 from fuzz.mutation import Mutation, insert_token
 from fuzz.target import ContractError, Target
 from machtrace.errors import ArgumentError, MachtraceError
-from machtrace.reports.formats import FORMATS, write_reports
 from machtrace.reports.machtrace_json import reports_json
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.writers import FORMATS, write_reports
 from tests.support.reports.samples import REPORT_SAMPLES
 from tests.support.reports.variants import REPORT_VARIANTS
 

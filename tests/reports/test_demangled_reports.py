@@ -14,7 +14,7 @@ from machtrace.model.report import (
     SampledNode,
     SampledTree,
 )
-from machtrace.reports.formats import demangled_report
+from machtrace.reports.writers import demangled_report
 
 
 def frame(name: str | None) -> ReportedFrame:

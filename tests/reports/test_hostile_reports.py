@@ -34,7 +34,6 @@ from machtrace.render import folded
 from machtrace.render.call_tree import DEEPEST, bounded
 from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.crash.registers import register_lines
-from machtrace.reports.formats import FORMATS, write_reports
 from machtrace.reports.image_lists import listed_images
 from machtrace.reports.ips import documents
 from machtrace.reports.json_writer import dumps, indented
@@ -42,6 +41,7 @@ from machtrace.reports.lenient_json import _TOKEN, JsonDocument, read_json
 from machtrace.reports.machtrace_json import reports_json
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.writers import FORMATS, write_reports
 
 _HEADER = '{"bug_type":"309","incident_id":"1","app_name":"a"}\n'
 _CRASH = "Process: a [1]\nException Type: X\n"

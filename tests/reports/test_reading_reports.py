@@ -4,24 +4,48 @@ from __future__ import annotations
 
 import codecs
 import json
+from importlib import import_module
 
 import pytest
 
 from machtrace.errors import ArgumentError, FormatError, MachtraceError
-from machtrace.model.report import Report
-from machtrace.reports.formats import FORMATS, write_reports
+from machtrace.model.report import Report, ReportKind
 from machtrace.reports.machtrace_json import reports_json
-from machtrace.reports.readers import read_source
+from machtrace.reports.readers import READERS, read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.writers import FORMATS, write_reports
 from tests.support.reports.samples import REPORT_SAMPLES
 
 KINDS = list(REPORT_SAMPLES)
+ALSO_RECOGNISED_BY = {
+    "crash": ["backtraces.nsthread"],
+    "sample": ["backtraces.nsthread"],
+    "spindump": ["crash.reader"],
+    "sanitizer": ["backtraces.gdb"],
+}
+"""Later readers of ``READERS`` that would read a kind, too."""
 TEXTS = [kind for kind in KINDS if kind != "plcrash"]
 
 
 def read(data: bytes) -> tuple[Report, ...]:
     """The reports in some bytes."""
     return read_source(ReportSource("given", data)).reports
+
+
+def test_every_kind_has_a_sample() -> None:
+    """Except machtrace's own JSON, which is written from all the others."""
+    assert {kind.value for kind in ReportKind} - {"machtrace"} == REPORT_SAMPLES.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_other_reader_recognises_a_kind(kind: str) -> None:
+    """Except those that are listed here, which are tried later."""
+    source = ReportSource(kind, REPORT_SAMPLES[kind])
+    readers = [name for name in READERS if import_module(name).recognises(source)]
+
+    assert [name.removeprefix("machtrace.reports.") for name in readers[1:]] == (
+        ALSO_RECOGNISED_BY.get(kind, [])
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,7 +73,7 @@ def test_apples_formats_come_back_equal(kind: str) -> None:
 def test_every_kind_can_be_written_in_every_format(kind: str, name: str) -> None:
     """But for stacks of one moment, which samples have none of."""
     reports = read(REPORT_SAMPLES[kind])
-    if kind in ("sample", "spindump") and name in ("nsthread", "bs", "lldb"):
+    if kind in ("sample", "spindump", "microstackshot") and name in ("nsthread", "bs", "lldb"):
         with pytest.raises(ArgumentError, match="sampled trees but no threads"):
             write_reports(reports, name)
     elif FORMATS[name].between is None and len(reports) > 1:

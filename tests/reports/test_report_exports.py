@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.reports.formats import write_reports
+from machtrace.reports.writers import write_reports
 from tests.support.peers.chromium import chromium_page, chromium_program
 from tests.support.peers.npm import PeerMissingError, firefox_profiler, npm_package
 from tests.support.reports.models import made_report, made_thread, made_tree

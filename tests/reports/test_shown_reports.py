@@ -5,7 +5,7 @@ import json
 import pytest
 
 import machtrace as mt
-from machtrace.reports.formats import FORMATS
+from machtrace.reports.writers import FORMATS
 
 MANGLED = "$s4Demo3runyyF"
 

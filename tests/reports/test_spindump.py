@@ -7,8 +7,8 @@ import pytest
 from machtrace.model.report import Adjustment, Report, ReportKind
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
-from machtrace.reports.spindump import parse_frame_line, read_text
-from tests.support.reports.samples import SPINDUMP
+from machtrace.reports.spindump import parse_frame_line
+from tests.support.reports.samples import MICROSTACKSHOT, SPINDUMP
 from tests.support.reports.variants import PROCESS_BLOCKS
 
 
@@ -94,13 +94,7 @@ def test_frames(
 
 def test_a_microstackshot_has_one_tree_of_all_threads() -> None:
     """Its labels state so."""
-    report = read_text(
-        "Date/Time:        2026-02-03 04:05:06.789 +0100\nData Source:      Microstackshots\n"
-        "Command:          App\nPID:              455\nEvent:            cpu usage\n\n"
-        "Heaviest stack for the target process:\n  6  a (App + 1) [0x1]\n\n\n"
-        "Powerstats for:   App [455]\nNum samples:      6 (100%)\n"
-        "  6  a + 1 (App + 416) [0x1000001a0]\n    2  b + 1 (App + 420) [0x1000001a4]\n"
-    )
+    report = spun(MICROSTACKSHOT)
     assert report.kind is ReportKind.MICROSTACKSHOT
     (tree,) = report.trees
     assert (tree.thread, [node.samples for node in tree.nodes]) == (None, [6, 2])

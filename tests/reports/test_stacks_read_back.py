@@ -19,9 +19,9 @@ from machtrace.model.report import (
     ReportedThread,
     ReportKind,
 )
-from machtrace.reports.formats import write_reports
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.writers import write_reports
 from tests.support.reports.variants import REPORT_VARIANTS
 
 NAMES = (

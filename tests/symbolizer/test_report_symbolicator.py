@@ -16,9 +16,9 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.report import NameSource
 from machtrace.render.pprof import Message
-from machtrace.reports.formats import write_reports
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.writers import write_reports
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
 from tests.support.compilers.debug_programs import DSYMUTIL, line_of, make_dsym

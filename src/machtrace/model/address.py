@@ -24,7 +24,11 @@ Svma = NewType("Svma", int)
 """Stated virtual memory address, as written in the image's file."""
 
 ImageOffset = NewType("ImageOffset", int)
-"""Bytes from the image's header: the key of symbol tables."""
+"""Bytes from the image's header: the key of symbol tables.
+
+In ELF the header is at the page of the lowest ``PT_LOAD``: the offset is the address minus the
+image's lowest load address, and equals the Svma only if that segment's ``p_vaddr`` is 0.
+"""
 
 LAST_OFFSET = ImageOffset(2**64 - 1)
 """The largest offset that columns can store."""

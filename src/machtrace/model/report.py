@@ -69,7 +69,7 @@ class ReportedFrame(NamedTuple):
     image: int | None
     """The index of its image in the report; None if unknown."""
     offset: ImageOffset | None
-    """Bytes from that image's header; None if unknown."""
+    """Bytes from that image's load address, in ELF the lowest one; None if unknown."""
     adjustment: Adjustment = Adjustment.UNKNOWN
     symbol: ReportedSymbol | None = None
     location: SourceLocation | None = None
@@ -309,7 +309,7 @@ class ReportedImage:
     arch: str | None = None
     """The report's name of the architecture: ``arm64e``."""
     load_address: Avma | None = None
-    """The address of the header."""
+    """The address of the header; in ELF the page of the lowest ``PT_LOAD``."""
     size: int | None = None
     """The size of the code (``__TEXT``), in bytes."""
     version: str | None = None

@@ -12,10 +12,10 @@ from machtrace.atomic_write import replace_file
 from machtrace.errors import MachtraceError
 from machtrace.frozen import dataclass
 from machtrace.model.report import Report
-from machtrace.reports.formats import ReportFormat, as_shown, report_format, write_reports
 from machtrace.reports.inputs import ReportInput
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.writers import ReportFormat, as_shown, report_format, write_reports
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import MissingImage, symbolicate_reports
 
@@ -37,7 +37,7 @@ class BatchOptions:
     """How each report is processed."""
 
     format: str
-    """A name in :data:`~machtrace.reports.formats.FORMATS`."""
+    """A name in :data:`~machtrace.reports.writers.FORMATS`."""
     search: tuple[str, ...] = ()
     wants_names: bool = True
 

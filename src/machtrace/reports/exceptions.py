@@ -21,7 +21,7 @@ EXCEPTION_TYPES = {
     13: "EXC_CORPSE_NOTIFY",
 }
 """``mach/exception_types.h``."""
-SIGNALS = {
+DARWIN_SIGNALS = {
     4: "SIGILL",
     5: "SIGTRAP",
     6: "SIGABRT",

@@ -11,9 +11,9 @@ from typing import BinaryIO
 from machtrace.atomic_write import replace_file
 from machtrace.errors import ArgumentError, FormatError, MachtraceError
 from machtrace.model.report import Report
-from machtrace.reports.formats import as_shown, report_format, write_reports
 from machtrace.reports.inputs import report_inputs
 from machtrace.reports.readers import read_source
+from machtrace.reports.writers import as_shown, report_format, write_reports
 
 
 def read_reports(path: str | PathLike[str]) -> tuple[Report, ...]:
@@ -62,7 +62,7 @@ def write_report(
     format: str,  # noqa: A002 - as the command line's option is called
     sink: str | PathLike[str] | BinaryIO | TextIOBase | None = None,
 ) -> None:
-    """Write one report, or several, in a format of :data:`~machtrace.reports.formats.FORMATS`.
+    """Write one report, or several, in a format of :data:`~machtrace.reports.writers.FORMATS`.
 
     Args:
         report: what to write.

@@ -29,6 +29,7 @@ from machtrace.model.symbol import SourceLocation
 from machtrace.reports.crash.header import Header
 from machtrace.reports.crash.lines import read_image
 from machtrace.reports.images import ListedImages, named_by_path
+from machtrace.reports.log_lines import LINES
 from machtrace.reports.sample import exact_ends
 from machtrace.reports.source import ReportSource
 
@@ -190,7 +191,7 @@ class ProcessBlock:
         process = self._header.process()
         details = self._header.details()
         if self._other:
-            details["lines"] = self._other
+            details[LINES] = self._other
         if self._unique_pid is not None:
             details["unique pid"] = self._unique_pid
         arch = details.pop("Architecture", None)
@@ -243,7 +244,7 @@ class _Tree:
         return self._described(exact_ends(nodes, callers))
 
     def _described(self, nodes: tuple[SampledNode, ...]) -> SampledTree:
-        details: dict[str, JsonValue] = {"lines": self.other} if self.other else {}
+        details: dict[str, JsonValue] = {LINES: self.other} if self.other else {}
         if self._heading is None:
             return SampledTree(nodes=nodes, details=details)
         rest = self._heading["rest"]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from machtrace.reports.formats import write_reports
+from machtrace.reports.writers import write_reports
 from tests.support.command_line import run_command
 from tests.support.reports.models import made_report, made_thread
 

@@ -15,7 +15,7 @@ from machtrace.model.report import (
     ReportedRegisters,
     ReportedSymbol,
 )
-from machtrace.reports.formats import write_reports
+from machtrace.reports.writers import write_reports
 from tests.support.peers.chromium import chromium_page, chromium_program
 from tests.support.reports.models import (
     IMAGES,

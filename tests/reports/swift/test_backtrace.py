@@ -10,9 +10,9 @@ import pytest
 from machtrace.errors import FormatError
 from machtrace.model.image import BuildId
 from machtrace.model.report import Adjustment, Report, ReportedFrame, ReportKind
-from machtrace.reports.formats import write_reports
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.writers import write_reports
 from tests.support.reports.logs import SWIFT
 
 HEAD = "*** Program crashed: System trap at 0x0000000000001004 ***\n\nThread 0 crashed:\n\n"

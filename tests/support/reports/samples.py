@@ -361,6 +361,23 @@ Path:             /sbin/launchd
   2  start + 1 (dyld + 1) [0x180000001]
 """.encode()
 
+MICROSTACKSHOT = b"""\
+Date/Time:        2026-02-03 04:05:06.789 +0100
+Data Source:      Microstackshots
+Command:          App
+PID:              455
+Event:            cpu usage
+
+Heaviest stack for the target process:
+  6  a (App + 1) [0x1]
+
+
+Powerstats for:   App [455]
+Num samples:      6 (100%)
+  6  a + 1 (App + 416) [0x1000001a0]
+    2  b + 1 (App + 420) [0x1000001a4]
+"""
+
 REPORT_SAMPLES: dict[str, bytes] = {
     "ips": IPS,
     "crash": CRASH,
@@ -369,6 +386,7 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "plcrash": PLCRASH,
     "sample": SAMPLE,
     "spindump": SPINDUMP,
+    "microstackshot": MICROSTACKSHOT,
     "call-stack-symbols": CALL_STACK_SYMBOLS,
     "lldb": LLDB,
     "swift": SWIFT,

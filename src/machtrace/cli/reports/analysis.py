@@ -87,7 +87,7 @@ def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
 
         names = ReportNames(search)
         read.reports = list(symbolicate_reports(read.reports, names).reports)
-    from machtrace.reports.formats import demangled_report
+    from machtrace.reports.writers import demangled_report
 
     read.reports = list(map(demangled_report, read.reports))
     return read

@@ -14,7 +14,7 @@ from machtrace.cli.options import (
     reports_argument,
     search_option,
 )
-from machtrace.reports.formats import FORMATS
+from machtrace.reports.writers import FORMATS
 
 _FORMATS = ", ".join(FORMATS)
 

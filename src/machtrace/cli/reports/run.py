@@ -26,13 +26,13 @@ from machtrace.reports.batches import (
     BatchRunner,
     MissingImages,
 )
-from machtrace.reports.formats import FORMATS, FileJoiner, ReportFormat, report_format
 from machtrace.reports.inputs import (
     ReportInput,
     count_files,
     report_inputs,
     standard_input,
 )
+from machtrace.reports.writers import FORMATS, FileJoiner, ReportFormat, report_format
 
 _FILES = 32
 """Files per batch: enough for images to be shared, few enough to show progress."""

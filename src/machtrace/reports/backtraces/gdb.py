@@ -24,7 +24,7 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.backtraces.log_lines import file_name, log_lines
+from machtrace.reports.log_lines import LINES, file_name, log_lines
 from machtrace.reports.source import ReportSource
 
 LONGEST_LINE = 16384
@@ -272,7 +272,7 @@ class _Reader:
         heading = self._heading
         if heading is None and not self._frames:
             return
-        details: dict[str, JsonValue] = {"lines": self._other} if self._other else {}
+        details: dict[str, JsonValue] = {LINES: self._other} if self._other else {}
         number = None if heading is None else int(heading["number"])
         if number is not None and number != len(self._threads) + 1:
             details["number"] = number
@@ -300,5 +300,5 @@ class _Reader:
             exception=exception,
             threads=tuple(self._threads),
             images=tuple(ReportedImage(name=file_name(path), path=path) for path in self._images),
-            details={"lines": self._before} if self._before else {},
+            details={LINES: self._before} if self._before else {},
         )

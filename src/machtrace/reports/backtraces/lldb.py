@@ -20,7 +20,7 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.backtraces.log_lines import line_and_column, located
+from machtrace.reports.log_lines import LINES, line_and_column, located
 from machtrace.reports.source import ReportSource
 
 LONGEST_LINE = 16384
@@ -126,7 +126,7 @@ class _Reader:
         if self._heading is None and not self._frames:
             return
         rest = "" if self._heading is None else self._heading["rest"]
-        details: dict[str, JsonValue] = {"lines": self._other} if self._other else {}
+        details: dict[str, JsonValue] = {LINES: self._other} if self._other else {}
         described, _, stop = rest.partition(_STOP)
         if stop:
             details["stop reason"] = stop
@@ -154,7 +154,7 @@ class _Reader:
 
     def report(self) -> Report:
         self._end()
-        details: dict[str, JsonValue] = {"lines": self._before} if self._before else {}
+        details: dict[str, JsonValue] = {LINES: self._before} if self._before else {}
         return Report(
             kind=ReportKind.LLDB,
             exception=None if self._stop is None else _exception(self._stop),

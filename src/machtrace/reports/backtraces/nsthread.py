@@ -24,6 +24,7 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
+from machtrace.reports.log_lines import LINES
 from machtrace.reports.source import ReportSource
 
 LONGEST_LINE = 16384
@@ -284,7 +285,7 @@ class _Reader:
         return frame._replace(offset=ImageOffset(frame.address - base))
 
     def _end(self) -> None:
-        details: dict[str, JsonValue] = {"lines": self._other} if self._other else {}
+        details: dict[str, JsonValue] = {LINES: self._other} if self._other else {}
         self._threads.append(
             ReportedThread(index=len(self._threads), frames=tuple(self._frames), details=details)
         )
@@ -297,7 +298,7 @@ class _Reader:
             replace(thread, frames=tuple(map(self._with_offset, thread.frames)))
             for thread in self._threads
         ]
-        details: dict[str, JsonValue] = {"lines": self._next} if self._next else {}
+        details: dict[str, JsonValue] = {LINES: self._next} if self._next else {}
         return Report(
             kind=ReportKind.CALL_STACK_SYMBOLS,
             threads=tuple(threads),

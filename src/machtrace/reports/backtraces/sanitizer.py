@@ -25,13 +25,14 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.backtraces.log_lines import (
+from machtrace.reports.images import identifier
+from machtrace.reports.log_lines import (
+    LINES,
     file_name,
     line_and_column,
     located,
     log_lines,
 )
-from machtrace.reports.images import identifier
 from machtrace.reports.source import ReportSource
 
 LONGEST_LINE = 16384
@@ -202,7 +203,6 @@ _WORDS = ("Sanitizer: ", ": runtime error: ", "ERROR: libFuzzer: ")
 _MARK = re.compile(r"()[ \t]*+(?:\*[ \t]++)?#[0-9]{1,9}[ \t]")
 _EXAMINED = 1 << 18
 _LONGEST = 1024
-_LINES = "lines"
 
 
 def recognises(source: ReportSource) -> bool:
@@ -310,12 +310,12 @@ class _Finding:
                     name=title,
                     crashed=number == 0,
                     frames=_frames(lines, modules),
-                    details={_LINES: other} if other else {},
+                    details={LINES: other} if other else {},
                 )
                 for number, (title, lines, other) in enumerate(self._stacks)
             ),
             images=modules.images,
-            details={_LINES: self._before} if self._before else {},
+            details={LINES: self._before} if self._before else {},
         )
 
 

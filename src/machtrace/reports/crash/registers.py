@@ -9,6 +9,7 @@ from machtrace.model.json_value import JsonValue
 from machtrace.model.report import ReportedRegister, ReportedRegisters
 from machtrace.reports.crash.lines import LONGEST_LINE
 from machtrace.reports.json_writer import as_text
+from machtrace.reports.log_lines import LINES
 
 _ARM_ROWS: tuple[tuple[str, ...], ...] = (
     *(tuple(f"x{number}" for number in range(first, first + 4)) for first in range(0, 28, 4)),
@@ -87,7 +88,7 @@ def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> I
             yield margin + row
     for row in texts.rows():
         yield margin + row
-    other = registers.details.get("lines")
+    other = registers.details.get(LINES)
     yield from (as_text(line) for line in (other if isinstance(other, list) else ()))
     yield from _rosetta(registers.details.get(_ROSETTA))
     yield from _fault(fault)
@@ -200,7 +201,7 @@ def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
         if row and registers and (description := line[row[-1].end() :].rstrip()).strip():
             registers[-1] = registers[-1]._replace(description=description.removeprefix(" "))
     if other:
-        details["lines"] = other
+        details[LINES] = other
     return ReportedRegisters(registers=tuple(registers), flavor=flavor_of(name), details=details)
 
 

@@ -24,6 +24,7 @@ from machtrace.reports.crash.frames import NUMBER
 from machtrace.reports.crash.layouts import STATE, THREADS
 from machtrace.reports.crash.lines import LONGEST_LINE
 from machtrace.reports.crash.registers import read_fault, read_state
+from machtrace.reports.log_lines import LINES
 
 KEY = "instructionState"
 _STREAM_KEY = "instructionStream"
@@ -104,8 +105,6 @@ HEADING = "heading"
 """The detail of a thread whose heading has a mark other than a crash: ``Attributed``."""
 NAME_LINE = "name line"
 """The detail of a thread with a name line but no name: the text after the colon."""
-LINES = "lines"
-"""The detail of other lines among frames: how many frames precede, and the line."""
 
 
 @dataclass(slots=True)

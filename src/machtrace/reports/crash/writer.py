@@ -39,8 +39,9 @@ from machtrace.reports.crash.layouts import (
 from machtrace.reports.crash.lines import image_end, image_line, shown
 from machtrace.reports.crash.reader import IMAGE_LINES, ORDER
 from machtrace.reports.crash.registers import flavor_name, register_lines
-from machtrace.reports.crash.threads import HEADING, KEY, LINES, NAME_LINE, stream_lines
+from machtrace.reports.crash.threads import HEADING, KEY, NAME_LINE, stream_lines
 from machtrace.reports.json_writer import as_text
+from machtrace.reports.log_lines import LINES
 
 _DEEPEST = 256
 """Columns grow with depth; deeper nodes have their depth before their count."""

@@ -22,7 +22,7 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.reports.consume import ObjectReader
-from machtrace.reports.exceptions import EXCEPTION_TYPES, SIGNALS
+from machtrace.reports.exceptions import DARWIN_SIGNALS, EXCEPTION_TYPES
 from machtrace.reports.json_writer import extent
 from machtrace.reports.lenient_json import read_json
 from machtrace.reports.metrickit.stacks import BINARIES, read_tree
@@ -301,7 +301,7 @@ def _system(metadata: ObjectReader) -> ReportedSystem:
 def _exception(metadata: ObjectReader) -> ReportedException | None:
     number, signal = metadata.left.get("exceptionType"), metadata.left.get("signal")
     name = EXCEPTION_TYPES.get(number) if type(number) is int else None
-    signal_name = SIGNALS.get(signal) if type(signal) is int else None
+    signal_name = DARWIN_SIGNALS.get(signal) if type(signal) is int else None
     if name is not None:
         del metadata.left["exceptionType"]
     if signal_name is not None:

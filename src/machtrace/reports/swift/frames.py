@@ -13,8 +13,8 @@ from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Adjustment, ReportedException, ReportedFrame, ReportedSymbol
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.backtraces.log_lines import line_and_column, located
 from machtrace.reports.images import ImageRanges, ListedImages
+from machtrace.reports.log_lines import line_and_column, located
 
 LONGEST_LINE = 16384
 _FRAME = re.compile(

@@ -24,8 +24,8 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.reports.backtraces import sanitizer as sanitizer_reader
-from machtrace.reports.backtraces.log_lines import log_lines
 from machtrace.reports.images import ListedImages, identifier
+from machtrace.reports.log_lines import LINES, log_lines
 from machtrace.reports.source import ReportSource
 from machtrace.reports.swift.frames import LONGEST_LINE, FrameMaker, exception, parse_frame_line
 
@@ -90,7 +90,7 @@ _IMAGES = re.compile(r"Images(?: \((?:[0-9]{1,9} omitted|only mentioned)\))?:")
 _PLACE = re.compile(r"[ \t]++at \S.*")
 _REGISTERS = "Registers:"
 _TOOK = "Backtrace took "
-_LINES, _BEFORE, _AFTER = "lines", "lines before", "lines after"
+_BEFORE, _AFTER = "lines before", "lines after"
 _ELF = ".so"
 
 
@@ -194,7 +194,7 @@ class CrashText:
         maker = FrameMaker(images)
         threads = tuple(self._thread(one, maker) for one in self._threads)
         details: dict[str, JsonValue] = {}
-        for key, texts in ((_BEFORE, self._before), (_LINES, self._head), (_AFTER, self._after)):
+        for key, texts in ((_BEFORE, self._before), (LINES, self._head), (_AFTER, self._after)):
             if texts:
                 details[key] = list(texts)
         platform = self._platform
@@ -216,7 +216,7 @@ class CrashText:
     def _thread(self, text: _ThreadText, maker: FrameMaker) -> ReportedThread:
         crashed = text.heading["crashed"] is not None
         registers = (*text.registers, *(self._registers if crashed else ()))
-        details: dict[str, JsonValue] = {_LINES: text.other} if text.other else {}
+        details: dict[str, JsonValue] = {LINES: text.other} if text.other else {}
         return ReportedThread(
             index=int(text.heading["number"]),
             name=text.heading["name"],

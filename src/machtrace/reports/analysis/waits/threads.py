@@ -20,6 +20,7 @@ from machtrace.model.json_value import Details
 from machtrace.model.report import ReportedFrame, ReportedTask, ReportedThread, SampledTree
 from machtrace.reports.analysis.subject_stack import heaviest_path
 from machtrace.reports.analysis.waits.frames import Wait, wait_of
+from machtrace.reports.log_lines import LINES
 
 _LONGEST = 1024
 """Characters that are examined."""
@@ -193,7 +194,7 @@ def _frame_notes(frame: ReportedFrame) -> Iterator[WaitNote]:
 
 def _detail_notes(details: Details) -> Iterator[WaitNote]:
     values = [details.get(key) for key in _NOTES]
-    lines = details.get("lines")
+    lines = details.get(LINES)
     values += lines if isinstance(lines, list) else []
     for value in values:
         note = wait_note(value) if isinstance(value, str) else None

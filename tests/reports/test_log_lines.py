@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from machtrace.reports.backtraces.log_lines import log_lines
-from machtrace.reports.formats import write_reports
+from machtrace.reports.log_lines import log_lines
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.writers import write_reports
 from tests.support.reports.logs import GDB, SANITIZER, SWIFT
 
 MARK = re.compile("([ ]*)#")

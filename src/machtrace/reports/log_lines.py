@@ -9,6 +9,9 @@ import re
 
 from machtrace.model.symbol import SourceLocation
 
+LINES = "lines"
+"""The detail of lines that a reader does not understand; of a crash's text with their positions."""
+
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*+[@-~]")
 _DATE, _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}:[0-9]{2}"
 _PREFIXES = (
