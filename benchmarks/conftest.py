@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,3 +92,20 @@ def _recorded(program: Path, arch: Arch, count: int) -> list[tuple[Snapshot, tup
         EmulatedRun(contents).run(visit, limit=50_000_000, every=_EVERY)
     assert len(recorded) == count, "the program ended too early"
     return recorded
+
+
+@pytest.fixture
+def installed() -> Callable[[str], str]:
+    """Find a peer in ``MACHTRACE_BENCHMARK_PEERS``, this environment or the path, or skip."""
+
+    def find(name: str) -> str:
+        folders = [
+            os.environ.get("MACHTRACE_BENCHMARK_PEERS", ""),
+            str(Path(sys.executable).parent),
+        ]
+        program = shutil.which(name, path=os.pathsep.join([*folders, os.environ["PATH"]]))
+        if program is None:
+            pytest.skip(f"{name} is not installed")
+        return program
+
+    return find

@@ -136,15 +136,6 @@ def measure(benchmark, heartbeat: Heartbeat, act: Callable[[], bool], captures: 
     benchmark.extra_info["load"] = round(os.getloadavg()[0], 1)
 
 
-def installed(name: str) -> str:
-    """Return a program of ``MACHTRACE_BENCHMARK_PEERS``, this environment or the path."""
-    folders = [os.environ.get("MACHTRACE_BENCHMARK_PEERS", ""), str(Path(sys.executable).parent)]
-    program = shutil.which(name, path=os.pathsep.join([*folders, os.environ["PATH"]]))
-    if program is None:
-        pytest.skip(f"{name} is not installed")
-    return program
-
-
 def printing(words: list[str], expected: str) -> Callable[[], bool]:
     """Return a function that runs a tool, and returns whether it printed the watched thread."""
 
@@ -175,7 +166,7 @@ def test_nothing(benchmark, eight):
 
 @pytest.mark.benchmark(group="stop window, 8 threads")
 @pytest.mark.parametrize("tool", TOOLS)
-def test_tool(benchmark, eight, tool):
+def test_tool(benchmark, eight, installed, tool):
     """Another tool, as people call it."""
     words = [installed(tool), *TOOLS[tool][1:]]
     run = printing([str(eight.pid) if word == "PID" else word for word in words], EXPECTED[tool])
