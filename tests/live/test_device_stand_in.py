@@ -21,11 +21,11 @@ from machtrace.errors import DeviceError
 from machtrace.targets.ios.session import LibraryAccess
 from machtrace.targets.ios.target import DeviceTarget
 from machtrace.targets.linux.process import LinuxProcessTarget
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.devices import SyntheticDevice, SyntheticDevices
 from tests.support.stand_ins.pymobiledevice3 import installed
 from tests.support.stand_ins.usbmuxd import (
     UDID,
-    MadeUpUsbmuxd,
+    SyntheticUsbmuxd,
     forward_to,
     free_port,
     receive_plist,
@@ -93,11 +93,13 @@ def addresses(snapshot):
 @pytest.mark.parametrize("version", ["16.7", "17.5"])
 def test_an_app_that_runs(version, debugserver, process, wait_until, wait_blocked):
     """Before tunnels and since: the stacks that the kernel of this machine gives; then it runs."""
-    device = MadeUpDevice(version=version, apps=APPS, running={APP: process.pid}, port=debugserver)
+    device = SyntheticDevice(
+        version=version, apps=APPS, running={APP: process.pid}, port=debugserver
+    )
     with LinuxProcessTarget(process.pid) as target:
         local = target.snapshot()
     wait_blocked(process.pid, "spin")  # until then they are about to make their calls again
-    with installed(MadeUpDevices(devices=[device])):
+    with installed(SyntheticDevices(devices=[device])):
         copied = mt.snapshot(f"device:///{APP}")
     assert copied.problems == ()
     assert len(copied.threads) == 8
@@ -113,17 +115,17 @@ def test_the_command_line(debugserver, process, wait_until):
     """``machtrace backtrace device://UDID/bundle-id``, in a process of its own."""
     script = f"""
 from tests.support.stand_ins.pymobiledevice3 import installed
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.devices import SyntheticDevice, SyntheticDevices
 from tests.support.stand_ins.usbmuxd import (
     UDID,
-    MadeUpUsbmuxd,
+    SyntheticUsbmuxd,
     forward_to,
     receive_plist,
     send_plist,
 )
-device = MadeUpDevice(version="17.5", apps={APPS!r}, running={{{APP!r}: {process.pid}}},
+device = SyntheticDevice(version="17.5", apps={APPS!r}, running={{{APP!r}: {process.pid}}},
                       port={debugserver})
-with installed(MadeUpDevices(devices=[device])):
+with installed(SyntheticDevices(devices=[device])):
     from machtrace.cli.main import main
     main()
 """
@@ -153,8 +155,8 @@ def test_an_app_that_is_launched(debugserver, build, start, wait_blocked, wait_u
         started.append(process.pid)
         return process.pid
 
-    device = MadeUpDevice(apps=APPS, launch=launch, port=debugserver)
-    with installed(MadeUpDevices(devices=[device])):
+    device = SyntheticDevice(apps=APPS, launch=launch, port=debugserver)
+    with installed(SyntheticDevices(devices=[device])):
         copied = mt.snapshot(f"device:///{APP}")
     assert len(copied.threads) == 8
     assert [copied.process.pid] == started
@@ -163,9 +165,9 @@ def test_an_app_that_is_launched(debugserver, build, start, wait_blocked, wait_u
 
 def test_a_process_by_its_id(debugserver, process):
     """``device://UDID/PID`` asks nothing of apps."""
-    device = MadeUpDevice(port=debugserver)
+    device = SyntheticDevice(port=debugserver)
     with (
-        installed(MadeUpDevices(devices=[device])),
+        installed(SyntheticDevices(devices=[device])),
         DeviceTarget(f"device://{device.udid}/{process.pid}") as target,
     ):
         assert len(target.threads()) == 8
@@ -176,8 +178,8 @@ def test_a_process_by_its_id(debugserver, process):
 def test_a_process_that_may_not_be_attached_to(debugserver):
     """Debugserver's words, and that it takes an app signed for development."""
     app = {APP: {"Entitlements": {}}}
-    device = MadeUpDevice(apps=app, running={APP: 4194303}, port=debugserver)
-    with installed(MadeUpDevices(devices=[device])), pytest.raises(DeviceError) as refused:
+    device = SyntheticDevice(apps=app, running={APP: 4194303}, port=debugserver)
+    with installed(SyntheticDevices(devices=[device])), pytest.raises(DeviceError) as refused:
         mt.snapshot(f"device:///{APP}")
     assert "which is not signed with get-task-allow" in str(refused.value)
     assert "vAttach;3fffff" in str(refused.value)
@@ -193,8 +195,8 @@ def test_ctrl_c_lets_the_process_go(debugserver, process, wait_until, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr("machtrace.targets.gdbremote.stacks.RemoteStackReader.read", interrupted)
-    device = MadeUpDevice(apps=APPS, running={APP: process.pid}, port=debugserver)
-    with installed(MadeUpDevices(devices=[device])), pytest.raises(KeyboardInterrupt):
+    device = SyntheticDevice(apps=APPS, running={APP: process.pid}, port=debugserver)
+    with installed(SyntheticDevices(devices=[device])), pytest.raises(KeyboardInterrupt):
         mt.snapshot(f"device:///{APP}")
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
     assert device.calls[-1] == "close"
@@ -212,7 +214,7 @@ def test_with_the_library_itself(debugserver, process, wait_until, monkeypatch, 
         receive_plist(connection)
         send_plist(connection, {"Status": "Complete", "LookupResult": {APP: app}})
 
-    usbmuxd = MadeUpUsbmuxd(
+    usbmuxd = SyntheticUsbmuxd(
         "16.7",
         {
             "com.apple.debugserver.DVTSecureSocketProxy": forward_to(debugserver),

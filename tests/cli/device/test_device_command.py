@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from machtrace.cli.main import main
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.devices import SyntheticDevice, SyntheticDevices
 from tests.support.stand_ins.pymobiledevice3 import installed
 
 APPS = {
@@ -43,7 +43,7 @@ def machtrace(capsys, monkeypatch):
         here = [one()] if devices is None else devices
         monkeypatch.setattr(sys, "argv", ["machtrace", *map(str, words)])
         capsys.readouterr()
-        with installed(MadeUpDevices(devices=here, **host)), pytest.raises(SystemExit) as ended:
+        with installed(SyntheticDevices(devices=here, **host)), pytest.raises(SystemExit) as ended:
             main()
         gc.unfreeze()
         gc.enable()
@@ -55,7 +55,7 @@ def machtrace(capsys, monkeypatch):
 
 def one(**facts):
     """A device with apps and reports."""
-    return MadeUpDevice(**{"apps": APPS, "reports": REPORTS, "version": "17.5"} | facts)
+    return SyntheticDevice(**{"apps": APPS, "reports": REPORTS, "version": "17.5"} | facts)
 
 
 def test_list(machtrace):

@@ -18,17 +18,10 @@ from machtrace.formats.macho.tables.function_starts import (
     decode_with_numpy,
     parse_function_starts,
 )
+from tests.support.writers.function_lists import uleb
 from tests.support.writers.macho import ThinFile
 
 Llvm = Callable[..., str]
-
-
-def _uleb(value: int) -> bytes:
-    encoded = b""
-    while value > 0x7F:
-        encoded += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return encoded + bytes([value])
 
 
 @pytest.mark.peer
@@ -57,7 +50,7 @@ def test_an_image_without_them_has_none(zig_arm64: Path):
 @given(st.lists(st.integers(1, 2**40), max_size=200), st.integers(0, 20))
 def test_any_distances_come_back(distances: list[int], padding: int):
     """Sums of the distances, whatever their sizes, with or without padding."""
-    data = b"".join(map(_uleb, distances)) + bytes(padding)
+    data = b"".join(map(uleb, distances)) + bytes(padding)
     sums = [sum(distances[: count + 1]) for count in range(len(distances))]
 
     assert decode_function_starts(data, "test").tolist() == sums
@@ -92,7 +85,7 @@ def test_a_distance_cut_short_says_which_and_where():
 
 def test_thumb_functions_have_their_bit_taken_off():
     """On arm the lowest bit of a start is not part of the address."""
-    starts = _uleb(0x401) + _uleb(0x10) + _uleb(0x0F)
+    starts = uleb(0x401) + uleb(0x10) + uleb(0x0F)
     file = ThinFile(cputype=CPU_TYPE_ARM, cpusubtype=9, is_64=False, function_starts=starts)
     found = parse_function_starts(FileContents(file.build(), "built"))
 
@@ -153,6 +146,6 @@ def test_without_the_extension_numpy_decodes(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_starts_outside_of_code_do_not_count(sections, expected):
-    file = ThinFile(function_starts=_uleb(0x400) + _uleb(0x10))
+    file = ThinFile(function_starts=uleb(0x400) + uleb(0x10))
     starts = parse_function_starts(FileContents(file.build(), "built"))
     assert starts.holds_code(sections) is expected

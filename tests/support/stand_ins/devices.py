@@ -49,7 +49,7 @@ EXCEPTIONS = _exceptions()
 
 
 @dataclass(slots=True, kw_only=True)
-class MadeUpDevice:
+class SyntheticDevice:
     """A device and what is on it."""
 
     udid: str = "00008110-001C2D3E4F50601A"
@@ -84,14 +84,14 @@ class MadeUpDevice:
 
 
 @dataclass(slots=True, kw_only=True)
-class MadeUpDevices:
+class SyntheticDevices:
     """All devices, and what of the host reaches them."""
 
-    devices: list[MadeUpDevice] = field(default_factory=list)
+    devices: list[SyntheticDevice] = field(default_factory=list)
     has_usbmuxd: bool = True
     has_tunneld: bool = False
 
-    def find(self, udid: str | None) -> MadeUpDevice:
+    def find(self, udid: str | None) -> SyntheticDevice:
         """Return the device with this UDID, or the first."""
         return next(one for one in self.devices if udid in (None, one.udid))
 
@@ -124,7 +124,7 @@ class Stream:
 class Provider:
     """Shared by lockdown clients and tunnels."""
 
-    def __init__(self, device: MadeUpDevice) -> None:
+    def __init__(self, device: SyntheticDevice) -> None:
         self.device = device
         self.product_type = "iPhone14,5"
         self.all_values = {"DeviceName": "Made up", "ProductVersion": device.version}
@@ -159,7 +159,7 @@ class Provider:
 class Lockdown(Provider):
     """``lockdown.UsbmuxLockdownClient``."""
 
-    def __init__(self, device: MadeUpDevice) -> None:
+    def __init__(self, device: SyntheticDevice) -> None:
         super().__init__(device)
         self.paired = device.is_paired
 
@@ -248,7 +248,7 @@ class ProcessControl(_Service):
 class Files:
     """``services.afc.AfcService``."""
 
-    def __init__(self, device: MadeUpDevice) -> None:
+    def __init__(self, device: SyntheticDevice) -> None:
         self.device = device
         self._open: dict[int, tuple[bytes, int]] = {}
 

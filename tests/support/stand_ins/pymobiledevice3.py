@@ -21,9 +21,9 @@ from tests.support.stand_ins.devices import (
     InstallationProxy,
     Instruments,
     Lockdown,
-    MadeUpDevices,
     ProcessControl,
     Stream,
+    SyntheticDevices,
     Tunnel,
 )
 
@@ -31,9 +31,9 @@ PACKAGE = "pymobiledevice3"
 
 
 @contextmanager
-def installed(made_up: MadeUpDevices) -> Iterator[None]:
+def installed(host: SyntheticDevices) -> Iterator[None]:
     """Import as if the library were installed, and had these devices."""
-    made = library(made_up)
+    made = library(host)
     before = {name: sys.modules.get(name) for name in made}
     sys.modules.update(made)
     try:
@@ -45,8 +45,8 @@ def installed(made_up: MadeUpDevices) -> Iterator[None]:
                 sys.modules[name] = module
 
 
-def library(made_up: MadeUpDevices) -> dict[str, ModuleType]:  # noqa: C901 - one a function
-    """Return the library's modules by name, with the devices of ``made_up``."""
+def library(host: SyntheticDevices) -> dict[str, ModuleType]:  # noqa: C901 - one a function
+    """Return the library's modules by name, with the devices of ``host``."""
 
     @dataclass
     class MuxDevice:
@@ -54,34 +54,34 @@ def library(made_up: MadeUpDevices) -> dict[str, ModuleType]:  # noqa: C901 - on
         connection_type: str
 
     async def list_devices() -> list[MuxDevice]:
-        if not made_up.has_usbmuxd:
+        if not host.has_usbmuxd:
             raise EXCEPTIONS["ConnectionFailedToUsbmuxdError"]
         return [
             MuxDevice(one.udid, one.connection)
-            for one in made_up.devices
+            for one in host.devices
             if one.connection != "tunnel"
         ]
 
     async def create_using_usbmux(serial: str | None = None, *, autopair: bool = True) -> Lockdown:
-        device = made_up.find(serial)
+        device = host.find(serial)
         device.note(f"create_using_usbmux {autopair=}")
         device.note("create_using_usbmux")
         return Lockdown(device)
 
     async def get_tunneld_tunnels() -> dict[str, Any]:
-        if not made_up.has_tunneld:
+        if not host.has_tunneld:
             raise EXCEPTIONS["TunneldConnectionError"]
-        return {one.udid: [] for one in made_up.devices if one.has_tunnel}
+        return {one.udid: [] for one in host.devices if one.has_tunnel}
 
     async def get_tunneld_device_by_udid(udid: str) -> Tunnel | None:
-        device = made_up.find(udid)
+        device = host.find(udid)
         device.note("get_tunneld_device_by_udid")
         return Tunnel(device) if device.has_tunnel else None
 
     class UserspaceRsdTunnel:
         def __init__(self, serial: str | None = None, *, autopair: bool = True) -> None:
             del autopair
-            self._device = made_up.find(serial)
+            self._device = host.find(serial)
 
         async def aopen(self) -> Tunnel:
             self._device.note("aopen")

@@ -30,7 +30,7 @@ Service = Callable[[socket.socket], None]
 """Talks to who connected to it."""
 
 
-class MadeUpUsbmuxd:
+class SyntheticUsbmuxd:
     """See the module.
 
     Args:

@@ -70,16 +70,9 @@ def _commands(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _table(header: int, starts: list[int]) -> bytes:
-    table = bytearray()
-    before = header
-    for start in starts:
-        delta, before = start - before, start
-        while delta > 0x7F:
-            table.append(delta & 0x7F | 0x80)
-            delta >>= 7
-        table.append(delta)
-    table.append(0)
-    return bytes(table) + bytes(-len(table) % 8)
+    deltas = (start - before for before, start in pairwise([header, *starts]))
+    table = b"".join(map(uleb, deltas)) + b"\0"
+    return table + bytes(-len(table) % 8)
 
 
 _OFFSET_SIZE = 3

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import pack
 
+from tests.support.writers.function_lists import uleb
+
 MAGICS = {2: 0xFFFFFFFB, 16: 0xFFFFFFFA, 18: 0xFFFFFFF0, 20: 0xFFFFFFF1, 26: 0xFFFFFFF1}
 """By the release of Go 1 that brought a layout."""
 _LINE_BIAS = -1
@@ -147,16 +149,7 @@ def _pc_values(values: Sequence[tuple[int, int]], size: int) -> bytes:
     ends = [start for _, start in values[1:]] + [size]
     for (value, start), end in zip(values, ends, strict=True):
         change = value - before
-        encoded += _leb128(change << 1 if change >= 0 else (-change << 1) - 1)
-        encoded += _leb128((end - start) // 4)
+        encoded += uleb(change << 1 if change >= 0 else (-change << 1) - 1)
+        encoded += uleb((end - start) // 4)
         before = value
     return bytes(encoded) + b"\0"
-
-
-def _leb128(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -39,6 +39,7 @@ from machtrace.formats.macho.structs import (
 )
 from machtrace.model.address import ImageOffset, Svma
 from machtrace.model.arch import Arch
+from tests.support.writers.function_lists import uleb
 
 FUNCTION_SIZE = 32
 """Bytes of each function."""
@@ -307,7 +308,7 @@ class _Linker:
 
     def _linkedit(self, at: int) -> tuple[bytes, list[bytes]]:
         """The bytes of ``__LINKEDIT``, at this file offset, and the commands that describe them."""
-        starts = _uleb(TEXT_OFFSET) + bytes([FUNCTION_SIZE]) * (len(self.names) - 1) + b"\0"
+        starts = uleb(TEXT_OFFSET) + bytes([FUNCTION_SIZE]) * (len(self.names) - 1) + b"\0"
         starts = starts.ljust(-(-len(starts) // 8) * 8, b"\0")
         strings = bytearray(b" \0")
         symbols = bytearray()
@@ -338,15 +339,6 @@ class _Linker:
             + pack("<I2H", _REGULAR_PAGE, 8, 1)
             + pack("<2I", TEXT_OFFSET, encoding)
         )
-
-
-def _uleb(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def synthetic_dyld(arch: Arch, image_infos: bytes) -> SyntheticImage:

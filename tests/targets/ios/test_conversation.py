@@ -16,7 +16,7 @@ import pytest
 import machtrace as mt
 from machtrace.model.arch import Arch
 from machtrace.targets.ios.target import DeviceTarget
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.devices import SyntheticDevice, SyntheticDevices
 from tests.support.stand_ins.gdb_stub import SnapshotStub
 from tests.support.stand_ins.pymobiledevice3 import installed
 
@@ -83,9 +83,9 @@ def taken(name, pid, **facts):
     """A snapshot of a device's app by a recording, the requests, and the round trips."""
     stub = Recorded(name)
     with stub.serving() as port:
-        device = MadeUpDevice(apps={APP: {}}, running={APP: pid}, port=port, **facts)
+        device = SyntheticDevice(apps={APP: {}}, running={APP: pid}, port=port, **facts)
         with (
-            installed(MadeUpDevices(devices=[device])),
+            installed(SyntheticDevices(devices=[device])),
             DeviceTarget(f"device:///{APP}") as target,
         ):
             copied = target.snapshot(stack_limit=512)

@@ -16,7 +16,7 @@ from machtrace.targets.ios.access import Device
 from machtrace.targets.ios.errors import REMEDIES, device_error
 from machtrace.targets.ios.event_loop import DeviceLoop
 from machtrace.targets.ios.session import LibraryAccess
-from tests.support.stand_ins.devices import EXCEPTIONS, MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.devices import EXCEPTIONS, SyntheticDevice, SyntheticDevices
 from tests.support.stand_ins.pymobiledevice3 import PACKAGE, installed, library
 
 APP = "com.example.app"
@@ -41,7 +41,7 @@ MADE_BY_THE_LIBRARY = frozenset(
 
 def calls():
     """Each function and method of the fake library: its module, its class if any, its name."""
-    for module, contents in library(MadeUpDevices()).items():
+    for module, contents in library(SyntheticDevices()).items():
         for name, value in vars(contents).items():
             if inspect.isfunction(value):
                 yield module, None, name
@@ -68,18 +68,18 @@ def _parameters(function):
 @pytest.mark.parametrize(("module", "owner", "name"), list(calls()))
 def test_the_library_can_be_called_so(module, owner, name):
     """The real library takes every call that the fake one takes, and awaits the same ones."""
-    made_up, real = library(MadeUpDevices())[module], import_module(module)
+    stand_in, real = library(SyntheticDevices())[module], import_module(module)
     if owner is not None:
-        made_up, real = getattr(made_up, owner), getattr(real, owner)
-    made_up, real = getattr(made_up, name), getattr(real, name)
-    ours, theirs = _parameters(made_up), _parameters(inspect.unwrap(real))
+        stand_in, real = getattr(stand_in, owner), getattr(real, owner)
+    stand_in, real = getattr(stand_in, name), getattr(real, name)
+    ours, theirs = _parameters(stand_in), _parameters(inspect.unwrap(real))
     assert not ours.keys() - theirs.keys()
     for key, one in theirs.items():
         if key not in ours:
             assert one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
         elif ours[key].kind is ours[key].POSITIONAL_OR_KEYWORD:
             assert list(theirs).index(key) == list(ours).index(key)
-    is_awaited = inspect.iscoroutinefunction(made_up)
+    is_awaited = inspect.iscoroutinefunction(stand_in)
     assert inspect.iscoroutinefunction(inspect.unwrap(real)) == is_awaited
 
 
@@ -103,11 +103,11 @@ def test_the_library_raises_these():
     """Each class that a remedy is known for, and the ancestry of those that tests raise."""
     real = import_module(f"{PACKAGE}.exceptions")
     assert not [name for name in REMEDIES if not issubclass(getattr(real, name), Exception)]
-    for name, made_up in EXCEPTIONS.items():
+    for name, stand_in in EXCEPTIONS.items():
         if name == "Exception":
             continue
         ancestry = [kind.__name__ for kind in getattr(real, name).__mro__]
-        assert {kind.__name__ for kind in made_up.__mro__} <= set(ancestry)
+        assert {kind.__name__ for kind in stand_in.__mro__} <= set(ancestry)
 
 
 def test_without_the_library(monkeypatch):
@@ -120,7 +120,7 @@ def test_without_the_library(monkeypatch):
 
 def opened(*devices, **host):
     """Opens an app of a device that runs it as process 7."""
-    with installed(MadeUpDevices(devices=list(devices), **host)):
+    with installed(SyntheticDevices(devices=list(devices), **host)):
         try:
             mt.open_target(f"device:///{APP}").close()
         except MachtraceError as error:
@@ -130,11 +130,11 @@ def opened(*devices, **host):
 
 def device(**facts):
     """One that has the app, running, and no debugserver."""
-    return MadeUpDevice(**{"apps": APPS, "running": {APP: 7}, "port": 1} | facts)
+    return SyntheticDevice(**{"apps": APPS, "running": {APP: 7}, "port": 1} | facts)
 
 
 @pytest.mark.parametrize(
-    ("made_up", "words", "remedy"),
+    ("facts", "words", "remedy"),
     [
         ({"is_paired": False}, "cannot connect to device 0", "lockdown pair"),
         ({"failures": {"create_using_usbmux": "PasswordRequiredError"}}, "connect to", "unlock"),
@@ -159,9 +159,9 @@ def device(**facts):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_a_device_lacks(made_up, words, remedy):
+def test_what_a_device_lacks(facts, words, remedy):
     """Each has its own error and remedy; all that was opened is closed."""
-    one = device(**made_up)
+    one = device(**facts)
     error = opened(one)
     assert isinstance(error, DeviceError)
     assert words in str(error)
@@ -184,7 +184,7 @@ def test_no_device():
     both = opened(device(udid="A"), device(udid="B"))
     assert "2 devices are connected: A, B" in str(both)
     with (
-        installed(MadeUpDevices(devices=[device(udid="A")])),
+        installed(SyntheticDevices(devices=[device(udid="A")])),
         pytest.raises(DeviceError, match="device C is not connected; connected are: A"),
     ):
         LibraryAccess().open("C")
@@ -197,7 +197,7 @@ def test_launch_never():
     """An app that is not running is left so."""
     one = device(running={})
     with (
-        installed(MadeUpDevices(devices=[one])),
+        installed(SyntheticDevices(devices=[one])),
         pytest.raises(DeviceError, match=f"{APP} is not running"),
     ):
         mt.open_target(f"device:///{APP}?launch=never")
@@ -207,7 +207,7 @@ def test_launch_never():
 def test_what_was_launched_for_a_debugger_does_not_wait_for_ever():
     """Nobody came to attach: it is resumed."""
     one = device(running={}, launch=lambda *_: 12)
-    with installed(MadeUpDevices(devices=[one])), pytest.raises(ConnectionLostError):
+    with installed(SyntheticDevices(devices=[one])), pytest.raises(ConnectionLostError):
         mt.open_target(f"device:///{APP}?until=stop&launch=always")
     assert f"launch {APP} kill_existing=True start_suspended=True" in one.calls
     assert one.calls[-2:] == ["resume 12", "close"]
@@ -243,7 +243,7 @@ def test_listing_devices():
     usb = device(udid="A-1", version="17.5")
     network = device(udid="A-1", connection="Network")
     locked = device(udid="B", failures={"create_using_usbmux": "PasswordRequiredError"})
-    with installed(MadeUpDevices(devices=[network, usb, locked])):
+    with installed(SyntheticDevices(devices=[network, usb, locked])):
         found = {one.udid: one for one in LibraryAccess().devices()}
     assert found["A-1"].connection == "USB"
     assert found["A-1"].name == "Made up"

@@ -16,7 +16,7 @@ from machtrace.pipeline.device_reports import (
 )
 from machtrace.targets.ios.access import DeviceFile
 from machtrace.targets.ios.session import LibraryAccess
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.devices import SyntheticDevice, SyntheticDevices
 from tests.support.stand_ins.pymobiledevice3 import installed
 
 BIG = bytes(range(256)) * 16384
@@ -59,7 +59,7 @@ def files_in(folder):
 
 def pull(device, folder, choice=None, progress=None):
     """All reports of a device, brought here."""
-    with installed(MadeUpDevices(devices=[device])), LibraryAccess().open(None) as session:
+    with installed(SyntheticDevices(devices=[device])), LibraryAccess().open(None) as session:
         files = chosen_reports(session, choice or ReportChoice())
         return pull_reports(session, files, folder, progress or Counting())
 
@@ -69,7 +69,7 @@ def test_all_reports(version, tmp_path):
     """By their paths on the device, with their times; links and folders are no reports."""
     progress = Counting()
     folder = tmp_path / "made" / "for it"
-    pulled = pull(MadeUpDevice(version=version, reports=REPORTS), folder, progress=progress)
+    pulled = pull(SyntheticDevice(version=version, reports=REPORTS), folder, progress=progress)
     expected = {path: data for path, data in REPORTS.items() if data is not None}
     assert files_in(folder) == expected
     assert sorted(pulled.written) == sorted(folder / path for path in expected)
@@ -81,7 +81,7 @@ def test_all_reports(version, tmp_path):
 
 def test_what_is_there_stays(tmp_path):
     """The second time nothing is copied; what was changed here is not touched."""
-    device = MadeUpDevice(reports=REPORTS)
+    device = SyntheticDevice(reports=REPORTS)
     pull(device, tmp_path)
     (tmp_path / "Empty.ips").write_bytes(b"mine")
     (tmp_path / "Retired/App-2025-11-01-000000.ips").unlink()
@@ -107,7 +107,7 @@ def test_what_is_there_stays(tmp_path):
 )
 def test_choosing(choice, names, tmp_path):
     """By the beginning of the name or a pattern, and by time."""
-    pull(MadeUpDevice(reports=REPORTS), tmp_path, choice)
+    pull(SyntheticDevice(reports=REPORTS), tmp_path, choice)
     assert {Path(path).name for path in files_in(tmp_path)} == names
 
 
@@ -145,8 +145,8 @@ def test_names_with_tricks(name, tmp_path):
         safe_parts(DeviceFile(path=f"/{name}", size=1, modified=0), "UDID")
     folder = tmp_path / "reports"
     outside = {path for path in tmp_path.rglob("*") if path != folder}
-    device = MadeUpDevice(reports={"good.ips": b"good"})
-    with installed(MadeUpDevices(devices=[device])), LibraryAccess().open(None) as session:
+    device = SyntheticDevice(reports={"good.ips": b"good"})
+    with installed(SyntheticDevices(devices=[device])), LibraryAccess().open(None) as session:
         files = [
             DeviceFile(path=f"/{name}", size=4, modified=0),
             *chosen_reports(session, ReportChoice()),
@@ -162,7 +162,7 @@ def test_names_of_the_device_with_tricks(tmp_path):
     """The same where the device lists them."""
     folder = tmp_path / "reports"
     reports = {"../outside.ips": b"bad", "good.ips": b"good"}
-    pulled = pull(MadeUpDevice(reports=reports), folder)
+    pulled = pull(SyntheticDevice(reports=reports), folder)
     assert files_in(folder) == {"good.ips": b"good"}
     assert not (tmp_path / "outside.ips").exists()
     assert len(pulled.problems) <= 1
@@ -175,7 +175,7 @@ def test_links_in_the_folder_are_not_followed_out_of_it(tmp_path):
     folder.mkdir()
     (folder / "Retired").symlink_to(tmp_path / "elsewhere")
     (folder / "Empty.ips").symlink_to(tmp_path / "elsewhere" / "new")
-    pulled = pull(MadeUpDevice(reports=REPORTS), folder)
+    pulled = pull(SyntheticDevice(reports=REPORTS), folder)
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert [str(error) for error in pulled.problems if "outside" in str(error)]
     assert folder / "Empty.ips" in pulled.kept
@@ -185,7 +185,7 @@ def test_links_in_the_folder_are_not_followed_out_of_it(tmp_path):
 @pytest.mark.parametrize("at", [1, 100, 2 << 20])
 def test_interrupted(at, tmp_path):
     """Ctrl-C leaves whole files and no others; the device's file is closed."""
-    device = MadeUpDevice(reports=REPORTS)
+    device = SyntheticDevice(reports=REPORTS)
     with pytest.raises(KeyboardInterrupt):
         pull(device, tmp_path, progress=Counting(at))
     for path, data in files_in(tmp_path).items():
@@ -203,7 +203,7 @@ def test_interrupted(at, tmp_path):
 )
 def test_one_that_cannot_be_read(failure, kind, tmp_path):
     """It is named with the reason, and nothing of it is here; after a broken connection all end."""
-    device = MadeUpDevice(reports=REPORTS, failures={"fopen /Panics/panic-full.ips r": failure})
+    device = SyntheticDevice(reports=REPORTS, failures={"fopen /Panics/panic-full.ips r": failure})
     pulled = pull(device, tmp_path)
     assert [type(error) for error in pulled.problems] == [kind]
     assert "panic-full.ips" in str(pulled.problems[0])
@@ -216,7 +216,7 @@ def test_a_report_without_end(tmp_path):
     """A report far larger than stated is rejected."""
 
     class Endless:
-        device = MadeUpDevice()
+        device = SyntheticDevice()
 
         def read_report(self, path):
             """For ever."""
@@ -239,4 +239,4 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     """A file stands where the folder should be."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(FileAccessError):
-        pull(MadeUpDevice(reports=REPORTS), tmp_path / "file" / "below")
+        pull(SyntheticDevice(reports=REPORTS), tmp_path / "file" / "below")
