@@ -73,10 +73,7 @@ class TargetError(MachtraceError):
 class TargetSpecError(TargetError, ValueError):
     """Invalid target specification."""
 
-    remedy = (
-        "pass a process id, 'self', the path of a core, gdb://host:port, device://UDID/bundle-id,"
-        " frida://local/PID or emulated:demo"
-    )
+    remedy = "pass the id of a process; `machtrace backtrace --help` lists other kinds of targets"
 
 
 class TargetAccessError(TargetError, PermissionError):

@@ -46,7 +46,7 @@ _WITH_DETAILS = (Format.TEXT, Format.JSON)
 
 
 @click.command()
-@target_argument
+@target_argument()
 @thread_option
 @format_option(Format)
 @search_option
@@ -73,8 +73,7 @@ def backtrace(  # noqa: PLR0913 - an option each
 ) -> int:
     """Print the call stacks of a process, a core file or an emulated program.
 
-    SPEC is a process id, a core file, gdb://host:port, device://UDID/bundle-id, frida://local/PID,
-    or emulated:demo. The exit status is 1 if a part of the target could not be read; the rest is
+    SPEC is {SPECS}. The exit status is 1 if a part of the target could not be read; the rest is
     printed.
     """
     from machtrace.cli.console import output, print_errors

@@ -72,7 +72,22 @@ def _other_than_self(_context: click.Context, _parameter: click.Parameter, spec:
     return spec
 
 
-target_argument = click.argument("spec", metavar="SPEC", callback=_other_than_self)
+def target_argument(*, of_running: bool = False) -> Callable[[_Function], _Function]:
+    """Return the argument ``SPEC``; ``{SPECS}`` in the command's help becomes the forms of specs.
+
+    Args:
+        of_running: whether only targets that run are listed.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        from machtrace.targets.open import spec_forms
+
+        text = function.__doc__ or ""
+        function.__doc__ = text.replace("{SPECS}", spec_forms(of_running=of_running))
+        return click.argument("spec", metavar="SPEC", callback=_other_than_self)(function)
+
+    return decorate
+
 
 thread_option = click.option(
     "--thread",

@@ -130,7 +130,7 @@ def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, T
 
 
 @click.command()
-@target_argument
+@target_argument(of_running=True)
 @click.option(
     "--hz", type=float, default=99, show_default=True, metavar="RATE", help="Samples per second."
 )
@@ -174,7 +174,7 @@ def sample(  # noqa: PLR0913 - an option each
 ) -> int:
     """Sample a running process to show where it spends its time.
 
-    SPEC is a process id, gdb://host:port, device://UDID/bundle-id, or frida://local/PID.
+    SPEC is {SPECS}.
 
     Each thread is suspended only while it is copied. Sampling ends early on Ctrl-C, or when the
     process exits; the samples taken until then are written. The exit status is 1 if a part of the

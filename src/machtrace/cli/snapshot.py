@@ -35,7 +35,7 @@ class Images(StrEnum):
 
 
 @click.command()
-@target_argument
+@target_argument()
 @click.option(
     "--output",
     "-o",
@@ -63,8 +63,7 @@ def snapshot(
 ) -> int:
     """Save the threads of a target as a small core file.
 
-    SPEC is a process id, a core file, gdb://host:port, device://UDID/bundle-id, frida://local/PID,
-    or emulated:demo.
+    SPEC is {SPECS}.
 
     The file is a Mach-O core, or an ELF core for a Linux process. machtrace reads it back; lldb and
     gdb open it. An existing file is replaced. The exit status is 1 if a part of the process could

@@ -22,7 +22,7 @@ from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.targets.base import PythonTarget, Target, select_threads
-from machtrace.targets.open import open_target
+from machtrace.targets.open import invalid_spec, open_target
 from machtrace.unwinder.unwinder import Unwinder
 
 _DEFAULT_WALK = WalkOptions()
@@ -170,4 +170,4 @@ def _opened(target: object) -> Iterator[Target]:
     elif hasattr(target, "snapshot"):
         yield cast("Target", target)
     else:
-        raise TargetSpecError(f"not a target: {type(target).__name__}")
+        raise invalid_spec(f"not a target: {type(target).__name__}")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.targets.base import Target
@@ -54,21 +55,72 @@ def own_target() -> OwnTarget:
 
 EMULATED = "emulated:"
 SELF = "self"
-GDB = "gdb://"
-FRIDA = "frida://"
-DEVICE = "device://"
 _ID = re.compile("[0-9]+")
 _LONGEST_ID = 20
+
+
+def _gdb_remote(spec: str) -> Target:
+    from machtrace.targets.gdbremote.process import GdbRemoteTarget
+
+    return GdbRemoteTarget(spec)
+
+
+def _device(spec: str) -> Target:
+    from machtrace.targets.ios.target import DeviceTarget
+
+    return DeviceTarget(spec)
+
+
+def _frida(spec: str) -> Target:
+    from machtrace.targets.frida.process import FridaTarget
+
+    return FridaTarget(spec)
+
+
+def _emulated(spec: str) -> Target:
+    from machtrace.targets.emulator.target import EmulatedTarget
+
+    return EmulatedTarget(spec.removeprefix(EMULATED))
+
+
+class TargetScheme(NamedTuple):
+    """A kind of target whose specs begin with a prefix."""
+
+    prefix: str
+    example: str
+    """A spec, as hints and the commands' help show it."""
+    open: Callable[[str], Target]
+    """Opens the target of a spec."""
+    can_run: bool = True
+    """Whether it runs, so that it can be sampled."""
+
+
+SCHEMES = (
+    TargetScheme("gdb://", "gdb://host:port", _gdb_remote),
+    TargetScheme("device://", "device://UDID/bundle-id", _device),
+    TargetScheme("frida://", "frida://local/PID", _frida),
+    TargetScheme(EMULATED, "emulated:demo", _emulated, can_run=False),
+)
+
+
+def spec_forms(*, of_running: bool = False) -> str:
+    """Return the forms of specs in words, except ``self``; optionally of running targets only."""
+    forms = ["a process id"] if of_running else ["a process id", "a core file"]
+    forms += [scheme.example for scheme in SCHEMES if scheme.can_run or not of_running]
+    return f"{', '.join(forms[:-1])} or {forms[-1]}"
+
+
+def invalid_spec(reason: str) -> TargetSpecError:
+    """Return the error for a value that is not a spec; its hint lists the forms of specs."""
+    return TargetSpecError(reason, remedy=f"pass {spec_forms()}; in Python also '{SELF}'")
 
 
 def open_target(spec: int | str | Path | None) -> Target:
     """Open the process, core or emulated process that ``spec`` names.
 
     Args:
-        spec: a process id; ``self``, which is this process; the path of a core file;
-            ``gdb://host:port`` of a gdb-remote stub; ``device://UDID/bundle-id`` of an iOS
-            device; ``frida://local/PID`` and other ``frida://`` forms; or ``emulated:demo``. None
-            raises.
+        spec: a process id; ``self``, which is this process; the path of a core file; or a text
+            with the prefix of one of :data:`SCHEMES`, such as ``gdb://host:port``. None raises.
 
     Raises:
         TargetSpecError: it names nothing that can be opened.
@@ -85,38 +137,18 @@ def open_target(spec: int | str | Path | None) -> Target:
         return process_target(spec)
     if spec == SELF:
         return own_target()
-    found = _by_scheme(spec) if isinstance(spec, str) else None
-    if found is not None:
-        return found
+    if isinstance(spec, str):
+        for scheme in SCHEMES:
+            if spec.startswith(scheme.prefix):
+                return scheme.open(spec)
     if spec is None or spec == "":
-        raise TargetSpecError("missing target")
+        raise invalid_spec("missing target")
     if not isinstance(spec, str | Path):
-        raise TargetSpecError(f"a {type(spec).__name__} is not a target")
+        raise invalid_spec(f"a {type(spec).__name__} is not a target")
     path = _existing(spec)
     from machtrace.targets.core.macho import open_corefile
 
     return open_corefile(path)
-
-
-def _by_scheme(spec: str) -> Target | None:
-    """Open the target that the prefix of ``spec`` names; None for an unknown prefix."""
-    if spec.startswith(EMULATED):
-        from machtrace.targets.emulator.target import EmulatedTarget
-
-        return EmulatedTarget(spec.removeprefix(EMULATED))
-    if spec.startswith(GDB):
-        from machtrace.targets.gdbremote.process import GdbRemoteTarget
-
-        return GdbRemoteTarget(spec)
-    if spec.startswith(DEVICE):
-        from machtrace.targets.ios.target import DeviceTarget
-
-        return DeviceTarget(spec)
-    if spec.startswith(FRIDA):
-        from machtrace.targets.frida.process import FridaTarget
-
-        return FridaTarget(spec)
-    return None
 
 
 def _existing(spec: str | Path) -> Path:
@@ -127,7 +159,7 @@ def _existing(spec: str | Path) -> Path:
         raise FileAccessError(str(path), str(error)) from error
     except OSError as error:
         if isinstance(error, FileNotFoundError) and "/" not in str(spec):
-            raise TargetSpecError(f"unknown target {str(spec)!r}; no such file") from None
+            raise invalid_spec(f"unknown target {str(spec)!r}; no such file") from None
         reason = (error.strerror or "cannot be read").lower()
         raise FileAccessError(str(path), reason) from error
     return path

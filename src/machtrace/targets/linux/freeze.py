@@ -14,7 +14,7 @@ from machtrace._native import _ptrace
 from machtrace.cpython.runs import PythonRuns
 from machtrace.cpython.runtime import PythonRuntime
 from machtrace.cpython.threads import PythonThreads, read_threads, with_functions, with_problem
-from machtrace.errors import MemoryReadError, TargetError, TargetGoneError
+from machtrace.errors import MemoryReadError, TargetError
 from machtrace.model.address import Avma
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.targets.linux.procfs import ProcessDirectory
@@ -120,19 +120,12 @@ class FreezingCopier:
 
     def _own_ids(self, threads: Sequence[int]) -> dict[int, ThreadId]:
         """Map thread ids as the process itself knows them to ours; they differ in a container."""
-        in_container = len(self._namespace_ids(self._directory.pid)) > 1
+        namespace_ids = self._directory.namespace_ids
+        in_container = len(namespace_ids(self._directory.pid)) > 1
         return {
-            self._namespace_ids(thread)[-1] if in_container else thread: ThreadId(thread)
+            namespace_ids(thread)[-1] if in_container else thread: ThreadId(thread)
             for thread in threads
         }
-
-    def _namespace_ids(self, thread: int) -> list[int]:
-        """Return the thread's ids in each namespace, from this process's inwards."""
-        try:
-            words = self._directory.status(thread).get("NSpid", "").split()
-        except (OSError, TargetGoneError):
-            words = []
-        return [int(word) for word in words if word.isdecimal()] or [thread]
 
 
 class FrozenMemory:

@@ -49,6 +49,9 @@ class LinuxProcessTarget(ClosedWhenLeft):
     SIGCONT (``machtrace_mark_restart`` of ``native/common/linux/registers.h``, which changes the
     only register that is ever written).
 
+    A subclass is another kind of Linux process: it overrides :meth:`_open_directory` to find
+    ``/proc`` otherwise, or :meth:`_open_memory` to read memory otherwise.
+
     Args:
         pid: its id, as this process sees it.
         copier: stops and copies threads; by default a :class:`PtraceCopier`.
@@ -62,7 +65,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
     """
 
     _is_own = False
-    """Whether the target is this process."""
+    """Whether the target is this process; others refuse its id."""
 
     def __init__(self, pid: int, *, copier: ThreadCopier | None = None) -> None:
         check_host()
@@ -83,12 +86,21 @@ class LinuxProcessTarget(ClosedWhenLeft):
             raise
 
     def _open_directory(self, pid: int) -> ProcessDirectory:
+        """Open the process's directory below ``/proc``; called once, before the other hooks.
+
+        Args:
+            pid: the constructor's. A subclass may give it another meaning, but ``pid`` of the
+                returned directory, and its thread ids, are those that this process sees: ptrace
+                takes no others.
+        """
         return ProcessDirectory(pid)
 
     def _open_memory(self) -> AbstractContextManager[MemoryReader]:
+        """Open the process's memory; called for each snapshot."""
         return open_memory(self._directory)
 
     def _facts_gatherer(self) -> FactsGatherer:
+        """Create the gatherer of facts that cores need; ``_directory`` and ``_process`` are set."""
         return FactsGatherer(self._directory, self._process.arch)
 
     @property
@@ -230,7 +242,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             return ""
 
     def _left_out(self) -> int:
-        """Return the id of a thread that is not copied with all others; 0 for none."""
+        """Return the id of a thread that is copied only if its id is requested; 0 for none."""
         return 0
 
     def _copy(

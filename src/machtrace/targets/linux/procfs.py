@@ -180,6 +180,18 @@ class ProcessDirectory:
             raise self._gone_or(error) from None
         return parse_status(text)
 
+    def namespace_ids(self, thread: int) -> list[int]:
+        """Return a thread's ids in its PID namespaces (``NSpid``), from that of ``/proc`` inwards.
+
+        The last one is the id that the thread itself has. Only ``thread`` if the kernel states
+        none, or the thread has exited.
+        """
+        try:
+            words = self.status(thread).get("NSpid", "").split()
+        except (OSError, TargetGoneError):
+            words = []
+        return [int(word) for word in words if word.isdecimal()] or [thread]
+
     def gone(self) -> TargetGoneError:
         """Return the error for a process that has exited."""
         return TargetGoneError(f"process {self.pid} has exited", pid=self.pid)
