@@ -42,7 +42,7 @@ LINUX_TESTS = {
 
 
 class _LinuxModule(pytest.Module):
-    """A module that is reported, but not imported."""
+    """A module for Linux that is reported as skipped instead of imported."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Skip it, with its reason."""
@@ -53,7 +53,7 @@ class _LinuxModule(pytest.Module):
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
-    """Files of Linux are skipped as a whole elsewhere: they may not even be imported there."""
+    """Skip files for Linux as a whole elsewhere: they cannot even be imported there."""
     name = module_path.name
     if sys.platform == "linux" or not (name in LINUX_MODULES or name.startswith("test_linux_")):
         return None
@@ -62,7 +62,7 @@ def pytest_pycollect_makemodule(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of Linux are skipped elsewhere."""
+    """Skip tests for Linux elsewhere."""
     for item in items:
         name = item.name.partition("[")[0]
         if sys.platform != "linux" and item.path.parent == HERE and name in LINUX_TESTS:
@@ -84,7 +84,7 @@ COMPILE = ["-O2", "-fomit-frame-pointer", "-pthread"]
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads have more time to stop than users would wait: on a busy machine a turn takes long."""
+    """Give threads more time to stop than users would wait: a busy machine schedules them late."""
     for name, limits in _LIMITS.items():
         try:
             module = importlib.import_module(f"machtrace.targets.{name}")
@@ -96,7 +96,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def build() -> Iterator[Callable[..., Path]]:
-    """Compiles a program of this folder, once."""
+    """Compile a program of this folder, once."""
     # Other users run some of them. pytest keeps its folders, and so does each run that begins
     # meanwhile, from all but their owner.
     parent = TemporaryDirectory(prefix="machtrace-programs-")
@@ -122,7 +122,7 @@ def build() -> Iterator[Callable[..., Path]]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a program and waits until it prints "ready"."""
+    """Start a program and wait until it prints "ready"."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*command: str | Path, **options: Any) -> subprocess.Popen[str]:
@@ -146,7 +146,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def wait_until() -> Callable[..., None]:
-    """Waits for a condition of another process by polling."""
+    """Poll a condition of another process until it is true."""
 
     def wait(condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -159,7 +159,7 @@ def wait_until() -> Callable[..., None]:
 
 @pytest.fixture
 def wait_blocked(wait_until: Callable[..., None]) -> Callable[..., None]:
-    """Waits until every thread of a process waits in a system call, but for those named."""
+    """Wait until all threads of a process, except the named ones, wait in a system call."""
 
     def look(task: Path) -> tuple[str, ...]:
         text = (task / "status").read_text()
@@ -171,7 +171,7 @@ def wait_blocked(wait_until: Callable[..., None]) -> Callable[..., None]:
         last: dict[str, tuple[str, ...]] = {}
 
         def blocked() -> bool:
-            """Whether all sleep and none has run since the last look: not each at some time."""
+            """Return whether all threads sleep and none has run since the last poll."""
             nonlocal last
             before, last = last, {}
             try:
@@ -199,7 +199,7 @@ def copier() -> Any:
 
 @pytest.fixture(scope="session")
 def gdb() -> Callable[[int], dict[str, Any]]:
-    """Reads registers, addresses and images of a process with gdb."""
+    """Read registers, addresses and images of a process with gdb."""
     program = shutil.which("gdb")
     if program is None:
         pytest.skip("gdb is not installed")
@@ -221,7 +221,7 @@ def gdb() -> Callable[[int], dict[str, Any]]:
 
 @pytest.fixture
 def as_nobody() -> Callable[[Callable[[], Any]], Any]:
-    """Runs a function in a child process of this one, as an ordinary user; its result as JSON."""
+    """Run a function in a child process as an ordinary user; return its result, passed as JSON."""
 
     def run(function: Callable[[], Any]) -> Any:
         from machtrace.targets.linux.process import LinuxProcessTarget

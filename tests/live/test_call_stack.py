@@ -26,14 +26,14 @@ LINE = re.compile(r"(\d+) +(\S+) +0x([0-9a-f]{16}) (\S+) \+ (\d+)")
 
 
 def nested(depth: int, innermost: Callable[[], object]) -> object:
-    """Calls through C at every level, so that each is a frame of the machine."""
+    """Recurse through C, so that each level has a native frame."""
     if not depth:
         return innermost()
     return next(map(lambda _: nested(depth - 1, innermost), [0]))  # noqa: C417 - C is meant
 
 
 def compiled(source: Path, output: Path, *options: str) -> Path:
-    """What the C compiler makes of a file; the test is skipped where it makes nothing."""
+    """Compile a C file; skip the test if there is no compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -45,12 +45,12 @@ def compiled(source: Path, output: Path, *options: str) -> Path:
 
 
 def library(source: Path, output: Path, *options: str) -> ctypes.CDLL:
-    """A library of one C file, loaded."""
+    """Compile and load a library of one C file."""
     return ctypes.CDLL(str(compiled(source, output, "-shared", "-fPIC", *options)))
 
 
 def glibc_backtrace() -> list[int]:
-    """What glibc says of the calling thread's stack, by its own unwinder."""
+    """Return the calling thread's stack by glibc's own unwinder."""
     libc = ctypes.PyDLL(None)
     if not hasattr(libc, "backtrace"):
         pytest.skip("the C library has no backtrace")
@@ -59,7 +59,7 @@ def glibc_backtrace() -> list[int]:
 
 
 def common_callers(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many frames of both are the same, counted from the outermost."""
+    """Count the outermost frames that both stacks share."""
     pairs = zip(reversed(one), reversed(other), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -74,20 +74,21 @@ def common_callers(one: Sequence[int], other: Sequence[int]) -> int:
     ],
     ids=" ".join,
 )
-def test_frames_are_those_of_glibc_and_of_the_exact_walk(
+def test_frames_equal_those_of_glibc_and_of_the_exact_walk(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Whatever compilers make: at the same point all three see the same callers."""
+    """At the same point all three return the same callers, for every compiler's code."""
     frames = library(PROGRAMS / "frames.c", tmp_path / "libframes.so", *options)
     seen: list[tuple[tuple[str, ...], tuple[int, ...], list[int], list[int]]] = []
 
     def look() -> None:
+        """Load, capture and unload until all threads have done so often enough."""
         for _ in range(3):
             exact = [frame.address.address for frame in mt.backtrace(lines=False).frames]
             lines, addresses = mt.call_stack_symbols(), mt.call_stack_return_addresses()
             seen.append((lines, addresses, exact, glibc_backtrace()))
 
-    # Out of the test's own thread, whose stack is that of whoever runs the tests.
+    # In a thread of its own: the main thread's stack depends on how the tests are started.
     thread = threading.Thread(target=lambda: frames.frame_again(CALLBACK(look), 3))
     thread.start()
     thread.join()
@@ -95,7 +96,7 @@ def test_frames_are_those_of_glibc_and_of_the_exact_walk(
     for lines, addresses, exact, glibc in seen:
         functions = [LINE.fullmatch(line)[4] for line in lines]  # type: ignore[index]
         assert [name for name in functions if name.startswith("frame_")] == [
-            *("frame_leaf", "frame_with_array", "frame_of_any_size", "frame_aligned_anew"),
+            *("frame_leaf", "frame_with_array", "frame_of_any_size", "frame_realigned"),
             *("frame_with_registers", *["frame_again"] * 4),
         ]
         named = [int(LINE.fullmatch(line)[3], 16) for line in lines]  # type: ignore[index]
@@ -104,8 +105,8 @@ def test_frames_are_those_of_glibc_and_of_the_exact_walk(
             assert common_callers(named, walked) >= from_leaf
 
 
-def test_lines_are_those_of_callstacksymbols() -> None:
-    """Number, image, address, function and the distance from its start."""
+def test_lines_have_the_format_of_callstacksymbols() -> None:
+    """Frame number, image, address, function and the offset from its start."""
     lines = mt.call_stack_symbols()
     found = [LINE.fullmatch(line) for line in lines]
     assert all(found)
@@ -114,9 +115,10 @@ def test_lines_are_those_of_callstacksymbols() -> None:
 
 
 def test_the_cache_and_the_exact_walk_agree() -> None:
-    """The second answer is the first, and both name what the snapshot's way names."""
+    """The cached answer equals the first; both have the names of a symbolicated snapshot."""
 
     def look() -> None:
+        """Load, capture and unload until all threads have done so often enough."""
         for _ in range(2):
             first = mt.call_stack_symbols()
             second = mt.call_stack_symbols()
@@ -131,7 +133,7 @@ def test_the_cache_and_the_exact_walk_agree() -> None:
 
 
 def test_the_same_frames_in_another_order_are_another_stack() -> None:
-    """Sums of addresses collide where frames repeat or change places; this must not."""
+    """A sum of addresses as the key would collide where frames repeat or change places."""
     seen: set[tuple[str, ...]] = set()
 
     def by_map(inner: Callable[[], object]) -> object:
@@ -141,6 +143,7 @@ def test_the_same_frames_in_another_order_are_another_stack() -> None:
         return sorted([0], key=lambda _: inner())
 
     def look() -> None:
+        """Load, capture and unload until all threads have done so often enough."""
         lines = [mt.call_stack_symbols() for _ in range(2)][-1]
         functions = tuple(LINE.fullmatch(line)[4] for line in lines)  # type: ignore[index]
         assert functions not in seen
@@ -152,8 +155,10 @@ def test_the_same_frames_in_another_order_are_another_stack() -> None:
 
 
 @pytest.mark.parametrize("sanitizer", ["", "address,undefined"])
-def test_what_the_cache_tells_apart(sanitizer: str, tmp_path: Path) -> None:
-    """Order, repetition, and stacks of one hash; and it has an end."""
+def test_the_cache_distinguishes_order_repetition_and_equal_hashes(
+    sanitizer: str, tmp_path: Path
+) -> None:
+    """The C program also checks that the cache is bounded."""
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     sources = [f"-I{NATIVE}", str(NATIVE / "inprocess/core/stack_cache.c"), *flags]
     program = compiled(PROGRAMS / "stack_cache.c", tmp_path / "cache", "-O1", "-g", *sources)
@@ -164,8 +169,10 @@ def test_what_the_cache_tells_apart(sanitizer: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sanitizer", ["", "address,undefined"])
-def test_the_short_walk_finds_what_the_whole_one_finds(sanitizer: str, tmp_path: Path) -> None:
-    """Or nothing: of rules and stacks at random, sound and damaged."""
+def test_the_fast_walk_returns_what_the_full_one_returns_or_nothing(
+    sanitizer: str, tmp_path: Path
+) -> None:
+    """With random rules and stacks, valid and damaged."""
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     parts = [str(NATIVE / f"walk/{name}.c") for name in ("plain_walk", "rule_table", "stack_walk")]
     sources = [f"-I{NATIVE}", *parts, *flags]
@@ -178,9 +185,10 @@ def test_the_short_walk_finds_what_the_whole_one_finds(sanitizer: str, tmp_path:
 
 
 def test_an_explicit_limit_keeps_the_innermost_frames() -> None:
-    """As many lines and addresses as the limit, and no mark for the others."""
+    """There are as many lines and addresses as the limit, and no mark for the omitted frames."""
 
     def look() -> None:
+        """Load, capture and unload until all threads have done so often enough."""
         whole, cut = mt.call_stack_symbols(), mt.call_stack_symbols(20)
         assert len(whole) > 20
         assert len(cut) == 20
@@ -194,9 +202,10 @@ def test_an_explicit_limit_keeps_the_innermost_frames() -> None:
 
 
 def test_the_default_limit_keeps_both_ends_of_a_deep_stack() -> None:
-    """The frames left out are counted, and the others keep their numbers."""
+    """The omitted frames are counted, and the others keep their numbers."""
 
     def look() -> None:
+        """Load, capture and unload until all threads have done so often enough."""
         whole, cut = mt.call_stack_symbols(5000), mt.call_stack_symbols()
         assert len(whole) > 512
         assert len(cut) == 513
@@ -208,7 +217,7 @@ def test_the_default_limit_keeps_both_ends_of_a_deep_stack() -> None:
 
 
 def test_the_programs_own_frames_keep_their_numbers() -> None:
-    """What is left out shows as numbers that are missing."""
+    """Omitted frames show as missing numbers."""
     whole, own = mt.call_stack_symbols(), mt.call_stack_symbols(app_only=True)
     assert 0 < len(own) < len(whole)
     assert not any(line.split()[1].startswith("libc.so") for line in own)
@@ -216,10 +225,10 @@ def test_the_programs_own_frames_keep_their_numbers() -> None:
     assert all(numbered[line.split()[0]] == line.split()[1] for line in own)
 
 
-def test_many_threads_at_once() -> None:
-    """Each gets its own stack, from one cache."""
+def test_concurrent_threads_get_their_own_stacks_from_one_cache() -> None:
 
     def look(depth: int) -> int:
+        """Load, capture and unload until all threads have done so often enough."""
         counts: list[int] = []
         nested(depth, lambda: counts.append(len(mt.call_stack_symbols())))
         return counts[0]
@@ -231,14 +240,16 @@ def test_many_threads_at_once() -> None:
 
 
 def passer(folder: Path, name: str) -> Path:
-    """A library with one function, of this name, that calls what it is given."""
+    """Build a library with one function, of this name, that calls its argument."""
     source = folder / f"{name}.c"
     source.write_text(f'void {name}(void (*call)(void)) {{ call(); __asm__(""); }}\n')
     return compiled(source, folder / f"lib{name}.so", "-shared", "-fPIC", "-O1")
 
 
-def test_an_image_in_another_ones_place(tmp_path: Path) -> None:
-    """What was remembered of an image is forgotten when it is unloaded."""
+def test_a_library_loaded_at_the_address_of_an_unloaded_one_has_its_own_names(
+    tmp_path: Path,
+) -> None:
+    """The cached rules and names of an image are dropped when it is unloaded."""
     libraries = {name: passer(tmp_path, name) for name in ("formerly", "nowadays")}
     for name in ("formerly", "nowadays", "formerly"):
         loaded = ctypes.CDLL(str(libraries[name]))
@@ -251,24 +262,24 @@ def test_an_image_in_another_ones_place(tmp_path: Path) -> None:
         _ctypes.dlclose(loaded._handle)  # noqa: SLF001 - ctypes never unloads by itself
 
 
-def test_images_come_and_go_while_others_look(tmp_path: Path) -> None:
-    """Threads that share the cache see their own frames under their own names all the while."""
+def test_images_are_loaded_and_unloaded_while_other_threads_capture(tmp_path: Path) -> None:
+    """Threads that share the cache always get their own frames with the right names."""
     names = [f"passes{number}" for number in range(4)]
     libraries = {name: passer(tmp_path, name) for name in names}
     done = threading.Event()
 
     def look(name: str) -> int:
-        """Load, look and unload until all have done so often enough."""
+        """Load, capture and unload until all threads have done so often enough."""
         looks = 0
         while not done.is_set():
             loaded = ctypes.CDLL(str(libraries[name]))
-            found: list[tuple[str, ...]] = []
+            stacks: list[tuple[str, ...]] = []
 
-            def call(to: list[tuple[str, ...]] = found) -> None:
+            def call(to: list[tuple[str, ...]] = stacks) -> None:
                 to.extend(mt.call_stack_symbols() for _ in range(20))
 
             getattr(loaded, name)(CALLBACK(call))
-            for lines in found:
+            for lines in stacks:
                 named = [line.split()[1] for line in lines if " passes" in line]
                 assert named == [f"lib{name}.so"]
             looks += 1

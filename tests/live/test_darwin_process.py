@@ -32,7 +32,7 @@ Sign = Callable[..., Path]
 
 @pytest.fixture
 def signed(build: Callable[..., Path], tmp_path: Path) -> Sign:
-    """The program, signed with these entitlements and options of codesign."""
+    """Build the program, signed with these entitlements and options of codesign."""
 
     def sign(entitlements: dict[str, bool], *options: str) -> Path:
         program = Path(shutil.copy(build("mac_threads"), tmp_path / "mac_threads"))
@@ -47,12 +47,12 @@ def signed(build: Callable[..., Path], tmp_path: Path) -> Sign:
 
 @pytest.fixture
 def process(signed: Sign, start: Callable[..., subprocess.Popen[str]]) -> subprocess.Popen[str]:
-    """The program, running, as Xcode signs what it builds for debugging."""
+    """The running program, signed as Xcode signs debug builds."""
     return start(signed({"com.apple.security.get-task-allow": True}))
 
 
 def count(process: subprocess.Popen[str]) -> int:
-    """What the running thread has counted to."""
+    """Return the counter of the running thread."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
@@ -61,7 +61,7 @@ def count(process: subprocess.Popen[str]) -> int:
 
 
 def refusal(pid: int) -> TargetAccessError:
-    """Why a process is not captured; the test is skipped where it is."""
+    """Return why a process cannot be captured; skip the test if it can."""
     try:
         mt.snapshot(pid)
     except TargetAccessError as error:
@@ -70,7 +70,7 @@ def refusal(pid: int) -> TargetAccessError:
 
 
 def test_threads_have_their_names_queues_and_frames(process: subprocess.Popen[str]) -> None:
-    """Of the program's own functions, and of the system's around them."""
+    """The frames include the program's own functions and the system's around them."""
     stacks = {
         stack.thread.name or stack.thread.queue: stack for stack in mt.backtraces(process.pid)
     }
@@ -85,8 +85,7 @@ def test_threads_have_their_names_queues_and_frames(process: subprocess.Popen[st
     assert "main" in [frame.symbol.name for frame in main.frames if frame.symbol]
 
 
-def test_it_runs_on_as_before(process: subprocess.Popen[str]) -> None:
-    """After a hundred captures, too."""
+def test_the_process_continues_after_a_hundred_captures(process: subprocess.Popen[str]) -> None:
     before = count(process)
     for _ in range(100):
         assert len(mt.snapshot(process.pid).threads) >= len(WAITING) + 2
@@ -94,8 +93,8 @@ def test_it_runs_on_as_before(process: subprocess.Popen[str]) -> None:
     assert process.poll() is None
 
 
-def test_frames_are_those_of_lldb(process: subprocess.Popen[str]) -> None:
-    """Of threads that wait, which lldb sees where they were."""
+def test_frames_equal_those_of_lldb(process: subprocess.Popen[str]) -> None:
+    """Waiting threads are at the same instruction when lldb attaches."""
     lldb = shutil.which("lldb")
     if lldb is None:
         pytest.skip("lldb is not installed")
@@ -127,17 +126,17 @@ def test_frames_are_those_of_lldb(process: subprocess.Popen[str]) -> None:
         assert addresses == theirs[index], index
 
 
-def test_a_hardened_program_says_what_it_lacks(
+def test_the_error_for_a_hardened_program_names_the_missing_entitlement(
     signed: Sign, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """For root, too."""
+    """Root is refused, too."""
     process = start(signed({}, "--options", "runtime"))
     refused = refusal(process.pid)
     assert "get-task-allow" in f"{refused} {refused.remedy}"
 
 
-def test_a_program_of_the_system_s_is_told_as_such() -> None:
-    """Or can be captured, where it may."""
+def test_a_system_program_is_reported_as_such() -> None:
+    """It may also be captured, where the system allows it."""
     with subprocess.Popen(["/bin/sleep", "60"]) as process:
         try:
             assert "part of macOS" in str(refusal(process.pid))
@@ -149,7 +148,7 @@ def test_a_program_of_the_system_s_is_told_as_such() -> None:
 def test_a_translated_program_is_refused(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """Its registers are those of the translation."""
+    """Its registers are those of the translated code."""
     source = Path(__file__).parent / "programs" / "mac_threads.c"
     program = tmp_path / "translated"
     command = ["cc", "-arch", "x86_64", "-O2", str(source), "-o", str(program)]

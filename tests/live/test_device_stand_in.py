@@ -1,7 +1,7 @@
-"""A device whose debugserver is lldb-server, and whose library is made up: the whole way through.
+"""A device whose debugserver is lldb-server and whose library is synthetic, end to end.
 
-No phone is in this: the process is one of this machine. All between the command line and the socket
-is what runs with a phone, but for the library.
+The process is one of this machine, and no phone is involved. Everything between the command line
+and the socket is the code that runs with a phone, except for the library.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ APPS = {
 
 @pytest.fixture
 def debugserver():
-    """lldb-server without a process, as debugserver is on a device; its port."""
+    """Start lldb-server without a process, like debugserver on a device; return its port."""
     server = next(filter(None, map(shutil.which, LLDB_SERVERS)), None)
     if server is None:
         pytest.skip("lldb-server is not installed")
@@ -68,7 +68,7 @@ def debugserver():
 
 
 def state(pid):
-    """The letter of a process' state, and who traces it."""
+    """Return the state letter of a process and its tracer."""
     text = Path(f"/proc/{pid}/status").read_text()
     return re.search(r"State:\t(\w)", text)[1], int(re.search(r"TracerPid:\t(\d+)", text)[1])
 
@@ -82,7 +82,7 @@ def process(build, start, wait_blocked):
 
 
 def addresses(snapshot):
-    """The addresses of each thread that is not running; its name."""
+    """Return the addresses of each blocked thread by its name."""
     return {
         walked.thread.info.name: [frame.address for frame in walked.addresses]
         for walked in mt.unwind(snapshot)
@@ -91,8 +91,10 @@ def addresses(snapshot):
 
 
 @pytest.mark.parametrize("version", ["16.7", "17.5"])
-def test_an_app_that_runs(version, debugserver, process, wait_until, wait_blocked):
-    """Before tunnels and since: the stacks that the kernel of this machine gives; then it runs."""
+def test_a_running_app_is_captured_and_continues(
+    version, debugserver, process, wait_until, wait_blocked
+):
+    """With and without tunnels: the stacks are those that the kernel of this machine gives."""
     device = SyntheticDevice(
         version=version, apps=APPS, running={APP: process.pid}, port=debugserver
     )
@@ -111,7 +113,7 @@ def test_an_app_that_runs(version, debugserver, process, wait_until, wait_blocke
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
 
 
-def test_the_command_line(debugserver, process, wait_until):
+def test_the_command_captures_a_running_app_by_bundle_id(debugserver, process, wait_until):
     """``machtrace backtrace device://UDID/bundle-id``, in a process of its own."""
     script = f"""
 from tests.support.stand_ins.pymobiledevice3 import installed
@@ -144,8 +146,9 @@ with installed(SyntheticDevices(devices=[device])):
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
 
 
-def test_an_app_that_is_launched(debugserver, build, start, wait_blocked, wait_until):
-    """It does not run: it is started, attached to, and runs on."""
+def test_an_app_that_does_not_run_is_launched_and_continues(
+    debugserver, build, start, wait_blocked, wait_until
+):
     started = []
 
     def launch(bundle_id, is_suspended):
@@ -163,8 +166,8 @@ def test_an_app_that_is_launched(debugserver, build, start, wait_blocked, wait_u
     wait_until(lambda: state(started[0]) == ("S", 0), "it waits, untraced")
 
 
-def test_a_process_by_its_id(debugserver, process):
-    """``device://UDID/PID`` asks nothing of apps."""
+def test_a_process_id_is_attached_to_without_listing_apps(debugserver, process):
+    """The spec is ``device://UDID/PID``."""
     device = SyntheticDevice(port=debugserver)
     with (
         installed(SyntheticDevices(devices=[device])),
@@ -175,8 +178,8 @@ def test_a_process_by_its_id(debugserver, process):
     assert "get_apps" not in device.calls
 
 
-def test_a_process_that_may_not_be_attached_to(debugserver):
-    """Debugserver's words, and that it takes an app signed for development."""
+def test_a_refusal_to_attach_has_debugservers_words_and_a_remedy(debugserver):
+    """The remedy is to sign the app for development."""
     app = {APP: {"Entitlements": {}}}
     device = SyntheticDevice(apps=app, running={APP: 4194303}, port=debugserver)
     with installed(SyntheticDevices(devices=[device])), pytest.raises(DeviceError) as refused:
@@ -188,8 +191,8 @@ def test_a_process_that_may_not_be_attached_to(debugserver):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_lets_the_process_go(debugserver, process, wait_until, monkeypatch):
-    """The device's connections are closed, after debugserver was told to detach."""
+def test_ctrl_c_detaches_from_the_process(debugserver, process, wait_until, monkeypatch):
+    """The device's connections are closed after debugserver was ordered to detach."""
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -206,8 +209,10 @@ def test_ctrl_c_lets_the_process_go(debugserver, process, wait_until, monkeypatc
     find_spec("pymobiledevice3") is None,
     reason="pymobiledevice3, the extra 'device', is not installed",
 )
-def test_with_the_library_itself(debugserver, process, wait_until, monkeypatch, tmp_path):
-    """The real one speaks to a made-up usbmuxd: devices, apps, and the stacks of a process."""
+def test_the_real_library_with_a_synthetic_usbmuxd(
+    debugserver, process, wait_until, monkeypatch, tmp_path
+):
+    """Devices, apps and the stacks of a process."""
     app = {"ApplicationType": "User", "Entitlements": {"get-task-allow": True}}
 
     def installation(connection):
@@ -221,7 +226,7 @@ def test_with_the_library_itself(debugserver, process, wait_until, monkeypatch, 
             "com.apple.mobile.installation_proxy": installation,
         },
     )
-    monkeypatch.setenv("HOME", str(tmp_path))  # where the library keeps what it learns of devices
+    monkeypatch.setenv("HOME", str(tmp_path))  # where the library stores pairing records
     with usbmuxd.serving() as address:
         monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", address)
         access = LibraryAccess()

@@ -1,8 +1,7 @@
-"""The Darwin half of Frida's script, run in a Linux process that has made calls of Darwin's kernel.
+"""The Darwin half of Frida's script, run in a Linux process with a fake Darwin kernel.
 
-The script and its C code are the real ones, compiled and run by Frida; the calls are those of
-``programs/mach_kernel.c``, which keeps count of what must not happen. No Mac and no phone was
-asked.
+The script and its C code are the real ones, compiled and run by Frida. The kernel calls are those
+of ``programs/mach_kernel.c``, which counts forbidden calls. No Mac and no phone is involved.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="its stat
 
 @pytest.fixture
 def kernel(build, start):
-    """The process, what opens it, and the address of a context of its."""
+    """The process, a function that opens it, and the address of one of its async contexts."""
     pytest.importorskip("frida", reason="frida:// needs the extra 'frida'")
     process = start(build("mach_kernel", "-rdynamic"))
     context = int(process.stdout.readline(), 16)
@@ -49,23 +48,23 @@ def kernel(build, start):
     return process, open_target, context
 
 
-def told(process, byte="x"):
-    """What the kernel says was done so far."""
+def counters(process, byte="x"):
+    """Return the kernel's counters of what was done so far."""
     process.stdin.write(byte)
     process.stdin.flush()
     return process.stdout.readline().strip()
 
 
 def test_threads_are_suspended_copied_and_resumed(kernel):
-    """Registers, whole stacks, names, queues; and only what may be called meanwhile was called."""
+    """Registers, whole stacks, names and queues; only permitted calls were made meanwhile."""
     process, open_target, _ = kernel
     with open_target() as target:
         began = time.monotonic_ns()
         copied = target.snapshot()
         took = time.monotonic_ns() - began
         infos = target.threads()
-    assert told(process) == BALANCED
-    assert [(one.id, one.name, one.queue, one.is_main) for one in infos] == [
+    assert counters(process) == BALANCED
+    assert [(info.id, info.name, info.queue, info.is_main) for info in infos] == [
         (501, "main one", None, True),
         (502, None, "com.example.work", False),
         (503, "leaving", None, False),
@@ -79,15 +78,15 @@ def test_threads_are_suspended_copied_and_resumed(kernel):
         assert len(thread.stack.data) == 8 * 4096
         assert 0 < thread.stopped_for_ns < took
     first, _ = mt.unwind(copied)
-    assert [one.address for one in first.addresses] == [
+    assert [info.address for info in first.addresses] == [
         0x200000000,
         *(0x100000000 + 16 * frame for frame in range(FRAMES)),
     ]
     assert first.stop.reason is StopReason.ROOT
 
 
-def test_contexts_are_copied_while_the_thread_stands(kernel):
-    """Those that its stack leads to: the walk goes on by them."""
+def test_async_contexts_are_copied_while_the_thread_is_suspended(kernel):
+    """The stack points to them, and the unwinder needs them to continue."""
     _, open_target, context = kernel
     with open_target() as target:
         copied = target.snapshot()
@@ -96,32 +95,31 @@ def test_contexts_are_copied_while_the_thread_stands(kernel):
     assert [one.address & ~0xF for one in second.addresses][-2:] == [0x300000010, 0x300000020]
 
 
-def test_call_that_fails_leaves_nothing_suspended(kernel):
-    """The thread is told, with the kernel's reason; the other is had."""
+def test_a_failing_call_leaves_nothing_suspended(kernel):
+    """The thread is reported with the kernel's reason; the other one is copied."""
     process, open_target, _ = kernel
-    told(process, "f")
+    counters(process, "f")
     with open_target() as target:
         copied = target.snapshot()
-    assert told(process) == BALANCED
+    assert counters(process) == BALANCED
     errors = {one.thread: str(one.error) for one in copied.problems}
     assert "KERN_INVALID_ARGUMENT" in errors[502]
     assert [one.info.id for one in copied.threads] == [501]
 
 
-def test_limit_of_a_stack(kernel):
-    """No byte more than asked for is copied."""
+def test_no_byte_beyond_the_stack_limit_is_copied(kernel):
     process, open_target, _ = kernel
     with open_target() as target:
         copied = target.snapshot(stack_limit=4096)
     assert [len(one.stack.data) for one in copied.threads] == [4096, 4096]
-    assert told(process) == BALANCED
+    assert counters(process) == BALANCED
 
 
 @pytest.mark.parametrize(
     "triple", ["arm64-apple-ios15.0", "arm64e-apple-ios15.0", "x86_64-apple-macos13.0"]
 )
-def test_its_numbers_are_those_of_apple_s_headers(triple, tmp_path):
-    """Flavours, counts and places in structures; and the code compiles for Apple's machines."""
+def test_constants_equal_those_of_apples_headers(triple, tmp_path):
+    """Flavours, counts and offsets in structures; and the code compiles for Apple's machines."""
     ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
     root = Path(ziglang.__file__).parent / "lib"
     headers = [str(root / "include"), str(root / "libc/include/any-darwin-any")]

@@ -1,4 +1,4 @@
-"""Stacks through Frida are those that ptrace(2) shows from outside, and nothing is left behind."""
+"""Stacks through Frida equal those read by ptrace(2), and nothing is left in the process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEEP = 250
 
 @pytest.fixture(scope="module", autouse=True)
 def can_attach():
-    """Frida is here, and may look into a process of ours."""
+    """Return whether Frida is installed and may attach to a process of this user."""
     pytest.importorskip("frida", reason="frida:// needs the extra 'frida'")
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
@@ -46,20 +46,20 @@ def can_attach():
 
 
 def through_frida(pid, *threads, **options):
-    """A snapshot, and how many threads Frida had there."""
+    """Capture a snapshot, and the number of threads Frida had in the process."""
     with FridaTarget(f"frida://local/{pid}") as target:
         copied = target.snapshot(threads or None, **options)
         return copied, target.hidden_threads
 
 
 def from_outside(pid):
-    """A snapshot by ptrace(2)."""
+    """Capture a snapshot by ptrace(2)."""
     with LinuxProcessTarget(pid) as target:
         return target.snapshot()
 
 
 def walks(snapshot):
-    """Every thread's addresses, with how each was found."""
+    """Return every thread's addresses, with the source of each."""
     return {
         one.thread.info.id: [(frame.address, frame.kind, frame.trust) for frame in one.addresses]
         for one in mt.unwind(snapshot)
@@ -67,17 +67,17 @@ def walks(snapshot):
 
 
 def tasks(pid):
-    """Ids of a process' threads."""
+    """Return the ids of a process' threads."""
     return {int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()}
 
 
 def names_of(stack):
-    """Of its frames."""
+    """Return the names of a thread's frames."""
     return [frame.symbol.name if frame.symbol else None for frame in stack.frames]
 
 
-def test_deep_stack_is_whole(build, start, wait_blocked):
-    """As deep as it is, not 16 frames; each call is there, from where it waits to its start."""
+def test_a_deep_stack_is_complete(build, start, wait_blocked):
+    """All frames are captured, not 16, from the blocking call to the thread's start."""
     process = start(build("deep"), str(DEEP))
     wait_blocked(process.pid)
     with FridaTarget(f"frida://local/{process.pid}") as target:
@@ -92,7 +92,7 @@ def test_deep_stack_is_whole(build, start, wait_blocked):
 
 @pytest.fixture
 def wait_without_frida(wait_until, wait_blocked):
-    """Waits until a process has these threads only, and they wait again, but for "spin"."""
+    """Wait until a process has only these threads, all blocked again except "spin"."""
 
     def wait(pid, threads):
         wait_until(lambda: tasks(pid) == threads, "Frida's threads end")
@@ -102,30 +102,30 @@ def wait_without_frida(wait_until, wait_blocked):
 
 
 @pytest.mark.parametrize("program", ["threads", "deep"])
-def test_blocked_threads_are_as_seen_from_outside(build, start, wait_blocked, program):
-    """Registers, addresses and how each was found; names of threads; images and their files."""
+def test_blocked_threads_equal_a_capture_by_ptrace(build, start, wait_blocked, program):
+    """Registers, addresses and their sources, names of threads, images and their files."""
     process = start(build(program), "3")
     wait_blocked(process.pid, "spin")
     before = from_outside(process.pid)
     wait_blocked(process.pid, "spin")  # until then they are about to make their calls again
     copied, hidden = through_frida(process.pid)
-    running = {one.info.id for one in copied.threads if one.info.name == "spin"}
+    running = {item.info.id for item in copied.threads if item.info.name == "spin"}
     assert copied.problems == ()
     assert hidden > 0
-    assert [one.info for one in copied.threads] == [one.info for one in before.threads]
-    for found, given in zip(copied.threads, before.threads, strict=True):
-        if found.info.id not in running:
-            assert found.registers.values[6:8] == given.registers.values[6:8]
-            assert (found.registers.pc, found.registers.sp) == (
-                given.registers.pc,
-                given.registers.sp,
+    assert [item.info for item in copied.threads] == [item.info for item in before.threads]
+    for thread, expected in zip(copied.threads, before.threads, strict=True):
+        if thread.info.id not in running:
+            assert thread.registers.values[6:8] == expected.registers.values[6:8]
+            assert (thread.registers.pc, thread.registers.sp) == (
+                expected.registers.pc,
+                expected.registers.sp,
             )
-            assert found.stopped_for_ns > 0
+            assert thread.stopped_for_ns > 0
     there, here = walks(copied), walks(before)
     for thread in running:
         del there[thread], here[thread]
     assert there == here
-    images = {one.path: one for one in copied.images}
+    images = {image.path: image for image in copied.images}
     for image in before.images:
         if image.path.startswith("/"):
             assert images[image.path].uuid == image.uuid
@@ -133,8 +133,9 @@ def test_blocked_threads_are_as_seen_from_outside(build, start, wait_blocked, pr
             assert images[image.path].local_path == image.path
 
 
-def test_stack_that_a_signal_interrupted(build, start, wait_blocked, wait_without_frida):
-    """A handler on an alternate stack does not end the walk."""
+def test_a_handler_on_an_alternate_stack_does_not_end_the_walk(
+    build, start, wait_blocked, wait_without_frida
+):
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     before = tasks(process.pid)
@@ -147,8 +148,10 @@ def test_stack_that_a_signal_interrupted(build, start, wait_blocked, wait_withou
     assert len(found) > 5
 
 
-def test_nothing_is_left(build, start, wait_blocked, wait_until, wait_without_frida):
-    """No thread, no tracer, no signal handler, no code of Frida's; waiting threads wait again."""
+def test_nothing_of_frida_is_left_in_the_process(
+    build, start, wait_blocked, wait_until, wait_without_frida
+):
+    """No thread, no tracer, no signal handler and no code; blocked threads are blocked again."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     before = tasks(process.pid)
@@ -172,7 +175,7 @@ def test_nothing_is_left(build, start, wait_blocked, wait_until, wait_without_fr
     wait_until(lambda: facts() == signals, "signals and tracer are as before")
 
 
-def test_system_calls_go_on(build, start, wait_blocked):
+def test_system_calls_continue(build, start, wait_blocked):
     """None returns early, and none reports EINTR."""
     process = start(build("calls"))
     wait_blocked(process.pid)
@@ -201,7 +204,7 @@ def test_system_calls_go_on(build, start, wait_blocked):
 
 
 def test_signals_are_not_lost(build, start):
-    """Those that come while threads are copied reach their handlers, and stop nothing."""
+    """Signals that arrive while threads are copied reach their handlers and stop nothing."""
     process = start(build("signals"))
     done = threading.Event()
     sent = 0
@@ -217,7 +220,7 @@ def test_signals_are_not_lost(build, start):
     try:
         deadline = time.monotonic() + 30
         while len(looks) < 20 and time.monotonic() < deadline:
-            # One at a time: the queue of pending signals has an end, and kill does not say so.
+            # One at a time: the queue of pending signals is bounded, and kill reports no overflow.
             os.kill(process.pid, signal.SIGRTMIN + 1)
             sent += 1
             time.sleep(0.001)
@@ -229,8 +232,8 @@ def test_signals_are_not_lost(build, start):
     assert int(out) == sent
 
 
-def test_one_thread(build, start, wait_blocked):
-    """Only what is asked for; what there is not is told."""
+def test_only_requested_threads_are_copied(build, start, wait_blocked):
+    """A thread that does not exist is reported."""
     process = start(build("deep"), "3")
     wait_blocked(process.pid)
     (second,) = tasks(process.pid) - {process.pid}
@@ -242,8 +245,8 @@ def test_one_thread(build, start, wait_blocked):
     ]
 
 
-def test_limit_of_a_stack(build, start, wait_blocked):
-    """No more of it is copied than that, and the red zone."""
+def test_no_more_of_a_stack_than_the_limit_is_copied(build, start, wait_blocked):
+    """The red zone comes on top of it."""
     process = start(build("deep"), "1000")
     wait_blocked(process.pid)
     copied, _ = through_frida(process.pid, stack_limit=4096)
@@ -252,8 +255,8 @@ def test_limit_of_a_stack(build, start, wait_blocked):
     assert deep.stack.start == deep.registers.sp - 128
 
 
-def test_thread_that_a_debugger_has(build, start, wait_blocked):
-    """It is told, and as it waits in the kernel its stack is had all the same."""
+def test_a_traced_thread_is_reported_and_copied_from_the_kernel(build, start, wait_blocked):
+    """It is blocked, so that the kernel's record of its registers holds."""
     process = start(build("deep"), "40")
     wait_blocked(process.pid)
     (second,) = tasks(process.pid) - {process.pid}
@@ -269,8 +272,8 @@ def test_thread_that_a_debugger_has(build, start, wait_blocked):
     assert [one[0] for one in found[second]] == [one[0] for one in expected[second]]
 
 
-def test_thread_that_cannot_be_stopped(build, start, wait_until):
-    """One in uninterruptible sleep holds nobody up; as it waits in the kernel its stack is had."""
+def test_an_uninterruptible_thread_does_not_block_the_capture(build, start, wait_until):
+    """The kernel's record of its registers gives its stack."""
     process = start(build("vfork"))
     (thread,) = tasks(process.pid) - {process.pid}
     task = Path(f"/proc/{process.pid}/task/{thread}")
@@ -286,8 +289,7 @@ def test_thread_that_cannot_be_stopped(build, start, wait_until):
     wait_until(lambda: not task.exists(), "the thread runs on and ends")
 
 
-def test_saved_and_opened_again(build, start, wait_blocked, tmp_path):
-    """A core of it gives the same stacks."""
+def test_a_saved_core_gives_the_same_stacks(build, start, wait_blocked, tmp_path):
     process = start(build("deep"), "60")
     wait_blocked(process.pid)
     copied, _ = through_frida(process.pid)
@@ -299,8 +301,7 @@ def test_saved_and_opened_again(build, start, wait_blocked, tmp_path):
     ]
 
 
-def test_by_name(build, start, wait_blocked):
-    """A process may be named; two of one name may not."""
+def test_a_process_is_found_by_name_unless_it_is_ambiguous(build, start, wait_blocked):
     program = build("deep", f"-DNAMED{os.getpid()}")
     process = start(program, "3")
     wait_blocked(process.pid)
@@ -312,8 +313,10 @@ def test_by_name(build, start, wait_blocked):
     assert "id of one" in caught.value.remedy
 
 
-def test_from_the_command_line(build, start, wait_blocked, wait_without_frida, capsys, monkeypatch):
-    """`machtrace backtrace frida://local/PID`, as the process id alone shows it."""
+def test_the_command_prints_what_it_prints_for_the_process_id(
+    build, start, wait_blocked, wait_without_frida, capsys, monkeypatch
+):
+    """The spec is ``frida://local/PID``."""
     process = start(build("deep"), "30")
     wait_blocked(process.pid)
     before = tasks(process.pid)
@@ -344,15 +347,13 @@ def test_from_the_command_line(build, start, wait_blocked, wait_without_frida, c
     ],
     ids=["no such process", "no such program", "no such device", "this process"],
 )
-def test_what_is_not_there(spec, kind, words):
-    """Says what, and what to do."""
+def test_a_missing_target_is_reported_with_a_remedy(spec, kind, words):
     with pytest.raises(kind) as caught:
         mt.open_target(spec)
     assert words in caught.value.remedy
 
 
-def test_no_server():
-    """Nobody listens there."""
+def test_a_port_without_a_server_is_reported():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # so that nobody else can
         port = taken.getsockname()[1]
@@ -361,8 +362,7 @@ def test_no_server():
     assert "frida-server" in caught.value.remedy
 
 
-def test_silent_server():
-    """Somebody listens there, who says nothing: the time limit holds."""
+def test_the_time_limit_holds_for_a_silent_server():
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.monotonic()
         with pytest.raises(ConnectionLostError, match=r"within 0\.5 s") as caught:
@@ -371,15 +371,13 @@ def test_silent_server():
     assert "timeout" in caught.value.remedy
 
 
-def test_frida_is_not_installed(monkeypatch):
-    """Which extra brings it."""
+def test_the_remedy_without_frida_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "frida", None)
     with pytest.raises(MissingExtraError, match="extra 'frida'"):
         mt.open_target("frida://local/1")
 
 
-def test_process_that_ends_meanwhile(build, start, wait_blocked):
-    """It is told as that, at once."""
+def test_a_process_that_ends_during_a_capture_is_reported_at_once(build, start, wait_blocked):
     process = start(build("deep"), "3")
     wait_blocked(process.pid)
     with FridaTarget(f"frida://local/{process.pid}") as target:
@@ -392,8 +390,8 @@ def test_process_that_ends_meanwhile(build, start, wait_blocked):
         target.snapshot()
 
 
-def test_stopped_process_stays_stopped(build, start, wait_blocked, wait_until):
-    """Frida would have it go on; so it is not asked."""
+def test_a_stopped_process_stays_stopped(build, start, wait_blocked, wait_until):
+    """Frida would resume it, so it is not used."""
     process = start(build("deep"), "3")
     wait_blocked(process.pid)
     state = Path(f"/proc/{process.pid}/stat")
@@ -406,8 +404,7 @@ def test_stopped_process_stays_stopped(build, start, wait_blocked, wait_until):
     os.kill(process.pid, signal.SIGCONT)
 
 
-def test_what_comes_too_late_is_undone():
-    """A session that is there after the time limit is let go of."""
+def test_a_session_that_opens_after_the_time_limit_is_detached():
     undone, may_go_on = threading.Event(), threading.Event()
     with pytest.raises(TimeoutError):
         within(0.05, lambda: may_go_on.wait(10), lambda _: undone.set())
@@ -416,8 +413,9 @@ def test_what_comes_too_late_is_undone():
     assert undone.wait(10)
 
 
-def test_interrupted(build, start, wait_blocked, wait_without_frida):
-    """After Ctrl-C the process runs on, without Frida."""
+def test_the_process_runs_without_frida_after_ctrl_c(
+    build, start, wait_blocked, wait_without_frida
+):
     process = start(build("deep"), "3")
     wait_blocked(process.pid)
     before = tasks(process.pid)

@@ -1,4 +1,4 @@
-"""Stacks through lldb-server, gdbserver and qemu are those that their own debuggers show."""
+"""Stacks through lldb-server, gdbserver and qemu equal those that their own debuggers show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LLDB_SERVERS = ("lldb-server", *(f"lldb-server-{version}" for version in range(2
 
 
 def program(*names):
-    """The first of these programs that is installed."""
+    """Return the first of these programs that is installed."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         pytest.skip(f"{names[-1] if len(names) > 1 else names[0]} is not installed")
@@ -40,14 +40,14 @@ def program(*names):
 
 
 def state(pid):
-    """The letter of a process' state, and who traces it."""
+    """Return the state letter of a process and its tracer."""
     text = Path(f"/proc/{pid}/status").read_text()
     return re.search(r"State:\t(\w)", text)[1], int(re.search(r"TracerPid:\t(\d+)", text)[1])
 
 
 @pytest.fixture
 def listening():
-    """Starts a stub, and waits until it listens; the port."""
+    """Start a stub, wait until it listens, and return its port."""
     started = []
 
     def run(*command, port):
@@ -77,14 +77,14 @@ def listening():
 
 
 def attach_lldb(listening, pid):
-    """lldb-server, attached to ``pid``; its spec."""
+    """Attach lldb-server to ``pid``; return the spec."""
     port = free_port()
     listening(program(*LLDB_SERVERS), "gdbserver", "--attach", pid, f"127.0.0.1:{port}", port=port)
     return f"gdb://127.0.0.1:{port}"
 
 
 def attach_gdb(listening, pid):
-    """gdbserver, attached to ``pid``; its spec."""
+    """Attach gdbserver to ``pid``; return the spec."""
     port = free_port()
     listening(program("gdbserver"), "--once", "--attach", f"127.0.0.1:{port}", pid, port=port)
     return f"gdb://127.0.0.1:{port}"
@@ -94,7 +94,7 @@ ATTACH = pytest.mark.parametrize("attach", [attach_lldb, attach_gdb], ids=["lldb
 
 
 def addresses(snapshot):
-    """The addresses of every thread's stack."""
+    """Return the addresses of every thread's stack."""
     return {
         walked.thread.info.id: [frame.address for frame in walked.addresses]
         for walked in mt.unwind(snapshot)
@@ -103,7 +103,7 @@ def addresses(snapshot):
 
 @pytest.fixture
 def wait_undisturbed(wait_until, wait_blocked):
-    """Waits until the process is as before: right after it was let go, calls are made again."""
+    """Wait until the threads are blocked again: after a detach their calls are restarted."""
 
     def wait(pid):
         wait_until(lambda: state(pid) == ("S", 0), "it waits, untraced")
@@ -113,10 +113,10 @@ def wait_undisturbed(wait_until, wait_blocked):
 
 
 @ATTACH
-def test_same_stacks_as_gdb_shows(
+def test_stacks_equal_those_of_gdb(
     attach, build, start, wait_blocked, gdb, listening, wait_undisturbed
 ):
-    """Every frame of every thread, signal handlers on both stacks too; names and images."""
+    """All frames of all threads, signal handlers on both stacks included; names and images."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     with LinuxProcessTarget(process.pid) as target:
@@ -127,27 +127,29 @@ def test_same_stacks_as_gdb_shows(
         copied = target.snapshot()
         trips = target.round_trips
     assert copied.problems == ()
-    assert listed == tuple(one.info for one in copied.threads)
+    assert listed == tuple(item.info for item in copied.threads)
     assert {(t.info.id, t.info.name, t.info.is_main) for t in copied.threads} == {
         (t.info.id, t.info.name, t.info.is_main) for t in local.threads
     }
-    kept = [(one.load_address, one.size, one.uuid) for one in copied.images]
-    assert kept == [(one.load_address, one.size, one.uuid) for one in local.images]
+    images = [(item.load_address, item.size, item.uuid) for item in copied.images]
+    assert images == [(item.load_address, item.size, item.uuid) for item in local.images]
     assert copied.process.pid == process.pid
     assert copied.process.path == local.process.path
-    found = addresses(copied)
+    actual = addresses(copied)
     wait_undisturbed(process.pid)
-    expected = {one["id"]: one["addresses"] for one in gdb(process.pid)["threads"]}
+    expected = {item["id"]: item["addresses"] for item in gdb(process.pid)["threads"]}
     (running,) = (t.info.id for t in copied.threads if t.info.name == "spin")
-    assert found.pop(running)[1:] == expected.pop(running)[1:]
-    assert found == expected
+    assert actual.pop(running)[1:] == expected.pop(running)[1:]
+    assert actual == expected
     # Eight threads: one trip each would be more.
     assert trips <= 22
 
 
 @ATTACH
-def test_the_process_goes_on(attach, build, start, wait_blocked, wait_until, listening):
-    """Nothing traces it afterwards; what ran runs, what waited waits again."""
+def test_the_process_continues_after_the_connection_closes(
+    attach, build, start, wait_blocked, wait_until, listening
+):
+    """It has no tracer; running threads run, blocked ones are blocked again."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     mt.snapshot(attach(listening, process.pid))
@@ -165,8 +167,10 @@ def test_the_process_goes_on(attach, build, start, wait_blocked, wait_until, lis
     wait_until(lambda: all(map(operator.gt, spent(), before)), "it runs")
 
 
-def test_between_snapshots_it_runs(build, start, wait_blocked, wait_until, listening):
-    """lldb-server can stop it again without anybody's noticing: signals reach it meanwhile."""
+def test_lldb_server_runs_the_process_between_snapshots(
+    build, start, wait_blocked, wait_until, listening
+):
+    """It can stop the process again without a visible signal: signals reach it meanwhile."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     with GdbRemoteTarget(attach_lldb(listening, process.pid)) as target:
@@ -181,8 +185,10 @@ def test_between_snapshots_it_runs(build, start, wait_blocked, wait_until, liste
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
 
 
-def test_gdbserver_holds_it_between_snapshots(build, start, wait_blocked, wait_until, listening):
-    """To stop it again would take a signal that its whole process group gets."""
+def test_gdbserver_keeps_the_process_stopped_between_snapshots(
+    build, start, wait_blocked, wait_until, listening
+):
+    """Stopping it again would take a signal that its whole process group receives."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     with GdbRemoteTarget(attach_gdb(listening, process.pid)) as target:
@@ -195,8 +201,8 @@ def test_gdbserver_holds_it_between_snapshots(build, start, wait_blocked, wait_u
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
 
 
-def test_what_gdbserver_started_stays_where_it_is(build, listening):
-    """Before its first instruction, for the debugger that comes next."""
+def test_a_program_started_by_gdbserver_stays_at_its_entry(build, listening):
+    """It has not run an instruction, and waits for the next debugger."""
     port = free_port()
     listening(program("gdbserver"), f"127.0.0.1:{port}", build("threads"), port=port)
     spec = f"gdb://127.0.0.1:{port}"
@@ -210,8 +216,10 @@ def test_what_gdbserver_started_stays_where_it_is(build, listening):
     os.kill(first.process.pid, signal.SIGKILL)
 
 
-def test_attaching_by_the_spec(build, start, wait_blocked, wait_until, listening):
-    """``gdb://host:port/PID``, of a stub that has no process yet."""
+def test_a_spec_with_a_process_id_attaches_the_stub(
+    build, start, wait_blocked, wait_until, listening
+):
+    """The spec is ``gdb://host:port/PID``, for a stub without a process."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     ports = [free_port() for _ in range(3)]
@@ -227,7 +235,7 @@ def test_attaching_by_the_spec(build, start, wait_blocked, wait_until, listening
 
 
 class Cutting:
-    """Passes a conversation on, and cuts the first connection after some bytes of replies."""
+    """A proxy that cuts the first connection after a number of reply bytes."""
 
     def __init__(self, port, after):
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -267,17 +275,17 @@ class Cutting:
                         return
 
     def close(self):
-        """Listen no more, and leave no thread behind."""
+        """Stop listening and join the threads."""
         self.server.shutdown(socket.SHUT_RDWR)
         self.server.close()
         self._thread.join(DEADLINE_S)
 
 
 @pytest.mark.parametrize("after", [2000, 12000, 30000])
-def test_a_broken_connection_lets_the_process_go(
+def test_a_process_resumes_after_a_broken_connection(
     after, build, start, wait_blocked, wait_until, listening
 ):
-    """Gdbserver would keep it stopped for the next who comes; that is the one who left it so."""
+    """The same client reconnects: gdbserver would leave the process stopped for the next one."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     port = free_port()
@@ -296,10 +304,9 @@ def test_a_broken_connection_lets_the_process_go(
 
 
 @ATTACH
-def test_ctrl_c_lets_the_process_go(
+def test_ctrl_c_before_stacks_are_read_resumes_the_process(
     attach, build, start, wait_blocked, wait_until, listening, monkeypatch
 ):
-    """Wherever it comes: here, while stacks are about to be read."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
 
@@ -312,8 +319,10 @@ def test_ctrl_c_lets_the_process_go(
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
 
 
-def test_the_command_line(build, start, wait_blocked, listening, tmp_path, wait_undisturbed):
-    """``backtrace`` and ``snapshot`` take the spec as any other."""
+def test_the_commands_take_the_spec(
+    build, start, wait_blocked, listening, tmp_path, wait_undisturbed
+):
+    """``backtrace`` and ``snapshot``."""
     process = start(build("threads", "-g"))
     wait_blocked(process.pid, "spin")
     core = tmp_path / "remote.core"
@@ -345,7 +354,7 @@ def test_the_command_line(build, start, wait_blocked, listening, tmp_path, wait_
 
 @pytest.fixture(scope="session")
 def arm64_program(tmp_path_factory):
-    """A program of arm64 Linux, linked statically."""
+    """A statically linked program of arm64 Linux."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed")
     source = Path(__file__).parent / "programs" / "remote.c"
@@ -355,12 +364,12 @@ def arm64_program(tmp_path_factory):
 
 
 def names(stack):
-    """Names of the frames that have one."""
+    """Return the names of the frames that have one."""
     return [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
 
 
-def test_qemu_at_the_start(arm64_program, listening):
-    """One thread, at the program's entry, which its header states; then it goes on."""
+def test_qemu_at_the_entry_has_one_thread_and_continues(arm64_program, listening):
+    """Its program counter is the entry in the program's header."""
     port = free_port()
     stub = listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
     copied = mt.snapshot(f"gdb://127.0.0.1:{port}")
@@ -373,8 +382,8 @@ def test_qemu_at_the_start(arm64_program, listening):
     assert stub.wait(DEADLINE_S) == -signal.SIGUSR1
 
 
-def test_qemu_until_it_stops(arm64_program, listening):
-    """Both threads' functions, by name, down to where threads begin; and then it goes on."""
+def test_qemu_shows_both_threads_functions_and_continues(arm64_program, listening):
+    """The frames have names down to the threads' start functions."""
     port = free_port()
     stub = listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
     stacks = mt.backtraces(f"gdb://127.0.0.1:{port}?until=stop", search=[arm64_program])
@@ -386,8 +395,8 @@ def test_qemu_until_it_stops(arm64_program, listening):
     assert stub.wait(DEADLINE_S) is not None
 
 
-def test_qemu_as_lldb_shows_it(arm64_program, listening):
-    """The same addresses as lldb finds in another run, which is the same to the instruction."""
+def test_qemu_stacks_equal_those_of_lldb(arm64_program, listening):
+    """Another run of the emulator is at the same instruction."""
     debugger = program("lldb", *(f"lldb-{version}" for version in range(22, 13, -1)))
     ports = [free_port(), free_port()]
     for port in ports:
@@ -407,14 +416,14 @@ def test_qemu_as_lldb_shows_it(arm64_program, listening):
             expected.append([])
         expected[-1].append(int(address, 16))
     copied = mt.snapshot(f"gdb://127.0.0.1:{ports[1]}?until=stop")
-    found = [[one.address for one in walk.addresses] for walk in mt.unwind(copied)]
-    assert len(found) == len(expected) == 2
-    assert found[0] == expected[0]
+    actual = [[frame.address for frame in walk.addresses] for walk in mt.unwind(copied)]
+    assert len(actual) == len(expected) == 2
+    assert actual[0] == expected[0]
     # The second thread may be on either side of the instruction by which it begins to wait. lldb
     # ends it at its first function; the call's return address is there too.
-    assert abs(found[1][0] - expected[1][0]) <= 64
+    assert abs(actual[1][0] - expected[1][0]) <= 64
     assert len(expected[1]) >= 7
-    assert found[1][1 : len(expected[1])] == expected[1][1:]
+    assert actual[1][1 : len(expected[1])] == expected[1][1:]
 
 
 # --- processes that signals had stopped before ---
@@ -425,7 +434,7 @@ def test_qemu_as_lldb_shows_it(arm64_program, listening):
 def test_a_stopped_process_stays_stopped(
     stub, when, build, start, wait_blocked, wait_until, listening
 ):
-    """SIGSTOP before the stub came: copied all the same, and stopped afterwards, by nobody."""
+    """SIGSTOP came before the stub: the process is copied, and later is stopped and untraced."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     tasks = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
@@ -449,19 +458,19 @@ def test_a_stopped_process_stays_stopped(
     time.sleep(0.2)
     assert state(process.pid) == ("T", 0)
     os.kill(process.pid, signal.SIGCONT)
-    wait_until(lambda: state(process.pid) == ("S", 0), "it runs when it is told to")
+    wait_until(lambda: state(process.pid) == ("S", 0), "it runs after SIGCONT")
 
 
-# --- stubs and processes that die while they are looked at ---
+# --- stubs and processes that die during a capture ---
 
 
 @ATTACH
 @pytest.mark.parametrize("who", ["stub", "process"])
 @pytest.mark.parametrize("where", ["read_registers", "RemoteStackReader.read"])
-def test_death_meanwhile(  # noqa: PLR0917 - a fixture is a parameter
+def test_a_process_or_stub_killed_between_packets_is_one_error(  # noqa: PLR0917 - a fixture is a parameter
     who, where, attach, build, start, wait_blocked, wait_until, listening, monkeypatch
 ):
-    """Killed between two packets: one reason, soon; a process whose stub died runs on."""
+    """The error comes soon; a process whose stub died continues."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     spec = attach(listening, process.pid)

@@ -1,4 +1,4 @@
-"""A stack that has overflowed, or soon will: its both ends, and how deep it is."""
+"""An overflowing stack: both of its ends, and its depth."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from machtrace.targets.linux.process import LinuxProcessTarget
 CALLS = 300_000
 
 
-def test_recursion_is_counted_to_the_thread_s_start(build, start, wait_blocked, copier):
-    """What recurses is seen at the inner end, who began it at the outer one."""
+def test_recursion_is_counted_to_the_threads_start(build, start, wait_blocked, copier):
+    """The recursing function is at the inner end, its first caller at the outer one."""
     process = start(build("deep"), str(CALLS))
     wait_blocked(process.pid)
     with LinuxProcessTarget(process.pid, copier=copier) as target:

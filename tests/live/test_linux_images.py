@@ -1,4 +1,4 @@
-"""Images of live processes: found where they are, readable whatever has become of their files."""
+"""Images of live processes: at their addresses, and readable after changes to their files."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
 
 
 def look(pid):
-    """One snapshot."""
+    """Capture one snapshot."""
     with LinuxProcessTarget(pid) as target:
         return target.snapshot()
 
 
 def image_of(snapshot, path):
-    """The image loaded from ``path``."""
+    """Return the image loaded from ``path``."""
     (image,) = (image for image in snapshot.images if image.path == str(path))
     return image
 
 
 def code(snapshot, image):
-    """An address in an image where the main thread will go on, and the 16 bytes before it."""
+    """Return the image and address at which the main thread resumes, and the 16 bytes before."""
     (walked,) = unwind(snapshot)
     address = next(f.address for f in walked.addresses if f.address in image)
     return address, snapshot.memory.read(address - 16, 16)
 
 
 def same_in_process(pid, address, data):
-    """Whether the process has the same bytes there."""
+    """Return whether the process has the same bytes at that address."""
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         memory.seek(address - 16)
         return memory.read(len(data)) == data
 
 
-def test_images_are_those_that_gdb_lists(start, gdb):
-    """Each shared library of an interpreter, by its path; its code is inside the image."""
+def test_images_equal_those_that_gdb_lists(start, gdb):
+    """Every shared library of an interpreter by its path, with its code inside the image."""
     source = "import ssl, sqlite3; print('ready', flush=True); input()"
     process = start(sys.executable, "-c", source)
     snapshot = look(process.pid)
@@ -65,8 +65,7 @@ def test_images_are_those_that_gdb_lists(start, gdb):
     assert all(image.local_path in {None, image.path} for image in snapshot.images)
 
 
-def test_load_addresses_and_build_ids(start):
-    """As the kernel's map and readelf have them."""
+def test_load_addresses_and_build_ids_equal_those_of_the_map_and_readelf(start):
     readelf = shutil.which("readelf")
     if readelf is None:
         pytest.skip("readelf is not installed")
@@ -87,8 +86,8 @@ def test_load_addresses_and_build_ids(start):
     assert checked >= 3
 
 
-def test_memory_outlives_the_process(build, start):
-    """Code that a thread is in is read from its file; data that it could change is not guessed."""
+def test_code_is_readable_after_the_process_has_ended(build, start):
+    """Code on a stack is read from its file; data that the process could change is not guessed."""
     process = start(build("undumpable"))
     snapshot = look(process.pid)
     process.kill()
@@ -104,8 +103,8 @@ def test_memory_outlives_the_process(build, start):
         snapshot.memory.read(data.address + image.slide, 8)
 
 
-def test_deleted_program(build, start, tmp_path):
-    """Its file has no name any more; its code is still there, and can be opened."""
+def test_a_deleted_program_can_be_opened(build, start, tmp_path):
+    """Its file has no name any more."""
     program = tmp_path / "deleted"
     shutil.copy(build("undumpable"), program)
     process = start(program)
@@ -121,8 +120,7 @@ def test_deleted_program(build, start, tmp_path):
     assert Path(image.local_path).read_bytes() == build("undumpable").read_bytes()
 
 
-def test_replaced_program(build, start, tmp_path):
-    """Another file has its name now: that one is never taken for it."""
+def test_a_replaced_programs_new_file_is_not_used(build, start, tmp_path):
     program = tmp_path / "replaced"
     shutil.copy(build("undumpable"), program)
     process = start(program)
@@ -135,8 +133,8 @@ def test_replaced_program(build, start, tmp_path):
     assert unwind(snapshot)[0].stop.reason is StopReason.ROOT
 
 
-def test_file_that_is_changed_after_the_snapshot(build, start, tmp_path):
-    """Rather than another file's bytes, none."""
+def test_a_file_changed_after_the_snapshot_is_not_read(build, start, tmp_path):
+    """No bytes are better than another file's."""
     program = tmp_path / "changed"
     shutil.copy(build("undumpable"), program)
     process = start(program)
@@ -149,8 +147,8 @@ def test_file_that_is_changed_after_the_snapshot(build, start, tmp_path):
 
 
 @root_only
-def test_deleted_library_without_the_right_to_open_it(build, start, as_nobody):
-    """An ordinary user cannot open a deleted library: its code is copied from memory."""
+def test_code_of_a_deleted_library_is_copied_for_an_ordinary_user(build, start, as_nobody):
+    """An ordinary user may not open a deleted file of another process."""
     built = build("library", "-shared", "-fPIC")
     library = built.with_name("deleted.so")  # where another user may read it
     shutil.copy(built, library)
@@ -173,8 +171,8 @@ def test_deleted_library_without_the_right_to_open_it(build, start, as_nobody):
 
 
 @root_only
-def test_program_in_another_mount_namespace(build, start, tmp_path):
-    """A container's file is opened through the process, for its path leads nowhere here."""
+def test_a_containers_file_is_opened_through_the_process(build, start, tmp_path):
+    """Its path has another meaning here."""
     inside = tmp_path / "inside"
     inside.mkdir()
     script = 'mount -t tmpfs none "$1" && cp "$2" "$1/program" && exec "$1/program"'
@@ -195,8 +193,8 @@ def test_program_in_another_mount_namespace(build, start, tmp_path):
     assert unwind(snapshot)[0].stop.reason is StopReason.ROOT
 
 
-def test_vdso_is_the_one_that_the_kernel_maps(start):
-    """Its bytes are those that this process has in its own."""
+def test_the_vdso_has_the_bytes_that_the_kernel_maps(start):
+    """The bytes equal those of this process."""
     process = start(sys.executable, "-c", "print('ready', flush=True); input()")
     snapshot = look(process.pid)
     vdso = image_of(snapshot, "[vdso]")
@@ -209,8 +207,7 @@ def test_vdso_is_the_one_that_the_kernel_maps(start):
     assert vdso.uuid is not None
 
 
-def test_file_that_is_only_read_is_no_image(start):
-    """An ELF file mapped as data is not loaded."""
+def test_an_elf_file_mapped_as_data_is_not_an_image(start):
     source = f"""
 import mmap
 with open({sys.executable!r}, "rb") as file:
@@ -253,7 +250,7 @@ def is_mapped():
     # MAP_SHARED | MAP_FIXED_NOREPLACE: nothing that is there goes.
     return libc.mmap(at, 4096, mmap.PROT_READ, 0x100001, file, 0) == at
 
-# The interpreter may itself have taken that page meanwhile, for its own memory: look again.
+# The interpreter may itself have mapped that page meanwhile, for its own memory: try again.
 print(any(is_mapped() for _ in range(10)), flush=True)
 sys.stdin.read()
 """
@@ -261,7 +258,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def reader(tmp_path):
-    """A process that reads a file which lies where its code would be libc's, and the file."""
+    """A process that maps a file as data where its code would be libc's, and the file."""
     path = tmp_path / "read"
     process = subprocess.Popen(
         [sys.executable, "-c", READ_BEFORE_CODE, path],
@@ -277,7 +274,7 @@ def reader(tmp_path):
 
 
 def test_a_file_that_is_read_before_an_image_does_not_hide_it(reader):
-    """Another file's code is where its own would be if it were loaded."""
+    """The file's code would be at the address of the image's if it were loaded."""
     process, path = reader
     with LinuxProcessTarget(process.pid) as target:
         images = [image.path for image in target.snapshot().images]
@@ -286,8 +283,8 @@ def test_a_file_that_is_read_before_an_image_does_not_hide_it(reader):
     assert any("python" in one for one in images)
 
 
-def test_nor_does_it_in_a_core(reader, tmp_path):
-    """That gdb made: it has what was read, too."""
+def test_a_file_mapped_as_data_does_not_hide_an_image_in_a_core(reader, tmp_path):
+    """A core of gdb also has the data mapping."""
     gdb = shutil.which("gdb")
     if gdb is None:
         pytest.skip("gdb is not installed")
@@ -302,8 +299,7 @@ def test_nor_does_it_in_a_core(reader, tmp_path):
     assert any("libc.so" in one for one in images)
 
 
-def test_images_that_are_loaded_later_are_found(start):
-    """The same target looks again."""
+def test_an_open_target_lists_images_loaded_later(start):
     source = """
 print("ready", flush=True)
 input()

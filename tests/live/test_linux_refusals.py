@@ -23,19 +23,19 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, to become 
 
 
 def another_thread(pid):
-    """The id of a thread other than the main one; it may be the lower one if ids wrapped."""
+    """Return the id of a thread other than the main one; a wrapped id may be lower."""
     return next(
         int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if int(task.name) != pid
     )
 
 
-def test_process_that_never_was():
-    """No process has the highest id there can be."""
+def test_a_process_id_that_does_not_exist():
+    """The id is the highest possible one."""
     with pytest.raises(TargetGoneError, match="process 4194305 does not exist"):
         LinuxProcessTarget(4194305)
 
 
-def test_process_that_has_exited():
+def test_a_process_that_has_exited():
     process = subprocess.Popen(["true"])
     process.wait()
     with pytest.raises(TargetGoneError) as caught:
@@ -44,8 +44,8 @@ def test_process_that_has_exited():
     assert caught.value.remedy
 
 
-def test_zombie(wait_until):
-    """Its exit status is left, and somebody should collect it."""
+def test_a_zombie_has_a_reason_and_a_remedy(wait_until):
+    """Its exit status has not been collected by its parent."""
     process = subprocess.Popen(["true"])
     stat = Path(f"/proc/{process.pid}/stat")
     wait_until(lambda: ") Z " in stat.read_text(), "it exits")
@@ -56,7 +56,7 @@ def test_zombie(wait_until):
         process.wait()
 
 
-def test_process_that_exits_while_it_is_a_target(build, start, wait_until, copier):
+def test_a_process_that_exits_while_it_is_a_target(build, start, wait_until, copier):
     """Every later call raises TargetGoneError."""
     process = start(build("undumpable"))
     stat = Path(f"/proc/{process.pid}/stat")
@@ -74,14 +74,12 @@ def test_process_that_exits_while_it_is_a_target(build, start, wait_until, copie
                 ask()
 
 
-def test_this_process():
-    """It cannot stop itself."""
+def test_this_process_is_refused():
     with pytest.raises(TargetSpecError, match="is this process"):
         LinuxProcessTarget(os.getpid())
 
 
-def test_thread_of_another_process(build, start):
-    """The remedy names the process."""
+def test_a_thread_id_is_refused_and_its_process_named(build, start):
     process = start(build("threads"))
     thread = another_thread(process.pid)
     with pytest.raises(TargetSpecError, match=f"is a thread of process {process.pid}") as caught:
@@ -89,8 +87,7 @@ def test_thread_of_another_process(build, start):
     assert str(process.pid) in caught.value.remedy
 
 
-def test_kernel_thread():
-    """It runs no program."""
+def test_a_kernel_thread_is_refused():
     stat = Path("/proc/2/stat")
     if not stat.exists() or "kthreadd" not in stat.read_text():
         pytest.skip("the kernel's threads are not visible here")
@@ -99,14 +96,12 @@ def test_kernel_thread():
 
 
 @pytest.mark.parametrize("pid", [0, -1])
-def test_no_process_id(pid):
-    """Groups of processes are not meant."""
+def test_ids_of_process_groups_are_refused(pid):
     with pytest.raises(TargetSpecError):
         LinuxProcessTarget(pid)
 
 
-def test_closed_target(build, start):
-    """It can be closed twice, and then answers no more."""
+def test_a_target_can_be_closed_twice_and_refuses_calls(build, start):
     process = start(build("undumpable"))
     target = LinuxProcessTarget(process.pid)
     target.close()
@@ -117,8 +112,7 @@ def test_closed_target(build, start):
 
 
 @root_only
-def test_process_of_another_user(build, start, as_nobody):
-    """Whose it is, and whose it would have to be."""
+def test_another_users_process_names_both_users(build, start, as_nobody):
     process = start(build("signals"))
 
     def check():
@@ -134,7 +128,7 @@ def test_process_of_another_user(build, start, as_nobody):
 
 
 @root_only
-def test_process_that_is_not_dumpable(build, start, as_nobody):
+def test_a_process_that_is_not_dumpable_is_refused(build, start, as_nobody):
     """Being the same user is not enough."""
     process = start(build("undumpable"), user=65534, group=65534)
 
@@ -147,8 +141,7 @@ def test_process_that_is_not_dumpable(build, start, as_nobody):
 
 
 @root_only
-def test_own_users_process_needs_no_root(build, start, as_nobody):
-    """An ordinary user captures a process of their own."""
+def test_an_ordinary_user_captures_own_processes(build, start, as_nobody):
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() != "0":
         pytest.skip("yama lets only ancestors trace here")
@@ -161,8 +154,7 @@ def test_own_users_process_needs_no_root(build, start, as_nobody):
     assert as_nobody(check) == 3
 
 
-def test_process_that_is_traced_already(build, start, copier):
-    """By whom, by name."""
+def test_the_error_for_a_traced_process_names_the_tracer(build, start, copier):
     process = start(build("undumpable"))
     tracer = start(build("tracer"), str(process.pid))
     with (
@@ -174,8 +166,7 @@ def test_process_that_is_traced_already(build, start, copier):
     assert str(tracer.pid) in caught.value.remedy
 
 
-def test_thread_that_is_traced_already(build, start, copier):
-    """The others are captured; that one is a problem."""
+def test_a_traced_thread_is_a_problem_and_the_others_are_captured(build, start, copier):
     process = start(build("threads"))
     thread = another_thread(process.pid)
     start(build("tracer"), str(thread))
@@ -189,17 +180,16 @@ def test_thread_that_is_traced_already(build, start, copier):
 
 
 def open_files():
-    """The files that this process has open, by number and name."""
+    """Return the files that this process has open, by number and name."""
     gc.collect()  # what earlier tests left to it is not closed meanwhile
-    found = set()
+    files = set()
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - closed before names are read
         with suppress(FileNotFoundError):
-            found.add((number, str(Path(f"/proc/self/fd/{number}").readlink())))
-    return found
+            files.add((number, str(Path(f"/proc/self/fd/{number}").readlink())))
+    return files
 
 
-def test_nothing_is_left_open(start, copier):
-    """Neither by an error nor by a target that was closed."""
+def test_no_file_is_left_open_by_an_error_or_a_closed_target(start, copier):
     before = open_files()
     for pid in (os.getpid(), 4194305):
         with pytest.raises(TargetError):

@@ -22,21 +22,21 @@ PATIENCE_NS = 5_000_000_000
 
 
 def statuses(pid: int) -> list[str]:
-    """Each thread's state and the remaining fields of ``stat``."""
+    """Return each thread's state and the remaining fields of ``stat``."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [(task / "stat").read_text().rpartition(") ")[2] for task in tasks]
 
 
 @pytest.fixture
 def threads(build, start, wait_blocked):
-    """The C program with a thread of every kind, all in the functions that they are named after."""
+    """The C program with one thread of every kind, each in the function it is named after."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     return process
 
 
 def test_threads_are_listed_main_first_and_by_name(threads):
-    """The main thread, then the others as they were started."""
+    """The others follow in the order in which they were started."""
     with LinuxProcessTarget(threads.pid) as target:
         listed = target.threads()
     assert [thread.name for thread in listed] == ["threads", *NAMES]
@@ -45,8 +45,7 @@ def test_threads_are_listed_main_first_and_by_name(threads):
     assert listed[0].id == threads.pid
 
 
-def test_process_is_named(threads, build):
-    """Its id, its program and what it runs on."""
+def test_the_process_has_its_id_path_and_platform(threads, build):
     with LinuxProcessTarget(threads.pid) as target:
         process = target.process
     assert process.pid == threads.pid
@@ -54,7 +53,7 @@ def test_process_is_named(threads, build):
     assert process.arch.value == {"aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
 
 
-def test_registers_are_those_that_gdb_reads(threads, copier, gdb, wait_blocked):
+def test_registers_equal_those_that_gdb_reads(threads, copier, gdb, wait_blocked):
     """Every register with a DWARF number, for every blocked thread."""
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         snapshot = target.snapshot()
@@ -79,7 +78,7 @@ def test_registers_are_those_that_gdb_reads(threads, copier, gdb, wait_blocked):
 
 
 def test_stack_is_the_memory_above_the_stack_pointer(threads, copier):
-    """From the red zone to the thread's own block, or to the end of the mapping without one."""
+    """From the red zone to the thread's control block, or to the end of the mapping without one."""
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         snapshot = target.snapshot()
     maps = Path(f"/proc/{threads.pid}/maps").read_text().splitlines()
@@ -104,15 +103,14 @@ def test_stack_is_the_memory_above_the_stack_pointer(threads, copier):
                 assert all(i > RED_ZONE + 1024 for i in changed)
 
 
-def test_stack_limit_is_kept(threads, copier):
-    """At most the limit is copied above the red zone."""
+def test_at_most_the_stack_limit_is_copied_above_the_red_zone(threads, copier):
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         snapshot = target.snapshot(stack_limit=512)
     assert {len(thread.stack.data) for thread in snapshot.threads} == {512 + RED_ZONE}
 
 
-def test_only_threads_asked_for_are_copied(threads, copier):
-    """The others are not; one that does not exist is a problem, not an error."""
+def test_only_requested_threads_are_copied(threads, copier):
+    """A thread that does not exist is a problem, not an error."""
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         wanted = target.threads()[2]
         snapshot = target.snapshot([wanted.id, 2**22 + 5])
@@ -121,7 +119,7 @@ def test_only_threads_asked_for_are_copied(threads, copier):
 
 
 def test_stop_times_are_measured(threads, copier):
-    """Every thread has the time and the duration of its stop; the best one is very short."""
+    """Every thread has the time and duration of its stop; the shortest is very short."""
     shortest = {}
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         for _ in range(20):
@@ -140,8 +138,8 @@ def test_stop_times_are_measured(threads, copier):
     assert max(shortest.values()) < 500_000_000
 
 
-def test_threads_that_wait_for_a_processor(build, start, copier):
-    """More threads run than there are processors: none stops at once, and all are copied."""
+def test_more_running_threads_than_processors_are_all_copied(build, start, copier):
+    """No thread stops at once."""
     process = start(build("spinners"), "12")
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         for _ in range(5):
@@ -155,8 +153,7 @@ def test_threads_that_wait_for_a_processor(build, start, copier):
     assert set(states) <= {"R", "S"}
 
 
-def test_new_threads_are_found(start, copier):
-    """Threads that start while others are copied are copied, too."""
+def test_threads_that_start_during_a_capture_are_copied(start, copier):
     source = """
 import threading
 event = threading.Event()
@@ -170,7 +167,7 @@ while input():
     started = []
 
     class Starting:
-        """Has the process start threads before those that were listed are copied, twice."""
+        """A process that starts threads before the listed ones are copied, twice."""
 
         def copy(self, threads, stack_ranges, *, stack_limit):
             if len(started) < 6:
@@ -189,13 +186,13 @@ while input():
 
 @pytest.fixture
 def slow_locks(monkeypatch):
-    """Threads may sleep for long: those that start and end others wait for locks of the kernel."""
+    """Allow long waits: threads that start and end others wait for locks of the kernel."""
     monkeypatch.setattr("machtrace.targets.linux.capture.SLEEP_LIMIT_NS", PATIENCE_NS)
 
 
 @pytest.mark.usefixtures("slow_locks")
-def test_threads_that_start_and_end_all_the_time(build, start, copier):
-    """The process is captured, whatever ends meanwhile; some that live briefly are, too."""
+def test_a_process_whose_threads_start_and_end_all_the_time_is_captured(build, start, copier):
+    """Some of the short-lived threads are captured, too."""
     process = start(build("churn"))
     counts = []
     deadline = time.monotonic() + 60
@@ -212,8 +209,8 @@ def test_threads_that_start_and_end_all_the_time(build, start, copier):
     assert process.poll() is None
 
 
-def test_process_whose_main_thread_has_exited(build, start, copier, wait_until):
-    """The other threads are captured; the kernel shows nothing through the main thread."""
+def test_threads_are_captured_after_the_main_thread_exited(build, start, copier, wait_until):
+    """The kernel shows nothing of the process through the main thread then."""
     process = start(build("without_main"))
     # It is joined before it has quite exited.
     stat = Path(f"/proc/{process.pid}/stat")
@@ -227,8 +224,9 @@ def test_process_whose_main_thread_has_exited(build, start, copier, wait_until):
     assert any(image.name.startswith("libc") for image in snapshot.images)
 
 
-def test_thread_in_uninterruptible_sleep(build, start, copier, wait_until):
-    """It cannot be stopped; what the kernel shows of it is taken, and the rest is a problem."""
+def test_an_uninterruptible_thread_has_the_kernels_registers_and_a_problem(
+    build, start, copier, wait_until
+):
     process = start(build("vfork"))
     task = next(
         t for t in Path(f"/proc/{process.pid}/task").iterdir() if int(t.name) != process.pid
@@ -252,8 +250,7 @@ def test_thread_in_uninterruptible_sleep(build, start, copier, wait_until):
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="runs 32-bit x86 programs")
-def test_32_bit_process(build, start, copier, wait_blocked):
-    """A 32-bit program on a 64-bit kernel has 32-bit registers."""
+def test_a_32_bit_process_has_32_bit_registers(build, start, copier, wait_blocked):
     flags = ("-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pie", "-no-pie")
     process = start(build("small", *flags))
     wait_blocked(process.pid)
@@ -271,8 +268,8 @@ def test_32_bit_process(build, start, copier, wait_blocked):
     assert snapshot.images.find(thread.registers.pc) is not None
 
 
-def test_python_threads_are_all_there(start, wait_blocked, copier):
-    """CPython's threads, under the ids that it knows them by."""
+def test_all_python_threads_are_captured(start, wait_blocked, copier):
+    """Their ids are the native ids that CPython reports."""
     source = """
 import threading
 event = threading.Event()
@@ -299,14 +296,14 @@ def test_own_child_can_still_be_waited_for(build, start, copier):
     assert process.wait() == -15
 
 
-def look_until_error(target):
-    """Capture again and again."""
+def capture_until_error(target):
     while True:
         target.snapshot()
 
 
-def test_child_that_is_killed_while_it_is_copied(build, start, copier):
-    """Its exit status still reaches its parent."""
+def test_the_exit_status_of_a_child_killed_during_a_capture_reaches_its_parent(
+    build, start, copier
+):
     program = build("churn")
     for rounds in range(3):
         process = start(program)
@@ -324,13 +321,13 @@ def test_child_that_is_killed_while_it_is_copied(build, start, copier):
                 target.snapshot()
             begun.set()
             with pytest.raises(TargetGoneError):
-                look_until_error(target)
+                capture_until_error(target)
         killer.join()
         assert process.wait() == -9
 
 
-def test_red_zone_in_a_guard_page(build, start, wait_blocked, copier):
-    """The readable part of the stack is copied, without the red zone below it."""
+def test_a_red_zone_in_a_guard_page_is_not_copied(build, start, wait_blocked, copier):
+    """The readable part of the stack is."""
     process = start(build("edge"))
     wait_blocked(process.pid)
     with LinuxProcessTarget(process.pid, copier=copier) as target:

@@ -17,12 +17,12 @@ from machtrace.targets.linux.process import LinuxProcessTarget
 
 
 def state(pid: int, thread: int | None = None) -> str:
-    """The letter of a thread's state."""
+    """Return the letter of a thread's state."""
     return Path(f"/proc/{pid}/task/{thread or pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def statuses(pid: int) -> list[dict[str, str]]:
-    """``status`` of each thread that has not ended meanwhile."""
+    """Return ``status`` of each thread that still exists."""
     texts = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -33,7 +33,7 @@ def statuses(pid: int) -> list[dict[str, str]]:
 
 
 def test_nothing_is_attached_afterwards(build, start, wait_until, copier):
-    """No thread has a tracer; waiting ones wait again and running ones run."""
+    """No thread has a tracer; blocked ones are blocked again and running ones run."""
     process = start(build("threads"))
 
     def states() -> dict[str, str]:
@@ -50,8 +50,7 @@ def test_nothing_is_attached_afterwards(build, start, wait_until, copier):
     wait_until(lambda: states() == before, "they wait again, and one runs")
 
 
-def test_running_thread_runs_on(build, start, wait_until, copier):
-    """The time that it has had goes up."""
+def test_the_processor_time_of_a_running_thread_increases(build, start, wait_until, copier):
     process = start(build("signals"))
 
     def spent() -> list[int]:
@@ -66,8 +65,7 @@ def test_running_thread_runs_on(build, start, wait_until, copier):
     wait_until(lambda: all(map(operator.gt, spent(), before)), "threads run")
 
 
-def test_stopped_process_stays_stopped(build, start, wait_until, copier):
-    """Its threads are copied as they stand; SIGCONT continues it as ever."""
+def test_a_stopped_process_stays_stopped_until_sigcont(build, start, wait_until, copier):
     process = start(build("signals"))
     tasks = sorted(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())
     os.kill(process.pid, signal.SIGSTOP)
@@ -85,8 +83,7 @@ def test_stopped_process_stays_stopped(build, start, wait_until, copier):
     wait_until(lambda: all(state(process.pid, t) in "RS" for t in tasks), "it continues")
 
 
-def test_stop_of_a_process_that_is_being_looked_at(build, start, wait_until, copier):
-    """SIGSTOP and SIGCONT sent again and again while it is copied have their effect."""
+def test_sigstop_and_sigcont_during_captures_have_their_effect(build, start, wait_until, copier):
     process = start(build("signals"))
     tasks = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
     spinning = [task for task in tasks if task != process.pid]
@@ -112,8 +109,8 @@ def test_stop_of_a_process_that_is_being_looked_at(build, start, wait_until, cop
     wait_until(lambda: all(state(process.pid, t) == "T" for t in tasks), "it stays stopped")
 
 
-def test_system_calls_go_on(build, start, wait_blocked, copier):
-    """None of them returns early or with EINTR, and a sleep has its full length."""
+def test_system_calls_continue(build, start, wait_blocked, copier):
+    """None returns early or with EINTR, and a sleep has its full length."""
     process = start(build("calls"))
     wait_blocked(process.pid)
     names = {task["Name"]: int(task["Pid"]) for task in statuses(process.pid)}
@@ -169,8 +166,7 @@ def test_signals_are_not_lost(build, start, copier):
     assert int(out) == sent
 
 
-def test_signal_pending_before_is_pending_after(build, start, wait_blocked, copier):
-    """A blocked signal waits on."""
+def test_a_blocked_signal_stays_pending(build, start, wait_blocked, copier):
     process = start(build("calls"))
     wait_blocked(process.pid)
     os.kill(process.pid, signal.SIGRTMIN + 2)
@@ -181,14 +177,12 @@ def test_signal_pending_before_is_pending_after(build, start, wait_blocked, copi
     assert int(before, 16) & 1 << signal.SIGRTMIN + 1
 
 
-def look_until_error(target: LinuxProcessTarget) -> None:
-    """Capture again and again."""
+def capture_until_error(target: LinuxProcessTarget) -> None:
     while True:
         target.snapshot()
 
 
-def test_death_by_signal_is_as_it_would_have_been(build, start, copier):
-    """A fatal signal that arrives in the middle kills with its own number."""
+def test_a_fatal_signal_during_a_capture_kills_with_its_number(build, start, copier):
     for number in (signal.SIGTERM, signal.SIGSEGV):
         process = start(build("signals"))
         with LinuxProcessTarget(process.pid, copier=copier) as target:
@@ -202,13 +196,12 @@ def test_death_by_signal_is_as_it_would_have_been(build, start, copier):
             killer.start()
             begun.set()
             with pytest.raises(TargetGoneError):
-                look_until_error(target)
+                capture_until_error(target)
             killer.join()
         assert process.wait() == -number
 
 
-def test_other_children_can_be_waited_for_meanwhile(build, start, copier):
-    """This process's own waiting for any child does not hang a capture, nor is it misled by one."""
+def test_waiting_for_any_child_neither_hangs_nor_misleads_a_capture(build, start, copier):
     process = start(build("signals"))
     tasks = {int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()}
     done = threading.Event()

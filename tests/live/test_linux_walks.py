@@ -1,4 +1,4 @@
-"""Stacks of real processes are the ones that gdb finds, down to each thread's start."""
+"""Stacks of real processes equal those of gdb, down to each thread's start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ worker.on('message', () => {
 
 
 def addresses(snapshot):
-    """The addresses of every thread's stack."""
+    """Return the addresses of every thread's stack."""
     return {
         walked.thread.info.id: [frame.address for frame in walked.addresses]
         for walked in unwind(snapshot)
@@ -47,27 +47,27 @@ def addresses(snapshot):
 
 
 def truth(gdb, pid):
-    """The same by gdb."""
+    """Return the addresses that gdb unwinds."""
     return {thread["id"]: thread["addresses"] for thread in gdb(pid)["threads"]}
 
 
-def test_c_program_without_frame_pointers(build, start, wait_blocked, copier, gdb):
-    """Waiting, recursing, sorting, handling signals on both stacks: every frame of each."""
+def test_all_frames_of_a_c_program_without_frame_pointers(build, start, wait_blocked, copier, gdb):
+    """Threads that wait, recurse, sort, and handle signals on both kinds of stacks."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         snapshot = target.snapshot()
     wait_blocked(process.pid, "spin")  # until then they are about to make their calls again
-    found, expected = addresses(snapshot), truth(gdb, process.pid)
+    actual, expected = addresses(snapshot), truth(gdb, process.pid)
     (running,) = (t.info.id for t in snapshot.threads if t.info.name == "spin")
     # It is in the same function, not at the same instruction.
-    assert found.pop(running)[1:] == expected.pop(running)[1:]
-    assert found == expected
+    assert actual.pop(running)[1:] == expected.pop(running)[1:]
+    assert actual == expected
     assert {walked.stop.reason for walked in unwind(snapshot)} == {StopReason.ROOT}
-    assert max(map(len, found.values())) > 60
+    assert max(map(len, actual.values())) > 60
 
 
-def test_signal_frames_are_known_as_such(build, start, wait_blocked, copier):
+def test_signal_frames_are_recognised(build, start, wait_blocked, copier):
     """The interrupted frame in the middle of the stack has an exact program counter."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
@@ -84,8 +84,8 @@ def test_signal_frames_are_known_as_such(build, start, wait_blocked, copier):
     assert counters["read"] == counters["recursion"] == 1
 
 
-def test_cpython(start, wait_blocked, copier, gdb):
-    """An interpreter with threads, deep ones and one inside a sort of C."""
+def test_all_frames_of_cpython_threads(start, wait_blocked, copier, gdb):
+    """Several threads, deep ones and one inside a sort in C."""
     process = start(sys.executable, "-c", PYTHON)
     wait_blocked(process.pid)
     with LinuxProcessTarget(process.pid, copier=copier) as target:
@@ -96,8 +96,8 @@ def test_cpython(start, wait_blocked, copier, gdb):
     assert {walked.stop.reason for walked in unwind(snapshot)} == {StopReason.ROOT}
 
 
-def test_node(start, wait_blocked, gdb):
-    """Every native thread of node is there; gdb and we agree where no compiled JavaScript is."""
+def test_native_threads_of_node_equal_those_of_gdb(start, wait_blocked, gdb):
+    """Except for threads with compiled JavaScript on the stack."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
@@ -106,19 +106,19 @@ def test_node(start, wait_blocked, gdb):
     with LinuxProcessTarget(process.pid) as target:
         snapshot = target.snapshot()
     wait_blocked(process.pid)
-    found, expected = addresses(snapshot), truth(gdb, process.pid)
-    assert set(found) == set(expected)
+    actual, expected = addresses(snapshot), truth(gdb, process.pid)
+    assert set(actual) == set(expected)
     native = {
         thread: stack
         for thread, stack in expected.items()
         if all(snapshot.images.find(address) for address in stack)
     }
     assert len(native) >= 4
-    assert {thread: found[thread] for thread in native} == native
+    assert {thread: actual[thread] for thread in native} == native
 
 
-def test_process_that_has_exited_since(build, start, wait_blocked):
-    """A snapshot needs the process no more: its images are read from their files."""
+def test_a_snapshot_is_unwound_after_the_process_has_exited(build, start, wait_blocked):
+    """Its images are read from their files."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     with LinuxProcessTarget(process.pid) as target:
@@ -129,8 +129,9 @@ def test_process_that_has_exited_since(build, start, wait_blocked):
 
 
 @pytest.mark.parametrize("spelling", ["long", "short"])
-def test_what_a_handler_returns_to_without_a_table(build, start, wait_blocked, spelling):
-    """The saved registers are found by the instructions of the signal return."""
+def test_a_signal_return_without_unwind_table_is_recognised_by_its_instructions(
+    build, start, wait_blocked, spelling
+):
     process = start(build("restorer"), *(["short"] if spelling == "short" else []))
     interrupted_at = int(process.stdout.readline(), 16)
     wait_blocked(process.pid)

@@ -1,4 +1,4 @@
-"""Capturing this process while one of its threads keeps a lock that nearly everything needs."""
+"""Capturing this process while one of its threads holds a lock that nearly all code needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT_S = 250
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A program of this folder with the capture core in it, or a library."""
+    """Compile a program or library of this folder with the capture core."""
     folder = tmp_path_factory.mktemp("own")
 
     def compile_program(name: str, *flags: str, core: bool = True) -> Path:
@@ -45,12 +45,12 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("lock", ["malloc", "constructor", "list"])
-def test_the_core_needs_no_lock_that_a_thread_keeps(
+def test_the_core_needs_no_lock_that_a_thread_holds(
     lock: str, compiled: Callable[..., Path]
 ) -> None:
-    """That of all memory, of the loader (in a constructor), of the loader's list (in a callback).
+    """The allocator's, the loader's (in a constructor), and the loader's list's (in a callback).
 
-    The thread lets go only after 20 captures: one that needed the lock would never end.
+    The thread releases it only after 20 captures: one that needed the lock would never end.
     """
     program = compiled("own_locks", "-rdynamic", "-fno-builtin")
     plugin = compiled("own_locks", "-DPLUGIN", "-fPIC", "-shared", core=False)
@@ -66,7 +66,7 @@ def test_the_core_needs_no_lock_that_a_thread_keeps(
 
 
 def test_which_system_calls_end_early_is_documented(compiled: Callable[..., Path]) -> None:
-    """Each is tried, and the table in docs/live-capture.md says the same."""
+    """The result of each call equals the table in docs/live-capture.md."""
     if not DOCUMENT.exists():
         pytest.skip("the documentation is not here")
     done = subprocess.run(
@@ -85,7 +85,7 @@ def test_which_system_calls_end_early_is_documented(compiled: Callable[..., Path
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own, which says where it stands if it stands still."""
+    """Run a process; where it hangs, fail with its stacks."""
     begin = f"""
 import faulthandler
 faulthandler.dump_traceback_later({LIMIT_S - 10}, exit=True)
@@ -101,9 +101,12 @@ copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
     )
 
 
-@pytest.mark.parametrize("what", ["mt.call_stack_symbols()", "target.snapshot().threads"])
-def test_a_python_function_under_the_loaders_lock(what: str) -> None:
-    """As threadpoolctl has one. It waits for the interpreter's lock, which who captures holds."""
+@pytest.mark.parametrize("capture", ["mt.call_stack_symbols()", "target.snapshot().threads"])
+def test_a_python_function_under_the_loaders_lock(capture: str) -> None:
+    """As in threadpoolctl.
+
+    It waits for the interpreter's lock, which the capturing thread holds.
+    """
     done = run(
         f"""
 import ctypes, threading, time
@@ -123,7 +126,7 @@ with mt.open_target("self") as target:
     thread.start()
     within.wait()
     for _ in range(2):
-        assert {what}
+        assert {capture}
     done.set()
     thread.join()
 print("well")
@@ -133,9 +136,9 @@ print("well")
 
 
 def test_python_captures_while_a_constructor_runs(compiled: Callable[..., Path]) -> None:
-    """The thread is in dlopen, and the loader's lock its own; its stack shows the constructor.
+    """The thread is in dlopen and holds the loader's lock; its stack shows the constructor.
 
-    That ends only after it was seen: a capture that waited for it would never end.
+    The constructor ends only after it was captured: waiting for it would never end.
     """
     plugin = compiled("slow_constructor", "-fPIC", "-shared", core=False)
     done = run(
@@ -162,9 +165,9 @@ print("well")
 
 
 def test_a_thread_that_waits_for_a_child_of_vfork(compiled: Callable[..., Path]) -> None:
-    """It sleeps uninterruptibly, and answers no signal: its reason is told, others are copied.
+    """It sleeps uninterruptibly and handles no signal: its reason is reported, others are copied.
 
-    The child ends only after that: a capture that waited for the thread would never end.
+    The child ends only after the capture: waiting for the thread would never end.
     """
     library = compiled("wait_for_vfork", "-fPIC", "-shared", core=False)
     done = run(

@@ -1,4 +1,4 @@
-"""Python functions beside the frames of the loop that run them."""
+"""Python functions beside the native frames of the interpreter loop that run them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ pytest.importorskip("machtrace._native._inprocess", reason="the extension is not
 
 
 def through_c(inner: Callable[[], object]) -> object:
-    """A run of the loop of its own for what it calls."""
+    """Call through C, which starts another run of the interpreter loop."""
     return next(map(lambda _: inner(), [0]))  # noqa: C417 - C is meant
 
 
 def runs(stack: CallStack) -> list[list[str]]:
-    """Of each frame of the loop, the last parts of its functions' names."""
+    """Return the last parts of the function names of each frame of the interpreter loop."""
     return [
         [one.name.rpartition(".")[2] for one in frame.python]
         for frame in stack.frames
@@ -34,17 +34,17 @@ def runs(stack: CallStack) -> list[list[str]]:
 
 
 def leaf(event: threading.Event) -> None:
-    """Waits."""
+    """Block."""
     event.wait()
 
 
 def middle(event: threading.Event) -> None:
-    """Calls without leaving the run."""
+    """Call without leaving the run of the loop."""
     leaf(event)
 
 
 def start(event: threading.Event) -> None:
-    """Calls through C, twice."""
+    """Call through C, twice."""
     through_c(lambda: through_c(lambda: middle(event)))
 
 
@@ -57,33 +57,37 @@ def test_functions_are_at_the_run_that_they_share() -> None:
         functions = ["wait", "wait", "leaf", "middle", "<lambda>", "<lambda>"]
         deadline = time.monotonic() + 20
         # It may be on its way there still.
-        while (found := runs(mt.backtrace(thread, python=True, lines=False)))[:1] != [functions]:
-            assert time.monotonic() < deadline, found
-        assert found[1] == ["through_c", "<lambda>", "<lambda>"]
-        assert found[2] == ["through_c", "start"]
-        assert found[-1] == ["run", "_bootstrap_inner", "_bootstrap"]
-        assert all(found)
+        while (actual := runs(mt.backtrace(thread, python=True, lines=False)))[:1] != [functions]:
+            assert time.monotonic() < deadline, actual
+        assert actual[1] == ["through_c", "<lambda>", "<lambda>"]
+        assert actual[2] == ["through_c", "start"]
+        assert actual[-1] == ["run", "_bootstrap_inner", "_bootstrap"]
+        assert all(actual)
     finally:
         event.set()
         thread.join()
 
 
 def test_a_generator_has_a_run_of_its_own_or_shares_one() -> None:
-    """Whatever this version does, every function is somewhere, in its order."""
+    """In each version of CPython all functions are present, in their order."""
 
     def generate() -> object:
         yield mt.backtrace(python=True, lines=False), traceback.extract_stack()
 
     stack, expected = through_c(lambda: list(generate())[0])  # type: ignore[index, misc]  # noqa: RUF015
-    found = [one for frame in stack.frames for one in frame.python]
-    assert [one.name.rpartition(".")[2] for one in found] == [one.name for one in expected[::-1]]
-    lines = [one.location.line for one in found]
-    assert lines == [one.lineno for one in expected[::-1]]
-    assert [one.location.path for one in found] == [one.filename for one in expected[::-1]]
+    functions = [function for frame in stack.frames for function in frame.python]
+    assert [function.name.rpartition(".")[2] for function in functions] == [
+        function.name for function in expected[::-1]
+    ]
+    lines = [function.location.line for function in functions]
+    assert lines == [function.lineno for function in expected[::-1]]
+    assert [function.location.path for function in functions] == [
+        function.filename for function in expected[::-1]
+    ]
 
 
-def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
-    """The innermost Python function is one whose code the stack's run can be in."""
+def test_python_and_native_frames_of_contending_threads_are_consistent() -> None:
+    """The innermost Python function is one whose code the stack's run can be executing."""
     done, begun = threading.Event(), threading.Semaphore(0)
 
     def spin(depth: int) -> None:
@@ -102,11 +106,11 @@ def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
             for stack in mt.backtraces("self", python=True, lines=False):
                 if not stack.thread.name or "spin" not in stack.thread.name:
                     continue
-                found = runs(stack)
-                assert found[-1][-1] == "_bootstrap"
+                functions = runs(stack)
+                assert functions[-1][-1] == "_bootstrap"
                 # At the inner end a run may be too young to have a function.
-                assert all(found[1:])
-                order = [name for run in found for name in run]
+                assert all(functions[1:])
+                order = [name for run in functions for name in run]
                 assert order.index("spin") < order.index("run") < order.index("_bootstrap_inner")
     finally:
         sys.setswitchinterval(interval)
@@ -115,17 +119,18 @@ def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
             thread.join()
 
 
-def test_python_functions_take_names() -> None:
-    """It is by its name that the loop is known, and nothing is opened."""
+def test_python_without_symbolication_is_refused() -> None:
+    """The loop is recognised by its symbol, and nothing is opened before the error."""
     with pytest.raises(TargetSpecError, match="require names"):
         mt.backtraces("self", python=True, symbolicate=False)
 
 
-def test_lines_are_of_the_source() -> None:
-    """The caller's line is that of the call."""
+def test_lines_are_those_of_the_calls_in_the_source() -> None:
     frames = [one for frame in mt.backtrace(python=True).frames for one in frame.python]
-    own = next(one for one in frames if one.name == "test_lines_are_of_the_source")
-    source, first = inspect.getsourcelines(test_lines_are_of_the_source)
+    own = next(
+        one for one in frames if one.name == "test_lines_are_those_of_the_calls_in_the_source"
+    )
+    source, first = inspect.getsourcelines(test_lines_are_those_of_the_calls_in_the_source)
     call = next(
         n
         for n in ast.walk(ast.parse("".join(source)))

@@ -1,4 +1,4 @@
-"""Captures of this process at a rate, while its Python threads do something else."""
+"""Captures of this process at a rate, while its Python threads run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from machtrace.unwinder.unwinder import Unwinder
 
 
 def wait_for_captures(series: CaptureSeries, count: int) -> None:
-    """Seconds for the captures: on a busy machine most may be late."""
+    """Return seconds to wait for the captures: on a busy machine most may be late."""
     deadline = time.monotonic() + 30
     while series.counts.captures < count:
         assert time.monotonic() < deadline, series.counts
         time.sleep(0.01)
 
 
-def test_threads_that_fight_for_the_interpreters_lock_do_not_slow_it() -> None:
-    """Nobody needs to have a turn for a capture; all stacks reach their root."""
+def test_contention_for_the_interpreters_lock_does_not_slow_captures() -> None:
+    """A capture needs no turn of the interpreter; all stacks reach their root."""
     done = threading.Event()
 
     def fight() -> None:
@@ -55,17 +55,18 @@ def test_threads_that_fight_for_the_interpreters_lock_do_not_slow_it() -> None:
     counts = series.counts
     assert len(captures) == counts.captures >= 20
     assert captures[-1].tick < counts.captures + counts.late + counts.lost
-    assert [one.tick for one in captures] == sorted({one.tick for one in captures})
+    ticks = [capture.tick for capture in captures]
+    assert ticks == sorted(set(ticks))
     unwinder = Unwinder()
     for capture in captures:
-        found = {one.info.id for one in capture.snapshot.threads}
+        ids = {thread.info.id for thread in capture.snapshot.threads}
         # On a machine that is too busy some do not get their turn in time to answer.
-        found |= {one.thread for one in capture.snapshot.problems if one.thread}
-        assert found >= {thread.native_id for thread in threads}
+        ids |= {problem.thread for problem in capture.snapshot.problems if problem.thread}
+        assert ids >= {thread.native_id for thread in threads}
         assert all(walked.stop.is_complete for walked in unwinder.unwind(capture.snapshot))
 
 
-def test_a_thread_that_keeps_the_interpreters_lock_is_seen_where_it_keeps_it() -> None:
+def test_a_thread_that_holds_the_interpreters_lock_is_captured_there() -> None:
     """No Python code runs for all of that time."""
     libc = ctypes.PyDLL(None)  # keeps the lock, unlike CDLL
     with SelfTarget() as target, target.series(200) as series:
@@ -90,8 +91,8 @@ def test_a_thread_that_keeps_the_interpreters_lock_is_seen_where_it_keeps_it() -
     assert seen > len(captures) // 2
 
 
-def test_what_is_not_taken_in_time_is_counted() -> None:
-    """The ring retains the first captures; later ones are lost, and counted."""
+def test_captures_lost_to_a_full_ring_are_counted() -> None:
+    """The ring retains the first captures and loses later ones."""
     with SelfTarget() as target:
         threads = [threading.Thread(target=time.sleep, args=(2,)) for _ in range(20)]
         for thread in threads:
@@ -102,15 +103,15 @@ def test_what_is_not_taken_in_time_is_counted() -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             series.stop()
-            kept = list(series.take())
-        assert len(kept) == series.counts.captures > 0
+            captures = list(series.take())
+        assert len(captures) == series.counts.captures > 0
         assert not list(series.take())
         for thread in threads:
             thread.join()
 
 
-def test_records_are_taken_in_parts() -> None:
-    """As many bytes as are wanted at most; another reader makes the same of them."""
+def test_records_are_read_in_chunks() -> None:
+    """Each read returns at most the requested bytes; another reader decodes the same captures."""
     from machtrace.targets.inprocess.records import RecordReader
 
     with SelfTarget() as target, target.series(200) as series:
@@ -129,7 +130,7 @@ def test_records_are_taken_in_parts() -> None:
     assert len(ticks) == series.counts.captures > 0
 
 
-def test_all_together_stand_still_at_one_time() -> None:
+def test_all_threads_are_stopped_at_one_time() -> None:
     """The last thread was stopped before the first was resumed."""
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(4)]
@@ -155,20 +156,20 @@ def test_all_together_stand_still_at_one_time() -> None:
 
 
 @pytest.mark.parametrize("hz", [0, -1, math.nan, math.inf, 1e9])
-def test_a_rate_that_cannot_be(hz: float) -> None:
+def test_an_invalid_rate_is_refused(hz: float) -> None:
     with SelfTarget() as target, pytest.raises(TargetError, match="per second") as raised:
         target.series(hz)
     assert raised.value.remedy
 
 
 @pytest.mark.parametrize("room", [0, 1 << 40, -1])
-def test_a_room_that_cannot_be(room: int) -> None:
+def test_an_invalid_ring_size_is_refused(room: int) -> None:
     with SelfTarget() as target, pytest.raises(TargetError, match="cannot copy threads"):
         target.series(10, room=room)
 
 
-def test_the_child_of_a_fork_has_no_series_and_may_begin_one() -> None:
-    """It can take what was captured before, and stop what is not there."""
+def test_a_forked_child_has_no_series_and_can_start_one() -> None:
+    """It can read earlier captures, and stop the series that it does not have."""
     code = """
 import os, time
 from machtrace.targets.inprocess.linux import SelfTarget
@@ -196,8 +197,8 @@ print("well")
     assert (done.stdout, done.stderr) == ("well\n", "")
 
 
-def test_a_process_ends_while_it_is_captured() -> None:
-    """Without being stopped first: by its end, or by a signal."""
+def test_a_process_can_end_during_a_series() -> None:
+    """By returning from main or by a signal, without stopping the series first."""
     code = """
 import os, sys, time
 from machtrace.targets.inprocess.linux import SelfTarget
@@ -210,8 +211,8 @@ time.sleep(0.1)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_series_captures_while_another_does() -> None:
-    """Both take turns; neither captures its own thread, and each may capture the other's."""
+def test_two_series_capture_each_others_threads() -> None:
+    """They take turns; neither captures its own thread."""
     with SelfTarget() as target, target.series(100) as first, target.series(100) as second:
         wait_for_captures(first, 6)
         wait_for_captures(second, 6)

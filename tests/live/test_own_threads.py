@@ -1,4 +1,4 @@
-"""Threads of the very process that runs this, stopped by a signal."""
+"""Threads of the process that runs the tests, stopped by a signal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytest.importorskip("machtrace._native._inprocess", reason="the extension is not
 
 @contextmanager
 def running(name: str, body: Callable[[threading.Event], object]) -> Iterator[threading.Thread]:
-    """A thread that has begun, and ends with the block if its body heeds the event."""
+    """Start a thread and end it with the block, if its body waits for the event."""
     begun, done = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -43,15 +43,15 @@ def running(name: str, body: Callable[[threading.Event], object]) -> Iterator[th
 
 
 def names(stack: CallStack) -> list[str]:
-    """Of its functions."""
+    """Return the names of a stack's functions."""
     return [frame.symbol.name if frame.symbol else "" for frame in stack.frames]
 
 
 def wait_for_frame(thread: object, wanted: str) -> list[str]:
-    """The stack once a function is on it.
+    """Return the stack once a function is on it.
 
-    On a busy machine it takes long to find one that keeps the interpreter's lock, which who looks
-    lets go just before: the other must have had its turn by then.
+    On a busy machine it takes long to capture a thread that holds the interpreter's lock: the
+    capturing thread releases it just before, and the other must be scheduled by then.
     """
     deadline = time.monotonic() + 100
     while True:
@@ -63,14 +63,14 @@ def wait_for_frame(thread: object, wanted: str) -> list[str]:
 
 
 def compress(done: threading.Event) -> None:
-    """C code that runs without the interpreter's lock."""
+    """Run C code without the interpreter's lock."""
     block = bytes(range(256)) * 2048
     while not done.is_set():
         zlib.compress(block, 9)
 
 
-def test_a_thread_in_c_code_that_runs() -> None:
-    """Its whole stack is there, from the loop that was interrupted to the thread's start."""
+def test_a_running_thread_in_c_code_has_its_whole_stack() -> None:
+    """From the interrupted loop to the thread's start."""
     with running("busy", compress) as thread:
         found = wait_for_frame(thread, "deflate")
         stack = mt.backtrace(thread, lines=False)
@@ -80,8 +80,8 @@ def test_a_thread_in_c_code_that_runs() -> None:
     assert stack.stopped_for_ns is not None
 
 
-def test_a_thread_in_a_system_call_goes_on_with_it() -> None:
-    """It is seen there, and the call returns what it would have returned."""
+def test_a_system_call_continues_after_the_capture() -> None:
+    """The stack shows the call, and its result is unchanged."""
     reader, writer = os.pipe()
     got: list[bytes] = []
 
@@ -99,8 +99,7 @@ def test_a_thread_in_a_system_call_goes_on_with_it() -> None:
     os.close(writer)
 
 
-def test_every_way_to_name_a_thread() -> None:
-    """The object, the kernel's number, the pthread, its name."""
+def test_a_thread_is_named_by_object_id_pthread_or_name() -> None:
     with running("chosen", threading.Event.wait) as thread:
         assert thread.native_id is not None
         ways = (thread, thread.native_id, thread.ident, "chosen", str(thread.native_id))
@@ -111,8 +110,8 @@ def test_every_way_to_name_a_thread() -> None:
     assert main.id == os.getpid()
 
 
-def test_a_thread_that_python_does_not_know_is_found_by_its_pthread() -> None:
-    """A library may have started it and know only its pthread."""
+def test_a_thread_unknown_to_python_is_found_by_its_pthread() -> None:
+    """A native library may have started it."""
     import _thread
 
     begun, done = threading.Event(), threading.Event()
@@ -132,20 +131,18 @@ def test_a_thread_that_python_does_not_know_is_found_by_its_pthread() -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, 1.5, b"main", 1 << 62, "no such thread"])
-def test_what_names_no_thread(wanted: object) -> None:
+def test_values_that_name_no_thread_are_refused(wanted: object) -> None:
     with pytest.raises(TargetSpecError):
         mt.backtrace(wanted)
 
 
-def test_all_threads_are_not_one() -> None:
-    """No thread is chosen of them."""
+def test_all_threads_are_refused_where_one_is_required() -> None:
     with pytest.raises(TargetSpecError, match="'all' selects every thread") as refused:
         mt.backtrace("all")
     assert "machtrace.backtraces()" in refused.value.remedy
 
 
-def test_a_thread_that_does_not_run() -> None:
-    """One not yet started, and one that has ended."""
+def test_a_thread_not_started_or_ended_is_refused() -> None:
     ended = threading.Thread(target=int, name="ended")
     with pytest.raises(TargetSpecError, match="ended"):
         mt.backtrace(ended)
@@ -155,8 +152,8 @@ def test_a_thread_that_does_not_run() -> None:
         mt.backtrace(ended)
 
 
-def test_the_caller_is_not_on_its_own_list_of_all_threads() -> None:
-    """It is listed, but a thread cannot stop itself."""
+def test_all_threads_list_the_caller_without_a_stack() -> None:
+    """A thread cannot stop itself."""
     with running("other", threading.Event.wait) as thread, mt.open_target("self") as target:
         listed = {info.id for info in target.threads()}
         copied = {one.info.id for one in target.snapshot().threads}
@@ -166,8 +163,8 @@ def test_the_caller_is_not_on_its_own_list_of_all_threads() -> None:
         assert own not in copied
 
 
-def test_the_calling_thread_as_glibc_sees_it() -> None:
-    """``backtrace`` of glibc walks by the same tables with other code."""
+def test_the_calling_threads_frames_equal_those_of_glibc() -> None:
+    """``backtrace`` of glibc reads the same tables with other code."""
     libc = ctypes.PyDLL(None)
     if not hasattr(libc, "backtrace"):
         pytest.skip("the C library has no backtrace")
@@ -183,19 +180,19 @@ def test_the_calling_thread_as_glibc_sees_it() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 8])
-def test_a_limit_keeps_as_many_frames_as_it_says(limit: int) -> None:
-    """Also for the calling thread, whose innermost frames are ours and hidden."""
+def test_a_limit_returns_exactly_that_number_of_frames(limit: int) -> None:
+    """Also for the calling thread, whose innermost frames are machtrace's and hidden."""
     whole = mt.backtrace()
-    kept = mt.backtrace(limit=limit)
+    limited = mt.backtrace(limit=limit)
 
-    assert len(kept.frames) == limit
-    assert kept.gap is not None
-    assert kept.gap.count == len(whole.frames) - limit
-    assert kept.frames[0].symbol == whole.frames[0].symbol
+    assert len(limited.frames) == limit
+    assert limited.gap is not None
+    assert limited.gap.count == len(whole.frames) - limit
+    assert limited.frames[0].symbol == whole.frames[0].symbol
 
 
-def test_a_thread_that_holds_the_interpreters_lock() -> None:
-    """It is stopped and copied while it holds it, in a function that keeps the lock."""
+def test_a_thread_that_holds_the_interpreters_lock_is_copied() -> None:
+    """It is in a function that does not release the lock."""
     libc = ctypes.PyDLL(None)
     libc.qsort.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
     compare = ctypes.cast(libc.memcmp, ctypes.c_void_p)
@@ -209,8 +206,8 @@ def test_a_thread_that_holds_the_interpreters_lock() -> None:
         assert any("sort" in name for name in wait_for_frame(thread, "sort"))
 
 
-def test_a_thread_that_blocks_all_signals_has_its_reason() -> None:
-    """Those beside it are copied; and it takes the late signal without harm once it can."""
+def test_a_thread_that_blocks_all_signals_is_a_problem() -> None:
+    """The others are copied; the late signal does no harm once the thread unblocks it."""
     unblock, blocked = threading.Event(), threading.Event()
 
     def body(done: threading.Event) -> None:
@@ -228,18 +225,17 @@ def test_a_thread_that_blocks_all_signals_has_its_reason() -> None:
         assert blocked.wait(20)
         for _ in range(3):
             snapshot = target.snapshot()
-            reasons = {one.thread: str(one.error) for one in snapshot.problems}
+            reasons = {item.thread: str(item.error) for item in snapshot.problems}
             assert "blocks the signal" in reasons[deaf.native_id]  # type: ignore[index]
-            assert other.native_id in {one.info.id for one in snapshot.threads}
+            assert other.native_id in {item.info.id for item in snapshot.threads}
         unblock.set()
         deadline = time.monotonic() + 20
         # Others may be deaf for good: a library's that another test of this process loaded.
-        while deaf.native_id in {one.thread for one in target.snapshot().problems}:
+        while deaf.native_id in {item.thread for item in target.snapshot().problems}:
             assert time.monotonic() < deadline
 
 
-def test_several_threads_capture_at_once() -> None:
-    """Each waits for its turn; all stacks are whole."""
+def test_concurrent_captures_wait_for_their_turns_and_are_whole() -> None:
     failures: list[BaseException] = []
 
     def body(done: threading.Event) -> None:
@@ -268,7 +264,7 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_forked_child_captures_itself() -> None:
-    """Also where another thread was capturing while it was forked."""
+    """Also if another thread was capturing during the fork."""
     code = """
 import os, threading, machtrace as mt
 done = threading.Event()
@@ -297,8 +293,8 @@ print("well")
     ("number", "message"),
     [("37", "handles signal 37"), ("9", "not a real-time"), ("x", "not a real")],
 )
-def test_a_signal_that_cannot_be_had(number: str, message: str) -> None:
-    """The remedy names the variable for another signal."""
+def test_an_unusable_signal_is_an_error_with_a_remedy(number: str, message: str) -> None:
+    """The remedy names the environment variable that selects another signal."""
     code = """
 import signal, threading, machtrace as mt
 signal.signal(37, lambda *_: None)
@@ -314,8 +310,8 @@ with mt.open_target("self") as target:
     assert "MACHTRACE_SIGNAL" in done.stdout
 
 
-def test_a_signal_that_somebody_else_took_is_left_to_them() -> None:
-    """Another is chosen, where the user has not named one."""
+def test_a_signal_with_a_foreign_handler_is_not_replaced() -> None:
+    """Another one is chosen, unless the user has named one."""
     code = """
 import signal, threading, machtrace as mt
 from machtrace._native import _inprocess

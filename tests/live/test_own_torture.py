@@ -1,7 +1,7 @@
-"""Capturing all threads of a process that does everything at once, for a short while.
+"""Capturing all threads of a process under concurrent load, for a short while.
 
-``python tests/live/torture.py --minutes 5 --capturers 3`` does it for as long as wanted, and
-the environment variable ``MACHTRACE_TORTURE_SECONDS`` makes these tests longer.
+``python tests/live/torture.py --minutes 5 --capturers 3`` runs it for longer, and the environment
+variable ``MACHTRACE_TORTURE_SECONDS`` makes these tests longer.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.timeout(300 + 4 * int(SECONDS))
 
 @pytest.fixture(autouse=True)
 def compiler() -> None:
-    """The workers are C and C++."""
+    """Skip without a compiler: the workers are C and C++."""
     if shutil.which("cc") is None or shutil.which("c++") is None:
         pytest.skip("no C or C++ compiler")
 
 
 @pytest.mark.parametrize("how", [["--capturers", "2"], ["--capturers", "0", "--external"]])
-def test_nothing_stands_still_and_all_stacks_are_well_formed(how: list[str]) -> None:
-    """From within, twice at once and by Python too; and from outside."""
+def test_no_worker_hangs_and_all_stacks_are_well_formed(how: list[str]) -> None:
+    """With two capturing threads inside, Python snapshots, and captures from outside."""
     done = subprocess.run(
         [sys.executable, str(HERE / "torture.py"), "--seconds", SECONDS, *how],
         capture_output=True,
@@ -48,8 +48,7 @@ def test_nothing_stands_still_and_all_stacks_are_well_formed(how: list[str]) -> 
 
 
 @pytest.mark.parametrize("sanitizer", ["", "address,undefined"])
-def test_the_core_alone(sanitizer: str, tmp_path: Path) -> None:
-    """Two threads sample 32 others; sanitizers find nothing."""
+def test_two_threads_sample_32_others_under_sanitizers(sanitizer: str, tmp_path: Path) -> None:
     program = tmp_path / "own_capture"
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     sources = [

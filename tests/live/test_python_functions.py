@@ -27,7 +27,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def interpreter(version):
-    """Where a Python of that version is."""
+    """Return the path of a Python of that version."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         return sys.executable
     roots = (Path.home() / ".pyenv" / "versions", Path.home() / ".local/share/uv/python")
@@ -40,23 +40,25 @@ def interpreter(version):
 
 @pytest.fixture(params=VERSIONS)
 def running(request, wait_until):
-    """A program of each installed version, and the functions that it prints."""
+    """A running program of each installed version, and the functions that it prints."""
     command = [interpreter(request.param), "-I", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            told = {int(one): rows for one, rows in json.loads(process.stdout.readline()).items()}
+            printed = {
+                int(one): rows for one, rows in json.loads(process.stdout.readline()).items()
+            }
             assert process.stdout.readline() == "ready\n"
             tasks = Path(f"/proc/{process.pid}/task")
             wait_until(
-                lambda: len(list(tasks.iterdir())) == len(told), "the reporting thread has ended"
+                lambda: len(list(tasks.iterdir())) == len(printed), "the reporting thread has ended"
             )
-            yield process, told
+            yield process, printed
         finally:
             process.kill()
 
 
 def functions(stack):
-    """The functions in the program's format."""
+    """Return the functions in the program's format."""
     return [
         [one.name, os.fsencode(one.location.path).hex(), one.location.line]
         for frame in stack.frames
@@ -65,26 +67,26 @@ def functions(stack):
 
 
 def is_loop(frame):
-    """Whether it is a run of CPython's loop."""
+    """Return whether the frame is a run of CPython's loop."""
     return frame.symbol is not None and frame.symbol.name.startswith(
         ("_PyEval_EvalFrameDefault", "_TAIL_CALL_")
     )
 
 
-def test_every_function_is_as_the_program_says(running):
-    """Names, files and lines, in all threads; and each run of the loop has its own."""
-    process, told = running
+def test_functions_equal_those_that_the_program_prints(running):
+    """Names, files and lines, in all threads; and each run of the loop has its own functions."""
+    process, printed = running
     stacks = {stack.thread.id: stack for stack in mt.backtraces(process.pid, python=True)}
 
-    assert 4 == len(told)
-    for thread, rows in told.items():
+    assert 4 == len(printed)
+    for thread, rows in printed.items():
         assert rows == functions(stacks[thread])
         loops = [frame for frame in stacks[thread].frames if is_loop(frame)]
         assert all(frame.python for frame in loops)
         assert all(is_loop(frame) for frame in stacks[thread].frames if frame.python)
 
 
-def test_one_thread_has_its_own(running):
+def test_one_requested_thread_has_its_python_functions(running):
     """The others are stopped, too, but not returned."""
     process, told = running
     (stack,) = mt.backtraces(process.pid, threads="main", python=True, lines=False)
@@ -93,51 +95,50 @@ def test_one_thread_has_its_own(running):
 
 
 @pytest.mark.parametrize("limit", [FrameLimit(30, 10), FrameLimit(40)], ids=["both", "inner"])
-def test_the_ends_of_a_deep_stack_have_their_functions(running, limit):
-    """Runs are counted from each end that the limit keeps."""
-    process, told = running
+def test_both_ends_of_a_deep_stack_have_their_functions(running, limit):
+    """Runs are counted from each end that the limit retains."""
+    process, printed = running
     snapshot, runs = snapshot_with_python(process.pid)
     symbolicator = mt.Symbolicator(lines=False)
     walked = mt.Unwinder().unwind(snapshot, limit=limit)
     stacks, _ = with_python_runs(map(symbolicator.symbolicate, walked), runs)
     (deep,) = (stack for stack in stacks if stack.gap is not None)
-    rows, found = told[deep.thread.id], functions(deep)
+    rows, limited = printed[deep.thread.id], functions(deep)
     inner = [row for frame in deep.frames[: deep.gap.after] for row in ends(frame)]
 
-    assert 10 < len(found) < len(rows)
+    assert 10 < len(limited) < len(rows)
     assert rows[: len(inner)] == inner
-    assert rows[len(rows) + len(inner) - len(found) :] == found[len(inner) :]
+    assert rows[len(rows) + len(inner) - len(limited) :] == limited[len(inner) :]
 
 
 def ends(frame):
-    """One frame's functions in the program's format."""
+    """Return one frame's functions in the program's format."""
     return [
         [one.name, os.fsencode(one.location.path).hex(), one.location.line] for one in frame.python
     ]
 
 
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
-def test_a_core_has_them_too(running, tmp_path):
-    """All of it is in the memory that debuggers and the kernel write."""
-    process, told = running
+def test_a_core_has_the_python_functions_of_the_process(running, tmp_path):
+    """Debuggers and the kernel write all of that memory."""
+    process, printed = running
     command = ["gdb", "-batch", "-nx", "-iex", "set debuginfod enabled off", "-p", process.pid]
     command += ["-ex", f"generate-core-file {tmp_path / 'core'}"]
     subprocess.run([str(word) for word in command], capture_output=True, check=True, timeout=120)
     stacks = mt.backtraces(tmp_path / "core", python=True, lines=False)
 
-    assert told == {stack.thread.id: rows for stack in stacks if (rows := functions(stack))}
+    assert printed == {stack.thread.id: rows for stack in stacks if (rows := functions(stack))}
 
 
-def test_the_process_goes_on_as_it_was(running):
-    """All threads are resumed, and interrupted calls continue."""
-    process, told = running
+def test_threads_are_resumed_and_interrupted_calls_continue(running):
+    process, printed = running
     for _ in range(5):
         mt.backtraces(process.pid, python=True, lines=False)
     status = Path(f"/proc/{process.pid}/status").read_text()
     assert "TracerPid:\t0\n" in status
     assert process.poll() is None
     stacks = mt.backtraces(process.pid, python=True, lines=False)
-    assert sum(map(bool, map(functions, stacks))) == len(told)
+    assert sum(map(bool, map(functions, stacks))) == len(printed)
 
 
 SPINNING = """
@@ -176,8 +177,8 @@ CALLERS = {
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_threads_that_run_are_of_one_moment(version, start):
-    """Whenever it is, no function is there whose caller cannot call it, and none is lost."""
+def test_python_functions_of_running_threads_are_consistent(version, start):
+    """Every function's caller can call it, and no function is missing."""
     process = start(interpreter(version), "-I", "-c", SPINNING)
     asked = 0
     with LinuxProcessTarget(process.pid) as target:
@@ -195,7 +196,7 @@ def test_threads_that_run_are_of_one_moment(version, start):
     assert asked > 40 * 12
 
 
-def test_a_fork_has_its_own_threads(wait_blocked):
+def test_a_forked_process_has_its_own_threads(wait_blocked):
     """The child's main thread is the one that forked."""
     program = (
         "import os, time\n"
@@ -218,7 +219,7 @@ def test_a_fork_has_its_own_threads(wait_blocked):
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="takes root and unshare"
 )
-def test_in_a_container_threads_have_other_ids(wait_blocked):
+def test_threads_in_a_container_are_matched_by_its_ids(wait_blocked):
     """The interpreter there knows its threads by the container's numbers."""
     program = (
         "import threading, time\n"
@@ -242,8 +243,7 @@ def test_in_a_container_threads_have_other_ids(wait_blocked):
             process.kill()
 
 
-def test_what_is_no_python_says_so(start, build):
-    """Its stacks are there all the same."""
+def test_a_process_without_python_is_a_problem_and_has_its_stacks(start, build):
     process = start(build("threads"))
     with LinuxProcessTarget(process.pid) as target:
         snapshot, runs = snapshot_with_python(target)
@@ -254,15 +254,13 @@ def test_what_is_no_python_says_so(start, build):
     assert "no CPython" in str(problem.error)
 
 
-def test_other_kinds_of_targets_are_refused():
-    """Before anything of them is copied."""
+def test_other_kinds_of_targets_are_refused_before_they_are_copied():
     pytest.importorskip("unicorn", reason="the emulator is not installed")
     with pytest.raises(TargetSpecError, match="cannot be read"):
         mt.backtraces("emulated:demo", python=True)
 
 
-def test_threads_come_and_go_meanwhile(start):
-    """All that are there at the moment are seen, and none that had ended is missed."""
+def test_exactly_the_existing_threads_are_captured_while_others_end(start):
     program = (
         "import threading, time\n"
         "print('ready', flush=True)\n"
@@ -284,8 +282,8 @@ def test_threads_come_and_go_meanwhile(start):
     assert {"<module>", "brief"} <= seen
 
 
-def test_the_command_shows_them(start, wait_blocked):
-    """In text, in lldb's form and in JSON; other formats have no place for them."""
+def test_the_command_prints_python_functions(start, wait_blocked):
+    """In text, in lldb's format and in JSON; other formats cannot express them."""
     program = (
         "import time\ndef waits():\n    print('ready', flush=True)\n    time.sleep(100)\nwaits()"
     )
@@ -314,7 +312,7 @@ def test_the_command_shows_them(start, wait_blocked):
     assert " Python " not in run().stdout
 
 
-def test_busy_threads_of_this_process_do_not_keep_it_held(start):
+def test_busy_threads_of_this_process_do_not_prolong_the_stop(start):
     """The interpreter's lock is not released for each read."""
     process = start(sys.executable, "-c", "print('ready', flush=True); input()")
     done = threading.Event()

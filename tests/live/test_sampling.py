@@ -27,7 +27,7 @@ from tests.support.writers.processes import synthetic_process
 
 @pytest.fixture
 def shares(build, start, wait_until):
-    """Starts the program whose threads spend known shares of their time; the others wait."""
+    """Start the program whose threads spend known shares of their time; the others wait."""
     program = build("shares", "-fno-inline")
 
     def run(waiting, working):
@@ -46,20 +46,20 @@ def shares(build, start, wait_until):
 
 
 def ends(profile):
-    """Of each thread how often which function was the last but ``spin``."""
+    """Count, for each thread, the innermost functions other than ``spin``."""
     sink = io.StringIO()
     folded.write(profile, sink)
-    found = {}
+    counts = {}
     for line in sink.getvalue().splitlines():
         stack, _, count = line.rpartition(" ")
         thread, *functions = stack.split(";")
         inner = [name for name in functions if name != "spin"][-1]
-        found.setdefault(thread, Counter())[inner] += int(count)
-    return found
+        counts.setdefault(thread, Counter())[inner] += int(count)
+    return counts
 
 
-def test_shares_of_time_are_the_true_ones(shares):
-    """A thread that is in hot() three times as long as in cold() is seen there so often.
+def test_sampled_shares_equal_the_true_shares_of_time(shares):
+    """A thread spends three times as long in hot() as in cold().
 
     Hardly one run in a hundred million has a share that is six standard deviations off.
     """
@@ -82,33 +82,32 @@ def test_shares_of_time_are_the_true_ones(shares):
 
 
 def test_all_threads_are_sampled_at_every_tick(shares):
-    """Those that wait as often as those that work; the counts of each format are of these."""
+    """Blocked threads as often as busy ones; the counts of each output format agree."""
     process = shares(9, 1)
-    found = sample(process.pid, hz=50, duration=1, lines=False)
-    run = found.run
+    profile = sample(process.pid, hz=50, duration=1, lines=False)
+    run = profile.run
 
-    assert 11 == len(found.threads)
-    assert {run.ticks} == {thread.samples for thread in found.threads}
-    assert 11 * run.ticks == len(found.samples)
+    assert 11 == len(profile.threads)
+    assert {run.ticks} == {thread.samples for thread in profile.threads}
+    assert 11 * run.ticks == len(profile.samples)
     assert 50 == run.ticks + run.lost
     assert SamplingEnd.DURATION is run.end
     assert 1_000_000_000 <= run.duration_ns
-    assert 0 < found.stopped_share < 1
-    assert () == found.problems
-    waiting = [one for one in ends(found).values() if one.keys().isdisjoint(("hot", "cold"))]
+    assert 0 < profile.stopped_share < 1
+    assert () == profile.problems
+    waiting = [one for one in ends(profile).values() if one.keys().isdisjoint(("hot", "cold"))]
     assert 9 == len(waiting)
     assert all(len(one) == 1 for one in waiting)
 
 
-def test_chosen_threads_alone(shares):
-    """Only they are stopped."""
+def test_only_chosen_threads_are_stopped(shares):
     process = shares(3, 0)
     found = sample(process.pid, hz=50, duration=0.3, threads="main", symbolicate=False)
     assert [(process.pid, True)] == [(one.info.id, one.info.is_main) for one in found.threads]
 
 
 def test_the_end_of_the_process_ends_sampling(shares):
-    """What was taken until then is kept, and named."""
+    """Earlier samples are retained and symbolicated."""
     process = shares(2, 0)
 
     def on_tick(progress):
@@ -118,15 +117,15 @@ def test_the_end_of_the_process_ends_sampling(shares):
     with machtrace.open_target(process.pid) as target:
         sampler = Sampler(target, interval_ns=interval_ns(100), names=NameOptions(lines=False))
         run = sampler.run(FOREVER_NS, on_tick=on_tick)
-    found = sampler.profile(run)
+    profile = sampler.profile(run)
 
-    assert SamplingEnd.PROCESS_ENDED is found.run.end
-    assert found.run.ticks >= 20
-    assert "hot" in {frame.symbol.name for frame in found.frames if frame.symbol is not None}
+    assert SamplingEnd.PROCESS_ENDED is profile.run.end
+    assert profile.run.ticks >= 20
+    assert "hot" in {frame.symbol.name for frame in profile.frames if frame.symbol is not None}
 
 
-def test_a_process_that_is_gone_cannot_be_sampled(shares):
-    """An error, and no empty profile."""
+def test_sampling_an_ended_process_is_an_error(shares):
+    """It is not an empty profile."""
     process = shares(0, 0)
     with machtrace.open_target(process.pid) as target:
         sampler = Sampler(target, interval_ns=interval_ns(100))
@@ -136,22 +135,24 @@ def test_a_process_that_is_gone_cannot_be_sampled(shares):
             sampler.run(duration_ns(1))
 
 
-def test_sampling_can_be_ended(shares):
-    """By whoever is asked several times a second."""
+def test_a_callback_ends_sampling(shares):
+    """It is called several times a second."""
     process = shares(1, 0)
-    told = []
+    reports = []
     with machtrace.open_target(process.pid) as target:
         sampler = Sampler(target, interval_ns=interval_ns(100))
-        run = sampler.run(duration_ns(60), should_stop=lambda: len(told) >= 5, on_tick=told.append)
-    found = sampler.profile(run)  # when the target is closed
+        run = sampler.run(
+            duration_ns(60), should_stop=lambda: len(reports) >= 5, on_tick=reports.append
+        )
+    profile = sampler.profile(run)  # when the target is closed
 
     assert (SamplingEnd.INTERRUPTED, 5) == (run.end, run.ticks)
-    assert [1, 2, 3, 4, 5] == [progress.ticks for progress in told]
-    assert 10 == len(found.samples)
+    assert [1, 2, 3, 4, 5] == [progress.ticks for progress in reports]
+    assert 10 == len(profile.samples)
 
 
-def test_threads_that_end_end_sampling_if_only_they_were_asked_for():
-    """And are kept."""
+def test_the_end_of_all_chosen_threads_ends_sampling():
+    """Their samples are retained."""
     may_end = threading.Event()
     thread = threading.Thread(target=may_end.wait, name="brief")
     thread.start()
@@ -163,29 +164,29 @@ def test_threads_that_end_end_sampling_if_only_they_were_asked_for():
     assert ["brief"] == [one.info.name for one in sampler.profile(run).threads]
 
 
-def test_threads_come_and_go(build, start):
-    """Each is sampled as long as it is there, and none is missed."""
+def test_short_lived_threads_are_all_sampled(build, start):
+    """Each is sampled as long as it exists."""
     process = start(build("churn"))
     found = sample(process.pid, hz=100, duration=1, symbolicate=False)
     assert len(found.threads) > 2
     assert len(found.samples) == sum(thread.samples for thread in found.threads)
 
 
-def test_stacks_that_do_not_change_are_kept_once(shares):
-    """Rows of the table are what differs: minutes of waiting take no more than a second."""
+def test_unchanged_stacks_are_stored_once(shares):
+    """The table has a row per distinct stack: minutes of waiting take as little as a second."""
     process = shares(4, 0)
     with machtrace.open_target(process.pid) as target:
         waiting = [info.id for info in target.threads() if not info.is_main]
         sampler = Sampler(target, interval_ns=interval_ns(200), threads=waiting)
-        found = sampler.profile(sampler.run(duration_ns(0.5)))
-    rows = set(found.samples.stacks)
-    # Who was let go and has not had its turn since is about to wait, at the call's instruction.
+        profile = sampler.profile(sampler.run(duration_ns(0.5)))
+    rows = set(profile.samples.stacks)
+    # A resumed thread that was not scheduled since is about to wait, at the call's instruction.
     assert 1 <= len(rows) <= 2
-    assert len(found.stacks) < 20
+    assert len(profile.stacks) < 20
 
 
-def test_deep_stacks_keep_both_ends(build, start):
-    """Only by default; an explicit limit keeps the innermost frames. Both mark what is left out."""
+def test_deep_stacks_retain_both_ends_by_default(build, start):
+    """An explicit limit retains the innermost frames. Both mark the omitted frames."""
     process = start(build("deep"), 3000)
     found = sample(process.pid, hz=50, duration=0.2)
     sink = io.StringIO()
@@ -194,8 +195,7 @@ def test_deep_stacks_keep_both_ends(build, start):
     assert sink.getvalue().count("[unknown callers]") == 0
 
 
-def test_this_process_can_be_sampled():
-    """Its other threads, while the calling one samples."""
+def test_this_process_samples_its_other_threads():
     done = threading.Event()
 
     def busy():
@@ -205,16 +205,15 @@ def test_this_process_can_be_sampled():
     thread = threading.Thread(target=busy, name="busy")
     thread.start()
     try:
-        found = sample("self", hz=100, duration=0.3, threads="busy", symbolicate=False)
+        profile = sample("self", hz=100, duration=0.3, threads="busy", symbolicate=False)
     finally:
         done.set()
         thread.join()
-    assert ["busy"] == [one.info.name for one in found.threads]
-    assert found.run.ticks > 0
+    assert ["busy"] == [one.info.name for one in profile.threads]
+    assert profile.run.ticks > 0
 
 
-def test_python_functions(start, wait_blocked):
-    """Between the interpreter's loop and what it called."""
+def test_python_functions_are_between_the_interpreter_loop_and_its_callees(start, wait_blocked):
     code = (
         "import sys, time\n"
         "def inner():\n"
@@ -226,16 +225,16 @@ def test_python_functions(start, wait_blocked):
     )
     process = start(sys.executable, "-c", code)
     wait_blocked(process.pid)
-    found = sample(process.pid, hz=20, duration=1, threads="main", python=True)
-    if found.problems:
-        pytest.skip(f"Python functions are not known here: {found.problems[0].error}")
+    profile = sample(process.pid, hz=20, duration=1, threads="main", python=True)
+    if profile.problems:
+        pytest.skip(f"Python functions are not known here: {profile.problems[0].error}")
     sink = io.StringIO()
-    folded.write(found, sink)
+    folded.write(profile, sink)
     assert "<module> (<string>);outer (<string>);inner (<string>);" in sink.getvalue()
 
 
-def test_a_stub_that_keeps_the_process_still(shares, wait_until):
-    """As gdbserver does from the first look on: every sample would be the same, which is said."""
+def test_a_stub_that_keeps_the_process_stopped_is_refused(shares, wait_until):
+    """Every sample of a process that gdbserver stops would be the same."""
     server = shutil.which("gdbserver")
     if server is None:
         pytest.skip("no gdbserver")
@@ -250,8 +249,8 @@ def test_a_stub_that_keeps_the_process_still(shares, wait_until):
     wait_until(lambda: process.poll() is None, "it runs on")
 
 
-def test_through_lldb_server(shares):
-    """Which lets the process run between two snapshots."""
+def test_a_process_is_sampled_through_lldb_server(shares):
+    """lldb-server resumes it between snapshots."""
     server = next(filter(None, map(shutil.which, ("lldb-server", "lldb-server-19"))), None)
     if server is None:
         pytest.skip("no lldb-server")
@@ -274,17 +273,17 @@ def test_through_lldb_server(shares):
             run = sampler.run(
                 duration_ns(60), should_stop=lambda: len(ticks) >= 20, on_tick=ticks.append
             )
-        found = sampler.profile(run)
+        profile = sampler.profile(run)
         stub.wait(timeout=30)
-    assert 3 == len(found.threads)
-    assert found.run.ticks > 1
-    assert found.stopped_share > 0
+    assert 3 == len(profile.threads)
+    assert profile.run.ticks > 1
+    assert profile.stopped_share > 0
     assert process.poll() is None
-    (main,) = [one for name, one in ends(found).items() if f"[{process.pid}]" in name]
+    (main,) = [one for name, one in ends(profile).items() if f"[{process.pid}]" in name]
     assert main["hot"] + main["cold"] > 0
 
 
-def test_what_stands_still_is_not_sampled(tmp_path):
+def test_targets_that_do_not_run_are_refused(tmp_path):
     """Every sample of a core would be the same."""
     core = tmp_path / "x.core"
     core.write_bytes(synthetic_process(Arch.ARM64, threads=1, images=1, depth=2).core())
@@ -295,21 +294,18 @@ def test_what_stands_still_is_not_sampled(tmp_path):
 
 
 @pytest.mark.parametrize("hz", [0, -1, float("nan"), float("inf"), 1e9])
-def test_rates_that_are_none(hz):
-    """Before anything is opened."""
+def test_invalid_rates_are_refused_before_anything_is_opened(hz):
     with pytest.raises(ArgumentError, match="cannot sample at"):
         sample(1, hz=hz)
 
 
 @pytest.mark.parametrize("duration", [0, -1, float("nan")])
-def test_durations_that_are_none(duration):
-    """Before anything is opened."""
+def test_invalid_durations_are_refused_before_anything_is_opened(duration):
     with pytest.raises(ArgumentError, match="cannot sample for"):
         sample(1, duration=duration)
 
 
 def test_a_stopped_process_is_sampled_and_stays_stopped(shares, wait_until):
-    """Where it stands."""
     process = shares(0, 0)
     process.send_signal(signal.SIGSTOP)
     status = Path(f"/proc/{process.pid}/stat")
@@ -324,8 +320,8 @@ def test_a_stopped_process_is_sampled_and_stays_stopped(shares, wait_until):
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e300, 1e12])
-def test_more_time_than_there_is_has_no_end(seconds: float) -> None:
-    """However large the number; what is small is not lost."""
+def test_durations_beyond_the_clock_are_infinite(seconds: float) -> None:
+    """The number may be arbitrarily large; small ones keep their precision."""
     assert FOREVER_NS == duration_ns(seconds)
     assert 1 == duration_ns(1e-300)
     assert 1_500_000_000 == duration_ns(1.5)

@@ -1,19 +1,19 @@
-"""Capture every thread of a process that does everything at once.
+"""Capture all threads of a process under every kind of concurrent load.
 
 ``torture.py --minutes 5 --hz 200 --capturers 3`` starts ``programs/torture_process.py``, whose
-threads mix what makes stopping a thread dangerous: malloc, the loader's locks, fork and exec,
-exceptions of C++ and of Python, fights for the interpreter's lock, deep recursion, alternate
-signal stacks, blocked signals, threads that come and go, hand-offs by condition variables,
-semaphores, futexes, epoll and pipes. It captures itself; what it captured comes through pipes, and
-is walked and checked here, so that no check waits for that process' locks. With ``--external`` it
-is also captured from here, by ptrace. A thread that wants a processor can be copied only at its
-turn: without ``--pace`` the workers want all processors all the time, and that is what bounds the
-rate. ``--sanitize address,undefined`` has the extensions built so.
+threads do everything that makes stopping a thread dangerous: malloc, the loader's locks, fork and
+exec, exceptions of C++ and of Python, contention for the interpreter's lock, deep recursion,
+alternate signal stacks, blocked signals, short-lived threads, hand-offs by condition variables,
+semaphores, futexes, epoll and pipes. It captures itself and sends the captures through pipes; they
+are unwound and checked in this process, so that no check waits for that process' locks. With
+``--external`` it is also captured from this process, by ptrace. A runnable thread can be copied
+only when it is scheduled: without ``--pace`` the workers use all processors all the time, and that
+bounds the rate. ``--sanitize address,undefined`` builds the extensions with these sanitizers.
 
-It fails where a counter of the process stands still (and says which), where the process ends or a
-worker finds something wrong, and where a stack is not well formed: the stack pointer lies in what
-was copied, the walk reaches a root, that root is a function that threads begin in, every address is
-in an image, and no capture came out of turn. The last line is JSON: all counts.
+The run fails if a counter of the process stops (and names it), if the process ends or a worker
+detects an error, and if a stack is not well formed: the stack pointer is in the copied memory, the
+walk reaches a root, that root is a function in which threads begin, every address is in an image,
+and captures are in order. The last line is JSON: all counts.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ SOURCES = Path(machtrace.__file__).parent.parent
 STANDSTILL_S = 60
 ROOTS = {"_start", "__clone3", "clone3", "__clone", "clone", "_dl_start_user", "__restore_rt"}
 KEPT = 5
-"""Snapshots that are kept of what went wrong."""
+"""At most this number of faulty snapshots is saved."""
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """The library of native workers, and the one that is loaded and unloaded."""
+    """Build the library of native workers, and the one that is loaded and unloaded."""
     library, plugin = folder / "torture_library.so", folder / "torture_plugin.so"
     for compiler, flags, source, output in (
         ("c++", ["-std=c++17", "-O1"], "torture_library.cc", library),
@@ -73,7 +73,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def sanitized(folder: Path, kinds: str) -> dict[str, str]:
-    """The package with its extensions built so, as the environment that a process needs for it."""
+    """Build the extensions with sanitizers; return the environment for processes with them."""
     tools = Path(sys.executable).parent
     cmake = shutil.which("cmake", path=f"{tools}:{os.environ['PATH']}") or "cmake"
     shutil.copytree(
@@ -114,7 +114,7 @@ def _library(name: str) -> str:
 
 
 class Checker:
-    """Walks what was captured, and counts what it finds."""
+    """Unwinds captures and counts errors."""
 
     def __init__(self, keep: Path | None) -> None:
         self.keep = keep
@@ -129,12 +129,12 @@ class Checker:
         self.taken_ns: list[int] = []
 
     def check(self, snapshot: Snapshot, *, images_changed: bool = False) -> None:
-        """One capture of all threads.
+        """Check one capture of all threads.
 
-        Two kinds of stacks are counted apart. Where images changed while it was made, a thread may
-        have been in one that was there neither before nor after, or in whose place another came.
-        And while libgcc installs the frame that catches an exception, it writes that frame's
-        registers over those that it saved: for some hundred nanoseconds the stack has no callers.
+        Two kinds of stacks are counted separately. If images changed during the capture, a thread
+        may have been in one that was loaded neither before nor after, or that another has replaced.
+        And while libgcc installs the frame that catches an exception, it overwrites the frame's
+        saved registers with the new ones: for some hundred nanoseconds the stack has no callers.
         """
         self.counts["captures"] += 1
         self.counts["threads"] += len(snapshot.threads)
@@ -183,7 +183,7 @@ class Checker:
         return image is not None and image.name.startswith("libgcc_s")
 
     def _name(self, address: int, snapshot: Snapshot) -> str:
-        """Of the function that a stack begins in; that of a whole one never moves."""
+        """Return the name of the function that a complete stack begins in."""
         name = self.roots.get(address)
         if name is None or name not in ROOTS:
             from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
@@ -193,15 +193,15 @@ class Checker:
             name = self.roots[address] = symbol.name if symbol else "no function"
         return name
 
-    def _is_wrong(self, what: str, snapshot: Snapshot) -> None:
+    def _is_wrong(self, defect: str, snapshot: Snapshot) -> None:
         if self.keep is not None and sum(self.wrong.values()) < KEPT:
             path = self.keep / f"{sum(self.wrong.values())}.core"
             machtrace.save_snapshot(snapshot, path)
-            print(f"{what}: {path}", file=sys.stderr)  # noqa: T201
-        self.wrong[what] += 1
+            print(f"{defect}: {path}", file=sys.stderr)  # noqa: T201
+        self.wrong[defect] += 1
 
-    def said(self) -> dict[str, Any]:
-        """All counts."""
+    def summary(self) -> dict[str, Any]:
+        """Return all counters, and the errors."""
         quantiles = (
             statistics.quantiles(self.stopped_ns, n=100) if self.stopped_ns[1:] else [0] * 99
         )
@@ -216,7 +216,7 @@ class Checker:
 
 
 class Stream:
-    """What one series of the process sends."""
+    """The captures of one series of the process."""
 
     def __init__(self, descriptor: int, maker: SnapshotMaker, checker: Checker) -> None:
         self.descriptor = descriptor
@@ -227,7 +227,7 @@ class Stream:
         self._tick = -1
 
     def receive(self) -> bool:
-        """Check what has come; false at the end."""
+        """Check what has arrived; return false at the end of the stream."""
         part = os.read(self.descriptor, 1 << 20)
         self._buffer += part
         while len(self._buffer) >= 8:
@@ -247,7 +247,7 @@ class Stream:
 
 
 class Watch:
-    """Names the counter that stands still."""
+    """Names a counter that stops."""
 
     def __init__(self, counters: mmap.mmap, names: list[str]) -> None:
         self._counters = counters
@@ -256,22 +256,22 @@ class Watch:
         self._last: dict[str, int] = {}
 
     def now(self) -> dict[str, int]:
-        """How far each has come."""
+        """Return each counter's value."""
         values = struct.unpack_from(f"={len(self.names)}Q", self._counters)
         return dict(zip(self.names, values, strict=True))
 
-    def standing_still(self) -> list[str]:
-        """Those that have not moved for long."""
-        found, now = self.now(), time.monotonic()
-        for name, value in found.items():
+    def stopped(self) -> list[str]:
+        """Return the counters that have not advanced for too long."""
+        values, now = self.now(), time.monotonic()
+        for name, value in values.items():
             if self._last.get(name) != value:
                 self._moved[name] = now
-        self._last = found
+        self._last = values
         return [name for name in self.names if now - self._moved[name] > STANDSTILL_S]
 
 
 def external(pid: int, hz: float, until: float, checker: Checker, watch: Watch) -> list[str]:
-    """Capture the process from here, as often as it can be done, up to that rate."""
+    """Capture the process by ptrace, at most at that rate."""
     with LinuxProcessTarget(pid) as target:
         due = time.monotonic()
         while time.monotonic() < until or not checker.counts["captures"]:
@@ -279,7 +279,7 @@ def external(pid: int, hz: float, until: float, checker: Checker, watch: Watch) 
             snapshot = target.snapshot(stack_limit=1 << 20)
             checker.taken_ns.append(time.monotonic_ns() - began)
             checker.check(snapshot, images_changed=True)  # they are all the time, and it takes long
-            still = watch.standing_still()
+            still = watch.stopped()
             if still:
                 return still
             due = max(due + 1 / hz, time.monotonic() - 1 / hz)
@@ -288,19 +288,19 @@ def external(pid: int, hz: float, until: float, checker: Checker, watch: Watch) 
 
 
 def receive(streams: list[Stream], until: float, watch: Watch | None) -> list[str]:
-    """Check what comes until then, and that all goes on; without a watch, that it ends."""
+    """Check captures and counters until that time; without a watch, until the process ends."""
     while time.monotonic() < until and streams:
         ready, _, _ = select.select([one.descriptor for one in streams], [], [], 1)
         streams[:] = [one for one in streams if one.descriptor not in ready or one.receive()]
-        still = watch.standing_still() if watch is not None else []
+        still = watch.stopped() if watch is not None else []
         if still:
             return still
     return ["the end"] if streams and watch is None else []
 
 
-def tell_standstill(pid: int, still: list[str]) -> None:
-    """Where each thread waits, and each child; and all stacks, Python's too."""
-    print("standing still:", *still, sep="\n  ", file=sys.stderr)  # noqa: T201
+def report_hang(pid: int, still: list[str]) -> None:
+    """Print where each thread and each child waits, and all stacks with Python functions."""
+    print("stopped counters:", *still, sep="\n  ", file=sys.stderr)  # noqa: T201
     children: list[str] = []
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
         try:
@@ -318,7 +318,7 @@ def tell_standstill(pid: int, still: list[str]) -> None:
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
-    """All of it."""
+    """Run the process and all checks; return the counts."""
     library, plugin = build(folder)
     environment = {"PYTHONPATH": str(SOURCES)}
     if options.sanitize:
@@ -326,7 +326,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     progress = folder / "progress"
     progress.write_bytes(bytes(4096))
     pipes = [os.pipe() for _ in range(options.capturers)]
-    told = {
+    settings = {
         "library": str(library),
         "plugin": str(plugin),
         "progress": str(progress),
@@ -337,7 +337,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         "pace": options.pace,
     }
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "programs/torture_process.py"), json.dumps(told)],
+        [sys.executable, str(HERE / "programs/torture_process.py"), json.dumps(settings)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=[writing for _, writing in pipes],
@@ -348,16 +348,16 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         os.close(writing)
     os.nice(10)  # to check can wait, and must not keep workers from their turns to be captured
     try:
-        return look_at(process, options, progress, [reading for reading, _ in pipes])
+        return observe(process, options, progress, [reading for reading, _ in pipes])
     finally:
         process.kill()
         process.wait()
 
 
-def look_at(
+def observe(
     process: subprocess.Popen[str], options: argparse.Namespace, progress: Path, pipes: list[int]
 ) -> int:
-    """Check what the process sends, and that it goes on, until it is time to end it."""
+    """Check the captures and counters of the process until it is time to end it."""
     assert process.stdin is not None
     assert process.stdout is not None
     first = json.loads(process.stdout.readline())
@@ -375,7 +375,7 @@ def look_at(
             return Stream(descriptor, maker, Checker(options.keep))
 
         streams = [stream(descriptor) for descriptor in pipes]
-        checkers = [one.checker for one in streams]
+        checkers = [source.checker for source in streams]
         if options.external:
             checkers.append(Checker(options.keep))
             still = external(process.pid, options.hz, until, checkers[-1], watch)
@@ -384,7 +384,7 @@ def look_at(
             if not streams and not options.capturers:
                 time.sleep(max(0, until - time.monotonic()))
         if still:
-            tell_standstill(process.pid, still)
+            report_hang(process.pid, still)
         process.stdin.close()
         still = still or receive(streams, time.monotonic() + 4 * STANDSTILL_S, None)
     elapsed, busy = time.monotonic() - began, busy_s() - busy
@@ -401,27 +401,27 @@ def look_at(
         "processors": os.cpu_count(),
         "processors_used": {"here": round(used / elapsed, 2), "in_all": round(busy / elapsed, 2)},
         "status": status,
-        "standing_still": still,
+        "stopped": still,
         "progress": watch.now(),
         **ended,
-        "checked": [{**one.said(), **spent(one)} for one in checkers],
+        "checked": [{**source.summary(), **spent(source)} for source in checkers],
     }
-    for one in counts.get("series", []):
-        if one.get("seconds"):
-            one["captures_per_second"] = round(one["captures"] / one["seconds"], 1)
+    for source in counts.get("series", []):
+        if source.get("seconds"):
+            source["captures_per_second"] = round(source["captures"] / source["seconds"], 1)
     print(json.dumps(counts))  # noqa: T201
     return 1 if failed or not all(watch.now().values()) else 0
 
 
 def busy_s() -> float:
-    """Time that processors were not idle since the machine started, all together (proc(5))."""
+    """Return the busy seconds of all processors since the machine started (proc(5))."""
     first = Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
     ticks = [int(word) for word in first]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def spent(checker: Checker) -> dict[str, float]:
-    """How long a capture of all threads took, in milliseconds."""
+    """Return the durations of captures of all threads in milliseconds."""
     if len(checker.taken_ns) < 2:
         return {}
     quantiles = statistics.quantiles(checker.taken_ns, n=100)
@@ -429,7 +429,7 @@ def spent(checker: Checker) -> dict[str, float]:
 
 
 def main() -> int:
-    """Read the options, and run."""
+    """Parse the options and run."""
     parser = argparse.ArgumentParser(description="Capture a process that does everything at once.")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=3)

@@ -1,9 +1,8 @@
-/* One thread for each system call that blocks, each told to go on through a pipe
- * of its own kind and reporting what the call returned; "undisturbed" needs them
- * to know nothing of having been stopped.
+/* One thread for each blocking system call; a pipe or similar makes the call return, and the thread
+ * reports its result, which captures must not change.
  *
- * "ready"; then, for each byte on stdin, all calls are let return, and a line
- * "NAME RESULT ERRNO" is printed for each. */
+ * Prints "ready"; then each byte on stdin makes all calls return, and a line "NAME RESULT ERRNO" is
+ * printed for each. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>

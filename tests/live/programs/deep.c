@@ -1,4 +1,4 @@
-/* A thread that calls itself as often as the argument says, and waits there. Says "ready". */
+/* A thread recurses to the depth in the argument, prints "ready" and waits there. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

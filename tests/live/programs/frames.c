@@ -18,7 +18,7 @@ APART void frame_with_array(callback call)
     touch(bytes);
 }
 
-/* Of a size that only the run tells: its caller is found by the frame pointer. */
+/* The frame's size is known at run time only: its caller is found by the frame pointer. */
 APART void frame_of_any_size(callback call, int size)
 {
     volatile char *bytes = alloca((size_t)size);
@@ -26,8 +26,8 @@ APART void frame_of_any_size(callback call, int size)
     touch(bytes);
 }
 
-/* The stack pointer is aligned anew, and the caller's kept in another register. */
-APART void frame_aligned_anew(callback call, int size)
+/* The stack pointer is realigned, and the caller's saved in another register. */
+APART void frame_realigned(callback call, int size)
 {
     volatile char bytes[64] __attribute__((aligned(128)));
     volatile char *more = alloca((size_t)size);
@@ -40,7 +40,7 @@ APART void frame_aligned_anew(callback call, int size)
 APART long frame_with_registers(callback call, long *of)
 {
     long a = of[0], b = of[1] * a, c = of[2] * b, d = of[3] * c, e = of[4] * d, f = of[5] * e;
-    frame_aligned_anew(call, 100);
+    frame_realigned(call, 100);
     return a + b * 3 + c * 5 + d * 7 + e * 11 + f * 13;
 }
 

@@ -53,12 +53,12 @@ def _thread(thread):
 
 def _images():
     lines = gdb.execute("info sharedlibrary", to_string=True).splitlines()
-    found = {}
+    ranges = {}
     for line in lines:
         fields = line.split()
         if fields and fields[0].startswith("0x"):
-            found[fields[-1]] = (int(fields[0], 16), int(fields[1], 16))
-    return found
+            ranges[fields[-1]] = (int(fields[0], 16), int(fields[1], 16))
+    return ranges
 
 
 gdb.execute("set backtrace past-main on")

@@ -1,5 +1,5 @@
 /* Which system calls of a thread end early when the thread is captured: one line each, the call and
- * what became of it: "goes on", the name of its error, or "fewer bytes" of a write. See docs/live-capture.md.
+ * its result: "goes on", the name of its error, or "fewer bytes" of a write. See docs/live-capture.md.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -218,7 +218,7 @@ int main(void)
     for (size_t index = 0; index < COUNT; index++) {
         if (threads[index].outcome != MACHTRACE_INPROCESS_COPIED)
             return 4;
-        /* It has run since, to answer: it sleeps again where the call goes on. */
+        /* It has run since, to answer: it sleeps again if the call continues. */
         while (!ended[index] && state_of(ids[index]) != 'S')
             usleep(1000);
         printf("%s: %s\n", calls[index].name,

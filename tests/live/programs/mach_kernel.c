@@ -1,9 +1,9 @@
-/* What Darwin's kernel and libdispatch give a process, for two threads that only exist here.
+/* A fake of the parts of Darwin's kernel and libdispatch that a process uses, with two threads.
  *
  * Built from mach/mach.h, mach/thread_info.h and mach/vm_region.h: the calls that a script in a
- * process makes, with their arguments in their order. Says "ready"; of each byte that comes it
- * tells what was done since: threads left suspended, ports held, arrays held, and calls that must
- * not be made while a thread is suspended. */
+ * process makes, with their arguments in their order. Prints "ready"; for each byte on stdin it
+ * prints counters: threads left suspended, ports and arrays not released, and calls that must not be
+ * made while a thread is suspended. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* Samples all threads of the process that it is in, by capture.h alone, without Python.
+/* Samples all threads of its own process by the capture core alone, without Python.
  *
  * As a library: sampler_start(hz), sampler_stop(counts). As a program (-DPROGRAM): 32 threads mix
- * malloc, dlopen, fork and exec, deep recursion and thread churn for so many seconds while two
+ * malloc, dlopen, fork and exec, deep recursion and thread churn for the given seconds while two
  * threads sample; it prints its counts, and fails where a stack is not well formed.
  */
 #define _GNU_SOURCE

@@ -1,9 +1,9 @@
-/* Captures this process, by the core alone, while another thread keeps a lock that the program
+/* Captures this process, by the core alone, while another thread holds a lock that the program
  * would need for nearly anything: own_locks malloc | constructor PLUGIN | list. The plugin is this
  * very file, built with -DPLUGIN.
  *
- * The thread keeps the lock until it may go on, which is only after the captures: were the lock
- * needed for one of them, nothing would ever end. Prints how many captures there were.
+ * The thread holds the lock until the captures are done: if one of them needed the lock, the program
+ * would never end. Prints the number of captures.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,7 +42,7 @@ void wait_here(void)
         continue;
 }
 
-/* All memory of the program, under one lock, which the thread keeps that asks for this much. */
+/* All memory of the program, under one lock; a thread that allocates this size holds it. */
 #define WANTED 123457
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -107,7 +107,7 @@ static void *hold(void *unused)
     return NULL;
 }
 
-/* What became of the thread that keeps the lock, which is to be copied. */
+/* The outcome of copying the thread that holds the lock. */
 static enum machtrace_inprocess_outcome copy_holder(void)
 {
     static unsigned char buffer[1 << 18];
@@ -159,7 +159,7 @@ int main(int count, char **arguments)
     uint64_t before = machtrace_series_count(series).captures;
     struct timespec pause = {0, 1000000};
     enum machtrace_inprocess_outcome outcome = copy_holder();
-    /* Where the series asked it in vain just before, it owes that answer until it has its turn. */
+    /* After a signal of the series that timed out, it is blocked until it has handled that signal. */
     while (outcome == MACHTRACE_INPROCESS_BLOCKED || outcome == MACHTRACE_INPROCESS_NOT_STOPPED) {
         nanosleep(&pause, NULL);
         outcome = copy_holder();

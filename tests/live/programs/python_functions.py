@@ -1,4 +1,4 @@
-"""Threads in Python functions of all sorts; what they are is printed, and then nothing moves."""
+"""Threads in Python functions of all kinds; the program prints them, and then nothing moves."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ THREADS = 4
 
 
 def through_c(inner):
-    """A run of the loop of its own for what it calls."""
+    """Call through C, which starts another run of the interpreter loop."""
     return next(map(lambda _: inner(), [0]))  # noqa: C417 - C is meant
 
 
@@ -22,7 +22,7 @@ class Klass:
     """Methods have qualified names."""
 
     def method(self, depth):
-        """Calls without leaving the run."""
+        """Call without leaving the run of the loop."""
         if depth:
             self.method(depth - 1)
         else:
@@ -31,25 +31,25 @@ class Klass:
 
 
 def größe_函数():  # noqa: N802, PLC2401 - meant
-    """A name beyond ASCII."""
+    """Have a name beyond ASCII."""
     through_c(lambda: Klass().method(3))
 
 
 def generate():
-    """A generator's frame is its own."""
+    """Be a generator, which has a frame of its own."""
     yield 1
     größe_函数()
     yield 2
 
 
 def worker():
-    """Iterates."""
+    """Iterate."""
     for _ in generate():
         pass
 
 
 def recurse(depth):
-    """Through C each time."""
+    """Recurse through C."""
     if depth:
         through_c(lambda: recurse(depth - 1))
     else:
@@ -57,7 +57,7 @@ def recurse(depth):
 
 
 def without_lines():
-    """Its code has been made to have no lines."""
+    """Block; the code object is changed to have no lines."""
     done.wait()
 
 
@@ -67,23 +67,23 @@ without_lines = types.FunctionType(
 
 
 async def outer():
-    """Awaits."""
+    """Await."""
     await inner()
 
 
 async def inner():
-    """Blocks the event loop."""
-    threading.Thread(target=tell, name="teller").start()
+    """Block the event loop."""
+    threading.Thread(target=report, name="reporter").start()
     done.wait()
 
 
 def waits(frame):
-    """Whether it has come to the line that it stays in: a thread that is started is waited for."""
+    """Return whether a started thread has come to the line on which it blocks."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)
     return line.strip() == "waiter.acquire()" and frame.f_back.f_locals["self"] is done
 
 
-def tell():
+def report():
     """Print every other thread's functions once all of them wait."""
     own = threading.get_ident()
     frames = {}
@@ -91,7 +91,7 @@ def tell():
         time.sleep(0.01)
         frames = sys._current_frames()  # noqa: SLF001 - as documented
         del frames[own]
-    found = {}
+    functions = {}
     for thread in threading.enumerate():
         if thread.ident == own:
             continue
@@ -102,8 +102,8 @@ def tell():
             path = os.fsencode(code.co_filename).hex()
             rows.append((code.co_qualname, path, frame.f_lineno))
             frame = frame.f_back
-        found[thread.native_id] = rows
-    sys.stdout.write(f"{json.dumps(found)}\nready\n")
+        functions[thread.native_id] = rows
+    sys.stdout.write(f"{json.dumps(functions)}\nready\n")
     sys.stdout.flush()
 
 

@@ -1,9 +1,9 @@
 /* Threads that spend known shares of their time: work() is in hot() three quarters of its turns.
  *
- * shares WAITING WORKING [TURNS]: so many threads that wait, and that work beside the main thread,
- * which ends after so many turns, or never. Time is counted in turns of the same length on average,
- * so that neither a busy machine nor an optimiser changes the shares. They differ from one another,
- * or whoever looks at a steady rate might find the same part of a turn each time. */
+ * shares WAITING WORKING [TURNS]: the number of threads that wait, of threads that work beside the
+ * main thread, and of the turns after which the program ends (never without it). Time is counted in
+ * turns of the same average length, so that neither a busy machine nor an optimiser changes the
+ * shares. Their lengths vary, or a steady sampling rate might hit the same part of each turn. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Counts the signals that reach it, by real-time signals, which queue. "ready";
- * then it is told on stdin how many were sent, and says how many came. */
+/* Counts received real-time signals, which queue. Prints "ready", reads the number of sent signals
+ * from stdin, and prints the number of received ones. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* As many threads that run all the time as are asked for. */
+/* Threads that run all the time; the argument is their number. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What a cache of stacks must tell apart. Says what is wrong, and how many checks there were. */
+/* Stacks that a cache must distinguish. Prints errors and the number of checks. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static void *put(struct machtrace_stack_cache *cache, const uint64_t *stack, siz
     return removed;
 }
 
-/* Sums and exclusive sums of these addresses are alike. */
+/* Several of these stacks have equal sums or xors of addresses. */
 static void orders_and_repetitions(void)
 {
     static const uint64_t stacks[][6] = {
@@ -58,8 +58,8 @@ static void orders_and_repetitions(void)
     check(cache.count == 0 && cache.bytes == 0, "something is left");
 }
 
-/* The hash of a stack is a step of what went before and the last address, xored: so the last can
- * be chosen to have one hash. The addresses are still compared. */
+/* The hash of a stack is a step of the hash before, xored with the last address: so the last one can
+ * be chosen to give any hash. The addresses are still compared. */
 static void collision(void)
 {
     uint64_t seed = 5;

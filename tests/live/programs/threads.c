@@ -1,5 +1,5 @@
-/* Threads that stand in every way a thread can. One line, "ready", once each is
- * about to be where its name says. Built without frame pointers. */
+/* A thread for every kind of blocking. Prints one line, "ready", once each is about to enter the
+ * function that it is named after. Built without frame pointers. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

@@ -410,9 +410,9 @@ int hold_list(dl_phdr_info *, std::size_t, void *)
     return 1;
 }
 
-/* Keeps the loader's list to itself for a while. Not by a function of Python's: that would wait for
- * the interpreter's lock with the loader's held, and who starts a thread or imports an extension
- * waits the other way round; Python stands still then without being captured. */
+/* Holds the lock of the loader's list for a while. The callback is not a Python function, which would
+ * take the interpreter's lock after the loader's: starting a thread or importing an extension takes
+ * them in the opposite order, a deadlock even without captures. */
 void iterate(std::uint64_t *counter, int)
 {
     while (goes_on()) {

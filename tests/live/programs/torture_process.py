@@ -1,9 +1,9 @@
-"""The process that ``torture.py`` runs: it does everything at once, and captures itself meanwhile.
+"""The process that ``torture.py`` runs: it does everything at once and captures itself.
 
 Its argument is a JSON object: ``library``, ``plugin``, ``progress`` (a file of counters), ``hz``,
 ``pipes`` (a descriptor for each capturing series), ``snapshots`` (whether a Python thread takes
-single ones too) and ``sanitized``. It says on the first line of its output what the counters are
-called, ends once its input does, and says then what became of all, as JSON.
+single ones too) and ``sanitized``. The first line of its output lists the counters' names. It ends
+once its input does, and then prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ problems: dict[str, int] = {}
 
 
 def allocate() -> None:
-    """Memory of all sizes, by Python."""
+    """Allocate memory of all sizes, by Python."""
     [bytearray(n) for n in range(0, 1 << 17, 4099)]
 
 
@@ -64,7 +64,7 @@ def execute() -> None:
 
 
 def fork() -> None:
-    """Fork without."""
+    """Fork without exec."""
     child = os.fork()
     if not child:
         os._exit(0)
@@ -72,7 +72,7 @@ def fork() -> None:
 
 
 def raise_and_catch() -> None:
-    """Exceptions through many frames."""
+    """Raise exceptions through many frames."""
 
     def descend(depth: int) -> None:
         if not depth:
@@ -85,12 +85,12 @@ def raise_and_catch() -> None:
 
 
 def fight() -> None:
-    """Hold the interpreter's lock as much as it can be held."""
+    """Hold the interpreter's lock as long as possible."""
     sum(range(20_000))
 
 
 def recurse() -> None:
-    """A deep stack of the machine, through C at each level."""
+    """Build a deep native stack, through C at each level."""
 
     def descend(depth: int) -> object:
         return next(map(lambda _: descend(depth - 1), [0])) if depth else time.sleep(0.001)  # noqa: C417
@@ -99,7 +99,7 @@ def recurse() -> None:
 
 
 def churn() -> None:
-    """Threads that are gone soon."""
+    """Start short-lived threads."""
     threads = [threading.Thread(target=int) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -108,12 +108,12 @@ def churn() -> None:
 
 
 def compress() -> None:
-    """C code without the lock."""
+    """Run C code without the lock."""
     zlib.compress(bytes(1 << 18), 6)
 
 
 def sleep() -> None:
-    """Python goes on with what signals interrupt."""
+    """Sleep; Python restarts calls that signals interrupt."""
     began = time.monotonic()
     time.sleep(0.01)
     assert time.monotonic() - began >= 0.01, "a sleep ended early"
@@ -137,7 +137,7 @@ class Progress:
         ]
 
     def counter(self, name: str) -> Callable[[], None]:
-        """What counts one step."""
+        """Return a function that increments a counter."""
         if name not in self.names:
             self.names.append(name)
         place = self.names.index(name)
@@ -149,20 +149,20 @@ class Progress:
 
 
 def repeat(step: Callable[[], None], count: Callable[[], None], rest: float) -> None:
-    """Do one thing until the end, but once at least, and rest between for so many seconds."""
+    """Call a function at least once and until the end, with pauses of ``rest`` seconds."""
     try:
         while True:
             step()
             count()
             if done.wait(rest) if rest else done.is_set():
                 return
-    except BaseException as error:  # noqa: BLE001 - told at the end
+    except BaseException as error:  # noqa: BLE001 - reported at the end
         failures.append(f"{getattr(step, '__name__', step)}: {error!r}")
         done.set()
 
 
-def send(descriptor: int, hz: float, *, together: bool, told: dict[str, Any]) -> None:
-    """Capture at a rate, and pass on what was captured."""
+def send(descriptor: int, hz: float, *, together: bool, results: dict[str, Any]) -> None:
+    """Capture at a rate, and send the captures."""
     try:
         with SelfTarget() as target, target.series(hz, room=128 << 20, together=together) as series:
             began = time.monotonic()
@@ -170,7 +170,7 @@ def send(descriptor: int, hz: float, *, together: bool, told: dict[str, Any]) ->
                 is_last = done.is_set()
                 if is_last:
                     series.stop()
-                    seconds = told.setdefault("seconds", time.monotonic() - began)
+                    seconds = results.setdefault("seconds", time.monotonic() - began)
                     if time.monotonic() - began > seconds + DRAIN_S:
                         break  # who checks is slow
                 data = memoryview(series.take_records(4 << 20))
@@ -183,8 +183,8 @@ def send(descriptor: int, hz: float, *, together: bool, told: dict[str, Any]) ->
                 while message:
                     message = message[os.write(descriptor, message) :]
             counts = series.counts
-            told |= {name: getattr(counts, name) for name in counts.__slots__}
-    except BaseException as error:  # noqa: BLE001 - told at the end
+            results |= {name: getattr(counts, name) for name in counts.__slots__}
+    except BaseException as error:  # noqa: BLE001 - reported at the end
         failures.append(f"series: {error!r}")
         done.set()
     finally:
@@ -192,7 +192,7 @@ def send(descriptor: int, hz: float, *, together: bool, told: dict[str, Any]) ->
 
 
 def snapshot_step() -> Callable[[], None]:
-    """Captures as users make them."""
+    """Capture by the public functions."""
     target = SelfTarget()
 
     def snapshot() -> None:
@@ -241,10 +241,10 @@ def main(options: dict[str, Any]) -> int:
     )
     series: list[dict[str, Any]] = [{} for _ in options["pipes"]]
     for number, descriptor in enumerate(options["pipes"]):
-        asked = {"together": number % 2 == 1, "told": series[number]}
+        settings = {"together": number % 2 == 1, "results": series[number]}
         threads.append(
             threading.Thread(
-                target=send, args=(descriptor, options["hz"]), kwargs=asked, daemon=True
+                target=send, args=(descriptor, options["hz"]), kwargs=settings, daemon=True
             )
         )
     workers = len(steps) + library.native_threads()

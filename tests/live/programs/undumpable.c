@@ -1,4 +1,4 @@
-/* Asks not to be looked at. */
+/* Sets itself undumpable. */
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* The main thread exits; another goes on. */
+/* The main thread exits; another continues. */
 #include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -20,13 +20,13 @@ HeaderCheck = Callable[[str, str], str]
 
 @pytest.fixture(scope="session", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
 def process(request: pytest.FixtureRequest) -> SyntheticProcess:
-    """A small process of which everything is known."""
+    """A small process with known contents."""
     return synthetic_process(request.param, threads=4, images=5, depth=12)
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Callable[[bytes], CorefileTarget]:
-    """Opens bytes as a core file."""
+    """Open bytes as a core file."""
 
     def open_bytes(data: bytes) -> CorefileTarget:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.core"
@@ -38,7 +38,7 @@ def opened(tmp_path: Path) -> Callable[[bytes], CorefileTarget]:
 
 @pytest.fixture(scope="session")
 def lldb() -> Lldb:
-    """Runs lldb with these commands and gives what it prints."""
+    """Run lldb with these commands and return its output."""
     program = next(filter(None, map(shutil.which, ("lldb-19", "lldb"))), None)
     if program is None:
         pytest.skip("lldb is not installed; it is the peer that cores are compared with")
@@ -55,7 +55,7 @@ def lldb() -> Lldb:
 
 @pytest.fixture(scope="session")
 def check_headers(tmp_path_factory: pytest.TempPathFactory) -> HeaderCheck:
-    """Compiles C for a Darwin triple against Apple's headers; what the compiler says against it."""
+    """Compile C for a Darwin triple against Apple's headers; return the compiler's errors."""
     ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
     root = Path(ziglang.__file__).parent / "lib"
     folder = tmp_path_factory.mktemp("headers")

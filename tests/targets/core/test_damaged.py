@@ -28,26 +28,26 @@ STATE = thread_state(6, pack("<33Q2I", *[0x1_0000_0000] * 33, 0, 0))
 
 
 def read_all(data):
-    """Everything that a core gives: the parse, its images, its snapshot's parts."""
+    """Read everything of a core: the parse, its images, its snapshot's parts."""
     core = parse_core(memoryview(data), "test.core")
     return core, find_images(core)
 
 
 def segments_in(data):
-    """(vmaddr, size, fileoff) of each segment, read from the bytes by hand."""
-    at, found = 32, []
+    """Return (vmaddr, size, fileoff) of each segment, unpacked by hand."""
+    at, segments = 32, []
     for _ in range(int.from_bytes(data[16:20], "little")):
         cmd, size = (int.from_bytes(data[at + i : at + i + 4], "little") for i in (0, 4))
         if cmd == 0x19:
             fields = [int.from_bytes(data[at + i : at + i + 8], "little") for i in (24, 32, 40)]
-            found.append(tuple(fields))
+            segments.append(tuple(fields))
         at += size
-    return found
+    return segments
 
 
 @pytest.mark.parametrize("share", [0, 1, 7, 25, 50, 75, 99])
-def test_a_cut_file_keeps_what_it_has(share):
-    """Memory up to the cut is readable, the message counts the rest, all threads are there."""
+def test_a_truncated_core_has_the_memory_before_the_cut(share):
+    """The message counts the missing bytes, and all threads are read."""
     size = COMMANDS + 4096 + (len(CORE) - COMMANDS - 4096) * share // 100
     core, _ = read_all(CORE[:size])
     missing = sum(max(0, min(n, at + n - size)) for _, n, at in segments_in(CORE))
@@ -65,16 +65,14 @@ def test_a_cut_file_keeps_what_it_has(share):
     assert core.memory.size == sum(n for _, n, _ in segments_in(CORE)) - missing
 
 
-def test_a_file_one_byte_short():
-    """The last byte is missed, and only it."""
+def test_a_core_one_byte_short_lacks_only_that_byte():
     core, images = read_all(CORE[:-1])
     (problem,) = core.problems
     assert "1 bytes are missing, of 1 of" in str(problem)
     assert len(images.images) == 3
 
 
-def test_every_length_of_the_commands():
-    """Truncated load commands give an error or a core with problems."""
+def test_truncated_load_commands_give_an_error_or_a_core_with_problems():
     for size in range(COMMANDS):
         try:
             core, _ = read_all(CORE[:size])
@@ -85,8 +83,8 @@ def test_every_length_of_the_commands():
         assert len(core.threads) <= 3
 
 
-def test_threads_before_the_cut_are_kept():
-    """A core that ends between two thread commands has the first of them."""
+def test_threads_before_the_cut_are_read():
+    """The core ends between two thread commands."""
     whole = assemble_core(CPU_TYPE_ARM64, threads=[STATE] * 3)
     core, _ = read_all(whole[: 32 + 2 * (8 + len(STATE)) + 4])
     assert len(core.threads) == 2
@@ -94,7 +92,7 @@ def test_threads_before_the_cut_are_kept():
 
 
 def test_a_command_of_impossible_size_ends_the_list():
-    """Commands behind one whose size is nonsense cannot be found; those before are read."""
+    """Commands after an invalid size cannot be located; those before are read."""
     data = bytearray(assemble_core(CPU_TYPE_ARM64, threads=[STATE] * 3))
     at = 32 + 8 + len(STATE)
     for size in (0, 7, 9):
@@ -104,8 +102,7 @@ def test_a_command_of_impossible_size_ends_the_list():
         assert f"load command 1 of 3 has the size {size}" in str(core.problems[0])
 
 
-def test_more_commands_than_bytes():
-    """A count of commands is not believed but followed as far as there are bytes."""
+def test_a_count_of_commands_beyond_the_file_ends_with_the_file():
     data = bytearray(assemble_core(CPU_TYPE_ARM64, threads=[STATE]))
     data[16:20] = pack("<I", 0xFFFF_FFFF)
     core, _ = read_all(data)
@@ -113,8 +110,8 @@ def test_more_commands_than_bytes():
     assert "4294967294 of 4294967295 load commands" in str(core.problems[0])
 
 
-def test_segments_that_share_their_bytes_cannot_multiply():
-    """A small file does not become endless memory by giving the same bytes again and again."""
+def test_segments_that_share_bytes_are_limited_by_the_file_size():
+    """A small file cannot claim unbounded memory by mapping the same bytes repeatedly."""
     segment = CoreSegment(MemoryRegion(Avma(0), bytes(65536)))
     data = bytearray(assemble_core(CPU_TYPE_ARM64, threads=[STATE], segments=[segment] * 500))
     for number in range(500):
@@ -127,8 +124,7 @@ def test_segments_that_share_their_bytes_cannot_multiply():
     assert "shares its bytes" in str(core.problems[0])
 
 
-def test_overlapping_segments_have_one_owner_a_byte():
-    """Where segments overlap in memory, each address has the bytes of one of them."""
+def test_overlapping_segments_have_one_owner_per_byte():
     parts = [(0x1000, b"a" * 0x3000), (0x2000, b"b" * 0x800), (0x3800, b"c" * 0x1000)]
     segments = [CoreSegment(MemoryRegion(Avma(at), data)) for at, data in parts]
     core, _ = read_all(assemble_core(CPU_TYPE_ARM64, threads=[STATE], segments=segments))
@@ -137,7 +133,7 @@ def test_overlapping_segments_have_one_owner_a_byte():
 
 
 def test_segments_at_the_end_of_the_address_space():
-    """Addresses that wrap are refused, those that just do not are accepted."""
+    """Ranges that wrap are refused; ranges that end at the last address are accepted."""
     last = CoreSegment(MemoryRegion(Avma((1 << 64) - 4096), bytes(4096)))
     beyond = CoreSegment(MemoryRegion(Avma((1 << 64) - 4095), bytes(4096)))
     core, _ = read_all(
@@ -147,15 +143,15 @@ def test_segments_at_the_end_of_the_address_space():
     assert "address space" in str(core.problems[0])
 
 
-def test_a_core_without_threads_says_so(opened):
-    """Memory alone is a core, too."""
+def test_a_core_without_threads_has_a_problem(opened):
+    """Its memory is readable."""
     snapshot = opened(assemble_core(CPU_TYPE_ARM64)).snapshot()
     assert snapshot.threads == ()
     assert "without threads" in str(snapshot.problems[0].error)
 
 
 def test_a_bad_thread_is_named_and_left_out(opened):
-    """Its problem carries its id; the others have their stacks."""
+    """Its problem has its id; the others have their stacks."""
     bad = thread_state(6, bytes(64))
     stack = CoreSegment(MemoryRegion(Avma(0x1_0000_0000), bytes(4096)))
     target = opened(assemble_core(CPU_TYPE_ARM64, threads=[STATE, bad, STATE], segments=[stack]))
@@ -168,8 +164,8 @@ def test_a_bad_thread_is_named_and_left_out(opened):
     assert isinstance(problem.error, CoreFileError)
 
 
-def test_a_thread_whose_stack_is_missing_is_kept(opened):
-    """It has its registers, an empty stack, and a problem with the address of the stack."""
+def test_a_thread_without_its_stack_has_registers_and_a_problem(opened):
+    """The stack is empty, and the problem has its address."""
     target = opened(assemble_core(CPU_TYPE_ARM64, threads=[STATE]))
     snapshot = target.snapshot()
     (thread,) = snapshot.threads
@@ -178,8 +174,8 @@ def test_a_thread_whose_stack_is_missing_is_kept(opened):
     assert "0x100000000" in str(snapshot.problems[0].error)
 
 
-def test_a_stack_in_several_segments_is_one(opened):
-    """Adjoining segments are joined, whether or not they adjoin in the file."""
+def test_a_stack_in_several_segments_is_joined(opened):
+    """The segments need not be adjacent in the file."""
     parts = [
         (0x1_0000_0000, b"a" * 4096),
         (0x1_0000_2000, b"c" * 4096),
@@ -219,7 +215,7 @@ mutations = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from([CORE, RICH]), mutations, st.integers(0, 100))
 def test_any_mutation_is_a_core_or_an_error(data, changes, cut):
-    """Random bytes in random places, and a random end: a value or a MachtraceError, soon."""
+    """Random bytes at random offsets and a random end give a result in bounded time."""
     mutated = bytearray(data)
     for at, change in changes:
         mutated[at : at + len(change)] = change
@@ -236,8 +232,8 @@ def test_any_mutation_is_a_core_or_an_error(data, changes, cut):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(RICH) // 4096 - 1), st.integers(0, 1023), st.binary(max_size=64))
-def test_any_mutation_of_memory(page, word, change):
-    """Images whose headers, dyld whose list is random."""
+def test_mutated_memory_gives_a_core_or_an_error(page, word, change):
+    """Random headers of images and a random list of dyld."""
     mutated = bytearray(RICH)
     at = page * 4096 + word * 4
     mutated[at : at + len(change)] = change
@@ -251,14 +247,13 @@ def test_any_mutation_of_memory(page, word, change):
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([b"", CORE[:16], CORE[:32]]))
 def test_any_bytes_are_refused_or_read(data, prefix):
-    """Random files have two outcomes."""
     with suppress(MachtraceError):
         core, _ = read_all(prefix + data)
         assert core.problems
 
 
 def test_a_damaged_file_opens_as_a_target(tmp_path):
-    """All of it holds for files, too."""
+    """The same checks for a file on disk."""
     path = tmp_path / "cut.core"
     path.write_bytes(CORE[: len(CORE) * 2 // 3])
     with CorefileTarget(path) as target:

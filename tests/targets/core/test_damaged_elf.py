@@ -39,7 +39,7 @@ STACK = 0x7F_0000
 
 
 def a_core():
-    """A core of two threads, with a real image's first bytes to find."""
+    """A core of two threads that contains a real image's first bytes."""
     head = Path(sys.executable).read_bytes()[:0x2000]
     if not head.startswith(b"\x7fELF"):
         head = b"\x7fELF".ljust(0x2000, b"\0")
@@ -88,25 +88,24 @@ NOTES_AT = HEADERS
 
 
 def read_all(data):
-    """Everything that a core gives: the parse and its images."""
+    """Read everything of a core: the parse and its images."""
     core = parse_elf_core(memoryview(data), "test.core")
     return core, find_core_images(core)
 
 
-def test_the_core_is_what_the_tests_take_it_for():
-    """Read whole, it has no problems, and in both forms its image."""
+def test_the_undamaged_core_has_its_image_and_no_problems():
     for data in (OURS, FOREIGN):
-        core, found = read_all(data)
+        core, images = read_all(data)
         assert core.problems == ()
         assert [thread.id for thread in core.threads] == [11, 12]
-        assert found.images[0].load_address == IMAGE
-        assert found.program == "/bin/program"
+        assert images.images[0].load_address == IMAGE
+        assert images.program == "/bin/program"
     assert len(core.facts.file_mappings) == 3
 
 
 @pytest.mark.parametrize("share", [0, 1, 25, 50, 75, 99])
-def test_a_cut_file_keeps_what_it_has(share):
-    """Memory up to the cut, and all threads; one problem counts what is missing."""
+def test_a_truncated_core_has_all_threads_and_the_memory_before_the_cut(share):
+    """One problem counts the missing bytes."""
     start = len(OURS) - 0x2000 - 2 * 0x1000
     size = start + (len(OURS) - start) * share // 100
     core, _ = read_all(OURS[:size])
@@ -116,8 +115,7 @@ def test_a_cut_file_keeps_what_it_has(share):
     assert core.memory.size == size - start
 
 
-def test_every_length_of_the_headers_and_notes():
-    """Truncated notes give an error or a core with problems."""
+def test_truncated_headers_and_notes_give_an_error_or_a_core_with_problems():
     for size in range(len(OURS) - 0x4000):
         try:
             core, _ = read_all(OURS[:size])
@@ -128,12 +126,12 @@ def test_every_length_of_the_headers_and_notes():
 
 
 def note(kind, data, owner=b"CORE\0\0\0\0"):
-    """A note; the owner is padded."""
+    """Build a note with a padded owner."""
     return pack("<3I", 5, len(data), kind) + owner + data.ljust(-(-len(data) // 4) * 4, b"\0")
 
 
 def with_notes(notes, *, count=1, segments=b""):
-    """A core of ``count`` headers for the same notes, and other segments."""
+    """Build a core with ``count`` headers for the same notes, and other segments."""
     headers = count + len(segments) // 56
     at = 64 + 56 * headers
     head = bytearray(OURS[:64])
@@ -142,24 +140,23 @@ def with_notes(notes, *, count=1, segments=b""):
     return bytes(head) + entry * count + segments + notes
 
 
-def test_a_list_of_files_that_claims_more_than_it_has():
-    """Counts are checked against the note's size before anything is made of them."""
+def test_file_counts_are_checked_against_the_notes_size():
+    """The check precedes any allocation."""
     lying = note(0x46494C45, pack("<2Q3Q", 1 << 60, 4096, 1, 2, 0) + b"name\0")
     core, _ = read_all(with_notes(lying))
     assert [mapping.path for mapping in core.facts.file_mappings] == ["name"]
     assert any("that ends after 1" in str(problem) for problem in core.problems)
 
 
-def test_notes_are_read_once_however_many_headers_name_them():
-    """Headers that share their notes name more bytes than the file has."""
+def test_notes_shared_by_headers_are_read_once():
+    """The headers cover more bytes than the file has."""
     status = note(1, bytes(336))
     core, _ = read_all(with_notes(status * 100, count=1000))
     assert len(core.threads) < 300
     assert any("share their bytes" in str(problem) for problem in core.problems)
 
 
-def test_memory_that_shares_its_bytes_is_not_multiplied():
-    """A small file holds no more memory than bytes."""
+def test_memory_is_limited_by_the_bytes_of_the_file():
     segment = pack("<IIQQQQQQ", 1, 7, 0, 0, 0, 4096, 4096, 1)
     segments = b"".join(
         segment[:16] + pack("<Q", 0x10000 * n) + segment[24:] for n in range(1, 1000)
@@ -169,7 +166,7 @@ def test_memory_that_shares_its_bytes_is_not_multiplied():
     assert core.memory.size <= len(data)
 
 
-def test_short_statuses_are_told_of_and_passed_over():
+def test_short_statuses_are_reported_and_skipped():
     """A note too short for its type is one problem; hundreds are one more."""
     bad = note(1, bytes(100)) + note(3, b"") + note(0x46494C45, b"x")
     core, _ = read_all(with_notes(bad * 100 + note(1, bytes(336))))
@@ -178,7 +175,7 @@ def test_short_statuses_are_told_of_and_passed_over():
     assert any("236 more notes" in str(problem) for problem in core.problems)
 
 
-def test_nothing_of_the_metadata_is_trusted():
+def test_malformed_metadata_is_not_trusted():
     """JSON of another shape, sizes beyond the address space, indexes given twice."""
     documents = (
         b"[]",
@@ -211,8 +208,8 @@ def test_nothing_of_the_metadata_is_trusted():
         ({16: 3}, "not a core"),
     ],
 )
-def test_headers_that_say_something_else(change, words):
-    """What it is instead, or what is not known of it."""
+def test_other_elf_files_are_refused_by_kind(change, words):
+    """The error names the kind of file, or the unknown field."""
     data = bytearray(OURS)
     for place, value in change.items():
         data[place] = value
@@ -235,8 +232,7 @@ mutations = st.lists(
 @pytest.mark.timeout(120)
 @settings(max_examples=300, deadline=None)
 @given(st.booleans(), mutations, st.integers(0, len(OURS)) | st.none())
-def test_mutated_cores(ours, changes, cut):
-    """A core, or an error of ours."""
+def test_mutated_cores_are_read_or_refused(ours, changes, cut):
     data = bytearray(OURS if ours else FOREIGN)
     for place, value, size in changes:
         # Three quarters of them in headers and notes, which is where it matters.
@@ -249,7 +245,7 @@ def test_mutated_cores(ours, changes, cut):
 @settings(max_examples=60, deadline=None)
 @given(st.booleans(), mutations)
 def test_mutated_cores_are_walked_and_saved(ours, changes):
-    """From the file to the stacks and to another file."""
+    """From the file to the stacks, and saved as another file."""
     data = bytearray(OURS if ours else FOREIGN)
     for place, value, size in changes:
         at = place % (NOTES_AT + 2048)
@@ -266,8 +262,8 @@ def test_mutated_cores_are_walked_and_saved(ours, changes):
 
 
 @pytest.mark.timeout(60)
-def test_headers_in_each_others_memory_cost_no_more_than_the_memory():
-    """Thousands of images that begin 64 bytes apart, each with all the program headers it may."""
+def test_overlapping_image_headers_are_searched_in_linear_time():
+    """Thousands of images begin 64 bytes apart, each with the maximum of program headers."""
     head = bytearray(64)
     head[:20] = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + pack("<2H", 3, 62)
     pack_into("<Q", head, 32, 64)

@@ -37,12 +37,12 @@ ARCHITECTURES = [Arch.X86_64, Arch.I386, Arch.ARM64, Arch.ARM]
 
 
 def words(arch, *values):
-    """Words of the width of ``arch``."""
+    """Pack words of the width of ``arch``."""
     return pack(f"<{len(values)}{'Q' if arch.pointer_size == 8 else 'I'}", *values)
 
 
 def thread_of(arch, index, *, crashed=False):
-    """A thread of which every general register is known, with a page of stack."""
+    """Build a thread with every general register known and a page of stack."""
     numbers = arch.registers
     general = {
         number: 0x1000 * index + number
@@ -68,7 +68,7 @@ def thread_of(arch, index, *, crashed=False):
 
 
 def snapshot_of(arch, *, crashed=None, mask=PacMask()):
-    """Three threads and two images, of a process that ended by a signal if one crashed."""
+    """Build three threads and two images; if one crashed, the process ended by a signal."""
     images = [
         BinaryImage(
             path=path,
@@ -107,7 +107,7 @@ def snapshot_of(arch, *, crashed=None, mask=PacMask()):
 
 @pytest.fixture
 def saved(tmp_path):
-    """Writes a snapshot as a core and opens it."""
+    """Write a snapshot as a core and open it."""
 
     def save(snapshot, regions=()):
         path = tmp_path / "saved.core"
@@ -119,8 +119,8 @@ def saved(tmp_path):
 
 @pytest.mark.parametrize("crashed", [None, 2])
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.value)
-def test_everything_of_a_process_comes_back(saved, arch, crashed):
-    """Process, threads in their order, registers, stacks, images, times, what Linux keeps."""
+def test_a_core_reads_back_the_whole_snapshot(saved, arch, crashed):
+    """The process, threads in order, registers, stacks, images, times, and Linux's metadata."""
     mask = PacMask.of_width(48) if arch is Arch.ARM64 else PacMask()
     snapshot = snapshot_of(arch, crashed=crashed, mask=mask)
     read = saved(snapshot)
@@ -140,8 +140,8 @@ def test_everything_of_a_process_comes_back(saved, arch, crashed):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.value)
-def test_other_readers_find_the_crashed_thread_first(arch):
-    """Debuggers show the first one; its signal is the process'."""
+def test_the_crashed_thread_is_written_first(arch):
+    """Debuggers show the first one; its signal is the process' signal."""
     snapshot = snapshot_of(arch, crashed=3)
     core = parse_elf_core(memoryview(core_bytes(snapshot)), "test.core")
     assert [thread.id for thread in core.threads] == [103, 101, 102]
@@ -152,7 +152,7 @@ def test_other_readers_find_the_crashed_thread_first(arch):
 @pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.value)
 def test_readelf_understands_the_notes(arch, tmp_path):
-    """Each has the size that its type has on that architecture, and the files are listed."""
+    """Each has the size of its type on that architecture, and the files are listed."""
     program = shutil.which("llvm-readelf-19") or shutil.which("llvm-readelf")
     if program is None:
         pytest.skip("llvm-readelf, the peer that lists notes, is not installed")
@@ -186,7 +186,7 @@ REGISTER = re.compile(r"^ +(\w+) = (0x[0-9a-f]+)", re.MULTILINE)
 @pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.value)
 def test_lldb_reads_the_same_registers(arch, tmp_path, lldb):
-    """By name, of the first thread; and the same threads at the same places."""
+    """By name, of the first thread; and the same program counters of all threads."""
     snapshot = snapshot_of(arch)
     path = tmp_path / "x.core"
     path.write_bytes(core_bytes(snapshot))
@@ -202,7 +202,7 @@ def test_lldb_reads_the_same_registers(arch, tmp_path, lldb):
 
 
 @pytest.mark.peer
-def test_lldb_strips_by_our_mask(tmp_path, lldb):
+def test_lldb_strips_pointers_by_the_written_mask(tmp_path, lldb):
     """Signed return addresses are followed by the width in NT_ARM_PAC_MASK."""
     snapshot = snapshot_of(Arch.ARM64, mask=PacMask.of_width(48))
     thread = snapshot.threads[0]
@@ -218,8 +218,8 @@ def test_lldb_strips_by_our_mask(tmp_path, lldb):
     assert "frame #1: 0x0000000000004444" in said
 
 
-def test_unknown_registers_are_zero_to_others(saved):
-    """What was not captured is zero in the thread's status, and unknown when it is read here."""
+def test_unknown_registers_are_written_as_zero_and_read_as_unknown(saved):
+    """The thread's status has no room for unknown values."""
     snapshot = snapshot_of(Arch.X86_64)
     blank = RegisterSet.of(Arch.X86_64, pc=0x4010, sp=0x20100)
     one = replace(snapshot.threads[0], registers=blank)
@@ -229,8 +229,8 @@ def test_unknown_registers_are_zero_to_others(saved):
     assert core.threads[0].registers.get(3) == 0
 
 
-def test_registers_of_no_use_to_a_walk_are_kept(saved):
-    """Flags and segment bases are written as the system gave them."""
+def test_registers_not_needed_for_unwinding_are_written(saved):
+    """Flags and segment bases have the system's values."""
     given = pack("<27Q", *range(1, 28))
     snapshot = snapshot_of(Arch.X86_64)
     one = replace(snapshot.threads[0], native_registers=given)
@@ -238,7 +238,7 @@ def test_registers_of_no_use_to_a_walk_are_kept(saved):
 
 
 def test_more_segments_than_the_header_can_count(saved):
-    """Seventy thousand pieces of memory: the count is in a section header (gABI, chapter 4)."""
+    """Seventy thousand segments: the count is in a section header (gABI, chapter 4)."""
     pieces = [MemoryRegion(Avma(0x100_0000 + 64 * n), pack("<I", n)) for n in range(70_000)]
     read = saved(snapshot_of(Arch.X86_64), pieces)
     assert read.problems == ()
@@ -247,16 +247,14 @@ def test_more_segments_than_the_header_can_count(saved):
     assert len(read.threads) == 3
 
 
-def test_a_process_without_threads_is_told_of(saved):
-    """There is still a process, with its images; the lack is a problem."""
+def test_a_core_without_threads_has_images_and_a_problem(saved):
     read = saved(replace(snapshot_of(Arch.ARM64), threads=()))
     assert read.process.pid == 101
     assert len(read.images) == 2
     assert ["without threads" in str(problem.error) for problem in read.problems] == [True]
 
 
-def test_problems_and_missing_stacks_are_told_of(saved):
-    """What was missing then, and what is missing now."""
+def test_problems_of_the_capture_and_of_the_core_are_reported(saved):
     snapshot = snapshot_of(Arch.I386)
     first, *rest = snapshot.threads
     error = TargetError("thread 9 did not stop", remedy="capture again")
@@ -274,8 +272,8 @@ def test_problems_and_missing_stacks_are_told_of(saved):
     assert (noted.thread, str(noted.error), noted.error.remedy) == (9, str(error), error.remedy)
 
 
-def test_chosen_threads_only(tmp_path):
-    """Those asked for; one that is not there is a problem."""
+def test_only_requested_threads_are_read(tmp_path):
+    """A missing thread is a problem."""
     path = tmp_path / "x.core"
     path.write_bytes(core_bytes(snapshot_of(Arch.ARM64, crashed=3)))
     with open_corefile(path) as target:
@@ -287,8 +285,8 @@ def test_chosen_threads_only(tmp_path):
         target.threads()
 
 
-def test_what_no_elf_core_can_hold():
-    """Images of another format, architectures that Linux has not, addresses that do not fit."""
+def test_snapshots_that_an_elf_core_cannot_hold_are_refused():
+    """Images of another format, architectures without Linux, addresses that do not fit."""
     macho = synthetic_process(Arch.X86_64, threads=1, images=1).snapshot
     with pytest.raises(CoreFileError, match="Synthetic"):
         core_chunks(macho)
@@ -298,8 +296,8 @@ def test_what_no_elf_core_can_hold():
         core_chunks(snapshot_of(Arch.I386), [MemoryRegion(Avma(1 << 32), b"x")])
 
 
-def test_an_elf_program_is_no_core(tmp_path):
-    """A file of another type is told from a core before anything else is read."""
+def test_an_elf_program_is_not_a_core(tmp_path):
+    """The type is checked before anything else is read."""
     path = tmp_path / "x"
     data = bytearray(core_bytes(snapshot_of(Arch.X86_64)))
     data[16] = 2
@@ -312,8 +310,8 @@ def test_an_elf_program_is_no_core(tmp_path):
 
 
 @pytest.mark.parametrize("arch", [Arch.X86_64, Arch.I386], ids=lambda arch: arch.value)
-def test_the_loaders_list_is_followed_and_ends(arch):
-    """From the auxiliary vector to each object's name; a list that bites its tail ends there."""
+def test_the_loaders_list_is_followed_and_cycles_end(arch):
+    """From the auxiliary vector to each object's name."""
     word = arch.pointer_size
     layout = LAYOUTS[2 if word == 8 else 1, 1]
     headers, dynamic, debug, first, second, name = 0x1000, 0x2000, 0x3000, 0x4000, 0x5000, 0x6FFA

@@ -1,4 +1,4 @@
-"""Images of a core, by every way that leads to them."""
+"""Images of a core, by every source that leads to them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNKNOWN = (1 << 64) - 1
 
 
 def images_of(arch, segments, notes=()):
-    """The images found in a core of these parts."""
+    """Return the images of a core with these segments and notes."""
     data = assemble_core(CPUS[arch], threads=[STATES[arch]], segments=segments, notes=notes)
     core = parse_core(memoryview(data), "test.core")
     assert core.problems == ()
@@ -44,22 +44,22 @@ def images_of(arch, segments, notes=()):
 
 
 def segments_of(process, protection=CODE):
-    """The memory of a process' images."""
+    """Return the memory of a process' images."""
     return [CoreSegment(region, protection) for region in process.regions]
 
 
 def arch_of(process):
-    """Its architecture."""
+    """Return a process' architecture."""
     return process.snapshot.process.arch
 
 
 def listed(process):
-    """Load addresses and paths, as dyld lists them: the program first."""
+    """Return load addresses and paths as dyld lists them: the program first."""
     return [(r.start, i.path) for r, i in zip(process.regions, process.images, strict=True)]
 
 
 def main_binary(address, kind=2):
-    """A "main bin spec" note of xnu's version."""
+    """Build a "main bin spec" note of xnu's version."""
     return CoreNote("main bin spec", pack("<2IQ16s2I", 1, kind, address, bytes(16), 14, 0))
 
 
@@ -68,15 +68,15 @@ def test_main_bin_spec_leads_to_dyld(process, kind):
     """As in cores that xnu writes: dyld's address, its list, and all images with their paths."""
     dyld = loaded_dyld(DYLD_AT, listed(process), arch_of(process))
     segments = [*segments_of(process, DATA), CoreSegment(dyld, CODE)]
-    found = images_of(arch_of(process), segments, [main_binary(DYLD_AT, kind)])
-    *images, last = found.images
+    result = images_of(arch_of(process), segments, [main_binary(DYLD_AT, kind)])
+    *images, last = result.images
     assert last.path == "/usr/lib/dyld"
     assert images == list(process.snapshot.images)
-    assert found.program == images[0]
-    assert found.problems == ()
+    assert result.program == images[0]
+    assert result.problems == ()
 
 
-def test_main_bin_spec_leads_to_the_list_itself(process):
+def test_main_bin_spec_leads_to_the_list(process):
     """As newer writers do: the address is that of dyld's list."""
     dyld = loaded_dyld(DYLD_AT, listed(process), arch_of(process))
     *_, text = images_of(arch_of(process), [CoreSegment(dyld, CODE)]).images
@@ -86,14 +86,14 @@ def test_main_bin_spec_leads_to_the_list_itself(process):
     assert list(found.images)[:-1] == list(process.snapshot.images)
 
 
-def test_main_bin_spec_of_a_program_alone(process):
+def test_main_bin_spec_without_a_list_is_one_image(process):
     """Firmware is one image and no list."""
-    found = images_of(
+    result = images_of(
         arch_of(process), segments_of(process), [main_binary(process.regions[0].start, 3)]
     )
-    (image,) = found.images
+    (image,) = result.images
     assert (image.load_address, image.uuid) == (process.regions[0].start, process.images[0].uuid)
-    assert found.program == image
+    assert result.program == image
 
 
 def test_dyld_is_found_without_any_note(process):
@@ -104,8 +104,8 @@ def test_dyld_is_found_without_any_note(process):
     assert found.program.path == process.snapshot.process.path
 
 
-def test_headers_alone(process):
-    """Without notes and dyld every header is found; a library has its path, a program does not."""
+def test_headers_are_found_without_notes_and_dyld(process):
+    """A library has its path, a program does not."""
     found = images_of(arch_of(process), segments_of(process))
     program, *libraries = process.snapshot.images
     assert list(found.images) == [replace(program, path=""), *libraries]
@@ -113,21 +113,21 @@ def test_headers_alone(process):
 
 
 def test_memory_without_protection_is_searched_too(process):
-    """A core without code permissions is searched in all of its memory."""
+    """If no segment is executable, all memory is searched."""
     found = images_of(arch_of(process), segments_of(process, 0))
     assert len(found.images) == len(process.images)
 
 
-def test_files_read_into_memory_are_no_images(process):
-    """Where code is marked, Mach-O files that lie elsewhere as data are not taken for loaded."""
+def test_files_read_into_memory_are_not_images(process):
+    """If some segments are executable, Mach-O files in others are data."""
     file = synthetic_image("/tmp/plugin.dylib", arch_of(process))  # noqa: S108 (a name)
     heap = CoreSegment(MemoryRegion(Avma(0x1_5000_0000), file.data), DATA)
     found = images_of(arch_of(process), [*segments_of(process), heap])
     assert len(found.images) == len(process.images)
 
 
-def test_images_inside_the_code_of_others_are_not_loaded():
-    """An image that carries a file in its code is one image."""
+def test_an_image_inside_the_code_of_another_is_not_listed():
+    """A program may embed a file in its code."""
     inner = synthetic_image("/usr/lib/inner.dylib", functions=2)
     outer = synthetic_image("/usr/lib/outer.dylib", functions=2000)
     data = bytearray(outer.data)
@@ -142,8 +142,7 @@ def test_images_inside_the_code_of_others_are_not_loaded():
     [(4, 7), (12, 1), (12, 4), (16, 0), (16, 1 << 20), (20, 8), (20, 1 << 28), (32, 0)],
     ids=["cpu", "object", "core", "no commands", "too many", "too small", "too large", "command 0"],
 )
-def test_what_only_looks_like_a_header_is_not_one(field, value):
-    """A magic number at a page's start is not enough."""
+def test_a_magic_number_alone_is_not_a_header(field, value):
     image = synthetic_image("/usr/lib/x.dylib")
     data = bytearray(image.data)
     assert list(scan_headers([MemoryRegion(Avma(0x4000), bytes(data))], CPU_TYPE_ARM64)) == [0x4000]
@@ -161,8 +160,8 @@ def test_only_starts_of_pages_are_searched():
     assert list(scan_headers([MemoryRegion(Avma(0x3F10), b"xyz")], CPU_TYPE_ARM64)) == []
 
 
-def test_dyld_that_was_changing_its_list(process):
-    """With its pointer taken away, headers are searched for, and a problem has the reason."""
+def test_headers_are_searched_while_dyld_changes_its_list(process):
+    """The list's pointer is null then; a problem has the reason."""
     dyld = loaded_dyld(DYLD_AT, listed(process), arch_of(process))
     *_, image = images_of(arch_of(process), [CoreSegment(dyld, CODE)]).images
     data = bytearray(dyld.data)
@@ -173,8 +172,7 @@ def test_dyld_that_was_changing_its_list(process):
     assert any("changing" in str(problem) for problem in found.problems)
 
 
-def test_images_of_dyld_whose_headers_were_not_captured(process):
-    """Their places and paths are still in dyld's list."""
+def test_images_without_headers_are_taken_from_dylds_list(process):
     dyld = loaded_dyld(DYLD_AT, listed(process), arch_of(process))
     found = images_of(arch_of(process), [CoreSegment(dyld, CODE)], [main_binary(DYLD_AT)])
     assert [(i.load_address, i.path) for i in found.images][:-1] == sorted(listed(process))
@@ -182,7 +180,7 @@ def test_images_of_dyld_whose_headers_were_not_captured(process):
 
 
 def noted(images):
-    """An "all image infos" note of (path, load address, ((segment, address), …))."""
+    """Build an "all image infos" note of (path, load address, ((segment, address), …))."""
 
     def payload(at):
         entries_at = at + 24
@@ -200,8 +198,8 @@ def noted(images):
     return CoreNote("all image infos", payload)
 
 
-def test_extents_without_headers():
-    """As in lldb's cores of dirty pages: an image ends where its data or the next image begins."""
+def test_an_image_without_a_header_ends_at_its_data_or_the_next_image():
+    """As in lldb's cores of dirty pages."""
     note = noted(
         [
             (b"/app", 0x1_0000_0000, ((b"__TEXT", 0x1_0000_0000), (b"__DATA", 0x1_0000_8000))),
@@ -210,19 +208,18 @@ def test_extents_without_headers():
             (b"/c", 0x5_0000_0000, ()),
         ]
     )
-    found = images_of(Arch.ARM64, [], [note])
-    assert [(i.path, i.size, i.header_svma) for i in found.images] == [
+    result = images_of(Arch.ARM64, [], [note])
+    assert [(i.path, i.size, i.header_svma) for i in result.images] == [
         ("/app", 0x8000, 0x1_0000_0000),
         ("/a", 0x5000, 0),
         ("/b", 1 << 30, 0),
         ("/c", 1 << 30, 0),
     ]
-    assert found.program.path == "/app"
-    assert [image.uuid.int for image in found.images] == [1, 2, 3, 4]
+    assert result.program.path == "/app"
+    assert [image.uuid.int for image in result.images] == [1, 2, 3, 4]
 
 
-def test_what_memory_says_counts_for_more(process):
-    """A note whose UUID is another than the header's does not rename what ran."""
+def test_the_uuid_in_memory_has_precedence_over_the_notes(process):
     region, image = process.regions[1], process.images[1]
     found = images_of(
         arch_of(process), segments_of(process), [noted([(b"/renamed", region.start, ())])]
@@ -231,8 +228,7 @@ def test_what_memory_says_counts_for_more(process):
     assert (only.path, only.uuid) == ("/renamed", image.uuid)
 
 
-def test_an_image_twice_is_one(process):
-    """Two entries at one address are one image."""
+def test_two_entries_at_one_address_are_one_image(process):
     start = process.regions[1].start
     found = images_of(
         arch_of(process), segments_of(process), [noted([(b"/a", start, ()), (b"/b", start, ())])]
@@ -240,15 +236,14 @@ def test_an_image_twice_is_one(process):
     assert [image.path for image in found.images] == ["/a"]
 
 
-def test_an_image_without_an_address_is_told():
-    """An image without an address is a problem."""
+def test_an_image_without_an_address_is_a_problem():
     found = images_of(Arch.ARM64, [], [noted([(b"/a", UNKNOWN, ()), (b"/b", 0x1000, ())])])
     assert [image.path for image in found.images] == ["/b"]
     assert "/a" in str(found.problems[0])
 
 
 def test_a_slide_gives_the_stated_address():
-    """The note "load binary" has the slide of an image without header, also a negative one."""
+    """The note "load binary" has the slide of an image without header; it can be negative."""
     notes = [
         CoreNote("load binary", pack("<I16s2Q", 1, b"u" * 16, address, slide) + b"x\0")
         for address, slide in ((0x1_2000, 0x2000), (0x10_0000, (1 << 64) - 0x1000))
@@ -260,29 +255,29 @@ def test_a_slide_gives_the_stated_address():
     ]
 
 
-def test_a_malformed_header_is_told_and_its_note_believed():
-    """An image with a broken header keeps the place that the note gives it."""
+def test_an_image_with_a_malformed_header_has_the_notes_address():
+    """The header is a problem."""
     image = synthetic_image("/usr/lib/x.dylib")
     data = bytearray(image.data)
     data[36:40] = pack("<I", 3)
     region = MemoryRegion(Avma(0x1_0000_0000), bytes(data))
-    found = images_of(
+    result = images_of(
         Arch.ARM64, [CoreSegment(region, CODE)], [noted([(b"/x", 0x1_0000_0000, ())])]
     )
-    assert [image.path for image in found.images] == ["/x"]
-    assert "load command 0" in str(found.problems[0])
+    assert [image.path for image in result.images] == ["/x"]
+    assert "load command 0" in str(result.problems[0])
 
 
 def test_bundles_are_images(process):
-    """A bundle has no name of its own but is loaded like a library."""
+    """A bundle has no install name but is loaded like a library."""
     bundle = synthetic_image("/x.bundle", arch_of(process), filetype=FileType.BUNDLE)
     region = MemoryRegion(Avma(0x3_0000_0000), bundle.data)
     (image,) = images_of(arch_of(process), [CoreSegment(region, CODE)]).images
     assert (image.path, image.uuid) == ("", bundle.uuid)
 
 
-def test_overlapping_headers_cannot_multiply():
-    """Headers in every page that all claim the same commands are read a bounded number of times."""
+def test_overlapping_headers_are_read_a_bounded_number_of_times():
+    """Every page has a header, and all claim the same commands."""
     count = 2000
     commands = b"".join(pack("<2I", 0x80, 8) for _ in range(4096 // 8 - 4))
     page = pack("<8I", 0xFEEDFACF, CPU_TYPE_ARM64, 0, 6, 508, 508 * 8, 0, 0) + commands
@@ -316,14 +311,14 @@ _Static_assert(offsetof(struct dyld_image_info, imageFilePath) == {path}, "");
         ("i386-apple-macos10.12", {"dyld": 20, "image": 12, "path": 4}),
     ],
 )
-def test_the_layout_of_dylds_list_is_that_of_apples_headers(triple, layout, check_headers):
-    """A compiler for Darwin agrees with the offsets that the next test lays out."""
+def test_the_layout_of_dylds_list_equals_apples_headers(triple, layout, check_headers):
+    """A compiler for Darwin evaluates the offsets that the next test uses."""
     assert check_headers(triple, LIST_LAYOUT.format(**layout)) == ""
 
 
 @pytest.mark.parametrize(("pointer_size", "word"), [(8, "Q"), (4, "I")])
-def test_dylds_list(pointer_size, word):
-    """The list of a process with pointers of either size; a path that is not there is empty."""
+def test_dylds_list_is_read_with_either_pointer_size(pointer_size, word):
+    """An unreadable path is empty."""
     head = pack("<2I", 15, 2) + pack(f"<2{word}", 0x3000, 0) + b"\1\1".ljust(pointer_size, b"\0")
     infos = head + pack(f"<{word}", 0x7000)
     rows = pack(f"<6{word}", 0x10000, 0x3FFD, 0, 0x20000, 0x9000, 0)
@@ -347,7 +342,7 @@ def test_dylds_list(pointer_size, word):
         (15, 1000, 0x2000, MemoryReadError),
     ],
 )
-def test_what_is_no_list_of_dylds(version, count, array, error):
+def test_an_invalid_list_of_dyld_is_an_error(version, count, array, error):
     """Nonsense and unreadable lists are errors, whatever they claim."""
     data = pack("<2I2Q8xQ", version, count, array, 0, 0x7000)
     memory = RegionMemory([MemoryRegion(Avma(0x2000), data)])

@@ -26,25 +26,25 @@ REGISTER = re.compile(r"^ +(\w+) = (0x[0-9a-f]+)", re.MULTILINE)
 
 
 def threads_of(text):
-    """(index, id, pc) of each thread that lldb lists."""
+    """Return (index, id, pc) of each thread that lldb lists."""
     return [(int(i), int(t, 16), int(pc, 16)) for i, t, pc in THREAD.findall(text)]
 
 
 def images_of(text):
-    """(UUID, load address, path) of each image that lldb lists."""
+    """Return (UUID, load address, path) of each image that lldb lists."""
     return [(uuid, int(at, 16), path) for uuid, at, path in IMAGE.findall(text)]
 
 
 @pytest.fixture(scope="module")
 def core_path(process, tmp_path_factory):
-    """A core of ``process`` as a file."""
+    """Save a core of ``process`` as a file."""
     path = tmp_path_factory.mktemp("lldb") / "written.core"
     path.write_bytes(process.core())
     return path
 
 
-def test_lldb_reads_what_we_write(process, core_path, lldb):
-    """The same threads with the same ids and pcs, and the same images."""
+def test_lldb_reads_the_threads_and_images_of_a_saved_core(process, core_path, lldb):
+    """Ids, pcs and images are the same."""
     text = lldb(f"target create --core {core_path}", "thread list", "image list")
     snapshot = process.snapshot
     assert threads_of(text) == [
@@ -57,8 +57,8 @@ def test_lldb_reads_what_we_write(process, core_path, lldb):
     assert images_of(text)[0][2] == snapshot.process.path
 
 
-def test_lldb_walks_what_we_write(process, core_path, lldb):
-    """From the memory in the core alone lldb finds the very stacks."""
+def test_lldb_unwinds_the_same_stacks_from_a_saved_core(process, core_path, lldb):
+    """It has no other file."""
     text = lldb(f"target create --core {core_path}", "thread backtrace all")
     parts = text.partition("thread backtrace all")[2].split("thread #")[1:]
     found = [tuple(int(frame, 16) for frame in FRAME.findall(part)) for part in parts]
@@ -67,7 +67,7 @@ def test_lldb_walks_what_we_write(process, core_path, lldb):
     assert innermost in parts[0]
 
 
-def test_lldb_strips_by_our_mask(tmp_path, lldb):
+def test_lldb_strips_pointers_by_the_written_mask(tmp_path, lldb):
     """Signed return addresses are read by the width in "addrable bits"."""
     process = synthetic_process(threads=1, images=2, depth=6, signature=0xA5)
     path = tmp_path / "signed.core"
@@ -108,8 +108,8 @@ def test_lldb_names_the_same_registers(arch, tmp_path, lldb):
 
 
 @pytest.mark.parametrize("style", ["full", "modified-memory", "stack"])
-def test_we_read_what_lldb_writes(process, core_path, lldb, tmp_path, style):
-    """A core saved by lldb, with all memory or with stacks alone, gives the same process."""
+def test_a_core_saved_by_lldb_gives_the_same_process(process, core_path, lldb, tmp_path, style):
+    """With all memory or with stacks alone."""
     saved = tmp_path / "saved.core"
     snapshot = process.snapshot
     text = lldb(

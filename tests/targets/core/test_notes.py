@@ -25,14 +25,14 @@ STACK = CoreSegment(MemoryRegion(Avma(0x1_6000_0000), bytes(4096)))
 
 
 def core_with(*notes, threads=1, cputype=CPU_TYPE_ARM64, segments=(STACK,)):
-    """The core that has these notes."""
+    """Build a core with these notes."""
     state = STATE if cputype == CPU_TYPE_ARM64 else thread_state(4, bytes(168))
     data = assemble_core(cputype, threads=[state] * threads, notes=notes, segments=segments)
     return parse_core(memoryview(data), "test.core")
 
 
 def image_infos(*images, version=1, entry_size=48):
-    """An "all image infos" note: (path, uuid, load address, ((segment, address), …))."""
+    """Build an "all image infos" note: (path, uuid, load address, ((segment, address), …))."""
 
     def payload(at):
         entries_at = at + 24
@@ -54,7 +54,7 @@ def image_infos(*images, version=1, entry_size=48):
 
 
 def metadata(value):
-    """A "process metadata" note."""
+    """Build a "process metadata" note."""
     return CoreNote("process metadata", json.dumps(value).encode())
 
 
@@ -78,7 +78,7 @@ def test_all_image_infos(entry_size):
 
 
 def test_load_binary():
-    """Each such note is one more image, behind those of the list."""
+    """Each such note is one more image, after those of the list."""
     binary = pack("<I16s2Q", 1, UUID_1.bytes, 0x5000, 0x4000) + b"firmware.elf\0".ljust(32, b"\0")
     slid = pack("<I16s2Q", 1, bytes(16), UNKNOWN, UNKNOWN)
     core = core_with(
@@ -134,8 +134,7 @@ def test_addressable_bits():
     ],
     ids=["phone", "computer", "kernel"],
 )
-def test_without_addressable_bits_the_captured_addresses_tell(address, mask):
-    """The mask keeps every address that the core has memory at."""
+def test_without_addressable_bits_the_mask_covers_the_captured_addresses(address, mask):
     segment = CoreSegment(MemoryRegion(Avma(address), bytes(4096)))
     core = core_with(segments=(segment,))
     assert core.pointer_mask == mask
@@ -167,8 +166,7 @@ def test_process_metadata():
     assert core.problems == ()
 
 
-def test_ids_are_unique_whatever_the_note_says(opened):
-    """Threads without an id, or with another's, get a free one."""
+def test_threads_without_a_unique_id_get_a_free_one(opened):
     note = metadata({"threads": [{"thread_id": n} for n in (2, 2, 0, 1 << 64)]})
     target = opened(
         assemble_core(CPU_TYPE_ARM64, threads=[STATE] * 4, notes=[note], segments=[STACK])
@@ -178,7 +176,7 @@ def test_ids_are_unique_whatever_the_note_says(opened):
 
 
 def test_metadata_of_another_number_of_threads_is_not_used(opened):
-    """Ids are given in the order of the thread commands, so their number must be the same."""
+    """Ids are listed in the order of the thread commands, so the counts must match."""
     note = metadata({"threads": [{"thread_id": 77}]})
     target = opened(
         assemble_core(CPU_TYPE_ARM64, threads=[STATE] * 2, notes=[note], segments=[STACK])
@@ -186,8 +184,7 @@ def test_metadata_of_another_number_of_threads_is_not_used(opened):
     assert [info.id for info in target.threads()] == [1, 2]
 
 
-def test_kernel_version_and_panic_notes_do_no_harm():
-    """Notes of other owners are passed over."""
+def test_notes_of_other_owners_are_skipped():
     core = core_with(
         CoreNote("kern ver str", pack("<I", 1) + b"Darwin Kernel Version 25.0.0\0"),
         CoreNote("panic context", str(UUID_1).encode()),
@@ -251,7 +248,7 @@ def test_a_bad_note_is_a_problem_and_the_rest_is_read(name):
 
 
 def test_a_note_beyond_the_file_is_a_problem():
-    """A cut file names the note that it lost."""
+    """The problem names the note."""
     data = assemble_core(
         CPU_TYPE_ARM64, threads=[STATE], notes=[metadata({"threads": [{"thread_id": 5}]})]
     )
@@ -260,8 +257,7 @@ def test_a_note_beyond_the_file_is_a_problem():
     assert core.threads[0].state.registers.sp == 31
 
 
-def test_shared_segment_lists_cannot_multiply():
-    """Many images that all name the same long list do not make memory or time explode."""
+def test_images_that_share_a_long_segment_list_take_bounded_memory_and_time():
     count = 2000
 
     def payload(at):
@@ -282,7 +278,6 @@ def test_shared_segment_lists_cannot_multiply():
     st.binary(max_size=200),
 )
 def test_any_note_is_read_or_a_problem(owner, version, payload):
-    """Random payloads raise nothing."""
     core = core_with(CoreNote(owner, pack("<I", version) + payload))
     assert core.threads[0].state.registers.sp == 31
     assert all(isinstance(problem, CoreFileError) for problem in core.problems)

@@ -1,4 +1,4 @@
-"""Other files than Mach-O cores: the error names the kind of file and a remedy."""
+"""Files other than Mach-O cores: the error names the kind of file and a remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.writers.synthetic_image import synthetic_image
 
 
 def refusal(path):
-    """The error, checked to be one line with a remedy."""
+    """Return the error, checked to be one line with a remedy."""
     with pytest.raises(MachtraceError) as caught:
         open_corefile(path)
     assert "\n" not in str(caught.value)
@@ -24,41 +24,36 @@ def refusal(path):
     return caught.value
 
 
-def test_a_missing_file(tmp_path):
-    """No such file."""
+def test_a_missing_file_is_an_error(tmp_path):
     error = refusal(tmp_path / "missing.core")
     assert isinstance(error, FileAccessError)
     assert error.reason == "no such file"
 
 
-def test_a_directory(tmp_path):
-    """A directory is not a core."""
+def test_a_directory_is_an_error(tmp_path):
     assert "a directory" in refusal(tmp_path).reason
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
-    """A named pipe is refused at once."""
+def test_a_named_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe").reason == "not a regular file"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_file_without_permission(tmp_path):
-    """The system's own words."""
+def test_a_file_without_permission_has_the_systems_message(tmp_path):
     path = tmp_path / "secret.core"
     path.write_bytes(b"x")
     path.chmod(0)
     assert "ermission" in refusal(path).reason
 
 
-def test_a_path_that_cannot_be():
-    """A NUL in a path is an access error, too."""
+def test_a_path_with_nul_is_an_access_error():
     with pytest.raises(FileAccessError):
         open_corefile("a\0b")
 
 
-def test_an_empty_file(tmp_path):
-    """An empty file is reported as empty, not as a failure to map it."""
+def test_an_empty_file_is_reported_as_empty(tmp_path):
+    """Mapping it would fail with another message."""
     path = tmp_path / "empty.core"
     path.touch()
     assert "the file is empty" in str(refusal(path))
@@ -88,8 +83,7 @@ def test_an_empty_file(tmp_path):
         (b"\xfe\xed\xfa\xce" + pack(">6I", 12, 0, 4, 0, 0, 0), "arm", "arm64"),
     ],
 )
-def test_other_files(tmp_path, data, words, remedy):
-    """Each common mistake has its own words."""
+def test_common_other_files_have_their_own_messages(tmp_path, data, words, remedy):
     path = tmp_path / "file"
     path.write_bytes(data)
     error = refusal(path)
@@ -99,8 +93,7 @@ def test_other_files(tmp_path, data, words, remedy):
 
 
 @pytest.mark.parametrize("size", [4, 5, 20, 31])
-def test_a_file_that_ends_in_its_header(tmp_path, size):
-    """The error has the size of the truncated file."""
+def test_a_truncated_header_is_reported_with_the_files_size(tmp_path, size):
     path = tmp_path / "short.core"
     path.write_bytes(synthetic_process(threads=1, images=1).core()[:size])
     error = refusal(path)
@@ -108,8 +101,7 @@ def test_a_file_that_ends_in_its_header(tmp_path, size):
     assert f"{size} are left" in str(error)
 
 
-def test_a_library_is_no_core(tmp_path):
-    """A Mach-O of another type names its type and the command for it."""
+def test_another_mach_o_type_is_named_with_its_command(tmp_path):
     path = tmp_path / "x.dylib"
     path.write_bytes(synthetic_image("/usr/lib/x.dylib").data)
     error = refusal(path)
@@ -117,13 +109,12 @@ def test_a_library_is_no_core(tmp_path):
     assert "machtrace image" in error.remedy
 
 
-def test_this_interpreter_is_no_core():
-    """A real ELF program."""
+def test_the_python_executable_is_not_a_core():
     assert "ELF file, not a core" in str(refusal(sys.executable))
 
 
-def test_a_closed_target_says_so(tmp_path):
-    """Closing is final and may be done twice; leaving the context closes."""
+def test_a_closed_target_refuses_calls(tmp_path):
+    """It can be closed twice; leaving the context closes it."""
     path = tmp_path / "x.core"
     path.write_bytes(synthetic_process(threads=1, images=1).core())
     with open_corefile(str(path)) as target:

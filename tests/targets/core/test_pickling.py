@@ -23,7 +23,7 @@ def core(tmp_path_factory):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("copied", COPIES, ids=["copy", "pickle"])
-def test_snapshot_of_a_core_gives_the_same_stacks_elsewhere(core, copied):
+def test_a_pickled_snapshot_gives_the_same_stacks_in_another_process(core, copied):
     """The bytes are pickled, not the mapping."""
     snapshot = machtrace.snapshot(core)
     walked = machtrace.unwind(snapshot)
@@ -33,8 +33,7 @@ def test_snapshot_of_a_core_gives_the_same_stacks_elsewhere(core, copied):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("copied", COPIES, ids=["copy", "pickle"])
-def test_backtraces_and_explanations_of_a_core(core, copied):
-    """The result of a pool of processes."""
+def test_backtraces_and_explanations_return_from_a_process_pool(core, copied):
     for walked in machtrace.unwind(machtrace.snapshot(core)):
         again = copied(walked)
         assert again.addresses == walked.addresses
@@ -42,7 +41,6 @@ def test_backtraces_and_explanations_of_a_core(core, copied):
         assert copied(machtrace.explain(walked)) == machtrace.explain(walked)
 
 
-def test_path_that_no_file_can_have():
-    """It has a NUL, which no system takes."""
+def test_a_path_with_nul_is_an_error_in_another_process():
     with pytest.raises(FileAccessError, match="null byte"):
         machtrace.snapshot("a\0b")

@@ -18,8 +18,8 @@ from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from tests.support.writers.processes import synthetic_process
 
 
-def test_everything_of_a_process_comes_back(process, opened):
-    """Process, threads, registers, stacks, images and memory are what they were."""
+def test_a_core_reads_back_the_whole_process(process, opened):
+    """Process, threads, registers, stacks, images and memory."""
     with opened(process.core()) as target:
         read = target.snapshot()
     written = process.snapshot
@@ -36,8 +36,7 @@ def test_everything_of_a_process_comes_back(process, opened):
         assert bytes(read.memory.read(region.start, len(region.data))) == region.data
 
 
-def test_a_core_of_a_core_is_the_same(process, opened):
-    """Writing what was read changes no byte."""
+def test_writing_a_core_that_was_read_changes_no_byte(process, opened):
     first = process.core()
     target = opened(first)
     assert core_bytes(target.snapshot(), process.regions) == first
@@ -55,23 +54,22 @@ def test_memory_of_a_snapshot_is_not_copied(process, opened):
         assert bytes(thread.stack.data[:0]) == b""
 
 
-def test_headers_are_written_without_being_asked_for(process, opened):
+def test_headers_of_images_are_written_by_default(process, opened):
     """Without further memory a core still has the end of each image's code."""
     read = opened(core_bytes(process.snapshot)).snapshot()
     assert list(read.images) == list(process.snapshot.images)
     assert len(core_bytes(process.snapshot)) < len(process.core())
 
 
-def test_images_without_headers_keep_their_extent(process, opened):
-    """An image whose header was not captured has the same place and size when read again."""
+def test_an_image_without_a_header_reads_back_with_its_extent(process, opened):
     bare = replace(process.snapshot, memory=RegionMemory())
     read = opened(core_bytes(bare)).snapshot()
     assert list(read.images) == list(process.snapshot.images)
     assert read.process.path == process.snapshot.process.path
 
 
-def test_chosen_threads_only(process, opened):
-    """A snapshot of some threads has those, in the core's order; an unknown one is a problem."""
+def test_a_snapshot_of_chosen_threads_has_them_in_the_cores_order(process, opened):
+    """An unknown thread is a problem."""
     target = opened(process.core())
     first, second, third, _ = (info.id for info in target.threads())
     snapshot = target.snapshot([third, first])
@@ -83,16 +81,14 @@ def test_chosen_threads_only(process, opened):
     assert "no thread 5" in str(snapshot.problems[0].error)
 
 
-def test_the_main_thread_need_not_be_in_a_core(process, opened):
-    """A core of other threads has no main thread, whichever comes first."""
+def test_a_core_without_the_main_thread_marks_none_as_main(process, opened):
     target = opened(process.core())
     others = [info.id for info in target.threads() if not info.is_main]
     read = opened(core_bytes(target.snapshot(others)))
     assert [info.is_main for info in read.threads()] == [False] * len(others)
 
 
-def test_the_crashed_thread_stays_marked(process, opened):
-    """Which thread crashed is written and read."""
+def test_the_crashed_thread_is_marked_when_read_back(process, opened):
     first, second, *rest = process.snapshot.threads
     crashed = replace(second, info=replace(second.info, crashed=True))
     snapshot = replace(process.snapshot, threads=(first, crashed, *rest))
@@ -101,8 +97,8 @@ def test_the_crashed_thread_stays_marked(process, opened):
 
 
 @pytest.mark.parametrize("arch", list(Arch), ids=lambda arch: arch.value)
-def test_registers_of_every_architecture(arch, opened):
-    """General registers of any architecture come back by their DWARF numbers."""
+def test_general_registers_of_every_architecture_read_back(arch, opened):
+    """They have their DWARF numbers."""
     numbers = arch.registers
     general = {
         number: 0x4000_0000 + number
@@ -131,7 +127,7 @@ def test_registers_of_every_architecture(arch, opened):
 
 
 def test_unknown_registers_are_written_as_zero(process, opened):
-    """A register that nobody knows is no obstacle, not even the stack pointer."""
+    """Even the stack pointer may be unknown."""
     first = process.snapshot.threads[0]
     arch = process.snapshot.process.arch
     blank = replace(first, registers=RegisterSet(arch, Avma(0), (None,) * 33))
@@ -142,7 +138,7 @@ def test_unknown_registers_are_written_as_zero(process, opened):
 
 
 def test_regions_may_overlap(process, opened):
-    """Bytes of a stack are the stack's; other regions fill what is left, each byte once."""
+    """A stack's bytes have precedence; other regions fill the rest, each byte once."""
     thread = process.snapshot.threads[0]
     start, size = thread.stack.start, len(thread.stack.data)
     around = MemoryRegion(Avma(start - 64), b"\xaa" * (size + 128))
@@ -153,15 +149,14 @@ def test_regions_may_overlap(process, opened):
     assert whole == b"\xaa" * 64 + thread.stack.data + b"\xaa" * 64 + b"\xbb" * 32
 
 
-def test_chunks_are_the_bytes(process):
-    """The pieces are the whole, in order."""
+def test_chunks_concatenate_to_the_bytes(process):
     chunks = list(core_chunks(process.snapshot, process.regions))
     assert b"".join(chunks) == process.core()
     assert len(chunks) > len(process.regions)
 
 
 def test_a_linux_process_is_refused():
-    """An ELF image has no place in a Mach-O core."""
+    """A Mach-O core cannot hold an ELF image."""
     image = BinaryImage(
         path="/lib/libc.so.6",
         uuid=BuildId(b"1234"),
@@ -178,8 +173,7 @@ def test_a_linux_process_is_refused():
         core_chunks(snapshot)
 
 
-def test_addresses_beyond_the_pointers_are_refused():
-    """A 32-bit core has no room for 64-bit addresses."""
+def test_64_bit_addresses_in_a_32_bit_core_are_refused():
     snapshot = Snapshot(
         process=ProcessInfo(pid=1, path="", arch=Arch.I386), threads=(), images=ImageList()
     )
@@ -187,8 +181,8 @@ def test_addresses_beyond_the_pointers_are_refused():
         core_bytes(snapshot, [MemoryRegion(Avma(1 << 32), b"x")])
 
 
-def test_odd_paths_and_names_do_no_harm(process, opened):
-    """Half a surrogate pair, a NUL or a quote in a name is written as something readable."""
+def test_paths_and_names_with_invalid_characters_are_written_readably(process, opened):
+    """Half a surrogate pair, a NUL, a quote."""
     first = process.snapshot.threads[0]
     named = replace(first, info=replace(first.info, name='a"\ud800\n', queue="\0"))
     image = replace(next(iter(process.snapshot.images)), path="/x\ud800\0y", uuid=UUID(int=5))
@@ -198,8 +192,8 @@ def test_odd_paths_and_names_do_no_harm(process, opened):
     assert [one.path for one in read.images] == ["/x?y"]
 
 
-def test_a_stack_limit_bounds_what_is_taken(process, opened):
-    """At most the limit is read of a stack; a limit of 0 is no problem."""
+def test_at_most_the_stack_limit_is_read(process, opened):
+    """A limit of 0 is not a problem."""
     target = opened(process.core())
     for limit in (1, 100, 4000):
         stacks = [thread.stack for thread in target.snapshot(stack_limit=limit).threads]

@@ -1,4 +1,4 @@
-"""``Snapshot.save``: a file that is whole or not there, and holds all that a snapshot knows."""
+"""``save_snapshot``: the file is complete or absent, and holds the whole snapshot."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tests.support.writers.processes import synthetic_process
 
 
 def printed(snapshot, **options):
-    """As ``machtrace backtrace`` prints it."""
+    """Return the output of ``machtrace backtrace``."""
     sink = StringIO()
     text.write(build_capture(snapshot, names=NameOptions(**options)), sink)
     return sink.getvalue()
 
 
 def read(path):
-    """The core at ``path`` as a snapshot."""
+    """Open the core at ``path`` as a snapshot."""
     with open_corefile(path) as target:
         return target.snapshot()
 
 
 def stacks(snapshot):
-    """The unwound addresses of each thread."""
+    """Return the unwound addresses of each thread."""
     return [
         (walked.thread.info, walked.addresses, walked.stop, walked.physical_remainder)
         for walked in unwind(snapshot)
@@ -56,8 +56,8 @@ def demo():
 
 
 @pytest.mark.emulated
-def test_the_demo_reads_back_to_the_letter(demo, tmp_path):
-    """Frames, names, how each is known, async continuations, queues and stop times."""
+def test_the_demo_prints_the_same_when_read_back(demo, tmp_path):
+    """Frames, names, sources of frames, async continuations, queues and stop times."""
     path = tmp_path / "demo.core"
     machtrace.save_snapshot(demo, path)
     assert printed(read(path)) == printed(demo)
@@ -73,8 +73,7 @@ def test_the_demo_reads_back_to_the_letter(demo, tmp_path):
 
 
 @pytest.mark.emulated
-def test_a_part_of_the_demo_keeps_its_numbers(demo, tmp_path):
-    """One thread, saved alone, is printed as it was among the others."""
+def test_one_saved_thread_keeps_its_number(demo, tmp_path):
     third = replace(demo, threads=demo.threads[2:3])
     path = tmp_path / "third.core"
     machtrace.save_snapshot(third, path)
@@ -85,7 +84,7 @@ def test_a_part_of_the_demo_keeps_its_numbers(demo, tmp_path):
 @pytest.mark.emulated
 @pytest.mark.peer
 def test_lldb_opens_the_demo(demo, tmp_path, lldb):
-    """The same threads at the same places, with the same image and its names."""
+    """The same threads at the same pcs, with the same image and its names."""
     path = tmp_path / "demo.core"
     machtrace.save_snapshot(demo, path)
     said = lldb(f"target create --core {path}", "thread list", "image list", "bt all")
@@ -104,7 +103,7 @@ def test_lldb_opens_the_demo(demo, tmp_path, lldb):
 
 @pytest.mark.emulated
 def test_without_images_their_files_are_needed(demo, tmp_path):
-    """Smaller; and the same again, once the program is pointed to."""
+    """The core is smaller, and prints the same with the program on the search path."""
     from machtrace.targets.emulator import PROGRAM
 
     whole, bare = tmp_path / "whole.core", tmp_path / "bare.core"
@@ -118,8 +117,8 @@ def test_without_images_their_files_are_needed(demo, tmp_path):
     assert printed(read(bare), search=(str(renamed),)) == printed(demo)
 
 
-def test_what_is_saved_is_small(tmp_path):
-    """Only the parts of two hundred images that unwinding reads are saved."""
+def test_only_the_parts_of_images_for_unwinding_are_saved(tmp_path):
+    """The process has two hundred images."""
     process = synthetic_process(threads=2, images=200, depth=6, functions=200)
     path = tmp_path / "small.core"
     machtrace.save_snapshot(process.snapshot, path)
@@ -129,15 +128,15 @@ def test_what_is_saved_is_small(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["saved.core", Path("saved.core")], ids=["str", "Path"])
-def test_names_of_both_kinds(tmp_path, monkeypatch, name):
-    """A string or a path; relative to the current folder."""
+def test_a_path_may_be_a_string_or_a_path(tmp_path, monkeypatch, name):
+    """It is relative to the current folder."""
     monkeypatch.chdir(tmp_path)
     machtrace.save_snapshot(synthetic_process(threads=1, images=1).snapshot, name)
     assert open_corefile(tmp_path / "saved.core").process.arch is Arch.ARM64
 
 
-def test_what_was_missing_is_still_said(tmp_path):
-    """Threads that could not be copied are problems of the core, too, with their remedies."""
+def test_problems_of_the_capture_are_problems_of_the_core(tmp_path):
+    """Threads that could not be copied, with their remedies."""
     snapshot = synthetic_process(threads=2, images=1).snapshot
     error = TargetError("thread 7 did not stop in time", remedy="capture again, later")
     missing = replace(
@@ -166,8 +165,8 @@ def test_registers_that_no_thread_state_has_room_for(tmp_path):
 @pytest.mark.parametrize(
     "mask", [PacMask(), PacMask.of_width(39), PacMask((1 << 47) - 1 | 1 << 55)]
 )
-def test_masks_of_any_shape(tmp_path, mask):
-    """Also one that the note for it cannot hold."""
+def test_any_address_mask_reads_back(tmp_path, mask):
+    """Even one that the note for it cannot express."""
     snapshot = synthetic_process(Arch.ARM64, threads=1, images=1).snapshot
     path = tmp_path / "mask.core"
     machtrace.save_snapshot(
@@ -176,8 +175,7 @@ def test_masks_of_any_shape(tmp_path, mask):
     assert read(path).process.pointer_mask == mask
 
 
-def test_formats_do_not_mix(tmp_path):
-    """A core holds images of one format; nothing is written."""
+def test_images_of_two_formats_are_refused_before_writing(tmp_path):
     snapshot = synthetic_process(Arch.X86_64, threads=1, images=2).snapshot
     first, second = snapshot.images
     mixed = replace(snapshot, images=ImageList([first, replace(second, format=ImageFormat.ELF)]))
@@ -186,15 +184,15 @@ def test_formats_do_not_mix(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nobody_else_may_read_it(tmp_path):
-    """Memory can hold secrets; kernels, too, write cores so."""
+def test_only_the_owner_may_read_a_core(tmp_path):
+    """Memory can hold secrets; kernels, too, write cores with this mode."""
     path = tmp_path / "mine.core"
     machtrace.save_snapshot(synthetic_process(threads=1, images=1).snapshot, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_an_older_file_is_replaced_at_once(tmp_path):
-    """Readers of the old file retain it; a link still leads to the file."""
+def test_an_existing_file_is_replaced_atomically(tmp_path):
+    """Open descriptors still read the old file; a symbolic link still leads to the file."""
     path, link = tmp_path / "real.core", tmp_path / "link.core"
     path.write_bytes(b"the old one")
     link.symlink_to(path)
@@ -207,8 +205,8 @@ def test_an_older_file_is_replaced_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_what_is_interrupted_leaves_nothing(tmp_path, trouble):
-    """The old file is there as it was, and no part of the new one."""
+def test_an_interrupted_save_leaves_the_old_file(tmp_path, trouble):
+    """No temporary file remains."""
     path = tmp_path / "kept.core"
     path.write_bytes(b"the old one")
 
@@ -232,8 +230,7 @@ def test_what_is_interrupted_leaves_nothing(tmp_path, trouble):
         ("a\0b", "null"),
     ],
 )
-def test_where_nothing_can_be_written(tmp_path, name, words):
-    """The system's own words, and what to do."""
+def test_an_unwritable_path_has_the_systems_message_and_a_remedy(tmp_path, name, words):
     (tmp_path / "file").touch()
     snapshot = synthetic_process(threads=1, images=1).snapshot
     with pytest.raises(FileAccessError, match=words) as caught:
@@ -243,8 +240,8 @@ def test_where_nothing_can_be_written(tmp_path, name, words):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_device_is_written_to_and_stays(tmp_path):
-    """A full one is an error; neither is replaced by a file."""
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    """A full one is an error."""
     snapshot = synthetic_process(threads=1, images=1).snapshot
     link = tmp_path / "full"
     link.symlink_to("/dev/full")
@@ -255,8 +252,7 @@ def test_a_device_is_written_to_and_stays(tmp_path):
         assert stat.S_ISCHR(Path(device).stat().st_mode)
 
 
-def test_memory_of_no_use_is_left_out(tmp_path):
-    """Memory that unwinding does not read is not saved."""
+def test_memory_not_needed_for_unwinding_is_not_saved(tmp_path):
     process = synthetic_process(threads=1, images=2)
     heap = process.regions[-1]
     far = replace(heap, start=Avma(0x7_0000_0000), data=bytes(1 << 20))

@@ -38,13 +38,13 @@ def parsed(arch, *parts, mask=PacMask()):
 
 
 def named(state):
-    """Known registers by their names."""
+    """Return the known registers by their names."""
     names = state.registers.arch.registers.names
     return {names[n]: v for n, v in enumerate(state.registers.values) if v is not None}
 
 
 def test_arm64():
-    """x0 to x28, fp, lr, sp are 0 to 31; pc stands apart."""
+    """x0 to x28, fp, lr, sp are 0 to 31; pc is separate."""
     state = parsed(Arch.ARM64, thread_state(6, ARM64))
     expected = {f"x{n}": 100 + n for n in range(29)} | {"fp": 129, "lr": 130, "sp": 131}
     assert named(state) == expected
@@ -53,7 +53,7 @@ def test_arm64():
 
 
 def test_arm64_unified():
-    """A unified state holds the same behind a second header."""
+    """A unified state has the same registers after a second header."""
     inner = thread_state(6, ARM64)
     assert parsed(Arch.ARM64, thread_state(1, inner)) == parsed(Arch.ARM64, inner)
 
@@ -70,7 +70,7 @@ def test_arm64_unified():
     ids=["bare", "flavour 9", "unified old", "unified", "behind VFP"],
 )
 def test_arm(parts):
-    """Flavour 1 is bare registers or a unified state; its size decides."""
+    """Flavour 1 is bare registers or a unified state, depending on its size."""
     state = parsed(Arch.ARMV7, *parts)
     expected = {f"r{n}": 100 + n for n in range(13)} | {"sp": 113, "lr": 114}
     assert named(state) == expected
@@ -123,8 +123,8 @@ def test_i386(parts):
     assert (state.registers.sp, state.registers.fp, state.registers.pc) == (107, 106, 110)
 
 
-def test_pc_is_stripped_and_nothing_else():
-    """A signed pc becomes an address; lr, fp and sp stay as they stood."""
+def test_only_the_pc_is_stripped():
+    """A signed pc becomes an address; lr, fp and sp are unchanged."""
     values = [0] * 29 + [0x0123_0001_6000_0000, 0xAB1F_8001_8000_0004, 0x1_6000_0000]
     signed = pack("<33Q2I", *values, 0x9A3F_8001_8A00_1000, 0, 0)
     registers = parsed(Arch.ARM64E, thread_state(6, signed), mask=PacMask.of_width(47)).registers
@@ -158,8 +158,8 @@ def test_exceptions():
     assert narrow.is_trap
 
 
-def test_a_system_call_is_no_fault():
-    """A thread that waits in the kernel is neither trapped nor aborted."""
+def test_a_thread_in_a_system_call_has_no_fault():
+    """A thread blocked in the kernel is neither trapped nor aborted."""
     waiting = pack("<Q2I", 0x1_0000_0000, 0x5600_0080, 0)
     exception = parsed(Arch.ARM64, thread_state(6, ARM64), thread_state(7, waiting)).exception
     assert not exception.is_trap
@@ -185,8 +185,8 @@ WILD = thread_state(7, pack("<Q2I", 0xDEAD_0000, 0x9200_0046, 0))
         ([b"", b""], None),
     ],
 )
-def test_which_thread_crashed(exceptions, crashed):
-    """A trap tells most, then an access to memory that is not there; two of a kind tell nothing."""
+def test_a_trap_or_an_invalid_access_marks_the_crashed_thread(exceptions, crashed):
+    """A trap has precedence; two threads of a kind mark none."""
     core = assemble_core(
         CPU_TYPE_ARM64,
         threads=[thread_state(6, ARM64) + exception for exception in exceptions],
@@ -195,16 +195,14 @@ def test_which_thread_crashed(exceptions, crashed):
     assert crashed_thread(parse_core(memoryview(core), "test")) == crashed
 
 
-def test_unknown_flavours_are_passed_over():
-    """Unknown flavours have the stated length."""
+def test_unknown_flavours_are_skipped_by_their_stated_length():
     state = parsed(
         Arch.ARM64, thread_state(99, bytes(40)), thread_state(6, ARM64), thread_state(28, b"")
     )
     assert state.registers.sp == 131
 
 
-def test_a_cut_state_behind_the_registers_takes_nothing():
-    """Complete general registers are read if the data after them is truncated."""
+def test_a_state_truncated_after_the_registers_is_read():
     state = parsed(Arch.ARM64, thread_state(6, ARM64), thread_state(17, bytes(528))[:100])
     assert state.registers.sp == 131
 
@@ -230,8 +228,7 @@ def test_a_state_without_general_registers_is_an_error(arch, parts):
 
 
 @pytest.mark.parametrize("cut", [8, 12, 16, 100, 270])
-def test_one_cut_state_leaves_the_other_threads(cut):
-    """A core that ends inside its last thread's state still has the first."""
+def test_a_truncated_last_state_leaves_the_other_threads(cut):
     threads = [thread_state(6, ARM64), thread_state(6, ARM64)]
     whole = assemble_core(CPU_TYPE_ARM64, threads=threads)
     end = 32 + 2 * (8 + len(threads[0]))
@@ -244,7 +241,6 @@ def test_one_cut_state_leaves_the_other_threads(cut):
 @settings(deadline=None)  # a busy machine is no fault of the parser
 @given(st.binary(max_size=400), st.sampled_from(list(Arch)))
 def test_any_bytes_are_a_state_or_an_error(data, arch):
-    """Random commands have two outcomes."""
     try:
         state = parse_thread_state(memoryview(data), arch, source="random")
     except CoreFileError:
@@ -296,14 +292,13 @@ ASSERTIONS = {
 
 @pytest.mark.peer
 @pytest.mark.parametrize("triple", sorted(ASSERTIONS))
-def test_layouts_are_those_of_apples_headers(triple, check_headers):
-    """A compiler for Darwin agrees with every flavour, size and offset used here."""
+def test_layouts_equal_apples_headers(triple, check_headers):
+    """A compiler for Darwin evaluates every flavour, size and offset used here."""
     assert check_headers(triple, ASSERTIONS[triple]) == ""
 
 
 @pytest.mark.peer
-def test_a_wrong_layout_would_be_noticed(check_headers):
-    """The check above can fail."""
+def test_the_check_of_layouts_can_fail(check_headers):
     wrong = ASSERTIONS["i386-apple-macos10.12"].replace("== 40", "== 44")
     assert "__eip" in check_headers("i386-apple-macos10.12", wrong)
 

@@ -40,63 +40,61 @@ RIGHTS = Rights(
 REFUSED = PortRefusal(read_errno=EPERM, control_result=5, name_result=0)
 
 
-def told(process: ProcessFacts = PROCESS, rights: Rights = RIGHTS) -> tuple[str, str]:
-    """The message and the remedy."""
-    found = refusal(77, process, rights)
-    return found.what, found.remedy
+def denial(process: ProcessFacts = PROCESS, rights: Rights = RIGHTS) -> tuple[str, str]:
+    """Return the message and the remedy."""
+    reason = refusal(77, process, rights)
+    return reason.what, reason.remedy
 
 
-def test_another_user_s_process_takes_that_user_or_root() -> None:
-    """As does one that changed its user."""
-    what, remedy = told(replace(PROCESS, users=frozenset({0})))
-    assert what == "process 77 (Demo) belongs to user 0, not 501"
+def test_another_users_process_requires_that_user_or_root() -> None:
+    """So does a process that changed its user."""
+    message, remedy = denial(replace(PROCESS, users=frozenset({0})))
+    assert message == "process 77 (Demo) belongs to user 0, not 501"
     assert "sudo" in remedy
-    what, remedy = told(replace(PROCESS, users=frozenset({501, 0})))
-    assert "0/501" in what
-    what, remedy = told(replace(PROCESS, flags=0x2010))
-    assert "changed its user" in what
+    message, remedy = denial(replace(PROCESS, users=frozenset({501, 0})))
+    assert "0/501" in message
+    message, remedy = denial(replace(PROCESS, flags=0x2010))
+    assert "changed its user" in message
 
 
 @pytest.mark.parametrize("user", [0, 501])
-def test_the_system_s_own_programs_are_kept_from_root_too(user: int) -> None:
-    """Unless System Integrity Protection is off, or that part of it."""
+def test_system_programs_are_protected_from_root_too(user: int) -> None:
+    """Unless System Integrity Protection is off, or the part of it for debugging."""
     protected = replace(PROCESS, users=frozenset({user}), code_signing=PLATFORM_BINARY | RUNTIME)
-    what, remedy = told(protected, replace(RIGHTS, user=user))
-    assert "System Integrity Protection" in what
+    message, remedy = denial(protected, replace(RIGHTS, user=user))
+    assert "System Integrity Protection" in message
     assert "/usr/bin/python3" in remedy
-    what, _ = told(protected, replace(RIGHTS, user=user, integrity=CSR_ALLOW_TASK_FOR_PID))
-    assert "Integrity" not in what
+    message, _ = denial(protected, replace(RIGHTS, user=user, integrity=CSR_ALLOW_TASK_FOR_PID))
+    assert "Integrity" not in message
 
 
 @pytest.mark.parametrize("user", [0, 501])
-def test_hardened_programs_must_allow_it(user: int) -> None:
-    """The remedy names the entitlement, and how to give it."""
+def test_the_remedy_for_a_hardened_program_names_the_entitlement(user: int) -> None:
+    """And the command that adds it."""
     hardened = replace(PROCESS, users=frozenset({user}), code_signing=RUNTIME)
-    what, remedy = told(hardened, replace(RIGHTS, user=user))
-    assert "hardened runtime" in what
+    message, remedy = denial(hardened, replace(RIGHTS, user=user))
+    assert "hardened runtime" in message
     assert "codesign" in remedy
     assert "com.apple.security.get-task-allow" in remedy
-    what, _ = told(replace(hardened, code_signing=RUNTIME | GET_TASK_ALLOW))
-    assert "hardened" not in what
+    message, _ = denial(replace(hardened, code_signing=RUNTIME | GET_TASK_ALLOW))
+    assert "hardened" not in message
 
 
-def test_who_is_neither_root_nor_a_debugger_is_told_all_ways() -> None:
-    """Three of them."""
-    _, remedy = told()
+def test_an_ordinary_user_gets_all_three_remedies() -> None:
+    _, remedy = denial()
     assert "sudo" in remedy
     assert "com.apple.security.cs.debugger" in remedy
     assert "com.apple.security.get-task-allow" in remedy
 
 
 @pytest.mark.parametrize("rights", [{"user": 0}, {"has_debugger_entitlement": True}], ids=str)
-def test_who_should_be_allowed_is_told_what_else_may_guard(rights: dict[str, int]) -> None:
-    """Not what is given already."""
-    _, remedy = told(rights=replace(RIGHTS, **rights))
+def test_a_permitted_user_gets_only_the_remaining_reasons(rights: dict[str, int]) -> None:
+    _, remedy = denial(rights=replace(RIGHTS, **rights))
     assert "security product" in remedy
     assert "sign this Python" not in remedy
 
 
-def test_the_error_has_the_kernel_s_answers() -> None:
+def test_the_error_has_the_kernels_results() -> None:
     """As facts for a bug report, and as attributes."""
     error = access_error(77, PROCESS, RIGHTS, REFUSED)
     assert isinstance(error, TargetAccessError)
@@ -105,7 +103,7 @@ def test_the_error_has_the_kernel_s_answers() -> None:
     assert isinstance(gone, TargetGoneError)
 
 
-def test_results_are_called_as_in_the_headers() -> None:
+def test_kernel_results_have_the_names_in_apples_headers() -> None:
     """The names and numbers of mach/kern_return.h and mach/message.h."""
     ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
     folder = Path(ziglang.__file__).parent / "lib/libc/include/any-darwin-any/mach"

@@ -1,4 +1,4 @@
-"""The extensions for macOS: all sources compiled, linked and held to what the system exports."""
+"""The extensions for macOS, compiled and linked against the system's exports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def arch(request: pytest.FixtureRequest) -> Arch:
 
 @pytest.fixture(scope="module")
 def extensions(arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Every extension that CMakeLists.txt has for Darwin."""
+    """Build every extension that CMakeLists.txt has for Darwin."""
     pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
     folder = tmp_path_factory.mktemp("darwin")
     try:
@@ -44,7 +44,7 @@ def extensions(arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.mark.peer
 def test_macos_has_every_extension_but_those_of_ptrace(extensions: dict[str, Path]) -> None:
-    """Also the one of Mach tasks, which no other system has."""
+    """And the one of Mach tasks, which no other system has."""
     assert set(extensions) == {
         "_mapping",
         "_names",
@@ -56,10 +56,10 @@ def test_macos_has_every_extension_but_those_of_ptrace(extensions: dict[str, Pat
 
 
 @pytest.mark.peer
-def test_nothing_is_imported_that_neither_macos_nor_python_has(
+def test_all_imported_functions_are_exported_by_macos_or_python(
     extensions: dict[str, Path], arch: Arch
 ) -> None:
-    """They are looked up when an extension is loaded: a misspelt one is found here."""
+    """Imports are bound when an extension is loaded: this test detects a misspelt one earlier."""
     exported = system_symbols(arch) | FROM_TOOLS
     for name, path in extensions.items():
         others = imported_symbols(path) - exported
@@ -67,15 +67,15 @@ def test_nothing_is_imported_that_neither_macos_nor_python_has(
         assert not missing, name
 
 
-def test_the_system_s_list_tells_a_misspelt_function(arch: Arch) -> None:
-    """It is complete enough for that: a list that were empty would have failed above."""
+def test_a_misspelt_function_is_not_in_the_systems_list(arch: Arch) -> None:
+    """The list is complete enough: an empty one would have failed the test above."""
     exported = system_symbols(arch)
     assert {"_task_read_for_pid", "_thread_get_state", "_malloc", "_csops"} <= exported
     assert "_task_read_for_pit" not in exported
 
 
 @pytest.mark.peer
-def test_the_task_extension_asks_the_kernel_for_no_more_than_it_says(
+def test_the_task_extension_imports_only_documented_kernel_calls(
     extensions: dict[str, Path],
 ) -> None:
     """Nothing that writes memory or registers, starts threads, or runs code elsewhere."""

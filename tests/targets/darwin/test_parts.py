@@ -1,4 +1,4 @@
-"""Parts of capturing a process of macOS: labels of queues, lists of images that change."""
+"""Parts of capturing a process of macOS: labels of queues, and lists of images that change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABEL_AT = 0x2_0000_2FF0
 
 
 class FakeMemory:
-    """Memory as the extension gives it, and what happens when it is read."""
+    """Memory with the extension's interface, and a hook for each read."""
 
     def __init__(self, *regions: tuple[int, bytes]) -> None:
         self.regions = {start: bytearray(data) for start, data in regions}
@@ -32,7 +32,7 @@ class FakeMemory:
         self.on_read: Callable[[], None] | None = None
 
     def read_memory(self, port: int, ranges: list[tuple[int, int]], /) -> list[bytes]:
-        """As much of each as there is."""
+        """Return the readable prefix of each range."""
         del port
         self.reads += 1
         if self.on_read is not None:
@@ -47,7 +47,7 @@ class FakeMemory:
 
 
 def memory_of(fake: FakeMemory) -> TaskMemory:
-    """As targets use it."""
+    """Build the memory object of targets."""
     return TaskMemory(fake, 1)  # type: ignore[arg-type]  # the rest is not used
 
 
@@ -55,7 +55,7 @@ def memory_of(fake: FakeMemory) -> TaskMemory:
 
 
 def queue_memory(label: bytes) -> FakeMemory:
-    """A queue whose label is a pointer, as libdispatch has it since macOS 10.9."""
+    """Build a queue whose label is a pointer, as in libdispatch since macOS 10.9."""
     queue = bytes(0x48) + struct.pack("<Q", LABEL_AT)
     return FakeMemory((QUEUE, queue), (LABEL_AT, label), (0x5000, struct.pack("<Q", QUEUE)))
 
@@ -63,8 +63,7 @@ def queue_memory(label: bytes) -> FakeMemory:
 @pytest.mark.parametrize(
     "label", [b"main", b"com.example.a-label-that-crosses-into-the-next-page", "größe".encode()]
 )
-def test_a_queue_s_label_is_read(label: bytes) -> None:
-    """Over the end of a page, too."""
+def test_a_queues_label_is_read_across_pages(label: bytes) -> None:
     memory = memory_of(queue_memory(label + b"\0rest"))
     assert served_queues(memory, [0x5000, 0, 0x6000]) == {0x5000: QUEUE}
     assert queue_labels(memory, [QUEUE, 0, 0x7000], (6, 0x48)) == {QUEUE: label.decode()}
@@ -73,8 +72,8 @@ def test_a_queue_s_label_is_read(label: bytes) -> None:
 @pytest.mark.parametrize(
     "label", [b"\0", b"\xff\xfe\0", b"\x01\x02\0", b"no end" + b"x" * 1000, b"cut off"]
 )
-def test_what_is_no_label_is_none(label: bytes) -> None:
-    """The queue may be gone, and something else be in its place."""
+def test_an_invalid_label_is_none(label: bytes) -> None:
+    """The queue may be freed and its memory reused."""
     assert queue_labels(memory_of(queue_memory(label)), [QUEUE], (6, 0x48)) == {}
 
 
@@ -85,7 +84,7 @@ def test_an_old_library_has_the_label_in_the_queue_itself() -> None:
 
 
 def test_without_the_offsets_there_are_no_labels() -> None:
-    """Nor is anything read."""
+    """And nothing is read."""
     fake = queue_memory(b"main\0")
     assert queue_labels(memory_of(fake), [QUEUE], None) == {}
     assert fake.reads == 0
@@ -96,7 +95,7 @@ def test_without_the_offsets_there_are_no_labels() -> None:
 
 @pytest.fixture(scope="module")
 def process() -> SyntheticProcess:
-    """Two images."""
+    """A process of two images."""
     return synthetic_process(Arch.ARM64, threads=1, images=2)
 
 
@@ -112,7 +111,7 @@ class ChangingList:
         self.write(count=1, time=1)
 
     def write(self, *, count: int, time: int, is_changing: bool = False) -> None:
-        """The structure and its array."""
+        """Write the structure and its array."""
         data = bytearray(0x200)
         array = 0 if is_changing else INFOS + 0x100
         struct.pack_into("<2IQ", data, 0, 17, count, array)
@@ -122,13 +121,13 @@ class ChangingList:
         self.fake.regions[INFOS] = data
 
     def finder(self) -> TaskImageFinder:
-        """That does not really wait."""
+        """Build a finder that does not wait."""
         memory = memory_of(self.fake)
         return TaskImageFinder(memory, PagedMemory(memory), Arch.ARM64, pause=lambda _: None)
 
 
-def test_a_list_is_read_again_until_it_stands_still(process: SyntheticProcess) -> None:
-    """It is being changed at first, and was changed in between the next time."""
+def test_a_changing_list_is_read_again(process: SyntheticProcess) -> None:
+    """It changes during the first read and between reads."""
     changing = ChangingList(process)
     changing.write(count=1, time=1, is_changing=True)
 
@@ -145,8 +144,8 @@ def test_a_list_is_read_again_until_it_stands_still(process: SyntheticProcess) -
     assert [image.uuid for image in found.images] == [one.uuid for one in process.snapshot.images]
 
 
-def test_a_list_that_never_stands_still_is_given_up(process: SyntheticProcess) -> None:
-    """The cached images are returned; without them there is a problem, and no images."""
+def test_a_list_that_always_changes_gives_the_cached_images(process: SyntheticProcess) -> None:
+    """Without cached images there is a problem, and no images."""
     changing = ChangingList(process)
     finder = changing.finder()
     known = finder.find(Avma(INFOS))
@@ -159,8 +158,8 @@ def test_a_list_that_never_stands_still_is_given_up(process: SyntheticProcess) -
     assert changing.fake.reads < 1000
 
 
-def test_images_are_known_until_the_list_changes(process: SyntheticProcess) -> None:
-    """The time stamp is read once."""
+def test_images_are_cached_until_the_list_changes(process: SyntheticProcess) -> None:
+    """Only the time stamp is read."""
     changing = ChangingList(process)
     finder = changing.finder()
     known = finder.find(Avma(INFOS))
@@ -171,8 +170,7 @@ def test_images_are_known_until_the_list_changes(process: SyntheticProcess) -> N
     assert len(finder.find(Avma(INFOS)).images) == 2
 
 
-def test_an_image_without_a_header_has_its_place(process: SyntheticProcess) -> None:
-    """Its pages may not be in memory that can be read."""
+def test_an_image_with_an_unreadable_header_has_its_address(process: SyntheticProcess) -> None:
     changing = ChangingList(process)
     changing.write(count=2, time=2)
     start = process.regions[1].start
@@ -182,7 +180,7 @@ def test_an_image_without_a_header_has_its_place(process: SyntheticProcess) -> N
 
 
 def test_bad_headers_leave_the_other_images(process: SyntheticProcess) -> None:
-    """Each is a problem of its own."""
+    """Each is a separate problem."""
     changing = ChangingList(process)
     changing.write(count=2, time=2)
     changing.fake.regions[process.regions[1].start][:4] = b"\x7fELF"
@@ -191,10 +189,8 @@ def test_bad_headers_leave_the_other_images(process: SyntheticProcess) -> None:
     assert len(found.problems) == 1
 
 
-def test_a_file_counts_only_if_it_is_the_very_image(
-    process: SyntheticProcess, tmp_path: Path
-) -> None:
-    """A program may have been built again since it was started."""
+def test_a_file_is_used_only_if_its_uuid_matches(process: SyntheticProcess, tmp_path: Path) -> None:
+    """A program may have been rebuilt since it was started."""
     finder = ChangingList(process).finder()
     image = next(iter(process.snapshot.images))
     contents = {

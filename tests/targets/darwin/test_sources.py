@@ -1,6 +1,6 @@
-"""The Darwin sources, against Apple's headers, for each system that they are for.
+"""The Darwin sources, compiled against Apple's headers for each supported system.
 
-What they do is tested in an emulator (``tests/darwin``), and on Macs where there are any.
+Their behaviour is tested in an emulator (``tests/emulated/darwin``), and on Macs where available.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ MAGIC_64 = 0xFEEDFACF
         "x86_64-apple-ios15.0-simulator",
     ],
 )
-def test_they_compile_and_their_assertions_hold(triple: str, tmp_path: Path) -> None:
-    """Sizes and places of the kernel's structures are asserted in the sources themselves."""
+def test_sources_compile_and_their_assertions_hold(triple: str, tmp_path: Path) -> None:
+    """The sources assert sizes and offsets of the kernel's structures."""
     ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
     root = Path(ziglang.__file__).parent / "lib"
     headers = [str(root / "include"), str(root / "libc/include/any-darwin-any")]
@@ -55,8 +55,8 @@ def test_they_compile_and_their_assertions_hold(triple: str, tmp_path: Path) -> 
         assert int.from_bytes(target.read_bytes()[:4], "little") == MAGIC_64
 
 
-def test_nothing_of_python_is_in_the_core() -> None:
-    """The same files are to be built into programs without it."""
+def test_the_core_does_not_include_python() -> None:
+    """The same files can be built into programs without it."""
     core = [*(NATIVE / "inprocess/core").rglob("*.[ch]"), *SOURCES]
     core += [
         path for system in ("darwin", "linux") for path in (NATIVE / "common" / system).iterdir()

@@ -1,4 +1,4 @@
-"""A process of macOS by its pid, on a stand-in for the kernel that serves a process' snapshot."""
+"""A process of macOS by its pid, on a fake of the kernel that serves a process' snapshot."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PID = 4711
 
 
 def task_of(process: SyntheticProcess, **options) -> SnapshotTask:
-    """The process' task, and a dyld that lists its images."""
+    """Build the process' task, with a dyld that lists its images."""
     snapshot = process.snapshot
     listed = [(image.load_address, image.path) for image in snapshot.images]
     return SnapshotTask(snapshot, loaded_dyld(DYLD_AT, listed, snapshot.process.arch), **options)
@@ -43,7 +43,7 @@ def task_of(process: SyntheticProcess, **options) -> SnapshotTask:
 
 @pytest.fixture(scope="module", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
 def process(request: pytest.FixtureRequest) -> SyntheticProcess:
-    """A small process of which everything is known."""
+    """A small process with known contents."""
     return synthetic_process(request.param, threads=4, images=5, depth=12)
 
 
@@ -55,7 +55,7 @@ def task(process: SyntheticProcess) -> SnapshotTask:
 
 @pytest.fixture
 def on_darwin(task: SnapshotTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if this were a Mac."""
+    """Patch the platform to be macOS."""
     monkeypatch.setattr(open_module, "this_system", lambda: open_module.System.DARWIN)
     monkeypatch.setattr(darwin_task, "task_extension", lambda: task)
 
@@ -67,7 +67,7 @@ def on_darwin(task: SnapshotTask, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pid_gives_the_true_stacks_with_names(
     process: SyntheticProcess, task: SnapshotTask
 ) -> None:
-    """Threads, images by dyld's list, stacks, names: by the one call that users make."""
+    """Threads, images by dyld's list, stacks and names, by the one public call."""
     stacks = mt.backtraces(PID)
     assert [stack.thread.id for stack in stacks] == list(process.stacks)
     for stack in stacks:
@@ -79,7 +79,7 @@ def test_a_pid_gives_the_true_stacks_with_names(
 
 
 @pytest.mark.usefixtures("on_darwin")
-def test_a_saved_snapshot_needs_no_mac_any_more(process: SyntheticProcess, tmp_path: Path) -> None:
+def test_a_saved_snapshot_needs_no_mac(process: SyntheticProcess, tmp_path: Path) -> None:
     """It has the bytes that unwinding and symbolication need of images without a file."""
     path = tmp_path / "task.core"
     mt.save_snapshot(mt.snapshot(PID), path)
@@ -101,26 +101,26 @@ def test_threads_have_the_names_of_the_kernel_and_the_labels_of_their_queues(
     assert [thread.is_main for thread in listed] == [True, False, False, False]
 
 
-def test_pointers_are_stripped_of_what_no_address_has(task: SnapshotTask) -> None:
-    """The width of an address is the kernel's; an Intel Mac has no signatures."""
+def test_pointers_are_stripped_by_the_kernels_address_width(task: SnapshotTask) -> None:
+    """An Intel Mac has no signatures."""
     with DarwinTaskTarget(PID, extension=task) as target:
         mask = target.process.pointer_mask
         assert mask == (PacMask.of_width(47) if target.process.arch.is_arm64 else PacMask())
 
 
-def test_signed_registers_and_return_addresses_do_not_matter() -> None:
-    """Those of a caller for arm64e come signed, sp among them."""
+def test_signed_registers_and_return_addresses_are_stripped() -> None:
+    """An arm64e caller gets signed registers, sp included."""
     process = synthetic_process(Arch.ARM64, threads=2, depth=9, signature=0x5A)
     signed = tuple(
         replace(
-            one,
+            thread,
             registers=replace(
-                one.registers,
-                pc=Avma(one.registers.pc | 0x2A << 48),
-                values=(*one.registers.values[:31], one.registers.values[31] | 0x11 << 48),
+                thread.registers,
+                pc=Avma(thread.registers.pc | 0x2A << 48),
+                values=(*thread.registers.values[:31], thread.registers.values[31] | 0x11 << 48),
             ),
         )
-        for one in process.snapshot.threads
+        for thread in process.snapshot.threads
     )
     task = task_of(process)
     task.snapshot = replace(process.snapshot, threads=signed)
@@ -131,8 +131,8 @@ def test_signed_registers_and_return_addresses_do_not_matter() -> None:
 
 
 @pytest.mark.emulated
-def test_the_emulated_process_is_seen_as_it_stands() -> None:
-    """Its code ran: its threads stand in leaves, prologues and epilogues, and one is signed."""
+def test_the_emulated_process_has_its_true_stacks() -> None:
+    """Its code ran: its threads are in leaves, prologues and epilogues, and one is signed."""
     pytest.importorskip("unicorn", reason="the process runs in unicorn")
     from machtrace.targets.emulator.target import EmulatedTarget
 
@@ -153,10 +153,8 @@ def test_the_emulated_process_is_seen_as_it_stands() -> None:
 # --- one and not another ---
 
 
-def test_only_the_threads_that_are_wanted_are_copied(
-    process: SyntheticProcess, task: SnapshotTask
-) -> None:
-    """One that is not there is named."""
+def test_only_requested_threads_are_copied(process: SyntheticProcess, task: SnapshotTask) -> None:
+    """A missing one is reported by id."""
     wanted = list(process.stacks)[1]
     with DarwinTaskTarget(PID, extension=task) as target:
         snapshot = target.snapshot((wanted, 99))
@@ -164,10 +162,9 @@ def test_only_the_threads_that_are_wanted_are_copied(
     assert [(one.thread, type(one.error)) for one in snapshot.problems] == [(99, ThreadGoneError)]
 
 
-def test_threads_that_start_meanwhile_are_copied_too(
+def test_threads_that_start_during_the_capture_are_copied(
     process: SyntheticProcess, task: SnapshotTask
 ) -> None:
-    """And the snapshot is theirs as well."""
     late = list(process.stacks)[-1]
     task.hidden = {late}
     task.on_copy = task.hidden.clear
@@ -184,7 +181,7 @@ def test_threads_that_start_meanwhile_are_copied_too(
 def test_a_thread_that_cannot_be_copied_leaves_the_others(
     process: SyntheticProcess, task: SnapshotTask, outcome: int, result: int, words: str
 ) -> None:
-    """Its reason is among the problems."""
+    """Its reason is a problem."""
     first, *others = process.stacks
     task.outcomes[first] = outcome, result
     with DarwinTaskTarget(PID, extension=task) as target:
@@ -194,15 +191,14 @@ def test_a_thread_that_cannot_be_copied_leaves_the_others(
     assert words in str(snapshot.problems[0].error)
 
 
-def test_stacks_are_no_longer_than_asked(task: SnapshotTask) -> None:
+def test_stacks_are_no_longer_than_the_limit(task: SnapshotTask) -> None:
     """The red zone is not counted."""
     with DarwinTaskTarget(PID, extension=task) as target:
         for thread in target.snapshot(stack_limit=64).threads:
             assert thread.stack.end - thread.registers.sp == 64
 
 
-def test_images_are_looked_at_once_while_the_list_does_not_change(task: SnapshotTask) -> None:
-    """Their copies are retained."""
+def test_images_are_read_once_while_the_list_does_not_change(task: SnapshotTask) -> None:
     with DarwinTaskTarget(PID, extension=task) as target:
         target.snapshot()
         before = len(task.calls)
@@ -214,8 +210,8 @@ def test_images_are_looked_at_once_while_the_list_does_not_change(task: Snapshot
 # --- what does not work ---
 
 
-def test_everything_is_let_go_of(task: SnapshotTask) -> None:
-    """Closed twice, and used afterwards."""
+def test_everything_is_released(task: SnapshotTask) -> None:
+    """Also if closed twice, or used afterwards."""
     target = DarwinTaskTarget(PID, extension=task)
     assert task.open_ports == 1
     target.close()
@@ -226,21 +222,20 @@ def test_everything_is_let_go_of(task: SnapshotTask) -> None:
 
 
 @pytest.mark.parametrize("pid", [0, -1])
-def test_what_is_no_process_id(task: SnapshotTask, pid: int) -> None:
+def test_invalid_process_ids_are_refused(task: SnapshotTask, pid: int) -> None:
     """0 is the kernel's, and negative ones are groups."""
     with pytest.raises(TargetSpecError):
         DarwinTaskTarget(pid, extension=task)
 
 
-def test_this_process_is_another_target(task: SnapshotTask) -> None:
+def test_the_pid_of_this_process_is_refused(task: SnapshotTask) -> None:
     """Suspended as a whole, this process would never resume."""
     with pytest.raises(TargetSpecError) as refused:
         DarwinTaskTarget(os.getpid(), extension=task)
     assert "self" in refused.value.remedy
 
 
-def test_a_process_that_is_not_there(task: SnapshotTask) -> None:
-    """Or was."""
+def test_a_process_that_does_not_exist_or_has_ended(task: SnapshotTask) -> None:
     with pytest.raises(TargetGoneError):
         DarwinTaskTarget(PID + 1, extension=task)
     task.status = 5
@@ -250,8 +245,8 @@ def test_a_process_that_is_not_there(task: SnapshotTask) -> None:
 
 
 @pytest.mark.usefixtures("on_darwin")
-def test_a_refusal_is_told_by_the_call_that_users_make(task: SnapshotTask) -> None:
-    """With what lacks, and how to get it."""
+def test_a_refusal_reaches_the_public_call(task: SnapshotTask) -> None:
+    """With the missing right and the remedy."""
     task.failing = {"task_read_for_pid": EPERM, "task_for_pid": 5}
     with pytest.raises(TargetAccessError) as refused:
         mt.backtraces(PID)
@@ -260,8 +255,8 @@ def test_a_refusal_is_told_by_the_call_that_users_make(task: SnapshotTask) -> No
     assert (refused.value.pid, refused.value.errno) == (PID, EPERM)
 
 
-def test_it_exits_while_its_port_is_asked_for(task: SnapshotTask) -> None:
-    """Which is not a matter of rights."""
+def test_a_process_that_exits_before_its_port_is_opened_is_gone(task: SnapshotTask) -> None:
+    """It is not an access error."""
     task.failing = {"task_read_for_pid": ESRCH, "task_for_pid": 5}
     with pytest.raises(TargetGoneError):
         DarwinTaskTarget(PID, extension=task)
@@ -275,7 +270,9 @@ def test_a_system_without_read_ports_gives_control_ports(task: SnapshotTask) -> 
 
 
 @pytest.mark.parametrize("result", [16, 37, 0x10000003])
-def test_it_exits_before_its_threads_are_listed(task: SnapshotTask, result: int) -> None:
+def test_a_process_that_exits_before_its_threads_are_listed_is_gone(
+    task: SnapshotTask, result: int
+) -> None:
     """The kernel's result is then that the task does not exist."""
     with DarwinTaskTarget(PID, extension=task) as target:
         task.failing = {"task_threads": result}
@@ -285,8 +282,7 @@ def test_it_exits_before_its_threads_are_listed(task: SnapshotTask, result: int)
             target.snapshot()
 
 
-def test_it_exits_before_it_is_suspended(task: SnapshotTask) -> None:
-    """Nothing was copied, so that there is nothing to show."""
+def test_a_process_that_exits_before_it_is_suspended_is_gone(task: SnapshotTask) -> None:
     with DarwinTaskTarget(PID, extension=task) as target:
         task.failing = {"task_suspend2": 0x10000003}
         with pytest.raises(TargetGoneError):
@@ -296,8 +292,8 @@ def test_it_exits_before_it_is_suspended(task: SnapshotTask) -> None:
             target.snapshot()
 
 
-def test_a_process_that_may_stand_still_is_told(task: SnapshotTask) -> None:
-    """The stacks are there all the same."""
+def test_a_process_that_may_stay_suspended_is_reported(task: SnapshotTask) -> None:
+    """The stacks are returned, too."""
     task.failing = {"task_resume2": 5}
     with DarwinTaskTarget(PID, extension=task) as target:
         snapshot = target.snapshot()
@@ -308,10 +304,10 @@ def test_a_process_that_may_stand_still_is_told(task: SnapshotTask) -> None:
 
 
 @pytest.mark.parametrize("broken", ["no address", "no such structure", "cut off"])
-def test_stacks_without_a_list_of_images(
+def test_threads_are_copied_without_a_list_of_images(
     process: SyntheticProcess, task: SnapshotTask, broken: str
 ) -> None:
-    """The list may be gone, or not be made yet: threads are copied all the same."""
+    """The list may be gone, or not exist yet."""
     if broken == "no address":
         task.failing = {"task_info": 5}
     else:
@@ -338,8 +334,8 @@ def test_a_translated_process_is_refused_before_it_is_touched(task: SnapshotTask
     assert "open_task" not in task.calls
 
 
-def test_a_process_of_the_other_cpu(task: SnapshotTask) -> None:
-    """A Python that Rosetta translates looks at a native process, for example."""
+def test_a_process_of_the_other_cpu_is_captured(task: SnapshotTask) -> None:
+    """A Python that Rosetta translates captures a native process, for example."""
     is_arm64 = task.snapshot.process.arch.is_arm64
     task.own_cpu = CPU_TYPE_X86_64 if is_arm64 else CPU_TYPE_ARM64
     with pytest.raises(TargetSpecError) as refused:
@@ -347,7 +343,7 @@ def test_a_process_of_the_other_cpu(task: SnapshotTask) -> None:
     assert f"arch -{task.snapshot.process.arch.value}" in refused.value.remedy
 
 
-def test_without_the_extension_it_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remedy_without_the_extension_is_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on this machine, unless it is a Mac."""
     monkeypatch.setitem(__import__("sys").modules, "machtrace._native._darwin_task", None)
     with pytest.raises(TargetSpecError, match="_darwin_task") as refused:

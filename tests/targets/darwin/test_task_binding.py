@@ -44,7 +44,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return module
 
 
-def test_what_is_said_of_a_process(task: ModuleType) -> None:
+def test_process_facts_are_returned_without_loss(task: ModuleType) -> None:
     """No sign is lost, and no byte."""
     assert task.process(8) == (3, None)
     users = (0xFFFFFFFE, 501, 502)
@@ -53,8 +53,8 @@ def test_what_is_said_of_a_process(task: ModuleType) -> None:
     assert task.process(7) == (0, (1, users, 0x82000010, 2, b"a name", path, *numbers))
 
 
-def test_ports_and_what_is_not_given(task: ModuleType) -> None:
-    """A port may be any number of 32 bits."""
+def test_ports_and_missing_values_are_returned(task: ModuleType) -> None:
+    """A port can be any 32-bit number."""
     assert task.open_task(7) == (PORT, 1, 0, 0, 0)
     assert task.open_task(8) == (0, 0, 1, 5, 0x10000003)
     assert task.rights() == (501, 0xFFFFFFFF, True, False, 47, 0x1000007)
@@ -62,7 +62,7 @@ def test_ports_and_what_is_not_given(task: ModuleType) -> None:
     assert task.rights()[:2] == (0, -1)
 
 
-def test_memory_is_read_as_far_as_it_goes(task: ModuleType) -> None:
+def test_memory_is_read_up_to_the_first_unreadable_byte(task: ModuleType) -> None:
     """Many ranges at once, short ones and long."""
     found = task.read_memory(PORT, [(0x1001, 3), (0x10, 8), (0x2002, 1 << 18), (0x3003, 0)])
     assert found == [b"\x01" * 3, b"\x10" * 4, b"\x02" * (1 << 18), b""]
@@ -77,14 +77,13 @@ def test_memory_is_read_as_far_as_it_goes(task: ModuleType) -> None:
 @pytest.mark.parametrize(
     "ranges", [[(1, 1 << 31)], [(1,)], [1], [None], [(1, 2, 3)], ["ab"], [(1, "x")], [(1, 1), ()]]
 )
-def test_ranges_that_are_none_are_refused(task: ModuleType, ranges: list[object]) -> None:
+def test_invalid_ranges_are_refused(task: ModuleType, ranges: list[object]) -> None:
     """Everything read before them is released."""
     with pytest.raises((TypeError, ValueError)):
         task.read_memory(PORT, ranges)
 
 
 def test_threads_are_listed(task: ModuleType) -> None:
-    """As many as anybody has."""
     result, rows = task.list_threads(PORT)
     assert (result, len(rows)) == (0, 16384)
     assert rows[0] == ((1 << 64) - 2, 0xE0, 0x100, 3, 1, b"name")
@@ -110,8 +109,8 @@ def _copied(number: int, stopped: int, queue: int) -> tuple[object, ...]:
     return (number, 0, 0, 0, bytes([number]) * 272, (stack,), 1, stopped, 4, queue)
 
 
-def test_what_a_capture_may_be_asked(task: ModuleType) -> None:
-    """No threads, no stacks, stacks without end, and another's port."""
+def test_a_capture_takes_no_threads_no_stacks_or_long_stacks(task: ModuleType) -> None:
+    """And a port of another task."""
     assert task.copy_threads(PORT, (), 1, 1, TOGETHER) == (0, 0, [])
     assert task.copy_threads(PORT, (1,), 0, 1, TOGETHER)[2][0][5] == ((1, b""),)
     assert len(task.copy_threads(PORT, (1,), (1 << 64) - 1, 1, TOGETHER)[2]) == 1
@@ -121,16 +120,15 @@ def test_what_a_capture_may_be_asked(task: ModuleType) -> None:
             task.copy_threads(PORT, ids, 1, 1, ONE_BY_ONE)
 
 
-def test_nothing_is_kept_alive(task: ModuleType) -> None:
-    """Objects that were given and made are gone when they are not used any more."""
+def test_no_references_leak(task: ModuleType) -> None:
     ranges = [(0x1001, 3)] * 4
     thread_ids = (1234567, 2345678)
-    before = [sys.getrefcount(one) for one in (*ranges[:1], *thread_ids, None)]
+    before = [sys.getrefcount(value) for value in (*ranges[:1], *thread_ids, None)]
     for _ in range(100):
         task.read_memory(PORT, ranges)
         task.copy_threads(PORT, thread_ids, 64, 1, TOGETHER)
         task.process(8)
         with pytest.raises(TypeError):
             task.read_memory(PORT, [*ranges, None])
-    after = [sys.getrefcount(one) for one in (*ranges[:1], *thread_ids, None)]
-    assert all(abs(one - other) < 50 for one, other in zip(before, after, strict=True))
+    after = [sys.getrefcount(value) for value in (*ranges[:1], *thread_ids, None)]
+    assert all(abs(value - other) < 50 for value, other in zip(before, after, strict=True))

@@ -1,4 +1,4 @@
-"""The truth that walks are held against: calls and returns, as they are run."""
+"""The oracle for unwinding: calls and returns, recorded as they execute."""
 
 import struct
 
@@ -28,15 +28,15 @@ words = st.one_of(
 
 
 @given(words)
-def test_calls_and_returns_are_told_from_all_other_instructions(word):
-    """Where capstone knows an instruction, it is named a call or return by both or by none."""
+def test_only_calls_and_returns_are_classified_as_such(word):
+    """The oracle is capstone: both name an instruction a call or return, or neither does."""
     disassembler = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
     for found in disassembler.disasm(struct.pack("<I", word), 0):
         assert (found.mnemonic in CALLS) == is_call(word)
         assert (found.mnemonic in RETURNS) == is_return(word)
 
 
-def test_call_counts_when_it_was_run():
+def test_a_call_is_recorded_only_after_it_executed():
     """A thread that stops before a call has not made it."""
     shadow = ShadowStack()
     shadow.come_to(Avma(0x100), BL)
@@ -50,8 +50,8 @@ def test_call_counts_when_it_was_run():
     assert 3 == shadow.instructions
 
 
-def test_return_to_elsewhere_is_not_believed():
-    """Such a program would make the truth false, so it is refused."""
+def test_a_return_to_another_address_is_refused():
+    """Such a program would falsify the oracle."""
     shadow = ShadowStack()
     shadow.come_to(Avma(0x100), BL)
     shadow.come_to(Avma(0x140), RET)

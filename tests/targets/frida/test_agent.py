@@ -1,4 +1,4 @@
-"""Scripts in processes: one that serves a Darwin process that is known, and ones that lie.
+"""Scripts in processes: one that serves a known Darwin process, and faulty ones.
 
 The Darwin process is the emulated one; no phone was used.
 """
@@ -32,7 +32,7 @@ def process():
 
 
 def walks(snapshot):
-    """Every thread's addresses, with how each was found."""
+    """Return every thread's addresses, with the source of each."""
     return {
         one.thread.info.id: [(frame.address, frame.kind, frame.trust) for frame in one.addresses]
         for one in mt.unwind(snapshot)
@@ -46,14 +46,14 @@ def test_darwin_process_has_the_same_stacks(process, signs):
     with FridaTarget(SnapshotAgent(process, signs=signs)) as target:
         copied = target.snapshot()
         assert target.hidden_threads == 1
-        assert [one.id for one in target.threads()] == [one.info.id for one in process.threads]
+        assert [item.id for item in target.threads()] == [item.info.id for item in process.threads]
     assert copied.problems == ()
     assert walks(copied) == walks(process)
-    assert [(one.info.id, one.info.name, one.info.queue) for one in copied.threads] == [
-        (one.info.id, one.info.name, one.info.queue) for one in process.threads
+    assert [(item.info.id, item.info.name, item.info.queue) for item in copied.threads] == [
+        (item.info.id, item.info.name, item.info.queue) for item in process.threads
     ]
-    assert [one.uuid for one in copied.images] == [one.uuid for one in process.images]
-    assert [one.size for one in copied.images] == [one.size for one in process.images]
+    assert [item.uuid for item in copied.images] == [item.uuid for item in process.images]
+    assert [item.size for item in copied.images] == [item.size for item in process.images]
     assert copied.process.arch is process.process.arch
     assert copied.process.pointer_mask.bits == (1 << 47) - 1
 
@@ -82,8 +82,8 @@ def test_names_come_from_memory_alone(process):
 
 
 @pytest.mark.emulated
-def test_images_are_asked_for_once(process):
-    """A second snapshot takes one request where nothing has changed."""
+def test_unchanged_images_are_requested_once(process):
+    """A second snapshot takes one request."""
     agent = SnapshotAgent(process)
     with FridaTarget(agent) as target:
         target.snapshot()
@@ -94,8 +94,7 @@ def test_images_are_asked_for_once(process):
 
 
 @pytest.mark.emulated
-def test_thread_that_ends_meanwhile(process):
-    """The others are had."""
+def test_a_thread_that_ends_during_the_capture_leaves_the_others(process):
     first = process.threads[0].info.id
     with FridaTarget(SnapshotAgent(process, gone=frozenset({first}))) as target:
         copied = target.snapshot()
@@ -106,8 +105,8 @@ def test_thread_that_ends_meanwhile(process):
 
 
 @pytest.mark.emulated
-def test_images_that_cannot_be_read_cost_no_thread(process):
-    """Stacks are copied without them, and a problem reports it."""
+def test_stacks_are_copied_without_readable_images(process):
+    """A problem reports the images."""
 
     def fault(call, answer):
         return Answer([], ()) if call == "read" and begun else answer
@@ -124,7 +123,7 @@ def test_images_that_cannot_be_read_cost_no_thread(process):
 
 
 def use(agent):
-    """All that is done with a process."""
+    """Use a process in every supported manner."""
     with FridaTarget(agent) as target:
         target.threads()
         target.snapshot()
@@ -137,8 +136,8 @@ def use(agent):
     [None, 0, "words", {}, [[]], [{}], {"threads": None}, {"platform": "haiku"}, True, -1],
     ids=repr,
 )
-def test_answer_of_another_kind(process, call, value):
-    """It raises an error of ours, and the script is released."""
+def test_a_reply_of_another_kind_is_an_error(process, call, value):
+    """The script is released."""
     agent = SnapshotAgent(process, fault=lambda c, a: Answer(value, a.parts) if c == call else a)
     with pytest.raises(MachtraceError) as caught:
         use(agent)
@@ -158,8 +157,7 @@ def test_answer_of_another_kind(process, call, value):
     ],
     ids=["nothing", "cut", "ones", "nobody", "stacks alone"],
 )
-def test_copies_that_make_no_sense(process, parts):
-    """The error has the script's reply."""
+def test_inconsistent_copies_are_an_error_with_the_reply(process, parts):
     agent = SnapshotAgent(
         process, fault=lambda c, a: Answer(a.value, parts) if c == "capture" else a
     )
@@ -168,8 +166,7 @@ def test_copies_that_make_no_sense(process, parts):
 
 
 @pytest.mark.emulated
-def test_damaged_answers(process):
-    """A bit of any answer turned over: a snapshot or an error of ours, always."""
+def test_a_reply_with_a_flipped_bit_is_a_snapshot_or_an_error(process):
     chance = random.Random(17)  # noqa: S311 - the same bits each time
     small = replace(process, threads=process.threads[:3])
     outcomes = set()
@@ -195,8 +192,7 @@ def test_damaged_answers(process):
 
 
 @pytest.mark.emulated
-def test_old_frida(process):
-    """The error has a remedy."""
+def test_an_old_frida_is_an_error_with_a_remedy(process):
     agent = SnapshotAgent(
         process,
         fault=lambda c, a: Answer({**a.value, "version": "16.7.19"}) if c == "begin" else a,
@@ -207,8 +203,8 @@ def test_old_frida(process):
 
 
 @pytest.mark.emulated
-def test_process_that_runs_signed_code_only(process):
-    """Nothing can be compiled in it: the error names the other targets for it."""
+def test_the_error_for_a_process_with_signed_code_only_names_other_targets(process):
+    """The C code of the script cannot be compiled there."""
     agent = SnapshotAgent(
         process,
         fault=lambda c, a: Answer({**a.value, "signedOnly": True}) if c == "begin" else a,
@@ -236,8 +232,7 @@ def test_process_that_runs_signed_code_only(process):
         ),
     ],
 )
-def test_words_that_name_a_process(text, spec):
-    """What each part means."""
+def test_the_parts_of_a_valid_spec(text, spec):
     assert parse_spec(text) == spec
 
 
@@ -262,7 +257,7 @@ def test_words_that_name_a_process(text, spec):
         "frida://local/1?token",
     ],
 )
-def test_words_that_name_none(text):
+def test_an_invalid_spec_has_a_reason_and_a_valid_example(text):
     """The error has the reason, the remedy a valid spec."""
     with pytest.raises(TargetSpecError) as caught:
         parse_spec(text)

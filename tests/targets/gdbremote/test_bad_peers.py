@@ -1,4 +1,4 @@
-"""A stub that lies or never ends is one clear error, or the threads that were right; in time."""
+"""A stub that violates the protocol causes one clear error or partial threads, in bounded time."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ def process():
 
 
 def packet(payload, checksum=None):
-    """``payload`` as a packet."""
+    """Encode ``payload`` as a packet."""
     return b"$%s#%s" % (payload, checksum or b"%02x" % (sum(payload) % 256))
 
 
 def outcome(stub, connections=2, timeout=5, **arguments):
-    """What taking a snapshot ends in, soon: a snapshot or an error of ours with a remedy.
+    """Take a snapshot; return it, or a MachtraceError with a remedy, in bounded time.
 
     Args:
-        stub: to ask.
-        connections: that it takes, one after the other.
-        timeout: seconds for one answer; less where one does not come.
+        stub: the stub to query.
+        connections: the number of connections it accepts in sequence.
+        timeout: seconds for one reply; fewer if none arrives.
         arguments: of the snapshot.
     """
     began = time.monotonic()
     with stub.serving(connections) as port:
         try:
             with GdbRemoteTarget(f"gdb://127.0.0.1:{port}?timeout={timeout}") as target:
-                found = target.snapshot(**arguments)
+                result = target.snapshot(**arguments)
         except MachtraceError as error:
-            found = error
-    assert not isinstance(found, MachtraceError) or found.remedy
+            result = error
+    assert not isinstance(result, MachtraceError) or result.remedy
     assert time.monotonic() - began < LIMIT_S
-    return found
+    return result
 
 
 def is_well_formed(snapshot):
@@ -66,15 +66,15 @@ def is_well_formed(snapshot):
 
 
 def instead(name, reply):
-    """A fault: to requests that begin so, ``reply`` is sent as it is."""
+    """Return a fault: requests with this prefix get ``reply`` verbatim."""
     return lambda request, _: reply if request.startswith(name) else None
 
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("dialect", list(Dialect))
 @pytest.mark.parametrize("checksum", [b"zz", b"", b"0g", b"\xff\xff"])
-def test_wrong_checksum(process, dialect, checksum):
-    """Of a reply that always has it: given up, with what was asked; the process is let go."""
+def test_a_reply_that_always_has_a_wrong_checksum_is_an_error(process, dialect, checksum):
+    """The error names the request, and the stub is detached."""
     asked = b"jThreadsInfo" if dialect is Dialect.DEBUGSERVER else b"qfThreadInfo"
     stub = SnapshotStub(process, dialect, fault=instead(asked, b"$m1#" + checksum))
     error = outcome(stub, timeout=5 if checksum else 1)
@@ -121,15 +121,14 @@ GIANT = [
 
 @pytest.mark.emulated
 @pytest.mark.parametrize(("name", "reply"), GIANT, ids=lambda v: v[:28].decode("latin-1"))
-def test_giant_lengths(process, name, reply):
-    """Numbers and lengths that cannot be: no memory is taken for them."""
+def test_impossible_numbers_and_lengths_allocate_no_memory(process, name, reply):
     found = outcome(SnapshotStub(process, fault=instead(name, reply)), timeout=1)
     assert isinstance(found, MachtraceError) or is_well_formed(found)
 
 
 @pytest.mark.emulated
-def test_a_stack_without_end(process):
-    """At most the stack limit is read from a stub that has every byte of memory."""
+def test_at_most_the_stack_limit_is_read_of_an_endless_stack(process):
+    """The stub returns bytes for every address."""
     zeros = packet(b"l" + b"0" * 100)
 
     def fault(request, _):
@@ -144,7 +143,7 @@ def test_a_stack_without_end(process):
 
 
 def endless(first, again, stop):
-    """A port where ``first`` is said and then ``again`` for ever, whatever is asked."""
+    """Serve a port that sends ``first`` and then ``again`` without end."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def talk():
@@ -174,8 +173,8 @@ def endless(first, again, stop):
     ],
     ids=["a packet", "acknowledgements", "notifications", "OK", "nothing", "zeros", "a web server"],
 )
-def test_endless_replies(first, again):
-    """As quickly as they may come: an error within the time limit, and bounded memory."""
+def test_endless_replies_end_within_the_time_limit(first, again):
+    """Memory is bounded, too."""
     stop = threading.Event()
     with endless(first, again, stop) as server:
         began = time.monotonic()
@@ -188,8 +187,8 @@ def test_endless_replies(first, again):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("dialect", list(Dialect))
-def test_lists_and_documents_without_end(process, dialect):
-    """One part after the other, each right: given up after a few times the time limit."""
+def test_lists_and_documents_without_end_are_errors(process, dialect):
+    """Each part is valid: they end after a few times the time limit."""
     count = 0
 
     def fault(request, _):
@@ -224,8 +223,8 @@ NAMES = [
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", NAMES, ids=bytes.decode)
-def test_dropped_connections(process, name):
-    """A break at any request gives an error or partial copies; the stub is detached if possible."""
+def test_a_connection_dropped_at_any_request_is_an_error_or_partial(process, name):
+    """The stub is detached if possible."""
     dropped = []
 
     def fault(request, _):
@@ -234,13 +233,13 @@ def test_dropped_connections(process, name):
             raise HangUpError
 
     stub = SnapshotStub(process, fault=fault)
-    found = outcome(stub, connections=3)
-    if isinstance(found, MachtraceError):
-        assert isinstance(found, ConnectionLostError)
-        assert "closed the connection" in str(found)
+    result = outcome(stub, connections=3)
+    if isinstance(result, MachtraceError):
+        assert isinstance(result, ConnectionLostError)
+        assert "closed the connection" in str(result)
     else:
-        assert any(isinstance(one.error, ConnectionLostError) for one in found.problems)
-        assert is_well_formed(found)
+        assert any(isinstance(problem.error, ConnectionLostError) for problem in result.problems)
+        assert is_well_formed(result)
     assert dropped
     if name != b"QStartNoAckMode":  # before that it is no stub, as far as is known
         assert stub.requests[-1] == b"D"
@@ -248,8 +247,8 @@ def test_dropped_connections(process, name):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", NAMES, ids=bytes.decode)
-def test_replies_to_another_packet(process, name):
-    """One reply too many puts all that follow out of step."""
+def test_an_extra_reply_is_an_error_or_partial(process, name):
+    """All later replies are off by one."""
     doubled = []
 
     def fault(request, right):
@@ -265,7 +264,7 @@ def test_replies_to_another_packet(process, name):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", NAMES[2:], ids=bytes.decode)
-def test_the_reply_to_something_else_each_time(process, name):
+def test_replies_to_another_request_are_an_error_or_partial(process, name):
     """The reply to ``?`` is sent for every other request."""
     stub = SnapshotStub(process, fault=instead(name, packet(b"T05thread:3e9;")))
     found = outcome(stub)
@@ -275,25 +274,24 @@ def test_the_reply_to_something_else_each_time(process, name):
 @pytest.mark.emulated
 @pytest.mark.parametrize("said", [b"X09", b"W00", b"X09;process:1f"])
 @pytest.mark.parametrize("name", [b"jThreadsInfo", b"jGetLoaded", b"MultiMemRead", b"x1"])
-def test_a_process_that_ends_meanwhile(process, name, said):
-    """Stubs send it instead of a reply: it becomes the error, or the reason for missing copies."""
-    found = outcome(SnapshotStub(process, fault=instead(name, packet(said))))
+def test_the_end_of_the_process_is_the_error_or_a_problem(process, name, said):
+    """Stubs send its status instead of a reply."""
+    result = outcome(SnapshotStub(process, fault=instead(name, packet(said))))
     how = "with status 0" if said.startswith(b"W") else "by signal 9"
-    if isinstance(found, MachtraceError):
-        assert isinstance(found, TargetGoneError)
-        assert how in str(found)
+    if isinstance(result, MachtraceError):
+        assert isinstance(result, TargetGoneError)
+        assert how in str(result)
     else:
-        reasons = [one.error for one in found.problems]
-        assert [type(one) for one in reasons] == [TargetGoneError]
-        assert is_well_formed(found)
+        reasons = [problem.error for problem in result.problems]
+        assert [type(problem) for problem in reasons] == [TargetGoneError]
+        assert is_well_formed(result)
         assert how in str(reasons[0])
 
 
 @pytest.mark.emulated
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("dialect", list(Dialect))
-def test_interrupted_at_any_request(process, dialect):
-    """Ctrl-C from the second word on: the last one lets the process go."""
+def test_ctrl_c_at_any_request_detaches_the_stub(process, dialect):
     number = 1
     while True:
         stub = SnapshotStub(process, dialect)

@@ -24,18 +24,17 @@ from machtrace.targets.gdbremote.packets import (
 
 
 def events(*pieces: bytes, limit: int = 1 << 20):
-    """All that comes of ``pieces``."""
+    """Return all events of ``pieces``."""
     decoder = PacketDecoder(limit)
-    found = []
+    decoded = []
     for piece in pieces:
         decoder.feed(piece)
         while (event := decoder.next_event()) is not None:
-            found.append(event)
-    return found
+            decoded.append(event)
+    return decoded
 
 
-def test_what_is_sent():
-    """As gdb and lldb send it."""
+def test_encoded_packets_equal_those_of_gdb_and_lldb():
     assert encode_packet(b"QStartNoAckMode") == b"$QStartNoAckMode#b0"
     assert encode_packet(b"?") == b"$?#3f"
     # Three bytes must not stand in a payload, nor in what a stub may expand.
@@ -74,8 +73,7 @@ def test_events_in_order():
     ]
 
 
-def test_a_wrong_checksum_is_told_from_none():
-    """00 stands for no checksum only once nothing is acknowledged any more."""
+def test_checksum_00_is_accepted_without_acknowledgements_only():
     assert events(b"$OK#9b") == [DamagedPacket(b"OK", b"9b")]
     assert events(b"$OK#00") == [DamagedPacket(b"OK", b"00")]
     assert events(b"$OK#xy") == [DamagedPacket(b"OK", b"xy")]
@@ -88,7 +86,7 @@ def test_a_wrong_checksum_is_told_from_none():
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.binary(max_size=200), max_size=6), st.integers(0, 1 << 30))
-def test_any_bytes_come_through_in_any_pieces(payloads, seed):
+def test_any_data_decodes_unchanged_however_the_stream_is_cut(payloads, seed):
     """Any compressed data decompresses unchanged, wherever the stream is cut."""
     sent = b"".join(map(encode_packet, payloads))
     chance = random.Random(seed)  # noqa: S311 - cuts, not secrets
@@ -100,12 +98,12 @@ def test_any_bytes_come_through_in_any_pieces(payloads, seed):
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=400))
 def test_hostile_bytes_are_events_or_nothing(data):
-    """No bytes raise anything but for their number."""
+    """Only their size is limited; no bytes raise anything else."""
     assert len(events(data)) <= len(data)
 
 
-def test_a_reply_without_end_is_given_up():
-    """Long before memory is; also where a few bytes would unfold to many."""
+def test_a_reply_without_end_is_an_error():
+    """The size is bounded, also if a few bytes expand to many."""
     with pytest.raises(ConnectionLostError, match="exceeds the limit"):
         events(b"$", b"0" * 3000, limit=2000)
     with pytest.raises(ConnectionLostError, match="exceeds the limit"):

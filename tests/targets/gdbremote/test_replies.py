@@ -1,4 +1,4 @@
-"""Replies of stubs as values. Those marked so were recorded from real ones."""
+"""Replies of stubs as values. The marked ones were recorded from real stubs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ QEMU_TARGET = (
 
 
 def core_document(names: list[str]) -> bytes:
-    """A feature with registers of 64 bits."""
+    """Build a feature with registers of 64 bits."""
     rows = "".join(f'<reg name="{name}" bitsize="64"/>' for name in names)
     return f'<feature name="org.gnu.gdb.aarch64.core">{rows}</feature>'.encode()
 
@@ -84,8 +84,8 @@ def core_document(names: list[str]) -> bytes:
 ARM64_NAMES = [*(f"x{n}" for n in range(31)), "sp", "pc"]
 
 
-def test_errors_are_told_from_data():
-    """Two digits, words, and what only begins like one."""
+def test_errors_are_distinguished_from_data():
+    """Two digits, words, and data with the same prefix."""
     assert is_error(b"E01")
     assert is_error(b"E08;6e6f")
     assert is_error(b"E.no such thread")
@@ -106,8 +106,8 @@ def test_errors_are_told_from_data():
         ("", None),
     ],
 )
-def test_thread_names(text, thread):
-    """With a process and without; neither "all" nor "any" is one."""
+def test_thread_ids_with_and_without_a_process(text, thread):
+    """Neither "all" nor "any" is a thread."""
     assert parse_thread(text) == thread
 
 
@@ -122,7 +122,7 @@ def test_thread_lists():
 
 
 def test_stop_replies():
-    """Recorded ones, and the end of a process."""
+    """Recorded replies, and the end of a process."""
     stop = parse_stop(b"T0006:0031dd65fc7f0000;07:b030dd65fc7f0000;thread:pfbc.fbc;core:1;")
     assert isinstance(stop, StopReply)
     assert (stop.signal, stop.thread) == (0, ThreadName("pfbc.fbc", 0xFBC, 0xFBC))
@@ -133,7 +133,7 @@ def test_stop_replies():
 
 
 def test_regions():
-    """Numbers are hex, names are hex of text; a hole has no rights."""
+    """Numbers are hex, names are hex of text; an unmapped range has no permissions."""
     region = parse_region(LLDB_REGION)
     assert (region.start, region.end) == (0x7F499D589000, 0x7F499D5AF000)
     assert region.is_readable
@@ -156,8 +156,8 @@ def test_documents_of_threads_and_libraries():
     ]
 
 
-def test_entities_are_refused():
-    """They could unfold without end."""
+def test_xml_entities_are_refused():
+    """They could expand without end."""
     bomb = (
         b'<!DOCTYPE threads [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
         b'<threads><thread id="1" name="&b;"/></threads>'
@@ -184,15 +184,14 @@ def test_registers_of_target_descriptions_that_include_others():
     assert registers.get(19) == 0x1013
 
 
-def test_descriptions_that_include_themselves_end():
-    """With an error."""
+def test_a_description_that_includes_itself_is_an_error():
     itself = b'<target><xi:include href="target.xml"/></target>'
     with pytest.raises(RemoteProtocolError, match="includes"):
         parse_register_documents(lambda _: itself)
 
 
 def test_registers_by_qregisterinfo():
-    """As lldb-server has them: offsets of their own, parts of others left out."""
+    """As of lldb-server: explicit offsets; parts of other registers are ignored."""
     rows = [
         b"name:rax;bitsize:64;offset:80;encoding:uint;format:hex;ehframe:0;dwarf:0;",
         b"name:rsp;bitsize:64;offset:152;dwarf:7;generic:sp;",
@@ -220,7 +219,7 @@ def test_unknown_registers_are_none():
 
 
 def test_tables_without_a_stack_pointer_are_refused():
-    """With the registers that there are."""
+    """The error lists the registers."""
     table = parse_register_documents({"target.xml": core_document(["a", "b"])}.get)
     with pytest.raises(RemoteProtocolError, match=r"a, b"):
         RegisterReader.of(table, Arch.ARM64)
@@ -259,7 +258,7 @@ def test_json_of_images():
 
 
 def test_hosts():
-    """A Linux of its triple; a phone of its CPU numbers, which stand in two bases."""
+    """A Linux by its triple; a phone by its CPU numbers, which are in two bases."""
     host = host_of(b"pid:fbc;endian:little;", LLDB_HOST, None, is_linux=False)
     assert (host.arch, host.system, host.pid) == (Arch.X86_64, RemoteSystem.LINUX, 0xFBC)
     phone = host_of(
@@ -275,7 +274,7 @@ def test_hosts():
 
 
 def test_features():
-    """Documents by name; sizes in hex, and a sensible one where none is stated."""
+    """Documents by name; sizes in hex, with a default if none is stated."""
     found = parse_supported(
         b"PacketSize=47ff;QPassSignals+;qXfer:auxv:read+;qXfer:threads:read+;multiprocess+;vCont?"
     )
@@ -289,7 +288,7 @@ def test_features():
 
 
 def test_memory_of_many_ranges():
-    """Counts, a semicolon, and the bytes; nothing that does not add up is taken."""
+    """Counts, a semicolon, and the bytes; inconsistent replies are refused."""
     pieces = [Piece(0x1000, 4), Piece(0x2000, 4), Piece(0x3000, 2)]
     assert split_reads(pieces, b"?", b"4,0,2;abcdef") == [b"abcd", b"", b"ef"]
     for bad in (b"4,0;abcd", b"4,0,2;abc", b"5,0,2;abcdefg", b"OK", b";", b"4,0,x;abcd"):
@@ -298,7 +297,7 @@ def test_memory_of_many_ranges():
 
 
 def test_file_results():
-    """As gdbserver and lldb-server give them."""
+    """The formats of gdbserver and lldb-server."""
     assert parse_file_result(b"F7") == (7, b"")
     assert parse_file_result(b"F-1,16") == (-1, b"16")
     assert parse_file_result(b"F3;a;b") == (3, b"a;b")
@@ -317,15 +316,16 @@ def test_file_results():
         (b"0", 5, True, True, Departure.DETACH),  # attached to by us
     ],
 )
-def test_how_a_stub_is_left(attached, signal, detaches_stopped, we_attached, how):
-    """So that what ran runs, and what stood stands."""
-    found = departure(
+def test_detaching_restores_running_and_stopped_processes(
+    attached, signal, detaches_stopped, we_attached, how
+):
+    method = departure(
         attached=attached,
         stop=StopReply(signal, None),
         detaches_stopped=detaches_stopped,
         we_attached=we_attached,
     )
-    assert found is how
+    assert method is how
 
 
 @pytest.mark.parametrize(
@@ -362,8 +362,7 @@ def test_specs(text, spec):
         "gdb:///a%00b",
     ],
 )
-def test_specs_that_name_no_stub(text):
-    """The remedy shows a valid spec."""
+def test_the_remedy_for_an_invalid_spec_is_a_valid_example(text):
     with pytest.raises(TargetSpecError, match="invalid gdb:// target") as refused:
         parse_spec(text)
     assert "gdb://host:port" in refused.value.remedy
@@ -388,7 +387,6 @@ PARSERS = (
 
 @settings(deadline=None, max_examples=150)
 @given(st.binary(max_size=300), st.sampled_from(PARSERS))
-def test_hostile_replies(data, parse):
-    """A value, or an error of ours."""
+def test_hostile_replies_are_a_value_or_an_error(data, parse):
     with suppress(MachtraceError):
         parse(data)

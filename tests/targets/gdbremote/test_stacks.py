@@ -15,7 +15,7 @@ PAGE = 4096
 
 
 class Conversation:
-    """Answers reads of memory that is zero from place to place, and knows of no regions."""
+    """A fake stub whose memory is zero in some ranges, and which reports no regions."""
 
     def __init__(self, *mapped):
         self.mapped = mapped
@@ -23,12 +23,12 @@ class Conversation:
         self.asked = 0
 
     def ask_all(self, requests):
-        """Replies, in one round trip."""
+        """Return the replies of one round trip."""
         self.batches += bool(requests)
         return [self.ask(request) for request in requests]
 
     def ask(self, request):
-        """One reply."""
+        """Return one reply."""
         if not request.startswith(b"m"):
             return b""
         address, size = (int(word, 16) for word in request[1:].split(b","))
@@ -41,7 +41,7 @@ class Conversation:
 
 @contextmanager
 def reading(*mapped, arch=Arch.ARM64):
-    """A reader of such a process, and its stub."""
+    """Build a reader of such a process, and its stub."""
     conversation = Conversation(*mapped)
     features = StubFeatures(packet_size=0x4000)
     memory = RemoteMemory(conversation, features)
@@ -49,8 +49,8 @@ def reading(*mapped, arch=Arch.ARM64):
 
 
 @pytest.mark.parametrize("size", [64, 20_000, 1 << 20, 9 << 20])
-def test_to_its_end(size):
-    """Also for a deep one, and little more than the stack is requested."""
+def test_a_stack_is_read_to_its_end(size):
+    """Also a deep one; little more than the stack is requested."""
     base = 0x7000_0000
     with reading((base - (16 << 20), base)) as (reader, conversation):
         (stack,) = reader.read([base - size], 16 << 20)
@@ -60,8 +60,8 @@ def test_to_its_end(size):
     assert conversation.batches < 120
 
 
-def test_limits():
-    """The stack limit; and, where all memory is there, a limit for all stacks together."""
+def test_the_stack_limit_and_the_limit_for_all_stacks():
+    """The second one applies if every address is readable."""
     everywhere = (0, 1 << 40)
     with reading(everywhere) as (reader, _):
         (stack,) = reader.read([0x7000_0000], 5 << 20)
@@ -73,8 +73,7 @@ def test_limits():
     assert min(sizes) > 1 << 20
 
 
-def test_many_shallow_ones_leave_room_for_a_deep_one():
-    """Each takes what it has, and the deep one the rest."""
+def test_many_shallow_stacks_leave_room_for_a_deep_one():
     shallow = [(index << 28, (index << 28) + 8192) for index in range(1, 400)]
     deep = (1 << 40, (1 << 40) + (8 << 20))
     with reading(*shallow, deep) as (reader, _):
@@ -82,16 +81,16 @@ def test_many_shallow_ones_leave_room_for_a_deep_one():
     assert [one.end for one in stacks] == [end for _, end in (*shallow, deep)]
 
 
-def test_nothing_below_the_stack_pointer():
-    """A stack that was used up is read, though the red zone before it is not there."""
+def test_a_stack_without_a_readable_red_zone_is_read():
+    """The stack was used up."""
     with reading((0x10000, 0x14000)) as (reader, _):
         (stack,) = reader.read([0x10000], 1 << 20)
     assert (stack.start, stack.end) == (0x10000, 0x14000)
 
 
 @pytest.mark.parametrize("pointer", [0, 1, (1 << 64) - 8, (1 << 64) - 1])
-def test_pointers_to_nothing(pointer):
-    """Empty, and no endless reading."""
+def test_an_invalid_stack_pointer_gives_an_empty_stack(pointer):
+    """The reading ends."""
     with reading() as (reader, conversation):
         (stack,) = reader.read([pointer], 1 << 20)
     assert len(stack.data) == 0

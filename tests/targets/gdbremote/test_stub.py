@@ -1,6 +1,6 @@
-"""A conversation with a stub that serves a known process: what comes is what it has.
+"""A conversation with a stub that serves a known process.
 
-The stub says what debugserver says for an arm64 process of Darwin, as its documentation has it; it
+The stub replies like debugserver for an arm64 process of Darwin, according to its documentation; it
 was not recorded from a Mac or a phone. Its process is the emulated one, whose stacks are known.
 """
 
@@ -32,7 +32,7 @@ def process():
 
 
 def walks(snapshot):
-    """Every thread's addresses, with how each was found."""
+    """Return every thread's addresses, with the source of each."""
     return {
         one.thread.info.id: [(frame.address, frame.kind, frame.trust) for frame in one.addresses]
         for one in mt.unwind(snapshot)
@@ -40,7 +40,7 @@ def walks(snapshot):
 
 
 def take(stub, *, options="", connections=1, **arguments):
-    """A snapshot through ``stub``."""
+    """Take a snapshot through ``stub``."""
     with (
         stub.serving(connections) as port,
         GdbRemoteTarget(f"gdb://127.0.0.1:{port}{options}") as target,
@@ -69,17 +69,17 @@ def test_names_come_from_memory_alone(process):
     """No file of this machine has the images, as with a phone."""
     names = [
         [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
-        for stack in mt.backtraces(_Given(take(SnapshotStub(process))))
+        for stack in mt.backtraces(_CopiedTarget(take(SnapshotStub(process))))
     ]
     assert names == [
         [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
-        for stack in mt.backtraces(_Given(process))
+        for stack in mt.backtraces(_CopiedTarget(process))
     ]
     assert any(names)
 
 
-class _Given:
-    """A target that was copied already."""
+class _CopiedTarget:
+    """A target whose snapshot exists already."""
 
     def __init__(self, snapshot):
         self._snapshot = snapshot
@@ -90,7 +90,7 @@ class _Given:
 
 @pytest.mark.emulated
 def test_round_trips_do_not_depend_on_the_number_of_threads(process):
-    """All threads of a stub that takes many requests at once come as quickly as two of them."""
+    """A stub with pipelining serves all threads in as many round trips as two of them."""
     counts = []
     for number in (2, len(process.threads)):
         stub = SnapshotStub(replace(process, threads=process.threads[:number]))
@@ -110,19 +110,19 @@ def test_round_trips_do_not_depend_on_the_number_of_threads(process):
 
 
 @pytest.mark.emulated
-def test_the_plainest_stub(process):
-    """Acknowledged packets, hex memory, one thread selected after the other: the same bytes."""
+def test_a_minimal_stub_gives_the_same_bytes(process):
+    """Acknowledged packets, hex memory, threads selected in sequence."""
     stub = SnapshotStub(process, Dialect.PLAIN, packet_size=0x800)
     copied = take(stub)
     assert [one.registers.pc for one in copied.threads] == [
         one.registers.pc for one in process.threads
     ]
-    for found, given in zip(copied.threads, process.threads, strict=True):
+    for copy, original in zip(copied.threads, process.threads, strict=True):
         # The registers that a walk reads; DWARF numbers 0 to 31.
-        assert found.registers.values[:32] == given.registers.values[:32]
-        begin = found.stack.start - given.stack.start
-        size = len(given.stack.data) - max(0, begin)
-        assert found.stack.data[max(0, -begin) :][:size] == given.stack.data[max(0, begin) :]
+        assert copy.registers.values[:32] == original.registers.values[:32]
+        begin = copy.stack.start - original.stack.start
+        size = len(original.stack.data) - max(0, begin)
+        assert copy.stack.data[max(0, -begin) :][:size] == original.stack.data[max(0, begin) :]
     assert not any(request.startswith((b"x", b"j", b"Multi")) for request in stub.requests[4:])
 
 
@@ -156,8 +156,8 @@ def test_a_stub_is_left_by_detaching(process):
 
 
 @pytest.mark.emulated
-def test_a_process_that_the_stub_started_is_left_standing(process):
-    """No detaching, which would let it run: the connection is closed."""
+def test_a_process_that_the_stub_started_stays_stopped(process):
+    """Detaching would resume it, so the connection is only closed."""
     stub = SnapshotStub(process, Dialect.PLAIN, attached=b"0")
     take(stub)
     assert not any(request.startswith((b"D", b"vCont")) for request in stub.requests)
@@ -167,19 +167,19 @@ def test_a_process_that_the_stub_started_is_left_standing(process):
 
 
 def on(name, reply):
-    """A fault: to requests that begin so, ``reply`` is sent as it is."""
+    """Return a fault: requests with this prefix get ``reply`` verbatim."""
     return lambda request, _: reply if request.startswith(name) else None
 
 
 def packet(payload):
-    """``payload`` as a packet."""
+    """Encode ``payload`` as a packet."""
     return b"$%s#%02x" % (payload, sum(payload) % 256)
 
 
 def fails(stub, match, kind=MachtraceError, timeout=5.0):
-    """The error that taking a snapshot of ``stub`` ends in, soon.
+    """Return the error of taking a snapshot of ``stub``, raised in bounded time.
 
-    The client may come back once, to let the process go.
+    The client may connect once more, to detach.
     """
     began = time.monotonic()
     with pytest.raises(kind, match=match) as raised:
@@ -190,7 +190,7 @@ def fails(stub, match, kind=MachtraceError, timeout=5.0):
 
 
 @pytest.mark.emulated
-def test_damaged_packets_are_asked_for_again(process):
+def test_damaged_packets_are_requested_again(process):
     """A packet that arrives corrupted and then intact is accepted."""
     damaged = []
 
@@ -208,8 +208,8 @@ def test_damaged_packets_are_asked_for_again(process):
 
 
 @pytest.mark.emulated
-def test_a_packet_that_is_always_damaged_is_given_up(process):
-    """After a few times, with its checksum and the request."""
+def test_a_packet_that_is_always_damaged_is_an_error(process):
+    """The error has its checksum and the request."""
     error = fails(
         SnapshotStub(process, Dialect.PLAIN, fault=on(b"qfThreadInfo", b"$m1#zz")),
         "corrupted 4 times",
@@ -238,15 +238,14 @@ def test_a_packet_that_is_always_damaged_is_given_up(process):
     ],
     ids=lambda value: value.decode("latin-1")[:16] if isinstance(value, bytes) else None,
 )
-def test_replies_that_make_no_sense(process, name, reply, match):
-    """Silence, the reply to another packet, an endless document: one clear error."""
+def test_invalid_replies_are_one_clear_error(process, name, reply, match):
+    """Silence, the reply to another packet, an endless document."""
     # Silence is waited out, and parts without end for three times as long; the rest comes at once.
     timeout = 5.0 if reply and "without end" not in match else 0.3 if not reply else 1.0
     fails(SnapshotStub(process, fault=on(name, reply)), match, timeout=timeout)
 
 
-def test_a_reply_without_end():
-    """Bytes that come and come are given up when the time is over, whatever they are."""
+def test_a_reply_without_end_ends_at_the_time_limit():
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -269,8 +268,7 @@ def test_a_reply_without_end():
         thread.join(5)
 
 
-def test_nobody_there():
-    """The error has the address and a remedy."""
+def test_a_port_without_a_stub_is_an_error_with_the_address():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(ConnectionLostError, match=f"cannot connect to 127.0.0.1:{port}") as lost:
@@ -287,8 +285,8 @@ def _hang_up_at(name):
 
 
 @pytest.mark.emulated
-def test_a_connection_that_breaks_is_taken_up_once_more_to_let_the_process_go(process):
-    """Also when it broke half way: a stub that retains its process is detached."""
+def test_a_broken_connection_is_reopened_once_to_detach(process):
+    """Also if it broke in the middle of a packet: the stub would keep its process stopped."""
     stub = SnapshotStub(process, fault=_hang_up_at(b"jThreadsInfo"))
     with stub.serving(connections=2) as port:
         with pytest.raises(ConnectionLostError, match=r"closed the connection.*jThreadsInfo"):
@@ -297,8 +295,8 @@ def test_a_connection_that_breaks_is_taken_up_once_more_to_let_the_process_go(pr
 
 
 @pytest.mark.emulated
-def test_what_was_copied_stays_when_the_connection_breaks(process):
-    """The threads are copied without the missing bytes, and a problem has the reason."""
+def test_copied_threads_are_returned_when_the_connection_breaks(process):
+    """The missing bytes are a problem with the reason."""
     stub = SnapshotStub(process, fault=_hang_up_at(b"qMemoryRegionInfo"))
     copied = take(stub, connections=2)
     assert len(copied.threads) == len(process.threads)
@@ -308,7 +306,7 @@ def test_what_was_copied_stays_when_the_connection_breaks(process):
 
 @pytest.mark.emulated
 def test_one_thread_that_cannot_be_read_does_not_lose_the_others(process):
-    """It is named with the reason."""
+    """It is a problem with the reason."""
     bad = process.threads[1].info.id
 
     def fault(request, _):
@@ -323,7 +321,7 @@ def test_one_thread_that_cannot_be_read_does_not_lose_the_others(process):
 @pytest.mark.emulated
 @pytest.mark.usefixtures("interruptible")
 def test_interruption_leaves_the_process_as_it_was(process):
-    """Ctrl-C while a reply is awaited: what is owed is read, then the stub is left properly."""
+    """Ctrl-C during a reply: the outstanding reply is read, then the stub is detached."""
     stub = SnapshotStub(process)
 
     def interrupt(request, _):
@@ -338,14 +336,14 @@ def test_interruption_leaves_the_process_as_it_was(process):
 
 
 def take_at(port):
-    """A snapshot of what answers at ``port``."""
+    """Take a snapshot of the stub at ``port``."""
     with GdbRemoteTarget(f"gdb://127.0.0.1:{port}") as target:
         return target.snapshot()
 
 
 @pytest.mark.emulated
-def test_memory_of_the_wrong_size_is_an_error_of_its_part(process):
-    """More bytes than requested are invalid: threads are retained, without stacks."""
+def test_memory_of_the_wrong_size_is_a_problem(process):
+    """Threads are retained, without stacks."""
     stub = SnapshotStub(process, Dialect.PLAIN, fault=on(b"m", packet(b"00" * 70000)))
     copied = take(stub)
     assert len(copied.threads) == len(process.threads)
@@ -353,8 +351,8 @@ def test_memory_of_the_wrong_size_is_an_error_of_its_part(process):
 
 
 @pytest.mark.emulated
-def test_closed_targets_say_so(process):
-    """Closing twice does nothing more; using it afterwards is an error."""
+def test_a_closed_target_refuses_calls(process):
+    """Closing twice does nothing more."""
     stub = SnapshotStub(process)
     with stub.serving() as port:
         target = GdbRemoteTarget(f"gdb://127.0.0.1:{port}")
@@ -366,8 +364,7 @@ def test_closed_targets_say_so(process):
 
 
 @pytest.mark.emulated
-def test_no_images_is_no_obstacle(process):
-    """Registers and stacks are copied even if no list of images exists."""
+def test_threads_are_copied_without_a_list_of_images(process):
     copied = take(SnapshotStub(replace(process, images=ImageList())))
     assert len(copied.threads) == len(process.threads)
     assert len(copied.images) == 0
@@ -375,7 +372,7 @@ def test_no_images_is_no_obstacle(process):
 
 @pytest.mark.emulated
 def test_the_shared_cache(process):
-    """Where it is and which; one round trip with the images; nothing of one that is not there."""
+    """Its address and UUID, in the round trip of the images; None without one."""
     cache = SharedCache(Avma(0x1_8000_0000), UUID("674DB25A-34B2-3C56-8BD4-7D78005B2F2E"))
     assert take(SnapshotStub(replace(process, shared_cache=cache))).shared_cache == cache
     copied = take(SnapshotStub(process))
@@ -387,8 +384,8 @@ def test_the_shared_cache(process):
     "reply",
     [b"", b"E01", b'{"shared_cache_uuid":7}', b'{"shared_cache_base_address":-5}', b"[1]", b"{"],
 )
-def test_a_shared_cache_that_makes_no_sense(process, reply):
-    """Is none; the rest is there."""
+def test_an_invalid_shared_cache_is_none(process, reply):
+    """The rest is read."""
     stub = SnapshotStub(process, fault=on(b"jGetSharedCacheInfo", packet(reply)))
     copied = take(stub)
     assert copied.shared_cache is None

@@ -1,4 +1,4 @@
-"""This process as a target on macOS, on stand-ins for both extensions."""
+"""This process as a target on macOS, on fakes of both extensions."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class OwnExtension:
         current_frames: Callable[[], dict[int, object]] | None,
         /,
     ) -> tuple[list[tuple[object, ...]], dict[int, list[object]]]:
-        """Rows of nine, and the pthread."""
+        """Return rows of nine columns, with the pthread."""
         del ranges, answer_limit, sleep_limit, together, current_frames
         self.signals.append(signal)
         _, _, rows = self.task.copy_threads(0x1303, threads, stack_limit, (1 << 47) - 1, False)  # noqa: FBT003
         return [(*row[:9], 0x16F000000 + row[0]) for row in rows], {}
 
     def own_images(self) -> list[tuple[object, ...]]:
-        """As dyld called back, in no order."""
+        """Return the images in arbitrary order, as dyld's callbacks do."""
         self.listed += 1
         cpu = 0x100000C if self.task.snapshot.process.arch.is_arm64 else 0x1000007
         return [
@@ -70,7 +70,7 @@ class OwnExtension:
         ]
 
     def image_changes(self) -> int:
-        """A number."""
+        """Return the counter."""
         return self.changes
 
 
@@ -94,12 +94,12 @@ def own(process: SyntheticProcess, monkeypatch: pytest.MonkeyPatch) -> OwnExtens
 
 @pytest.fixture
 def target(own: OwnExtension):
-    """This process, as a Mac would have it."""
+    """This process as a target of macOS."""
     with DarwinSelfTarget(extension=own.task, images=own) as opened:  # type: ignore[arg-type]
         yield opened
 
 
-def test_its_threads_have_their_true_stacks(
+def test_threads_of_this_process_have_their_true_stacks(
     target: DarwinSelfTarget, process: SyntheticProcess
 ) -> None:
     """The extension copies this process, with dyld's images."""
@@ -116,7 +116,7 @@ def test_its_threads_have_their_true_stacks(
 def test_code_of_images_can_be_read_later_and_stacks_cannot(
     target: DarwinSelfTarget, process: SyntheticProcess
 ) -> None:
-    """A stack that was not copied must not be taken from the thread as it runs on."""
+    """A stack that was not copied must not be read from the running thread."""
     snapshot = target.snapshot(stack_limit=0)
     image = next(iter(snapshot.images))
     assert len(snapshot.memory.read(image.load_address, image.size)) == image.size
@@ -127,7 +127,7 @@ def test_code_of_images_can_be_read_later_and_stacks_cannot(
         snapshot.memory.read(Avma(image.end - 4), 1 << 30)
 
 
-def test_images_are_asked_for_again_only_when_they_changed(
+def test_images_are_queried_again_only_after_a_change(
     target: DarwinSelfTarget, own: OwnExtension
 ) -> None:
     first = target.snapshot().images
@@ -138,16 +138,16 @@ def test_images_are_asked_for_again_only_when_they_changed(
     assert own.listed == 2
 
 
-def test_the_calling_thread_is_left_out_of_all(
+def test_the_calling_thread_is_not_suspended(
     target: DarwinSelfTarget, process: SyntheticProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Suspended, it would stay so."""
+    """It would never resume."""
     first, *others = process.stacks
     monkeypatch.setattr(darwin.threading, "get_native_id", lambda: int(first))
     assert [thread.info.id for thread in target.snapshot().threads] == others
 
 
-def test_threads_are_called_as_python_calls_them(
+def test_threads_have_their_python_names(
     target: DarwinSelfTarget, process: SyntheticProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel's names are cut after 63 bytes."""
@@ -163,7 +163,6 @@ def test_threads_are_called_as_python_calls_them(
 def test_threads_are_found_by_id_and_by_pthread(
     target: DarwinSelfTarget, process: SyntheticProcess
 ) -> None:
-    """As on every system."""
     third = list(process.stacks)[2]
     assert target.thread_id(int(third)) == third
     assert target.thread_id(0x16F000000 + third) == third
@@ -171,18 +170,19 @@ def test_threads_are_found_by_id_and_by_pthread(
         target.thread_id(0x1234567)
 
 
-def test_no_signal_is_asked_for(
+def test_no_signal_is_reserved(
     target: DarwinSelfTarget, own: OwnExtension, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are no real-time signals there, and none is needed."""
+    """There are no real-time signals on macOS, and none is needed."""
     monkeypatch.delattr(copier.signal, "SIGRTMIN")
     monkeypatch.setenv(copier.SIGNAL_VARIABLE, "40")
     assert target.snapshot().threads
     assert set(own.signals) == {0}
 
 
-def test_self_opens_it_on_a_mac(monkeypatch: pytest.MonkeyPatch, own: OwnExtension) -> None:
-    """And nothing else has to know what system it is."""
+def test_the_spec_self_opens_this_target_on_a_mac(
+    monkeypatch: pytest.MonkeyPatch, own: OwnExtension
+) -> None:
     monkeypatch.setattr(open_module, "this_system", lambda: open_module.System.DARWIN)
     monkeypatch.setattr(darwin, "own_images", lambda: own)
     monkeypatch.setattr("machtrace.targets.darwin.task.task_extension", lambda: own.task)

@@ -1,6 +1,6 @@
-"""A device's app, by conversations that are written down: what comes of them.
+"""Snapshots of a device's app from recorded conversations.
 
-One is of lldb-server in a debugserver's place; one follows debugserver's documentation.
+One was recorded from lldb-server in place of debugserver; one follows debugserver's documentation.
 Neither was recorded from a phone; see the heads of the files.
 """
 
@@ -27,12 +27,12 @@ RANGE = re.compile(rb"([0-9a-f]+),([0-9a-f]+)")
 
 
 def unescaped(text):
-    """The bytes that a line of a recording means."""
+    """Return the bytes of a line of a recording."""
     return ast.literal_eval("b'" + text.replace("'", "\\'") + "'")
 
 
 class Recorded(SnapshotStub):
-    """Replays a recording; memory also in other pieces than the recorded requests."""
+    """Replays a recording; memory may be read in other chunks than the recorded ones."""
 
     def __init__(self, name):
         super().__init__(snapshot=None)
@@ -52,18 +52,18 @@ class Recorded(SnapshotStub):
                 self.hold(int(start, 16), bytes.fromhex(data))
 
     def hold(self, start, data):
-        """Keep what is there."""
+        """Store known memory."""
         self.bytes |= {start + at: byte for at, byte in enumerate(data)}
 
     def read(self, start, size):
-        """As much of it as is known."""
+        """Return the known prefix of the range."""
         data = bytearray()
         while len(data) < size and start + len(data) in self.bytes:
             data.append(self.bytes[start + len(data)])
         return bytes(data)
 
     def answer(self, request):
-        """The recorded reply; an empty one for unknown requests."""
+        """Return the recorded reply; an empty one for unknown requests."""
         if request == b"QStartNoAckMode":
             self.acknowledges = False
         if request in self.replies:
@@ -80,7 +80,7 @@ class Recorded(SnapshotStub):
 
 
 def taken(name, pid, **facts):
-    """A snapshot of a device's app by a recording, the requests, and the round trips."""
+    """Return a snapshot of a device's app by a recording, the requests, and the round trips."""
     stub = Recorded(name)
     with stub.serving() as port:
         device = SyntheticDevice(apps={APP: {}}, running={APP: pid}, port=port, **facts)
@@ -94,25 +94,25 @@ def taken(name, pid, **facts):
 
 
 @pytest.mark.parametrize("version", ["16.7", "17.5"])
-def test_as_debugserver_is_documented(version):
+def test_the_documented_conversation_of_debugserver(version):
     """Threads, queues, images, the shared cache, addresses without signatures; few round trips."""
     copied, asked, trips = taken("debugserver", 0x1A1, version=version)
     assert copied.problems == ()
     assert copied.process.pid == 0x1A1
     assert copied.process.name == "App"
     assert copied.process.arch is Arch.ARM64
-    assert [(one.info.id, one.info.name, one.info.queue) for one in copied.threads] == [
+    assert [(item.info.id, item.info.name, item.info.queue) for item in copied.threads] == [
         (711252, None, "com.apple.main-thread"),
         (711253, "com.example.decoder", None),
     ]
-    assert [(one.name, one.load_address) for one in copied.images] == [
+    assert [(item.name, item.load_address) for item in copied.images] == [
         ("App", 0x104200000),
         ("libdispatch.dylib", 0x1A0000000),
     ]
     assert copied.shared_cache is not None
     assert copied.shared_cache.base == 0x180000000
     assert copied.shared_cache.uuid == UUID("674DB25A-34B2-3C56-8BD4-7D78005B2F2E")
-    addresses = [[frame.address for frame in one.addresses] for one in mt.unwind(copied)]
+    addresses = [[frame.address for frame in item.addresses] for item in mt.unwind(copied)]
     assert addresses == [
         [0x104204010, 0x104204050, 0x1A0001000],
         [0x1A0002100, 0x1A0002500],
@@ -123,17 +123,19 @@ def test_as_debugserver_is_documented(version):
     assert asked[-1] == b"D"
 
 
-def test_as_lldb_server_said():
-    """Threads with their registers and stacks, as they were when it was written down."""
+def test_the_recorded_conversation_of_lldb_server():
+    """The threads have the recorded registers and stacks."""
     copied, asked, _ = taken("lldb-server", 20429)
     assert copied.process.pid == 20429
     assert copied.process.arch is Arch.X86_64
-    assert [(one.info.id, one.info.name, one.info.is_main) for one in copied.threads] == [
+    assert [
+        (thread.info.id, thread.info.name, thread.info.is_main) for thread in copied.threads
+    ] == [
         (20429, "demo", True),
         (20430, "worker", False),
     ]
-    assert [one.registers.pc for one in copied.threads] == [0x7FC5013EAF16, 0x7FC501438DF2]
-    assert [(one.stack.start, len(one.stack.data)) for one in copied.threads] == [
+    assert [thread.registers.pc for thread in copied.threads] == [0x7FC5013EAF16, 0x7FC501438DF2]
+    assert [(thread.stack.start, len(thread.stack.data)) for thread in copied.threads] == [
         (0x7FFFD73515E0, 512),
         (0x7FC501360E30, 512),
     ]

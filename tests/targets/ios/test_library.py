@@ -40,7 +40,7 @@ MADE_BY_THE_LIBRARY = frozenset(
 
 
 def calls():
-    """Each function and method of the fake library: its module, its class if any, its name."""
+    """Return each function and method of the fake library: module, class if any, name."""
     for module, contents in library(SyntheticDevices()).items():
         for name, value in vars(contents).items():
             if inspect.isfunction(value):
@@ -66,8 +66,8 @@ def _parameters(function):
 
 @needs_library
 @pytest.mark.parametrize(("module", "owner", "name"), list(calls()))
-def test_the_library_can_be_called_so(module, owner, name):
-    """The real library takes every call that the fake one takes, and awaits the same ones."""
+def test_the_library_accepts_the_calls_of_the_fake(module, owner, name):
+    """The real library has every signature that the fake has, and is asynchronous where it is."""
     stand_in, real = library(SyntheticDevices())[module], import_module(module)
     if owner is not None:
         stand_in, real = getattr(stand_in, owner), getattr(real, owner)
@@ -84,8 +84,7 @@ def test_the_library_can_be_called_so(module, owner, name):
 
 
 @needs_library
-def test_the_library_has_what_is_read():
-    """Attributes that are no calls."""
+def test_the_library_has_the_attributes_that_are_read():
     from pymobiledevice3.lockdown import LockdownClient
     from pymobiledevice3.lockdown_service_provider import LockdownServiceProvider
     from pymobiledevice3.remote.remote_service_discovery import RemoteServiceDiscoveryService
@@ -99,8 +98,8 @@ def test_the_library_has_what_is_read():
 
 
 @needs_library
-def test_the_library_raises_these():
-    """Each class that a remedy is known for, and the ancestry of those that tests raise."""
+def test_the_library_has_the_handled_exceptions():
+    """Each class with a remedy, and the ancestry of those that tests raise."""
     real = import_module(f"{PACKAGE}.exceptions")
     assert not [name for name in REMEDIES if not issubclass(getattr(real, name), Exception)]
     for name, stand_in in EXCEPTIONS.items():
@@ -110,8 +109,7 @@ def test_the_library_raises_these():
         assert {kind.__name__ for kind in stand_in.__mro__} <= set(ancestry)
 
 
-def test_without_the_library(monkeypatch):
-    """Which extra is missing, and how to get it."""
+def test_the_remedy_without_the_library_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, PACKAGE, None)
     with pytest.raises(MissingExtraError) as missing:
         mt.open_target(f"device:///{APP}")
@@ -119,7 +117,7 @@ def test_without_the_library(monkeypatch):
 
 
 def opened(*devices, **host):
-    """Opens an app of a device that runs it as process 7."""
+    """Open an app of a device that runs it as process 7."""
     with installed(SyntheticDevices(devices=list(devices), **host)):
         try:
             mt.open_target(f"device:///{APP}").close()
@@ -129,7 +127,7 @@ def opened(*devices, **host):
 
 
 def device(**facts):
-    """One that has the app, running, and no debugserver."""
+    """Build a device that runs the app, and no debugserver."""
     return SyntheticDevice(**{"apps": APPS, "running": {APP: 7}, "port": 1} | facts)
 
 
@@ -159,27 +157,26 @@ def device(**facts):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_a_device_lacks(facts, words, remedy):
-    """Each has its own error and remedy; all that was opened is closed."""
-    one = device(**facts)
-    error = opened(one)
+def test_each_missing_precondition_has_an_error_and_a_remedy(facts, words, remedy):
+    """All that was opened is closed."""
+    fake = device(**facts)
+    error = opened(fake)
     assert isinstance(error, DeviceError)
     assert words in str(error)
     assert remedy in error.remedy
-    assert error.udid == one.udid
-    if "create_using_usbmux" not in one.failures:
-        assert one.calls[-1] == "close"
+    assert error.udid == fake.udid
+    if "create_using_usbmux" not in fake.failures:
+        assert fake.calls[-1] == "close"
 
 
-def test_nobody_listens():
-    """A debugserver that cannot be connected to is a connection that broke."""
+def test_an_unreachable_debugserver_is_a_broken_connection():
     error = opened(device())
     assert isinstance(error, ConnectionLostError)
     assert "start debugserver on" in str(error)
 
 
-def test_no_device():
-    """None, none with that UDID, several: the error lists the devices."""
+def test_the_error_without_a_unique_device_lists_the_devices():
+    """None, none with that UDID, several."""
     assert "no device is connected" in str(opened())
     both = opened(device(udid="A"), device(udid="B"))
     assert "2 devices are connected: A, B" in str(both)
@@ -193,24 +190,22 @@ def test_no_device():
     assert "usbmuxd" in error.remedy
 
 
-def test_launch_never():
-    """An app that is not running is left so."""
-    one = device(running={})
+def test_launch_never_does_not_start_the_app():
+    fake = device(running={})
     with (
-        installed(SyntheticDevices(devices=[one])),
+        installed(SyntheticDevices(devices=[fake])),
         pytest.raises(DeviceError, match=f"{APP} is not running"),
     ):
         mt.open_target(f"device:///{APP}?launch=never")
-    assert not any(call.startswith("launch") for call in one.calls)
+    assert not any(call.startswith("launch") for call in fake.calls)
 
 
-def test_what_was_launched_for_a_debugger_does_not_wait_for_ever():
-    """Nobody came to attach: it is resumed."""
-    one = device(running={}, launch=lambda *_: 12)
-    with installed(SyntheticDevices(devices=[one])), pytest.raises(ConnectionLostError):
+def test_an_app_launched_for_a_debugger_is_resumed_if_none_attaches():
+    fake = device(running={}, launch=lambda *_: 12)
+    with installed(SyntheticDevices(devices=[fake])), pytest.raises(ConnectionLostError):
         mt.open_target(f"device:///{APP}?until=stop&launch=always")
-    assert f"launch {APP} kill_existing=True start_suspended=True" in one.calls
-    assert one.calls[-2:] == ["resume 12", "close"]
+    assert f"launch {APP} kill_existing=True start_suspended=True" in fake.calls
+    assert fake.calls[-2:] == ["resume 12", "close"]
 
 
 @pytest.mark.parametrize(
@@ -227,29 +222,29 @@ def test_what_was_launched_for_a_debugger_does_not_wait_for_ever():
     ],
     ids=["before 17", "own tunnel", "tunneld", "tunneld without usbmuxd"],
 )
-def test_how_a_device_is_reached(facts, host, asked):
+def test_a_device_is_reached_by_lockdown_or_a_tunnel(facts, host, asked):
     """By lockdown before iOS 17; since then by tunneld's tunnel, or one of our own."""
-    one = device(**facts)
-    opened(one, **host)
-    assert any(call.startswith(asked) for call in one.calls)
+    fake = device(**facts)
+    opened(fake, **host)
+    assert any(call.startswith(asked) for call in fake.calls)
     service = "DVTSecureSocketProxy" if facts["version"] < "17" else "dt.remote.debugproxy"
-    assert sum(service in call for call in one.calls) == 1
+    assert sum(service in call for call in fake.calls) == 1
     # Pairing prompts the user, which needs a decision of theirs.
-    assert not any("autopair=True" in call for call in one.calls)
+    assert not any("autopair=True" in call for call in fake.calls)
 
 
 def test_listing_devices():
-    """Each once, by USB rather than by network, with the reason for missing facts."""
+    """Each once, USB before network, with the reason for missing facts."""
     usb = device(udid="A-1", version="17.5")
     network = device(udid="A-1", connection="Network")
     locked = device(udid="B", failures={"create_using_usbmux": "PasswordRequiredError"})
     with installed(SyntheticDevices(devices=[network, usb, locked])):
-        found = {one.udid: one for one in LibraryAccess().devices()}
-    assert found["A-1"].connection == "USB"
-    assert found["A-1"].name == "Made up"
-    assert found["A-1"].problem is None
-    assert found["B"] == Device(udid="B", connection="USB", problem=found["B"].problem)
-    assert isinstance(found["B"].problem, DeviceError)
+        devices = {item.udid: item for item in LibraryAccess().devices()}
+    assert devices["A-1"].connection == "USB"
+    assert devices["A-1"].name == "Made up"
+    assert devices["A-1"].problem is None
+    assert devices["B"] == Device(udid="B", connection="USB", problem=devices["B"].problem)
+    assert isinstance(devices["B"].problem, DeviceError)
 
 
 @pytest.mark.parametrize(
@@ -264,18 +259,18 @@ def test_listing_devices():
         (EXCEPTIONS["NotPairedError"]("a\nb " + "x" * 1000), DeviceError, "a b xxx"),
     ],
 )
-def test_whatever_is_raised(error, kind, words):
-    """Connections that break, silence, the library's own mistakes: one line, with a remedy."""
-    found = device_error(error, "ask", "UDID")
-    assert type(found) is kind
-    assert words in str(found)
-    assert "\n" not in str(found)
-    assert len(str(found)) < 500
-    assert found.remedy
+def test_every_exception_becomes_one_line_with_a_remedy(error, kind, words):
+    """Broken connections, timeouts, the library's own errors."""
+    result = device_error(error, "ask", "UDID")
+    assert type(result) is kind
+    assert words in str(result)
+    assert "\n" not in str(result)
+    assert len(str(result)) < 500
+    assert result.remedy
 
 
-def test_a_call_that_takes_too_long():
-    """It is cancelled, and what is open can still be closed."""
+def test_a_call_that_takes_too_long_is_cancelled():
+    """Open connections can still be closed."""
     cancelled = []
 
     async def sleep():

@@ -1,4 +1,4 @@
-"""A device's crash reports come whole or not at all, and only into the folder that was given."""
+"""A device's crash reports are copied completely or not at all, and only into the given folder."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ REPORTS = {
 
 
 class Counting:
-    """Progress that adds up."""
+    """A progress that counts."""
 
     def __init__(self, at=None):
         self.files, self.size, self._at = 0, 0, at
 
     def begin(self, file):
-        """One more."""
+        """Count a report."""
         del file
         self.files += 1
 
     def advance(self, size):
-        """Some more; and, if it is time, Ctrl-C."""
+        """Count bytes; raise KeyboardInterrupt at the chosen one."""
         self.size += size
         if self._at is not None and self.size >= self._at:
             raise KeyboardInterrupt
 
 
 def files_in(folder):
-    """Contents by path."""
+    """Return contents by path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -58,7 +58,7 @@ def files_in(folder):
 
 
 def pull(device, folder, choice=None, progress=None):
-    """All reports of a device, brought here."""
+    """Copy all reports of a device."""
     with installed(SyntheticDevices(devices=[device])), LibraryAccess().open(None) as session:
         files = chosen_reports(session, choice or ReportChoice())
         return pull_reports(session, files, folder, progress or Counting())
@@ -66,7 +66,7 @@ def pull(device, folder, choice=None, progress=None):
 
 @pytest.mark.parametrize("version", ["16.7", "18.1"])
 def test_all_reports(version, tmp_path):
-    """By their paths on the device, with their times; links and folders are no reports."""
+    """By their paths on the device, with their times; links and folders are not reports."""
     progress = Counting()
     folder = tmp_path / "made" / "for it"
     pulled = pull(SyntheticDevice(version=version, reports=REPORTS), folder, progress=progress)
@@ -79,8 +79,8 @@ def test_all_reports(version, tmp_path):
         assert (folder / path).stat().st_mtime == 1_700_000_000 + len(path)
 
 
-def test_what_is_there_stays(tmp_path):
-    """The second time nothing is copied; what was changed here is not touched."""
+def test_existing_files_are_not_copied_again(tmp_path):
+    """Files that were changed locally stay as they are."""
     device = SyntheticDevice(reports=REPORTS)
     pull(device, tmp_path)
     (tmp_path / "Empty.ips").write_bytes(b"mine")
@@ -105,8 +105,8 @@ def test_what_is_there_stays(tmp_path):
         (ReportChoice(newer_than=time.time()), set()),
     ],
 )
-def test_choosing(choice, names, tmp_path):
-    """By the beginning of the name or a pattern, and by time."""
+def test_reports_are_selected_by_name_and_time(choice, names, tmp_path):
+    """The name by prefix or pattern."""
     pull(SyntheticDevice(reports=REPORTS), tmp_path, choice)
     assert {Path(path).name for path in files_in(tmp_path)} == names
 
@@ -139,8 +139,8 @@ def test_choosing(choice, names, tmp_path):
         "folder/" * 3,
     ],
 )
-def test_names_with_tricks(name, tmp_path):
-    """Refused with the name; nothing is written, and the others come all the same."""
+def test_dangerous_names_are_refused(name, tmp_path):
+    """Nothing is written for them, and the others are copied."""
     with pytest.raises(DeviceError, match="refused"):
         safe_parts(DeviceFile(path=f"/{name}", size=1, modified=0), "UDID")
     folder = tmp_path / "reports"
@@ -158,8 +158,7 @@ def test_names_with_tricks(name, tmp_path):
     assert {path for path in tmp_path.rglob("*") if folder not in (path, *path.parents)} == outside
 
 
-def test_names_of_the_device_with_tricks(tmp_path):
-    """The same where the device lists them."""
+def test_dangerous_names_in_a_listing_are_refused(tmp_path):
     folder = tmp_path / "reports"
     reports = {"../outside.ips": b"bad", "good.ips": b"good"}
     pulled = pull(SyntheticDevice(reports=reports), folder)
@@ -169,7 +168,6 @@ def test_names_of_the_device_with_tricks(tmp_path):
 
 
 def test_links_in_the_folder_are_not_followed_out_of_it(tmp_path):
-    """Somebody else's link does not make the device write there."""
     (tmp_path / "elsewhere").mkdir()
     folder = tmp_path / "reports"
     folder.mkdir()
@@ -183,8 +181,8 @@ def test_links_in_the_folder_are_not_followed_out_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("at", [1, 100, 2 << 20])
-def test_interrupted(at, tmp_path):
-    """Ctrl-C leaves whole files and no others; the device's file is closed."""
+def test_ctrl_c_leaves_only_whole_files(at, tmp_path):
+    """The device's file is closed."""
     device = SyntheticDevice(reports=REPORTS)
     with pytest.raises(KeyboardInterrupt):
         pull(device, tmp_path, progress=Counting(at))
@@ -201,8 +199,8 @@ def test_interrupted(at, tmp_path):
     ("failure", "kind"),
     [("AfcException", DeviceError), ("ConnectionTerminatedError", ConnectionLostError)],
 )
-def test_one_that_cannot_be_read(failure, kind, tmp_path):
-    """It is named with the reason, and nothing of it is here; after a broken connection all end."""
+def test_an_unreadable_report_is_a_problem_and_not_written(failure, kind, tmp_path):
+    """After a broken connection the copying ends."""
     device = SyntheticDevice(reports=REPORTS, failures={"fopen /Panics/panic-full.ips r": failure})
     pulled = pull(device, tmp_path)
     assert [type(error) for error in pulled.problems] == [kind]
@@ -212,14 +210,13 @@ def test_one_that_cannot_be_read(failure, kind, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_report_without_end(tmp_path):
-    """A report far larger than stated is rejected."""
+def test_a_report_far_larger_than_stated_is_refused(tmp_path):
 
     class Endless:
         device = SyntheticDevice()
 
         def read_report(self, path):
-            """For ever."""
+            """Yield without end."""
             del path
             while True:
                 yield bytes(1 << 18)
@@ -235,8 +232,7 @@ def test_a_report_without_end(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written(tmp_path):
-    """A file stands where the folder should be."""
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(FileAccessError):
         pull(SyntheticDevice(reports=REPORTS), tmp_path / "file" / "below")

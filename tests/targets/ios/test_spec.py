@@ -1,4 +1,4 @@
-"""The words that name a process of an iOS device."""
+"""The spec of a process of an iOS device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UDID = "00008110-001C2D3E4F50601A"
         ("device:///a.b?launch=never", DeviceSpec(bundle_id="a.b", launch=Launch.NEVER)),
     ],
 )
-def test_what_is_meant(text, meant):
+def test_the_parts_of_a_valid_spec(text, meant):
     """A UDID of either form or none; a bundle id, or a process id; options."""
     assert parse_device_spec(text) == meant
 
@@ -48,8 +48,8 @@ def test_what_is_meant(text, meant):
         ("device:///" + "a" * 300, "no UDID"),
     ],
 )
-def test_what_means_nothing(text, reason):
-    """The error has the reason, the remedy the commands that list UDIDs and bundle ids."""
+def test_an_invalid_spec_has_a_reason_and_a_remedy(text, reason):
+    """The remedy has the commands that list UDIDs and bundle ids."""
     with pytest.raises(TargetSpecError, match=reason) as wrong:
         parse_device_spec(text)
     assert "machtrace device list" in wrong.value.remedy

@@ -12,7 +12,7 @@ WEAK_ROOT = ROOT | {"CapEff": "a80425fb", "CapPrm": "a80425fb"}  # what a contai
 
 
 def facts(own=USER, target=USER, **others):
-    """Nothing in the way, but for ``others``."""
+    """Return facts that permit tracing, with ``others`` changed."""
     defaults = {"pid": 7, "tracer_name": None, "is_dumpable": True, "ptrace_scope": None}
     return AccessFacts(own=own, target={"TracerPid": "0", **target}, **(defaults | others))
 
@@ -43,8 +43,7 @@ def facts(own=USER, target=USER, **others):
         (facts(), "denies tracing process 7", "container"),
     ],
 )
-def test_first_obstacle_is_named(given, message, remedy):
-    """Each with what to do about it."""
+def test_the_first_obstacle_is_reported_with_its_remedy(given, message, remedy):
     said, advice = refusal(given)
     assert message in said
     assert remedy in advice

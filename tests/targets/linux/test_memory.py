@@ -1,4 +1,4 @@
-"""Files as memory: opened when they are read, and only while they are the same."""
+"""Files as memory: opened on the first read, and read only while unchanged."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from machtrace.targets.linux.memory import FileIdentity, FileMemory, FileSegment
 
 @pytest.fixture
 def path(tmp_path):
-    """A file of 100 bytes, each its own offset."""
+    """A file of 100 bytes, each equal to its offset."""
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))
     return path
 
 
 def memory_of(file):
-    """Its bytes 10 to 60 at 0x1000, its bytes 60 to 200 (more than there are) at 0x2000."""
+    """Map bytes 10 to 60 at 0x1000, and bytes 60 to 200 (beyond the end) at 0x2000."""
     return FileMemory(
         [
             FileSegment(Avma(0x2000), 140, file, FileOffset(60)),
@@ -32,8 +32,7 @@ def memory_of(file):
     )
 
 
-def test_bytes_of_segments(path):
-    """Those of the file, at the addresses of the process; nothing around them."""
+def test_only_bytes_of_segments_are_readable(path):
     memory = memory_of(MappedFile(str(path), FileIdentity.of(path.stat())))
     assert bytes(memory.read(Avma(0x1000), 50)) == bytes(range(10, 60))
     assert bytes(memory.read(Avma(0x1031), 1)) == b"\x3b"
@@ -50,7 +49,7 @@ def test_bytes_of_segments(path):
             memory.read(Avma(address), size)
 
 
-def test_changed_file_is_not_read(path):
+def test_a_changed_file_is_not_read(path):
     """Not even if it has the same length."""
     file = MappedFile(str(path), FileIdentity.of(path.stat()))
     path.write_bytes(bytes(100))
@@ -64,8 +63,8 @@ def test_changed_file_is_not_read(path):
     [copy.deepcopy, lambda file: pickle.loads(pickle.dumps(file))],  # noqa: S301
     ids=["copy", "pickle"],
 )
-def test_mapped_file_is_mapped_again_elsewhere(path, copied):
-    """Mappings cannot be pickled; the copy opens the file itself, if it is still the same."""
+def test_a_pickled_file_is_opened_again_if_unchanged(path, copied):
+    """Mappings cannot be pickled."""
     file = MappedFile(str(path), FileIdentity.of(path.stat()))
     assert len(file.data) == 100
     again = copied(file)
@@ -75,15 +74,14 @@ def test_mapped_file_is_mapped_again_elsewhere(path, copied):
     assert not len(later.data)
 
 
-def test_missing_file_is_not_read(path):
-    """It is an address that cannot be read, as any other."""
+def test_a_missing_file_is_unreadable_memory(path):
     file = MappedFile(str(path), FileIdentity.of(path.stat()))
     path.unlink()
     with pytest.raises(MemoryReadError):
         memory_of(file).read(Avma(0x1000), 1)
 
 
-def test_held_file_is_read_after_it_was_deleted(path):
+def test_an_open_file_is_read_after_it_was_deleted(path):
     """The descriptor is closed with its last user."""
     descriptor = os.open(path, os.O_RDONLY)
     file = MappedFile("", FileIdentity.of(path.stat()), descriptor)

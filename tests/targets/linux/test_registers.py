@@ -78,7 +78,7 @@ ARM = [*(f"r{n}" for n in range(13)), "sp", "lr", "pc", "cpsr", "orig_r0"]
     ],
 )
 def test_each_register_has_its_number(arch, names, word):
-    """By name: every register that DWARF numbers, with the value at its place."""
+    """Every register with a DWARF number, with the value at its offset."""
     values = {name: 0x1000 + index for index, name in enumerate(names)}
     registers = read_registers(struct.pack(f"<{len(names)}{word}", *values.values()), "thread")
     assert registers.arch is arch
@@ -92,14 +92,13 @@ def test_each_register_has_its_number(arch, names, word):
 
 
 @pytest.mark.parametrize("size", [0, 8, 215, 217, 512])
-def test_size_of_no_architecture(size):
-    """Only the size identifies the register set."""
+def test_register_sets_are_identified_by_size(size):
     with pytest.raises(FormatError):
         read_registers(bytes(size), "thread")
 
 
 def signal_frame(layout, *, start, size, saved, flags=0, link=0, uc_flags=7):
-    """The bytes of a struct ucontext, up to the saved stack pointer."""
+    """Build the bytes of a struct ucontext, up to the saved stack pointer."""
     word = "Q" if layout.words.size // len(layout.dwarf) == 8 else "I"
     width = struct.calcsize(word)
     head = struct.pack(f"<3{word}", uc_flags, link, start)
@@ -111,8 +110,8 @@ LAYOUTS = [layout_of(size) for size in (216, 68, 272, 72)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.arch.value)
-def test_interrupted_stack_pointer(layout):
-    """Found wherever the frame is, if the stack pointer is on the stack that the frame names."""
+def test_the_interrupted_stack_pointer_is_found_on_its_stack(layout):
+    """At any address, if it is within the stack that the frame names."""
     frame = signal_frame(layout, start=0x10000, size=0x4000, saved=0x7FFF0000)
     for before in (0, 64, 4096):
         stack = memoryview(b"\xcc" * before + frame)
@@ -126,15 +125,15 @@ def test_interrupted_stack_pointer(layout):
     "changed",
     [{"link": 8}, {"uc_flags": 8}, {"flags": 0x10}, {"size": 1 << 31}, {"saved": 0x11000}],
 )
-def test_what_is_no_signal_frame(layout, changed):
-    """Each field that the kernel always fills in so."""
+def test_bytes_without_the_kernels_constants_are_not_a_signal_frame(layout, changed):
+    """Each field that the kernel always writes is altered."""
     fields = {"start": 0x10000, "size": 0x4000, "saved": 0x7FFF0000} | changed
     stack = memoryview(b"\xcc" * 64 + signal_frame(layout, **fields))
     assert interrupted_sp(stack, 0x12340, layout) is None
 
 
 def test_nested_signals_on_one_stack():
-    """The outermost handler's frame is the one that leads back to the thread's own stack."""
+    """The outermost handler's frame leads back to the thread's own stack."""
     layout = layout_of(216)
     inner = signal_frame(layout, start=0x10000, size=0x4000, saved=0x13000)
     outer = signal_frame(layout, start=0x10000, size=0x4000, saved=0x7FFF0000)
@@ -143,8 +142,7 @@ def test_nested_signals_on_one_stack():
 
 
 @given(st.binary(max_size=2000), st.integers(0, (1 << 64) - 1))
-def test_any_stack(data, sp):
-    """A stack pointer or none, in any bytes."""
+def test_any_bytes_give_a_stack_pointer_or_none(data, sp):
     for layout in LAYOUTS:
         width = 8 * layout.words.size // len(layout.dwarf)
         found = interrupted_sp(memoryview(data), sp % (1 << width), layout)
@@ -152,14 +150,14 @@ def test_any_stack(data, sp):
 
 
 def test_search_is_bounded():
-    """Bytes far up a stack are not searched."""
+    """Bytes far above the stack pointer are not searched."""
     layout = layout_of(216)
     frame = signal_frame(layout, start=0x10000, size=0x4000, saved=0x7FFF0000)
     stack = memoryview(b"\xcc" * REACH + frame)
     assert interrupted_sp(stack, 0x12340, layout) is None
 
 
-def test_waiting_thread_by_the_kernels_word():
+def test_registers_of_a_blocked_thread_from_proc():
     """``syscall`` of proc(5): a number, six arguments, the stack pointer, the program counter."""
     text = "202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffd1000 0x7f0000001234\n"
     registers = waiting_registers(text, Arch.X86_64)

@@ -21,7 +21,7 @@ X86_64 = {"r10": 7, "rax": 10, "rdx": 12, "orig_rax": 15}
 
 @pytest.fixture(scope="module")
 def mark_restart(tmp_path_factory):
-    """Apply the C function to a register set: whether it changed any, and the result."""
+    """Apply the C function to a register set; return whether it changed any, and the result."""
     compiler = [found] if (found := shutil.which("cc")) else [sys.executable, "-m", "ziglang", "cc"]
     if found is None and find_spec("ziglang") is None:
         pytest.skip("no C compiler")
@@ -38,7 +38,7 @@ def mark_restart(tmp_path_factory):
 
 
 def call(number, result, **registers):
-    """The registers of x86-64 in a system call."""
+    """Build the registers of x86-64 in a system call."""
     values = [5] * 27
     for name, value in {"orig_rax": number, "rax": result % (1 << 64), **registers}.items():
         values[X86_64[name]] = value
@@ -86,7 +86,7 @@ def test_other_results_are_unchanged(mark_restart, number, result, registers):
 
 
 def test_registers_of_other_architectures_are_unchanged(mark_restart):
-    """Only x86-64 keeps the first argument beside the result."""
+    """Only x86-64 preserves the first argument beside the result."""
     for size in (68, 72, 272):
         before = b"\xff" * size
         assert mark_restart(before) == (False, before)

@@ -24,8 +24,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 """  # noqa: W291 - the kernel leaves a space where no name is
 
 
-def test_fields():
-    """Each as the kernel wrote it."""
+def test_fields_of_a_line():
     mappings = parse_maps(TEXT, "maps")
     assert len(mappings) == 8
     code = mappings[1]
@@ -49,27 +48,25 @@ def test_fields():
     assert [m.is_file for m in mappings] == [True, True, False, False, True, True, False, False]
 
 
-def test_no_mappings():
-    """A process that has exited has none."""
+def test_an_exited_process_has_no_mappings():
     assert parse_maps("", "maps") == ()
 
 
-def test_name_with_a_strange_line_separator():
-    """Only a newline ends a line, and the kernel never writes one in a name."""
+def test_only_a_newline_ends_a_line():
+    """The kernel never writes one in a name."""
     (mapping,) = parse_maps("1000-2000 r--p 0 08:01 5 /srv/a\x85b\u2028c\x0c\n", "maps")
     assert mapping.path == "/srv/a\x85b\u2028c\x0c"
 
 
-def test_bad_line_is_named_by_its_place():
-    """Offset and source of the line."""
+def test_the_error_for_a_bad_line_has_its_offset_and_source():
     with pytest.raises(FormatError) as caught:
         parse_maps("1000-2000 r--p 0 08:01 5 x\n1000 2000 r--p\n", "/proc/1/maps")
     assert caught.value.offset == 27
     assert caught.value.source == "/proc/1/maps"
 
 
-def test_stack_ranges_are_what_can_be_read():
-    """Start and end in turn."""
+def test_stack_ranges_are_the_readable_mappings():
+    """Start and end alternate."""
     ranges = list(stack_ranges(parse_maps(TEXT, "maps")))
     assert ranges[:4] == [0x400000, 0x452000, 0x452000, 0x652000]
     assert 0x35B1800000 not in ranges
@@ -81,13 +78,12 @@ def test_stack_ranges_are_what_can_be_read():
     ("end", "width"), [("0000fffff0000000", 48), ("0000007fe8001000", 39), ("ffffffff0000", 48)]
 )
 def test_address_width_is_that_of_the_main_stack(end, width):
-    """The kernel's half, where x86-64 shows a page, does not count."""
+    """The kernel's half, where x86-64 shows a page, is ignored."""
     text = f"1000-{end} rw-p 0 00:00 0 [stack]\n" + TEXT.splitlines()[-1] + "\n"
     assert address_width(parse_maps(text, "maps")) == width
 
 
 @given(st.text())
-def test_any_text(text):
-    """Mappings, or an error."""
+def test_any_text_is_mappings_or_an_error(text):
     with contextlib.suppress(FormatError):
         assert len(parse_maps(text, "maps")) <= len(text)
