@@ -1,7 +1,7 @@
 /* task.h: stop, copy, resume.
  *
  * While anything is suspended only the kernel is called: task_suspend2, thread_suspend,
- * thread_get_state, vm_region_recurse_64, vm_read_overwrite, and what undoes the first two.
+ * thread_get_state, vm_region_recurse_64, vm_read_overwrite, and the calls that undo the first two.
  */
 #include "darwin_task/task.h"
 
@@ -18,7 +18,7 @@
 _Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_TASK_REGISTERS_MAX, "registers");
 
 struct requested_thread {
-    thread_act_t port;      /* MACH_PORT_NULL where there is no such thread */
+    thread_act_t port;      /* MACH_PORT_NULL if there is no such thread */
     uint64_t queue_address; /* where the thread keeps its queue */
 };
 

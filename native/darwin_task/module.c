@@ -18,7 +18,7 @@
 #define LISTED_MOST 16384                      /* threads that are listed */
 #define STACK_MOST (UINT64_C(1) << 30)         /* bytes of one */
 #define STACKS_MOST (UINT64_C(1) << 32)        /* bytes of all that are copied at a time */
-#define PRESENT 32768                          /* bytes a thread that are there beforehand */
+#define PRESENT 32768                          /* bytes a thread, allocated beforehand */
 #define READ_MOST (UINT64_C(1) << 30)
 #define LONG_READ (UINT64_C(1) << 17)
 
@@ -236,7 +236,7 @@ static int take_ids(PyObject *ids, struct machtrace_task_capture *capture)
     return 0;
 }
 
-/* Room for all stacks; what most of them take is there before anything is stopped. */
+/* Room for all stacks; enough for most is allocated before anything is stopped. */
 static int make_room(struct machtrace_task_capture *capture)
 {
     uint64_t room = (capture->stack_limit + 4096) * (uint64_t)(capture->thread_count + 1);
@@ -314,5 +314,6 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-MACHTRACE_MODULE(_darwin_task, machtrace_prepare_nothing, "Capture other processes of macOS by their task ports.",
+MACHTRACE_MODULE(_darwin_task, machtrace_prepare_nothing,
+                 "Capture other processes of macOS by their task ports.",
                  .m_methods = methods)

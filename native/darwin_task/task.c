@@ -116,7 +116,7 @@ bool machtrace_task_label_offset(uint16_t *version, uint16_t *offset)
     return true;
 }
 
-/* False where it has ended. */
+/* False if it has ended. */
 static bool describe(thread_act_t port, struct machtrace_task_thread_info *info)
 {
     thread_identifier_info_data_t identity;

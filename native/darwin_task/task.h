@@ -24,7 +24,7 @@ enum machtrace_task_port_kind {
 };
 
 struct machtrace_task_port {
-    uint32_t port; /* 0 where there is none */
+    uint32_t port; /* 0 if there is none */
     enum machtrace_task_port_kind kind;
     int read_error;    /* errno of task_read_for_pid; ENOSYS where the system has none */
     int control_error; /* kern_return_t of task_for_pid; 0 if it was not called */
@@ -56,7 +56,7 @@ struct machtrace_task_process {
     bool code_signing_known;
 };
 
-/* 0, or an errno: ESRCH where there is no such process. */
+/* 0, or an errno: ESRCH if there is no such process. */
 int machtrace_task_process(int pid, struct machtrace_task_process *process);
 
 struct machtrace_task_rights {
@@ -81,7 +81,7 @@ struct machtrace_task_images {
 
 int machtrace_task_images(uint32_t port, struct machtrace_task_images *images);
 
-/* Where libdispatch has the label of a queue, by its own table; false where there is none. The
+/* Where libdispatch has the label of a queue, by its own table; false if there is none. The
  * table is that of this process; all processes of an architecture share one libdispatch. */
 bool machtrace_task_label_offset(uint16_t *version, uint16_t *offset);
 
@@ -91,7 +91,7 @@ bool machtrace_task_label_offset(uint16_t *version, uint16_t *offset);
 
 struct machtrace_task_thread_info {
     uint64_t id; /* thread_identifier_info.thread_id */
-    uint64_t handle; /* what pthread_self() is there, and an offset */
+    uint64_t handle;        /* its pthread_self(), and an offset */
     uint64_t queue_address; /* where its queue's address is; 0 where it has had none */
     int32_t run_state; /* TH_STATE_… */
     int32_t suspend_count;
@@ -120,9 +120,9 @@ struct machtrace_task_thread {
     unsigned char registers[MACHTRACE_TASK_REGISTERS_MAX];
     size_t registers_size;
     uint64_t stack_start;
-    unsigned char *stack; /* within the capture's buffer; NULL where nothing could be read */
+    unsigned char *stack; /* within the capture's buffer; NULL if nothing could be read */
     size_t stack_size;
-    uint64_t queue; /* dispatch_queue_t that it was serving; 0 where there was none */
+    uint64_t queue; /* dispatch_queue_t that it was serving; 0 if there was none */
     /* Monotonic clock, in ns: when the stop was requested, when the thread was stopped, and when
      * it was resumed. */
     int64_t requested_at;

@@ -154,7 +154,7 @@ static PyObject *run_locked(struct machtrace_inprocess_capture *capture, int sig
         result = rows == NULL ? NULL : Py_BuildValue("(NO)", rows, chains);
     }
     Py_XDECREF(chains);
-    Py_XDECREF(frames); /* last: what this ends may run anything */
+    Py_XDECREF(frames); /* last: destructors may run any code */
     return result;
 }
 
@@ -218,7 +218,8 @@ static PyObject *copy_here(PyObject *module, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
     } else {
         thread.room = 2 * ((size_t)stack_limit + RED_ZONE);
-        void *bytes = mmap(NULL, thread.room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+        void *bytes =
+            mmap(NULL, thread.room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
         if (bytes == MAP_FAILED) {
             PyErr_NoMemory();
         } else {
@@ -237,10 +238,11 @@ static PyObject *list_threads(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
     uint64_t ids[4096];
-    int64_t count = machtrace_inprocess_list(ids, sizeof ids / sizeof *ids);
+    const size_t room = sizeof ids / sizeof *ids;
+    int64_t count = machtrace_inprocess_list(ids, room);
     if (count < 0)
         return PyErr_SetFromErrno(PyExc_OSError);
-    size_t known = (size_t)count < sizeof ids / sizeof *ids ? (size_t)count : sizeof ids / sizeof *ids;
+    size_t known = (size_t)count < room ? (size_t)count : room;
     PyObject *tuple = PyTuple_New((Py_ssize_t)known);
     for (size_t index = 0; tuple != NULL && index < known; index++) {
         PyObject *id = PyLong_FromUnsignedLongLong(ids[index]);
@@ -309,5 +311,6 @@ static int module_exec(PyObject *module)
     return machtrace_add_type(module, &machtrace_inprocess_series_spec);
 }
 
-MACHTRACE_MODULE(_inprocess, module_exec, "Stop, copy, resume: threads of this process; and the calling thread's own walk.",
+MACHTRACE_MODULE(_inprocess, module_exec,
+                 "Stop, copy, resume: threads of this process; and the calling thread's own walk.",
                  .m_methods = methods)

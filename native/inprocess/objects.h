@@ -8,7 +8,7 @@
 extern PyType_Spec machtrace_inprocess_stacks_spec;
 extern PyType_Spec machtrace_inprocess_series_spec;
 
-/* From what sys._current_frames returns: a dictionary from pthread to a list of (code, line,
+/* From the result of sys._current_frames: a dictionary from pthread to a list of (code, line,
  * whether the frame began a run of the interpreter's loop: 1, 0, or -1 unknown), innermost first.
  * Runs no Python code as long as nothing is collected meanwhile. */
 PyObject *machtrace_python_frames(PyObject *current_frames);

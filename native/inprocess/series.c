@@ -14,7 +14,7 @@
 
 struct own_series {
     PyObject_HEAD
-    struct machtrace_series *series; /* NULL only while it is made */
+    struct machtrace_series *series; /* NULL only during creation */
 };
 
 static PyObject *new_own_series(PyTypeObject *type, PyObject *arguments, PyObject *keywords)

@@ -1,6 +1,6 @@
 /* OwnStacks: the calling thread's own walk, and the objects cached for the same stack.
  *
- * The stack is walked where it lies: nothing that is walked can change before the function that
+ * The stack is walked in place: nothing that is walked can change before the function that
  * walks it returns.
  */
 #include "inprocess/objects.h"
@@ -144,7 +144,7 @@ static enum machtrace_pause walk_exactly(struct own_stacks *self, const struct m
     return pause;
 }
 
-/* Walk from these registers, on the stack from there to its end. */
+/* Walk from these registers, on the stack from sp to its end. */
 static enum machtrace_pause walk_from(struct own_stacks *self, const struct machtrace_here *here,
                                       size_t head, size_t outer, struct walked_stack *walked)
 {

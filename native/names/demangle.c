@@ -107,7 +107,7 @@ static char *read_whole(struct reader *r, size_t *length)
     return result;
 }
 
-/* In a function of its own, so that the reader is not among what longjmp() may spoil. */
+/* In a function of its own, so that longjmp() cannot clobber the reader. */
 static char *read_or_fail(struct reader *r, size_t *length)
 {
     return setjmp(r->arena.failed) == 0 ? read_whole(r, length) : NULL;

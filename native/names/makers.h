@@ -46,7 +46,7 @@ MAKER(machtrace_make_list);
 MAKER(machtrace_make_constructor);
 MAKER(machtrace_make_destructor);
 MAKER(machtrace_make_encoding); /* extra: an encoding_tail */
-MAKER(machtrace_make_lambda);   /* extra: a text, which one it is */
+MAKER(machtrace_make_lambda);   /* extra: a text: its number */
 MAKER(machtrace_make_cast);     /* extra: a text, the value */
 MAKER(machtrace_make_construction_vtable);
 MAKER(machtrace_make_prefix); /* extra: an operation */

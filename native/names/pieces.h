@@ -16,8 +16,8 @@ struct text {
 
 struct piece {
     struct text left, right;
-    struct text base;              /* what a class's constructors are called */
-    const struct piece *referred;  /* of a reference: what it refers to */
+    struct text base;              /* the name of a class's constructors */
+    const struct piece *referred;  /* of a reference: its target */
     const struct piece **elements; /* of a parameter pack: one for each element */
     uint32_t count;
     uint8_t sign; /* of a reference: how many & */
@@ -60,7 +60,7 @@ struct text machtrace_piece_text(struct arena *arena, const struct piece *piece)
 /* The texts of a list with commas; those without a text leave none. */
 struct text machtrace_pieces_text(struct arena *arena, const struct piece *const *items,
                                   uint32_t count);
-/* What stands for each of the elements in turn. */
+/* The expansion over the elements in turn. */
 const struct piece *machtrace_piece_pack(struct arena *arena, const struct pieces *elements);
 /* A pack expansion. */
 const struct piece *machtrace_piece_expanded(struct arena *arena, const struct piece *pattern);

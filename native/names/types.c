@@ -214,7 +214,7 @@ piece machtrace_read_template_parameter(struct reader *r)
     return plain(r, TEXT("auto"));
 }
 
-/* An argument; *entry is what a parameter stands for that it is given to. */
+/* An argument; *entry is the substitution of its parameter. */
 static piece argument(struct reader *r, piece *entry)
 {
     char letter = look(r, 0);

@@ -36,7 +36,7 @@ struct machtrace_range {
 struct machtrace_stack {
     uint64_t start; /* address in the other process */
     size_t size;
-    unsigned char *bytes; /* owned; NULL where size is 0 */
+    unsigned char *bytes; /* owned; NULL if size is 0 */
 };
 
 struct machtrace_thread {

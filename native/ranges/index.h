@@ -23,14 +23,14 @@ struct machtrace_rank_word {
 
 struct machtrace_range_index {
     const uint64_t *starts; /* ascending; the caller keeps them */
-    const int32_t *values;  /* one a row, or NULL where the row itself is the answer */
+    const int32_t *values;  /* one a row, or NULL if the row itself is the answer */
     size_t count;
     uint64_t first;                    /* starts[0] */
     uint64_t span;                     /* from there to the last start */
     unsigned shift;                    /* bits of a distance that one slot or bucket has */
     struct machtrace_rank_word *words; /* or NULL */
-    uint32_t *buckets;                 /* or NULL: rows that start before each bucket, and one more */
-    uint32_t *pages;                   /* or NULL: rows that start before each page, and one more */
+    uint32_t *buckets;                 /* or NULL: rows before each bucket, and one more */
+    uint32_t *pages;                   /* or NULL: rows before each page, and one more */
     uint8_t *in_page;                  /* a row's slot in its page */
     int32_t same;                      /* the first rows, which are themselves the answers */
 };

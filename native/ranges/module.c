@@ -20,7 +20,7 @@
 struct index_object {
     PyObject_HEAD
     struct machtrace_range_index index;
-    Py_buffer starts, values; /* obj is NULL where there is none */
+    Py_buffer starts, values; /* obj is NULL if there is none */
 };
 
 static int take_column(PyObject *object, Py_buffer *column, int flags, Py_ssize_t size,
@@ -361,5 +361,6 @@ static int module_exec(PyObject *module)
     return machtrace_add_type(module, &index_spec);
 }
 
-MACHTRACE_MODULE(_ranges, module_exec, "Ranges of offsets by the million, and single names from a file's tables.",
+MACHTRACE_MODULE(_ranges, module_exec,
+                 "Ranges of offsets by the million, and single names from a file's tables.",
                  .m_methods = methods)

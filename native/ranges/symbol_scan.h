@@ -28,7 +28,7 @@ struct machtrace_symbol_span {
     uint64_t end;   /* what the bounds or the next symbol leave */
 };
 
-/* Finds what names `address`; false where nothing does, or where no symbol of a function is local:
+/* Finds what names `address`; false if nothing does, or where no symbol of a function is local:
  * in an image that was stripped of those, a name before an address may be another function's. */
 bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t address,
                          struct machtrace_symbol_span *span);

@@ -36,12 +36,12 @@ struct table_object {
 /* Frames as objects: each slot of the cache has the object that was requested last. */
 #define FRAMES_REMEMBERED 8192
 
-/* Frames whose room is not freed, so that the next stacks need not allocate it again. */
+/* Frames whose memory is not freed, so that the next stacks need not allocate it again. */
 #define ROOM_RETAINED 65536
 
 struct frame {
     uint64_t address;
-    PyObject *object; /* NULL where there is none yet */
+    PyObject *object; /* NULL if there is none yet */
     unsigned char code;
 };
 
@@ -54,7 +54,7 @@ struct walker_object {
     PyObject *make; /* (address, code) to object */
     struct frame *frames; /* FRAMES_REMEMBERED, or NULL */
     struct machtrace_walk walk;
-    Py_buffer stack; /* obj is NULL where there is none */
+    Py_buffer stack; /* obj is NULL if there is none */
 };
 
 /* Allocate a zeroed object of a type of this module; free one. */

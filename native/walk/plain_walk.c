@@ -12,7 +12,7 @@ static bool is_preserved(const struct machtrace_machine *machine, unsigned numbe
     return (machine->preserved[number / 64] >> (number % 64)) & 1;
 }
 
-/* A word that is there before the call that made the next frame. */
+/* A word written before the call that created the next frame. */
 static bool is_saved(const struct machtrace_recovery *recovery)
 {
     return recovery->location == MACHTRACE_AT_CFA && recovery->size == WORD;

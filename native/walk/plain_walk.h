@@ -12,7 +12,7 @@
 
 #include "walk/rule_table.h"
 
-/* Where a walk begins, and the stack that it is on, to whose end it may go. */
+/* The start of a walk, and its stack, up to whose end it may read. */
 struct machtrace_plain_start {
     uint64_t pc; /* a program counter, no return address */
     uint64_t sp;

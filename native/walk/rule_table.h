@@ -77,12 +77,12 @@ struct machtrace_table {
     uint64_t seed;                /* so that nobody can choose addresses that collide */
 };
 
-/* Add a rule. Returns its number; -1 where there is no memory; -2 if it names an invalid
+/* Add a rule. Returns its number; -1 if there is no memory; -2 if it names an invalid
  * register. */
 int64_t machtrace_table_define(struct machtrace_table *table, const struct machtrace_rule *rule,
                                const struct machtrace_recovery *registers, size_t count);
 
-/* Let a rule hold at an address. Returns 0; -1 where there is no memory, -2 for no such rule. */
+/* Let a rule hold at an address. Returns 0; -1 if there is no memory, -2 for no such rule. */
 int machtrace_table_add(struct machtrace_table *table, uint64_t lookup, bool interrupted,
                         uint32_t rule);
 
@@ -93,7 +93,7 @@ const struct machtrace_rule *machtrace_table_find(const struct machtrace_table *
 void machtrace_table_clear(struct machtrace_table *table);
 size_t machtrace_table_size(const struct machtrace_table *table); /* in bytes */
 
-/* Room for at least one more item of a growing array; 0, or -1 where there is no memory. */
+/* Room for at least one more item of a growing array; 0, or -1 if there is no memory. */
 static inline int make_room(void **items, size_t *room, size_t count, size_t item_size)
 {
     if (count < *room)

@@ -75,13 +75,13 @@ enum machtrace_progress machtrace_walk_push(struct machtrace_walk *walk, uint64_
                                             uint64_t pc, uint64_t sp, uint8_t code,
                                             bool is_regular);
 
-/* Append a frame and nothing else. Returns 0; -1 where there is no memory. */
+/* Append a frame and nothing else. Returns 0; -1 if there is no memory. */
 int machtrace_walk_append(struct machtrace_walk *walk, uint64_t address, uint8_t code);
 
 /* Omit the frames between the stored inner and outer ones. */
 void machtrace_walk_fold(struct machtrace_walk *walk);
 
-/* Continue from the last frame, until there is a pause. */
+/* Continue from the last frame, until a pause. */
 enum machtrace_pause machtrace_walk_run(const struct machtrace_table *table,
                                         struct machtrace_walk *walk);
 

@@ -10,8 +10,8 @@
 
 #define ADJOINING_MOST 64  /* regions that one stack is looked for in */
 #define SUBMAPS_MOST 16    /* nested in one another; the kernel has two levels */
-#define SMALLEST_PAGE 4096 /* whatever the page size is, it is a multiple */
-#define PART 65536         /* what is tried before single pages */
+#define SMALLEST_PAGE 4096 /* every page size is a multiple */
+#define PART 65536         /* read at once before single pages are tried */
 
 _Static_assert(sizeof(vm_address_t) == 8, "vm_address_t");
 _Static_assert(sizeof(vm_size_t) == 8, "vm_size_t");

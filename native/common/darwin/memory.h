@@ -26,7 +26,7 @@ kern_return_t machtrace_mach_find_region(vm_map_read_t task, uint64_t address,
 kern_return_t machtrace_mach_find_stack(vm_map_read_t task, uint64_t sp, size_t red_zone,
                                         size_t limit, uint64_t *start, uint64_t *end);
 
-/* Read as much from `address` on as can be read; `got` is how much. Fails where that is nothing. */
+/* Read as much from `address` on as possible; `got` is how much. Fails if that is nothing. */
 kern_return_t machtrace_mach_read(vm_map_read_t task, uint64_t address, unsigned char *to,
                                   size_t size, size_t *got);
 

@@ -1,6 +1,6 @@
-/* The general registers of a thread as thread_get_state gives them.
+/* The general registers of a thread as thread_get_state returns them.
  *
- * Places and sizes are those of mach/arm/_structs.h and mach/i386/_structs.h, asserted here.
+ * Offsets and sizes are those of mach/arm/_structs.h and mach/i386/_structs.h, asserted here.
  */
 #ifndef MACHTRACE_COMMON_DARWIN_REGISTERS_H
 #define MACHTRACE_COMMON_DARWIN_REGISTERS_H
@@ -20,7 +20,7 @@ typedef arm_thread_state64_t machtrace_darwin_registers;
 #define MACHTRACE_DARWIN_FLAVOR_COUNT ARM_THREAD_STATE64_COUNT
 #define MACHTRACE_DARWIN_SP (31 * 8)
 /* x0 to x28, fp, lr, sp, pc, and two half words. With pointers signed (arm64e) the names are
- * others, and the places the same. */
+ * others, and the offsets the same. */
 #if !__has_feature(ptrauth_calls)
 _Static_assert(offsetof(machtrace_darwin_registers, __fp) == 29 * 8, "fp");
 _Static_assert(offsetof(machtrace_darwin_registers, __sp) == MACHTRACE_DARWIN_SP, "sp");

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The stack pointer of a register set; false where the size is of none known. */
+/* The stack pointer of a register set; false if the size is of no known set. */
 bool machtrace_stack_pointer(const unsigned char *registers, size_t size, uint64_t *sp);
 
 /* The address of the thread's own block, pthread_self(); false if the register set does not
@@ -19,9 +19,9 @@ bool machtrace_stack_pointer(const unsigned char *registers, size_t size, uint64
 bool machtrace_thread_pointer(const unsigned char *registers, size_t size, uint64_t *pointer);
 
 /* The stack pointer that a signal saved, where the thread is on the alternate
- * stack; false where it is not.
+ * stack; false if it is not.
  *
- * `stack` is what lies at and above (or a little below) `sp`. The mark looked for
+ * `stack` is the memory at and above (or a little below) `sp`. The mark looked for
  * is the kernel's struct ucontext: no uc_link, and a uc_stack that holds `sp`. */
 bool machtrace_interrupted_sp(const unsigned char *stack, size_t stack_size, uint64_t sp,
                               size_t registers_size, uint64_t *interrupted);

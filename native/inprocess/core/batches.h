@@ -1,4 +1,4 @@
-/* Copying any number of threads, some at a time, into buffers that are there before. */
+/* Copy any number of threads, some at a time, into buffers allocated before. */
 #ifndef MACHTRACE_INPROCESS_CORE_BATCHES_H
 #define MACHTRACE_INPROCESS_CORE_BATCHES_H
 
@@ -17,8 +17,8 @@ int machtrace_inprocess_buffers_have(struct machtrace_inprocess_buffers *buffers
 void machtrace_inprocess_buffers_free(struct machtrace_inprocess_buffers *buffers);
 
 /* Copy all threads of a capture, as many at a time as there are buffers; machtrace_inprocess_begin
- * was called. `keep` gets each thread while the buffer still has its stacks. What a deep stack took
- * of a buffer is given back. */
+ * was called. `keep` gets each thread while the buffer still has its stacks. The excess of a buffer
+ * that a deep stack needed is released. */
 void machtrace_inprocess_copy_all(struct machtrace_inprocess_buffers *buffers,
                                   const struct machtrace_inprocess_capture *all,
                                   void (*keep)(struct machtrace_inprocess_thread *thread, void *to),

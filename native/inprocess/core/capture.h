@@ -34,10 +34,10 @@ enum machtrace_inprocess_outcome {
     MACHTRACE_INPROCESS_COPIED = 0,
     MACHTRACE_INPROCESS_GONE = 1,        /* it has ended */
     MACHTRACE_INPROCESS_REFUSED = 2,     /* the system did not let it be stopped; see error */
-    MACHTRACE_INPROCESS_NOT_STOPPED = 3, /* it did not answer within the limit, and was let alone */
+    MACHTRACE_INPROCESS_NOT_STOPPED = 3, /* it did not answer within the limit, and continues */
     MACHTRACE_INPROCESS_FAILED = 4,      /* it was stopped, but could not be copied; see error */
     MACHTRACE_INPROCESS_BLOCKED = 5,     /* it blocks the signal that would stop it */
-    /* Darwin: it was stopped, and the system would not let it go. What was copied is there. */
+    /* Darwin: it was stopped, and could not be resumed. What was copied is valid. */
     MACHTRACE_INPROCESS_LEFT_STOPPED = 6
 };
 
@@ -49,7 +49,7 @@ struct machtrace_inprocess_range {
 struct machtrace_inprocess_stack {
     uint64_t start;
     size_t size;
-    unsigned char *bytes; /* within the thread's buffer; NULL where size is 0 */
+    unsigned char *bytes; /* within the thread's buffer; NULL if size is 0 */
 };
 
 struct machtrace_inprocess_thread {
@@ -61,7 +61,7 @@ struct machtrace_inprocess_thread {
     enum machtrace_inprocess_outcome outcome;
     int error;                     /* an errno or kern_return_t, or 0 */
     unsigned char uninterruptible; /* NOT_STOPPED: it was in uninterruptible sleep */
-    uint64_t pthread;              /* what pthread_self() is there; 0 where it is not known */
+    uint64_t pthread;              /* its pthread_self(); 0 if unknown */
     unsigned char registers[MACHTRACE_INPROCESS_REGISTERS_MAX];
     size_t registers_size;
     struct machtrace_inprocess_stack stacks[MACHTRACE_INPROCESS_STACKS_MAX];
@@ -82,7 +82,7 @@ struct machtrace_inprocess_capture {
     size_t stack_limit;   /* bytes of each stack, its red zone not counted */
     int64_t answer_limit; /* Linux: ns that a thread may take to stop */
     int64_t sleep_limit;  /* Linux: ns that one may stay in uninterruptible sleep */
-    bool together;        /* let none go before all are copied, or have not answered in time */
+    bool together;        /* resume none before all are copied, or have not answered in time */
     struct machtrace_inprocess_thread *threads; /* none of them the caller's */
     size_t thread_count;
 };
@@ -90,7 +90,7 @@ struct machtrace_inprocess_capture {
 /* Wait for other captures, and prepare to stop threads. Linux: by this signal, from SIGRTMIN to
  * SIGRTMAX; 0 takes one that nobody handles, and keeps it. Darwin: leave it 0. Returns 0, or an
  * errno, and then there is nothing to end: EINVAL no such signal, EBUSY something else in this
- * process handles it (or all of them), EAGAIN the system lacks what it takes. */
+ * process handles it (or all of them), EAGAIN the system lacks a resource. */
 int machtrace_inprocess_begin(int signal);
 
 /* Copy threads, each stopped only for its own copy unless `together`. Sets the outcome of each. */
@@ -110,10 +110,10 @@ void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *cap
                                    struct machtrace_inprocess_thread *thread);
 
 /* Copy memory of this process, from the start as far as it can be read; how many bytes. Memory
- * that is not there is no fault. */
+ * that is not mapped is no fault. */
 size_t machtrace_inprocess_read(uint64_t address, void *to, size_t size);
 
-/* The signal in use; 0 where there is none (yet). */
+/* The signal in use; 0 if none is yet. */
 int machtrace_inprocess_signal(void);
 
 /* A number that changes whenever the images of this process change. Linux: if that is unknown now,

@@ -1,4 +1,4 @@
-/* The registers of the function that this is expanded in, at the place where it is.
+/* The registers of the function that this is expanded in, at that point of it.
  *
  * Those that calls preserve, the stack pointer and the program counter, in DWARF's numbers
  * (System V psABI for x86-64, figure 3.36; DWARF for the Arm 64-bit Architecture, 4.1). A walk

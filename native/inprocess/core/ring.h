@@ -1,6 +1,6 @@
 /* Records that one thread writes and another takes, without a lock.
  *
- * What is written is there to be taken once it is published, all or nothing.
+ * Written records can be taken once they are published, all or nothing.
  */
 #ifndef MACHTRACE_INPROCESS_CORE_RING_H
 #define MACHTRACE_INPROCESS_CORE_RING_H
@@ -12,7 +12,7 @@
 
 #define MACHTRACE_RING_ALIGN 16
 
-/* Of kind 0 is what fills the ring up to its end. */
+/* Kind 0 pads the ring up to its end. */
 struct machtrace_series_record {
     uint64_t size; /* with this header, a multiple of MACHTRACE_RING_ALIGN */
     uint32_t kind;
@@ -22,19 +22,19 @@ struct machtrace_series_record {
 struct machtrace_ring {
     unsigned char *bytes;
     size_t room;                /* a multiple of MACHTRACE_RING_ALIGN */
-    _Atomic uint64_t published; /* bytes that were ever there to be taken */
+    _Atomic uint64_t published; /* bytes ever published */
     _Atomic uint64_t taken;     /* bytes that ever were */
     uint64_t written;           /* bytes that ever were, unpublished ones too */
     bool is_full;               /* something did not fit since the begin */
 };
 
-/* Forget what was written and not published. */
+/* Discard what was written and not published. */
 void machtrace_ring_begin(struct machtrace_ring *ring);
 
-/* Where a record of this size goes, its header written; NULL where there is no room. */
+/* Where a record of this size goes, its header written; NULL if there is no room. */
 void *machtrace_ring_add(struct machtrace_ring *ring, size_t size, uint32_t kind, uint32_t count);
 
-/* False where something did not fit: then nothing was published. */
+/* False if something did not fit: then nothing was published. */
 bool machtrace_ring_publish(struct machtrace_ring *ring);
 
 /* The bytes of waiting whole records, at most `most`; and copy them, and free their room. */

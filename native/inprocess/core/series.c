@@ -48,7 +48,7 @@ static int64_t now(void)
 
 /* --- records --- */
 
-/* Where a record of this size goes, its header written; NULL where there is no room. */
+/* Where a record of this size goes, its header written; NULL if there is no room. */
 static void *add_record(struct machtrace_series *series, size_t size,
                         enum machtrace_series_kind kind, uint32_t count)
 {
@@ -118,7 +118,7 @@ static void add_capture(struct machtrace_series *series, struct machtrace_series
 
 /* --- the thread --- */
 
-/* All threads but this; how many there were, or -1. */
+/* List all threads but this; returns how many there are, or -1. */
 static int64_t list_others(struct machtrace_series *series, size_t *count)
 {
     int64_t listed = machtrace_inprocess_list(series->ids, MACHTRACE_SERIES_THREADS_MAX);
@@ -132,7 +132,7 @@ static int64_t list_others(struct machtrace_series *series, size_t *count)
 
 static int copy_all(struct machtrace_series *series, struct machtrace_series_capture *row)
 {
-    /* Everywhere: what is not there is found out when it is copied. */
+    /* Everywhere: copying fails for unmapped memory. */
     static const struct machtrace_inprocess_range everywhere = {0, UINT64_C(1) << 63};
     const struct machtrace_series_options *options = &series->options;
     int error = machtrace_inprocess_begin(options->signal);
@@ -320,7 +320,7 @@ struct machtrace_series *machtrace_series_start(const struct machtrace_series_op
     }
     series->options = *options;
     series->process = getpid();
-    /* Before anything else can fail there is what is freed in the end. */
+    /* First, so that whatever fails later, the release below is valid. */
     *error = prepare_lock(series);
     if (*error != 0) {
         free(series);

@@ -2,9 +2,8 @@
  *
  * Plain C without Python, over capture.h. The thread needs no lock but that of
  * machtrace_inprocess_begin, and allocates nothing once it runs: it captures while the process'
- * other threads hold whatever lock, the interpreter's, malloc's and the loader's among them. What
- * it captured waits in a ring until it is taken; where the ring is full, captures are counted and
- * left out.
+ * other threads hold any lock, the interpreter's, malloc's and the loader's among them. Captures
+ * wait in a ring until they are taken; if it is full they are counted and omitted.
  */
 #ifndef MACHTRACE_INPROCESS_CORE_SERIES_H
 #define MACHTRACE_INPROCESS_CORE_SERIES_H
@@ -22,7 +21,7 @@ struct machtrace_series_options {
     bool together;
     int signal;       /* as for machtrace_inprocess_begin */
     size_t room;      /* bytes of the ring */
-    size_t text_most; /* bytes of what is mapped, at most */
+    size_t text_most; /* bytes of the list of mappings, at most */
     /* The text of the mappings: its size, `room` at most, or -1. Called before the first capture,
      * and before and after each during which images changed. Allocates nothing. NULL if the system
      * has no such text. */
@@ -62,7 +61,7 @@ struct machtrace_series_thread {
 struct machtrace_series_capture {
     struct machtrace_series_record record;
     uint64_t tick;     /* from 0: how many intervals after the first it was due */
-    uint64_t listed;   /* threads that there were, that of the series not counted */
+    uint64_t listed;   /* threads, that of the series not counted */
     int64_t began_at;  /* monotonic clock, in ns */
     int64_t ended_at;
     uint64_t images_changed; /* whether any came or went meanwhile */
@@ -78,7 +77,7 @@ struct machtrace_series_counts {
 
 struct machtrace_series;
 
-/* NULL with *error set where there is no signal, memory or thread for it. */
+/* NULL with *error set if there is no signal, memory or thread for it. */
 struct machtrace_series *machtrace_series_start(const struct machtrace_series_options *options,
                                                 int *error);
 
@@ -94,7 +93,7 @@ struct machtrace_series_counts machtrace_series_count(const struct machtrace_ser
  * In the child of a fork there is no such thread. */
 void machtrace_series_stop(struct machtrace_series *series);
 
-/* Stop, and give back all memory. */
+/* Stop, and free all memory. */
 void machtrace_series_free(struct machtrace_series *series);
 
 #endif

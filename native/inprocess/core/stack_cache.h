@@ -15,14 +15,14 @@ struct machtrace_known_stack {
     uint64_t hash;
     uint64_t depth; /* of the stack, more than its addresses where its middle was left out */
     size_t count;
-    uint64_t *addresses; /* owned; NULL where the place is free */
+    uint64_t *addresses; /* owned; NULL if the entry is free */
     void *value;
     uint32_t variant;
 };
 
 struct machtrace_stack_set {
     struct machtrace_known_stack ways[MACHTRACE_STACK_WAYS];
-    unsigned next; /* which one is given up for another */
+    unsigned next; /* the next to be replaced */
 };
 
 struct machtrace_stack_cache {
@@ -31,23 +31,23 @@ struct machtrace_stack_cache {
     uint64_t seed; /* so that nobody can choose addresses that collide */
 };
 
-/* A hash in which each address counts by its place: the same frames in another order, or once
+/* A hash that depends on each address' position: the same frames in another order, or once
  * more, have another. */
 uint64_t machtrace_stack_hash(uint64_t seed, const uint64_t *addresses, size_t count,
                               uint64_t depth, uint32_t variant);
 
-/* What was put in for the very same addresses, which are compared; NULL where there is nothing. */
+/* The value stored for exactly these addresses, which are compared; NULL if there is nothing. */
 void *machtrace_stack_cache_find(const struct machtrace_stack_cache *cache,
                                  const uint64_t *addresses, size_t count, uint64_t depth,
                                  uint32_t variant);
 
-/* Put a value in, and take out the one whose place it needs, if any. Returns 0; -1 where there is
+/* Store a value, and remove the one that it replaces, if any. Returns 0; -1 where there is
  * no memory. */
 int machtrace_stack_cache_put(struct machtrace_stack_cache *cache, const uint64_t *addresses,
                               size_t count, uint64_t depth, uint32_t variant, void *value,
                               void **removed);
 
-/* Take out one value, until there is none: NULL. */
+/* Remove one value, until there is none: NULL. */
 void *machtrace_stack_cache_pop(struct machtrace_stack_cache *cache);
 
 #endif

@@ -1,6 +1,6 @@
 /* inprocess/core/capture.h for Darwin: registers and stack of one thread.
  *
- * The kernel reads both, so that memory which is gone meanwhile is an error there, not a fault.
+ * The kernel reads both, so that memory unmapped meanwhile is an error, not a fault.
  */
 #include "inprocess/core/darwin/shared.h"
 
@@ -67,7 +67,7 @@ static void strip_signatures(unsigned char *registers)
 }
 #endif
 
-/* Leaves the error of what could not be read, where there was something to read. */
+/* Sets the error if there was something to read, and it could not be read. */
 static void add_stack(const struct machtrace_inprocess_capture *capture,
                       struct machtrace_inprocess_thread *thread, uint64_t sp)
 {

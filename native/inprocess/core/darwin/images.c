@@ -53,7 +53,7 @@ static _Atomic size_t lost;
 
 /* --- writing --- */
 
-/* Have an entry for ourselves, if it is of this image (0: of none). */
+/* Lock an entry, if it is this image's (0: unused). */
 static bool claim(struct entry *entry, uint64_t load_address)
 {
     if (atomic_load(&entry->load_address) != load_address)
@@ -158,7 +158,7 @@ static void read_once(struct entry *entry, struct machtrace_image *image)
     memcpy(image->path, words, sizeof image->path);
 }
 
-/* False where it is of no image, or is just being written. */
+/* False if it is unused, or is being written. */
 static bool take(struct entry *entry, struct machtrace_image *image)
 {
     for (int tries = 0; tries < READ_TRIES; tries++) {
@@ -231,7 +231,7 @@ static void image_added(const struct mach_header *header, intptr_t slide)
     if (dladdr(header, &info) != 0)
         name(&image, info.dli_fname);
     add(&image);
-    atomic_fetch_add(&changes, 1); /* last, so that who saw this number saw the image */
+    atomic_fetch_add(&changes, 1); /* last, so that a reader of this number sees the image */
 }
 
 static void image_removed(const struct mach_header *header, intptr_t slide)
@@ -271,7 +271,7 @@ bool machtrace_images_watch(void)
     if (!atomic_compare_exchange_strong(&watching, &expected, BEGUN))
         return expected == WATCHED;
     add_dyld();
-    /* First the removals, so that none is missed; dyld keeps an image that it calls back loaded. */
+    /* Removals first, so that none is missed; dyld does not unload an image during its callback. */
     _dyld_register_func_for_remove_image(image_removed);
     _dyld_register_func_for_add_image(image_added);
     atomic_store(&watching, WATCHED);
@@ -288,7 +288,7 @@ uint64_t machtrace_inprocess_image_changes(void)
 
 struct machtrace_inprocess_range machtrace_inprocess_image(void)
 {
-    /* Not __dso_handle: not all linkers let it be the header. */
+    /* Not __dso_handle: not all linkers define it as the header. */
     Dl_info info;
     if (dladdr((const void *)&changes, &info) == 0)
         return (struct machtrace_inprocess_range){0, 0};

@@ -15,7 +15,7 @@
 struct machtrace_image {
     uint64_t load_address; /* of the Mach-O header */
     uint64_t slide;        /* difference between its actual and stated addresses */
-    uint64_t text_size;    /* of __TEXT; 0 where there is none */
+    uint64_t text_size;    /* of __TEXT; 0 if there is none */
     int32_t cpu_type;
     int32_t cpu_subtype;
     unsigned char uuid[16];

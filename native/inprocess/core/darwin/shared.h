@@ -9,7 +9,7 @@
 /* --- threads by id: threads.c --- */
 
 struct machtrace_thread_port {
-    thread_act_t port;   /* MACH_PORT_NULL where there is none of this id */
+    thread_act_t port;   /* MACH_PORT_NULL if there is none of this id */
     kern_return_t error; /* why it may not be found though it is there, or not be stopped; or 0 */
     uint64_t pthread;
 };

@@ -18,15 +18,15 @@
 
 #define LOOK_FIRST 1000000      /* ns without an answer until the kernel is queried; */
 #define LOOK_LAST 5000000       /* twice as long each time, up to this */
-#define FIRST_SIGNAL 6          /* from SIGRTMIN: the lowest are what people write by hand */
-#define OVERDUE_MAX 64          /* threads that are known to owe an answer */
+#define FIRST_SIGNAL 6          /* from SIGRTMIN: programs use the lowest */
+#define OVERDUE_MAX 64          /* threads whose answer is overdue */
 
-/* --- what the handler shares with the thread that captures --- */
+/* --- shared by the handler and the capturing thread --- */
 
 enum phase { IDLE, ASKED, COPYING, DONE };
 
 /* Never freed: a signal can arrive when nobody waits for it any more. The number of the request
- * is in the signal and in the state, so such a one finds that it is not meant. */
+ * is in the signal and in the state, so a late handler recognises that it is not addressed. */
 struct slot {
     _Atomic uint64_t state; /* request << 2 | phase */
     struct machtrace_inprocess_thread *thread;
@@ -34,14 +34,14 @@ struct slot {
 
 static struct slot slots[MACHTRACE_INPROCESS_THREADS_MAX];
 static const struct machtrace_inprocess_capture *current; /* while any slot is in use */
-static _Atomic uint32_t answers;                    /* a futex: times that all were there */
+static _Atomic uint32_t answers;                          /* a futex: how often all had answered */
 static _Atomic uint64_t outstanding;                /* capture_number << 32 | threads waited for */
 static _Atomic uint32_t released;                   /* a futex: the last capture that resumed */
 static uint32_t capture_number;
 
-/* Threads that were given up while the signal was on its way. */
+/* Threads whose signal was still pending when the capture stopped waiting. */
 static struct overdue {
-    _Atomic uint64_t token; /* of the signal; 0 where the place is free */
+    _Atomic uint64_t token; /* of the signal; 0 if the entry is free */
     pid_t thread;
 } overdue[OVERDUE_MAX];
 
@@ -55,7 +55,7 @@ static uint64_t state_of(uint64_t request, enum phase phase)
     return request << 2 | (uint64_t)phase;
 }
 
-/* What goes along with the signal: which slot, and for which request. */
+/* The signal's value: the slot, and the request. */
 static uint64_t token_of(uint64_t request, size_t slot)
 {
     return request << 8 | slot;
@@ -152,7 +152,7 @@ static bool has_ended(const struct machtrace_thread_status *status)
     return status->state == 0 || status->state == 'Z' || status->state == 'X';
 }
 
-/* Whether an earlier signal still waits for this thread to take it; and how the thread stands. */
+/* Whether an earlier signal is still pending for this thread; and the thread's status. */
 static bool is_overdue(pid_t thread, struct machtrace_thread_status *status)
 {
     for (size_t index = 0; index < OVERDUE_MAX; index++) {
@@ -178,7 +178,7 @@ static void note_overdue(pid_t thread, uint64_t token)
     }
 }
 
-/* Send the signal; false where that thread is not to be waited for. */
+/* Send the signal; false if that thread is not to be waited for. */
 static bool ask(struct machtrace_inprocess_thread *thread, size_t index, uint64_t request)
 {
     struct slot *slot = &slots[index];
@@ -213,7 +213,7 @@ static bool ask(struct machtrace_inprocess_thread *thread, size_t index, uint64_
     return false;
 }
 
-/* Take the request back; false where the thread has begun to answer it. */
+/* Take the request back; false if the thread has begun to answer it. */
 static bool take_back(struct machtrace_inprocess_thread *thread, size_t index, uint64_t request,
                       enum machtrace_inprocess_outcome outcome)
 {
@@ -317,7 +317,7 @@ void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* In the child of a fork there is one thread, no signal on its way and no capture. */
+/* In the child of a fork there is one thread, no pending signal and no capture. */
 static void after_fork(void)
 {
     pthread_mutex_init(&turn, NULL);

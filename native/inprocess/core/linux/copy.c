@@ -1,7 +1,7 @@
 /* Copying the calling thread: its registers, and the stack that they lead to.
  *
  * All of it may be run in the handler of a signal. The stack is read by process_vm_readv(2), to
- * which memory that is not there is an error and no fault.
+ * which unmapped memory is an error and no fault.
  */
 #define _GNU_SOURCE
 #include "inprocess/core/linux/shared.h"
@@ -15,7 +15,7 @@
 #include "common/linux/registers.h"
 #include "inprocess/core/current_registers.h"
 
-/* The end of the range that holds `sp`, or of the next one above it; `sp` where there is none. */
+/* The end of the range that holds `sp`, or of the next one above it; `sp` if there is none. */
 static uint64_t range_end(const struct machtrace_inprocess_capture *capture, uint64_t sp)
 {
     size_t low = 0;
@@ -70,7 +70,7 @@ static uint64_t stack_end(const struct machtrace_inprocess_capture *capture, uin
     /* A range that begins above it: the main stack has grown, or another is new. */
     uint64_t end = range_end(capture, sp);
     /* A thread's own block is at the end of the stack that was made for it, and the kernel shows
-     * what else is mapped behind that as one with it. */
+     * further mappings after it as one with it. */
     if (pthread > sp && pthread < end)
         end = pthread;
     return end - sp > capture->stack_limit ? sp + capture->stack_limit : end;

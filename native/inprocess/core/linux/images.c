@@ -27,7 +27,8 @@ static int counters(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
     uint64_t *changes = data;
-    /* Apart, so that one of each does not look like none: there are fewer than 2^31 of either. */
+    /* In separate halves, so that one of each differs from none: there are fewer than 2^31 of
+     * either. */
     *changes = (uint64_t)info->dlpi_adds << 32 | (uint32_t)info->dlpi_subs;
     return 1;
 }
@@ -112,7 +113,8 @@ static void find_lock(void)
 /* Whether this thread can read the loader's list now. */
 static bool enter_loader(void)
 {
-    for (int attempt = 0; loader_lock != NULL && pthread_mutex_trylock(loader_lock) != 0; attempt++) {
+    for (int attempt = 0; loader_lock != NULL && pthread_mutex_trylock(loader_lock) != 0;
+         attempt++) {
         if (attempt == TRIES)
             return false;
         sched_yield();
