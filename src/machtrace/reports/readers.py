@@ -25,7 +25,9 @@ _KEYS = frozenset(
         *("callStackTree", "callStacks", "callStackThreads"),
     }
 )
+"""Keys of JSON reports, at least one for each format: objects of a list without any are skipped."""
 _ENDS = ("Diagnostics", "Diagnostic")
+"""Ends of MetricKit's keys, which serve as well."""
 
 
 class Part(NamedTuple):
@@ -114,7 +116,7 @@ _OF_ONE_DOCUMENT = frozenset(
         "machtrace.reports.metrickit.reader",
     }
 )
-"""Readers of a file's first document only."""
+"""Readers of a file's first JSON document only; what follows it is read as further reports."""
 _OF_DOCUMENTS = tuple(
     name for name in READERS if name in {*_OF_ONE_DOCUMENT, "machtrace.reports.ips.reader"}
 )
