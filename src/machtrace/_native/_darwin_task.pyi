@@ -2,8 +2,8 @@
 
 from typing import TypeAlias
 
-# Parent; user ids: effective, real, saved; flags, status, name, path; CPU type and subtype, 0 where
-# they cannot be told; code signing flags, 0 where they cannot.
+# Parent; user ids: effective, real, saved; flags, status, name, path; CPU type and subtype, 0 if
+# unknown; code signing flags, 0 if unknown.
 ProcessRow: TypeAlias = tuple[int, tuple[int, int, int], int, int, bytes, bytes, int, int, int]
 
 # User, integrity (-1 unknown), whether it may debug, whether it is translated, bits of an address
@@ -16,7 +16,8 @@ PortRow: TypeAlias = tuple[int, int, int, int, int]
 # Id, handle, where its queue's address is, run state, suspend count, name.
 ThreadRow: TypeAlias = tuple[int, int, int, int, int, bytes]
 
-# Id, outcome, result, 0, registers, the stack; when it was asked, stopped, resumed; its queue.
+# Id, outcome, result, 0, registers, the stack; when the stop was requested, when stopped and
+# resumed; the queue.
 CopyRow: TypeAlias = tuple[
     int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int
 ]

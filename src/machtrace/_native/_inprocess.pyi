@@ -9,8 +9,8 @@ from typing_extensions import Buffer
 
 from machtrace._native._walk import RuleTable
 
-# Id, outcome, error, uninterruptible, registers, stacks; when it was asked, stopped and resumed;
-# and what pthread_self() is there.
+# Id, outcome, error, uninterruptible, registers, stacks; when the stop was requested,
+# when stopped and resumed; its pthread_self().
 Row: TypeAlias = tuple[int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int]
 
 # Code, line or 0, and whether the frame began a run of the interpreter's loop: 1, 0, or -1 unknown.
@@ -52,7 +52,7 @@ class Series:
         room: int,
     ) -> None: ...
     def take(self, most: int, /) -> bytes: ...
-    # Captures that were kept, late, lost and refused; and the last errno of those.
+    # Captures that were stored, late, lost and refused; and the last errno of those.
     def counts(self) -> tuple[int, int, int, int, int]: ...
     def stop(self) -> None: ...
 

@@ -7,7 +7,7 @@ from typing_extensions import Buffer
 
 from machtrace.model.stack import FrameAddress
 
-# Number, place, other register, bytes in memory, offset.
+# Number, location, other register, bytes in memory, offset.
 Recovery: TypeAlias = tuple[int, int, int, int, int]
 
 # Why a walk paused.
