@@ -1,1 +1,1 @@
-"""What must be C: stop, copy, resume; and inner loops. The sources are in native/."""
+"""C extensions: suspending, copying and resuming threads, and inner loops; sources in native/."""

@@ -1,8 +1,8 @@
 """Human names for mangled ones: C++, Rust and Swift.
 
-Which mangling a name has, its own beginning tells: ``_Z`` is the Itanium C++ ABI's, which Rust's
-older mangling (``_ZN…17h<hash>E``) wears too; ``_R`` is Rust's own (RFC 2603); ``$s``, ``$S`` and
-``_T`` are Swift's. Mach-O puts one underscore before each of them.
+A name's prefix identifies its mangling: ``_Z`` is the Itanium C++ ABI's, and that of Rust's older
+mangling (``_ZN…17h<hash>E``); ``_R`` is Rust's own (RFC 2603); ``$s``, ``$S`` and ``_T`` are
+Swift's. Mach-O puts one underscore before each of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 
 _CACHED = 1 << 16
-"""Results that are cached, the most recent ones."""
+"""Maximum number of cached results."""
 _LONGEST = 1 << 16
 """Characters of the longest name that is parsed. The longest in jaxlib, torch and node has 3,325.
 """
@@ -47,7 +47,7 @@ def may_be_mangled(name: str) -> bool:
 
 
 _SWIFT_BEGINNINGS = ("$s", "_$s", "$S", "_$S", "_T0", "__T0", "$e", "_$e")
-"""What Swift's linkage names begin with."""
+"""Prefixes of Swift's linkage names."""
 
 
 def apple_style(linkage_name: str, name: str) -> str:
@@ -65,19 +65,19 @@ def apple_style(linkage_name: str, name: str) -> str:
 
 _CPLUSPLUS = ("_Z", "__Z", "___Z", "____Z")
 _HASH = "17h"
-"""In every name of Rust's older mangling, before the hash."""
+"""Precedes the hash in every name of Rust's older mangling."""
 _RUST = ("_R", "__R")
 _SWIFT = ("$s", "$S", "$e", "_$s", "_$S", "_$e", "_T", "__T", "@__swiftmacro_", "_@__swiftmacro_")
 _SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_")
-"""Names that Swift's own demangler does not know with Mach-O's underscore."""
+"""Prefixes that Swift's own demangler does not accept with Mach-O's underscore."""
 _BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT)
 
 
 def _demangle(name: str, simplified: bool) -> str:  # noqa: FBT001 - lru_cache takes it so
     for language in _languages(name):
-        found: str | None = language(name, simplified=simplified)
-        if found is not None:
-            return found
+        demangled: str | None = language(name, simplified=simplified)
+        if demangled is not None:
+            return demangled
     if name.startswith(_SWIFT_IN_MACHO):
         inner = _demangle(name[1:], simplified)
         return name if inner == name[1:] else inner

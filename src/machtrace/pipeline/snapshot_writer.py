@@ -34,7 +34,7 @@ from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.unwinder.unwinder import unwind
 
 GRANULE = 256
-"""Bytes to whose multiples ranges are widened: each region of a core costs a header of 56 to 72
+"""Alignment in bytes to which ranges are widened: each region of a core costs a header of 56 to 72
 bytes, and tables are read a few bytes at a time."""
 
 _Range = tuple[int, int]
@@ -194,7 +194,7 @@ WALK_LIMIT = 1 << 16
 """Frames of a stack that are unwound to record reads; deeper ones read the same tables."""
 
 KeptImages = Literal["used", "none"]
-"""What a saved core has of images: what unwinding and names read, or their addresses alone."""
+"""The images' contents in a saved core: the bytes that unwinding and names read, or none."""
 
 NAMES_LIMIT = 1 << 23
 """Maximum bytes of all images together that are saved for names alone."""

@@ -1,7 +1,7 @@
 """The arguments of ``atos``, as Apple spells them: one dash, long names too.
 
-Nothing is imported here that takes time: the first answer is waited for. Sources: *atos(1)* of
-macOS, and the usage that the command prints; see ``docs/atos.md``.
+Slow imports are avoided here, for a fast first answer. Sources: *atos(1)* of macOS, and the usage
+that the command prints; see ``docs/atos.md``.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ Usage: machtrace atos [-p pid] [-o executable/dSYM] [-f file-of-input-addresses]
         -arch               which slice of a fat file
         -l                  where the image was loaded; hexadecimal, with or without 0x
         -textExecAddress    where __TEXT_EXEC of a kernel or kext was loaded
-        -s                  how far the image was moved from where it was linked
+        -s                  the image's slide from the address it was linked for
         -offset             addresses count from the image's start
-        -f                  a file with addresses, set apart by whitespace
+        -f                  a file with addresses, separated by whitespace
         -i, -inlineFrames   show calls that were inlined, the innermost first
         -d, -delimiter      what ends each inlined frame; a newline unless given
         -fullPath           show source files with their folders
         -dedup              show all names of code that the linker merged
-        -printHeader        with -p, first say which process is looked at
+        -printHeader        with -p, first show the process's id and name
 
 Addresses are hexadecimal, with or without 0x. Without any they are read from standard input.
 """
 
 
 class AtosUsageError(MachtraceError):
-    """The arguments of ``atos`` make no sense."""
+    """Invalid arguments of ``atos``."""
 
     remedy = "see machtrace atos -h"
 
 
 class LoadError(MachtraceError):
-    """A file has no symbols to give; worded as Apple's command does, which scripts look for."""
+    """A file without usable symbols; worded as in Apple's command, since scripts match the text."""
 
     def __init__(self, path: str, arch: str | None, error: MachtraceError) -> None:
         wanted = "" if arch is None else f" for architecture {arch}"
@@ -85,7 +85,7 @@ class AtosRequest:
 
 
 def parse_address(text: str) -> int | None:
-    """A hexadecimal number of at most 64 bits, with or without ``0x``; None for anything else."""
+    """Parse a hexadecimal number of at most 64 bits, with or without ``0x``; None if invalid."""
     digits = text[2:] if text[:2] in ("0x", "0X") else text
     if not digits or not digits.isascii() or not digits.isalnum():
         return None

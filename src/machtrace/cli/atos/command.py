@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         sources = _open(request)
     except LoadError as error:
-        # Without a prefix: scripts look for how the line begins.
+        # Without a prefix: scripts match the start of the line.
         sys.stderr.write(f"{' '.join(str(error).split())}\nhint: {error.remedy}\n")
         return 1
     for words in _batches(request):
@@ -72,16 +72,16 @@ def _open(request: AtosRequest) -> list[Answers]:
 
 
 def _answered(words: Sequence[str], sources: Sequence[Answers], request: AtosRequest) -> str:
-    """Return the answers for ``words`` from the first source with one; else the words."""
+    """Return each word's answer from the first source that has one, or the word itself."""
     addresses = [parse_address(word) for word in words]
     answers: list[str | None] = [None] * len(words)
     for source in sources:
-        open_places = [place for place, answer in enumerate(answers) if answer is None]
-        if not open_places:
+        unanswered = [index for index, answer in enumerate(answers) if answer is None]
+        if not unanswered:
             break
-        found = source.answer([addresses[place] for place in open_places])
-        for place, text in zip(open_places, found, strict=True):
-            answers[place] = text
+        texts = source.answer([addresses[index] for index in unanswered])
+        for index, text in zip(unanswered, texts, strict=True):
+            answers[index] = text
     end = f"{request.delimiter}\n" if request.inline else "\n"
     return "".join(
         f"{word}{end}" if answer is None else answer

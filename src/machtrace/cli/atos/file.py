@@ -1,7 +1,4 @@
-"""``atos -o``: addresses in a file.
-
-The image that ``atos -o`` names: a file, a slice of it, or what is in a bundle.
-"""
+"""``atos -o``: addresses in a file, a slice of a fat file, or a bundle's executable or dSYM."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ def _check(arch: str | None, names: list[str], source: str) -> int:
 
 
 def _in_bundle(path: Path) -> Path:
-    """The file that a bundle is about; anything else as it is."""
+    """Return the main file of a bundle; any other path unchanged."""
     if not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where it may not look
         return path
     dwarf = path / "Contents" / "Resources" / "DWARF"
@@ -86,19 +83,19 @@ def _in_bundle(path: Path) -> Path:
 
 
 def _only(folder: Path, name: str) -> Path:
-    """The file in a dSYM's folder; of several the one called as the bundle."""
+    """Return the file in a dSYM's folder; if it has several, the one named after the bundle."""
     try:
-        files = sorted(one for one in folder.iterdir() if not one.name.startswith("."))
+        files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     except OSError as error:
         raise FileAccessError(str(folder), error.strerror or "cannot be listed") from error
-    named = [one for one in files if one.name == name] or files
+    named = [file for file in files if file.name == name] or files
     if len(named) != 1:
         raise FileAccessError(str(folder), f"{len(files)} files in a dSYM; give one of them")
     return named[0]
 
 
 def _host() -> str:
-    """This machine's architecture, as Mach-O calls it."""
+    """Return this machine's architecture by its Mach-O name."""
     from platform import machine
 
     return _HOSTS.get(machine().lower(), machine())
@@ -123,10 +120,10 @@ class FileAnswers:
     """Answers about one file."""
 
     def __init__(self, path: str, request: AtosRequest, warn: Callable[[str], object]) -> None:
-        """Open the file at ``path`` and what belongs to it.
+        """Open the file at ``path`` and its debug files.
 
         Raises:
-            MachtraceError: it has no symbols to give.
+            MachtraceError: it has no usable symbols.
         """
         image, file = open_named(path, request.arch, warn)
         contents = file.contents
@@ -137,28 +134,28 @@ class FileAnswers:
         self._names = ImageNames(image, file, [path])
         self._writer = AnswerWriter(image.name, request)
         self._warn = warn
-        self._told: set[str] = set()
+        self._warnings: set[str] = set()
+        """Warnings that were printed."""
 
     def answer(self, addresses: Sequence[int | None]) -> list[str | None]:
-        """An answer for each address; None for what is in no part of the image."""
+        """Return an answer for each address; None for addresses outside the image."""
         stated = [
-            None if one is None else self._stated_in_image(one - self._slide) for one in addresses
+            None if address is None else self._stated_in_image(address - self._slide)
+            for address in addresses
         ]
-        inside = [place for place, one in enumerate(stated) if one is not None]
-        offsets = [one - self._header for one in stated if one is not None]
-        is_offset = self._request.mode is AddressMode.OFFSET
-        shown = [
-            stated[place] if is_offset else addresses[place]  # what Apple's command shows
-            for place in inside
-        ]
+        inside = [index for index, svma in enumerate(stated) if svma is not None]
+        offsets = [svma - self._header for svma in stated if svma is not None]
+        # As Apple's command: an offset is shown as the address in the file.
+        requested = stated if self._request.mode is AddressMode.OFFSET else addresses
+        shown = [requested[index] or 0 for index in inside]
         answers: list[str | None] = [None] * len(addresses)
-        found = self._writer.answers(self._names, offsets, [one or 0 for one in shown])
-        for place, text in zip(inside, found, strict=True):
-            answers[place] = text
+        texts = self._writer.answers(self._names, offsets, shown)
+        for index, text in zip(inside, texts, strict=True):
+            answers[index] = text
         for problem in self._names.problems:
             line = f"{problem}; {problem.remedy}"
-            if line not in self._told:
-                self._told.add(line)
+            if line not in self._warnings:
+                self._warnings.add(line)
                 self._warn(line)
         return answers
 
@@ -196,7 +193,7 @@ def _text_exec(contents: ObjectFile) -> int:
 
 
 def _bounds(contents: ObjectFile) -> tuple[int, int]:
-    """Where the image's segments are, from the header on."""
+    """Return the addresses of the image's header and of the end of its last segment."""
     ends: list[int]
     if contents.format is ImageFormat.MACHO:
         ends = [

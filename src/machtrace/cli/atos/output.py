@@ -1,4 +1,4 @@
-"""Answers as ``atos`` prints them; see ``docs/atos.md`` for where each form is from."""
+"""Answers as ``atos`` prints them; see ``docs/atos.md`` for the source of each form."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:  # the callers have imported it
 
 _GENERATED = "<compiler-generated>"
 _FEW = 8
-"""Addresses that are named one by one, where that is quicker."""
+"""Maximum number of addresses that are looked up singly: faster, unless names need an index."""
 _NARROW = (1 << 32) - 1
 _REMEMBERED = 1 << 18
 """Source locations and functions whose texts are cached; at the limit the cache is cleared."""
 
 
 class AnswerWriter:
-    """Puts what is known of addresses in one image into words."""
+    """Formats the answers for addresses in one image."""
 
     __slots__ = ("_frames", "_image", "_request", "_starts")
 
@@ -35,20 +35,23 @@ class AnswerWriter:
         self._starts: dict[int, tuple[str, int] | None] = {}
 
     def answers(self, names: ImageNames, offsets: Sequence[int], shown: Sequence[int]) -> list[str]:
-        """An answer for each offset from the image's header; ``shown`` are the addresses to show.
+        """Return an answer for each offset from the image's header, with its line end.
 
-        Each ends as it is to be printed.
+        Args:
+            names: the image's names.
+            offsets: the offsets.
+            shown: the address to show for each.
         """
         if len(offsets) <= _FEW and not names.needs_index:
             starts = [self._start(names.symbol(ImageOffset(offset))) for offset in offsets]
             return list(map(self._named, offsets, shown, starts))
         if len(self._frames) + len(self._starts) > _REMEMBERED:
             self._frames, self._starts = {}, {}
-        found = names.find(offsets)
-        return [self._answer(names, *one) for one in zip(offsets, shown, found, strict=True)]
+        rows = zip(offsets, shown, names.find(offsets), strict=True)
+        return [self._answer(names, *row) for row in rows]
 
-    def _answer(self, names: ImageNames, offset: int, address: int, found: NamedOffset) -> str:
-        function, location = found
+    def _answer(self, names: ImageNames, offset: int, address: int, named: NamedOffset) -> str:
+        function, location = named
         if location >= 0:
             if location not in self._frames:
                 self._frames[location] = self._frames_at(names, offset, function)
@@ -66,34 +69,34 @@ class AnswerWriter:
         return self.ended(f"{name or unnamed_address(address)}{self._image} + {offset - begin}")
 
     def ended(self, line: str) -> str:
-        """``line`` as the only one of an answer."""
+        """Return an answer of one line."""
         return self.block([line])
 
     def block(self, lines: Sequence[str]) -> str:
-        """The lines of one answer: with inlined calls each has the delimiter behind it."""
+        """Return the answer of ``lines``; for ``-i`` the delimiter ends each of them."""
         if not self._request.inline:
             return lines[-1] + "\n"
         end = self._request.delimiter
         return "".join(f"{line}{end}" for line in lines) + "\n"
 
     def _frames_at(self, names: ImageNames, offset: int, function: int) -> str | None:
-        """The answer that the debug information gives; None where it has no line."""
+        """Return the answer from the debug information; None if that has no line."""
         frames = names.calls(ImageOffset(offset))
         if not frames or frames[-1].location is None:
             return None
         symbol = names.function(function)
-        lines = [self.frame(one, None) for one in frames[:-1]]
+        lines = [self.frame(call, None) for call in frames[:-1]]
         lines.append(self.frame(frames[-1], symbol))
         return self.block(lines)
 
     def frame(self, frame: InlineFrame, symbol: Symbol | None) -> str:
-        """A call with its place in the source; ``symbol`` names it where it has no name."""
+        """Return the line of a call and its source location; ``symbol`` names an unnamed one."""
         name = apple_style(frame.linkage_name, frame.name)
         if not name and symbol is not None:
             name = apple_style(symbol.linkage_name, symbol.name)
-        place = frame.location
+        where = frame.location
         text = f"{printable(name or '???')}{self._image}"
-        return text if place is None else f"{text} ({self._source(place.path)}:{place.line or 0})"
+        return text if where is None else f"{text} ({self._source(where.path)}:{where.line or 0})"
 
     def _source(self, path: str) -> str:
         name = path.replace("\\", "/").rpartition("/")[2]
@@ -116,5 +119,5 @@ class AnswerWriter:
 
 
 def unnamed_address(address: int) -> str:
-    """An address in an image in which nothing is known of it."""
+    """Return the text of an address without a name: 8 hexadecimal digits, or 16."""
     return f"{address:#018x}" if address > _NARROW else f"{address:#010x}"

@@ -18,7 +18,7 @@ from machtrace.symbolizer.image_names import ImageNames
 
 
 class ProcessAnswers:
-    """Answers about the images of one process, at the addresses where it has them."""
+    """Answers about the images of one process, at their load addresses."""
 
     def __init__(self, spec: str, request: AtosRequest, write: Callable[[str], object]) -> None:
         """Open the process that ``spec`` names.
@@ -36,7 +36,7 @@ class ProcessAnswers:
         pid = _process_id(spec)
         with open_target(pid) as target:
             threads = target.threads()
-            # Images come with a snapshot; of its threads the first is enough.
+            # The images come with a snapshot; one thread is enough for it.
             snapshot = target.snapshot([threads[0].id] if threads else None, stack_limit=1 << 12)
         self._images = snapshot.images
         self._request = request
@@ -47,19 +47,19 @@ class ProcessAnswers:
             write(f"Looking up symbols in process {pid} named:  {name}\n")
 
     def answer(self, addresses: Sequence[int | None]) -> list[str | None]:
-        """An answer for each address; None for what is in no image."""
+        """Return an answer for each address; None for addresses outside all images."""
         answers: list[str | None] = [None] * len(addresses)
-        places: dict[int, tuple[BinaryImage, list[int]]] = {}
-        for place, address in enumerate(addresses):
+        by_image: dict[int, tuple[BinaryImage, list[int]]] = {}
+        for index, address in enumerate(addresses):
             image = None if address is None else self._images.find(Avma(address))
             if image is not None:
-                places.setdefault(image.load_address, (image, []))[1].append(place)
-        for image, inside in places.values():
-            asked = [addresses[place] or 0 for place in inside]
+                by_image.setdefault(image.load_address, (image, []))[1].append(index)
+        for image, indices in by_image.values():
+            inside = [addresses[index] or 0 for index in indices]
             names, writer = self._of(image)
-            offsets = [address - image.load_address for address in asked]
-            for place, text in zip(inside, writer.answers(names, offsets, asked), strict=True):
-                answers[place] = text
+            offsets = [address - image.load_address for address in inside]
+            for index, text in zip(indices, writer.answers(names, offsets, inside), strict=True):
+                answers[index] = text
         return answers
 
     def _of(self, image: BinaryImage) -> tuple[ImageNames, AnswerWriter]:
@@ -71,22 +71,22 @@ class ProcessAnswers:
 
 
 def _process_id(spec: str) -> int:
-    """The process whose id ``spec`` is, or a part of whose executable's name."""
+    """Return the id of the process with the id ``spec``, or ``spec`` in its executable's name."""
     if spec.isascii() and spec.isdigit():
         return int(spec)
-    found: dict[int, str] = {}
+    matches: dict[int, str] = {}
     for entry in sorted(Path("/proc").iterdir()):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 name = (entry / "exe").readlink().name
                 if spec in name:
-                    found[int(entry.name)] = name
-    exact = [pid for pid, name in found.items() if name == spec]
-    chosen = exact or list(found)
+                    matches[int(entry.name)] = name
+    exact = [pid for pid, name in matches.items() if name == spec]
+    chosen = exact or list(matches)
     if len(chosen) != 1:
-        told = ": " + ", ".join(f"{pid} ({found[pid]})" for pid in chosen[:8]) if chosen else ""
+        names = ": " + ", ".join(f"{pid} ({matches[pid]})" for pid in chosen[:8]) if chosen else ""
         raise TargetSpecError(
-            f"{len(chosen)} processes run an executable called {spec!r}{told}",
+            f"{len(chosen)} processes run an executable called {spec!r}{names}",
             remedy="give -p the id of one",
         )
     return chosen[0]

@@ -1,4 +1,4 @@
-"""``machtrace doctor``: what can be captured here, and how to enable more."""
+"""``machtrace doctor``: the captures that work here, and how to enable more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what macOS allows; none of them was run on a Mac yet."""
+"""Checks of the rights that macOS grants; none of them was run on a Mac yet."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _printed(*command: str) -> str:
 
 
 def tasks() -> Finding:
-    """Who may have task ports (``task_for_pid``) of other processes."""
+    """Check who may get task ports (``task_for_pid``) of other processes."""
     return tasks_of(os.geteuid(), _printed("DevToolsSecurity", "-status"), _printed("id", "-Gn"))
 
 
 def tasks_of(user: int, developer_mode: str, groups: str) -> Finding:
-    """:func:`tasks` for a user id, and what ``DevToolsSecurity -status`` and ``id -Gn`` print."""
+    """:func:`tasks` for a user id, and output of ``DevToolsSecurity -status`` and ``id -Gn``."""
     if user == 0:
         return Finding(
             State.OK, "root may have those of programs that System Integrity Protection leaves"
@@ -59,12 +59,12 @@ def tasks_of(user: int, developer_mode: str, groups: str) -> Finding:
 
 
 def integrity() -> Finding:
-    """System Integrity Protection, which keeps the system's own programs from everybody."""
+    """Check System Integrity Protection, which prevents captures of the system's programs."""
     return integrity_of(_printed("csrutil", "status"))
 
 
 def integrity_of(status: str) -> Finding:
-    """:func:`integrity` from what ``csrutil status`` prints."""
+    """:func:`integrity` for the output of ``csrutil status``."""
     if not status.strip():
         return Finding(State.LIMITED, "csrutil reports no status", "see: csrutil status")
     if "disabled" in status:

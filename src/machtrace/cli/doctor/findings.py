@@ -20,12 +20,12 @@ class State(StrEnum):
     LIMITED = "limited"
     """It works for some things, or slower than it could."""
     MISSING = "missing"
-    """It does not work, or is not there."""
+    """It does not work, or is absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer of one check."""
+    """The result of one check."""
 
     state: State
     found: str
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question, and how it is answered."""
+    """One check, and the function that runs it."""
 
     topic: str
     """The heading in the output."""
@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A check with what it found."""
+    """A check and its finding."""
 
     check: Check
     finding: Finding
@@ -67,7 +67,7 @@ SCHEMA = 1
 
 
 def write_text(answers: Sequence[Answer], spec: str | None, sink: TextIO) -> None:
-    """A line a check, its remedy below it, and at the end what that means."""
+    """Write a line for each check with its remedy below, and at the end whether captures work."""
     from machtrace.cli.console import wants_colour
 
     colour = wants_colour(sys.stdout)
@@ -87,13 +87,13 @@ def _lines(answers: Sequence[Answer], spec: str | None, *, colour: bool) -> Iter
             if finding.remedy:
                 yield f"  {'':{_WIDTH}s}  {'':{width}s}  → {printable(finding.remedy)}"
     yield ""
-    what = "own children can" if spec is None else f"{printable(spec)} can"
+    can = "own children can" if spec is None else f"{printable(spec)} can"
     failing = [printable(answer.check.name) for answer in answers if answer.fails]
-    yield f"{what}not be captured: see {', '.join(failing)}" if failing else f"{what} be captured"
+    yield f"{can}not be captured: see {', '.join(failing)}" if failing else f"{can} be captured"
 
 
 def write_json(answers: Sequence[Answer], spec: str | None, sink: TextIO) -> None:
-    """All answers, for programs."""
+    """Write all answers as a JSON document."""
     document = {
         "schema": SCHEMA,
         "target": None if spec is None else encodable(spec),

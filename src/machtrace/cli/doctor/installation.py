@@ -71,44 +71,44 @@ _PEERS = (
     ),
 )
 _NEWEST_SUFFIX = range(25, 10, -1)
-"""Versions that Debian puts behind the names of LLVM's programs."""
+"""Versions that Debian appends to the names of LLVM's programs."""
 
 
-def extension(one: _Extension) -> Finding:
-    """Whether a C extension is built, and can be loaded."""
+def extension(row: _Extension) -> Finding:
+    """Check whether a C extension is built and can be loaded."""
     try:
-        import_module(f"machtrace._native.{one.name}")
+        import_module(f"machtrace._native.{row.name}")
     except ImportError as error:
         remedy = "install machtrace from a wheel, or where there is a C compiler"
-        return Finding(one.state, f"{one.without} ({error})", remedy)
+        return Finding(row.state, f"{row.without} ({error})", remedy)
     return Finding(State.OK, "loaded")
 
 
-def library(one: _Library) -> Finding:
-    """Whether a library is there and can be imported, and which."""
-    command = f"pip install 'machtrace[{one.extra}]'" if one.extra else f"pip install {one.package}"
+def library(row: _Library) -> Finding:
+    """Check whether a library can be imported, and its version."""
+    command = f"pip install 'machtrace[{row.extra}]'" if row.extra else f"pip install {row.package}"
     try:
-        import_module(one.module)
+        import_module(row.module)
     except ImportError as error:
-        absent = isinstance(error, ModuleNotFoundError) and error.name in (one.module, None)
+        absent = isinstance(error, ModuleNotFoundError) and error.name in (row.module, None)
         why = "not installed" if absent else f"cannot be imported ({error})"
-        return Finding(State.MISSING, f"{why}; it gives {one.gives}", command)
-    except Exception as error:  # noqa: BLE001 - whatever a broken library does at its import
-        text = f"cannot be imported ({error}); it gives {one.gives}"
+        return Finding(State.MISSING, f"{why}; it gives {row.gives}", command)
+    except Exception as error:  # noqa: BLE001 - a broken library may raise anything at its import
+        text = f"cannot be imported ({error}); it gives {row.gives}"
         return Finding(State.MISSING, text, command)
     try:
-        number = version(one.package)
+        number = version(row.package)
     except PackageNotFoundError:
         number = "of an unknown version"
-    return Finding(State.OK, f"{number}: {one.gives}")
+    return Finding(State.OK, f"{number}: {row.gives}")
 
 
-def peers(one: _Peers) -> Finding:
-    """Which programs that work together with this one are there."""
-    found = [program for program in one.programs if _path(program)]
-    if found:
-        return Finding(State.OK, f"{', '.join(found)}: {one.use}")
-    return Finding(State.MISSING, f"none of {', '.join(one.programs)}; {one.use}", one.remedy)
+def peers(row: _Peers) -> Finding:
+    """Check which programs that work together with this one are installed."""
+    installed = [program for program in row.programs if _path(program)]
+    if installed:
+        return Finding(State.OK, f"{', '.join(installed)}: {row.use}")
+    return Finding(State.MISSING, f"none of {', '.join(row.programs)}; {row.use}", row.remedy)
 
 
 def _path(program: str) -> str | None:
@@ -135,13 +135,13 @@ CHECKS = (
     *(
         Check(
             "package",
-            f"extra {one.extra} ({one.package})" if one.extra else one.package,
-            partial(library, one),
-            is_needed=not one.extra,
+            f"extra {row.extra} ({row.package})" if row.extra else row.package,
+            partial(library, row),
+            is_needed=not row.extra,
         )
-        for one in _LIBRARIES
+        for row in _LIBRARIES
     ),
-    *(Check("beside it", one.name, partial(peers, one)) for one in _PEERS),
+    *(Check("beside it", row.name, partial(peers, row)) for row in _PEERS),
 )
 
 
@@ -149,22 +149,22 @@ _TOPIC = "symbols"
 
 
 def debug_files() -> Finding:
-    """Where the system has debug files."""
+    """Check which folders of debug files the system has."""
     from machtrace.images.search_path import DEBUG_ROOTS, debuginfod_cache
 
-    places = (*DEBUG_ROOTS, debuginfod_cache())
-    found = [place for place in places if os.path.isdir(place)]  # noqa: PTH112
-    if found:
-        return Finding(State.OK, f"looked for in {', '.join(found)}, and beside binaries")
+    folders = (*DEBUG_ROOTS, debuginfod_cache())
+    present = [folder for folder in folders if os.path.isdir(folder)]  # noqa: PTH112
+    if present:
+        return Finding(State.OK, f"searched for in {', '.join(present)}, and beside binaries")
     return Finding(
         State.LIMITED,
-        f"none of {', '.join(places)} is there: the system's libraries have names, but no lines",
+        f"none of {', '.join(folders)} exists: the system's libraries have names, but no lines",
         "install debug packages of the libraries, or give files with --search",
     )
 
 
 def store() -> Finding:
-    """The symbol store."""
+    """Check where the symbol store is."""
     from machtrace.images.store_layout import STORE_VARIABLE, default_store_path
 
     path = default_store_path()
@@ -178,10 +178,10 @@ def indices() -> Finding:
     from machtrace.lines.index_cache import CACHE_VARIABLE, default_index_folder
 
     folder = default_index_folder()
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    error = _write_error(there)
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    error = _write_error(existing)
     if error is None:
         return Finding(State.OK, f"cached in {folder}")
     return Finding(
@@ -192,7 +192,7 @@ def indices() -> Finding:
 
 
 def _write_error(folder: Path) -> str | None:
-    """Why nothing can be written in ``folder``, which is tried."""
+    """Try to write to ``folder``, and return the error, or None."""
     try:
         with NamedTemporaryFile(dir=folder, prefix="machtrace-doctor-"):
             return None

@@ -1,4 +1,4 @@
-"""Checks of what Linux allows."""
+"""Checks of the rights that Linux grants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _rights() -> LinuxRights:
 
 
 def others() -> Finding:
-    """Processes of other users."""
+    """Check whether processes of other users can be captured."""
     return others_of(_rights())
 
 
@@ -62,7 +62,7 @@ def others_of(rights: LinuxRights) -> Finding:
 
 
 def scope() -> Finding:
-    """Yama, which many distributions have in force."""
+    """Check Yama, which many distributions enable."""
     return scope_of(_rights())
 
 
@@ -70,8 +70,7 @@ def scope_of(rights: LinuxRights) -> Finding:
     """:func:`scope` with given rights."""
     level = rights.ptrace_scope
     if not level:
-        said = "not in force" if level is None else "0: it forbids nothing"
-        return Finding(State.OK, said)
+        return Finding(State.OK, "not in force" if level is None else "0: it forbids nothing")
     if level >= YAMA_NOBODY:
         remedy = "boot with another kernel.yama.ptrace_scope; it cannot be lowered while running"
         return Finding(State.MISSING, f"{level}: no process may trace another", remedy)
@@ -89,28 +88,28 @@ def scope_of(rights: LinuxRights) -> Finding:
 
 
 def sandbox() -> Finding:
-    """Seccomp and containers."""
+    """Check for seccomp filters and containers."""
     return sandbox_of(_rights())
 
 
 def sandbox_of(rights: LinuxRights) -> Finding:
     """:func:`sandbox` with given rights."""
-    told = [f"a container ({rights.container})"] if rights.container else []
+    layers = [f"a container ({rights.container})"] if rights.container else []
     if not rights.is_own_namespace:
-        told.append("a user namespace")
+        layers.append("a user namespace")
     if rights.seccomp == _SECCOMP_FILTER:
-        told.append("a seccomp filter")
+        layers.append("a seccomp filter")
         return Finding(
             State.LIMITED,
-            f"this process is under {', '.join(told)}, which may forbid system calls",
+            f"this process is under {', '.join(layers)}, which may forbid system calls",
             "where captures are refused, run outside, or with a profile that has ptrace and "
             "process_vm_readv; with docker: --cap-add=SYS_PTRACE",
         )
-    return Finding(State.OK, f"{', '.join(told)}, without a seccomp filter" if told else "none")
+    return Finding(State.OK, f"{', '.join(layers)}, without a seccomp filter" if layers else "none")
 
 
 def memory() -> Finding:
-    """process_vm_readv(2), which copies stacks; it is tried on a child."""
+    """Try process_vm_readv(2), which copies stacks, on a child."""
     from machtrace.targets.trial_child import memory_refusal, own_child
 
     try:
@@ -130,20 +129,20 @@ def memory() -> Finding:
 
 
 def signals() -> Finding:
-    """Real-time signals that nobody handles: one stops threads of this process."""
+    """Check for a real-time signal without a handler, to suspend threads of this process."""
     from machtrace.targets.inprocess.copier import SIGNAL_VARIABLE
 
     first, last = int(signal.SIGRTMIN) + _FIRST_SIGNAL, int(signal.SIGRTMAX)
-    free = [one for one in range(first, last + 1) if signal.getsignal(one) is signal.SIG_DFL]
+    free = sum(signal.getsignal(number) is signal.SIG_DFL for number in range(first, last + 1))
     chosen = os.environ.get(SIGNAL_VARIABLE, "")
     if chosen:
-        told = f"{SIGNAL_VARIABLE} chooses {chosen}; {len(free)} are free"
+        text = f"{SIGNAL_VARIABLE} chooses {chosen}; {free} are free"
         if chosen.isdecimal() and int(signal.SIGRTMIN) <= int(chosen) <= last:
-            return Finding(State.OK, told)
+            return Finding(State.OK, text)
         remedy = f"unset it, or set it to {int(signal.SIGRTMIN)} to {last}"
-        return Finding(State.MISSING, f"{told}; it is no real-time signal", remedy)
+        return Finding(State.MISSING, f"{text}; it is no real-time signal", remedy)
     if free:
-        return Finding(State.OK, f"{len(free)} of {first} to {last} are free")
+        return Finding(State.OK, f"{free} of {first} to {last} are free")
     return Finding(
         State.MISSING,
         f"none of {first} to {last} is free",
@@ -152,7 +151,7 @@ def signals() -> Finding:
 
 
 def cores() -> Finding:
-    """Where the kernel writes the cores of programs that crash."""
+    """Check where the kernel writes the cores of programs that crash."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_CORE)[0]
@@ -160,7 +159,7 @@ def cores() -> Finding:
 
 
 def cores_of(pattern: str, limit: int) -> Finding:
-    """:func:`cores` with a given pattern (core(5)) and limit in bytes; -1 is none."""
+    """:func:`cores` with a given pattern (core(5)) and limit in bytes; -1 means unlimited."""
     if pattern.startswith("|"):
         program = pattern[1:].strip().partition(" ")[0].rpartition("/")[2] or "a program"
         how = {

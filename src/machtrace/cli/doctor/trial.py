@@ -1,4 +1,4 @@
-"""Checks that try: capturing a child, this process, or what the user named."""
+"""Trial captures: of a child, of this process, or of the target that the user named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _refused(error: MachtraceError) -> Finding:
 
 
 def child() -> Finding:
-    """Whether a process that this one started can be captured, which takes the least of rights."""
+    """Check whether a child of this process can be captured, which needs the fewest rights."""
     from machtrace.targets.trial_child import own_child
 
     try:
@@ -28,7 +28,7 @@ def child() -> Finding:
 
 
 def child_python() -> Finding:
-    """Whether the Python functions of another process can be read: those of a child are tried."""
+    """Check whether the Python functions of a child can be read."""
     from machtrace.pipeline.backtraces import backtraces
     from machtrace.targets.trial_child import own_child
 
@@ -37,7 +37,7 @@ def child_python() -> Finding:
             stacks = backtraces(pid, python=True, lines=False)
     except MachtraceError as error:
         return _refused(error)
-    names = {one.name for stack in stacks for frame in stack.frames for one in frame.python}
+    names = {call.name for stack in stacks for frame in stack.frames for call in frame.python}
     running = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     if "waiting_for_input" in names:
         return Finding(State.OK, f"read of a child that runs {running}")
@@ -49,7 +49,7 @@ def child_python() -> Finding:
 
 
 def capture(target: int | str) -> Finding:
-    """Whether ``target`` can be opened, its threads copied and their stacks walked."""
+    """Check whether ``target`` can be opened, its threads captured and their stacks unwound."""
     from machtrace.pipeline.backtraces import snapshot
     from machtrace.unwinder.unwinder import unwind
 
@@ -57,9 +57,11 @@ def capture(target: int | str) -> Finding:
         copied = snapshot(target)
     except MachtraceError as error:
         return _refused(error)
-    whole = sum(one.stop.is_complete for one in unwind(copied))
+    whole = sum(stack.stop.is_complete for stack in unwind(copied))
     threads = f"{len(copied.threads)} thread{'' if len(copied.threads) == 1 else 's'}"
-    times = [one.stopped_for_ns for one in copied.threads if one.stopped_for_ns is not None]
+    times = [
+        thread.stopped_for_ns for thread in copied.threads if thread.stopped_for_ns is not None
+    ]
     stopped = f", stopped for at most {max(times) / 1000:.0f} µs" if times else ""
     if not copied.threads and copied.problems:
         return _refused(copied.problems[0].error)
@@ -78,7 +80,7 @@ def capture(target: int | str) -> Finding:
 
 
 def own() -> Finding:
-    """Whether threads of this process can be captured from within: one is started for it."""
+    """Check whether a thread of this process, started for it, can be captured from within."""
     done = threading.Event()
     waiting = threading.Thread(target=done.wait, name="machtrace doctor", daemon=True)
     waiting.start()
@@ -97,7 +99,7 @@ TRIALS = (
 
 
 def trial_of(spec: str) -> Check:
-    """The check that tries what the user named."""
+    """Return the check that captures the target that the user named."""
     from machtrace.targets.open import SELF
 
     return Check(_TOPIC, spec, own if spec == SELF else partial(capture, spec), is_needed=True)

@@ -70,14 +70,14 @@ def image(
     from machtrace.cli.image.opening import open_described
 
     check_search_paths(search)
-    places = search if debug_files or search else None
+    searched = search if debug_files or search else None
     path, images = open_described(file, arch)
     with output():
         if form is DocumentFormat.JSON:
-            _write_json(path, images, symbols=symbols, address=address, search=places)
+            _write_json(path, images, symbols=symbols, address=address, search=searched)
         else:
             _write_text(
-                path, images, symbols=symbols, segments=segments, address=address, search=places
+                path, images, symbols=symbols, segments=segments, address=address, search=searched
             )
     problems = [problem for described in images for problem in described.problems]
     for problem in problems:

@@ -1,4 +1,4 @@
-"""``machtrace image --debug-files``: which files have an image's symbols and source lines."""
+"""``machtrace image --debug-files``: the files with an image's symbols and source lines."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ class FilesDescription:
     """The debug files of an image, and the files that were examined."""
 
     lines: str | None
-    """The path of what has its source lines; of a debug map that of the image."""
+    """The path of the file with its source lines; for a debug map, the image's path."""
     lines_are: str
-    """How that was found, or why nothing was."""
+    """How that file was found, or the reason why none was."""
     symbols: str | None
     """The path of a file with more symbols."""
     attempts: tuple[str, ...]
-    """Every place, with what came of it."""
+    """Every path that was tried, with the outcome."""
 
 
 def describe_files(
     path: Path, described: ImageDescription, search: Sequence[str]
 ) -> FilesDescription:
-    """Look for the files of an image in the file at ``path``. Raises nothing.
+    """Search for the debug files of an image in the file at ``path``. Raises nothing.
 
     Args:
         path: the file.
         described: the image.
-        search: where to look besides.
+        search: further files and folders to search.
     """
     try:
         arch = Arch(described.arch)
@@ -89,7 +89,7 @@ def describe_files(
 
 
 def _unusable_objects(debug_map: DebugMap) -> Sequence[Attempt]:
-    """The object files that are missing, or are not as they were."""
+    """Return the object files that are missing, or differ from those that were linked."""
     record = SearchRecord()
     try:
         functions = mapped_functions(debug_map.contents)
@@ -103,18 +103,18 @@ def _unusable_objects(debug_map: DebugMap) -> Sequence[Attempt]:
 
 
 def _identifier(described: ImageDescription) -> Identifier | None:
-    found = parse_identifier(described.identifier or "")
-    if isinstance(found, UUID) and described.format == ImageFormat.ELF.value:
-        return BuildId(found.bytes)
-    return found
+    identifier = parse_identifier(described.identifier or "")
+    if isinstance(identifier, UUID) and described.format == ImageFormat.ELF.value:
+        return BuildId(identifier.bytes)
+    return identifier
 
 
-def files_text(found: FilesDescription) -> Iterator[str]:
-    """As lines for people."""
-    where = f"{found.lines} ({found.lines_are})" if found.lines else found.lines_are
+def files_text(files: FilesDescription) -> Iterator[str]:
+    """Yield the description's lines of text."""
+    where = f"{files.lines} ({files.lines_are})" if files.lines else files.lines_are
     yield f"  source lines           {printable(where)}"
-    if found.symbols is not None:
-        yield f"  more symbols           {printable(found.symbols)}"
+    if files.symbols is not None:
+        yield f"  more symbols           {printable(files.symbols)}"
     yield "  searched"
-    for line in found.attempts:
+    for line in files.attempts:
         yield f"    {printable(line)}"

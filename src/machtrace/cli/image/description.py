@@ -25,7 +25,7 @@ class SectionDescription:
     size: int
     file_offset: int
     kind: str
-    """The type, by the format's name."""
+    """The type, by its name in the format."""
     is_code: bool
 
 
@@ -39,7 +39,7 @@ class SegmentDescription:
     file_offset: int
     file_size: int
     protection: str
-    """As it is mapped: ``r-x``."""
+    """The initial protection, such as ``r-x``."""
     maximum_protection: str | None
     """None where the format has none."""
     sections: tuple[SectionDescription, ...]
@@ -79,12 +79,12 @@ class SymbolDescription(NamedTuple):
     """One entry of a symbol table."""
 
     number: int
-    """Its place in the table, from 0."""
+    """Its index in the table, from 0."""
     value: int
     kind: str
     visibility: str
     place: str
-    """The section that it is in, or the library that it comes from."""
+    """The section or library that defines it."""
     name: str
 
 
@@ -98,14 +98,14 @@ class NamedAddress:
     """The address of its first instruction."""
     size: int | None
     offset: int
-    """Bytes from there to what was looked up."""
+    """Bytes from there to the address that was looked up."""
     certainty: str
     aliases: tuple[str, ...]
     """Other symbols at the same address."""
 
     @classmethod
     def of(cls, symbol: Symbol, start: Svma, address: Svma, names: Iterable[str]) -> NamedAddress:
-        """Return ``symbol`` at ``start``, where ``names`` are, too; found for ``address``."""
+        """Return ``symbol`` at ``start``, looked up for ``address``; ``names``: all names there."""
         return cls(
             name=symbol.name,
             linkage_name=symbol.linkage_name,
@@ -127,7 +127,7 @@ class AddressDescription:
     section: str | None
     section_offset: int | None
     file_offset: int | None
-    """None where the file has no byte for it, only zeros in memory."""
+    """None if the file has no byte for it: zeros in memory."""
     symbol: NamedAddress | None
     function_start: int | None
     """The function's bounds by LC_FUNCTION_STARTS; None if unknown."""
@@ -143,11 +143,11 @@ class DescribedImage(Protocol):
         ...
 
     def describe(self) -> ImageDescription:
-        """Its headers."""
+        """Return the description of its headers."""
         ...
 
     def symbols(self) -> Iterator[SymbolDescription]:
-        """Its symbol table, in order.
+        """Yield its symbol table, in order.
 
         Raises:
             FormatError: the table is malformed, or outside the file.

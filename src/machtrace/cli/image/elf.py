@@ -78,7 +78,7 @@ _SPECIAL_SECTIONS = {0: "undefined", 0xFFF1: "absolute", 0xFFF2: "common"}
 
 
 class DescribedElf:
-    """An ELF file. A :class:`DescribedImage`."""
+    """An ELF file, as a :class:`DescribedImage`."""
 
     def __init__(self, data: memoryview, source: str) -> None:
         """Read the headers.
@@ -155,7 +155,7 @@ class DescribedElf:
         )
 
     def symbols(self) -> Iterator[SymbolDescription]:
-        """See :meth:`DescribedImage.symbols`: ``.symtab``, or ``.dynsym`` where that is all."""
+        """See :meth:`DescribedImage.symbols`: ``.symtab``, or ``.dynsym`` in its absence."""
         symbols = self._listed()
         names = symbols.names()
         info = symbols.rows["st_info"].tolist()

@@ -52,7 +52,7 @@ _ORDINALS = {0: "this image", 254: "looked up at run time", 255: "the executable
 
 
 class DescribedMachO:
-    """A Mach-O file, or a slice of a fat one. A :class:`DescribedImage`."""
+    """A Mach-O file or a slice of a fat one, as a :class:`DescribedImage`."""
 
     def __init__(self, part: FatSlice, source: str) -> None:
         """Read the load commands.
@@ -196,7 +196,7 @@ class DescribedMachO:
         return NamedAddress.of(symbol, start, address, symbols.names(same.tolist()))
 
     def _function(self, address: Svma) -> tuple[int, int] | tuple[None, None]:
-        """Where the function that holds ``address`` begins and ends, by function starts."""
+        """Return the bounds of the function that contains ``address``, by function starts."""
         image = self._image
         section = next((one for one in image.code_sections if address in one), None)
         starts = parse_function_starts(self._contents).offsets

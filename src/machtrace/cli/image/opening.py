@@ -13,7 +13,7 @@ from machtrace.images.open_file import open_image_file
 
 
 def open_described(path: Path, arch: str | None) -> tuple[Path, tuple[DescribedImage, ...]]:
-    """The file that ``path`` names, and its images; ``arch`` picks one of a fat file's.
+    """Return the file that ``path`` names and its images; ``arch`` selects one of a fat file's.
 
     Raises:
         FileAccessError: there is no such file, or it cannot be read.
@@ -50,18 +50,18 @@ def _described(part: ObjectSlice) -> DescribedImage:
     return DescribedElf(part.data, part.source)
 
 
-def _check_arch(wanted: str | None, there: list[str], source: str) -> None:
-    if wanted is not None and wanted not in there:
+def _check_arch(wanted: str | None, present: list[str], source: str) -> None:
+    if wanted is not None and wanted not in present:
         raise FormatError(
             f"nothing in the file is for {wanted}",
             source=source,
             offset=0,
-            remedy=f"give --arch one of {', '.join(there)}",
+            remedy=f"give --arch one of {', '.join(present)}",
         )
 
 
 def _in_bundle(path: Path) -> Path:
-    """The file in a dSYM bundle; anything else as it is."""
+    """Return the file in a dSYM bundle; any other path unchanged."""
     inside = path / "Contents" / "Resources" / "DWARF"
     if path.suffix != ".dSYM" or not isdir(inside):  # noqa: PTH112 - Path.is_dir may raise
         return path

@@ -1,4 +1,4 @@
-"""``machtrace image`` for people."""
+"""``machtrace image`` as text."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _COUNTS = frozenset(
         "iundefsym",
     }
 )
-"""Facts that count something; other numbers are addresses, offsets or bits."""
+"""Facts that are counts; other numbers are addresses, offsets or bits."""
 _FIRST_WIDTH = 22
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How headings and side remarks stand out."""
+    """Escape sequences for headings and secondary text."""
 
     bold: str = ""
     dim: str = ""
@@ -43,12 +43,12 @@ class Style:
 
     @classmethod
     def of(cls, *, colour: bool) -> Style:
-        """Escape sequences of a terminal, or nothing."""
+        """Return a terminal's escape sequences, or empty ones without ``colour``."""
         return cls("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else cls()
 
 
 def heading(image: ImageDescription, style: Style) -> str:
-    """Which image it is, on one line."""
+    """Return the line that identifies an image."""
     where = f" at {image.offset:#x}" if image.offset else ""
     identifier = f"  {image.identifier}" if image.identifier else ""
     return (
@@ -76,7 +76,7 @@ def overview(image: ImageDescription, style: Style) -> Iterator[str]:
 
 
 def segments(image: ImageDescription, style: Style) -> Iterator[str]:
-    """Segments with their sections."""
+    """Yield the tables of segments and sections."""
     yield from _indented(_segment_table(image))
     rows = [
         (
@@ -101,23 +101,23 @@ def _segment_table(image: ImageDescription) -> Iterator[str]:
     titles = ["segment", "address", "memory size", "file offset", "file size", "mapped", "at most"]
     rows = [
         [
-            one.name or "(no name)",
-            f"{one.address:#x}",
-            f"{one.memory_size:#x}",
-            f"{one.file_offset:#x}",
-            f"{one.file_size:#x}",
-            one.protection,
-            one.maximum_protection or "",
+            segment.name or "(no name)",
+            f"{segment.address:#x}",
+            f"{segment.memory_size:#x}",
+            f"{segment.file_offset:#x}",
+            f"{segment.file_size:#x}",
+            segment.protection,
+            segment.maximum_protection or "",
         ]
-        for one in image.segments
+        for segment in image.segments
     ]
-    if all(one.maximum_protection is None for one in image.segments):
+    if all(segment.maximum_protection is None for segment in image.segments):
         titles, rows = titles[:-1], [row[:-1] for row in rows]
     return table(titles, rows, right=frozenset({1, 2, 3, 4}))
 
 
 def symbols(rows: Iterable[SymbolDescription]) -> Iterator[str]:
-    """A line a symbol; columns are of fixed width, for there may be a million."""
+    """Yield a line for each symbol; columns have fixed widths, since there may be a million."""
     yield f"{'number':>7s}  {'value':<18s}  {'kind':<10s}  {'visible':<8s}  {'where':<22s}  name"
     for row in rows:
         yield (
@@ -126,15 +126,17 @@ def symbols(rows: Iterable[SymbolDescription]) -> Iterator[str]:
         )
 
 
-def looked_up(found: AddressDescription) -> Iterator[str]:
+def looked_up(contents: AddressDescription) -> Iterator[str]:
     """Yield the lines for an address."""
-    yield f"  address   {found.address:#x}"
-    yield f"  segment   {found.segment or '(no name)'}  {found.protection}"
-    if found.section is not None:
-        yield f"  section   {found.section} + {found.section_offset}"
-    offset = "none: zeros in memory" if found.file_offset is None else f"{found.file_offset:#x}"
+    yield f"  address   {contents.address:#x}"
+    yield f"  segment   {contents.segment or '(no name)'}  {contents.protection}"
+    if contents.section is not None:
+        yield f"  section   {contents.section} + {contents.section_offset}"
+    offset = (
+        "none: zeros in memory" if contents.file_offset is None else f"{contents.file_offset:#x}"
+    )
     yield f"  file      {offset}"
-    symbol = found.symbol
+    symbol = contents.symbol
     if symbol is None:
         yield "  symbol    none that surely names this address"
     else:
@@ -145,8 +147,8 @@ def looked_up(found: AddressDescription) -> Iterator[str]:
             yield f"            also called: {alias}"
         end = "?" if symbol.size is None else f"{symbol.address + symbol.size:#x}"
         yield f"            {symbol.address:#x} to {end}, {symbol.certainty}"
-    if found.function_start is not None:
-        yield f"  function  {found.function_start:#x} to {found.function_end:#x}"
+    if contents.function_start is not None:
+        yield f"  function  {contents.function_start:#x} to {contents.function_end:#x}"
 
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:

@@ -38,12 +38,12 @@ class Wanted:
 
 @dataclass(slots=True)
 class ReadReports:
-    """Reports, with the names of what they were read from."""
+    """Reports, with the names of the inputs they were read from."""
 
     reports: list[Report]
     names: list[str]
     failed: bool = False
-    """Whether a file that was named could not be read."""
+    """Whether a file that the user named could not be read."""
 
 
 def run(files: Sequence[str], wanted: Wanted) -> int:
@@ -110,15 +110,15 @@ def _costs(reports: Sequence[Report]) -> FunctionCosts:
 
 def _sections(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> Iterator[Section]:
     if before is not None:
-        groups = group_differences(before.reports, read.reports)
-        yield sections.group_changes(groups, len(before.reports), len(read.reports))
+        group_changes = group_differences(before.reports, read.reports)
+        yield sections.group_changes(group_changes, len(before.reports), len(read.reports))
         changes = function_differences(_costs(before.reports), _costs(read.reports))
         yield sections.function_changes(changes, wanted.top or len(changes))
     if wanted.groups:
-        found = report_groups(read.reports)
-        yield sections.groups(found, len(read.reports))
+        groups = report_groups(read.reports)
+        yield sections.groups(groups, len(read.reports))
         if wanted.explain:
-            yield from map(sections.explanation, found)
+            yield from map(sections.explanation, groups)
     if wanted.waits:
         for report, name in zip(read.reports, read.names, strict=True):
             yield from sections.waits(wait_graph(report), name)

@@ -12,24 +12,29 @@ _Object = dict[str, Any]
 
 
 def functions(costs: FunctionCosts, count: int) -> _Object:
-    """Those that most stacks end in."""
+    """Return the document of the functions in which most stacks end."""
     return {
         "stacks": costs.weight,
         "functions": [
-            {**one.function._asdict(), "own": one.own, "total": one.total, "path": one.path or None}
-            for one in costs.functions[:count]
+            {
+                **cost.function._asdict(),
+                "own": cost.own,
+                "total": cost.total,
+                "path": cost.path or None,
+            }
+            for cost in costs.functions[:count]
         ],
     }
 
 
-def group(found: ReportGroup) -> _Object:
-    """A group, with all that its fingerprint is of."""
-    fingerprint = found.fingerprint
+def group(report_group: ReportGroup) -> _Object:
+    """Return the document of a group, with the frames of its fingerprint."""
+    fingerprint = report_group.fingerprint
     return {
         "fingerprint": fingerprint.hash,
         "basis": fingerprint.basis.name.lower().replace("_", "-"),
         "is_build_sensitive": fingerprint.is_build_sensitive,
-        "stack": None if found.subject is None else found.subject.value,
+        "stack": None if report_group.subject is None else report_group.subject.value,
         "frames": [
             {
                 "place": frame.place,
@@ -40,16 +45,16 @@ def group(found: ReportGroup) -> _Object:
             }
             for frame in fingerprint.frames
         ],
-        "reports": list(found.reports),
-        "exceptions": dict(found.exceptions),
-        "versions": dict(found.versions),
-        "systems": dict(found.systems),
-        "models": dict(found.models),
+        "reports": list(report_group.reports),
+        "exceptions": dict(report_group.exceptions),
+        "versions": dict(report_group.versions),
+        "systems": dict(report_group.systems),
+        "models": dict(report_group.models),
     }
 
 
 def waits(graph: WaitGraph, name: str) -> _Object:
-    """A report's graph; numbers of threads are places in its list of them."""
+    """Return the document of a report's graph; threads are numbered by their list's indices."""
     return {
         "report": name,
         "threads": list(map(_node, graph.threads)),
@@ -67,11 +72,11 @@ def waits(graph: WaitGraph, name: str) -> _Object:
         ],
         "deadlocks": [
             {
-                "threads": list(one.threads),
-                "is_certain": one.is_certain,
-                "is_noted": one.is_noted,
+                "threads": list(deadlock.threads),
+                "is_certain": deadlock.is_certain,
+                "is_noted": deadlock.is_noted,
             }
-            for one in graph.deadlocks
+            for deadlock in graph.deadlocks
         ],
         "shared_events": [
             {"event": list(event), "threads": list(threads)}
@@ -97,20 +102,20 @@ def _node(node: WaitNode) -> _Object:
     }
 
 
-def group_change(found: GroupDifference) -> _Object:
-    """A group in two sets."""
+def group_change(difference: GroupDifference) -> _Object:
+    """Return the document of a group in two sets."""
     return {
-        "change": found.change.value,
-        "before": found.before,
-        "after": found.after,
-        "fingerprint": found.group.fingerprint.hash,
-        "title": found.group.fingerprint.title,
+        "change": difference.change.value,
+        "before": difference.before,
+        "after": difference.after,
+        "fingerprint": difference.group.fingerprint.hash,
+        "title": difference.group.fingerprint.title,
     }
 
 
-def function_change(found: FunctionDifference) -> _Object:
-    """A function in two sets."""
+def function_change(difference: FunctionDifference) -> _Object:
+    """Return the document of a function in two sets."""
     return {
-        **found.function._asdict(),
-        **{name: value for name, value in found._asdict().items() if name != "function"},
+        **difference.function._asdict(),
+        **{name: value for name, value in difference._asdict().items() if name != "function"},
     }

@@ -1,4 +1,4 @@
-"""Where what becomes of each report goes."""
+"""The output file of each report."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from machtrace.model.text import printable
 from machtrace.reports.inputs import ReportInput
 
 Task: TypeAlias = tuple[ReportInput, str | None]
-"""A file, and the path to write to; None for standard output."""
+"""An input, and the path of its output; None for standard output."""
 
 _LONGEST = 150
-"""Bytes of a file's name without its suffix; file systems take 255 with everything."""
+"""Maximum bytes of a file's name without its suffix; file systems accept 255 for both."""
 
 
 def tasks(
     inputs: Iterator[ReportInput], target: Path | None, suffix: str, files: Sequence[str]
 ) -> Iterator[Task]:
-    """Each input, and where what becomes of it goes: a file of one, files in a folder of several.
+    """Return each input with its output: a file for one input, a folder's files for several.
 
     Args:
-        inputs: what ``files`` lead to.
+        inputs: the reports in ``files``.
         target: the file or folder to write to; None for standard output.
-        suffix: of files that are written.
+        suffix: the suffix of the files in the folder.
         files: the paths that the user gave; in a folder none of them is replaced.
 
     Raises:
-        FileAccessError: the folder cannot be made.
+        FileAccessError: the folder cannot be created.
         ArgumentError: it is a file, and there are several inputs.
     """
     if target is None:
-        return ((one, None) for one in inputs)
+        return ((report, None) for report in inputs)
     first = list(islice(inputs, 2))
     if len(first) == 1 and first[0].is_named and not target.is_dir():
         return iter([(first[0], str(target))])
     if not first:
         return iter(())
     _make_folder(target)
-    return _in_folder(chain(first, inputs), target, suffix, _Kept(target, files))
+    return _in_folder(chain(first, inputs), target, suffix, _InputFiles(target, files))
 
 
 def _make_folder(target: Path) -> None:
@@ -59,8 +59,8 @@ def _make_folder(target: Path) -> None:
         raise refused from error
 
 
-class _Kept:
-    """The files of a folder that are read, too, and so are not written to."""
+class _InputFiles:
+    """The files of an output folder that are inputs, too, and must not be replaced."""
 
     def __init__(self, target: Path, files: Sequence[str]) -> None:
         self._files = {os.path.realpath(file) for file in files if "\0" not in file}
@@ -73,19 +73,19 @@ class _Kept:
 
 
 def _in_folder(
-    inputs: Iterator[ReportInput], target: Path, suffix: str, kept: _Kept
+    inputs: Iterator[ReportInput], target: Path, suffix: str, protected: _InputFiles
 ) -> Iterator[Task]:
     taken: set[str] = set()
-    for one in inputs:
-        stem = file_stem(one.name)
+    for report in inputs:
+        stem = file_stem(report.name)
         candidate = stem
         number = 1
-        # Some file systems take capital letters for small ones.
-        while candidate.casefold() in taken or target / (candidate + suffix) in kept:
+        # Some file systems are case-insensitive.
+        while candidate.casefold() in taken or target / (candidate + suffix) in protected:
             number += 1
             candidate = f"{stem}-{number}"
         taken.add(candidate.casefold())
-        yield one, str(target / (candidate + suffix))
+        yield report, str(target / (candidate + suffix))
 
 
 def file_stem(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Batches of reports in several processes."""
+"""Processing batches of reports in several processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from machtrace.errors import MachtraceError
 from machtrace.reports.batches import BatchOptions, BatchOutcome, BatchRunner
 
 _TIDYING_S = 10
-"""How long a child that is to end may take to remove what it was writing."""
+"""Seconds that a terminated child has to remove its unfinished file."""
 _runner: BatchRunner | None = None
 """The runner of this child process."""
 
@@ -27,10 +27,10 @@ _runner: BatchRunner | None = None
 def run_in_processes(
     batches: Iterator[list[Task]], options: BatchOptions, processes: int
 ) -> Generator[BatchOutcome]:
-    """The outcomes, in the order of the batches; each process keeps the images that it opened.
+    """Yield the outcomes in the order of the batches; each process caches the images it opened.
 
-    At most one batch more than there are processes is held here. When it is left early, as by
-    Ctrl-C, the children end at once, and leave no file half written.
+    At most one batch more than there are processes is buffered. If the caller stops early, as after
+    Ctrl-C, the children end at once and remove unfinished files.
 
     Raises:
         MachtraceError: a process died.
@@ -60,7 +60,7 @@ def run_in_processes(
 
 
 def _end_children() -> None:
-    """Terminate all, and kill what has not ended in time: shutting the pool down waits for them."""
+    """Terminate all children, and kill late ones: shutting the pool down waits for them."""
     children = multiprocessing.active_children()
     for child in children:
         child.terminate()
@@ -71,9 +71,9 @@ def _end_children() -> None:
 
 @contextmanager
 def _no_interruption() -> Iterator[None]:
-    """SIGINT waits here; and children that are started here never get it: their parent ends them.
+    """Block SIGINT, also in children that are started meanwhile: their parent ends them.
 
-    It is not ignored, which children would inherit as well, since one in this moment would be lost.
+    Ignoring it instead would be inherited as well, but a Ctrl-C at this moment would be lost.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -92,13 +92,13 @@ def _begin(options: BatchOptions, parent: int) -> None:
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:
-    """End through everything that tidies up: a file that is being written is taken away."""
+    """Exit with cleanup: a file that is being written is removed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(1)
 
 
 def _follow(parent: int) -> None:
-    """End this process with the one that started it, however that ends."""
+    """Exit when the parent has ended, for whatever reason."""
     started_by = multiprocessing.parent_process()
     if started_by is not None and started_by.pid == parent:
         started_by.join()
@@ -110,6 +110,6 @@ def _run(batch: list[Task]) -> BatchOutcome:
     try:
         return _runner.run(batch)
     except SystemExit:
-        # From :func:`_leave`, and all is tidied up. The pool would send it to the parent as outcome
-        # and let this process wait for the next batch, deaf to a second SIGTERM.
+        # From :func:`_leave`, after cleanup. The pool would send it to the parent as the outcome
+        # and let this process wait for the next batch, with SIGTERM ignored.
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Processing reports in batches, here or in several processes, and the summary on standard error.
+"""Processing reports in batches, in this process or several, with a summary on standard error.
 
 Files are read when their batch is built, and released when it is written: any number of them takes
 the memory of a few batches.
@@ -40,7 +40,7 @@ _BYTES = 1 << 25
 """Bytes per batch, unless one file alone has more."""
 
 FEW_FILES = 8
-"""Files that are read too fast for progress to be shown."""
+"""Maximum number of files that are processed without a progress bar."""
 
 Batch = list[Task]
 
@@ -50,7 +50,7 @@ def outcomes(
 ) -> Generator[BatchOutcome]:
     """Yield the outcome of each batch, in the order of the tasks.
 
-    Processes are started for two batches or more; one is done sooner here.
+    Processes are started for two batches or more; a single one is faster in this process.
     """
     batches = _batches(tasks)
     first = list(islice(batches, 2))
@@ -66,7 +66,7 @@ def outcomes(
 
 
 def _handed_on(first: list[Batch], others: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield all batches, without references to those that were taken."""
+    """Yield all batches, without references to earlier ones."""
     while first:
         yield first.pop(0)
     yield from others
@@ -89,7 +89,7 @@ _SHOWN = 10
 
 
 class RunSummary:
-    """Adds up outcomes, without their output."""
+    """Accumulates outcomes, without their output."""
 
     def __init__(self, options: BatchOptions, files: Sequence[str]) -> None:
         self._options = options
@@ -115,7 +115,7 @@ class RunSummary:
             else:
                 self._unread += 1
         self._missing.add(outcome.missing)
-        self._problems |= dict.fromkeys(str(one) for one in outcome.problems)
+        self._problems |= dict.fromkeys(map(str, outcome.problems))
         self._frames += outcome.frames
         self._named += outcome.named
         self._contradicted += outcome.contradicted
@@ -169,8 +169,8 @@ def warn_of_nothing(fact: str, paths: str) -> None:
     warn(f"{fact} in {paths}", hint="pass reports, or folders or archives of reports")
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_of(target: str) -> str:
@@ -181,9 +181,9 @@ def format_of(target: str) -> str:
     """
     if target == "-" or not Path(target).suffix:
         return "apple"
-    for one in sorted(FORMATS.values(), key=lambda one: -len(one.suffix)):
-        if target.endswith(one.suffix) and one.suffix != ".txt":  # several are written as that
-            return one.name
+    for form in sorted(FORMATS.values(), key=lambda form: -len(form.suffix)):
+        if target.endswith(form.suffix) and form.suffix != ".txt":  # several formats have it
+            return form.name
     raise ArgumentError(
         f"no format has the suffix of {target}",
         remedy=f"pass --format: {', '.join(FORMATS)}",
@@ -216,7 +216,7 @@ def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: 
         printer = _Printer(chosen, progress, is_shown=is_shown)
         for outcome in results:
             summary.add(outcome)
-            printer.write([one.output for one in outcome.items if one.output is not None])
+            printer.write([item.output for item in outcome.items if item.output is not None])
             progress.advance(len(outcome.items))
         printer.end()
     return summary.print()
@@ -261,7 +261,7 @@ class _Printer:
     def write(self, outputs: Sequence[bytes]) -> None:
         """Write the outputs of a batch."""
         if outputs:
-            self._put(b"".join(self._joined.add(one) for one in outputs))
+            self._put(b"".join(map(self._joined.add, outputs)))
 
     def end(self) -> None:
         """Write the end of the concatenated file."""

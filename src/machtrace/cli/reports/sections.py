@@ -30,11 +30,11 @@ class Section:
     right: frozenset[int] = frozenset()
     """The columns of numbers."""
     lines: tuple[str, ...] = ()
-    """Before the table."""
+    """Text before the table."""
 
 
 def show(sections: Iterable[Section]) -> None:
-    """Write them on standard output."""
+    """Write sections to standard output."""
     if wants_colour(sys.stdout):
         _draw(sections)
         return
@@ -63,8 +63,8 @@ def _draw(sections: Iterable[Section]) -> None:
             console.print(Text(f"  {printable(line)}"))
         if section.rows:
             drawn = Table(box=None, pad_edge=False, header_style="dim")
-            for place, heading in enumerate(section.headings):
-                is_right = place in section.right
+            for column, heading in enumerate(section.headings):
+                is_right = column in section.right
                 drawn.add_column(heading, justify="right" if is_right else "left", overflow="fold")
             for row in section.rows:
                 drawn.add_row(*(Text(printable(cell)) for cell in row))
@@ -76,16 +76,16 @@ _NUMBERS = frozenset({0, 1, 2, 3})
 
 
 def functions(costs: FunctionCosts, count: int) -> Section:
-    """Those that most stacks end in."""
+    """Return the section of the functions in which most stacks end."""
     rows = tuple(
         (
-            str(one.own),
-            _percent(costs.share(one.own)),
-            str(one.total),
-            _percent(costs.share(one.total)),
-            _function(one.function),
+            str(cost.own),
+            _percent(costs.share(cost.own)),
+            str(cost.total),
+            _percent(costs.share(cost.total)),
+            _function(cost.function),
         )
-        for one in costs.functions[:count]
+        for cost in costs.functions[:count]
     )
     return Section(
         title=f"Functions of {costs.weight} stacks",
@@ -95,8 +95,8 @@ def functions(costs: FunctionCosts, count: int) -> Section:
     )
 
 
-def groups(found: Sequence[ReportGroup], reports: int) -> Section:
-    """Groups, the largest first."""
+def groups(report_groups: Sequence[ReportGroup], reports: int) -> Section:
+    """Return the section of the groups, as sorted by the caller."""
     rows = tuple(
         (
             str(group.count),
@@ -105,12 +105,12 @@ def groups(found: Sequence[ReportGroup], reports: int) -> Section:
             _counts(group.exceptions),
             _counts(group.versions),
         )
-        for group in found
+        for group in report_groups
     )
-    sensitive = any(group.fingerprint.is_build_sensitive for group in found)
+    sensitive = any(group.fingerprint.is_build_sensitive for group in report_groups)
     note = "* frames without names: another build has another fingerprint"
     return Section(
-        title=f"Groups: {len(found)} of {reports} reports",
+        title=f"Groups: {len(report_groups)} of {reports} reports",
         headings=("reports", "fingerprint", "frame", "what befell", "versions"),
         rows=rows,
         right=frozenset({0}),
@@ -119,7 +119,7 @@ def groups(found: Sequence[ReportGroup], reports: int) -> Section:
 
 
 def explanation(group: ReportGroup) -> Section:
-    """Why a group has the fingerprint that it has."""
+    """Return the section that explains a group's fingerprint."""
     fingerprint = group.fingerprint
     stack = "no stack" if group.subject is None else group.subject.value
     return Section(
@@ -127,26 +127,27 @@ def explanation(group: ReportGroup) -> Section:
         lines=(f"of {stack}, and there of {fingerprint.basis.value}",),
         headings=("frame", "image", "what counted", "why"),
         rows=tuple(
-            (str(one.place), one.image, one.name, one.reason.value) for one in fingerprint.frames
+            (str(frame.place), frame.image, frame.name, frame.reason.value)
+            for frame in fingerprint.frames
         ),
         right=frozenset({0}),
     )
 
 
 def waits(graph: WaitGraph, name: str) -> Iterator[Section]:
-    """Yield the waits of one report, if there are any."""
+    """Yield the section of one report's waits, if it has any."""
     threads = graph.threads
     lines: list[str] = []
-    for one in graph.deadlocks:
-        labels = [threads[index].thread.label for index in one.threads]
-        sure = "" if one.is_certain else " (partly a guess)"
-        noted = ", as reported by the system" if one.is_noted else ""
-        what = "waits for itself" if len(labels) == 1 else "wait for one another"
-        lines.append(f"DEADLOCK{sure}: {', '.join(labels)} {what}{noted}")
+    for deadlock in graph.deadlocks:
+        labels = [threads[index].thread.label for index in deadlock.threads]
+        sure = "" if deadlock.is_certain else " (partly a guess)"
+        noted = ", as reported by the system" if deadlock.is_noted else ""
+        verb = "waits for itself" if len(labels) == 1 else "wait for one another"
+        lines.append(f"DEADLOCK{sure}: {', '.join(labels)} {verb}{noted}")
     for event, waiting in graph.shared_events:
         labels = [threads[index].thread.label for index in waiting]
-        said = " ".join(f"{one:#x}" for one in event)
-        lines.append(f"{', '.join(labels)} wait for the same event {said}")
+        words = " ".join(f"{word:#x}" for word in event)
+        lines.append(f"{', '.join(labels)} wait for the same event {words}")
     rows = [
         (
             threads[edge.waiter].thread.label,
@@ -170,43 +171,43 @@ def waits(graph: WaitGraph, name: str) -> Iterator[Section]:
         )
 
 
-def group_changes(found: Sequence[GroupDifference], before: int, after: int) -> Section:
-    """Groups that are new, gone, more or less frequent."""
-    changed = [one for one in found if one.change is not Change.SAME]
-    same = len(found) - len(changed)
+def group_changes(differences: Sequence[GroupDifference], before: int, after: int) -> Section:
+    """Return the section of groups that are new, gone, more or less frequent."""
+    changed = [row for row in differences if row.change is not Change.SAME]
+    same = len(differences) - len(changed)
     return Section(
         title=f"Groups: {before} reports before, {after} after",
         headings=("", "before", "after", "fingerprint", "frame"),
         rows=tuple(
             (
-                one.change.value,
-                str(one.before),
-                str(one.after),
-                one.group.fingerprint.hash,
-                one.group.fingerprint.title,
+                row.change.value,
+                str(row.before),
+                str(row.after),
+                row.group.fingerprint.hash,
+                row.group.fingerprint.title,
             )
-            for one in changed
+            for row in changed
         ),
         right=frozenset({1, 2}),
         lines=(f"{same} more have the same share as before",) if same else (),
     )
 
 
-def function_changes(found: Sequence[FunctionDifference], count: int) -> Section:
-    """Functions whose shares changed most."""
-    changed = [one for one in found if one.own_change or one.total_change]
+def function_changes(differences: Sequence[FunctionDifference], count: int) -> Section:
+    """Return the section of the functions whose shares changed most."""
+    changed = [row for row in differences if row.own_change or row.total_change]
     return Section(
         title=f"Functions: {len(changed)} have another share",
         headings=("own", "change", "total", "change", "function"),
         rows=tuple(
             (
-                f"{one.own_before} → {one.own_after}",
-                f"{100 * one.own_change:+.1f} %",
-                f"{one.total_before} → {one.total_after}",
-                f"{100 * one.total_change:+.1f} %",
-                _function(one.function),
+                f"{row.own_before} → {row.own_after}",
+                f"{100 * row.own_change:+.1f} %",
+                f"{row.total_before} → {row.total_after}",
+                f"{100 * row.total_change:+.1f} %",
+                _function(row.function),
             )
-            for one in changed[:count]
+            for row in changed[:count]
         ),
         right=_NUMBERS,
     )

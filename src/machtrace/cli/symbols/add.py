@@ -84,13 +84,13 @@ def add(
         total_bytes=max_unpacked,
         depth=max_depth,
     )
-    there = SymbolStore(store)
-    tally = _add_all(there, paths, limits, follow_links=follow_links)
+    symbol_store = SymbolStore(store)
+    tally = _add_all(symbol_store, paths, limits, follow_links=follow_links)
     with output():
         if form is DocumentFormat.JSON:
-            write_json(_document(there.root, tally))
+            write_json(_document(symbol_store.root, tally))
         else:
-            _write_text(there.root, tally, verbose=verbose)
+            _write_text(symbol_store.root, tally, verbose=verbose)
     if form is DocumentFormat.TEXT:
         _print_skipped(tally)
     return int(bool(tally.empty) or any(skipped.reason.is_failure for skipped in tally.skipped))
@@ -121,11 +121,11 @@ def _add_all(
     from machtrace.symbolstore.contained_images import Skipped
 
     tally = _Tally()
-    entries = [list(input_files(place, follow_links=follow_links)) for place in paths]
+    entries = [list(input_files(path, follow_links=follow_links)) for path in paths]
     size = sum(entry.size for part in entries for entry in part if not isinstance(entry, Skipped))
     with progress_bar(size, unit="bytes", note=_counts(tally)) as progress:
         adder = SymbolAdder(store, limits, progress.advance)
-        for place, part in zip(paths, entries, strict=True):
+        for path, part in zip(paths, entries, strict=True):
             before = len(tally.stored)
             for entry in part:
                 if not isinstance(entry, Skipped):
@@ -136,12 +136,12 @@ def _add_all(
                     _count(tally, outcome, is_named=is_named)
                     progress.show(note=_counts(tally))
             if len(tally.stored) == before:
-                tally.empty.append(place)
+                tally.empty.append(path)
     return tally
 
 
 def _counts(tally: _Tally) -> str:
-    added = sum(one.is_new for one in tally.stored)
+    added = sum(image.is_new for image in tally.stored)
     return f"{added:,} added, {len(tally.stored) - added:,} already there"
 
 
@@ -199,15 +199,15 @@ def _print_skipped(tally: _Tally) -> None:
 
 
 def _skipped_lines(tally: _Tally) -> Iterator[str]:
-    named = {str(place) for place in tally.empty}
+    named = {str(path) for path in tally.empty}
     for skip in tally.skipped:
         if skip.reason.is_remarkable or skip.source in named:
             detail = f" ({_printable(skip.detail)})" if skip.detail else ""
             yield f"{skip.reason.value}: {_printable(skip.source)}{detail}"
-    told = {skip.source for skip in tally.skipped}
-    for place in tally.empty:
-        if str(place) not in told:
-            yield f"no image in {_printable(str(place))}"
+    reported = {skip.source for skip in tally.skipped}
+    for path in tally.empty:
+        if str(path) not in reported:
+            yield f"no image in {_printable(str(path))}"
 
 
 def _document(root: Path, tally: _Tally) -> dict[str, Any]:
@@ -217,24 +217,24 @@ def _document(root: Path, tally: _Tally) -> dict[str, Any]:
         "store": encodable(str(root)),
         "images": [
             {
-                "uuid": shown_identifier(one.identifier),
-                "arch": one.arch,
-                "kind": one.kind.value,
-                "new": one.is_new,
-                "size": one.size,
-                "source": encodable(one.source),
-                "path": encodable(str(one.path)),
+                "uuid": shown_identifier(image.identifier),
+                "arch": image.arch,
+                "kind": image.kind.value,
+                "new": image.is_new,
+                "size": image.size,
+                "source": encodable(image.source),
+                "path": encodable(str(image.path)),
             }
-            for one in tally.stored
+            for image in tally.stored
         ],
         "skipped": [
             {
-                "source": encodable(one.source),
-                "reason": one.reason.value,
-                "detail": encodable(one.detail),
-                "failure": one.reason.is_failure,
+                "source": encodable(skip.source),
+                "reason": skip.reason.value,
+                "detail": encodable(skip.detail),
+                "failure": skip.reason.is_failure,
             }
-            for one in tally.skipped
+            for skip in tally.skipped
         ],
         "other_files": tally.ignored,
     }

@@ -57,16 +57,16 @@ def gc(
     from machtrace.symbolstore.gc import check_is_store, remove
     from machtrace.symbolstore.store import SymbolStore
 
-    there = SymbolStore(store)
-    check_is_store(there)
-    removals = _removals(there, limit=max_size, age=unused_for, orphans=orphans)
+    symbol_store = SymbolStore(store)
+    check_is_store(symbol_store)
+    removals = _removals(symbol_store, limit=max_size, age=unused_for, orphans=orphans)
     if not dry_run:
-        remove(there, removals)
+        remove(symbol_store, removals)
     with output():
         if form is DocumentFormat.JSON:
             write_json(
                 {
-                    "store": str(there.root),
+                    "store": str(symbol_store.root),
                     "dry_run": dry_run,
                     "removed": [
                         {
@@ -139,14 +139,18 @@ def missing(*, report: str, system: bool, store: Path | None, form: DocumentForm
     from machtrace.cli.symbols.needed_images import needed_images
     from machtrace.symbolstore.store import SymbolStore
 
-    there = SymbolStore(store)
-    images = [image for image in needed_images(report, there) if system or not image.is_system]
+    symbol_store = SymbolStore(store)
+    images = [
+        image for image in needed_images(report, symbol_store) if system or not image.is_system
+    ]
     images.sort(key=lambda image: (image.is_system, bool(image.kinds), image.name))
     lacking = [image for image in images if not image.kinds]
     partial = [image for image in images if image.kinds and not image.has_debug_file]
     with output():
         if form is DocumentFormat.JSON:
-            write_json({"store": str(there.root), "images": [_document(image) for image in images]})
+            write_json(
+                {"store": str(symbol_store.root), "images": [_document(image) for image in images]}
+            )
         else:
             if lacking or partial:
                 write_table(
@@ -165,8 +169,8 @@ def _row(image: NeededImage) -> tuple[str, ...]:
     from machtrace.model.text import printable
 
     identifier = "without UUID" if image.identifier is None else shown_identifier(image.identifier)
-    what = "debug file" if image.kinds else "all"
-    return identifier, image.arch or "?", what, printable(image.path or image.name or "?")
+    missing_part = "debug file" if image.kinds else "all"
+    return identifier, image.arch or "?", missing_part, printable(image.path or image.name or "?")
 
 
 def _document(image: NeededImage) -> dict[str, Any]:

@@ -31,11 +31,13 @@ def list_files(*, name: str | None, store: Path | None, form: DocumentFormat) ->
     from machtrace.cli.console import output
     from machtrace.symbolstore.store import SymbolStore
 
-    there = SymbolStore(store)
-    files = [stored for stored in there.files() if name is None or is_named(stored, name)]
+    symbol_store = SymbolStore(store)
+    files = [stored for stored in symbol_store.files() if name is None or is_named(stored, name)]
     with output():
         if form is DocumentFormat.JSON:
-            write_json({"store": str(there.root), "files": [document(stored) for stored in files]})
+            write_json(
+                {"store": str(symbol_store.root), "files": [document(stored) for stored in files]}
+            )
             return
         images = _by_image(files)
         if images:
@@ -47,15 +49,15 @@ def list_files(*, name: str | None, store: Path | None, form: DocumentFormat) ->
             )
         size = readable_size(sum(stored.size for stored in files))
         line = f"{counted(len(images), 'image')}, {counted(len(files), 'file')}, {size}"
-        sys.stdout.write(f"{line} in {_printable(str(there.root))}\n")
+        sys.stdout.write(f"{line} in {_printable(str(symbol_store.root))}\n")
 
 
 @click.command()
-@click.argument("what", metavar="UUID")
+@click.argument("selector", metavar="UUID")
 @click.option("--arch", metavar="ARCH", help="Only files of this architecture.")
 @store_option
 @format_option()
-def find(*, what: str, arch: str | None, store: Path | None, form: DocumentFormat) -> int:
+def find(*, selector: str, arch: str | None, store: Path | None, form: DocumentFormat) -> int:
     """Print the paths of an image's files in the store.
 
     UUID is a UUID or build-id, with or without dashes, or a name. The debug file comes first. The
@@ -65,21 +67,21 @@ def find(*, what: str, arch: str | None, store: Path | None, form: DocumentForma
     from machtrace.images.store_layout import parse_identifier
     from machtrace.symbolstore.store import SymbolStore
 
-    there = SymbolStore(store)
-    identifier = parse_identifier(what)
-    files: Iterable[StoredFile] = () if identifier is None else there.files_of(identifier)
+    symbol_store = SymbolStore(store)
+    identifier = parse_identifier(selector)
+    files: Iterable[StoredFile] = () if identifier is None else symbol_store.files_of(identifier)
     matches = [stored for stored in files if arch in (None, stored.arch)]
     if not matches:
         matches = [
             stored
-            for stored in there.files()
-            if is_named(stored, what) and arch in (None, stored.arch)
+            for stored in symbol_store.files()
+            if is_named(stored, selector) and arch in (None, stored.arch)
         ]
     matches.sort(key=lambda stored: (str(stored.identifier), stored.kind.value))
     with output() as sink:
         if form is DocumentFormat.JSON:
             write_json(
-                {"store": str(there.root), "files": [document(stored) for stored in matches]}
+                {"store": str(symbol_store.root), "files": [document(stored) for stored in matches]}
             )
         else:
             for stored in matches:
@@ -87,10 +89,12 @@ def find(*, what: str, arch: str | None, store: Path | None, form: DocumentForma
     if matches:
         return 0
     if identifier is None:
-        nothing = f"{_printable(what)} is neither a UUID, a build-id nor an image's name"
-        warn(f"{nothing} in {_printable(str(there.root))}", hint="see machtrace symbols list")
+        nothing = f"{_printable(selector)} is neither a UUID, a build-id nor an image's name"
+        warn(
+            f"{nothing} in {_printable(str(symbol_store.root))}", hint="see machtrace symbols list"
+        )
     else:
-        nothing = f"nothing for {_printable(what)} in {_printable(str(there.root))}"
+        nothing = f"nothing for {_printable(selector)} in {_printable(str(symbol_store.root))}"
         warn(nothing, hint="add files with machtrace symbols add")
     return 1
 
@@ -154,7 +158,7 @@ def _printable(text: str) -> str:
 
 @click.command()
 @click.argument("folder", metavar="FOLDER", type=Path)
-@click.argument("what", metavar="[UUID]...", nargs=-1)
+@click.argument("selectors", metavar="[UUID]...", nargs=-1)
 @enum_option(
     "--layout",
     members=ExportLayout,
@@ -166,7 +170,7 @@ def _printable(text: str) -> str:
 def export(
     *,
     folder: Path,
-    what: tuple[str, ...],
+    selectors: tuple[str, ...],
     layout: ExportLayout,
     store: Path | None,
     form: DocumentFormat,
@@ -186,8 +190,8 @@ def export(
     from machtrace.symbolstore.export import ExportResult, export_file
     from machtrace.symbolstore.store import SymbolStore
 
-    there = SymbolStore(store)
-    missing, files = _chosen(there, what)
+    symbol_store = SymbolStore(store)
+    missing, files = _chosen(symbol_store, selectors)
     exported = [export_file(result_file, folder, layout) for result_file in files]
     with output():
         if form is DocumentFormat.JSON:
@@ -203,14 +207,14 @@ def export(
                 if count:
                     sys.stdout.write(f"{count:>7,}  {result.value}\n")
     for word in missing:
-        warn(f"nothing for {word} in {there.root}")
+        warn(f"nothing for {word} in {symbol_store.root}")
     collisions = [
         result_file for result_file in exported if result_file.result is ExportResult.COLLISION
     ]
     for result_file in collisions:
         warn(f"{result_file.result.value}: {result_file.path}; not replaced")
     if not exported:
-        warn(f"nothing to export in {there.root}")
+        warn(f"nothing to export in {symbol_store.root}")
     return int(bool(missing or collisions) or not any(result_file.path for result_file in exported))
 
 

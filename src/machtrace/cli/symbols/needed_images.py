@@ -1,4 +1,4 @@
-"""The images of a report, a core or a process, and what of them a symbol store has."""
+"""The images of a report, a core or a process, and which of their files a symbol store has."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _TEXT_LIMIT = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededImage:
-    """An image that a report speaks of."""
+    """An image that a report, core or process lists."""
 
     identifier: Identifier | None
     arch: str | None
     name: str
     path: str
     kinds: frozenset[FileKind]
-    """Which of its files the store has; of a target's image, or this machine."""
+    """The kinds of its files that the store has or, for a target's image, this machine."""
 
     @property
     def has_debug_file(self) -> bool:
-        """Whether the file with its debug information is there."""
+        """Whether the file with its debug information is available."""
         return FileKind.DEBUGINFO in self.kinds
 
     @property
@@ -47,10 +47,10 @@ class NeededImage:
 
 
 def needed_images(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
-    """The images of what ``spec`` names: a report's path, a target, or ``-`` for stdin.
+    """Yield the images of ``spec``: a report's path, a target, or ``-`` for stdin.
 
     Raises:
-        MachtraceError: it names nothing that can be read, or lists no images.
+        MachtraceError: it cannot be read, or lists no images.
     """
     text = _report_text(spec)
     if text is None:
@@ -67,7 +67,7 @@ def needed_images(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
 
 
 def _of_target(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
-    """A target's images; files that lie where the target had them need not be in a store."""
+    """Yield a target's images; files at the paths that the target reports count as well."""
     from machtrace.images.resolver import ImageResolver
     from machtrace.model.symbol import FrameStatus
     from machtrace.pipeline.backtraces import snapshot
@@ -95,7 +95,7 @@ def _kinds(store: SymbolStore, identifier: Identifier) -> frozenset[FileKind]:
 
 
 def _report_text(spec: str) -> str | None:
-    """The text that ``spec`` names; None where it names a target."""
+    """Return the text of the report ``spec``, or None if it names a target."""
     if spec == "-":
         return sys.stdin.buffer.read(_TEXT_LIMIT).decode("utf-8", "replace")
     if spec.isdigit() or spec.startswith("emulated:") or not Path(spec).exists():
