@@ -137,3 +137,12 @@ def test_locks_name_no_index():
         written = lock.read_text()
         assert "--hash=sha256:" in written
         assert "://" not in written
+
+
+def test_regular_expressions_match_alike_in_every_python():
+    """A possessive group may match wrongly before 3.11.5 (cpython issue 106052)."""
+    possessive = re.compile(r"\)(?:[?*+]|\{[0-9,]+\})\+|\(\?>")
+    for path in ROOT.glob("src/**/*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            is_pattern = re.search(r"""\br[f]?["']|re\.compile""", line)
+            assert not (is_pattern and possessive.search(line)), f"{path.name}: {line}"

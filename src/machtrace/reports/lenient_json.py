@@ -58,7 +58,7 @@ _MOST_WARNINGS = 5
 
 _TOKEN = re.compile(
     r"\s*+(?:"
-    r'(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+"?)'
+    r'(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*"?)'
     r"|(?P<mark>[{}\[\],:])"
     r"|(?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![^\s,\]}:]))"
     r'|(?P<word>[^\s{}\[\],:"]+))',
@@ -69,7 +69,7 @@ _PLAIN = r'"[^"\\]*+"'
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,99}+)(?:\.[0-9]{1,99}+)?(?:[eE][+-]?[0-9]{1,9}+)?"
 _RUN = re.compile(
     rf"[ \t\r\n]*+(?P<members>(?:{_PLAIN}[ \t\r\n]*+:[ \t\r\n]*+"
-    rf"(?:{_PLAIN}|{_NUMBER}|true|false|null)[ \t\r\n]*+,[ \t\r\n]*+)*+)"
+    rf"(?:{_PLAIN}|{_NUMBER}|true|false|null)[ \t\r\n]*+,[ \t\r\n]*+)*)"
     rf"(?:(?P<key>{_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+(?P<mark>[{{\[]))?"
 )
 """Simple entries of an object, and the key of a following list or object."""

@@ -15,8 +15,8 @@ LINES = "lines"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*+[@-~]")
 _DATE, _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}:[0-9]{2}"
 _PREFIXES = (
-    re.compile(r"(?:>[ ]?)++"),  # a quotation
-    re.compile(rf"{_DATE}T{_TIME}(?:\.[0-9]{{1,9}})?+(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})[ ]?"),
+    re.compile(r"(?:>[ ]?)+"),  # a quotation
+    re.compile(rf"{_DATE}T{_TIME}(?:\.[0-9]{{1,9}})?(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})[ ]?"),
     # Xcode's console
     re.compile(rf"{_DATE} {_TIME}\.[0-9]{{1,9}}[+-][0-9]{{4}} [^\[]{{1,80}}\[[0-9]+:[0-9]+\][ ]?"),
     # logcat, in two of its formats

@@ -12,7 +12,7 @@ from machtrace.model.json_value import JsonValue
 from machtrace.reports.lenient_json import JsonDocument, read_json
 
 _MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
-_HALF = re.compile(r"(?<!\\)((?:\\\\)*+)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=[\udc80-\udcff])")
+_HALF = re.compile(r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=[\udc80-\udcff])")
 _DOCUMENTS = 2
 """Maximum JSON documents of a report: a header and a body."""
 

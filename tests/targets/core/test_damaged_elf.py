@@ -39,10 +39,12 @@ STACK = 0x7F_0000
 
 
 def a_core():
-    """A core of two threads that contains a real image's first bytes."""
-    head = Path(sys.executable).read_bytes()[:0x2000]
-    if not head.startswith(b"\x7fELF"):
-        head = b"\x7fELF".ljust(0x2000, b"\0")
+    """A core of two threads that contains a program's first bytes."""
+    identification = b"\x7fELF\2\1\1".ljust(16, b"\0")
+    head = pack("<16sHHIQQQIHHHHHH", identification, 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    head += pack("<IIQQQQQQ", 6, 4, 64, 64, 64, 112, 112, 8)  # PT_PHDR
+    head += pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 0x2000, 0x2000, 0x1000)  # PT_LOAD
+    head = head.ljust(0x2000, b"\0")
     stack = bytes(range(256)) * 16
     threads = tuple(
         ThreadSnapshot(
@@ -68,7 +70,7 @@ def a_core():
         FileMapping(Avma(IMAGE + 0x1000), Avma(IMAGE + 0x2000), FileOffset(0x1000), "/bin/program"),
         FileMapping(Avma(IMAGE * 4), Avma(IMAGE * 5), FileOffset(0), sys.executable),
     )
-    vector = pack("<10Q", 3, IMAGE + 64, 4, 56, 5, 11, 33, IMAGE * 7, 0, 0)
+    vector = pack("<10Q", 3, IMAGE + 64, 4, 56, 5, 2, 33, IMAGE * 7, 0, 0)
     snapshot = Snapshot(
         process=ProcessInfo(pid=11, path="/bin/program", arch=Arch.X86_64),
         threads=threads,

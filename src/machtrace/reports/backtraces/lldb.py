@@ -28,8 +28,8 @@ _THREAD = re.compile(r"[ \t]*+(?P<chosen>\*?)[ \t]*+thread #(?P<number>[0-9]{1,9
 _FRAME = re.compile(
     r"[ \t]*+\*?[ \t]*+frame #(?P<number>[0-9]{1,9}): (?P<address>0x[0-9a-fA-F]{1,16})(?P<rest>.*)"
 )
-_QUEUE = re.compile(r"queue = '(?P<value>(?:[^'\\]|\\.)*+)'")
-_NAME = re.compile(r"\bname = '(?P<value>(?:[^'\\]|\\.)*+)'")
+_QUEUE = re.compile(r"queue = '(?P<value>[^'\\]*+(?:\\.[^'\\]*+)*)'")
+_NAME = re.compile(r"\bname = '(?P<value>[^'\\]*+(?:\\.[^'\\]*+)*)'")
 _EXCEPTION = re.compile(r"(?P<type>EXC_[A-Z_]{1,40})(?: \((?P<codes>[^()]{0,400})\))?")
 _SIGNAL = re.compile(r"signal (?P<name>SIG[A-Z0-9]{1,20})")
 _ADDRESS = re.compile(r"\baddress=(?P<address>0x[0-9a-fA-F]{1,16})")

@@ -19,9 +19,9 @@ from machtrace.reports.log_lines import line_and_column, located
 LONGEST_LINE = 16384
 _FRAME = re.compile(
     r"[ \t]*+(?P<number>[0-9]{1,9}|\.\.\.)"
-    r"(?P<attributes>(?:[ \t]++\[[a-z]{1,16}\])*+)"
-    r"(?:[ \t]++(?P<address>0x[0-9a-fA-F]{1,16}))?+"
-    r"(?:[ \t]++(?P<rest>\S.*))?+[ \t]*+"
+    r"(?=(?P<attributes>(?:[ \t]++\[[a-z]{1,16}\])*))(?P=attributes)"
+    r"(?:[ \t]++(?P<address>0x[0-9a-fA-F]{1,16}+)|(?![ \t]++0x[0-9a-fA-F]))"
+    r"(?:[ \t]++(?P<rest>\S.*))?[ \t]*+"
 )
 _ATTRIBUTE = re.compile(r"\[([a-z]+)\]")
 _INTO = re.compile(r"(?P<name>.*\S) (?P<sign>[+-]) (?P<offset>[0-9]{1,18})")

@@ -31,7 +31,7 @@ from machtrace.reports.swift.frames import LONGEST_LINE, FrameMaker, exception, 
 
 _IMAGE = re.compile(
     r"[ \t]*+(?P<start>0x[0-9a-fA-F]{1,16})(?:\u2013|-)(?P<end>0x[0-9a-fA-F]{1,16})[ \t]++"
-    r"(?P<identifier>(?:[0-9a-fA-F]{2}){1,64}+|<no build ID>)[ \t]++(?P<rest>\S.*)"
+    r"(?P<identifier>(?:[0-9a-fA-F]{2}){1,64}|<no build ID>)[ \t]++(?P<rest>\S.*)"
 )
 _PATH = re.compile(r"(?<![ \t])[ \t]++(?=/)")
 
@@ -229,13 +229,13 @@ class CrashText:
 
 # A terminal shows a coloured sign before the reason; elsewhere it is between three stars.
 _REASON = re.compile(
-    r"(?:\*\*\* |\N{BOMB} ?)?+"
+    r"(?:\*\*\* |\N{BOMB} ?)?"
     r"(?:Program crashed: (?P<crash>[^\n]{1,1000}?)|(?P<failure>Swift runtime failure: .{1,1000}?))"
-    r"(?: \*\*\*)?+"
+    r"(?: \*\*\*)?"
 )
 _BACKTRACING = re.compile(r"[^\n]{0,40}?\bSignal (?P<signal>[0-9]{1,3}): Backtracing from 0x.*+")
 _MARKS = ("Program crashed: ", "Swift runtime failure: ")
-_MARK = re.compile(rf"([ \t]*+)(?:\*\*\* |\N{{BOMB}} ?)?+(?:{'|'.join(_MARKS)})")
+_MARK = re.compile(rf"([ \t]*+)(?:\*\*\* |\N{{BOMB}} ?)?(?:{'|'.join(_MARKS)})")
 
 
 def recognises(source: ReportSource) -> bool:
