@@ -33,7 +33,9 @@ _FRAME = re.compile(
 )
 # A string or character literal among the arguments may contain brackets. An unterminated one takes
 # the rest: searching an end from each quote would take quadratic time.
-_BRACKET = re.compile(r"""[()]|\\.|"(?=(?P<text>(?:[^"\\]|\\.)*))(?P=text)\\?(?:"|\Z)|'(?:\\[^']{1,8}|[^'\\])'""")
+_BRACKET = re.compile(
+    r"""[()]|\\.|"(?=(?P<text>(?:[^"\\]|\\.)*))(?P=text)\\?(?:"|\Z)|'(?:\\[^']{1,8}|[^'\\])'"""
+)
 _AT = re.compile(r" at (?P<file>\S.*):(?P<line>[0-9]{1,9})")
 # Builds by some distributions print *at* before the library, and no line number.
 _FROM = re.compile(r" (?:from|at) (?P<path>\S.*)")
