@@ -85,8 +85,8 @@ def test_a_core_with_one_bad_thread_yields_the_others(core, tmp_path):
     assert hint.startswith("hint: ")
 
 
-def test_stacks_that_were_cut_are_told_of_where_the_format_cannot(tmp_path):
-    """``bt all`` has no place to say that a stack goes on."""
+def test_truncated_stacks_are_reported_if_the_format_cannot_show_them(tmp_path):
+    """``bt all`` has no line for a stack that is incomplete."""
     process = synthetic_process(threads=3, depth=300)
     threads = tuple(
         replace(thread, stack=MemoryRegion(thread.stack.start, thread.stack.data[:4096]))
@@ -100,12 +100,12 @@ def test_stacks_that_were_cut_are_told_of_where_the_format_cannot(tmp_path):
     assert "3 of 3 stacks are incomplete" in done.stderr
 
 
-def test_disputed_frames_are_told_of_where_the_format_cannot(tmp_path):
-    """A table that the code contradicts is no reason to print nothing, nor to say nothing."""
+def test_disputed_frames_are_reported_if_the_format_cannot_show_them(tmp_path):
+    """The code contradicts the unwind table: the stack is printed, with a warning."""
     process = synthetic_process(Arch.X86_64, threads=1, images=1, depth=6)
     data = bytearray(process.regions[0].data)
-    place = data.rindex(b"\0\0\0\x01", 0, len(data.rstrip(b"\0")))
-    data[place : place + 4] = 0x02080000.to_bytes(4, "little")  # frameless, of 64 bytes
+    offset = data.rindex(b"\0\0\0\x01", 0, len(data.rstrip(b"\0")))
+    data[offset : offset + 4] = 0x02080000.to_bytes(4, "little")  # frameless, of 64 bytes
     path = tmp_path / "stale.core"
     regions = (MemoryRegion(process.regions[0].start, bytes(data)),)
     path.write_bytes(core_bytes(process.snapshot, regions))
@@ -117,8 +117,7 @@ def test_disputed_frames_are_told_of_where_the_format_cannot(tmp_path):
 
 
 @pytest.mark.peer
-def test_a_reader_who_has_had_enough_ends_it_quietly(core):
-    """As ``head -1`` does."""
+def test_a_closed_pipe_ends_it_quietly(core):
     command = f"'{sys.executable}' -m machtrace backtrace '{core}' --format json; echo $? >&2"
     done = subprocess.run(
         ["bash", "-c", f"({command}) | head -c 1"], capture_output=True, text=True, check=True
@@ -143,12 +142,11 @@ def test_output_that_cannot_be_written_is_an_error(core, command):
 
 @pytest.mark.peer
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_complaints_that_reach_nobody_change_nothing(core, tmp_path):
-    """What was done is printed, and the status is of that, where standard error is full."""
+def test_a_full_standard_error_changes_neither_output_nor_status(core, tmp_path):
     with Path("/dev/full").open("w") as full:
-        told = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": full}
-        done = machtrace("snapshot", core, "--images", "none", "-o", tmp_path / "x.core", **told)
-        wrong = machtrace("backtrace", "nosuch", **told)
+        streams = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": full}
+        done = machtrace("snapshot", core, "--images", "none", "-o", tmp_path / "x.core", **streams)
+        wrong = machtrace("backtrace", "nosuch", **streams)
 
     assert 0 == done.returncode
     assert "3 threads" in done.stdout
@@ -158,7 +156,7 @@ def test_complaints_that_reach_nobody_change_nothing(core, tmp_path):
 @pytest.mark.peer
 @pytest.mark.parametrize("command", ["backtrace", "image", "--help", "--version"])
 def test_closed_output_is_an_error(core, command):
-    """What was asked for reached nobody."""
+    """The result was lost."""
     words = [command, str(core)] if command.isalpha() else [command]
     line = f'exec "$0" -m machtrace {" ".join(words)} >&-'
     done = subprocess.run(
@@ -176,7 +174,7 @@ def test_closed_output_is_an_error(core, command):
 
 @pytest.mark.peer
 def test_any_encoding_takes_any_name(core):
-    """What an encoding lacks is escaped."""
+    """Characters that the encoding lacks are escaped."""
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = machtrace("backtrace", core, env=environment)
 
@@ -189,8 +187,7 @@ def test_colours_are_for_terminals(core):
     assert "\x1b" not in machtrace("backtrace", core).stdout
 
 
-def test_version_is_told():
-    """As every command does."""
+def test_version_is_printed():
     done = machtrace("--version")
 
     assert 0 == done.returncode
@@ -209,7 +206,7 @@ def test_explanations_are_refused_where_there_is_no_place_for_them():
 
 @pytest.mark.emulated
 def test_explanations_are_printed_below_the_frames():
-    """Of the main thread: which method, and by what rule."""
+    """Each frame has the method and its rule."""
     done = machtrace("backtrace", "emulated:demo", "--thread", "main", "--explain")
     assert 0 == done.returncode
     assert "→ instruction analysis: interrupted" in done.stdout
@@ -217,8 +214,8 @@ def test_explanations_are_printed_below_the_frames():
 
 
 @pytest.mark.parametrize("command", [["backtrace"], ["sample"], ["snapshot", "-o", "x.core"]])
-def test_a_command_does_not_look_at_itself(command):
-    """Whoever says ``self`` means a program of theirs, which this one is not."""
+def test_a_command_refuses_to_capture_itself(command):
+    """``self`` stands for the user's program, which the command is not."""
     done = machtrace(*command, "self")
     assert (done.returncode, done.stdout) == (1, "")
     assert "self is this very command\nhint: pass a process id" in done.stderr

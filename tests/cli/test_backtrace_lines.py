@@ -30,12 +30,12 @@ int main(int count, char **words) {
 SHT_SYMTAB = 2
 
 if sys.platform != "linux":
-    pytest.skip("looks at a Linux process", allow_module_level=True)
+    pytest.skip("captures a Linux process", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Compiled with debug information."""
+    """Return a program compiled with debug information."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -47,7 +47,7 @@ def program(tmp_path_factory):
 
 
 def backtrace(program, *arguments):
-    """What is printed of a process that runs ``program``."""
+    """Run the command for a process that runs ``program``."""
     with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         stat = Path(f"/proc/{process.pid}/stat")
@@ -59,7 +59,7 @@ def backtrace(program, *arguments):
 
 
 def test_lines_are_printed(program):
-    """Of the program's own frames."""
+    """The program's own frames have them."""
     done = backtrace(program)
 
     assert done.returncode == 0, done.stderr
@@ -68,7 +68,7 @@ def test_lines_are_printed(program):
 
 @pytest.mark.parametrize("arguments", [("--no-lines",), ("--no-names",), ("--format", "bs")])
 def test_lines_are_left_out(program, arguments, tmp_path, monkeypatch):
-    """No index is made for them."""
+    """No index is built for them."""
     monkeypatch.setenv("MACHTRACE_CACHE", str(tmp_path))
 
     done = backtrace(program, *arguments)

@@ -164,7 +164,7 @@ def test_the_root_function() -> None:
 @pytest.mark.skipif(CXXFILT is None, reason="llvm-cxxfilt is not installed")
 @pytest.mark.parametrize("library", ["libstdc++.so.6", "libsymbolic", "libLLVM"])
 def test_symbol_lists_as_llvm_filters_them(library: str) -> None:
-    """What ``nm`` prints of real libraries, line by line."""
+    """The input is ``nm``'s output for real libraries, compared line by line."""
     path = _library(library)
     nm = shutil.which("nm") or shutil.which("llvm-nm-19")
     if path is None or nm is None:

@@ -38,14 +38,14 @@ SHARED = ("--thread", "--search", "--limit", "--stack-limit", "--names", "--line
 
 @pytest.mark.parametrize("option", [*SHARED, "--store"])
 def test_an_option_has_one_help_text_in_all_commands(option):
-    """And one default."""
-    found = {
+    """It has one default, too."""
+    variants = {
         (parameter.help, str(parameter.default), tuple(parameter.opts))
         for _, _, command in commands()
         for parameter in command.params
         if isinstance(parameter, click.Option) and option in parameter.opts
     }
-    assert len(found) == 1
+    assert len(variants) == 1
 
 
 def test_every_option_has_a_help_text():

@@ -105,16 +105,16 @@ def started():
             assert readable.poll(200_000), shown
             shown += os.read(ours, 1 << 16)
 
-        def told():
-            """What it wrote to the terminal in all, once it has ended."""
+        def finish():
+            """Wait for its end, and return all of its output and of its text on the terminal."""
             output, _ = process.communicate(timeout=200)
             written = shown
-            with suppress(OSError):  # the end, as Linux tells it; one reading may have less
+            with suppress(OSError):  # the end, as Linux reports it; one reading may have less
                 while part := os.read(ours, 1 << 16):
                     written += part
             return output.decode(), written.decode()
 
-        return process, told
+        return process, finish
 
     yield start
     for process in processes:
@@ -129,9 +129,9 @@ def started():
 def test_ctrl_c_ends_it_and_what_was_taken_is_written(pid, started, tmp_path):
     """Long before its time."""
     path = tmp_path / "x.folded"
-    process, told = started(pid, "--duration", "inf", "--format", "folded", "-o", path)
+    process, finish = started(pid, "--duration", "inf", "--format", "folded", "-o", path)
     process.send_signal(signal.SIGINT)
-    _, shown = told()
+    _, shown = finish()
     assert 0 == process.returncode, shown
     assert ", then interrupted; " in shown
     assert "compressor [" in path.read_text()
@@ -143,9 +143,9 @@ def test_the_end_of_the_process_is_told(started):
     code = "import time; print('ready', flush=True); time.sleep(1000)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
-        command, told = started(process.pid, "--duration", "inf", "--format", "folded")
+        command, finish = started(process.pid, "--duration", "inf", "--format", "folded")
         process.kill()
-        output, shown = told()
+        output, shown = finish()
     assert 0 == command.returncode, shown
     assert ", until the process exited; " in shown
     assert "clock_nanosleep" in output
@@ -153,8 +153,8 @@ def test_the_end_of_the_process_is_told(started):
 
 def test_progress_is_for_terminals(pid, started):
     """The rate, what was lost and for how long threads were stopped; then one line remains."""
-    _, told = started(pid, "--duration", "0.5", "--no-names")
-    _, shown = told()
+    _, finish = started(pid, "--duration", "0.5", "--no-names")
+    _, shown = finish()
     assert "sampling" in shown
     assert " lost  stopped " in shown
     assert shown.count("machtrace: ") == 1

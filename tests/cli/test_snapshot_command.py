@@ -1,4 +1,4 @@
-"""``machtrace snapshot`` as a user meets it: the file, what is said of it, errors and statuses."""
+"""``machtrace snapshot``: the file, the summary, errors and exit statuses."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TIME = re.compile(r"stopped for [\d.]+ [µm]s")
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory):
-    """A whole core of three threads."""
+    """Return a complete core of three threads."""
     path = tmp_path_factory.mktemp("core") / "whole.core"
     path.write_bytes(synthetic_process(Arch.ARM64, threads=3, images=2, depth=6).core())
     return path
@@ -25,7 +25,7 @@ def core(tmp_path_factory):
 
 @pytest.mark.emulated
 def test_the_demo_is_printed_the_same_from_its_core(tmp_path):
-    """Byte for byte, but for stop times, which differ from one run to the next."""
+    """Only the stop times differ, as from one run to the next."""
     pytest.importorskip("unicorn", reason="emulated:demo needs the extra 'emulator'")
     path = tmp_path / "demo.core"
     done = machtrace("snapshot", "emulated:demo", "-o", path)
@@ -39,22 +39,21 @@ def test_the_demo_is_printed_the_same_from_its_core(tmp_path):
     assert live.stdout.count("stopped for") == saved.stdout.count("stopped for") == 10
 
 
-def test_machines_are_told_too(core, tmp_path):
-    """As JSON: where, how large, and what of the process."""
+def test_json_has_the_path_the_size_and_the_process(core, tmp_path):
     path = tmp_path / "x.core"
     done = machtrace("snapshot", core, "--output", path, "--format", "json", "--thread", "#2")
-    told = json.loads(done.stdout)
+    document = json.loads(done.stdout)
 
     assert 0 == done.returncode
     assert {"path": str(path), "format": "macho", "size": path.stat().st_size} == {
-        key: told[key] for key in ("path", "format", "size")
+        key: document[key] for key in ("path", "format", "size")
     }
-    assert [1, 2, []] == [len(told["threads"]), told["images"], told["problems"]]
-    assert "Synthetic" == told["process"]["name"]
+    assert [1, 2, []] == [len(document["threads"]), document["images"], document["problems"]]
+    assert "Synthetic" == document["process"]["name"]
 
 
 def test_its_options_are_those_of_backtrace(core, tmp_path):
-    """``--stack-limit`` cuts stacks; ``--images none`` leaves code and tables to the files."""
+    """``--stack-limit`` truncates stacks; ``--images none`` omits code and tables."""
     whole, bare = tmp_path / "whole.core", tmp_path / "bare.core"
     machtrace("snapshot", core, "-o", whole)
     done = machtrace("snapshot", core, "-o", bare, "--images", "none", "--stack-limit", "4096")
@@ -63,8 +62,8 @@ def test_its_options_are_those_of_backtrace(core, tmp_path):
     assert bare.stat().st_size < whole.stat().st_size
 
 
-def test_what_is_missing_is_said_and_the_rest_is_saved(core, tmp_path):
-    """A cut core has problems: one line each, status 1, and again when what was saved is read."""
+def test_missing_parts_are_reported_and_the_rest_is_saved(core, tmp_path):
+    """The core is truncated: the status is 1, and the saved core has the same problems."""
     cut, saved = tmp_path / "cut.core", tmp_path / "saved.core"
     data = core.read_bytes()
     cut.write_bytes(data[: len(data) - 4096])
@@ -90,7 +89,7 @@ def test_what_is_missing_is_said_and_the_rest_is_saved(core, tmp_path):
     ids=lambda words: " ".join(words)[:40],
 )
 def test_an_error_is_a_fact_and_a_hint_with_status_1(core, tmp_path, words):
-    """What, where, and what to do; no file is left."""
+    """No file is left."""
     places = {"CORE": str(core), "OUT": str(tmp_path / "x.core")}
     done = machtrace("snapshot", *(places.get(word, word) for word in words))
 
@@ -103,7 +102,7 @@ def test_an_error_is_a_fact_and_a_hint_with_status_1(core, tmp_path, words):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_is_an_error(core):
-    """Nothing is said to be saved."""
+    """No summary is printed."""
     done = machtrace("snapshot", core, "-o", "/dev/full")
 
     assert (1, "") == (done.returncode, done.stdout)
@@ -112,14 +111,14 @@ def test_a_full_disk_is_an_error(core):
 
 @pytest.mark.peer
 def test_it_goes_to_standard_output(core, tmp_path):
-    """For a pipe or a file: the same bytes, and what was saved is told on standard error."""
+    """The bytes are the same as a file's, and the summary goes to standard error."""
     path = tmp_path / "x.core"
-    said = machtrace("snapshot", core, "-o", path).stdout
+    printed = machtrace("snapshot", core, "-o", path).stdout
     done = machtrace("snapshot", core, "-o", "-", text=False, cwd=tmp_path)
 
     assert 0 == done.returncode
     assert path.read_bytes() == done.stdout
-    assert said.replace(str(path), "standard output") == done.stderr.decode()
+    assert printed.replace(str(path), "standard output") == done.stderr.decode()
     assert [path] == list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""What an interpreter, a log or a debugger shows of what was captured: where, not what it held."""
+"""The representations of captures in logs and debuggers: sizes and addresses, no contents."""
 
 import os
 import re
@@ -14,8 +14,8 @@ from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
 
 
-def test_a_snapshot_is_a_line_and_tells_no_secrets(monkeypatch):
-    """Stacks have what functions were given, and the main thread's ends in the environment."""
+def test_a_snapshot_is_a_line_without_memory_contents(monkeypatch):
+    """Stacks hold arguments, and the main thread's ends with the environment."""
     # On a busy machine the thread may wait long for its turn to answer.
     monkeypatch.setattr("machtrace.targets.inprocess.copier.ANSWER_LIMIT_NS", 20_000_000_000)
     done = threading.Event()
@@ -32,29 +32,28 @@ def test_a_snapshot_is_a_line_and_tells_no_secrets(monkeypatch):
     assert "image" in shown
     assert len(shown) < 300
     assert snapshot.threads
-    for one in snapshot.threads:
-        assert len(repr(one)) < 2000
+    for thread in snapshot.threads:
+        assert len(repr(thread)) < 2000
 
 
 def test_bytes_are_counted():
-    """And start somewhere."""
+    """A region shows its start and size."""
     region = MemoryRegion(Avma(0x16FDFC000), b"\0" * 3560)
     assert repr(region) == "MemoryRegion(start=0x16fdfc000, 3560 bytes)"
 
 
 def test_registers_have_names_and_are_hexadecimal():
-    """As debuggers print them."""
+    """They are printed as in debuggers."""
     registers = RegisterSet.of(Arch.ARM64, pc=0x1000, sp=0x16FDFC000, lr=0x2000)
     assert repr(registers) == "RegisterSet(arm64: pc=0x1000 lr=0x2000 sp=0x16fdfc000)"
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [([], "an object of list"), (b"x" * 500, "…"), (1.5, "1.5"), (-1, "-1")],
 )
-def test_what_names_no_thread_is_told_in_few_words(given, told):
-    """Whatever was given."""
+def test_an_invalid_thread_is_shown_in_few_words(given, expected):
     with pytest.raises(TargetSpecError) as caught:
         mt.backtrace(given)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert len(str(caught.value)) < 200

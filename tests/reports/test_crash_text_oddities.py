@@ -24,7 +24,7 @@ Identifier:      com.example.old
 Version:         ??? (???)
 Code Type:       X86-64 (Native)
 Parent Process:  launchd [1]
-Invented Label:  is kept
+Invented Label:  is stored
 
 Date/Time:       2014-07-21 12:34:59.093 +0100
 OS Version:      Mac OS X 10.9.5 (13F34)
@@ -125,9 +125,9 @@ def test_encodings_and_line_ends_make_no_difference(encoding: str, line_end: str
 
 def test_bytes_that_are_no_text_come_back() -> None:
     """A name that is no UTF-8 is the same bytes again."""
-    data = OLD_MAC.encode().replace(b"is kept", b"is \xff\xfe kept \xe2\x80\x8d too")
+    data = OLD_MAC.encode().replace(b"is stored", b"is \xff\xfe stored \xe2\x80\x8d too")
     (report,) = read(ReportSource("a text", data))
-    assert b"is \xff\xfe kept \xe2\x80\x8d too" in crash_text(report).encode(
+    assert b"is \xff\xfe stored \xe2\x80\x8d too" in crash_text(report).encode(
         "utf-8", "surrogateescape"
     )
 

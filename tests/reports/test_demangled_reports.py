@@ -40,14 +40,14 @@ def report(*names: str | None) -> Report:
 
 
 def test_mangled_names_are_written_as_people_do_everywhere() -> None:
-    """Of Swift, C++ and Rust; other names and all details stay."""
+    """Swift, C++ and Rust names are demangled; other names and all details stay."""
     given = report("$s4Demo3runyyF", "_ZN3foo3barEv", "-[Foo bar]", None, "$sNotAName")
     names = ("Demo.run() -> ()", "foo::bar()", "-[Foo bar]", None, "$sNotAName")
     assert demangled_report(given) == report(*names)
 
 
-def test_nothing_is_made_anew_where_nothing_is_mangled() -> None:
-    """Reports have a hundred thousand frames."""
+def test_reports_without_mangled_names_are_not_copied() -> None:
+    """Reports may have a hundred thousand frames."""
     given = Report(
         kind=ReportKind.KSCRASH, threads=(ReportedThread(index=0, frames=(frame("main"),)),)
     )

@@ -6,56 +6,56 @@ MS = 1_000_000
 
 
 class Time:
-    """A clock that goes on when something sleeps, or works."""
+    """A clock that advances during sleep and work."""
 
     def __init__(self):
         self.now = 5_000 * MS
         self.slept = []
 
     def __call__(self):
-        """Nanoseconds."""
+        """Return the time in nanoseconds."""
         return self.now
 
     def sleep(self, seconds):
-        """Let so much time pass."""
+        """Advance by ``seconds``."""
         self.slept.append(seconds)
         self.now += round(seconds * 1e9)
 
 
 def ticks(time, until, work):
-    """When ticks came, in milliseconds, where the work of each takes so long; and those lost."""
+    """Return the milliseconds of ticks and the number of lost ones; ``work``: milliseconds each."""
     clock = TickClock(10 * MS, time, time.sleep)
-    found = []
+    times = []
     work = iter(work)
     while clock.wait(until * MS, lambda: False):
-        found.append(clock.elapsed_ns // MS)
+        times.append(clock.elapsed_ns // MS)
         time.now += next(work, 0) * MS
-    return found, clock.lost
+    return times, clock.lost
 
 
 def test_ticks_are_whole_multiples_of_the_interval():
-    """However long the work between them takes, if only it is done in time."""
+    """The work between them ends before the next tick is due."""
     assert ([0, 10, 20, 30], 0) == ticks(Time(), 40, [1, 9, 3])
 
 
-def test_what_cannot_be_kept_is_lost():
-    """It is not made up for: the next one comes when it is due, or at once and late."""
+def test_a_missed_tick_is_lost():
+    """The next one comes when it is due, or at once if that has passed."""
     assert ([0, 25, 30], 1) == ticks(Time(), 40, [25, 0, 0])
 
 
 def test_the_last_ticks_can_be_lost_too():
-    """The work of the second takes more than the rest of the time."""
+    """The work after the second tick takes more than the rest of the time."""
     assert ([0, 10], 2) == ticks(Time(), 40, [0, 100])
 
 
 def test_no_tick_comes_at_the_end_or_after_it():
-    """So many as there are whole intervals begun."""
+    """Each interval that begins has one tick."""
     assert ([0, 10, 20], 0) == ticks(Time(), 25, [])
     assert ([0], 0) == ticks(Time(), 1, [])
 
 
 def test_long_waits_can_be_ended():
-    """At an interval of ten seconds one can stop after a fraction of one."""
+    """An interval of ten seconds can be left after a fraction of a second."""
     time = Time()
     clock = TickClock(10_000 * MS, time, time.sleep)
     assert clock.wait(20_000 * MS, lambda: False)

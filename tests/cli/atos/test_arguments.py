@@ -25,7 +25,7 @@ from machtrace.cli.atos.arguments import (
     ],
 )
 def test_where_addresses_count_from(words, mode, base):
-    """Numbers are hexadecimal with or without 0x, as *atos(1)* says of ``-l``."""
+    """Numbers are hexadecimal with or without 0x, as *atos(1)* documents for ``-l``."""
     request = parse_arguments(["-o", "App", *words, "1000"])
 
     assert (mode, base) == (request.mode, request.base)

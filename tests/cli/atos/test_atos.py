@@ -245,7 +245,7 @@ def test_many_addresses_at_once(atos, thin):
 
 
 def test_slices_of_a_fat_file(atos, tmp_path):
-    """``-arch`` takes one; without it the choice is said."""
+    """``-arch`` selects one; without it a message names the selected one."""
     other = ThinFile(
         vmaddr=BASE, cputype=CPU_TYPE_X86_64, code=bytes(0x80), function_starts=b"\x80\x08\x00",
         symbols=(BuiltSymbol("_other", BASE + CODE),),
@@ -270,7 +270,7 @@ def test_slices_of_a_fat_file(atos, tmp_path):
     ["App.app/App", "App.app/Contents/MacOS/App", "App.app.dSYM/Contents/Resources/DWARF/App"],
 )
 def test_a_bundle_is_the_file_in_it(atos, tmp_path, place):
-    """Of iOS, of macOS, and a dSYM's."""
+    """The bundles are an iOS app, a macOS app and a dSYM."""
     path = tmp_path / place
     path.parent.mkdir(parents=True)
     path.write_bytes(THIN.build())
@@ -304,7 +304,7 @@ def test_the_first_file_that_knows_an_address_answers(atos, thin, tmp_path):
 @pytest.mark.live
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
 def test_a_running_process(atos, tmp_path):
-    """By its id and by a part of its name; the header says which it is."""
+    """It is selected by its id or a part of its name; the header shows both."""
     if not (shutil.which("cc") and shutil.which("nm")):
         pytest.skip("a C compiler or nm is not installed")
     name = f"atos-test-{os.getpid()}-sleeper"  # of this run alone
@@ -332,8 +332,8 @@ def test_a_running_process(atos, tmp_path):
 
 
 @pytest.mark.peer
-def test_swift_names_are_the_short_ones_and_merged_functions_all_told(atos, tmp_path):
-    """As Apple's documentation shows Swift names; ``-dedup`` tells of each name of the code."""
+def test_swift_names_are_short_and_dedup_lists_merged_functions(atos, tmp_path):
+    """Swift names are as in Apple's documentation; ``-dedup`` shows each name of the code."""
     symbols = (
         BuiltSymbol("_$s4main3FooV3baryyF", BASE + CODE),
         BuiltSymbol("_one", BASE + CODE + 0x20),

@@ -1,4 +1,4 @@
-"""``machtrace device`` as a user meets it, with devices that are made up."""
+"""Output, errors and exit statuses of ``machtrace device``, with synthetic devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORTS = {"Mine-2026-01-02-030405.ips": b"{}\n{}", "Retired/Old.ips": b"old"}
 
 
 class Done(NamedTuple):
-    """What a command did."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -37,10 +37,10 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def machtrace(capsys, monkeypatch):
-    """Runs the command in this process, which takes a tenth of the time of one of its own."""
+    """Return a function that runs the command in this process, ten times faster than a new one."""
 
     def run(*words, devices=None, **host):
-        here = [one()] if devices is None else devices
+        here = [synthetic_device()] if devices is None else devices
         monkeypatch.setattr(sys, "argv", ["machtrace", *map(str, words)])
         capsys.readouterr()
         with installed(SyntheticDevices(devices=here, **host)), pytest.raises(SystemExit) as ended:
@@ -53,27 +53,28 @@ def machtrace(capsys, monkeypatch):
     return run
 
 
-def one(**facts):
-    """A device with apps and reports."""
+def synthetic_device(**facts):
+    """Return a device with apps and reports."""
     return SyntheticDevice(**{"apps": APPS, "reports": REPORTS, "version": "17.5"} | facts)
 
 
 def test_list(machtrace):
-    """Each device on a line, and for machines."""
+    """The text has a line for each device; the JSON has the same facts."""
     done = machtrace("device", "list")
     assert (0, "") == (done.returncode, done.stderr)
     heading, row = done.stdout.splitlines()
     assert heading.split() == ["UDID", "NAME", "MODEL", "SYSTEM", "CONNECTION"]
     assert row.split() == ["00008110-001C2D3E4F50601A", "Made", "up", "iPhone14,5", "17.5", "USB"]
-    told = json.loads(machtrace("device", "list", "--format", "json").stdout)
-    assert told["schema"] == 1
-    assert told["devices"][0]["version"] == "17.5"
-    assert told["devices"][0]["problem"] is None
+    document = json.loads(machtrace("device", "list", "--format", "json").stdout)
+    assert document["schema"] == 1
+    assert document["devices"][0]["version"] == "17.5"
+    assert document["devices"][0]["problem"] is None
 
 
 def test_list_with_one_that_cannot_be_used(machtrace):
-    """It is listed, why is said on standard error, and the status is 1."""
-    done = machtrace("device", "list", devices=[one(udid="AB", is_paired=False), one()])
+    """It is listed, standard error has the reason, and the status is 1."""
+    devices = [synthetic_device(udid="AB", is_paired=False), synthetic_device()]
+    done = machtrace("device", "list", devices=devices)
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 3
     assert "cannot use device AB" in done.stderr
@@ -85,7 +86,7 @@ def test_list_with_one_that_cannot_be_used(machtrace):
     [({}, "no device is connected"), ({"has_usbmuxd": False}, "usbmuxd runs")],
 )
 def test_no_device(machtrace, host, words):
-    """The hint is what to do."""
+    """The error is a fact and a hint."""
     done = machtrace("device", "list", devices=[], **host)
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
@@ -93,7 +94,7 @@ def test_no_device(machtrace, host, words):
 
 
 def test_apps(machtrace):
-    """A user's, or all; a name has no power over the terminal."""
+    """The user's apps are listed, or all; control characters in names are escaped."""
     done = machtrace("device", "apps")
     assert (0, "") == (done.returncode, done.stderr)
     lines = done.stdout.splitlines()
@@ -101,12 +102,12 @@ def test_apps(machtrace):
     assert lines[2].split() == ["com.example.mine", "yes", "1.2", "Mine\\x1b[31m"]
     assert lines[3] == "2 apps, 1 can be attached to: 00008110-001C2D3E4F50601A"
     assert "mobilesafari" in machtrace("device", "apps", "--all").stdout
-    told = json.loads(machtrace("device", "apps", "--format", "json").stdout)
-    assert [one["debuggable"] for one in told["apps"]] == [False, True]
+    document = json.loads(machtrace("device", "apps", "--format", "json").stdout)
+    assert [app["debuggable"] for app in document["apps"]] == [False, True]
 
 
 def test_reports(machtrace, tmp_path):
-    """Copied, then already there; listed; for machines."""
+    """Reports are copied once; later runs, lists and JSON count them as present."""
     folder = tmp_path / "reports"
     done = machtrace("device", "reports", "-o", folder)
     assert (0, "") == (done.returncode, done.stderr)
@@ -117,12 +118,13 @@ def test_reports(machtrace, tmp_path):
     listed = machtrace("device", "reports", "--list").stdout.splitlines()
     assert listed[0].split() == ["WRITTEN", "SIZE", "NAME"]
     assert listed[-1] == "2 reports, 8 bytes on 00008110-001C2D3E4F50601A"
-    told = json.loads(machtrace("device", "reports", "-o", folder, "--format", "json").stdout)
-    assert (len(told["written"]), len(told["kept"]), told["problems"]) == (0, 2, [])
+    document = json.loads(machtrace("device", "reports", "-o", folder, "--format", "json").stdout)
+    assert (len(document["written"]), len(document["kept"])) == (0, 2)
+    assert document["problems"] == []
 
 
 def test_reports_since(machtrace, tmp_path):
-    """A date or an age; all else is a mistake in the command line."""
+    """The option takes a date or an age; anything else is a usage error."""
     for since, count in (("2023-11-14", 2), ("2024-01-01", 0), ("30d", 0), ("99y", 2)):
         done = machtrace("device", "reports", "--list", "--newer-than", since)
         assert done.stdout.splitlines()[-1].startswith(f"{count} report"), since
@@ -132,17 +134,17 @@ def test_reports_since(machtrace, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_that_cannot_be_had(machtrace, tmp_path):
-    """The others are copied; the status says so."""
-    reports = {"../bad.ips": b"bad", "fine.ips": b"fine"}
-    done = machtrace("device", "reports", "-o", tmp_path / "r", devices=[one(reports=reports)])
+def test_a_report_that_cannot_be_copied(machtrace, tmp_path):
+    """The others are copied, and the status is 1."""
+    devices = [synthetic_device(reports={"../bad.ips": b"bad", "fine.ips": b"fine"})]
+    done = machtrace("device", "reports", "-o", tmp_path / "r", devices=devices)
     assert done.returncode == (1 if done.stderr else 0)
     assert (tmp_path / "r" / "fine.ips").read_bytes() == b"fine"
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
 
 def test_wrong_udid(machtrace):
-    """The ones that there are."""
+    """The error lists the connected devices."""
     done = machtrace("device", "apps", "0000")
     assert done.returncode == 1
     assert "device 0000 is not connected" in done.stderr
@@ -151,7 +153,7 @@ def test_wrong_udid(machtrace):
 
 @pytest.mark.peer
 def test_without_the_library():
-    """How to get it; ``--help`` works without."""
+    """The hint installs it; ``--help`` works without it."""
     command = [sys.executable, "-c", "import sys; sys.modules['pymobiledevice3'] = None\n"]
     command[-1] += "from machtrace.cli.main import main; main()"
     for words in (["device", "list"], ["backtrace", "device:///a.b"]):

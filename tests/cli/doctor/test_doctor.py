@@ -28,7 +28,7 @@ WITHOUT_TRACING = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptr
 
 
 def doctor(*words, before=(), without=(), **changed):
-    """Run the command, where wanted without some modules."""
+    """Run the command, optionally without some modules."""
     if not (before or without or changed):
         return run_command("doctor", *words)
     hidden = "".join(f"sys.modules[{name!r}] = None; " for name in without)
@@ -40,29 +40,29 @@ def doctor(*words, before=(), without=(), **changed):
 
 
 def findings(done):
-    """Name → what was found, and the whole document."""
+    """Return the findings by name, and the whole document."""
     document = json.loads(done.stdout)
-    return {one["name"]: one for one in document["checks"]}, document
+    return {check["name"]: check for check in document["checks"]}, document
 
 
 @pytest.mark.live
 @linux
 def test_where_children_can_be_captured_the_status_is_0():
-    """They are really captured, and so is a thread of the command itself."""
+    """A child and a thread of the command itself are captured."""
     done = doctor("--format", "json")
-    found, document = findings(done)
+    checks, document = findings(done)
 
     assert (0, "") == (done.returncode, done.stderr)
     assert document["works"] is True
-    assert ("ok", True) == (found["own children"]["state"], found["own children"]["needed"])
-    assert "1 thread copied" in found["own children"]["found"]
-    assert {"ok"} == {found[name]["state"] for name in ("this process", "process_vm_readv")}
+    assert ("ok", True) == (checks["own children"]["state"], checks["own children"]["needed"])
+    assert "1 thread copied" in checks["own children"]["found"]
+    assert {"ok"} == {checks[name]["state"] for name in ("this process", "process_vm_readv")}
 
 
 @pytest.mark.live
 @linux
-def test_people_read_a_line_a_check_and_a_verdict():
-    """What nothing needs doing about has no arrow; no colour goes to a pipe."""
+def test_text_has_a_line_for_each_check_and_a_verdict():
+    """No colour goes to a pipe."""
     done = doctor()
     lines = done.stdout.splitlines()
 
@@ -73,70 +73,69 @@ def test_people_read_a_line_a_check_and_a_verdict():
 
 @pytest.mark.live
 @linux
-def test_what_is_not_installed_is_said_with_the_command_that_installs_it():
-    """An extra, and what all of machtrace takes."""
+def test_missing_packages_are_reported_with_the_command_that_installs_them():
+    """One is an extra, the other a requirement."""
     done = doctor("--format", "json", without=("unicorn",))
-    found, _ = findings(done)
+    checks, _ = findings(done)
     assert 0 == done.returncode
-    assert "missing" == found["extra emulator (unicorn)"]["state"]
-    assert "pip install 'machtrace[emulator]'" == found["extra emulator (unicorn)"]["remedy"]
+    assert "missing" == checks["extra emulator (unicorn)"]["state"]
+    assert "pip install 'machtrace[emulator]'" == checks["extra emulator (unicorn)"]["remedy"]
 
     done = doctor("--format", "json", without=("symbolic",))
-    found, document = findings(done)
+    checks, document = findings(done)
     assert (1, False) == (done.returncode, document["works"])
-    assert "pip install symbolic" == found["symbolic"]["remedy"]
+    assert "pip install symbolic" == checks["symbolic"]["remedy"]
 
 
 @pytest.mark.live
 @linux
-def test_extensions_that_are_not_built_are_said():
+def test_missing_extensions_are_reported():
     """Live processes cannot be captured without them, and the status is 1."""
     native = "machtrace._native."
     done = doctor("--format", "json", without=(f"{native}_inprocess", f"{native}_ptrace"))
-    found, _ = findings(done)
+    checks, _ = findings(done)
 
     assert 1 == done.returncode
-    assert "missing" == found["own children"]["state"]
-    assert "wheel" in found["own children"]["remedy"]
-    assert "missing" == found["extension _ptrace"]["state"]
-    assert "other processes cannot be captured" in found["extension _ptrace"]["found"]
-    assert "missing" == found["extension _inprocess"]["state"]
-    assert "missing" == found["this process"]["state"]
-    assert "wheel" in found["this process"]["remedy"]
+    assert "missing" == checks["own children"]["state"]
+    assert "wheel" in checks["own children"]["remedy"]
+    assert "missing" == checks["extension _ptrace"]["state"]
+    assert "other processes cannot be captured" in checks["extension _ptrace"]["found"]
+    assert "missing" == checks["extension _inprocess"]["state"]
+    assert "missing" == checks["this process"]["state"]
+    assert "wheel" in checks["this process"]["remedy"]
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("spec", ["4194304000", "/no/such/core", "emulated:other", "nobody"])
-def test_what_cannot_be_opened_is_said_with_a_remedy(spec):
-    """The status is 1, and all else is still told."""
+def test_a_target_that_cannot_be_opened_is_reported_with_a_remedy(spec):
+    """The status is 1, and all other findings are still printed."""
     done = doctor(spec, "--format", "json")
-    found, document = findings(done)
+    checks, document = findings(done)
 
     assert (1, "", False) == (done.returncode, done.stderr, document["works"])
-    assert "missing" == found[spec]["state"]
-    assert found[spec]["remedy"]
-    assert "numpy" in found
+    assert "missing" == checks[spec]["state"]
+    assert checks[spec]["remedy"]
+    assert "numpy" in checks
 
 
 @pytest.mark.live
-def test_a_target_that_opens_is_tried_to_the_end():
-    """Its threads are copied, and their stacks walked."""
+def test_a_target_that_opens_is_captured_and_unwound():
     pytest.importorskip("unicorn", reason="the emulator is not installed")
     done = doctor("emulated:demo", "--format", "json")
-    found, document = findings(done)
+    checks, document = findings(done)
 
     assert (0, True, "emulated:demo") == (
         done.returncode,
         document["works"],
         document["target"],
     )
-    assert "threads copied" in found["emulated:demo"]["found"]
+    assert "threads copied" in checks["emulated:demo"]["found"]
 
 
 @pytest.mark.live
 @as_root
 def test_without_the_capability_other_users_are_out_of_reach():
-    """The missing right is named, and how to get it; own children can still be captured."""
+    """The error names the missing capability and its remedy; own children can be captured."""
     with subprocess.Popen(["setpriv", "--reuid=65534", "--clear-groups", "sleep", "60"]) as other:
         try:
             comm = Path(f"/proc/{other.pid}/comm")
@@ -145,22 +144,22 @@ def test_without_the_capability_other_users_are_out_of_reach():
             done = doctor(other.pid, "--format", "json", before=WITHOUT_TRACING)
         finally:
             other.kill()
-    found, _ = findings(done)
+    checks, _ = findings(done)
     assert 1 == done.returncode
-    assert "root lacks CAP_SYS_PTRACE" in found[str(other.pid)]["found"]
-    assert "--cap-add=SYS_PTRACE" in found[str(other.pid)]["remedy"]
+    assert "root lacks CAP_SYS_PTRACE" in checks[str(other.pid)]["found"]
+    assert "--cap-add=SYS_PTRACE" in checks[str(other.pid)]["remedy"]
 
     done = doctor("--format", "json", before=WITHOUT_TRACING)
-    found, _ = findings(done)
+    checks, _ = findings(done)
     assert 0 == done.returncode
-    assert "limited" == found["processes of others"]["state"]
-    assert "ok" == found["own children"]["state"]
+    assert "limited" == checks["processes of others"]["state"]
+    assert "ok" == checks["own children"]["state"]
 
 
 @pytest.mark.live
 @as_root
-def test_a_process_that_is_not_dumpable_is_named_so():
-    """PR_SET_DUMPABLE keeps even its user from it."""
+def test_a_process_that_is_not_dumpable_cannot_be_captured():
+    """PR_SET_DUMPABLE denies access even to its own user."""
     program = (
         "import ctypes, sys, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); "
         "print('ready', flush=True); time.sleep(60)"
@@ -172,18 +171,18 @@ def test_a_process_that_is_not_dumpable_is_named_so():
             done = doctor(hidden.pid, "--format", "json", before=WITHOUT_TRACING)
         finally:
             hidden.kill()
-    found, _ = findings(done)
+    checks, _ = findings(done)
     assert 1 == done.returncode
-    assert found[str(hidden.pid)]["remedy"]
-    assert "missing" == found[str(hidden.pid)]["state"]
+    assert checks[str(hidden.pid)]["remedy"]
+    assert "missing" == checks[str(hidden.pid)]["state"]
 
 
 def forbid(*calls):
-    """Let this process and its children have EPERM from these system calls of x86-64."""
-    load, equal, give = 0x20, 0x15, 0x06
+    """Make these system calls of x86-64 fail with EPERM in this process and its children."""
+    load, equal, result = 0x20, 0x15, 0x06
     rows = [(load, 0, 0, 0)]
-    rows += [(equal, len(calls) - place, 0, call) for place, call in enumerate(calls)]
-    rows += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | 1)]
+    rows += [(equal, len(calls) - index, 0, call) for index, call in enumerate(calls)]
+    rows += [(result, 0, 0, 0x7FFF0000), (result, 0, 0, 0x00050000 | 1)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *row) for row in rows))
     program = ctypes.create_string_buffer(struct.pack("<H6xQ", len(rows), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -195,45 +194,44 @@ def forbid(*calls):
 @linux
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86-64's system calls")
 def test_a_sandbox_that_forbids_tracing_is_named():
-    """As containers' profiles do; nothing can be captured from outside then."""
+    """The filter is like containers' profiles; no other process can be captured under it."""
     ptrace, process_vm_readv = 101, 310
     done = doctor("--format", "json", preexec_fn=lambda: forbid(ptrace, process_vm_readv))
-    found, document = findings(done)
+    checks, document = findings(done)
 
     assert (1, False) == (done.returncode, document["works"])
-    assert "seccomp" in found["own children"]["found"]
-    assert "missing" == found["process_vm_readv"]["state"]
-    assert "limited" == found["sandbox"]["state"]
+    assert "seccomp" in checks["own children"]["found"]
+    assert "missing" == checks["process_vm_readv"]["state"]
+    assert "limited" == checks["sandbox"]["state"]
 
 
 @pytest.mark.live
 @linux
-def test_a_cache_that_cannot_be_written_is_said(tmp_path):
-    """Lines then take their time every time."""
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "file").write_text("no folder")
     done = doctor(
         "--format", "json", env=os.environ | {"MACHTRACE_CACHE": str(tmp_path / "file" / "x")}
     )
-    found, _ = findings(done)
+    checks, _ = findings(done)
 
-    assert "limited" == found["debug indices"]["state"]
-    assert "MACHTRACE_CACHE" in found["debug indices"]["remedy"]
+    assert "limited" == checks["debug indices"]["state"]
+    assert "MACHTRACE_CACHE" in checks["debug indices"]["remedy"]
 
 
 @pytest.mark.live
 @linux
 @pytest.mark.parametrize(("chosen", "state"), [("41", "ok"), ("3", "missing"), ("x", "missing")])
-def test_the_signal_that_was_chosen_is_looked_at(chosen, state):
-    """One that is no real-time signal would be refused later."""
+def test_the_chosen_signal_is_checked(chosen, state):
+    """It must be a real-time signal."""
     done = doctor("--format", "json", env=os.environ | {"MACHTRACE_SIGNAL": chosen})
-    found, _ = findings(done)
+    checks, _ = findings(done)
 
-    assert state == found["real-time signals"]["state"]
-    assert chosen in found["real-time signals"]["found"]
+    assert state == checks["real-time signals"]["state"]
+    assert chosen in checks["real-time signals"]["found"]
 
 
 def rights(**files):
-    """What is read from such files."""
+    """Return the rights read from files with these contents."""
     named = {path.replace("__", "/"): text for path, text in files.items()}
     return read_rights(lambda path: next((t for p, t in named.items() if path.endswith(p)), None))
 
@@ -252,17 +250,16 @@ ROOT = "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nSeccomp:\t2\n"
         ("3\n", ROOT, State.MISSING, "no process"),
     ],
 )
-def test_what_yama_says(scope, status, state, word):
+def test_yama_levels(scope, status, state, word):
     """Each level of Documentation/admin-guide/LSM/Yama.rst."""
-    found = scope_of(rights(ptrace_scope=scope, self__status=status))
+    finding = scope_of(rights(ptrace_scope=scope, self__status=status))
 
-    assert state is found.state
-    assert word in found.found
-    assert bool(found.remedy) == (state is not State.OK)
+    assert state is finding.state
+    assert word in finding.found
+    assert bool(finding.remedy) == (state is not State.OK)
 
 
-def test_what_other_facts_say():
-    """SELinux, namespaces, containers and filters."""
+def test_selinux_namespaces_containers_and_filters():
     denied = others_of(rights(deny_ptrace="1 1", self__status=ROOT))
     assert (State.MISSING, True) == (denied.state, "setsebool" in denied.remedy)
     inside = others_of(rights(uid_map="0 1000 1\n", self__status=ROOT))
@@ -273,7 +270,7 @@ def test_what_other_facts_say():
     assert State.LIMITED is filtered.state
     assert "container" in filtered.found
     assert State.OK is sandbox_of(rights(self__status=STATUS)).state
-    assert 0 == rights().seccomp  # where nothing can be read, nothing is said to forbid
+    assert 0 == rights().seccomp  # unreadable files report no filter
 
 
 @pytest.mark.parametrize(
@@ -286,15 +283,15 @@ def test_what_other_facts_say():
         ("", -1, State.OK, ""),
     ],
 )
-def test_where_cores_go(pattern, limit, state, word):
-    """core(5)."""
-    found = cores_of(pattern, limit)
-    assert state is found.state
-    assert word in found.remedy
+def test_core_patterns(pattern, limit, state, word):
+    """The patterns are those of core(5)."""
+    finding = cores_of(pattern, limit)
+    assert state is finding.state
+    assert word in finding.remedy
 
 
-def test_what_a_mac_says():
-    """From the texts of Apple's tools; none was run here."""
+def test_rights_on_macos():
+    """The texts are those of Apple's tools; none was run here."""
     off = tasks_of(501, "Developer mode is currently disabled.\n", "staff")
     assert "DevToolsSecurity -enable" in off.remedy
     outside = tasks_of(501, "Developer mode is currently enabled.\n", "staff")

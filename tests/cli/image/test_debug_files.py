@@ -61,12 +61,12 @@ def test_it_says_why_there_are_none(image, binary, tmp_path):
     assert f"{folder}: nothing in it has this identifier (1 file, 1 image)" in printed
 
 
-def test_it_says_which_object_files_are_missing(image, tmp_path):
-    """Of a debug map of which one object file is there."""
-    there = tmp_path / "there.o"
-    there.write_bytes(ThinFile().build())
+def test_missing_object_files_are_listed(image, tmp_path):
+    """The debug map names two object files, of which one exists."""
+    existing = tmp_path / "there.o"
+    existing.write_bytes(ThinFile().build())
     symbols = (
-        BuiltSymbol(str(there), int(there.stat().st_mtime), 0x66, 0),
+        BuiltSymbol(str(existing), int(existing.stat().st_mtime), 0x66, 0),
         BuiltSymbol("_f", 0x400, 0x24),
         BuiltSymbol(str(tmp_path / "gone.o"), 5, 0x66, 0),
         BuiltSymbol("_g", 0x410, 0x24),
@@ -77,4 +77,4 @@ def test_it_says_which_object_files_are_missing(image, tmp_path):
 
     assert f"{binary} (a debug map of 2 object files)" in printed
     assert f"{tmp_path}/gone.o: no such file (an object file of the debug map)" in printed
-    assert f"{there}: " not in printed
+    assert f"{existing}: " not in printed

@@ -109,7 +109,7 @@ def test_segments_lists_sections_with_their_places(thin: Path):
 
 
 def test_symbols_lists_the_table_in_its_order(thin: Path):
-    """What kind each is, who can see it, and where it is."""
+    """Each row has the symbol's kind, visibility and section."""
     lines = _image(thin, "--symbols").stdout.splitlines()
 
     assert [line.split() for line in lines[2:]] == [
@@ -125,19 +125,18 @@ def test_lookup_names_the_symbol_and_its_bounds(thin: Path):
     """In hex and in decimal."""
     for address in ("0x408", "1032"):
         (image,) = _json(thin, "--lookup", address)["images"]
-        found = image["lookup"]
+        lookup = image["lookup"]
 
-        assert (found["section"], found["section_offset"]) == ("__TEXT,__text", 8)
-        assert found["file_offset"] == 0x408
-        assert (found["function_start"], found["function_end"]) == (0x400, 0x410)
-        symbol = found["symbol"]
+        assert (lookup["section"], lookup["section_offset"]) == ("__TEXT,__text", 8)
+        assert lookup["file_offset"] == 0x408
+        assert (lookup["function_start"], lookup["function_end"]) == (0x400, 0x410)
+        symbol = lookup["symbol"]
         assert (symbol["name"], symbol["linkage_name"], symbol["offset"]) == ("first", "_first", 8)
         assert (symbol["address"], symbol["size"]) == (0x400, 0x10)
         assert (symbol["certainty"], symbol["aliases"]) == ("exact", ["_alias"])
 
 
-def test_lookup_says_the_same_in_text(thin: Path):
-    """For people."""
+def test_lookup_has_the_same_facts_in_text(thin: Path):
     text = _image(thin, "--lookup", "0x408").stdout
 
     assert "section   __TEXT,__text + 8\n" in text
@@ -165,16 +164,15 @@ def test_lookup_of_data_has_a_segment_and_no_function(thin: Path):
     assert image["lookup"]["function_start"] is None
 
 
-def test_each_slice_of_a_fat_file_is_shown(fat: Path):
-    """Or the one that is asked for."""
+def test_all_slices_of_a_fat_file_are_shown_or_the_requested_one(fat: Path):
     both = _json(fat)["images"]
-    (one,) = _json(fat, "--arch", "arm64")["images"]
+    (arm64,) = _json(fat, "--arch", "arm64")["images"]
 
     assert [(image["arch"], image["offset"]) for image in both] == [
         ("x86_64", 0x1000),
         ("arm64", 0x4000),
     ]
-    assert one == both[1]
+    assert arm64 == both[1]
 
 
 def test_json_has_every_fact(thin: Path):
@@ -192,7 +190,6 @@ def test_json_has_every_fact(thin: Path):
 
 
 def test_a_dsym_bundle_is_the_file_in_it(thin: Path, tmp_path: Path):
-    """Nobody types the way into it."""
     inside = tmp_path / "App.dSYM" / "Contents" / "Resources" / "DWARF"
     inside.mkdir(parents=True)
     shutil.copy(thin, inside / "App")
@@ -200,7 +197,7 @@ def test_a_dsym_bundle_is_the_file_in_it(thin: Path, tmp_path: Path):
     assert _json(tmp_path / "App.dSYM")["file"] == str(inside / "App")
 
 
-def test_a_file_for_a_cpu_that_is_not_walked_can_still_be_looked_at(tmp_path: Path):
+def test_a_file_for_a_cpu_that_cannot_be_unwound_is_still_described(tmp_path: Path):
     """PowerPC files are big-endian and 32-bit."""
     path = tmp_path / "ppc"
     options = {"cputype": CPU_TYPE_POWERPC, "is_64": False, "little_endian": False}
@@ -218,15 +215,17 @@ def test_an_elf_file_is_shown_too():
         pytest.skip("Python is no ELF file on this system")
     (image,) = _json(path, "--symbols")["images"]
     function = next(
-        one for one in image["symbols"] if (one["kind"], one["place"]) == ("function", ".text")
+        symbol
+        for symbol in image["symbols"]
+        if (symbol["kind"], symbol["place"]) == ("function", ".text")
     )
-    (found,) = _json(path, "--lookup", hex(function["value"]))["images"]
-    named = found["lookup"]["symbol"]
+    (looked_up,) = _json(path, "--lookup", hex(function["value"]))["images"]
+    named = looked_up["lookup"]["symbol"]
 
     assert image["format"] == "elf"
     assert "LOAD" in [segment["name"] for segment in image["segments"]]
     assert function["name"] in (named["linkage_name"], *named["aliases"])
-    assert (found["lookup"]["section"], named["offset"]) == (".text", 0)
+    assert (looked_up["lookup"]["section"], named["offset"]) == (".text", 0)
 
 
 def _broken(path: Path, offset: int, value: int) -> None:
@@ -293,7 +292,7 @@ def test_a_traceback_is_never_what_a_user_sees(tmp_path: Path):
 def test_a_bad_file_is_one_line_and_status_one(
     content: bytes | None, complaint: str, tmp_path: Path
 ):
-    """What, where, and what to do; no traceback."""
+    """The error is a fact with the path, and a hint; no traceback."""
     path = tmp_path / "bad"
     if content is not None:
         path.write_bytes(content)
@@ -307,7 +306,7 @@ def test_a_bad_file_is_one_line_and_status_one(
 
 
 def test_a_directory_is_one_line(tmp_path: Path):
-    """A bundle that is no dSYM has to be looked into."""
+    """Only dSYM bundles are searched for the file in them."""
     done = _image(tmp_path)
 
     assert done.returncode == 1
@@ -315,7 +314,7 @@ def test_a_directory_is_one_line(tmp_path: Path):
 
 
 def test_an_address_outside_or_no_address_at_all(thin: Path):
-    """One is a fact about the file; the other a mistake in the command."""
+    """The first is a fact about the file, the second a usage error."""
     outside = _image(thin, "--lookup", "0x99999999")
     wrong = _image(thin, "--lookup", "main")
 

@@ -67,7 +67,7 @@ def test_explained_groups(folder):
 
 
 def test_differences(folder):
-    """What is new, gone, and what functions' shares became."""
+    """New and gone groups are listed, and the change of functions' shares."""
     _, out, _ = run(folder / "c.json", "--diff", folder / "a.json")
     groups = out.partition("Functions:")[0]
     assert "new" in groups
@@ -76,13 +76,13 @@ def test_differences(folder):
 
 
 def test_the_top(folder):
-    """As many functions as were asked for."""
+    """It lists the requested number of functions."""
     _, out, _ = run(folder, "--top", "2")
     assert 4 == len(out.splitlines())
 
 
-def test_what_cannot_be_read(folder, tmp_path):
-    """A file that was named is complained of; the others are still told of."""
+def test_unreadable_files(folder, tmp_path):
+    """An unreadable file on the command line is an error; the others are still analysed."""
     bad = tmp_path / "bad.txt"
     bad.write_text("no report")
     status, out, err = run(folder / "a.json", bad, "--groups")
@@ -95,14 +95,14 @@ def test_what_cannot_be_read(folder, tmp_path):
 
 
 def test_an_unknown_format(folder):
-    """Is one error in one line, with what to do."""
+    """The error lists the formats."""
     status, _, err = run(folder, "--format", "xml")
     assert 0 != status
     assert "'xml' is not one of 'text', 'json'" in err
 
 
 def test_nothing_to_compare_with_is_no_difference(folder):
-    """What is compared with a place that has no reports is not new."""
+    """Groups are not new in comparison with a folder without reports."""
     (folder / "empty").mkdir()
     for other in (folder / "empty", folder / "none"):
         status, out, err = run(folder / "a.json", "--diff", other)

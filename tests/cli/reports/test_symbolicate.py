@@ -23,7 +23,7 @@ IPS, CRASH = REPORT_SAMPLES["ips"], REPORT_SAMPLES["crash"]
 
 @pytest.fixture
 def machtrace(monkeypatch, capfdbinary):
-    """Run the command here: its status, what it writes, and what it says."""
+    """Return a function that runs the command here: status, standard output, standard error."""
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["machtrace", *map(str, words)])
@@ -37,12 +37,12 @@ def machtrace(monkeypatch, capfdbinary):
 
 
 def reports(data):
-    """What is read from bytes."""
+    """Return the reports in ``data``."""
     return read_source(ReportSource("written", data)).reports
 
 
 def zipped(**members):
-    """An archive's bytes; underscores of names stand as they are."""
+    """Return the bytes of an archive with these members."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
@@ -51,7 +51,7 @@ def zipped(**members):
 
 
 def test_one_file_goes_to_standard_output(machtrace, tmp_path):
-    """As Apple's text; what is missing is listed with its UUID, that with most frames first."""
+    """The output is Apple's text; missing images are listed with UUIDs, most frames first."""
     (tmp_path / "a.ips").write_bytes(IPS)
     status, out, err = machtrace("symbolicate", tmp_path / "a.ips")
 
@@ -66,8 +66,8 @@ def test_one_file_goes_to_standard_output(machtrace, tmp_path):
     assert "0 of 4 frames were named" in err
 
 
-def test_a_file_is_written_where_it_is_wanted(machtrace, tmp_path):
-    """A file, or one in a folder that is there; ``-`` is standard output."""
+def test_a_file_is_written_to_the_requested_path(machtrace, tmp_path):
+    """The path is a file, an existing folder, or ``-`` for standard output."""
     source = tmp_path / "a.ips"
     source.write_bytes(IPS)
     (tmp_path / "folder").mkdir()
@@ -79,8 +79,8 @@ def test_a_file_is_written_where_it_is_wanted(machtrace, tmp_path):
     assert written == machtrace("symbolicate", source, "-o", "-")[1]
 
 
-def test_folders_and_archives_are_looked_into(machtrace, tmp_path):
-    """What is no report is passed over, and counted."""
+def test_folders_and_archives_are_searched(machtrace, tmp_path):
+    """Files that are not reports are skipped and counted."""
     folder = tmp_path / "in" / "deeper"
     folder.mkdir(parents=True)
     (folder / "a.ips").write_bytes(IPS)
@@ -90,13 +90,13 @@ def test_folders_and_archives_are_looked_into(machtrace, tmp_path):
     status, out, err = machtrace("symbolicate", tmp_path / "in", "-o", tmp_path / "out")
 
     assert (status, out) == (0, b"")
-    names = sorted(one.name for one in (tmp_path / "out").iterdir())
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["a-2.crash", "a.crash", "b.crash", "e.crash"]
     assert "4 reports of 5 files, 1 file was no report" in err
 
 
 def test_a_folder_within_its_own_output_is_not_read_again(machtrace, tmp_path):
-    """Nor is a report replaced by what is made of it, unless it was named."""
+    """Nor does an output replace its report, unless the output path names it."""
     (tmp_path / "a.crash").write_bytes(CRASH)
     for _ in range(2):
         status, _, err = machtrace("symbolicate", tmp_path, "-o", tmp_path / "out")
@@ -105,9 +105,9 @@ def test_a_folder_within_its_own_output_is_not_read_again(machtrace, tmp_path):
     machtrace("symbolicate", tmp_path, "-o", tmp_path)
 
     assert (tmp_path / "a.crash").read_bytes() == CRASH
-    names = sorted(one.name for one in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["a-2.crash", "a-3.crash", "a.crash", "out"]
-    assert [one.name for one in (tmp_path / "out").iterdir()] == ["a.crash"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.crash"]
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_a_folder_within_its_own_output_is_not_read_again(machtrace, tmp_path):
         "テ" * 500 + ".ips",
         " .ips",
     ],
-    ids=lambda one: ascii(one)[:20],
+    ids=lambda name: ascii(name)[:20],
 )
 def test_names_in_archives_stay_in_the_folder(machtrace, tmp_path, name):
-    """Whatever they are, there is one new file, and nothing elsewhere."""
+    """Each name results in one new file in the output folder, and none outside."""
     (tmp_path / "a.zip").write_bytes(zipped(**{name: IPS}))
     out = tmp_path / "deep" / "out"
     status, _, err = machtrace("symbolicate", tmp_path / "a.zip", "-o", out)
@@ -136,53 +136,52 @@ def test_names_in_archives_stay_in_the_folder(machtrace, tmp_path, name):
     (made,) = out.iterdir()
     assert made.name.endswith(".crash")
     assert made.name.isprintable()
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.zip", "deep"]
-    assert [one.name for one in (tmp_path / "deep").iterdir()] == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "deep"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
     assert "\x1b" not in err
 
 
 def test_several_files_of_one_stem_are_all_written(machtrace, tmp_path):
-    """Also where only capital letters part them, which some file systems take for the same."""
+    """Names that differ in case only count as equal, as on some file systems."""
     for name in ("x/a.ips", "y/a.ips", "z/A.ips", "w/a.crash"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(CRASH)
     files = sorted(tmp_path.glob("*/*"))
     machtrace("symbolicate", *files, "-o", tmp_path / "out")
 
-    assert len({one.name.lower() for one in (tmp_path / "out").iterdir()}) == 4
+    assert len({path.name.lower() for path in (tmp_path / "out").iterdir()}) == 4
 
 
 def test_json_of_several_is_one_document(machtrace, tmp_path):
-    """On standard output, read again whole."""
+    """The document on standard output reads back as all reports."""
     for number in range(70):
         (tmp_path / f"{number:02}.ips").write_bytes(IPS if number % 2 else CRASH)
     status, out, _ = machtrace("symbolicate", tmp_path, "--format", "json", "--jobs", "1")
 
     assert status == 0
-    found = reports(out)
-    assert len(found) == 70
-    assert found[::2] == reports(CRASH) * 35
-    assert found[1::2] == reports(IPS) * 35
+    written = reports(out)
+    assert len(written) == 70
+    assert written[::2] == reports(CRASH) * 35
+    assert written[1::2] == reports(IPS) * 35
 
 
-def test_processes_write_what_one_writes(machtrace, tmp_path):
-    """In the same order."""
+def test_several_processes_write_the_same_output_as_one(machtrace, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(66):
         text = IPS.decode().replace('"pid": 455', f'"pid": {number}')
         (folder / f"{number:02}.ips").write_text(text)
-    one = machtrace("symbolicate", folder, "--jobs", "1")
-    two = machtrace("symbolicate", folder, "--jobs", "2")
+    single = machtrace("symbolicate", folder, "--jobs", "1")
+    double = machtrace("symbolicate", folder, "--jobs", "2")
 
-    assert one == two
-    assert one[0] == 0
-    assert one[1].count(b"Incident Identifier") == 66
+    assert single == double
+    assert single[0] == 0
+    assert single[1].count(b"Incident Identifier") == 66
 
 
 @pytest.mark.parametrize("name", ["ips", "speedscope", "firefox", "pprof"])
 def test_formats_of_one_report_want_a_folder_for_several(machtrace, tmp_path, name):
-    """Joined they could not be read; a payload of several diagnostics makes several files."""
+    """These formats cannot be concatenated; a payload of several diagnostics has several files."""
     (tmp_path / "a").write_bytes(REPORT_SAMPLES["metrickit"])
     (tmp_path / "b").write_bytes(IPS)
     status, out, err = machtrace("symbolicate", tmp_path / "a", tmp_path / "b", "-f", name)
@@ -197,8 +196,8 @@ def test_formats_of_one_report_want_a_folder_for_several(machtrace, tmp_path, na
     assert 2 == len(list((tmp_path / "out").iterdir()))
 
 
-def test_mistakes_are_said_before_anything_is_read(machtrace, tmp_path):
-    """Each in one line with what to do."""
+def test_usage_errors_are_reported_before_any_file_is_read(machtrace, tmp_path):
+    """Each is a fact and a hint."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)  # reading it would never end
 
@@ -215,7 +214,7 @@ def test_mistakes_are_said_before_anything_is_read(machtrace, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "reason"),
     [
         (b"", "it is empty"),
         (bytes(100), "it is empty"),
@@ -224,19 +223,19 @@ def test_mistakes_are_said_before_anything_is_read(machtrace, tmp_path):
         (b"PK\x03\x04nothing", "cannot be unpacked"),
     ],
 )
-def test_a_file_without_a_report_is_an_error(machtrace, tmp_path, data, said):
-    """One line and status 1; nothing is written."""
+def test_a_file_without_a_report_is_an_error(machtrace, tmp_path, data, reason):
+    """The status is 1, and no file is written."""
     (tmp_path / "a").write_bytes(data)
     status, out, err = machtrace("symbolicate", tmp_path / "a", "-o", tmp_path / "b")
 
     assert (status, out) == (1, b"")
-    assert said in err
+    assert reason in err
     assert err.count("\n") == 2
     assert not (tmp_path / "b").exists()
 
 
 def test_an_unreadable_file_costs_only_itself(machtrace, tmp_path):
-    """The others are written; the status says that one was not."""
+    """The others are written, and the status is 1."""
     (tmp_path / "a.ips").write_bytes(IPS)
     missing = tmp_path / "missing.ips"
     status, out, err = machtrace("symbolicate", missing, tmp_path / "a.ips", "/dev/null")
@@ -248,8 +247,7 @@ def test_an_unreadable_file_costs_only_itself(machtrace, tmp_path):
     assert "1 report of 3 files" in err
 
 
-def test_an_empty_folder_is_said(machtrace, tmp_path):
-    """With status 1."""
+def test_an_empty_folder_is_an_error(machtrace, tmp_path):
     status, out, err = machtrace("symbolicate", tmp_path)
 
     assert (status, out) == (1, b"")
@@ -344,7 +342,7 @@ def test_bytes_are_not_for_a_terminal(tmp_path):
 
 
 def test_wrong_options_have_a_status_of_their_own(machtrace, tmp_path):
-    """One line, and what there is to choose from."""
+    """The status is 2, and the error lists the choices."""
     (tmp_path / "a.ips").write_bytes(IPS)
     for words in (
         ("symbolicate", tmp_path / "a.ips", "--format", "nope"),

@@ -17,7 +17,7 @@ from machtrace.reports.source import ReportSource
 from tests.support.reports.samples import REPORT_SAMPLES
 
 FILES = 3000
-"""Far more than are read before anything is done to the command, however late this is."""
+"""Far more than are read before a test interrupts the command, even on a slow machine."""
 pytestmark = [
     pytest.mark.peer,
     pytest.mark.skipif(
@@ -28,8 +28,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Reports that take a minute."""
-    head, body = (json.loads(one) for one in REPORT_SAMPLES["ips"].decode().split("\n"))
+    """Return a folder of reports that take a minute."""
+    head, body = (json.loads(part) for part in REPORT_SAMPLES["ips"].decode().split("\n"))
     frames = [{"imageOffset": 0x100 + 4 * n, "imageIndex": n % 2} for n in range(40)]
     body["threads"] = [{"id": n, "frames": frames} for n in range(60)]
     text = json.dumps(head) + "\n" + json.dumps(body)
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 
 def started(folder, out, jobs, *words):
-    """The command on its way, in a process group of its own as from a shell."""
+    """Start the command in its own process group, as a shell does."""
     command = [sys.executable, "-m", "machtrace", "symbolicate", str(folder), "-o", str(out)]
     return subprocess.Popen(
         [*command, "--jobs", str(jobs), *words],
@@ -52,20 +52,20 @@ def started(folder, out, jobs, *words):
 
 
 def group(leader):
-    """The processes of a group that are still there."""
-    found = []
-    for one in Path("/proc").glob("[0-9]*"):
+    """Return the ids of a group's running processes."""
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (one / "stat").read_bytes().rpartition(b")")[2].split()
+            fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
         if int(fields[2]) == leader and fields[0] != b"Z":
-            found.append(int(one.name))
-    return found
+            pids.append(int(process.name))
+    return pids
 
 
 def wait_for(condition):
-    """Until it holds, or much too long."""
+    """Wait until ``condition`` holds, at most a minute."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
@@ -73,7 +73,7 @@ def wait_for(condition):
 
 
 def assert_whole(out):
-    """Whatever is there can be read, and nothing else is there."""
+    """Check that the folder has complete reports only."""
     if not out.exists():
         return
     for path in out.iterdir():
@@ -87,7 +87,7 @@ def assert_whole(out):
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("files", [0, 1, 40])
 def test_ctrl_c_ends_everything_at_once(folder, tmp_path, jobs, files):
-    """As soon as it starts, with the first file, later: no children, no halves, no traceback."""
+    """At the start, at the first file or later: no children, no partial files, no traceback."""
     out = tmp_path / "out"
     process = started(folder, out, jobs)
     if files:
@@ -95,16 +95,15 @@ def test_ctrl_c_ends_everything_at_once(folder, tmp_path, jobs, files):
     else:
         wait_for(out.exists)
     os.killpg(process.pid, signal.SIGINT)
-    said, complained = process.communicate(timeout=60)
+    out_bytes, err_bytes = process.communicate(timeout=60)
 
-    assert (process.returncode, said, complained) == (130, b"", b"")
+    assert (process.returncode, out_bytes, err_bytes) == (130, b"", b"")
     wait_for(lambda: not group(process.pid))
     assert_whole(out)
     assert len(list(out.iterdir())) < FILES
 
 
 def test_children_end_with_a_parent_that_is_killed(folder, tmp_path):
-    """Nobody else would end them."""
     out = tmp_path / "out"
     process = started(folder, out, 2)
     wait_for(lambda: out.exists() and any(out.glob("*.crash")))
@@ -114,27 +113,27 @@ def test_children_end_with_a_parent_that_is_killed(folder, tmp_path):
     wait_for(lambda: not group(process.pid))
 
 
-def test_a_child_that_dies_is_said(folder, tmp_path):
-    """In one line, with what to do; what was written stays."""
+def test_a_child_that_dies_is_an_error(folder, tmp_path):
+    """The error has a hint; files that were written stay."""
     out = tmp_path / "out"
     process = started(folder, out, 2)
     wait_for(lambda: out.exists() and any(out.glob("*.crash")))
     children = [
-        one
-        for one in group(process.pid)
-        if one != process.pid and b"spawn_main" in _command_line(one)
+        pid
+        for pid in group(process.pid)
+        if pid != process.pid and b"spawn_main" in _command_line(pid)
     ]
     os.kill(children[0], signal.SIGKILL)
-    said, complained = process.communicate(timeout=60)
+    out_bytes, err_bytes = process.communicate(timeout=60)
 
-    assert (process.returncode, said) == (1, b"")
-    assert complained.count(b"\n") == 2
-    assert b"try --jobs 1" in complained
+    assert (process.returncode, out_bytes) == (1, b"")
+    assert err_bytes.count(b"\n") == 2
+    assert b"try --jobs 1" in err_bytes
     wait_for(lambda: not group(process.pid))
 
 
-def test_a_child_that_is_to_end_takes_no_further_batch():
-    """A pool takes what is raised in a batch for its outcome, and would go on."""
+def test_a_terminated_child_takes_no_further_batch():
+    """A pool records an exception in a batch as its outcome, and continues."""
     script = (
         "import signal\n"
         "from machtrace.cli.reports import processes\n"
@@ -144,7 +143,7 @@ def test_a_child_that_is_to_end_takes_no_further_batch():
         "processes._runner = Runner()\n"
         "signal.signal(signal.SIGTERM, processes._leave)\n"
         "try: processes._run([])\n"
-        "except BaseException as error: print('went on after', repr(error))\n"
+        "except BaseException as error: print('continued after', repr(error))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
 
@@ -156,7 +155,7 @@ def _command_line(pid):
 
 
 def test_memory_does_not_grow_with_the_number_of_files(folder, tmp_path):
-    """The same files four times over take about as much as once."""
+    """Five times as many files take about as much memory."""
 
     def most(*folders):
         script = (

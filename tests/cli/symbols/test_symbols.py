@@ -1,4 +1,4 @@
-"""``machtrace symbols`` as a user meets it: output, errors, statuses; what Ctrl-C leaves."""
+"""``machtrace symbols``: output, errors, exit statuses, and the store after Ctrl-C."""
 
 import gc
 import json
@@ -55,7 +55,7 @@ def symbols(tmp_path, monkeypatch, capfd):
 
 @pytest.fixture
 def archive(tmp_path):
-    """An .xcarchive with an app, its dSYM and what else is in one."""
+    """Return an .xcarchive with an app, its dSYM and other files."""
     root = tmp_path / "App.xcarchive"
     files = {
         "Products/Applications/App.app/App": APP,
@@ -70,11 +70,11 @@ def archive(tmp_path):
 
 
 def test_adding_listing_finding(symbols, archive, tmp_path):
-    """From an archive of Xcode's to the paths of its files."""
+    """An archive of Xcode's is added; its image is listed, and the files' paths are found."""
     added = symbols("add", archive)
     again = symbols("add", archive, "--verbose")
     listed = symbols("list")
-    found = symbols("find", "82D13D98219E3040B62A07A297007A7C")
+    paths = symbols("find", "82D13D98219E3040B62A07A297007A7C")
     folder = tmp_path / "store/82/d13d98219e3040b62a07a297007a7c"
 
     assert 0 == added.returncode
@@ -88,44 +88,44 @@ def test_adding_listing_finding(symbols, archive, tmp_path):
     assert [str(ARM).upper(), "arm64", "debuginfo", "executable"] == row[:4]
     assert "App" == row[-1]
     assert "1 image, 2 files" in listed.stdout
-    assert f"{folder}/debuginfo\n{folder}/executable\n" == found.stdout
+    assert f"{folder}/debuginfo\n{folder}/executable\n" == paths.stdout
 
 
 @pytest.mark.parametrize(
-    "what",
+    "query",
     ["82d13d98-219e-3040-b62a-07a297007a7c", "<82d13d98219e3040b62a07a297007a7c>", "app", "A*"],
 )
-def test_find_takes_uuids_and_names_as_they_are_written(symbols, archive, what):
-    """The status is 1 where there is nothing."""
+def test_find_takes_uuids_and_names_as_they_are_written(symbols, archive, query):
+    """The status is 1 if nothing matches."""
     symbols("add", archive)
 
-    assert 2 == symbols("find", what).stdout.count("\n")
+    assert 2 == symbols("find", query).stdout.count("\n")
     for missing in ("23516be4-29be-350c-91c9-f36e7999f0f1", "Nothing"):
         done = symbols("find", missing)
         assert (1, "") == (done.returncode, done.stdout)
         assert missing in done.stderr.splitlines()[0]
         assert done.stderr.splitlines()[1].startswith("hint: ")
     assert "is neither a UUID, a build-id nor an image's name" in done.stderr
-    assert "" == symbols("find", what, "--arch", "x86_64").stdout
+    assert "" == symbols("find", query, "--arch", "x86_64").stdout
 
 
-def test_machines_are_told(symbols, archive):
-    """The same facts as JSON, with a schema's number."""
+def test_json_has_the_same_facts(symbols, archive):
+    """The documents have a schema's number."""
     added = json.loads(symbols("add", archive, "--format", "json").stdout)
     listed = json.loads(symbols("list", "--format", "json").stdout)
 
     assert [1, 1] == [added["schema"], listed["schema"]]
-    assert [True, True] == [one["new"] for one in added["images"]]
+    assert [True, True] == [image["new"] for image in added["images"]]
     assert [("static library", False)] == [
-        (one["reason"], one["failure"]) for one in added["skipped"]
+        (skip["reason"], skip["failure"]) for skip in added["skipped"]
     ]
     assert 1 == added["other_files"]
-    assert {"debuginfo", "executable"} == {one["kind"] for one in listed["files"]}
-    assert [str(ARM).upper()] * 2 == [one["uuid"] for one in listed["files"]]
+    assert {"debuginfo", "executable"} == {file["kind"] for file in listed["files"]}
+    assert [str(ARM).upper()] * 2 == [file["uuid"] for file in listed["files"]]
 
 
-def test_what_is_named_and_useless_is_an_error(symbols, tmp_path):
-    """One line each; the rest is added."""
+def test_paths_without_an_image_are_errors(symbols, tmp_path):
+    """Each has one line; the rest is added."""
     (tmp_path / "text").write_text("nothing")
     (tmp_path / "cut").write_bytes(APP[:-1])
     (tmp_path / "App").write_bytes(APP)
@@ -144,7 +144,7 @@ def test_what_is_named_and_useless_is_an_error(symbols, tmp_path):
 
 
 def test_limits_can_be_set(symbols, tmp_path):
-    """As sizes that people write; nonsense is refused."""
+    """They are sizes with units; anything else is a usage error."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("App", APP)
     done = symbols("add", tmp_path / "a.zip", "--max-member", "1K")
@@ -156,14 +156,14 @@ def test_limits_can_be_set(symbols, tmp_path):
 
 
 @pytest.mark.peer
-def test_what_a_report_still_needs(symbols, archive, tmp_path):
-    """Own images first; the status says whether any is missing."""
+def test_images_that_a_report_needs(symbols, archive, tmp_path):
+    """The program's own images come first; the status is 1 if any is missing."""
     report = tmp_path / "App.crash"
     report.write_text(REPORT)
     before = symbols("missing", report)
     symbols("add", archive / "dSYMs")
     after = symbols("missing", "-", "--no-system", input=REPORT)
-    told = json.loads(symbols("missing", report, "--format", "json").stdout)
+    document = json.loads(symbols("missing", report, "--format", "json").stdout)
 
     assert 1 == before.returncode
     assert [str(ARM).upper(), "arm64", "all", "/x/App.app/App"] == before.stdout.splitlines()[
@@ -174,12 +174,12 @@ def test_what_a_report_still_needs(symbols, archive, tmp_path):
         after.returncode, after.stdout,
     )  # fmt: skip
     assert [(False, ["debuginfo"]), (True, [])] == [
-        (one["system"], one["stored"]) for one in told["images"]
+        (image["system"], image["stored"]) for image in document["images"]
     ]
 
 
-def test_what_a_core_still_needs(symbols, tmp_path):
-    """Its images are those that a backtrace has."""
+def test_images_that_a_core_needs(symbols, tmp_path):
+    """They are the images of a backtrace."""
     path = tmp_path / "x.core"
     path.write_bytes(synthetic_process(Arch.ARM64, threads=1, images=3, depth=3).core())
     done = symbols("missing", path)
@@ -191,15 +191,14 @@ def test_what_a_core_still_needs(symbols, tmp_path):
 @pytest.mark.peer
 @pytest.mark.parametrize("text", ["", "no list here\n", "{}"])
 def test_a_report_without_images_is_an_error(symbols, text):
-    """One line."""
     done = symbols("missing", "-", input=text)
 
     assert (1, "") == (done.returncode, done.stdout)
     assert done.stderr.startswith("machtrace: no list of binary images: ")
 
 
-def test_cleaning(symbols, archive):
-    """Nothing goes unless it is asked for; a dry run only says what would."""
+def test_gc_removes_only_requested_files(symbols, archive):
+    """A dry run removes nothing."""
     symbols("add", archive)
 
     assert "0 files removed, 0 bytes\n" == symbols("gc").stdout
@@ -213,7 +212,7 @@ def test_cleaning(symbols, archive):
 
 
 def aged(path, content=b"x"):
-    """A file of last year, when nobody can still be writing it."""
+    """Create a file of 2001, too old to be still written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     os.utime(path, (1e9, 1e9))
@@ -222,32 +221,31 @@ def aged(path, content=b"x"):
 
 @pytest.mark.parametrize("name", ["photo.meta", "ab/photo.meta", "ab/cdef", "ab/x/debuginfo.meta"])
 def test_a_folder_that_is_no_store_is_not_cleaned(symbols, tmp_path, name):
-    """Whatever it is, nothing is taken out of it."""
-    kept = aged(tmp_path / "other" / name)
+    retained = aged(tmp_path / "other" / name)
 
     done = symbols("gc", "--store", tmp_path / "other", "--max-size", "0", "--orphans")
 
     assert (1, "") == (done.returncode, done.stdout)
     assert "this folder is no symbol store" in done.stderr
-    assert kept.exists()
+    assert retained.exists()
 
 
-def test_what_is_beside_the_images_of_a_store_stays(symbols, archive, tmp_path):
-    """Only what a store writes itself is a leftover of it."""
+def test_other_files_in_a_store_stay(symbols, archive, tmp_path):
+    """Only names that the store itself writes are leftovers."""
     symbols("add", archive)
     store = tmp_path / "store"
     folder = next(store.glob("??/*"))
-    kept = [aged(store / "photo.meta"), aged(store / "zz/x/debuginfo.meta")]
-    kept.append(aged(folder / "photo.meta"))
+    retained = [aged(store / "photo.meta"), aged(store / "zz/x/debuginfo.meta")]
+    retained.append(aged(folder / "photo.meta"))
     gone = [aged(folder / "debuginfo.arm64e.meta"), aged(folder / ".unfinished-1")]
 
     assert "2 files removed" in symbols("gc").stdout
-    assert all(path.exists() for path in kept)
+    assert all(path.exists() for path in retained)
     assert not any(path.exists() for path in gone)
 
 
 def test_exporting_for_lldb(symbols, archive, tmp_path):
-    """Chosen images or all; what names nothing is said."""
+    """Selected images are exported, or all; words that match nothing are reported."""
     symbols("add", archive)
     done = symbols("export", tmp_path / "uuids", "App", "Other")
 
@@ -261,8 +259,8 @@ def test_exporting_for_lldb(symbols, archive, tmp_path):
 
 
 @pytest.mark.peer
-def test_on_a_terminal_a_bar_shows_what_is_done(symbols, archive):
-    """And is gone at the end; the summary stays."""
+def test_a_terminal_shows_a_progress_bar(symbols, archive):
+    """It disappears at the end; the summary stays."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "MACHTRACE_SYMBOLS": str(archive.parent / "pty"), "TERM": "xterm"}
     environment.pop("NO_COLOR", None)
@@ -273,7 +271,7 @@ def test_on_a_terminal_a_bar_shows_what_is_done(symbols, archive):
     try:
         while part := os.read(ours, 65536):
             shown += part
-    except OSError:  # the end, as Linux tells it
+    except OSError:  # the end, as Linux reports it
         pass
     os.close(ours)
 
@@ -286,7 +284,7 @@ def test_on_a_terminal_a_bar_shows_what_is_done(symbols, archive):
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing_half_written(tmp_path):
-    """What is in the store is whole, and no scratch file is left; the status is 130."""
+    """The store's files are complete, and no scratch file is left; the status is 130."""
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(3000):
@@ -315,8 +313,7 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path):
     }
 
 
-def test_a_store_that_is_none_is_one_line(symbols, tmp_path, archive):
-    """A file where the folder should be."""
+def test_a_store_that_is_a_file_is_an_error(symbols, tmp_path, archive):
     (tmp_path / "store").write_text("")
     done = symbols("add", archive)
 
@@ -328,12 +325,12 @@ def test_a_store_that_is_none_is_one_line(symbols, tmp_path, archive):
 @pytest.mark.live
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
 def test_a_process_needs_nothing_that_this_machine_has(symbols):
-    """Its own executable is where it was started from."""
+    """Its executable is found at the path it was started from."""
     with subprocess.Popen(["sleep", "60"]) as running:
         try:
-            told = json.loads(symbols("missing", running.pid, "--format", "json").stdout)
+            document = json.loads(symbols("missing", running.pid, "--format", "json").stdout)
         finally:
             running.kill()
-    (own,) = (one for one in told["images"] if one["name"] == "sleep")
+    (own,) = (image for image in document["images"] if image["name"] == "sleep")
 
     assert "executable" in own["stored"]
