@@ -18,14 +18,13 @@ from tests.support.writers.processes import synthetic_process
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory):
-    """A whole core of three threads."""
+    """Return a complete core of three threads."""
     path = tmp_path_factory.mktemp("core") / "whole.core"
     path.write_bytes(synthetic_process(Arch.ARM64, threads=3, images=2, depth=6).core())
     return path
 
 
 def test_every_thread_is_printed_and_the_status_is_0(core):
-    """JSON for machines: the same threads and frames as the core has."""
     done = machtrace("backtrace", core, "--format", "json")
     threads = json.loads(done.stdout)["threads"]
 
@@ -36,7 +35,7 @@ def test_every_thread_is_printed_and_the_status_is_0(core):
 
 @pytest.mark.parametrize(("wanted", "count"), [("main", 1), ("#2", 1), ("worker 3", 1), ("all", 3)])
 def test_threads_are_chosen_by_what_people_call_them(core, wanted, count):
-    """By role, by lldb's number, by name."""
+    """Threads are selected by role, by lldb's number or by name."""
     done = machtrace("backtrace", core, "--thread", wanted, "--format", "json")
 
     assert count == len(json.loads(done.stdout)["threads"])
@@ -59,7 +58,7 @@ def test_threads_are_chosen_by_what_people_call_them(core, wanted, count):
     ids=lambda words: " ".join(words)[:40],
 )
 def test_an_error_is_a_fact_and_a_hint_with_status_1(core, words):
-    """On a line each; never a traceback."""
+    """There is no traceback."""
     done = machtrace(*(core if word == "CORE" else word for word in words))
 
     assert (1, "") == (done.returncode, done.stdout)
@@ -69,7 +68,7 @@ def test_an_error_is_a_fact_and_a_hint_with_status_1(core, words):
 
 
 def test_a_core_with_one_bad_thread_yields_the_others(core, tmp_path):
-    """The thread whose state is cut is named; the others are printed; the status is 1."""
+    """The error names the thread with a truncated state; the others are printed, with status 1."""
     data = bytearray(core.read_bytes())
     state = data.index(bytes.fromhex("0400000020010000"), 32)  # LC_THREAD of 288 bytes
     second = data.index(bytes.fromhex("0400000020010000"), state + 8)
@@ -130,7 +129,6 @@ def test_a_closed_pipe_ends_it_quietly(core):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("command", ["backtrace CORE", "image CORE", "--help"])
 def test_output_that_cannot_be_written_is_an_error(core, command):
-    """A full disk is not success."""
     words = [str(core) if word == "CORE" else word for word in command.split()]
     with Path("/dev/full").open("w") as full:
         done = machtrace(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)

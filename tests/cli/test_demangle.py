@@ -21,14 +21,14 @@ CXXFILT = shutil.which("llvm-cxxfilt-19") or shutil.which("llvm-cxxfilt")
 
 
 def filtered(data: bytes, *words: str) -> bytes:
-    """The filter's output for ``data``."""
+    """Return the filter's output for ``data``."""
     done = subprocess.run([*COMMAND, *words], input=data, capture_output=True, check=True)
     assert done.stderr == b""
     return done.stdout
 
 
 def pieces(monkeypatch, *reads: bytes, simplified: bool = False) -> list[bytes]:
-    """The filter's writes, if standard input arrives in these reads."""
+    """Return the filter's writes, if standard input arrives in these reads."""
     rest = iter((*reads, b""))
     monkeypatch.setattr(demangle, "_read", lambda: next(rest))
     return list(demangle.filtered_input(simplified))
@@ -53,12 +53,11 @@ def pieces(monkeypatch, *reads: bytes, simplified: bool = False) -> list[bytes]:
     ],
 )
 def test_names_in_text_are_replaced(monkeypatch, text: bytes, expected: bytes) -> None:
-    """Names inside other words, and what only begins as names do, stay."""
+    """Names inside other words stay, and so do words with a mangled name's prefix only."""
     assert b"".join(pieces(monkeypatch, text)) == expected
 
 
 def test_the_simplified_form_omits_parameters(monkeypatch) -> None:
-    """As in call trees."""
     found = pieces(monkeypatch, b"_Z3fooi $s3Lab3runyySiF\n", simplified=True)
     assert b"".join(found) == b"foo run(_:)\n"
 
@@ -80,7 +79,7 @@ def test_output_does_not_depend_on_the_reads(data: bytes, sizes: list[int]) -> N
 
 @given(st.binary(max_size=300))
 def test_text_without_names_stays(data: bytes) -> None:
-    """Byte for byte, whatever its encoding."""
+    """All bytes are preserved, in any encoding."""
     text = data.replace(b"_", b"-").replace(b"$", b"-")
     with pytest.MonkeyPatch.context() as patch:
         assert b"".join(pieces(patch, *filter(None, [text]))) == text
@@ -111,7 +110,7 @@ def test_each_read_of_a_pipe_is_answered_at_once() -> None:
 
 @pytest.mark.peer
 def test_an_interruption_ends_it_quietly() -> None:
-    """With the status of shells."""
+    """The status is that of shells."""
     pipe = subprocess.PIPE
     with subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         process.stdin.write(b"_Z3foov\n")
@@ -124,7 +123,6 @@ def test_an_interruption_ends_it_quietly() -> None:
 
 @pytest.mark.peer
 def test_a_reader_that_closes_the_pipe_ends_it_quietly(tmp_path: Path) -> None:
-    """As ``head`` does."""
     text = tmp_path / "names"
     text.write_bytes(b"_Z3foov\n" * 200_000)
     line = f"'{sys.executable}' -m machtrace demangle < '{text}' | head -n 1"
@@ -134,7 +132,7 @@ def test_a_reader_that_closes_the_pipe_ends_it_quietly(tmp_path: Path) -> None:
 
 @pytest.mark.peer
 def test_closed_standard_input_is_an_error() -> None:
-    """A fact and a hint, and status 1."""
+    """The error is a fact and a hint, with status 1."""
     line = 'exec "$0" -m machtrace demangle <&-'
     done = subprocess.run(
         ["/bin/sh", "-c", line, sys.executable], capture_output=True, text=True, check=False
@@ -145,7 +143,7 @@ def test_closed_standard_input_is_an_error() -> None:
 
 @pytest.mark.peer
 def test_names_are_arguments_too() -> None:
-    """One line each: a name, or text with names."""
+    """Each argument is a name or text with names, and has one line."""
     words = ["_Z3foov", "plain", "_Z3foov+4", "_Z6gr\u00f6\u00dfev"]
     done = subprocess.run([*COMMAND, *words], capture_output=True, check=True)
     lines = done.stdout.decode().splitlines()
@@ -154,7 +152,7 @@ def test_names_are_arguments_too() -> None:
 
 
 def test_the_root_function() -> None:
-    """Full and simplified; other names stay."""
+    """Names are full or simplified; other names stay."""
     assert mt.demangle("_Z3fooi") == "foo(int)"
     assert mt.demangle("_Z3fooi", simplified=True) == "foo"
     assert mt.demangle("main") == "main"

@@ -49,7 +49,7 @@ def test_an_option_has_one_help_text_in_all_commands(option):
 
 
 def test_every_option_has_a_help_text():
-    """A sentence that ends with a full stop."""
+    """The text is a sentence that ends with a full stop."""
     for path, _, command in commands():
         for parameter in command.params:
             if isinstance(parameter, click.Option):
@@ -60,7 +60,6 @@ def test_every_option_has_a_help_text():
 @pytest.mark.peer
 @pytest.mark.parametrize("words", [["--help"], ["--version"], []])
 def test_help_imports_no_command_and_no_library(words):
-    """It costs the interpreter's start and the parser."""
     code = (
         "import sys\nfrom machtrace.cli.main import main\n"
         f"sys.argv[1:] = {words}\n"
@@ -74,7 +73,7 @@ def test_help_imports_no_command_and_no_library(words):
 
 @pytest.mark.peer
 def test_usage_errors_are_a_fact_and_a_hint():
-    """With status 2, as other programs have it."""
+    """The status is 2, as in other programs."""
     for words, fact in (
         (["nope"], "no such command 'nope'"),
         (["backtrace"], "missing argument 'SPEC'"),

@@ -30,7 +30,7 @@ def test_nothing_is_shown_elsewhere(capsys):
 
 @pytest.mark.parametrize("unit", ["files", "bytes", "ns"])
 def test_a_terminal_shows_a_bar(monkeypatch, unit):
-    """With the note before it and the label behind; a name cannot send control characters."""
+    """It has the note before it and the label behind; control characters are escaped."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -45,7 +45,6 @@ def test_a_terminal_shows_a_bar(monkeypatch, unit):
 
 
 def test_dumb_terminals_show_none(monkeypatch):
-    """NO_COLOR is about colours only."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     assert shows_progress(Terminal())

@@ -29,7 +29,7 @@ def sample(*words, **changed):
 
 @pytest.fixture(scope="module")
 def pid():
-    """A process with a few threads."""
+    """Start a process with a few threads, and yield its id."""
     command = [sys.executable, "-m", "machtrace.cli.demo.threaded_process"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
@@ -57,7 +57,7 @@ def test_the_call_graph_and_one_line_on_how_it_went(brief):
 
 
 def test_every_format_can_be_written_to_a_file(brief, tmp_path):
-    """For its owner's eyes only, and all of it."""
+    """It is complete, and only its owner may read it."""
     starts = {
         "text": b"Analysis of sampling ",
         "folded": b"python",
@@ -84,7 +84,7 @@ def test_bytes_and_text_can_be_piped(brief):
 
 @pytest.fixture
 def started():
-    """Starts the command on a terminal and waits until it shows its first sample."""
+    """Return a function that starts the command on a terminal and waits for its first sample."""
     processes, terminals = [], []
 
     def start(*words):
@@ -127,7 +127,7 @@ def started():
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_it_and_what_was_taken_is_written(pid, started, tmp_path):
-    """Long before its time."""
+    """The duration has not passed then."""
     path = tmp_path / "x.folded"
     process, finish = started(pid, "--duration", "inf", "--format", "folded", "-o", path)
     process.send_signal(signal.SIGINT)
@@ -138,8 +138,8 @@ def test_ctrl_c_ends_it_and_what_was_taken_is_written(pid, started, tmp_path):
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_the_end_of_the_process_is_told(started):
-    """With what was taken until then, and without an error."""
+def test_the_end_of_the_process_ends_sampling(started):
+    """The profile has the samples until then, and there is no error."""
     code = "import time; print('ready', flush=True); time.sleep(1000)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
@@ -152,7 +152,7 @@ def test_the_end_of_the_process_is_told(started):
 
 
 def test_progress_is_for_terminals(pid, started):
-    """The rate, what was lost and for how long threads were stopped; then one line remains."""
+    """It has the rate, lost samples and stop times; at the end one line remains."""
     _, finish = started(pid, "--duration", "0.5", "--no-names")
     _, shown = finish()
     assert "sampling" in shown
@@ -173,8 +173,7 @@ def test_progress_is_for_terminals(pid, started):
         (["--search", "/nowhere"], "No such file or directory: /nowhere"),
     ],
 )
-def test_wrong_input_is_told_at_once(pid, words, complaint):
-    """Before anything is sampled."""
+def test_wrong_input_is_reported_before_sampling(pid, words, complaint):
     done = sample(pid, *words)
     assert (1, "") == (done.returncode, done.stdout)
     assert done.stderr.replace("\nhint:", ";").startswith(f"machtrace: {complaint}")
@@ -182,7 +181,7 @@ def test_wrong_input_is_told_at_once(pid, words, complaint):
 
 
 def test_what_cannot_be_sampled():
-    """No process, and one that does not run."""
+    """The targets are no process, and one that does not run."""
     gone = sample(2**22 + 1)
     assert (1, 2) == (gone.returncode, len(gone.stderr.splitlines()))
     still = sample("emulated:demo")
@@ -191,7 +190,7 @@ def test_what_cannot_be_sampled():
 
 
 def test_python_functions_need_names(pid):
-    """It is by its name that the interpreter's loop is known."""
+    """The interpreter's loop is recognised by its symbol name."""
     done = sample(pid, "--python", "--no-names")
     assert 2 == done.returncode
     assert "--python requires --names" in done.stderr

@@ -124,7 +124,6 @@ def test_it_goes_to_standard_output(core, tmp_path):
 
 @pytest.mark.peer
 def test_a_terminal_is_no_place_for_it(core):
-    """It would show as noise."""
     pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
     primary, terminal = pty.openpty()
     try:
@@ -145,8 +144,8 @@ def test_a_terminal_is_no_place_for_it(core):
     ]
 
 
-def test_a_snapshot_without_images_says_what_its_walks_need(core, tmp_path):
-    """When it is saved, and when callers were guessed for want of it."""
+def test_a_snapshot_without_images_has_a_hint_to_pass_them(core, tmp_path):
+    """The hint appears on saving, and if callers were guessed without it."""
     bare = tmp_path / "bare.core"
     done = machtrace("snapshot", core, "-o", bare, "--images", "none")
     walked = machtrace("backtrace", bare)

@@ -1,4 +1,4 @@
-"""The arguments of ``machtrace atos``, as Apple spells them."""
+"""The arguments of ``machtrace atos``, in Apple's spelling."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_where_addresses_count_from(words, mode, base):
 
 
 def test_long_names_take_one_dash_or_two():
-    """As in scripts that people have."""
+    """Existing scripts use both forms."""
     for dash in ("-", "--"):
         request = parse_arguments(
             ["-o", "App", f"{dash}inlineFrames", f"{dash}fullPath", f"{dash}delimiter", "; "]
@@ -65,12 +65,11 @@ def test_long_names_take_one_dash_or_two():
     ],
 )
 def test_what_makes_no_sense_is_refused(words):
-    """With the usage, and status 1, as the command does."""
     with pytest.raises(AtosUsageError):
         parse_arguments(words)
 
 
 @pytest.mark.parametrize("text", ["", "0x", "xyz", "-1", "0x1g", "1_0", "+1", " 1", "١", "f" * 17])
 def test_what_is_no_address(text):
-    """Python's own reading of numbers would take some of these."""
+    """Python's own parser of numbers would accept some of these."""
     assert parse_address(text) is None

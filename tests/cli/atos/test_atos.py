@@ -50,7 +50,7 @@ THIN = ThinFile(
 
 @pytest.fixture
 def atos(tmp_path, monkeypatch, capfd):
-    """Run the command in this process, or in another where it has standard input."""
+    """Return a function that runs the command: in this process, or with input in a new one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MACHTRACE_SYMBOLS", str(tmp_path / "symbols"))
 
@@ -96,7 +96,7 @@ def thin(tmp_path):
 
 
 def test_usage_errors_are_apple_s(atos):
-    """The line that scripts look for, then the usage."""
+    """The output is the line that scripts match, then the usage."""
     done = atos()
 
     assert 1 == done.returncode
@@ -151,7 +151,7 @@ def test_where_a_kernel_s_text_was_loaded(atos, thin):
 
 
 def test_with_inlined_calls_each_answer_ends_with_an_empty_line(atos, thin):
-    """Which is the delimiter's newline after each call, and one for the answer."""
+    """It is the delimiter's newline after each call, and one for the answer."""
     addresses = ("100000404", "7")
 
     assert "first (in App) + 4\n\n7\n\n" == atos("-o", thin, "-i", *addresses).stdout
@@ -201,13 +201,13 @@ def test_calls_are_those_of_a_peer(atos, program):
 
 
 def range_of(start, size):
-    """Every address of a function."""
+    """Return every address of a function."""
     return [f"{address:x}" for address in range(start, start + size)]
 
 
 @pytest.mark.peer
 def test_addresses_come_from_files_and_from_standard_input(atos, thin, tmp_path):
-    """Set apart by any whitespace, the last with or without a newline."""
+    """Any whitespace separates them; the last newline is optional."""
     text = "100000404\t0x100000428\n\n 100000444"
     (tmp_path / "addresses").write_text(text)
     answers = atos("-o", thin, "100000404", "100000428", "100000444").stdout
@@ -219,7 +219,7 @@ def test_addresses_come_from_files_and_from_standard_input(atos, thin, tmp_path)
 
 @pytest.mark.peer
 def test_each_line_is_answered_before_the_next_is_written(thin):
-    """As programs want it that keep the command running."""
+    """Programs may keep the command running."""
     command = [sys.executable, "-m", "machtrace", "atos", "-o", thin]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -234,7 +234,7 @@ def test_each_line_is_answered_before_the_next_is_written(thin):
 
 @pytest.mark.peer
 def test_many_addresses_at_once(atos, thin):
-    """A hundred thousand from a pipe, in their order."""
+    """A hundred thousand addresses from a pipe are answered in order."""
     words = [f"{BASE + CODE + number % 0x80:#x}" for number in range(100_000)]
     lines = atos("-o", thin, input="\n".join(words)).stdout.splitlines()
 
@@ -281,7 +281,7 @@ def test_a_bundle_is_the_file_in_it(atos, tmp_path, place):
 
 @pytest.mark.parametrize("content", [b"", b"text", THIN.build()[:100], b"\x7fELF"])
 def test_a_file_without_symbols_is_an_error(atos, tmp_path, content):
-    """One line, which begins as Apple's does, and status 1."""
+    """The error begins as Apple's, and the status is 1."""
     (tmp_path / "x").write_bytes(content)
     for path in (tmp_path / "x", tmp_path / "nowhere", tmp_path):
         done = atos("-o", path, "1")
@@ -291,7 +291,6 @@ def test_a_file_without_symbols_is_an_error(atos, tmp_path, content):
 
 
 def test_the_first_file_that_knows_an_address_answers(atos, thin, tmp_path):
-    """Several can be given."""
     path = tmp_path / "Other"
     path.write_bytes(
         ThinFile(vmaddr=0x5000, code=bytes(8), symbols=(BuiltSymbol("_else", 0x5400),)).build()
@@ -357,7 +356,7 @@ def test_swift_names_are_short_and_dedup_lists_merged_functions(atos, tmp_path):
 @pytest.mark.peer
 @pytest.mark.skipif(not shutil.which("llvm-nm-19"), reason="llvm-nm-19 is not installed")
 def test_a_real_mach_o(atos, tmp_path):
-    """Linked by the package ziglang; a stub is called as Apple's command calls it."""
+    """The package ziglang links it; a stub has the name that Apple's command shows."""
     source = tmp_path / "a.cpp"
     source.write_text(
         'extern "C" int puts(const char *);\n'
@@ -383,7 +382,7 @@ def _told(*command):
 
 @pytest.mark.peer
 def test_nothing_slow_is_imported_for_an_answer(thin):
-    """The command line's libraries take longer than the answer."""
+    """Importing the command line's libraries takes longer than the answer."""
     code = (
         "import sys; sys.argv = ['machtrace', 'atos', '-o', sys.argv[1], '100000400']\n"
         "from machtrace.cli.main import main\n"

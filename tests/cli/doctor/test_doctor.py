@@ -251,7 +251,7 @@ ROOT = "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nSeccomp:\t2\n"
     ],
 )
 def test_yama_levels(scope, status, state, word):
-    """Each level of Documentation/admin-guide/LSM/Yama.rst."""
+    """The levels are those of Documentation/admin-guide/LSM/Yama.rst."""
     finding = scope_of(rights(ptrace_scope=scope, self__status=status))
 
     assert state is finding.state

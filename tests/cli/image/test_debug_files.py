@@ -18,7 +18,7 @@ OTHERS = UUID("3C1E5C3A-0000-4000-8000-00000000C002")
 
 @pytest.fixture
 def image(monkeypatch):
-    """Runs the command in this process; what it prints, on its success."""
+    """Return a function that runs the command in this process and returns its output."""
 
     def run(*arguments):
         printed = StringIO()
@@ -33,14 +33,14 @@ def image(monkeypatch):
 
 @pytest.fixture
 def binary(tmp_path):
-    """A binary without debug information."""
+    """Return a binary without debug information."""
     path = tmp_path / "bin" / "prog"
     path.parent.mkdir()
     path.write_bytes(ThinFile(uuid=OURS).build())
     return path
 
 
-def test_it_says_what_was_found_and_how(image, binary):
+def test_it_shows_which_files_were_found_and_how(image, binary):
     """The dSYM beside the binary."""
     dwarf = write_dsym(binary.with_name("prog.dSYM"), "prog", dwarf_file(OURS))
 
@@ -49,7 +49,7 @@ def test_it_says_what_was_found_and_how(image, binary):
     assert str(dwarf) == found["debug_files"]["lines"]
 
 
-def test_it_says_why_there_are_none(image, binary, tmp_path):
+def test_it_shows_why_no_file_was_found(image, binary, tmp_path):
     """Another build's dSYM, and a folder that has nothing."""
     dwarf = write_dsym(binary.with_name("prog.dSYM"), "prog", dwarf_file(OTHERS))
     folder = tmp_path / "symbols"

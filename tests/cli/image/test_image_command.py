@@ -36,7 +36,7 @@ BUILT = ThinFile(code=bytes(0x20), symbols=SYMBOLS, function_starts=STARTS)
 
 @pytest.fixture
 def thin(tmp_path: Path) -> Path:
-    """A file with two named functions, an alias, and one that was stripped."""
+    """Return a file with two named functions, an alias, and a stripped function."""
     path = tmp_path / "thin"
     path.write_bytes(BUILT.build())
     return path
@@ -44,7 +44,7 @@ def thin(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fat(tmp_path: Path) -> Path:
-    """A fat file of x86_64 and arm64 slices."""
+    """Return a fat file of x86_64 and arm64 slices."""
     path = tmp_path / "fat"
     intel = ThinFile(cputype=CPU_TYPE_X86_64, cpusubtype=3, symbols=SYMBOLS[:1]).build()
     phone = BUILT.build()
@@ -64,7 +64,7 @@ class _Done:
 
 
 def _image(*arguments: str | Path) -> _Done:
-    """Run the command in this process: a new one each time would take most of the time."""
+    """Run the command in this process, which is faster than a new one."""
     out, err = StringIO(), StringIO()
     before = sys.argv
     sys.argv = ["machtrace", "image", *map(str, arguments)]
@@ -83,7 +83,7 @@ def _json(*arguments: str | Path) -> dict[str, Any]:
     return document
 
 
-def test_without_options_it_says_what_the_headers_say(thin: Path):
+def test_without_options_it_summarises_the_headers(thin: Path):
     """Type, UUID, tables with offsets and counts, segments, load commands."""
     done = _image(thin)
     lines = done.stdout.splitlines()
@@ -122,7 +122,7 @@ def test_symbols_lists_the_table_in_its_order(thin: Path):
 
 
 def test_lookup_names_the_symbol_and_its_bounds(thin: Path):
-    """In hex and in decimal."""
+    """The address is hexadecimal or decimal."""
     for address in ("0x408", "1032"):
         (image,) = _json(thin, "--lookup", address)["images"]
         lookup = image["lookup"]
@@ -176,7 +176,6 @@ def test_all_slices_of_a_fat_file_are_shown_or_the_requested_one(fat: Path):
 
 
 def test_json_has_every_fact(thin: Path):
-    """The same as the text, with numbers as numbers."""
     document = _json(thin, "--symbols")
     (image,) = document["images"]
 
@@ -209,7 +208,7 @@ def test_a_file_for_a_cpu_that_cannot_be_unwound_is_still_described(tmp_path: Pa
 
 
 def test_an_elf_file_is_shown_too():
-    """Python itself, or the library that it is in."""
+    """The file is Python's own executable."""
     path = Path(sys.executable).resolve()
     if path.read_bytes()[:4] != b"\x7fELF":
         pytest.skip("Python is no ELF file on this system")
@@ -252,7 +251,7 @@ def test_a_symbol_table_outside_the_file_hides_nothing_else(tmp_path: Path):
 
 @pytest.mark.peer
 def test_a_traceback_is_never_what_a_user_sees(tmp_path: Path):
-    """The same from a shell: one line on standard error, status 1."""
+    """A new process reports a missing file as a fact and a hint, with status 1."""
     path = tmp_path / "nothing here"
     program = "from machtrace.cli.main import main; main()"
     done = subprocess.run(
@@ -325,7 +324,6 @@ def test_an_address_outside_or_no_address_at_all(thin: Path):
 
 
 def test_an_absent_architecture_lists_those_that_are_there(fat: Path):
-    """So that the next try works."""
     done = _image(fat, "--arch", "arm64e")
 
     assert done.returncode == 1

@@ -14,7 +14,7 @@ from tests.support.reports.models import made_report, made_thread
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two crashes of one problem, and one of another."""
+    """Return a folder with two crashes of one problem, and one of another."""
     reports = {
         "a": made_report(made_thread(0, ["system:abort", "fail", "main"], crashed=True)),
         "b": made_report(made_thread(0, ["system:raise", "fail", "main"], crashed=True)),
@@ -32,13 +32,13 @@ def folder(tmp_path):
 
 
 def run(*arguments):
-    """The status, what is on standard output, and on standard error."""
+    """Run the command, and return its status, standard output and standard error."""
     done = run_command("report", *arguments)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_without_options_it_says_all(folder):
-    """Groups, waits and functions."""
+def test_without_options_it_shows_all_parts(folder):
+    """The parts are groups, waits and functions."""
     status, out, _ = run(folder)
     assert 0 == status
     assert "Groups: 2 of 3 reports" in out
@@ -47,7 +47,7 @@ def test_without_options_it_says_all(folder):
 
 
 def test_groups_as_json(folder):
-    """With the frames that their fingerprints are of."""
+    """The groups have the frames of their fingerprints."""
     status, out, _ = run(folder, "--groups", "--format", "json")
     assert 0 == status
     document = json.loads(out)
@@ -59,7 +59,7 @@ def test_groups_as_json(folder):
 
 
 def test_explained_groups(folder):
-    """Which frames counted, and why."""
+    """The output lists the frames that counted, and the reasons."""
     _, out, _ = run(folder / "a.json", "--explain")
     assert "of the thread that crashed, and there of the app's frames" in out
     assert "it is the program" in out
@@ -112,7 +112,7 @@ def test_nothing_to_compare_with_is_no_difference(folder):
 
 @pytest.mark.peer
 def test_reports_come_by_standard_input(folder):
-    """Packed ones too, as with the other commands."""
+    """Compressed reports are accepted, too."""
     done = subprocess.run(
         [sys.executable, "-m", "machtrace", "report", "-", "--groups"],
         input=gzip.compress((folder / "a.json").read_bytes()),
@@ -125,7 +125,7 @@ def test_reports_come_by_standard_input(folder):
 
 
 def test_mangled_names_are_written_as_people_do(tmp_path):
-    """And grouped without the numbers of closures."""
+    """Groups ignore the numbers of closures."""
     for number in (0, 1):
         name = f"$s4Demo3runyyFyycfU{'_' if number == 0 else f'{number - 1}_'}"
         made = made_report(made_thread(0, ["system:abort", name, "main"], crashed=True))

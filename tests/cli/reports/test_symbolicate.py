@@ -255,7 +255,6 @@ def test_an_empty_folder_is_an_error(machtrace, tmp_path):
 
 
 def test_pipes_in_folders_are_not_waited_for(machtrace, tmp_path):
-    """Nobody may ever write to them."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "a.ips").write_bytes(IPS)
     status, out, _ = machtrace("symbolicate", tmp_path)
@@ -264,8 +263,8 @@ def test_pipes_in_folders_are_not_waited_for(machtrace, tmp_path):
     assert out.lstrip().startswith(b"Incident Identifier")
 
 
-def test_places_that_cannot_be_written_to_are_said(machtrace, tmp_path):
-    """A file where a folder is wanted, and a folder below a file."""
+def test_unwritable_output_paths_are_errors(machtrace, tmp_path):
+    """One is a file instead of a folder, the other a folder below a file."""
     for name in ("a.ips", "b.ips"):
         (tmp_path / name).write_bytes(IPS)
     files = sorted(tmp_path.iterdir())
@@ -288,7 +287,7 @@ def test_places_that_cannot_be_written_to_are_said(machtrace, tmp_path):
 
 
 def test_convert_goes_by_the_name_that_is_written(machtrace, tmp_path):
-    """There and back, equal."""
+    """A converted report converts back to an equal one."""
     source, profile = tmp_path / "a.crash", tmp_path / "c.speedscope.json"
     source.write_bytes(CRASH)
     assert machtrace("convert", source, tmp_path / "b.json") == (0, b"", "")
@@ -325,7 +324,7 @@ def test_standard_input_may_be_an_archive_or_a_report():
 
 @pytest.mark.peer
 def test_bytes_are_not_for_a_terminal(tmp_path):
-    """Refused before the report is read; and no bar is drawn for one file."""
+    """The command refuses it before the report is read; one file has no progress bar."""
     parent, child = os.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "machtrace", "convert", tmp_path / "x", "-f", "pprof"],
@@ -358,7 +357,7 @@ def test_wrong_options_have_a_status_of_their_own(machtrace, tmp_path):
 
 @pytest.mark.parametrize("command", ["symbolicate", "convert", "report"])
 def test_places_without_reports_are_named(machtrace, tmp_path, command):
-    """An empty folder, and folders of other files; with what to give instead."""
+    """The folder is empty, or has other files; the hint names valid inputs."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a.c").write_text("int a;")
@@ -375,7 +374,6 @@ def test_places_without_reports_are_named(machtrace, tmp_path, command):
     "data", [gzip.compress(IPS, mtime=0)[:-20], zipped(a=IPS)[:-30], b"PK\x03\x04"]
 )
 def test_damaged_archives_are_to_be_copied_again(machtrace, tmp_path, data):
-    """They exist, and can be read."""
     (tmp_path / "a.gz").write_bytes(data)
     for command in ("symbolicate", "report"):
         status, out, err = machtrace(command, tmp_path / "a.gz")

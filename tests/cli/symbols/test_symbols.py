@@ -32,7 +32,7 @@ Binary Images:
 
 @pytest.fixture
 def symbols(tmp_path, monkeypatch, capfd):
-    """Run the command with a store of its own: in this process, unless it is to be given files."""
+    """Return a function that runs the command with its own store: in this process, if it can."""
     monkeypatch.setenv("MACHTRACE_SYMBOLS", str(tmp_path / "store"))
 
     def run(*words, **changed):

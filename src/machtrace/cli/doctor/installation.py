@@ -128,9 +128,9 @@ def interpreter() -> Finding:
 CHECKS = (
     Check("package", "interpreter", interpreter),
     *(
-        Check("package", f"extension {one.name}", partial(extension, one))
-        for one in _EXTENSIONS
-        if sys.platform == "linux" or one.name not in _LINUX_ONLY
+        Check("package", f"extension {row.name}", partial(extension, row))
+        for row in _EXTENSIONS
+        if sys.platform == "linux" or row.name not in _LINUX_ONLY
     ),
     *(
         Check(

@@ -155,8 +155,8 @@ class DescribedMachO:
         if kind & N_STAB or kind & N_TYPE == N_SECT:
             if not 0 < section <= len(image.sections):
                 return ""
-            found = image.sections[section - 1]
-            return f"{found.segment_name},{found.name}"
+            defined_in = image.sections[section - 1]
+            return f"{defined_in.segment_name},{defined_in.name}"
         if kind & N_TYPE != N_UNDF or not image.header.flags & _MH_TWOLEVEL:
             return ""
         ordinal = desc >> 8
@@ -198,7 +198,7 @@ class DescribedMachO:
     def _function(self, address: Svma) -> tuple[int, int] | tuple[None, None]:
         """Return the bounds of the function that contains ``address``, by function starts."""
         image = self._image
-        section = next((one for one in image.code_sections if address in one), None)
+        section = next((section for section in image.code_sections if address in section), None)
         starts = parse_function_starts(self._contents).offsets
         offset = image.offset_of(address)
         if section is None or offset < 0 or not len(starts):

@@ -103,8 +103,8 @@ def _removals(
     ):
         removals.setdefault(removal.path, removal)
     if limit is not None:
-        kept = [removal for removal in files if removal.path not in removals]
-        removals |= {removal.path: removal for removal in beyond_size(kept, limit)}
+        remaining = [removal for removal in files if removal.path not in removals]
+        removals |= {removal.path: removal for removal in beyond_size(remaining, limit)}
     return list(removals.values())
 
 
