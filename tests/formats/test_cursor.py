@@ -1,4 +1,4 @@
-"""The cursor over bytes takes memory by what it reads."""
+"""The cursor over bytes allocates memory in proportion to the bytes it reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from machtrace.formats.cursor import ByteCursor
 
 @pytest.mark.parametrize("length", [0, 1, 255, 256, 257, 5000])
 def test_a_string_ends_at_its_first_nul(length: int):
-    """However long it is, and wherever it starts."""
+    """For any length and offset."""
     data = b"before" + b"x" * length + b"\0behind\0"
     for view in (data, memoryview(data)):
         cursor = ByteCursor(view, source="strings", offset=6)
@@ -22,7 +22,7 @@ def test_a_string_ends_at_its_first_nul(length: int):
 
 
 def test_a_string_without_an_end_is_an_error_where_it_starts():
-    """Not where the bytes end."""
+    """The error has the start's offset, not the end's."""
     cursor = ByteCursor(b"\0" + b"x" * 1000, source="strings", offset=1)
     with pytest.raises(FormatError, match="without an end"):
         cursor.c_string()
@@ -30,7 +30,7 @@ def test_a_string_without_an_end_is_an_error_where_it_starts():
 
 
 def test_a_short_string_does_not_copy_what_follows_it():
-    """Else the strings of a table take time by the square of its size."""
+    """Otherwise the strings of a table take quadratic time."""
     data = memoryview(b"name\0" + bytes(8 << 20))
     tracemalloc.start()
     try:

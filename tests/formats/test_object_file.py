@@ -1,4 +1,4 @@
-"""Which kind of file bytes are, and the images in it."""
+"""The kind of a file, and the images in it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_slice_of_a_fat_file_is_an_image() -> None:
     assert all(isinstance(part.open(), FileContents) for part in parts)
 
 
-def test_a_bad_slice_spoils_no_other() -> None:
+def test_a_malformed_slice_does_not_affect_the_others() -> None:
     bad = bytearray(APP)
     bad[20:24] = b"\xff" * 4  # sizeofcmds
     first, second = sniff(fat(bytes(bad), INTEL_APP), "fat")
@@ -91,7 +91,7 @@ def test_other_files_are_refused(data: bytes) -> None:
         sniff(data, "other")
 
 
-def test_an_image_in_a_file_is_where_it_was_linked_for() -> None:
+def test_an_image_in_a_file_has_its_linked_address() -> None:
     contents = FileContents(LINKED, "/lib/X")
     image = linked_image(contents, path="/System/X")
     assert (image.path, image.local_path) == ("/System/X", "/lib/X")
@@ -101,7 +101,7 @@ def test_an_image_in_a_file_is_where_it_was_linked_for() -> None:
     assert image.slide == contents.slide == 0
 
 
-def test_a_loaded_image_is_read_where_it_is_loaded() -> None:
+def test_a_loaded_image_is_read_at_its_load_address() -> None:
     image = linked_image(FileContents(LINKED, "X"))
     memory = RegionMemory([MemoryRegion(Avma(VMADDR), LINKED)])
     loaded = in_memory(image, memory)
@@ -110,7 +110,7 @@ def test_a_loaded_image_is_read_where_it_is_loaded() -> None:
     assert loaded.image.identifier == UUID(int=7)
 
 
-def test_what_cannot_be_read_from_memory_has_a_status() -> None:
+def test_unreadable_memory_has_a_status() -> None:
     image = linked_image(FileContents(LINKED, "X"))
     nothing = RegionMemory([])
     zeros = RegionMemory([MemoryRegion(Avma(VMADDR), bytes(len(LINKED)))])

@@ -1,4 +1,4 @@
-"""Zip archives are unpacked in chunks: no archive decides how much memory that takes."""
+"""Zip archives are decompressed in chunks: the limits bound the memory, not the archive."""
 
 import bz2
 import io
@@ -23,7 +23,7 @@ METHODS = {zipfile.ZIP_DEFLATED: 8, zipfile.ZIP_BZIP2: 12, zipfile.ZIP_LZMA: 14}
 
 
 def archive_of(packed, method, size, *, crc=0, name=b"crash-ips"):
-    """Return an archive whose only member declares what it likes."""
+    """Build an archive whose only member has this declared size."""
     local = struct.pack("<4s5H3L2H", b"PK\3\4", 46, 0, method, 0, 0, crc, len(packed), size, 9, 0)
     entry = struct.pack(
         "<4s6H3L5H2L",
@@ -40,7 +40,7 @@ def archive_of(packed, method, size, *, crc=0, name=b"crash-ips"):
 
 @cache
 def bomb(method):
-    """Return an archive of a few hundred bytes or KB whose member declares 1,000 and has 100 MB."""
+    """Build an archive of a few hundred bytes or KB whose member declares 1,000 and has 100 MB."""
     compressor = {
         8: lambda: zlib.compressobj(9, zlib.DEFLATED, -15),
         12: lambda: bz2.BZ2Compressor(9),

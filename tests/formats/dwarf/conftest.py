@@ -21,7 +21,7 @@ Peer = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def peer() -> Peer:
-    """Runs another reader of ELF and gives what it prints; skips where it is not installed."""
+    """Run another reader of ELF and return its output; skip if it is not installed."""
 
     def run(tool: str, *arguments: str | Path) -> str:
         program = shutil.which(f"{tool}-19") or shutil.which(tool)
@@ -81,7 +81,7 @@ def libpython() -> Path:
 
 @pytest.fixture(scope="session")
 def node() -> Path:
-    """Node.js: a large program, not relocatable, with hand-written unwind information in it."""
+    """Node.js: a large program at a fixed address, with hand-written unwind information."""
     path = shutil.which("node")
     if path is None:
         pytest.skip("node is not installed")
@@ -110,7 +110,7 @@ FOREIGN = {
 
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A shared library for another machine, by its name in ``FOREIGN``."""
+    """Build a shared library for another machine, by its name in ``FOREIGN``."""
     folder = tmp_path_factory.mktemp("foreign")
 
     def build(name: str) -> Path:
@@ -150,7 +150,7 @@ def arm_debug_frame(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def every_instruction(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A library that uses every call-frame instruction; its assembler's symbols are the options."""
+    """A library that uses every call-frame instruction; the options are its assembler's symbols."""
     folder = tmp_path_factory.mktemp("instructions")
 
     def build(*symbols: str) -> Path:

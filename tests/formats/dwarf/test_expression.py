@@ -23,7 +23,7 @@ REGISTERS = RegisterSet.of(Arch.X86_64, pc=0x40102B, sp=0x7000, fp=0x7010, gener
 
 
 def value(*code: int, initial: Sequence[int] = (), pointer_size: int = 8) -> int:
-    """The result of the bytes ``code``."""
+    """Evaluate the bytes ``code``."""
     return evaluate(bytes(code), REGISTERS, STACK, initial=initial, pointer_size=pointer_size)
 
 
@@ -40,10 +40,10 @@ def value(*code: int, initial: Sequence[int] = (), pointer_size: int = 8) -> int
         ((op.ROT,), (29, 1000, 17)),
     ],
 )
-def test_stack_operations_are_the_standards_examples(
+def test_stack_operations_equal_the_standards_examples(
     code: tuple[int, ...], left: tuple[int, ...]
 ) -> None:
-    """Each value of the resulting stack is read by picking it."""
+    """Each value of the resulting stack is read by a pick."""
     for depth, expected in enumerate(left):
         assert value(*code, op.PICK, depth, initial=(1000, 29, 17)) == expected
     with pytest.raises(DwarfError, match="stack underflow"):
@@ -77,13 +77,13 @@ def test_stack_operations_are_the_standards_examples(
         ((op.LIT0 + 5, op.LIT0 + 1, op.MINUS, op.DUP, op.BRA, 0xFA, 0xFF), 0),
     ],
 )
-def test_operations(code: tuple[int, ...], expected: int) -> None:
-    """One by one, as section 2.5.1 describes them."""
+def test_each_operation_has_its_defined_result(code: tuple[int, ...], expected: int) -> None:
+    """As section 2.5.1 describes them."""
     assert value(*code) == expected
 
 
 def test_the_stub_expression_of_x86_64_counts_the_pushed_number() -> None:
-    """In a lazy stub the CFA is 8 bytes further once eleven bytes of it have run."""
+    """In a lazy stub the CFA is 8 bytes higher after the first eleven bytes."""
     code = bytes.fromhex("77088000 3f1a3b2a332422")
     for low_bits in range(16):
         registers = RegisterSet.of(Arch.X86_64, pc=0x401020 + low_bits, sp=0x7000)
@@ -121,7 +121,7 @@ def test_32_bit_values_wrap_at_32_bits() -> None:
     ],
 )
 def test_errors_name_the_problem(code: tuple[int, ...], message: str) -> None:
-    """Never an invented value."""
+    """No value is returned."""
     with pytest.raises(DwarfError, match=message):
         value(*code)
 
@@ -138,7 +138,7 @@ def test_unreadable_memory_is_distinguished_from_malformed_bytes() -> None:
     right=st.integers(-(2**63), 2**63 - 1),
     wide=st.booleans(),
 )
-def test_arithmetic_is_that_of_c(left: int, right: int, wide: bool) -> None:  # noqa: FBT001
+def test_arithmetic_equals_that_of_c(left: int, right: int, wide: bool) -> None:  # noqa: FBT001
     """Signed division, comparison and shift of the target's width, everything else modulo it."""
     signed, size = (c_int64, 8) if wide else (c_int32, 4)
     bits = 8 * size

@@ -1,4 +1,4 @@
-"""Bytes that follow no format give a value or a MachtraceError, and soon."""
+"""Invalid bytes give a value or a MachtraceError, in bounded time."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def _read_all(section: CallFrameSection) -> int:
 
 
 @given(st.binary(max_size=400), ARCHES, st.booleans(), st.booleans())
-def test_random_bytes_as_a_section(
+def test_a_section_of_random_bytes_is_indexed_without_errors(
     data: bytes,
     arch: Arch,
     is_eh_frame: bool,  # noqa: FBT001 (hypothesis gives them by name)
     little_endian: bool,  # noqa: FBT001
 ) -> None:
-    """Indexing raises nothing; one record's fault is not another's."""
+    """One record's error does not affect another."""
     section = _section(data, arch, is_eh_frame=is_eh_frame, little_endian=little_endian)
     _read_all(section)
     frames = CallFrames(section)
@@ -89,10 +89,9 @@ def _eh_frame(path: Path) -> bytes:
 @given(data=st.data())
 # The first example of each file reads more than the others do, and a busy machine takes its time.
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_real_section_with_bytes_changed(
+def test_a_real_section_with_changed_bytes_is_mostly_readable(
     program: Path, foreign: Callable[[str], Path], data: st.DataObject
 ) -> None:
-    """Most of it can still be read."""
     path, arch = data.draw(
         st.sampled_from([(program, Arch.X86_64), (foreign("arm64-signed"), Arch.ARM64)])
     )
@@ -105,8 +104,9 @@ def test_a_real_section_with_bytes_changed(
 
 
 @given(st.binary(max_size=200), st.sampled_from([4, 8]), st.lists(st.integers(), max_size=4))
-def test_random_bytes_as_an_expression(code: bytes, size: int, initial: list[int]) -> None:
-    """The result is an address of the target, or there is none."""
+def test_random_bytes_as_an_expression_give_an_address_or_an_error(
+    code: bytes, size: int, initial: list[int]
+) -> None:
     registers = RegisterSet.of(Arch.X86_64, pc=0x40, sp=0x1000, fp=0x1010)
     memory = MemoryRegion(Avma(0x1000), bytes(range(64)))
     try:
@@ -117,7 +117,7 @@ def test_random_bytes_as_an_expression(code: bytes, size: int, initial: list[int
 
 
 def _function(instructions: bytes) -> CallFrameSection:
-    """A section of one CIE (def_cfa r7+8, offset r16 at cfa-8) and one FDE."""
+    """Build a section of one CIE (def_cfa r7+8, offset r16 at cfa-8) and one FDE."""
     common = b"\0\0\0\0" + b"\x01zR\0" + bytes([1, 0x78, 16, 1, 0x1B]) + b"\x0c\x07\x08\x90\x01"
     common += bytes(-len(common) % 4)
     start = struct.pack("<I", len(common)) + common
@@ -131,13 +131,13 @@ def _rows(section: CallFrameSection) -> list[object]:
 
 
 def test_rows_remembered_without_end_are_refused() -> None:
-    """Each would hold a copy of the registers."""
+    """Each would store a copy of the registers."""
     with pytest.raises(DwarfError, match="rows remembered"):
         _rows(_function(b"\x0a" * 100_000))
 
 
 def test_registers_without_end_are_refused() -> None:
-    """A row of them is copied when it is remembered."""
+    """A row of them is copied by DW_CFA_remember_state."""
     numbers = range(REGISTER_LIMIT + 1)
     same_value = b"".join(bytes([0x08, 0x80 | n & 0x7F, n >> 7]) for n in numbers)
     with pytest.raises(DwarfError, match="registers in a row"):
@@ -146,7 +146,7 @@ def test_registers_without_end_are_refused() -> None:
 
 @pytest.mark.timeout(60)
 def test_the_longest_program_takes_seconds_at_most() -> None:
-    """Registers set, remembered, changed and restored again and again."""
+    """It sets, remembers, changes and restores registers repeatedly."""
     registers = b"".join(bytes([0x08, 0x80 | n & 0x7F, n >> 7]) for n in range(17, REGISTER_LIMIT))
     again = b"\x0a\x08\x10\x0b"
     code = registers + again * ((RECORD_LIMIT - len(registers) - 100) // len(again))
@@ -165,7 +165,7 @@ def test_the_longest_program_takes_seconds_at_most() -> None:
     ],
 )
 def test_errors_name_the_problem_of_an_instruction(instructions: bytes, message: str) -> None:
-    """With the FDE in which it is. 0x2d is arm64's alone."""
+    """And its FDE. Instruction 0x2d is arm64's alone."""
     with pytest.raises(DwarfError, match=message) as caught:
         _rows(_function(instructions))
     assert "FDE 0x18" in str(caught.value)
@@ -182,7 +182,7 @@ def test_errors_name_the_problem_of_an_instruction(instructions: bytes, message:
     ],
 )
 def test_a_malformed_cie_is_an_error(record: bytes, message: str) -> None:
-    """By an FDE that refers to it."""
+    """Raised by an FDE that refers to it."""
     fde = struct.pack("<IIQQ", 20, len(record) + 4, 0, 0)
     section = _section(record + fde)
     with pytest.raises(DwarfError, match=message):
@@ -191,14 +191,14 @@ def test_a_malformed_cie_is_an_error(record: bytes, message: str) -> None:
 
 
 def test_an_fde_that_is_its_own_cie_is_refused() -> None:
-    """References cannot run in circles: a CIE has none."""
+    """References cannot cycle: a CIE has none."""
     section = _section(struct.pack("<IIQQ", 20, 4, 0, 16))
     with pytest.raises(DwarfError, match="not a CIE"):
         CallFrames(section).function(0)
 
 
 @pytest.mark.timeout(60)
-def test_a_long_run_of_terminators_is_passed_over_in_strides() -> None:
+def test_a_long_run_of_terminators_is_skipped_in_strides() -> None:
     """Eight million of them."""
     real = _function(b"")
     data = bytes(32 << 20) + bytes(real.read(0, real.size))

@@ -1,4 +1,4 @@
-"""Every instruction, every operation of expressions, and every width, by assemblers' output."""
+"""Every instruction, every operation of expressions, and every width, in assemblers' output."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_instruction_in_eh_frame(every_instruction: Build, peer: Peer) -> 
 
 
 def test_every_instruction_in_debug_frame(every_instruction: Build, peer: Peer) -> None:
-    """A signal frame is marked there by an S without a z."""
+    """A signal frame has an S without a z in its augmentation there."""
     path = every_instruction("DEBUG")
     _check_like_llvm(path, ".debug_frame", peer)
     frames = _frames(path, ".debug_frame")
@@ -62,8 +62,8 @@ def test_every_instruction_in_debug_frame(every_instruction: Build, peer: Peer) 
     assert [f.common.is_signal_frame for f in functions] == [False, True, False]
 
 
-def test_the_negative_offset_that_only_gnu_knows(every_instruction: Build, peer: Peer) -> None:
-    """``DW_CFA_GNU_negative_offset_extended`` counts the other way."""
+def test_the_negative_offset_of_gnu_is_subtracted(every_instruction: Build, peer: Peer) -> None:
+    """``DW_CFA_GNU_negative_offset_extended``."""
     path = every_instruction("NEGATIVE")
     frames = _frames(path, ".eh_frame")
     theirs = gnu_functions(peer("readelf", "--debug-dump=frames-interp", path))[0]
@@ -75,7 +75,7 @@ def test_the_negative_offset_that_only_gnu_knows(every_instruction: Build, peer:
 
 @pytest.mark.parametrize("version", ["3", "4"])
 def test_64_bit_dwarf_of_each_version(version: str, tmp_path: Path, peer: Peer) -> None:
-    """Lengths, references and marks of 8 bytes; version 4 states the size of addresses."""
+    """Lengths, references and CIE marks of 8 bytes; version 4 states the size of addresses."""
     assembler, linker = shutil.which("llvm-mc-19"), shutil.which("ld.lld-19")
     if assembler is None or linker is None:
         pytest.skip("llvm-mc and ld.lld are not installed; no other assembler writes 64-bit DWARF")

@@ -1,4 +1,4 @@
-"""Every row of real call-frame tables is the one that LLVM and GNU print."""
+"""Every row of real call-frame tables equals LLVM's and GNU's output."""
 
 from __future__ import annotations
 
@@ -55,25 +55,25 @@ def _compare_with_llvm(path: Path, printed: str, section: IndexedSection) -> int
 
 
 @pytest.mark.parametrize("file", ["libc", "loader", "libpython", "program"])
-def test_every_row_of_this_machines_files_is_llvms(
+def test_every_row_of_this_machines_files_equals_llvms(
     file: str, request: pytest.FixtureRequest, peer: Callable[..., str]
 ) -> None:
-    """From registers saved in turn to the expressions of stubs and of signal frames."""
+    """Including the expressions of stubs and of signal frames."""
     path: Path = request.getfixturevalue(file)
     count = _compare_with_llvm(path, peer("llvm-dwarfdump", "--eh-frame", path), _section(path))
     assert count > 10
 
 
-def test_every_row_of_other_machines_files_is_llvms(
+def test_every_row_of_other_machines_files_equals_llvms(
     foreign_library: Path, peer: Callable[..., str]
 ) -> None:
-    """arm64, signed and not, little and big endian, and 32-bit x86."""
+    """The machines are arm64, signed and not, little and big endian, and 32-bit x86."""
     printed = peer("llvm-dwarfdump", "--eh-frame", foreign_library)
     assert _compare_with_llvm(foreign_library, printed, _section(foreign_library)) > 10
 
 
 @pytest.mark.parametrize("file", ["debug_frame_program", "arm_debug_frame"])
-def test_debug_frame_is_read_like_llvm_does(
+def test_every_row_of_debug_frame_equals_llvms(
     file: str, request: pytest.FixtureRequest, peer: Callable[..., str]
 ) -> None:
     """The form for debuggers: another mark of CIEs, other references, plain addresses."""
@@ -82,8 +82,8 @@ def test_debug_frame_is_read_like_llvm_does(
     assert _compare_with_llvm(path, printed, _section(path, ".debug_frame")) > 10
 
 
-def test_rows_of_node_are_those_that_readelf_prints(node: Path, peer: Callable[..., str]) -> None:
-    """A part of every kind of function of a program with 75,000 of them."""
+def test_rows_of_node_equal_those_of_readelf(node: Path, peer: Callable[..., str]) -> None:
+    """A sample of every kind of function of a program with 75,000 of them."""
     section = _section(node)
     frames, names = CallFrames(section.section), section.section.arch.registers.names
     functions = gnu_functions(peer("readelf", "--debug-dump=frames-interp", node))
@@ -101,7 +101,7 @@ def test_rows_of_node_are_those_that_readelf_prints(node: Path, peer: Callable[.
     assert compared > 1000
 
 
-def test_a_row_is_found_by_every_address_that_it_holds_for(program: Path) -> None:
+def test_a_row_is_returned_for_every_address_in_it(program: Path) -> None:
     """Lookups by address and the whole table agree, at every byte of every function."""
     section = _section(program)
     frames = CallFrames(section.section)

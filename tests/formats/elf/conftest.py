@@ -65,13 +65,13 @@ Build = Callable[[str], Path]
 
 
 class Builder:
-    """Builds each of ``FILES`` once."""
+    """A builder that builds each of ``FILES`` once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __call__(self, name: str) -> Path:
-        """The file called ``name``."""
+        """Return the file called ``name``."""
         output = self._folder / name
         if output.exists():
             return output
@@ -101,7 +101,7 @@ class Builder:
         subprocess.run([program, option, self("library"), output], check=True, timeout=60)
 
     def _branch_tracking(self, output: Path) -> None:
-        """A fixed program, to whose stubs pointers exist: those must start with a landing."""
+        """Build a fixed program with pointers to stubs, which must start with a landing."""
         # zig's own driver knows no -z force-bti.
         linker = shutil.which("ld.lld-19") or shutil.which("ld.lld")
         if linker is None:
@@ -125,7 +125,7 @@ class Builder:
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Gives one of ``FILES``."""
+    """A function that builds one of ``FILES``."""
     return Builder(tmp_path_factory.mktemp("elf"))
 
 
@@ -137,7 +137,7 @@ def any_file(request: pytest.FixtureRequest, build: Build) -> Path:
 
 @pytest.fixture(scope="session")
 def peer() -> Callable[..., str]:
-    """Runs another reader of ELF and gives what it prints; skips where it is not installed."""
+    """Run another reader of ELF and return its output; skip if it is not installed."""
 
     def run(tool: str, *arguments: str | Path) -> str:
         program = shutil.which(f"{tool}-19") or shutil.which(tool)
@@ -153,7 +153,7 @@ def peer() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def llvm(peer: Callable[..., str]) -> Callable[..., dict[str, Any]]:
-    """Return llvm-readelf's output for a file, with the options given."""
+    """Run llvm-readelf on a file with these options and return its output."""
 
     def read(path: Path, *options: str) -> dict[str, Any]:
         printed = peer("llvm-readelf", "--elf-output-style=JSON", *options, path)

@@ -1,4 +1,4 @@
-"""Files that follow no format give a value or a MachtraceError, and cost what their size does."""
+"""Invalid files give a value or a MachtraceError, at a cost bounded by their size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Contents = ElfFileContents | ElfMemoryContents
 FILES = ("library", "no-sections", "arm64", "arm64-big-endian", "i386", "arm")
 
 
-def _look_at(rows: SymbolRows) -> None:
+def _read_names(rows: SymbolRows) -> None:
     assert len(rows.addresses) == len(rows.is_function) == len(rows)
     for row in range(min(len(rows), 20)):
         rows.name(row)
@@ -60,8 +60,8 @@ def _sections(contents: Contents) -> None:
 
 
 QUESTIONS: tuple[Callable[[Contents], object], ...] = (
-    lambda contents: _look_at(parse_symbols(contents)),
-    lambda contents: _look_at(parse_dynamic_symbols(contents)),
+    lambda contents: _read_names(parse_symbols(contents)),
+    lambda contents: _read_names(parse_dynamic_symbols(contents)),
     _stubs,
     _table,
     _sections,
@@ -72,7 +72,7 @@ QUESTIONS: tuple[Callable[[Contents], object], ...] = (
 
 
 def _read_all(contents: Contents) -> None:
-    """Run every query; each may be refused, none may fail otherwise."""
+    """Run every query; each may raise a MachtraceError and nothing else."""
     for question in QUESTIONS:
         try:
             question(contents)
@@ -81,7 +81,7 @@ def _read_all(contents: Contents) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes(data: bytes) -> None:
+def test_random_bytes_are_a_value_or_an_error(data: bytes) -> None:
     """With and without the magic, as a file and as memory."""
     for start in (b"", b"\x7fELF\x02\x01", b"\x7fELF\x01\x02"):
         with contextlib.suppress(ElfError):
@@ -113,7 +113,9 @@ def _changed(path: Path, data: st.DataObject) -> bytes:
 @given(data=st.data())
 # The first example of each file compiles it, which takes longer than Hypothesis allows an example.
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-def test_real_files_with_bytes_changed(build: Build, data: st.DataObject) -> None:
+def test_real_files_with_changed_bytes_are_a_value_or_an_error(
+    build: Build, data: st.DataObject
+) -> None:
     """Six kinds of files, as files and as memory."""
     changed = _changed(build(data.draw(st.sampled_from(FILES))), data)
     with contextlib.suppress(ElfError):
@@ -126,8 +128,7 @@ def test_real_files_with_bytes_changed(build: Build, data: st.DataObject) -> Non
 
 
 @given(st.binary(max_size=200), st.sampled_from([1, 4, 8]))
-def test_random_notes(data: bytes, alignment: int) -> None:
-    """Never more than was there."""
+def test_random_notes_contain_no_more_than_their_bytes(data: bytes, alignment: int) -> None:
     for layout in LAYOUTS.values():
         notes = list(read_notes(data, layout, alignment=alignment))
         assert sum(len(note.description) for note in notes) <= len(data)
@@ -180,7 +181,7 @@ def test_a_table_larger_than_its_header_is_an_error(build: Build) -> None:
 
 
 @pytest.mark.peer
-def test_memory_that_claims_to_be_endless_is_not_read(build: Build) -> None:
+def test_memory_of_claimed_endless_size_is_not_read(build: Build) -> None:
     """Only headers state the size of an image in memory."""
     data = bytearray(build("arm64").read_bytes())
     asked: list[int] = []

@@ -1,4 +1,4 @@
-"""Headers, segments, sections and identities are those that LLVM reads."""
+"""Headers, segments, sections and identities equal those that LLVM reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _contents(path: Path) -> ElfFileContents:
 
 
 def _loaded(contents: ElfFileContents, slide: int) -> RegionMemory:
-    """Memory into which the segments were mapped as a loader does, by whole pages."""
+    """Map the segments into a memory as a loader does, by whole pages."""
     regions = []
     for segment in contents.image.load_segments:
         start = segment.address // PAGE * PAGE
@@ -39,8 +39,7 @@ def _loaded(contents: ElfFileContents, slide: int) -> RegionMemory:
 
 
 @pytest.mark.peer
-def test_header_and_segments_are_llvms(any_file: Path, llvm: Llvm) -> None:
-    """Both widths and both byte orders."""
+def test_header_and_segments_equal_llvms(any_file: Path, llvm: Llvm) -> None:
     image = _contents(any_file).image
     theirs = llvm(any_file, "-h", "-l")
     header = theirs["ElfHeader"]
@@ -67,7 +66,7 @@ def test_header_and_segments_are_llvms(any_file: Path, llvm: Llvm) -> None:
 
 
 @pytest.mark.peer
-def test_sections_are_llvms(any_file: Path, llvm: Llvm) -> None:
+def test_sections_equal_llvms(any_file: Path, llvm: Llvm) -> None:
     """With their names; a file without section headers has none."""
     image = _contents(any_file).image
     theirs = [entry["Section"] for entry in llvm(any_file, "-S")["Sections"]]
@@ -92,8 +91,8 @@ def test_sections_are_llvms(any_file: Path, llvm: Llvm) -> None:
 
 
 @pytest.mark.peer
-def test_build_id_is_llvms(any_file: Path, peer: Callable[..., str]) -> None:
-    """From the note segment; it is there without section headers too."""
+def test_the_build_id_equals_llvms(any_file: Path, peer: Callable[..., str]) -> None:
+    """It is read from the note segment, so section headers are not needed."""
     build_id = _contents(any_file).image.build_id
     printed = peer("llvm-readelf", "-n", any_file)
     if any_file.name == "no-sections":
@@ -124,8 +123,7 @@ def test_arch_and_type(build: Build, name: str, arch: Arch, kind: ElfType) -> No
 
 
 @pytest.mark.peer
-def test_soname(build: Build) -> None:
-    """It is where the linker was to put it, with and without section headers."""
+def test_the_soname_is_read_with_and_without_section_headers(build: Build) -> None:
     assert _contents(build("library")).image.soname == "libsample.so.1"
     assert _contents(build("no-sections")).image.soname == "libsample.so.1"
     assert _contents(build("pie")).image.soname is None
@@ -133,15 +131,15 @@ def test_soname(build: Build) -> None:
 
 @pytest.mark.peer
 def test_a_fixed_program_starts_at_its_lowest_page(build: Build) -> None:
-    """And reaches to the end of what is mapped without a gap."""
+    """And it reaches to the first gap in its mappings."""
     image = _contents(build("fixed")).image
     segments = list(image.load_segments)
     assert image.header_svma == min(s.address for s in segments) // PAGE * PAGE > 0
     assert image.header_svma + image.size == max(s.end for s in segments)
 
 
-def test_the_image_ends_at_a_gap_without_code_behind_it() -> None:
-    """Two segments far apart: something else may be mapped between them."""
+def test_the_image_ends_at_a_gap_not_followed_by_code() -> None:
+    """The segments are far apart: something else may be mapped between them."""
     from machtrace.formats.elf.headers import Segment, loaded_range
 
     def load(address: int, size: int, flags: int) -> Segment:
@@ -164,7 +162,7 @@ def test_the_image_ends_at_a_gap_without_code_behind_it() -> None:
 
 @pytest.mark.peer
 def test_bytes_by_address_and_by_offset_are_the_same(any_file: Path) -> None:
-    """For every segment that is loaded; not one byte beyond it is given."""
+    """For every loaded segment; no byte beyond it is readable."""
     data, contents = any_file.read_bytes(), _contents(any_file)
     for segment in contents.image.load_segments:
         expected = data[segment.offset : segment.offset + segment.file_size]
@@ -179,8 +177,8 @@ def test_bytes_by_address_and_by_offset_are_the_same(any_file: Path) -> None:
 
 @pytest.mark.peer
 @pytest.mark.parametrize("slide", [0, 0x7F12_3456_7000])
-def test_an_image_in_memory_is_the_same(any_file: Path, slide: int) -> None:
-    """Read through its load address alone, whatever the slide."""
+def test_an_image_in_memory_equals_the_file(any_file: Path, slide: int) -> None:
+    """It is read through its load address alone, with any slide."""
     file = _contents(any_file)
     if file.image.arch.pointer_size == 4:
         slide &= 0x7FFF_F000
@@ -198,10 +196,10 @@ def test_an_image_in_memory_is_the_same(any_file: Path, slide: int) -> None:
 
 
 @pytest.mark.peer
-def test_a_section_that_gcc_compressed_is_read_plain(
+def test_a_compressed_section_is_decompressed(
     build: Build, tmp_path: Path, peer: Callable[..., str]
 ) -> None:
-    """``SHF_COMPRESSED``: as objcopy decompresses it."""
+    """``SHF_COMPRESSED``: objcopy is the oracle."""
     plain, packed = tmp_path / "plain", tmp_path / "packed"
     peer("objcopy", "--add-section", f".debug_x={Path(__file__)}", build("pie"), plain)
     peer("objcopy", "--compress-debug-sections=zlib", plain, packed)
@@ -229,7 +227,7 @@ def test_a_section_that_gcc_compressed_is_read_plain(
 def test_errors_name_the_problem_of_a_file(
     build: Build, change: Callable[[bytes], bytes], message: str
 ) -> None:
-    """The error names the problem and the offset."""
+    """And its offset."""
     data = build("arm64").read_bytes()
     with pytest.raises(ElfError, match=message) as caught:
         ElfFileContents(change(data), "broken")

@@ -1,4 +1,4 @@
-"""Headers are checked: the cost of a file is bounded by its size."""
+"""The cost of a file is bounded by its size, whatever its headers claim."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _changed(path: Path, section: str, field: str, value: int) -> ElfFileContent
 
 
 def _file_of_notes(notes: bytes, ranges: list[tuple[int, int]]) -> bytes:
-    """With a section for each of ``ranges``, (offset in ``notes``, size)."""
+    """Build a file with a section for each of ``ranges``, (offset in ``notes``, size)."""
     start = 64
     header = struct.pack(
         "<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, start + len(notes), 0, 64, 56, 0, 64, len(ranges), 0
@@ -52,7 +52,7 @@ def _file_of_notes(notes: bytes, ranges: list[tuple[int, int]]) -> bytes:
 
 
 def _memory_of_notes(notes: bytes, sizes: list[int]) -> bytes:
-    """With all of it loaded at 0, and a note segment for each of ``sizes``."""
+    """Build an image loaded at 0, with a note segment for each of ``sizes``."""
     start = 64 + 56 * (len(sizes) + 1)
     header = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, len(sizes) + 1, 64, 0, 0)
     whole = start + len(notes)
@@ -76,7 +76,7 @@ def notes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return searched
 
 
-def test_all_notes_of_a_file_together_are_searched_to_a_limit(notes_read: list[int]) -> None:
+def test_the_notes_of_a_file_are_searched_to_a_total_limit(notes_read: list[int]) -> None:
     """Fifty sections of a megabyte, each a little shorter than the last."""
     notes = EMPTY_NOTE * 87_000
     data = _file_of_notes(notes, [(0, len(notes) - 12 * index) for index in range(50)])
@@ -84,8 +84,8 @@ def test_all_notes_of_a_file_together_are_searched_to_a_limit(notes_read: list[i
     assert 0 < sum(notes_read) <= 1 << 16
 
 
-def test_notes_that_many_sections_name_are_searched_once(notes_read: list[int]) -> None:
-    """And those of another section still are."""
+def test_notes_shared_by_sections_are_searched_once(notes_read: list[int]) -> None:
+    """Those of another section are still searched."""
     notes = EMPTY_NOTE * 1000 + BUILD_ID_NOTE
     last = (len(notes) - len(BUILD_ID_NOTE), len(BUILD_ID_NOTE))
     data = _file_of_notes(notes, [(0, 12_000)] * 50 + [last])
@@ -95,8 +95,7 @@ def test_notes_that_many_sections_name_are_searched_once(notes_read: list[int]) 
     assert notes_read == [12_000, len(BUILD_ID_NOTE)]
 
 
-def test_all_notes_in_memory_together_are_searched_to_a_limit(notes_read: list[int]) -> None:
-    """As in a file."""
+def test_the_notes_in_memory_are_searched_to_a_total_limit(notes_read: list[int]) -> None:
     notes = EMPTY_NOTE * 20_000
     data = _memory_of_notes(notes, [len(notes) - 12 * index for index in range(50)])
     memory = MemoryRegion(Avma(0x10000), data)
@@ -125,7 +124,7 @@ def test_a_section_of_impossible_numbers_is_refused(
 
 @pytest.mark.peer
 def test_a_segment_that_ends_with_the_address_space_is_refused(build: Build) -> None:
-    """Its end is no address of 64 bits, as columns have them; here without sections."""
+    """Its end does not fit in the 64 bits of a column; this file has no sections."""
     data = bytearray(build("x86_64").read_bytes())
     image = ElfFileContents(bytes(data), "whole").image
     index = next(number for number, found in enumerate(image.segments) if found.is_executable)
@@ -149,7 +148,7 @@ def test_stubs_end_with_their_section(build: Build) -> None:
 
 @pytest.mark.peer
 def test_code_beyond_the_address_space_has_no_bounds(build: Build) -> None:
-    """Values that no reader of headers gives, made by hand, raise nothing in the table either."""
+    """Such values, which the reader of headers refuses, raise nothing in the table either."""
     contents = ElfFileContents(build("x86_64").read_bytes(), "whole")
     image = contents.image
     sections = tuple(
@@ -166,7 +165,7 @@ def _packed(size: int, content: bytes) -> memoryview:
 
 
 def test_a_compressed_section_above_the_limit_is_refused_unread() -> None:
-    """256 MiB and a byte, of input that could hold it; nothing is allocated for it."""
+    """256 MiB and a byte, with enough input for it; nothing is allocated."""
     size = (256 << 20) + 1
     hostile = _packed(size, bytes(size // 1032 + 1))
     tracemalloc.start()
@@ -179,7 +178,7 @@ def test_a_compressed_section_above_the_limit_is_refused_unread() -> None:
     assert "objcopy" in str(caught.value.remedy)
 
 
-def test_a_section_is_not_held_twice_while_it_is_decompressed() -> None:
+def test_decompression_needs_memory_for_one_copy() -> None:
     """16 MiB take little more than that."""
     plain = bytes(range(256)) * (1 << 16)
     packed = _packed(len(plain), zlib.compress(plain, 1))
@@ -196,7 +195,7 @@ def test_a_section_is_not_held_twice_while_it_is_decompressed() -> None:
 @pytest.mark.parametrize("claimed", [0, 1, 99_999, 100_000, 100_001])
 @pytest.mark.parametrize("cut", [0, 1, 50])
 def test_a_compressed_section_is_as_long_as_it_claims(claimed: int, cut: int) -> None:
-    """A longer one ends there; a shorter one, or one cut short, is reported."""
+    """A longer one is truncated; a shorter or truncated one is an error."""
     plain = bytes(n * n // 7 & 0xFF for n in range(1000)) * 100
     content = zlib.compress(plain, 9)
     content = content[: len(content) - cut]

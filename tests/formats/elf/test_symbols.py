@@ -1,4 +1,4 @@
-"""Symbols and stubs are those that LLVM reads and names."""
+"""Symbols and stubs equal those that LLVM reads and names."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def _functions(rows: SymbolRows) -> set[tuple[str, int]]:
         ("--dyn-syms", "DynamicSymbols", parse_dynamic_symbols),
     ],
 )
-def test_every_symbol_is_llvms(
+def test_every_symbol_equals_llvms(
     any_file: Path, llvm: Llvm, option: str, key: str, parse: Callable[..., SymbolRows]
 ) -> None:
-    """Names, values, sizes and places, in the table's order."""
+    """Names, values, sizes and sections, in the table's order."""
     rows = parse(_contents(any_file))
     if any_file.name == "no-sections" and key == "DynamicSymbols":
         any_file = any_file.with_name("library")  # LLVM needs section headers here
@@ -89,7 +89,7 @@ def test_functions_are_distinguished_from_data_and_marks(build: Build) -> None:
 
 
 @pytest.mark.peer
-def test_marks_of_arm_are_no_functions(build: Build) -> None:
+def test_mapping_symbols_of_arm_are_not_functions(build: Build) -> None:
     """``$x``, ``$d`` and ``$t`` mark where instructions start."""
     for name in ("arm64", "arm"):
         rows = parse_symbols(_contents(build(name)))
@@ -100,8 +100,8 @@ def test_marks_of_arm_are_no_functions(build: Build) -> None:
 
 
 @pytest.mark.peer
-def test_thumb_functions_lose_the_bit_that_marks_them(build: Build, peer: Peer) -> None:
-    """Their addresses are those at which a disassembler shows them."""
+def test_thumb_functions_have_even_addresses(build: Build, peer: Peer) -> None:
+    """The addresses are those that a disassembler shows."""
     path = build("arm")
     rows = parse_symbols(_contents(path))
     assert rows.names(np.flatnonzero(rows.is_thumb).tolist()).count("shown") == 1
@@ -114,8 +114,7 @@ def test_thumb_functions_lose_the_bit_that_marks_them(build: Build, peer: Peer) 
 
 
 @pytest.mark.peer
-def test_stripped_files_keep_what_others_link_to(build: Build) -> None:
-    """``.dynsym`` alone is left."""
+def test_stripped_files_have_their_dynamic_symbols(build: Build) -> None:
     contents = _contents(build("stripped"))
     assert len(parse_symbols(contents)) == 0
     names = {name for name, _ in _functions(parse_dynamic_symbols(contents))}
@@ -125,8 +124,8 @@ def test_stripped_files_keep_what_others_link_to(build: Build) -> None:
 
 @pytest.mark.peer
 @pytest.mark.parametrize("name", ["no-sections", "gnu-hash", "sysv-hash"])
-def test_dynamic_symbols_are_found_as_the_loader_finds_them(build: Build, name: str) -> None:
-    """Without section headers, by each kind of hash table: the very same symbols."""
+def test_dynamic_symbols_are_counted_by_the_hash_tables(build: Build, name: str) -> None:
+    """Without section headers, by each kind of hash table: the same symbols."""
     path = build(name)
     whole = _contents(build("library") if name == "no-sections" else path)
     data = bytearray(path.read_bytes())
@@ -142,8 +141,8 @@ def test_dynamic_symbols_are_found_as_the_loader_finds_them(build: Build, name: 
 
 @pytest.mark.peer
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives a process a vdso")
-def test_the_vdso_of_this_process(tmp_path: Path, llvm: Llvm) -> None:
-    """It is in no file; its symbols are those that LLVM finds in a copy of its pages."""
+def test_the_symbols_of_the_vdso_equal_llvms(tmp_path: Path, llvm: Llvm) -> None:
+    """It is in no file; LLVM reads a copy of its pages."""
     line = next(
         (m for m in Path("/proc/self/maps").read_text().splitlines() if m.endswith("[vdso]")), None
     )
@@ -161,8 +160,8 @@ def test_the_vdso_of_this_process(tmp_path: Path, llvm: Llvm) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads this process by /proc")
-def test_symbols_of_a_library_that_this_process_has_loaded() -> None:
-    """The loader has changed the addresses in the dynamic section by then."""
+def test_the_symbols_of_a_loaded_library_equal_llvms() -> None:
+    """The loader has relocated the addresses in the dynamic section."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     found = [m.split() for m in maps if m.split()[-1].endswith("/libc.so.6")]
     if not found:
@@ -210,7 +209,7 @@ def _named_stubs(peer: Peer, path: Path) -> dict[int, str]:
 def test_stubs_have_the_names_that_disassemblers_give_them(
     build: Build, peer: Peer, name: str
 ) -> None:
-    """By GNU's linker and by lld; lazily bound and not."""
+    """The stubs are GNU's linker's and lld's; lazily bound and not."""
     path = build(name)
     stubs = parse_stubs(_contents(path))
     ours = {int(address): stubs.name(row) for row, address in enumerate(stubs.addresses)}
@@ -249,7 +248,7 @@ def test_no_stub_reaches_beyond_its_section(any_file: Path) -> None:
 
 @pytest.mark.peer
 def test_function_starts_are_those_of_the_functions_with_unwind_tables(build: Build) -> None:
-    """Every function that a compiler made is among them."""
+    """Every compiled function is among them."""
     for name in ("library", "arm64", "i386", "arm64-big-endian"):
         contents = _contents(build(name))
         starts = function_starts(contents)
@@ -261,10 +260,8 @@ def test_function_starts_are_those_of_the_functions_with_unwind_tables(build: Bu
 
 
 @pytest.mark.peer
-def test_names_of_local_functions_from_mini_debug_info(
-    build: Build, peer: Peer, tmp_path: Path
-) -> None:
-    """Packed as distributions do: the symbols apart, compressed, in a stripped file."""
+def test_mini_debug_info_names_local_functions(build: Build, peer: Peer, tmp_path: Path) -> None:
+    """Packed as distributions do: compressed symbols in a stripped file."""
     symbols, packed, result = tmp_path / "symbols", tmp_path / "packed", tmp_path / "result"
     peer("objcopy", "--only-keep-debug", build("library"), symbols)
     packed.write_bytes(lzma.compress(symbols.read_bytes()))
@@ -284,7 +281,7 @@ def test_names_of_local_functions_from_mini_debug_info(
 
 @pytest.mark.peer
 def test_a_symbol_table_outside_the_file_is_an_error(build: Build) -> None:
-    """With its name, size and place."""
+    """With its name, size and offset."""
     contents = _contents(build("library"))
     index = next(i for i, s in enumerate(contents.image.sections) if s.name == ".symtab")
     header = contents.image.header

@@ -32,7 +32,7 @@ Llvm = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def zig(tmp_path_factory: pytest.TempPathFactory) -> Compile:
-    """Compiles (and unless ``-c`` is among the options, links) C; gives the path of the result."""
+    """Compile and (without ``-c`` among the options) link C; return the path of the result."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles the files that are read here")
     folder = tmp_path_factory.mktemp("zig")
@@ -52,7 +52,7 @@ def zig(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 @pytest.fixture(scope="session")
 def llvm() -> Llvm:
-    """Runs one of LLVM's tools and gives what it prints; skips where it is not installed."""
+    """Run one of LLVM's tools and return its output; skip if it is not installed."""
 
     def run(tool: str, *arguments: str | Path) -> str:
         program = shutil.which(f"{tool}-19") or shutil.which(tool)
@@ -68,7 +68,7 @@ def llvm() -> Llvm:
 
 @pytest.fixture(scope="session")
 def lld(zig: Compile, llvm: Llvm, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Links :data:`LIBRARY` by LLVM's linker, which writes function starts and chained fixups."""
+    """Link :data:`LIBRARY` by LLVM's linker, which writes function starts and chained fixups."""
     folder = tmp_path_factory.mktemp("lld")
 
     def link(name: str, arch: str, *options: str, compiler: tuple[str, ...] = ()) -> Path:

@@ -125,7 +125,7 @@ LAYOUTS = [
 
 @pytest.fixture(scope="module")
 def by_apples_header(zig: Compile) -> Callable[[str, str], bytes]:
-    """The bytes that a compiler makes of a variable of the structs in Apple's header."""
+    """Compile a variable of the structs in Apple's header and return its bytes."""
     found = find_spec("ziglang")
     if found is None or found.origin is None:
         pytest.skip("ziglang is not installed; it has Apple's header")
@@ -148,7 +148,7 @@ def by_apples_header(zig: Compile) -> Callable[[str, str], bytes]:
 
 @pytest.fixture(scope="module")
 def apples_words(by_apples_header: Callable[[str, str], bytes]) -> list[int]:
-    """The segments of an image with :data:`LAYOUTS`."""
+    """Return the segments of an image with :data:`LAYOUTS`."""
     members = "".join(
         f"struct dyld_chained_ptr_{layout[1]} f{at};" for at, layout in enumerate(LAYOUTS)
     )
@@ -169,10 +169,10 @@ def apples_words(by_apples_header: Callable[[str, str], bytes]) -> list[int]:
     ("imports_format", "name", "addend"),
     [(1, "", ""), (2, "_addend", ".addend = -5"), (3, "_addend64", ".addend = -5")],
 )
-def test_imports_are_written_as_by_the_header_s_structs(
+def test_imports_are_written_as_by_the_headers_structs(
     by_apples_header, imports_format, name, addend
 ):
-    """By what writes the images of the other tests."""
+    """This checks the writer of the other tests' images."""
     value = f"{{.lib_ordinal = 7, .weak_import = 0, .name_offset = 1, {addend}}}"
     struct_name = f"struct dyld_chained_import{name}"
     data = by_apples_header(f"imports{name}", f"const {struct_name} one[] = {{{value}}};")
@@ -182,7 +182,7 @@ def test_imports_are_written_as_by_the_header_s_structs(
 
 @pytest.mark.peer
 @pytest.mark.parametrize("at", range(len(LAYOUTS)), ids=lambda at: f"{LAYOUTS[at][0]}-{at}")
-def test_a_pointer_is_read_as_the_header_s_struct_was_written(apples_words, at):
+def test_a_pointer_equals_the_headers_struct(apples_words, at):
     """Every struct, with each of its fields at its widest somewhere."""
     number, _, fields, kind, meaning = LAYOUTS[at]
     pointer_format = POINTER_FORMATS[number]
@@ -206,15 +206,15 @@ def test_cache_pointers_are_none_without_the_cache():
 
 
 def places(count, seed):
-    """Places at which pointers of a format may be, in four pages; the last one has none."""
+    """Return addresses for pointers of a format, in four pages; the last one has none."""
     picked = np.random.default_rng(seed).choice(3 * PAGE_SIZE // 8 - 1, count, replace=False)
     return [int(place) * 8 for place in sorted(picked)]
 
 
 @pytest.mark.parametrize("number", sorted(POINTER_FORMATS))
 @pytest.mark.parametrize("count", [1, 20, 1200])
-def test_every_pointer_of_a_chain_is_found(number, count):
-    """Few and many, in pages with one chain and with several, and in none."""
+def test_every_pointer_of_a_chain_is_read(number, count):
+    """Few and many, in pages with one chain, with several, and without any."""
     base = 0 if number in (1, 2, 3, 5, 10, 15) else IMAGE_SVMA
     if number in (4, 13, 16):
         base = CACHE
@@ -268,8 +268,8 @@ def test_imports_have_their_names_and_addends(tmp_path, llvm, imports_format, is
 
 @pytest.mark.peer
 @pytest.mark.parametrize("number", [2, 6])
-def test_pointers_are_those_that_objdump_lists(tmp_path, llvm, number):
-    """Places, kinds and names, of the formats that it follows."""
+def test_pointers_equal_those_that_objdump_lists(tmp_path, llvm, number):
+    """Addresses, kinds and names, of the formats that it supports."""
     base = IMAGE_SVMA if number == 2 else 0
     bound = {place: 1 << 63 | at % 3 for at, place in enumerate(places(300, 1)[::3])}
     plain = {place: base + place for place in places(300, 1) if place not in bound}
@@ -293,7 +293,7 @@ def test_pointers_are_those_that_objdump_lists(tmp_path, llvm, number):
 
 
 @pytest.mark.peer
-def test_linkers_own_chains_are_those_that_objdump_lists(lld_arm64, llvm):
+def test_linkers_chains_equal_those_that_objdump_lists(lld_arm64, llvm):
     listed = llvm("llvm-objdump", "--macho", "--dyld-info", lld_arm64)
     rows = re.findall(
         r"^__\S+\s+__\S+\s+(0x\w+)\s+0x\w+\s+(rebase|bind)\s.*?(\S+)$", listed, re.MULTILINE
@@ -305,7 +305,7 @@ def test_linkers_own_chains_are_those_that_objdump_lists(lld_arm64, llvm):
     assert sum(kind == "rebase" for _, kind, _ in rows) == len(actual.rebases)
 
 
-def test_chain_that_leaves_its_page_is_followed_up_to_there():
+def test_a_chain_that_leaves_its_page_ends_there():
     data = bytearray(write_chained_image(2, {8: 0x10, 16: 0x20, 4096: 0x30, 4104: 0x40}))
     struct.pack_into("<Q", data, DATA_OFFSET + 16, 0x20 | 4000 << 51)
     found = parse_pointers(FileContents(bytes(data), "made"))
@@ -313,8 +313,8 @@ def test_chain_that_leaves_its_page_is_followed_up_to_there():
     assert "leaves its page" in str(found.problem)
 
 
-def test_imports_that_make_no_sense_leave_the_rebases():
-    """An unknown form of the table takes the names, and nothing else."""
+def test_invalid_imports_leave_the_rebases():
+    """An unknown form of the table affects only the names."""
     data = bytearray(write_chained_image(2, {8: 0x10, 16: 1 << 63}))
     payload = DATA_OFFSET + 4 * PAGE_SIZE
     struct.pack_into("<I", data, payload + 20, 9)
@@ -323,8 +323,8 @@ def test_imports_that_make_no_sense_leave_the_rebases():
     assert "format 9" in str(found.problem)
 
 
-def test_unknown_pointer_format_is_named():
-    """And there are no pointers."""
+def test_an_unknown_pointer_format_is_reported():
+    """There are no pointers."""
     data = bytearray(write_chained_image(2, {8: 0x10}))
     struct.pack_into("<H", data, DATA_OFFSET + 4 * PAGE_SIZE + 32 + 16 + 6, 99)
     found = parse_pointers(FileContents(bytes(data), "made"))
@@ -346,7 +346,7 @@ SMALL = write_chained_image(
     )
 )
 def test_altered_chains_give_a_value_or_an_error(changes):
-    """No more pointers than there is room for."""
+    """At most as many pointers as the segment can contain."""
     data = bytearray(SMALL)
     for at, value in changes:
         data[at] = value

@@ -1,4 +1,4 @@
-"""Reading a file by its addresses, and an image where a process has it."""
+"""Reading a file by its addresses, and an image in a process' memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _CountingMemory:
 
 
 def _loaded(path: Path, slide: int) -> tuple[FileContents, _CountingMemory]:
-    """The file, and a memory that has its segments as the loader would put them."""
+    """Return the file, and a memory with its segments as the loader maps them."""
     contents = FileContents(path.read_bytes(), str(path))
     regions = (
         MemoryRegion(
@@ -46,8 +46,8 @@ def _loaded(path: Path, slide: int) -> tuple[FileContents, _CountingMemory]:
 
 @pytest.mark.peer
 @pytest.mark.parametrize("slide", [0, 0x4F0000, -0x1000000 + 0x1000000, 0x7FFE_0000_0000])
-def test_memory_and_file_tell_the_same(linked_file: Path, slide: int):
-    """Tables are found through the segment that holds their file offset."""
+def test_memory_and_file_have_the_same_tables(linked_file: Path, slide: int):
+    """Tables are found through the segment that contains their file offset."""
     contents, memory = _loaded(linked_file, slide)
     load_address = Avma(contents.image.header_svma + slide)
     loaded = MemoryContents(memory, load_address, "loaded")
@@ -79,7 +79,7 @@ def test_an_image_below_its_stated_address_has_a_negative_slide(zig_program: Pat
 
 @pytest.mark.peer
 def test_only_the_header_is_read_at_first(zig_arm64: Path):
-    """Reading from a process is not free; from a phone it is slow."""
+    """Reads from a process are expensive; from a phone they are slow."""
     contents, memory = _loaded(zig_arm64, 0)
     loaded = MemoryContents(memory, Avma(0), "loaded")
     end = contents.image.header.size + contents.image.header.sizeofcmds
@@ -111,8 +111,8 @@ def test_only_the_strings_of_its_own_symbols_are_read():
 
 
 @pytest.mark.peer
-def test_what_no_segment_holds_cannot_be_read(zig_program: Path):
-    """Addresses before, between and behind; offsets beyond the end."""
+def test_addresses_outside_of_segments_cannot_be_read(zig_program: Path):
+    """Before, between and after them; also offsets beyond the end."""
     contents, memory = _loaded(zig_program, 0)
     loaded = MemoryContents(memory, Avma(contents.image.header_svma), "loaded")
     text = contents.image.text_segment
@@ -128,7 +128,7 @@ def test_what_no_segment_holds_cannot_be_read(zig_program: Path):
                 image.read_file(FileOffset(offset), count)
 
 
-def test_zeros_of_memory_are_in_no_file():
+def test_zero_filled_memory_is_not_in_the_file():
     """A segment's size in memory may be larger than in the file."""
     data = bytearray(ThinFile().build())
     segment = next(c for c in FileContents(bytes(data), "f").image.commands)
@@ -154,7 +154,7 @@ def test_no_header_in_memory_is_an_error_of_its_format_or_of_memory():
 
 @pytest.mark.peer
 def test_a_table_that_was_not_captured_is_an_error_of_memory(zig_arm64: Path):
-    """It exists; somebody left it out. One that no segment holds never did."""
+    """It exists but was not captured, unlike a table that no segment contains."""
     contents, _ = _loaded(zig_arm64, 0)
     text = contents.image.text_segment
     assert text is not None

@@ -1,4 +1,4 @@
-"""Stabs, static libraries and object files: what a debug map is read from."""
+"""Stabs, static libraries and object files: the sources of a debug map."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SO, OSO, FUN, BNSYM, ENSYM, STSYM = 0x64, 0x66, 0x24, 0x2E, 0x4E, 0x26
 
 
 def stab(n_type: int, name: str = "", n_value: int = 0, n_sect: int = 0) -> BuiltSymbol:
-    """A symbol for debuggers."""
+    """Build a symbol for debuggers."""
     return BuiltSymbol(name, n_value, n_type, n_sect)
 
 
@@ -57,7 +57,7 @@ MAP = (
 @pytest.mark.parametrize("is_64", [True, False], ids=["64", "32"])
 @pytest.mark.parametrize("little_endian", [True, False], ids=["little", "big"])
 def test_functions_and_object_files_of_a_map(*, is_64: bool, little_endian: bool):
-    """Names with and without sizes; what is before the first object file is left out."""
+    """Names with and without sizes; entries before the first object file are ignored."""
     file = ThinFile(symbols=MAP, is_64=is_64, little_endian=little_endian)
     contents = FileContents(file.build(), "map")
     symbols = parse_symbols(contents)
@@ -71,8 +71,8 @@ def test_functions_and_object_files_of_a_map(*, is_64: bool, little_endian: bool
     assert [0, 0, 0, 1] == rows.object_ids.tolist()
 
 
-def test_thumb_functions_have_no_low_bit():
-    """Whichever way a linker writes their addresses."""
+def test_thumb_functions_have_even_addresses():
+    """Linkers write them with and without the bit."""
     map_of_thumb = (stab(OSO, "/a.o", 1), stab(FUN, "_f", 0x401, 1), stab(FUN, "", 8))
     file = ThinFile(symbols=map_of_thumb, cputype=CPU_TYPE_ARM, cpusubtype=9, is_64=False)
     symbols = parse_symbols(FileContents(file.build(), "thumb"))
@@ -95,7 +95,7 @@ MEMBERS = [("a.o", 1_700_000_000, b"odd"), ("a name that is longer than 16.o", 0
 
 @pytest.mark.parametrize("long_names", ["bsd", "gnu"])
 def test_members_of_an_archive(long_names: str):
-    """Names, times and contents; tables of symbols are none."""
+    """Names, times and contents; tables of symbols are skipped."""
     data = static_archive(MEMBERS, long_names=long_names)
     actual = [
         (one.name, one.modified, bytes(one.data or b"")) for one in archive_members(data, "lib")
@@ -105,7 +105,7 @@ def test_members_of_an_archive(long_names: str):
 
 
 def test_a_thin_archive_names_its_members():
-    """They are files of their own."""
+    """They are separate files."""
     data = thin_archive([("sub/a.o", 5, 1000), ("b.o", 6, 77)])
     found = [(one.name, one.modified, one.data) for one in archive_members(data, "lib")]
     assert [("sub/a.o", 5, None), ("b.o", 6, None)] == found
@@ -113,8 +113,7 @@ def test_a_thin_archive_names_its_members():
 
 @pytest.mark.peer
 @pytest.mark.parametrize("options", [("darwin",), ("gnu",), ("gnu", "--thin")], ids="-".join)
-def test_archives_as_llvm_writes_them(tmp_path: Path, options: tuple[str, ...]):
-    """Short and long names, by its ``ar``."""
+def test_archives_of_llvm_have_short_and_long_names(tmp_path: Path, options: tuple[str, ...]):
     tool = shutil.which("llvm-ar-19") or shutil.which("llvm-ar")
     if tool is None:
         pytest.skip("llvm-ar is not installed; it is the peer here")
@@ -159,10 +158,10 @@ def test_a_fat_library_has_a_part_for_each_cpu():
     ["arm64-apple-macos13.0", "x86_64-apple-macos13.0", "i386-apple-macos10.12"],
     ids=lambda target: target.partition("-")[0],
 )
-def test_code_in_dwarf_moves_together(
+def test_moving_code_raises_every_address_of_its_dwarf(
     zig: Callable[..., Path], llvm: Callable[..., str], tmp_path: Path, target: str
 ):
-    """Every address of the line table and of functions is higher; nothing else changes."""
+    """In line tables and of functions; nothing else changes."""
     source = "int g(int);\nint f(int x) {\n return g(x) + 1;\n}\nint h(int x) { return g(x); }\n"
     path = zig(f"moved-{target}.o", source, target, "-c", "-g")
     contents = FileContents(path.read_bytes(), str(path))
@@ -178,8 +177,8 @@ def test_code_in_dwarf_moves_together(
     assert [(address + 0x1000, rest) for address, rest in rows(path)] == rows(moved)
 
 
-def test_relocations_that_make_no_sense_are_passed_over():
-    """Symbols and sections that are not there, places outside of their section."""
+def test_invalid_relocations_are_skipped():
+    """Missing symbols and sections, offsets outside of their section."""
     contents = FileContents(ThinFile(symbols=MAP).build(), "none")
     assert len(contents.data) == len(rebased_object(contents, 0x1000))
 
@@ -189,8 +188,8 @@ def test_relocations_that_make_no_sense_are_passed_over():
 
 @QUICK
 @given(st.data())
-def test_any_bytes_of_an_archive(data: st.DataObject):
-    """A value or an error, and no member larger than the archive."""
+def test_any_bytes_of_an_archive_are_a_value_or_an_error(data: st.DataObject):
+    """No member is larger than the archive."""
     kind = data.draw(st.sampled_from(["bsd", "gnu"]))
     bytes_of = bytearray(static_archive(MEMBERS, long_names=kind))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -204,8 +203,7 @@ def test_any_bytes_of_an_archive(data: st.DataObject):
 
 @QUICK
 @given(st.data())
-def test_any_bytes_of_a_map(data: st.DataObject):
-    """A value or an error."""
+def test_any_bytes_of_a_map_are_a_value_or_an_error(data: st.DataObject):
     bytes_of = bytearray(ThinFile(symbols=MAP).build())
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(4, len(bytes_of) - 4))

@@ -26,7 +26,7 @@ def pair(lld: Callable[..., Path], llvm: Callable[..., str]) -> tuple[Path, Path
     return library, bundle / "Contents/Resources/DWARF" / library.name
 
 
-def test_its_symbols_are_the_librarys(pair: tuple[Path, Path]):
+def test_the_symbols_of_a_dsym_equal_the_librarys(pair: tuple[Path, Path]):
     """Names, addresses, and which of them are code."""
     library, debug = (FileContents(path.read_bytes(), str(path)) for path in pair)
     order = [command.cmd for command in debug.image.commands]
@@ -45,7 +45,7 @@ def test_its_symbols_are_the_librarys(pair: tuple[Path, Path]):
     assert {name for name, _ in code(ours)} == {"_g", "_also_g", "_helper"}
 
 
-def test_it_has_no_instructions(pair: tuple[Path, Path]):
+def test_a_dsym_has_no_instructions(pair: tuple[Path, Path]):
     debug = FileContents(pair[1].read_bytes(), "dSYM")
     text = debug.image.section("__TEXT", "__text")
     info = debug.image.section("__DWARF", "__debug_info")

@@ -1,4 +1,4 @@
-"""``dyld_all_image_infos``, from bytes that are laid out by Apple's own header."""
+"""``dyld_all_image_infos``, from bytes that a compiler laid out by Apple's header."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIELDS = {
 
 
 def infos(version: int = 17, *, uuids: int = 1, uuid_array: int = UUIDS) -> bytearray:
-    """The structure, its two arrays and the paths."""
+    """Build the structure, its two arrays and the paths."""
     data = bytearray(0x500)
     struct.pack_into("<2IQ", data, 0, version, 1, ARRAY)
     struct.pack_into("<Q", data, FIELDS["dyldImageLoadAddress"], 0x7000)
@@ -51,11 +51,11 @@ def infos(version: int = 17, *, uuids: int = 1, uuid_array: int = UUIDS) -> byte
 
 
 def memory(data: bytes | bytearray) -> RegionMemory:
-    """Where a process would have it."""
+    """Place it in a memory as a process has it."""
     return RegionMemory([MemoryRegion(AT, bytes(data))])
 
 
-def test_all_that_dyld_says_is_read() -> None:
+def test_all_fields_of_dyld_are_read() -> None:
     actual = read_dyld_process(memory(infos()), AT, source="a test")
     assert [(one.load_address, one.path) for one in actual.images.images] == [
         (0x4000, "/bin/Demo1")
@@ -71,7 +71,7 @@ def test_all_that_dyld_says_is_read() -> None:
 @pytest.mark.parametrize(
     ("version", "stated"), [(7, set()), (8, {"uuids"}), (14, {"uuids"}), (15, {"uuids", "path"})]
 )
-def test_what_a_version_does_not_have_is_not_read(version: int, stated: set[str]) -> None:
+def test_fields_newer_than_the_version_are_not_read(version: int, stated: set[str]) -> None:
     data = infos(version)
     if "path" not in stated:
         data = data[:176] + b"\xee" * 24 + data[200:]
@@ -92,31 +92,30 @@ def test_a_process_without_a_shared_cache() -> None:
 
 
 @pytest.mark.parametrize("count", [1 << 17, (1 << 64) - 1, 1 << 12])
-def test_counts_that_cannot_be_take_nothing_from_the_images(count: int) -> None:
+def test_an_impossible_count_of_uuids_leaves_the_images(count: int) -> None:
     """UUIDs are in the images' headers, too."""
     found = read_dyld_process(memory(infos(uuids=count)), AT, source="a test")
     assert found.uuids == {}
     assert len(found.images.images) == 1
 
 
-def test_a_list_that_is_being_changed_is_told() -> None:
-    """The pointer is null just then."""
+def test_a_list_that_is_being_changed_is_reported() -> None:
+    """The pointer is null at that moment."""
     data = infos()
     data[8:16] = bytes(8)
     with pytest.raises(CoreFileError, match="changing"):
         read_dyld_process(memory(data), AT, source="a test")
 
 
-def test_a_structure_that_ends_too_early() -> None:
-    """Is unreadable memory."""
+def test_a_truncated_structure_is_unreadable_memory() -> None:
     with pytest.raises(MemoryReadError):
         read_dyld_process(memory(infos()[:24]), AT, source="a test")
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("triple", ["aarch64-apple-macos13.0", "x86_64-apple-macos13.0"])
-def test_the_places_are_those_of_apple_s_header(triple: str, tmp_path: Path) -> None:
-    """Asserted by the compiler."""
+def test_offsets_equal_those_of_apples_header(triple: str, tmp_path: Path) -> None:
+    """A compiler asserts them."""
     ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
     root = Path(ziglang.__file__).parent / "lib"
     lines = ["#include <stddef.h>", "#include <mach-o/dyld_images.h>"]

@@ -1,4 +1,4 @@
-"""Exports tries: as llvm-objdump reads them, and ones that no linker makes."""
+"""Exports tries: as llvm-objdump reads them, and malformed ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Llvm = Callable[..., str]
 
 
 @pytest.mark.peer
-def test_exports_are_the_ones_objdump_lists(linked_file: Path, llvm: Llvm):
-    """Names with the addresses that they stand for."""
+def test_exports_equal_the_ones_objdump_lists(linked_file: Path, llvm: Llvm):
+    """Names with their addresses."""
     listed = llvm("llvm-objdump", "--macho", "--exports-trie", linked_file)
     theirs = re.findall(r"^(0x[0-9A-F]+) +(\S+)", listed, re.MULTILINE)
     contents = FileContents(linked_file.read_bytes(), str(linked_file))
@@ -55,7 +55,7 @@ def _leaf(*content: int) -> bytes:
 
 
 def test_reexports_resolvers_and_absolutes():
-    """Each has its own fields behind the flags."""
+    """Each has its own fields after the flags."""
     names = (b"_a\0", b"_b\0", b"_c\0")
     reexport = _leaf(0x08, 0x02, *b"_z\0")
     resolver = _leaf(0x10, 0x40, 0x60)
@@ -72,8 +72,7 @@ def test_reexports_resolvers_and_absolutes():
     assert (c.is_absolute, c.value) == (True, 0x7F)
 
 
-def test_an_image_without_exports_has_none():
-    """An empty trie is no trie."""
+def test_an_empty_trie_has_no_exports():
     assert parse_exports(FileContents(ThinFile().build(), "built")) == ()
     assert list(walk_exports_trie(b"", "test")) == []
 
@@ -90,14 +89,14 @@ def test_an_image_without_exports_has_none():
         pytest.param(b"\xff" * 20, id="a size of more than 64 bits"),
     ],
 )
-def test_a_trie_that_is_none_is_an_error(trie: bytes):
-    """None of these may loop, or read outside."""
+def test_a_malformed_trie_is_an_error(trie: bytes):
+    """None of these may cycle, or read outside the trie."""
     with pytest.raises(MachOError):
         list(walk_exports_trie(trie, "test"))
 
 
 def test_names_that_add_up_to_far_more_than_the_trie_are_refused():
-    """A chain of n nodes with a name at each spells n² letters."""
+    """A chain of n nodes with a name at each has names of n² letters in total."""
     nodes = bytearray()
     for _ in range(3000):
         following = len(nodes) + 2 + 2 + 1 + 100 + 1 + 3
@@ -110,5 +109,4 @@ def test_names_that_add_up_to_far_more_than_the_trie_are_refused():
 
 
 def test_exports_compare_by_value():
-    """They are plain rows."""
     assert Export("_a", 0, 1) == Export("_a", 0, 1)

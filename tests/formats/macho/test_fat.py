@@ -1,4 +1,4 @@
-"""Fat files: made by lipo, made by hand, and made to deceive."""
+"""Fat files: made by lipo, made by hand, and malformed ones."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ def lipo_file(
 
 
 @pytest.mark.peer
-def test_lipo_files_are_taken_apart(
+def test_slices_of_lipo_files_equal_the_input_files(
     lipo_file: Path, zig_arm64: Path, zig_x86_64: Path, armv7_object: Path
 ):
-    """Each slice is byte for byte the file that went in."""
     slices = {part.arch: part for part in parse_slices(lipo_file.read_bytes(), "fat")}
 
     assert {arch: bytes(part.data) for arch, part in slices.items()} == {
@@ -54,8 +53,8 @@ def test_lipo_files_are_taken_apart(
 
 
 @pytest.mark.peer
-def test_slices_are_named_and_placed_as_objdump_says(lipo_file: Path, llvm: Llvm):
-    """The names are what ``--arch`` options take."""
+def test_slices_have_the_names_and_offsets_of_objdump(lipo_file: Path, llvm: Llvm):
+    """The names are valid for ``--arch``."""
     listed = llvm("llvm-objdump", "--macho", "--universal-headers", lipo_file)
     theirs = re.findall(r"(?:architecture|    offset|    size) (\S+)", listed)
     mine = [
@@ -89,7 +88,7 @@ def test_both_widths_in_both_byte_orders(*, wide: bool, little_endian: bool):
     assert [bytes(part.data) for part in slices] == [other, THIN]
 
 
-def test_arm64e_is_known_with_any_version_of_its_abi():
+def test_arm64e_is_recognised_with_any_version_of_its_abi():
     """The top byte of its subtype versions pointer authentication."""
     for subtype in (0x2, 0x80000002, 0x81000002, 0xC0000002):
         data = fat_file([BuiltSlice(CPU_TYPE_ARM64, subtype, FIRST, SIZE)], [(FIRST, THIN)])
@@ -107,7 +106,7 @@ def test_a_thin_file_is_one_slice(zig_arm64: Path):
 
 @pytest.mark.parametrize("version", [45, 52, 65])
 def test_a_java_class_is_not_a_fat_file(version: int):
-    """It starts with the same four bytes; then come minor and major version."""
+    """It starts with the same four bytes; minor and major version follow."""
     data = b"\xca\xfe\xba\xbe" + version.to_bytes(4, "big") + bytes(1000)
 
     assert not is_fat(data)
@@ -129,7 +128,7 @@ def test_a_java_class_is_not_a_fat_file(version: int):
     ],
 )
 @pytest.mark.parametrize("wide", [False, True])
-def test_slices_that_cannot_be_are_refused(
+def test_impossible_slices_are_refused(
     slices: list[tuple[int, int]], complaint: str, *, wide: bool
 ):
     rows = [BuiltSlice(CPU_TYPE_ARM64, 0, offset, size) for offset, size in slices]
@@ -142,14 +141,14 @@ def test_slices_that_cannot_be_are_refused(
 
 
 def test_offsets_near_the_end_of_64_bits_do_not_wrap():
-    """Offset and size of a wide row add up to more than any file."""
+    """Offset and size of a 64-bit row add up to more than any file."""
     rows = [BuiltSlice(CPU_TYPE_ARM64, 0, 2**64 - 1, 2)]
 
     with pytest.raises(MachOError, match="the file at"):
         parse_slices(fat_file(rows, [(FIRST, THIN)], wide=True), "bad")
 
 
-def test_a_slice_that_is_no_macho_is_named():
+def test_a_slice_that_is_not_mach_o_is_reported_by_kind():
     """A fat static library's slices are archives."""
     rows = [BuiltSlice(CPU_TYPE_ARM64, 0, FIRST, 64)]
 
@@ -159,8 +158,7 @@ def test_a_slice_that_is_no_macho_is_named():
 
 
 @pytest.mark.parametrize("count", [0, 2**31, 2**32 - 1])
-def test_a_count_that_cannot_be_costs_nothing(count: int):
-    """Rows are counted against the file's size before one is read."""
+def test_an_impossible_count_is_refused_before_a_row_is_read(count: int):
     data = b"\xca\xfe\xba\xbf" + count.to_bytes(4, "big") + bytes(100)
 
     with pytest.raises(MachOError, match="slices"):

@@ -1,4 +1,4 @@
-"""Function starts: as llvm-objdump reads them, and as any list of distances may be encoded."""
+"""Function starts: as llvm-objdump reads them, and in every encoding of a list of distances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ Llvm = Callable[..., str]
 
 @pytest.mark.peer
 @pytest.mark.parametrize("fixture", ["lld_arm64", "lld_x86_64"])
-def test_they_are_the_ones_objdump_lists(fixture: str, request: pytest.FixtureRequest, llvm: Llvm):
+def test_function_starts_equal_the_ones_objdump_lists(
+    fixture: str, request: pytest.FixtureRequest, llvm: Llvm
+):
     """The linker wrote one for each function."""
     path: Path = request.getfixturevalue(fixture)
     listed = llvm("llvm-objdump", "--macho", "--function-starts=addrs", path).splitlines()
@@ -39,7 +41,7 @@ def test_they_are_the_ones_objdump_lists(fixture: str, request: pytest.FixtureRe
 
 
 @pytest.mark.peer
-def test_an_image_without_them_has_none(zig_arm64: Path):
+def test_an_image_without_function_starts_has_none(zig_arm64: Path):
     """The linker of zig writes the command, and no data."""
     contents = FileContents(zig_arm64.read_bytes(), str(zig_arm64))
 
@@ -48,28 +50,27 @@ def test_an_image_without_them_has_none(zig_arm64: Path):
 
 
 @given(st.lists(st.integers(1, 2**40), max_size=200), st.integers(0, 20))
-def test_any_distances_come_back(distances: list[int], padding: int):
-    """Sums of the distances, whatever their sizes, with or without padding."""
+def test_any_encoded_distances_decode_to_their_sums(distances: list[int], padding: int):
+    """The distances have any sizes; with or without padding."""
     data = b"".join(map(uleb, distances)) + bytes(padding)
     sums = [sum(distances[: count + 1]) for count in range(len(distances))]
 
     assert decode_function_starts(data, "test").tolist() == sums
 
 
-def test_distances_may_be_written_long():
-    """ULEB128 allows leading zeros, up to what 64 bits need."""
+def test_distances_may_have_leading_zeros():
+    """ULEB128 allows them up to the length of a 64-bit number."""
     data = b"\x81\x80\x80\x80\x80\x80\x80\x80\x80\x00" + b"\x82\x00"
 
     assert decode_function_starts(data, "test").tolist() == [1, 3]
 
 
-def test_what_follows_the_end_is_not_looked_at():
-    """A distance of 0 ends the list; behind it is padding, of whatever bytes."""
+def test_bytes_after_the_end_are_ignored():
+    """A distance of 0 ends the list; padding of any bytes follows."""
     assert decode_function_starts(b"\x10\x00" + b"\xff" * 30, "test").tolist() == [16]
 
 
-def test_64_bits_are_the_limit():
-    """The largest distance of all is one; one bit more is not."""
+def test_distances_of_more_than_64_bits_are_refused():
     most = b"\xff" * 9 + b"\x01"
     assert decode_function_starts(most, "test").tolist() == [2**64 - 1]
     for wrong in (b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01", most + b"\x01"):
@@ -77,13 +78,12 @@ def test_64_bits_are_the_limit():
             decode_function_starts(wrong, "test")
 
 
-def test_a_distance_cut_short_says_which_and_where():
-    """The table's end must be a distance's end."""
+def test_the_error_for_a_truncated_distance_has_its_index_and_offset():
     with pytest.raises(MachOError, match=r"function 2 is cut short: test at 0x3"):
         decode_function_starts(b"\x01\x82\x01\x80\x80", "test")
 
 
-def test_thumb_functions_have_their_bit_taken_off():
+def test_thumb_functions_have_even_addresses():
     """On arm the lowest bit of a start is not part of the address."""
     starts = uleb(0x401) + uleb(0x10) + uleb(0x0F)
     file = ThinFile(cputype=CPU_TYPE_ARM, cpusubtype=9, is_64=False, function_starts=starts)
@@ -115,8 +115,8 @@ def test_a_table_outside_the_file_is_an_error():
         max_size=20,
     ).map(b"".join),
 )
-def test_c_and_numpy_decode_alike(table: bytes):
-    """C returns None for what numpy reports as malformed."""
+def test_c_and_numpy_decode_the_same_starts(table: bytes):
+    """C returns None where numpy reports an error."""
     native = pytest.importorskip("machtrace._native._ranges", reason="the extensions are not built")
     starts = native.function_starts(table)
     try:
@@ -145,7 +145,7 @@ def test_without_the_extension_numpy_decodes(monkeypatch: pytest.MonkeyPatch):
         ([(-0x1000, 0x500)], True),
     ],
 )
-def test_starts_outside_of_code_do_not_count(sections, expected):
+def test_starts_outside_of_code_are_ignored(sections, expected):
     file = ThinFile(function_starts=uleb(0x400) + uleb(0x10))
     starts = parse_function_starts(FileContents(file.build(), "built"))
     assert starts.holds_code(sections) is expected

@@ -1,4 +1,4 @@
-"""Bytes that nobody should trust: every parser gives a value or an error of ours, in time."""
+"""Hostile bytes: every parser gives a value or a MachtraceError, in bounded time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ QUICK = settings(max_examples=150, deadline=20_000, suppress_health_check=list(H
 
 
 def _read_everything(contents: FileContents | MemoryContents) -> None:
-    """Every table, each on its own: one that is bad hides no other."""
+    """Read every table separately: an error in one hides no other."""
 
     def symbols() -> None:
         rows = parse_symbols(contents)
@@ -87,15 +87,14 @@ def _survive(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("file", [SMALL, BIG_ENDIAN], ids=["little", "big"])
-def test_cut_anywhere_it_gives_a_value_or_an_error(file: ThinFile):
+def test_a_truncated_file_gives_a_value_or_an_error(file: ThinFile):
     """Every length from nothing to one byte short."""
     data = file.build()
     for length in range(len(data)):
         _survive(data[:length])
 
 
-def test_load_commands_cut_short_are_always_an_error():
-    """No shorter header passes for the whole one."""
+def test_truncated_load_commands_are_always_an_error():
     data = SMALL.build()
     header = FileContents(data, "whole").image.header
 
@@ -106,8 +105,8 @@ def test_load_commands_cut_short_are_always_an_error():
 
 @QUICK
 @given(st.data())
-def test_any_bytes_changed(data: st.DataObject):
-    """A few bytes of the header and its commands, or of the tables, are anything."""
+def test_changed_bytes_give_a_value_or_an_error(data: st.DataObject):
+    """A few bytes of the header, its commands or the tables are random."""
     good = bytearray(data.draw(st.sampled_from([SMALL, BIG_ENDIAN])).build())
     end = data.draw(st.sampled_from([0x200, len(good)]))
     for _ in range(data.draw(st.integers(1, 6))):
@@ -122,8 +121,8 @@ def test_any_bytes_changed(data: st.DataObject):
 
 @QUICK
 @given(st.binary(max_size=400), st.sampled_from([b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbf", b""]))
-def test_any_bytes_at_all(rest: bytes, magic: bytes):
-    """Some of them start well."""
+def test_random_bytes_give_a_value_or_an_error(rest: bytes, magic: bytes):
+    """Some of them start with a valid header."""
     _survive(magic + rest)
 
 
@@ -131,8 +130,8 @@ def test_any_bytes_at_all(rest: bytes, magic: bytes):
 @given(st.binary(max_size=300))
 @example(b"\x80" * 300)
 @example(b"\x00" * 300)
-def test_any_bytes_as_tables(data: bytes):
-    """Function starts and exports tries have no magic to get past."""
+def test_random_tables_give_a_value_or_an_error(data: bytes):
+    """Function starts and exports tries have no magic that would refuse them."""
     with suppress(MachtraceError):
         decode_function_starts(data, "bad")
     with suppress(MachtraceError):
@@ -141,8 +140,10 @@ def test_any_bytes_as_tables(data: bytes):
 
 @QUICK
 @given(st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 4), max_size=5), st.booleans())
-def test_any_fat_header(rows: list[tuple[int, int, int, int]], wide: bool):  # noqa: FBT001 - drawn
-    """Slices that parse are apart, and inside the file."""
+def test_slices_of_a_random_fat_header_are_disjoint(
+    rows: list[tuple[int, int, int, int]],
+    wide: bool,  # noqa: FBT001 - drawn
+):
     thin = SMALL.build()
     data = fat_file([BuiltSlice(*row) for row in rows], [(0x1000, thin)], wide=wide)
     try:
@@ -168,8 +169,8 @@ def test_any_fat_header(rows: list[tuple[int, int, int, int]], wide: bool):  # n
         pytest.param(12, 99, "unknown Mach-O file type 0x63", id="filetype"),
     ],
 )
-def test_counts_and_sizes_that_cannot_be(offset: int, value: int, complaint: str):
-    """Each is checked against what is there before it is believed."""
+def test_impossible_counts_and_sizes_are_refused(offset: int, value: int, complaint: str):
+    """Each is checked against the available bytes before it is used."""
     data = bytearray(SMALL.build())
     data[offset : offset + 4] = value.to_bytes(4, "little")
 
@@ -178,8 +179,8 @@ def test_counts_and_sizes_that_cannot_be(offset: int, value: int, complaint: str
     assert caught.value.remedy
 
 
-def test_a_command_shorter_than_its_fields_is_named():
-    """Its cmdsize is in order, and too small for what it is."""
+def test_a_command_shorter_than_its_fields_is_reported():
+    """Its cmdsize is valid, but too small for its kind."""
     command = LoadCommand(LC_SYMTAB, 0x40, memoryview(bytes(16)))
 
     with pytest.raises(MachOError, match="LC_SYMTAB takes 24 bytes, its cmdsize is 16: f at 0x40"):
@@ -187,8 +188,8 @@ def test_a_command_shorter_than_its_fields_is_named():
 
 
 @pytest.mark.parametrize("field", [24, 40], ids=["vmaddr", "fileoff"])
-def test_a_segment_that_wraps_round_is_refused(field: int):
-    """Sums of addresses and sizes stay inside 64 bits."""
+def test_a_segment_that_wraps_is_refused(field: int):
+    """Sums of addresses and sizes must fit in 64 bits."""
     data = bytearray(SMALL.build())
     data[32 + field : 40 + field] = b"\xff" * 8
 
@@ -197,8 +198,8 @@ def test_a_segment_that_wraps_round_is_refused(field: int):
 
 
 @pytest.mark.peer
-def test_real_files_with_a_byte_changed(zig_arm64: Path):
-    """Every byte of a real header in turn set to 0xff, every fourth one for time's sake."""
+def test_real_files_with_a_changed_byte_give_a_value_or_an_error(zig_arm64: Path):
+    """Every fourth byte of a real header in turn set to 0xff."""
     data = zig_arm64.read_bytes()
     header = FileContents(data, "good").image.header
     for at in range(4, header.size + header.sizeofcmds, 4):

@@ -26,7 +26,7 @@ def _image_of(path: Path) -> MachOImage:
     return FileContents(path.read_bytes(), str(path)).image
 
 
-def test_load_commands_are_the_ones_objdump_lists(any_file: Path, llvm: Llvm):
+def test_load_commands_equal_the_ones_objdump_lists(any_file: Path, llvm: Llvm):
     """Each command's name and size, in the file's order."""
     listed = llvm("llvm-objdump", "--macho", "--private-headers", any_file)
     theirs = re.findall(r"^ +cmd (\S+)\n +cmdsize (\d+)", listed, re.MULTILINE)
@@ -34,7 +34,7 @@ def test_load_commands_are_the_ones_objdump_lists(any_file: Path, llvm: Llvm):
     assert theirs == [(c.name, str(len(c.data))) for c in _image_of(any_file).commands]
 
 
-def test_segments_and_sections_are_the_ones_objdump_lists(any_file: Path, llvm: Llvm):
+def test_segments_and_sections_equal_the_ones_objdump_lists(any_file: Path, llvm: Llvm):
     """Names, addresses, sizes, offsets and protections."""
     listed = llvm("llvm-objdump", "--macho", "--private-headers", any_file)
     number = r"(0x[0-9a-f]+|\d+)"
@@ -84,8 +84,7 @@ def test_code_sections_are_the_ones_objdump_calls_pure_instructions(any_file: Pa
     assert "__text" in with_code
 
 
-def test_uuid_is_the_one_objdump_prints(linked_file: Path, llvm: Llvm):
-    """It is what identifies an image."""
+def test_the_uuid_equals_the_one_objdump_prints(linked_file: Path, llvm: Llvm):
     listed = llvm("llvm-objdump", "--macho", "--private-headers", linked_file)
     found = re.search(r"uuid ([0-9A-F-]{36})", listed)
 
@@ -93,7 +92,7 @@ def test_uuid_is_the_one_objdump_prints(linked_file: Path, llvm: Llvm):
     assert _image_of(linked_file).uuid == UUID(found[1])
 
 
-def test_a_library_says_what_it_was_built_for(lld_arm64: Path):
+def test_the_build_version_has_the_platform_and_minimum_version(lld_arm64: Path):
     image = _image_of(lld_arm64)
 
     assert image.build_version == BuildVersion(Platform.MACOS, Version(13, 0, 0), Version(14, 2, 0))
@@ -102,7 +101,7 @@ def test_a_library_says_what_it_was_built_for(lld_arm64: Path):
     assert image.install_name == str(lld_arm64)
 
 
-def test_the_older_version_command_is_understood(i386_object: Path, armv7_object: Path):
+def test_the_older_version_command_is_read(i386_object: Path, armv7_object: Path):
     mac, phone = _image_of(i386_object), _image_of(armv7_object)
 
     assert mac.build_version is not None
@@ -114,7 +113,9 @@ def test_the_older_version_command_is_understood(i386_object: Path, armv7_object
     assert (phone.build_version.platform, str(phone.build_version.minos)) == (Platform.IOS, "9.0")
 
 
-def test_architectures_are_told_apart(i386_object: Path, armv7_object: Path, arm64_32_object: Path):
+def test_architectures_are_distinguished(
+    i386_object: Path, armv7_object: Path, arm64_32_object: Path
+):
     """arm64_32 has the 32-bit header of arm, and the instructions of arm64."""
     assert _image_of(i386_object).arch is Arch.I386
     assert _image_of(armv7_object).arch is Arch.ARMV7
@@ -123,7 +124,7 @@ def test_architectures_are_told_apart(i386_object: Path, armv7_object: Path, arm
     assert not watch.header.is_64
 
 
-def test_a_program_has_an_entry_and_a_page_of_nothing(zig_program: Path, llvm: Llvm):
+def test_a_program_has_an_entry_and_a_page_zero(zig_program: Path, llvm: Llvm):
     """The header is at __TEXT's address, not at the start of the address space."""
     image = _image_of(zig_program)
     names = llvm("llvm-nm", zig_program).splitlines()
@@ -137,7 +138,7 @@ def test_a_program_has_an_entry_and_a_page_of_nothing(zig_program: Path, llvm: L
 
 
 def test_strings_in_load_commands_are_read(lld_arm64: Path):
-    """Run paths and library names stand behind their commands' fields."""
+    """Run paths and library names follow their commands' fields."""
     image = _image_of(lld_arm64)
     said = {c.name: command_fields(c, image.source) for c in image.commands}
 
@@ -147,8 +148,8 @@ def test_strings_in_load_commands_are_read(lld_arm64: Path):
     assert said["LC_BUILD_VERSION"] == {"platform": "macos", "minos": "13.0", "sdk": "14.2"}
 
 
-def test_libraries_are_listed_as_objdump_lists_them(linked_file: Path, llvm: Llvm):
-    """Names with versions, in the order that symbols' ordinals count."""
+def test_libraries_equal_those_that_objdump_lists(linked_file: Path, llvm: Llvm):
+    """Names with versions, in the order of the ordinals in symbols."""
     listed = llvm("llvm-objdump", "--macho", "--dylibs-used", linked_file).splitlines()[1:]
     image = _image_of(linked_file)
     own = [] if image.id_dylib is None else [image.id_dylib]

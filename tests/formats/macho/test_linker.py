@@ -1,4 +1,4 @@
-"""The linker of 32-bit programs: LLVM's tools see in its programs what is in the objects."""
+"""The test linker of 32-bit programs, checked with LLVM's tools."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def test_data_hold_addresses_of_functions(program: Path):
 
 
 @pytest.mark.parametrize(("is_compressed", "page_size"), [(True, 4096), (False, 4096), (True, 48)])
-def test_unwind_info_says_what_the_objects_say(
+def test_unwind_info_equals_that_of_the_objects(
     objects: list[bytes], tmp_path: Path, *, is_compressed: bool, page_size: int
 ):
-    """Each function has its encoding; where that is in DWARF, it leads to the function's FDE."""
+    """Each function has its encoding; one in DWARF mode leads to the function's FDE."""
     path = tmp_path / "program"
     path.write_bytes(link_macho(objects, is_compressed=is_compressed, unwind_page_size=page_size))
     wanted: dict[str, int] = {}
@@ -170,7 +170,7 @@ def test_function_starts_and_tables_among_code(program: Path):
 
 
 def test_a_stripped_program_differs_in_its_symbols_alone(objects: list[bytes]):
-    """Code, tables and function starts stay."""
+    """Code, tables and function starts are the same."""
     full, stripped = (
         FileContents(link_macho(objects, is_stripped=is_stripped), "program")
         for is_stripped in (False, True)
@@ -187,8 +187,8 @@ def test_a_stripped_program_differs_in_its_symbols_alone(objects: list[bytes]):
     )
 
 
-def test_exports_are_the_global_symbols(program: Path):
-    """LLVM reads the trie as we do."""
+def test_exports_equal_the_global_symbols(program: Path):
+    """LLVM and machtrace read the same trie."""
     text = _peer("objdump", "--macho", "--exports-trie", program)
     listed = {
         name: int(address, 16)
@@ -199,7 +199,7 @@ def test_exports_are_the_global_symbols(program: Path):
     assert "_switches" in listed
 
 
-def test_stubs_of_what_is_undefined(objects: list[bytes], tmp_path: Path):
+def test_undefined_symbols_have_stubs(objects: list[bytes], tmp_path: Path):
     """LLVM names the same stubs, and the program's calls lead to them."""
     path = tmp_path / "program"
     path.write_bytes(link_macho(objects[:1], has_stubs=True))
@@ -224,7 +224,7 @@ def _indirect(path: Path, section: str) -> str:
     return found.group()
 
 
-def test_what_is_missing_or_twice_there_is_an_error(objects: list[bytes]):
+def test_missing_and_duplicate_symbols_are_errors(objects: list[bytes]):
     """A program is whole."""
     with pytest.raises(LinkError, match="nothing defines _other"):
         link_macho(objects[:1])

@@ -1,4 +1,4 @@
-"""Objective-C methods: in what compilers and linkers write, against its symbol table."""
+"""Objective-C methods in compilers' and linkers' output, compared with its symbol table."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def named(contents: FileContents, **arguments: int) -> dict[int, set[str]]:
 
 
 def in_symbol_table(contents: FileContents) -> dict[int, set[str]]:
-    """The same as the compiler named them."""
+    """Return the names of the methods at each address in the symbol table."""
     symbols = parse_symbols(contents)
     actual: dict[int, set[str]] = {}
     for row in np.flatnonzero(symbols.is_code).tolist():
@@ -124,7 +124,7 @@ LINKS = {
 
 @pytest.mark.peer
 @pytest.mark.parametrize("options", LINKS.values(), ids=LINKS)
-def test_methods_are_those_of_the_symbol_table(shapes, llvm, tmp_path, options):
+def test_methods_equal_those_of_the_symbol_table(shapes, llvm, tmp_path, options):
     arch, *rest = options
     library = tmp_path / "shapes.dylib"
     unit = shapes(f"{arch}-apple-macos13.0")
@@ -135,8 +135,8 @@ def test_methods_are_those_of_the_symbol_table(shapes, llvm, tmp_path, options):
 
 
 @pytest.mark.peer
-def test_zig_s_linker_is_read_too(zig, shapes):
-    """It binds lazily."""
+def test_methods_of_a_lazily_bound_image_are_read(zig, shapes):
+    """Zig's linker binds lazily."""
     target = "x86_64-macos.13.0"
     unit = shapes("x86_64-apple-macos13.0")
     library = zig("libshapes.dylib", "", target, "-shared", str(unit))
@@ -147,7 +147,7 @@ def test_zig_s_linker_is_read_too(zig, shapes):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("options", [(), ("-mthumb",)])
-def test_32_bit_methods_are_those_of_the_symbol_table(shapes, options):
+def test_32_bit_methods_equal_those_of_the_symbol_table(shapes, options):
     unit = shapes("armv7-apple-ios9.0", ALONE, *options)
     contents = FileContents(link_macho([unit.read_bytes()]), "shapes")
     assert in_symbol_table(contents) == named(contents)
@@ -179,12 +179,12 @@ def test_stubs_of_messages_are_named_as_the_linker_does(zig, shapes, llvm, tmp_p
 
 
 def code(number: int) -> int:
-    """The address of a function."""
+    """Return the address of a function."""
     return IMAGE_SVMA + TEXT_OFFSET + 16 * number
 
 
 def made(kind: ListKind, *, selector_base: int = 0) -> ObjcMetadata:
-    """A class with methods, and categories of it and of another image's class."""
+    """Write a class with methods, and categories of it and of another image's class."""
     metadata = ObjcMetadata(selector_base=selector_base)
     methods = metadata.methods(kind, {"first": code(0), "second:": code(1)})
     shape = metadata.add_class("Shape", methods, metadata.methods(kind, {"make": code(2)}))
@@ -205,7 +205,7 @@ EXPECTED = {
 
 
 def image(metadata: ObjcMetadata, categories: str = "__objc_catlist") -> bytes:
-    """The metadata in an image of arm64e, with every pointer signed."""
+    """Build the metadata in an image of arm64e, with every pointer signed."""
     return metadata.image(metadata.sections(categories))
 
 
@@ -218,16 +218,16 @@ def test_signed_pointers_of_arm64e_are_followed(kind, categories):
 
 
 @pytest.mark.parametrize("kind", [ListKind.DIRECT, ListKind.DIRECT_WITH_TYPES])
-def test_selectors_of_a_shared_cache_count_from_its_base(kind):
-    """Which has to be given; without it such methods have no name."""
+def test_selectors_of_a_shared_cache_are_relative_to_its_base(kind):
+    """Without the base such methods have no name."""
     base = IMAGE_SVMA + DATA_OFFSET + 0x40
     contents = FileContents(image(made(kind, selector_base=base)), "made")
     assert named(contents, selector_base=base) == EXPECTED
     assert named(contents) == {}
 
 
-def test_lists_of_lists_are_opened():
-    """As a shared cache has them for classes that other images add methods to."""
+def test_lists_of_lists_are_read():
+    """A shared cache has them for classes to which other images add methods."""
     metadata = ObjcMetadata()
     lists = [
         metadata.methods(ListKind.RELATIVE, {"added": code(7)}),
@@ -239,14 +239,14 @@ def test_lists_of_lists_are_opened():
 
 
 @pytest.mark.peer
-def test_objects_that_are_not_linked_yet_name_nothing(shapes):
-    """Their pointers are what a linker is to add to, and lead nowhere."""
+def test_object_files_name_no_methods(shapes):
+    """Their pointers are addends of relocations, and lead nowhere."""
     unit = shapes("x86_64-apple-macos13.0")
     assert named(FileContents(unit.read_bytes(), "shapes.o")) == {}
 
 
-def test_encrypted_metadata_names_nothing():
-    """In an application from the store, names and lists of methods may be noise in the file."""
+def test_encrypted_metadata_names_no_methods():
+    """In an application from the store, names and lists of methods may be encrypted in the file."""
     data = bytearray(image(made(ListKind.RELATIVE)))
     at = struct.unpack_from("<I", data, 20)[0] + 32
     command = struct.pack("<6I", LC_ENCRYPTION_INFO_64, 24, DATA_OFFSET, PAGE_SIZE, 1, 0)
@@ -258,13 +258,13 @@ def test_encrypted_metadata_names_nothing():
 
 
 class Memory:
-    """Some of an address space."""
+    """Parts of an address space."""
 
     def __init__(self, parts: dict[int, bytes]) -> None:
         self.parts = parts
 
     def read(self, address: Avma, size: int) -> bytes:
-        """Bytes of one part."""
+        """Read bytes of one part."""
         for start, data in self.parts.items():
             if start <= address and address + size <= start + len(data):
                 return data[address - start : address - start + size]
@@ -276,7 +276,7 @@ HEAP = 0x600000000000
 SIGNATURE = 0x7F << 48
 
 
-def test_classes_in_memory_are_read_through_what_the_runtime_made_of_them():
+def test_classes_realised_by_the_runtime_are_read():
     """Slid and signed pointers; a class's data on the heap, itself or with an extension."""
     metadata = made(ListKind.RELATIVE)
     data = bytearray(image(metadata))
@@ -302,16 +302,16 @@ def test_classes_in_memory_are_read_through_what_the_runtime_made_of_them():
     assert named(contents) == expected  # whose class is not in this memory
 
 
-def test_a_class_that_makes_no_sense_costs_only_itself():
-    """Its data is nowhere; the others keep their methods."""
+def test_an_invalid_class_does_not_affect_the_others():
+    """Its data pointer is invalid."""
     metadata = made(ListKind.RELATIVE)
     odd = metadata.add_class("Odd", metadata.methods(ListKind.RELATIVE, {"x": code(9)}), None)
     metadata.pointers[odd - IMAGE_SVMA - DATA_OFFSET + 32] = IMAGE_SVMA + 0x7FFFFFF0
     assert named(FileContents(image(metadata), "made")) == EXPECTED
 
 
-def test_lists_that_claim_more_than_there_is_are_left_out():
-    """However many classes have them, what is read stays within the image's size."""
+def test_lists_beyond_the_image_are_skipped():
+    """However many classes have them, the bytes read are bounded by the image's size."""
     metadata = ObjcMetadata()
     huge = metadata.add(struct.pack("<2I", 0x80000000 | 12, 0x0FFFFFFF))
     whole = metadata.add(struct.pack("<2I", 0x80000000 | 12, 1000))
@@ -334,7 +334,7 @@ MADE = image(made(ListKind.ABSOLUTE))
     )
 )
 def test_altered_metadata_gives_names_or_an_error(changes):
-    """Every name that is given is text, at an address in the image."""
+    """Every name is text, at an address in the image."""
     data = bytearray(MADE)
     for at, value in changes:
         data[at] = value
@@ -348,7 +348,6 @@ def test_altered_metadata_gives_names_or_an_error(changes):
 
 @pytest.mark.peer
 def test_an_image_without_metadata_has_no_methods(lld_arm64):
-    """A library in C."""
     contents = FileContents(lld_arm64.read_bytes(), "lld")
     pointers = parse_pointers(contents)
     assert len(parse_objc_methods(contents, pointers)) == 0
@@ -356,7 +355,7 @@ def test_an_image_without_metadata_has_no_methods(lld_arm64):
 
 
 @pytest.mark.peer
-def test_pointers_tell_their_places(lld_x86_64, llvm):
+def test_pointers_have_the_addresses_of_their_words(lld_x86_64, llvm):
     listed = "".join(
         llvm("llvm-objdump", "--macho", option, lld_x86_64) for option in ("--bind", "--lazy-bind")
     )

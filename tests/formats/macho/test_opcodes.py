@@ -1,4 +1,4 @@
-"""Rebase and bind opcodes, against llvm-objdump and against bytes that mean nothing."""
+"""Rebase and bind opcodes, compared with llvm-objdump, and malformed ones."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ DATA_SEGMENT, DATA_START = 3, 0x100008000
 
 
 def with_table(field, opcodes):
-    """The demo program, with another table of opcodes at its end."""
+    """Build the demo program with another table of opcodes at its end."""
     data = bytearray(DEMO) + opcodes
     command = next(FileContents(DEMO, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
     struct.pack_into("<II", data, command.offset + field, len(DEMO), len(opcodes))
@@ -32,12 +32,12 @@ def with_table(field, opcodes):
 
 
 def rebased(data):
-    """The places, as plain numbers."""
+    """Return the addresses as plain numbers."""
     return rebased_pointers(FileContents(data, "demo")).tolist()
 
 
 def objdump_rebases(path):
-    """The places that llvm-objdump lists."""
+    """Return the addresses that llvm-objdump lists."""
     objdump = shutil.which("llvm-objdump-19") or shutil.which("llvm-objdump")
     if objdump is None:
         pytest.skip("llvm-objdump is not installed")
@@ -63,8 +63,8 @@ OPCODES = {
 
 @pytest.mark.peer
 @pytest.mark.parametrize("opcodes", OPCODES.values(), ids=OPCODES)
-def test_places_are_those_that_objdump_lists(tmp_path, opcodes):
-    """For each opcode, and for what the linker wrote."""
+def test_addresses_equal_those_that_objdump_lists(tmp_path, opcodes):
+    """For each opcode, and for a linker's table."""
     data = with_table(REBASE, opcodes)
     path = tmp_path / "demo.macho"
     path.write_bytes(data)
@@ -72,14 +72,14 @@ def test_places_are_those_that_objdump_lists(tmp_path, opcodes):
 
 
 @pytest.mark.peer
-def test_linkers_own_table_is_read_whole():
+def test_a_linkers_table_is_read_completely():
     """A hundred pointers of an Objective-C program, each into its image."""
     assert objdump_rebases(PROGRAM) == rebased(DEMO)
     assert len(rebased(DEMO)) > 100
 
 
-def test_segment_is_slid_at_its_pointers_and_nowhere_else():
-    """Also backwards, and at a place that is no multiple of the pointer's size."""
+def test_a_segment_is_slid_at_its_pointers_only():
+    """Also backwards, and at unaligned addresses."""
     data = with_table(REBASE, bytes((0x11, 0x20 | DATA_SEGMENT, 0x13, 0x51, 0x30, 0x05, 0x51)))
     contents = FileContents(data, "demo")
     segment = contents.image.segments[DATA_SEGMENT]
@@ -93,8 +93,8 @@ def test_segment_is_slid_at_its_pointers_and_nowhere_else():
         assert bytes(expected) == after
 
 
-def test_other_segments_pointers_are_left_alone():
-    """Pointers of ``__DATA`` are none of ``__TEXT``'s, which comes out as it is in the file."""
+def test_a_segment_without_pointers_is_unchanged():
+    """Pointers are in ``__DATA``; ``__TEXT`` equals the file."""
     contents = FileContents(DEMO, "demo")
     text = contents.image.segments[1]
     assert DEMO[: text.filesize] == slid_segment(
@@ -114,14 +114,14 @@ def test_other_segments_pointers_are_left_alone():
         (bytes((0x11, *(0x20 | DATA_SEGMENT, 0x00, 0x60, 0x80, 0x01) * 200)), "can hold"),
     ],
 )
-def test_opcodes_that_lead_astray_are_refused(opcodes, message):
-    """By an error that names the table; counts are checked before anything is made of them."""
+def test_invalid_opcodes_are_refused(opcodes, message):
+    """The error names the table; counts are checked before anything is allocated."""
     with pytest.raises(MachOError, match=message) as raised:
         rebased(with_table(REBASE, opcodes))
     assert "rebase opcodes" in str(raised.value)
 
 
-def test_imports_of_all_tables_are_found():
+def test_imports_of_all_tables_are_read():
     """Eagerly, weakly and lazily bound ones; the demo program has none."""
     assert imported_symbols(FileContents(DEMO, "demo")) == frozenset()
     eager = bytes((0x11, 0x40)) + b"_printf\0" + bytes((0x51, 0x72, 0x00, 0x90))
@@ -137,15 +137,15 @@ def test_imports_of_all_tables_are_found():
 
 
 @pytest.mark.parametrize("opcodes", [b"\xd0", b"\x40_printf", b"\x70\xff"])
-def test_bind_opcodes_that_make_no_sense_are_refused(opcodes):
-    """An opcode that there is not, a name without an end, a number cut short."""
+def test_invalid_bind_opcodes_are_refused(opcodes):
+    """An unknown opcode, a name without an end, a truncated number."""
     with pytest.raises(MachOError, match="bind opcodes"):
         imported_symbols(FileContents(with_table(BIND, opcodes), "demo"))
 
 
 @given(st.binary(max_size=64), st.sampled_from([REBASE, BIND, WEAK_BIND, LAZY_BIND]))
 def test_random_opcodes_give_a_value_or_an_error(opcodes, field):
-    """And what they give can be applied."""
+    """The value can be applied."""
     contents = FileContents(with_table(field, opcodes), "demo")
     try:
         pointers = rebased_pointers(contents)

@@ -41,7 +41,7 @@ ARM64E = 2
 
 
 def with_tables(data: bytes, **tables: bytes) -> bytearray:
-    """The demo program with other tables of opcodes at its end, by their place in the command."""
+    """Build the demo program with other tables of opcodes at its end, by field of the command."""
     changed = bytearray(data)
     command = next(FileContents(DEMO, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
     for field in (REBASE, BIND, LAZY_BIND):
@@ -66,7 +66,7 @@ BIND_THREE = (
 )
 
 
-def test_binds_have_places_names_and_addends():
+def test_binds_have_addresses_names_and_addends():
     lazy = bytes((0x70 | DATA_SEGMENT, 0x80, 0x01, 0x40)) + b"_lazy\0" + bytes((0x90, 0x00))
     lazy += bytes((0x70 | DATA_SEGMENT, 0x88, 0x01, 0x40)) + b"_late\0" + bytes((0x90, 0x00))
     actual = pointers(with_tables(DEMO, at_16=BIND_THREE, at_32=lazy))
@@ -90,7 +90,7 @@ def test_binds_have_places_names_and_addends():
     assert actual.symbol(Svma(DATA.vmaddr + 0x20)) is None
 
 
-def test_what_opcodes_said_before_they_went_wrong_is_kept():
+def test_pointers_before_an_invalid_opcode_are_returned():
     data = with_tables(
         DEMO,
         at_8=bytes((0x11, 0x20 | DATA_SEGMENT, 0x00, 0x51, 0x90)),
@@ -132,8 +132,8 @@ def test_chains_of_early_arm64e_alternate_rebases_and_binds():
     assert [16, 0] == actual.binds.addends.tolist()
 
 
-def test_images_that_cannot_be_moved_hold_addresses():
-    """Every word that leads into the image is a pointer, unless it is bound."""
+def test_every_word_into_a_fixed_image_is_a_pointer():
+    """Except for bound words."""
     data = with_tables(DEMO, at_16=BIND_THREE)
     data[DATA.fileoff : DATA.fileoff + DATA.filesize] = bytes(DATA.filesize)
     for place, word in ((0x08, DATA.vmaddr), (0x10, DATA.vmaddr), (0x30, 0x1234)):
@@ -148,7 +148,7 @@ def test_images_that_cannot_be_moved_hold_addresses():
 
 
 def old_image() -> bytes:
-    """A library of i386 from before LC_DYLD_INFO: relocations, and a table of symbol pointers."""
+    """Build an i386 library from before LC_DYLD_INFO: relocations and symbol pointers."""
     commands = 2 * SEGMENT_COMMAND.size + SECTION.size + SYMTAB_COMMAND.size + DYSYMTAB_COMMAND.size
     strings = b"\0_imported\0_other\0"
     linkedit = 0x1100
@@ -200,13 +200,13 @@ def test_relocations_of_old_images_are_followed():
 
 
 class Memory:
-    """An image in an address space, with a page that cannot be read."""
+    """An image in an address space, with an unreadable page."""
 
     def __init__(self, data: bytes, start: int, missing: int) -> None:
         self.data, self.start, self.missing = data, start, missing
 
     def read(self, address: Avma, size: int) -> bytes:
-        """Bytes of the image, unless some are of the missing page."""
+        """Read bytes of the image, unless some are of the missing page."""
         at = address - self.start
         inside = 0 <= at and at + size <= len(self.data)
         if not inside or (at < self.missing + 0x4000 and at + size > self.missing):
@@ -219,7 +219,7 @@ SLIDE = 0x7C4000
 
 @pytest.mark.parametrize("bits", [39, 47])
 def test_pointers_in_memory_lose_slide_and_signature(bits):
-    """Those into the image; by hand and by looking through the data that can be read."""
+    """Pointers into the image; one by one, and by a scan of the readable data."""
     data = bytearray(write_chained_image(6, {0: 0}, data_size=0x100000 - DATA_OFFSET))
     data_svma = IMAGE_SVMA + DATA_OFFSET
     struct.pack_into("<Q", data, 8, CPU_TYPE_ARM64 | ARM64E << 32)

@@ -29,8 +29,8 @@ def _stubs(contents: FileContents | MemoryContents) -> dict[int, str]:
     return dict(zip(stubs.addresses.tolist(), stubs.names, strict=True))
 
 
-def test_stubs_are_named_as_objdump_names_them(linked_file: Path, llvm: Llvm):
-    """Each after the function that it jumps to."""
+def test_stubs_have_the_names_of_objdump(linked_file: Path, llvm: Llvm):
+    """Each is named after the function that it jumps to."""
     listed = llvm("llvm-objdump", "--macho", "--indirect-symbols", linked_file)
     block = re.search(r"\(__TEXT,__stubs\) \d+ entries\n.*\n((?:0x.*\n)+)", listed)
     assert block is not None
@@ -45,7 +45,7 @@ def test_stubs_are_named_as_objdump_names_them(linked_file: Path, llvm: Llvm):
 
 
 def test_stubs_fill_their_section(linked_file: Path):
-    """Between two stubs there is no address without a name."""
+    """No address between two stubs is without a name."""
     contents = _contents(linked_file)
     section = contents.image.section("__TEXT", "__stubs")
     assert section is not None
@@ -61,16 +61,16 @@ def test_stubs_fill_their_section(linked_file: Path):
     assert all(one[1] == other[0] for one, other in pairwise(inside))
 
 
-def test_the_indirect_symbol_table_is_the_one_objdump_prints(linked_file: Path, llvm: Llvm):
-    """Its entries are numbers of symbols, in the order of the sections that use them."""
+def test_the_indirect_symbol_table_equals_the_one_objdump_prints(linked_file: Path, llvm: Llvm):
+    """Its entries are indexes of symbols, in the order of the sections that use them."""
     listed = llvm("llvm-objdump", "--macho", "--indirect-symbols", linked_file)
     theirs = [int(index) for index in re.findall(r"^0x[0-9a-f]+ +(\d+) ", listed, re.MULTILINE)]
 
     assert sorted(theirs) == sorted(parse_indirect_symbols(_contents(linked_file)).tolist())
 
 
-def test_helpers_are_named_after_what_they_bind(zig_x86_64: Path, llvm: Llvm):
-    """Each pushes where its binding's opcodes are; bindings stand there in the listed order."""
+def test_helpers_are_named_after_the_symbols_they_bind(zig_x86_64: Path, llvm: Llvm):
+    """Each pushes the offset of its binding's opcodes; bindings are stored in the listed order."""
     bound = llvm("llvm-objdump", "--macho", "--lazy-bind", zig_x86_64)
     names = [line.split()[-1] for line in bound.splitlines() if "__la_symbol_ptr" in line]
     code = llvm("llvm-objdump", "-d", "--section=__stub_helper", zig_x86_64)
@@ -88,7 +88,7 @@ def test_helpers_are_named_after_what_they_bind(zig_x86_64: Path, llvm: Llvm):
 
 
 def test_helpers_of_bound_calls_are_not_named(zig_arm64: Path):
-    """In memory a bound pointer leads to the function itself; the others' helpers still wait."""
+    """A bound pointer in memory leads to the function, an unbound one to its helper."""
     slide = 0x10000
     contents = _contents(zig_arm64)
     image = contents.image
@@ -115,5 +115,4 @@ def test_helpers_of_bound_calls_are_not_named(zig_arm64: Path):
 
 @pytest.mark.parametrize("fixture", ["i386_object", "arm64_32_object"])
 def test_an_object_file_has_no_stubs(fixture: str, request: pytest.FixtureRequest):
-    """The linker makes them."""
     assert _stubs(_contents(request.getfixturevalue(fixture))) == {}

@@ -33,7 +33,7 @@ def _chosen(symbols: SymbolRows, mask: np.ndarray) -> list[str]:
 
 
 @pytest.mark.peer
-def test_values_and_names_are_those_of_nm(any_file: Path, llvm: Llvm):
+def test_values_and_names_equal_those_of_nm(any_file: Path, llvm: Llvm):
     """All entries, debugger's included, in the table's order."""
     listed = llvm("llvm-nm", "-a", "-p", any_file).splitlines()
     symbols = _symbols_of(any_file)
@@ -48,8 +48,8 @@ def test_values_and_names_are_those_of_nm(any_file: Path, llvm: Llvm):
 
 
 @pytest.mark.peer
-def test_kinds_are_those_of_nm(any_file: Path, llvm: Llvm):
-    """Text, data, undefined and absolute; upper case where other images can see it."""
+def test_kinds_equal_those_of_nm(any_file: Path, llvm: Llvm):
+    """Text, data, undefined and absolute; upper case for external symbols."""
     listed = llvm("llvm-nm", "-p", any_file).splitlines()
     theirs = {line.split(" ")[-1]: line.split()[-2] for line in listed}
     symbols = _symbols_of(any_file)
@@ -66,7 +66,7 @@ def test_kinds_are_those_of_nm(any_file: Path, llvm: Llvm):
 
 @pytest.mark.peer
 def test_thumb_functions_are_marked(armv7_object: Path, llvm: Llvm):
-    """A pc in them has its low bit set; their addresses in the table have not."""
+    """A pc in them has its low bit set; their addresses in the table do not."""
     listed = llvm("llvm-nm", "-m", armv7_object).splitlines()
     theirs = {line.split(" ")[-1] for line in listed if "[Thumb]" in line}
     symbols = _symbols_of(armv7_object)
@@ -77,12 +77,12 @@ def test_thumb_functions_are_marked(armv7_object: Path, llvm: Llvm):
 
 @pytest.mark.peer
 def test_no_other_cpu_has_thumb_functions(zig_arm64: Path):
-    """There the same bit of n_desc means something else."""
+    """The same bit of n_desc has another meaning there."""
     assert not _symbols_of(zig_arm64).is_thumb.any()
 
 
 @pytest.mark.peer
-def test_the_header_is_no_function(zig_program: Path):
+def test_the_header_symbol_is_not_a_function(zig_program: Path):
     """``__mh_execute_header`` is in __text's section, external and at __TEXT's start."""
     symbols = _symbols_of(zig_program)
 
@@ -90,8 +90,8 @@ def test_the_header_is_no_function(zig_program: Path):
     assert "__mh_execute_header" not in _chosen(symbols, symbols.is_code)
 
 
-def test_header_symbols_elsewhere_are_known_by_name_and_mark():
-    """Some linkers put them at other addresses, or make them absolute."""
+def test_header_symbols_elsewhere_are_recognised_by_name_and_mark():
+    """Some linkers place them at other addresses, or make them absolute."""
     symbols = _built(
         BuiltSymbol("__mh_dylib_header", TEXT_OFFSET, n_desc=0x10),
         BuiltSymbol("__mh_bundle_header", 0x1234, N_ABS | N_EXT, 0, 0x10),
@@ -105,7 +105,7 @@ def test_header_symbols_elsewhere_are_known_by_name_and_mark():
 
 @pytest.mark.peer
 def test_an_object_file_may_have_a_function_at_zero(i386_object: Path):
-    """There is no header in its memory, so address 0 is as good as any."""
+    """It has no header in memory, so address 0 can be a function's."""
     symbols = _symbols_of(i386_object)
     at_zero = symbols.is_code & (symbols.n_value == 0)
 
@@ -113,8 +113,8 @@ def test_an_object_file_may_have_a_function_at_zero(i386_object: Path):
     assert at_zero.any()
 
 
-def test_symbols_without_a_name_of_their_own_name_no_code():
-    """Offset 0, an empty string, beyond the table, or blackened in a shared cache."""
+def test_symbols_without_a_usable_name_are_ignored():
+    """Offset 0, an empty string, beyond the table, or redacted in a shared cache."""
     file = ThinFile(
         symbols=(
             BuiltSymbol("_kept", TEXT_OFFSET),
@@ -143,7 +143,7 @@ def test_symbols_without_a_name_of_their_own_name_no_code():
 def test_every_width_and_byte_order(
     tmp_path: Path, llvm: Llvm, *, is_64: bool, little_endian: bool
 ):
-    """PowerPC is the big-endian machine that Mach-O files exist for."""
+    """PowerPC is the big-endian architecture of Mach-O files."""
     path = tmp_path / "built"
     cputype = CPU_TYPE_POWERPC64 if is_64 else CPU_TYPE_POWERPC
     wanted = (
@@ -170,14 +170,14 @@ def test_every_width_and_byte_order(
 
 @pytest.mark.peer
 def test_single_names_equal_those_in_bulk(linked_file: Path):
-    """Both ways are used: one name for a frame, all for a listing."""
+    """A frame needs one name, a listing all of them."""
     symbols = _symbols_of(linked_file)
 
     assert [symbols.name(row) for row in range(len(symbols))] == symbols.names()
 
 
-def test_long_and_strange_names_survive():
-    """Longer than a chunk, of many bytes a letter, and of no encoding at all."""
+def test_long_and_undecodable_names_are_read():
+    """Longer than a chunk, of several bytes per letter, and of no encoding."""
     long = "_" + "x" * 1000
     symbols = _built(BuiltSymbol(long, TEXT_OFFSET), BuiltSymbol("_größe", TEXT_OFFSET + 4))
 
@@ -185,8 +185,8 @@ def test_long_and_strange_names_survive():
     assert [symbols.name(0), symbols.name(1)] == [long, "_größe"]
 
 
-def test_names_that_overlap_on_purpose_are_refused():
-    """A table of n symbols in n bytes of one string would take n² bytes to write out."""
+def test_overlapping_names_are_refused():
+    """A table of n symbols in one string of n bytes would expand to n² bytes."""
     file = ThinFile(symbols=tuple(BuiltSymbol("a" * 40, 0) for _ in range(2000)))
     data = bytearray(file.build())
     command = FileContents(bytes(data), "built").image.symtab
@@ -201,7 +201,7 @@ def test_names_that_overlap_on_purpose_are_refused():
 
 
 @pytest.mark.parametrize("field", [0, 1, 2, 3], ids=["symoff", "nsyms", "stroff", "strsize"])
-def test_a_table_outside_the_file_says_what_where_and_what_to_do(field: int):
+def test_the_error_for_a_table_outside_the_file_has_offset_and_remedy(field: int):
     """Each of the four fields of LC_SYMTAB can point outside."""
     data = bytearray(ThinFile(symbols=(BuiltSymbol("_f", TEXT_OFFSET),)).build())
     command = next(
@@ -219,7 +219,7 @@ def test_a_table_outside_the_file_says_what_where_and_what_to_do(field: int):
 
 
 def test_a_file_without_a_symbol_table_has_no_symbols():
-    """A stripped image is no error."""
+    """A stripped image is not an error."""
     symbols = _built()
 
     assert len(symbols) == 0
