@@ -1,4 +1,4 @@
-"""CPython's structures, read from memory that is made here: versions, and hostile bytes."""
+"""CPython's structures, read from synthetic memory: all versions, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ LINES = bytes([0x80 | 13 << 3 | 7, 2] * 8)
 
 
 def read(memory):
-    """Python functions read from synthetic memory."""
+    """Read Python functions from synthetic memory."""
     return read_threads(memory.region(), memory.runtime, memory.layout)
 
 
-def names(found):
-    """Thread → names, lines and files of each run."""
+def names(functions):
+    """Return names, lines and files of each run, by thread."""
     return {
         thread: [
             [(one.name, one.location.path, one.location.line) for one in run]
-            for run in found.runs(thread)
+            for run in functions.runs(thread)
         ]
-        for thread in found.standing
+        for thread in functions.standing
     }
 
 
 @pytest.fixture(params=VERSIONS, ids=str)
 def memory(request):
-    """Memory of each version."""
+    """Synthetic memory of each version."""
     return PythonMemory(request.param)
 
 
-def test_runs_hold_their_functions(memory):
-    """Innermost first, with the line of the instruction that each stands at."""
+def test_runs_have_their_functions(memory):
+    """Innermost first, with the line of each one's current instruction."""
     leaf = memory.code("leaf", "/a/leaf.py", 10, LINES)
     outer = memory.code("Klass.größe", "/a/函数.py", 100, LINES)
     first = memory.interpreter()
@@ -50,20 +50,20 @@ def test_runs_hold_their_functions(memory):
     memory.thread(first, 41, runs)
     memory.thread(first, 42, [[memory.frame(leaf, -1)]] if memory.layout.version < (3, 13) else [])
     memory.thread(first, 0, [[memory.frame(leaf, 1)]])
-    found = read(memory)
+    functions = read(memory)
 
-    assert () == found.errors
-    told = names(found)
-    assert told[41] == [
+    assert () == functions.errors
+    named = names(functions)
+    assert named[41] == [
         [("leaf", "/a/leaf.py", 12), ("Klass.größe", "/a/函数.py", 101)],
         [("Klass.größe", "/a/函数.py", 108)],
     ]
-    assert told.get(42, []) in ([], [[("leaf", "/a/leaf.py", 10)]])
-    assert 0 not in told
+    assert named.get(42, []) in ([], [[("leaf", "/a/leaf.py", 10)]])
+    assert 0 not in named
 
 
-def test_a_run_that_has_no_function_counts(memory):
-    """Its function has just returned: a destructor may run meanwhile, in a run further in."""
+def test_a_run_without_functions_is_returned(memory):
+    """Its function has just returned: a destructor may run in a nested run."""
     if memory.layout.version == (3, 11):
         pytest.skip("its runs begin with a function")
     leaf = memory.code("leaf", "leaf.py", 1, LINES)
@@ -73,8 +73,8 @@ def test_a_run_that_has_no_function_counts(memory):
     assert [1, 0, 1] == [len(run) for run in read(memory).runs(7)]
 
 
-def test_one_thread_in_two_interpreters(memory):
-    """The native stack orders runs of several interpreters, here against the order of creation."""
+def test_runs_of_two_interpreters_in_one_thread_are_in_stack_order(memory):
+    """Here the order of creation is the opposite."""
     code = [memory.code(name, "x.py", 1, LINES) for name in ("inner", "outer")]
     memory.thread(memory.interpreter(), 7, [[memory.frame(code[0], 0)]])
     memory.thread(memory.interpreter(), 7, [[memory.frame(code[1], 0)]])
@@ -83,7 +83,7 @@ def test_one_thread_in_two_interpreters(memory):
     assert [["inner"], ["outer"]] == [[one.name for one in run] for run in found.runs(7)]
 
 
-def test_what_is_bad_of_one_thread_leaves_the_others(memory):
+def test_a_malformed_thread_does_not_affect_the_others(memory):
     leaf = memory.code("leaf", "leaf.py", 1, LINES)
     first = memory.interpreter()
     outside = memory.frame(leaf, 200)
@@ -96,7 +96,7 @@ def test_what_is_bad_of_one_thread_leaves_the_others(memory):
     assert {1, 2} == {thread for thread, _ in found.errors}
 
 
-def test_chains_without_an_end(memory):
+def test_cyclic_chains_end_with_an_error(memory):
     """Lists of frames, threads and interpreters."""
     leaf = memory.code("leaf", "leaf.py", 1, LINES)
     first = memory.interpreter()
@@ -105,22 +105,22 @@ def test_chains_without_an_end(memory):
     memory.point(frames[1] + memory.layout.frame_previous, frames[0])
     if memory.layout.frame_is_entry is not None:
         memory.write(frames[1] + memory.layout.frame_is_entry, b"\0")
-    found = read(memory)
-    assert [1] == [thread for thread, _ in found.errors]
+    result = read(memory)
+    assert [1] == [thread for thread, _ in result.errors]
 
     memory.point(state + memory.layout.thread_next, state)
     memory.point(first + memory.layout.interpreter_next, first)
-    found = read(memory)
-    assert None in [thread for thread, _ in found.errors]
+    result = read(memory)
+    assert None in [thread for thread, _ in result.errors]
 
 
 @pytest.mark.parametrize("version", [(3, 11), (3, 12)], ids=str)
 def test_a_run_that_just_begins_shows_no_stale_function(version):
-    """Its C frame is linked, and holds what was there before."""
+    """Its C frame is linked, but still has its previous contents."""
     memory = PythonMemory(version)
     code = [memory.code(name, "x.py", 1, LINES) for name in ("stale", "caller")]
     first = memory.interpreter()
-    frames = [memory.frame(one, 0) for one in code]
+    frames = [memory.frame(item, 0) for item in code]
     state = memory.thread(first, 7, [[frames[0]], [frames[1]]])
     c_frame = memory.pointer(state + memory.layout.thread_frame)
     other = memory.thread(first, 8, [[memory.frame(code[0], 0)], [memory.frame(code[0], 0)]])
@@ -129,11 +129,11 @@ def test_a_run_that_just_begins_shows_no_stale_function(version):
     )
     memory.point(c_frame + memory.layout.c_frame_current, stale)
 
-    assert [["caller"]] == [[one.name for one in run] for run in read(memory).runs(7)]
+    assert [["caller"]] == [[item.name for item in run] for run in read(memory).runs(7)]
 
 
-def test_versions_that_are_not_known_say_so():
-    """And so do free-threaded builds, and offsets that cannot be."""
+def test_unknown_versions_are_reported():
+    """As are free-threaded builds, and invalid offsets."""
     with pytest.raises(FormatError, match=r"3\.10"):
         layout_of(bytes(1024), 0x030A0DF0, "x")
     with pytest.raises(FormatError, match="unknown version"):
@@ -149,8 +149,8 @@ def test_versions_that_are_not_known_say_so():
         assert caught.value.remedy
 
 
-def test_lines_are_those_that_python_finds():
-    """All lines of this module's functions, by ``co_lines``."""
+def test_lines_equal_those_of_co_lines():
+    """For all of this module's functions."""
     checked = 0
     for function in (one for one in globals().values() if callable(one)):
         code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
@@ -165,15 +165,15 @@ def test_lines_are_those_that_python_finds():
 
 
 @pytest.mark.parametrize("table", [b"", b"\x00", b"\xff", b"\xf0" + b"\x40" * 5000, b"\x00" * 5000])
-def test_tables_that_are_none(table):
-    """A line or None, soon."""
+def test_an_invalid_line_table_gives_a_line_or_none(table):
+    """In bounded time."""
     for instruction in (-1, 0, 5, 1 << 40):
         found = LineTable(table, 1).line(instruction)
         assert found is None or isinstance(found, int)
 
 
-def test_hostile_memory(memory):
-    """Any bytes give a value in bounded time, never an exception."""
+def test_hostile_memory_gives_a_value(memory):
+    """In bounded time, and never an exception."""
     leaf = memory.code("leaf", "leaf.py", 1, LINES)
     first = memory.interpreter()
     for thread in range(1, 4):

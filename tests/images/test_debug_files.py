@@ -36,7 +36,7 @@ OURS = UUID("0A1E5C3A-0000-4000-8000-00000000B001")
 
 
 def image_of(uuid=OURS, path="/target/X", image_format=ImageFormat.MACHO, arch=Arch.ARM64):
-    """An image of a target elsewhere."""
+    """An image of a target on another machine."""
     return BinaryImage(
         path=path,
         uuid=uuid,
@@ -49,7 +49,7 @@ def image_of(uuid=OURS, path="/target/X", image_format=ImageFormat.MACHO, arch=A
 
 
 def put(path, data):
-    """A file, with the folders that it is in."""
+    """Write a file and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
@@ -60,7 +60,7 @@ LAYOUTS = [unified_path, lldb_path, build_id_path, debuginfod_path]
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 @pytest.mark.parametrize("depth", ["", "nested/in/it"], ids=["root", "nested"])
-def test_symbol_stores_are_asked_by_identifier(tmp_path, layout, depth, monkeypatch):
+def test_symbol_stores_are_searched_by_identifier(tmp_path, layout, depth, monkeypatch):
     """In every layout with paths for both files; none of the store's files is indexed."""
     root = tmp_path / depth
     for kind, data in (
@@ -83,8 +83,8 @@ def test_symbol_stores_are_asked_by_identifier(tmp_path, layout, depth, monkeypa
     assert [] == opened
 
 
-def test_a_store_in_lldb_s_layout_may_link_to_the_bundle(tmp_path):
-    """Apple's tools make links to the DWARF file; bundles are understood, too."""
+def test_a_store_in_lldbs_layout_may_link_to_the_bundle(tmp_path):
+    """Apple's tools link to the DWARF file; links to bundles are followed, too."""
     dwarf = write_dsym(tmp_path / "dSYMs" / "X.dSYM", "X", dwarf_file(OURS))
     for target in (dwarf, dwarf.parents[3]):
         link = tmp_path / "store" / lldb_path(OURS, FileKind.DEBUGINFO)
@@ -98,7 +98,7 @@ def test_a_store_in_lldb_s_layout_may_link_to_the_bundle(tmp_path):
 
 
 def test_of_two_architectures_with_one_uuid_the_right_one_is_used(tmp_path):
-    """As stores of ours keep them."""
+    """As in machtrace's own stores."""
     place = tmp_path / unified_path(OURS, FileKind.DEBUGINFO)
     put(place, dwarf_file(OURS))
     other = put(place.with_name("debuginfo.arm64e"), dwarf_file(OURS, cpusubtype=0x80000002))
@@ -110,16 +110,16 @@ def test_of_two_architectures_with_one_uuid_the_right_one_is_used(tmp_path):
         assert str(path) == found.path
 
 
-def test_a_store_s_wrong_file_is_not_used(tmp_path):
-    """The file at an identifier's path is checked all the same."""
+def test_a_stores_wrong_file_is_not_used(tmp_path):
+    """The file at an identifier's path is checked, too."""
     put(tmp_path / unified_path(OURS, FileKind.DEBUGINFO), dwarf_file(UUID(int=9)))
 
     found = ImageResolver.of(tmp_path).files(image_of()).lines
     assert FrameStatus.MISMATCHED_FILE is found
 
 
-def test_a_folder_is_looked_through_once(tmp_path, monkeypatch):
-    """For however many images, by however many who use it at a time."""
+def test_a_folder_is_scanned_once(tmp_path, monkeypatch):
+    """For any number of images and concurrent users."""
     for number in range(20):
         put(tmp_path / f"{number}" / "lib", ThinFile(uuid=UUID(int=number + 1)).build())
     made = []
@@ -134,16 +134,15 @@ def test_a_folder_is_looked_through_once(tmp_path, monkeypatch):
     assert [str(tmp_path)] == made
 
 
-def test_a_folder_is_looked_through_only_when_it_must_be(tmp_path, monkeypatch):
-    """Not where the file has the image's name."""
+def test_a_folder_is_not_scanned_if_it_has_a_file_of_the_images_name(tmp_path, monkeypatch):
     put(tmp_path / "X", ThinFile(uuid=OURS).build())
     monkeypatch.setattr(folder_index, "make_index", lambda _: pytest.fail("it was"))
 
     assert not isinstance(ImageResolver.of(tmp_path).binary(image_of()), FrameStatus)
 
 
-def test_links_that_lead_round_end(tmp_path):
-    """A folder that holds itself, a link to nowhere, a link to itself."""
+def test_cycles_of_links_end(tmp_path):
+    """A folder that contains itself, a link to nowhere, a link to itself."""
     put(tmp_path / "a" / "b" / "X.bin", ThinFile(uuid=OURS).build())
     (tmp_path / "a" / "b" / "up").symlink_to(tmp_path)
     (tmp_path / "a" / "nowhere").symlink_to("/nowhere/at/all")
@@ -155,7 +154,7 @@ def test_links_that_lead_round_end(tmp_path):
     assert (str(tmp_path / "a" / "b" / "X.bin"),) == index.by_identifier[OURS]
 
 
-def test_what_cannot_be_read_is_counted_and_passed_over(tmp_path, monkeypatch):
+def test_unreadable_files_are_counted_and_skipped(tmp_path, monkeypatch):
     """A folder that may not be listed, a file that may not be opened, one that is damaged."""
     put(tmp_path / "closed" / "hidden", b"")
     put(tmp_path / "damaged", ThinFile(uuid=UUID(int=1)).build()[:60])
@@ -181,7 +180,7 @@ def test_what_cannot_be_read_is_counted_and_passed_over(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("limit", ["ENTRIES_LIMIT", "FILES_LIMIT"])
-def test_a_folder_that_is_too_large_is_given_up_and_said(tmp_path, monkeypatch, limit):
+def test_the_scan_of_a_large_folder_ends_and_is_reported(tmp_path, monkeypatch, limit):
     """Files seen until then are used; symbols come first."""
     module = folder_index
     for number in range(50):
@@ -196,7 +195,7 @@ def test_a_folder_that_is_too_large_is_given_up_and_said(tmp_path, monkeypatch, 
     assert Outcome.CUT_SHORT in [one.outcome for one in search.attempts]
 
 
-def test_the_user_is_told_of_other_builds(tmp_path):
+def test_files_of_other_builds_are_reported(tmp_path):
     """Nothing has the identifier, but something has the name."""
     other = write_dsym(tmp_path / "old" / "X.dSYM", "X", dwarf_file(UUID(int=77)))
 
@@ -211,7 +210,7 @@ def test_the_user_is_told_of_other_builds(tmp_path):
     [(b"PK\x03\x04" + bytes(50), "machtrace symbols add"), (b"!<arch>\n", "static library")],
     ids=["zip", "archive"],
 )
-def test_a_file_that_must_be_unpacked_says_so(tmp_path, data, words):
+def test_an_archive_is_reported_with_a_remedy(tmp_path, data, words):
     """Downloaded files are often packed."""
     given = put(tmp_path / "X.dSYM.zip", data)
 
@@ -221,8 +220,7 @@ def test_a_file_that_must_be_unpacked_says_so(tmp_path, data, words):
 
 
 @pytest.mark.parametrize("place", ["", "\0", "/dev/null", "~nobody-at-all/x"], ids=repr)
-def test_places_that_are_none_do_no_harm(place):
-    """Paths of any kind."""
+def test_invalid_search_paths_are_harmless(place):
     assert FrameStatus.MISSING_FILE is ImageResolver.of(place).files(image_of()).lines
 
 
@@ -282,7 +280,7 @@ def test_the_debug_link_is_followed(program, tmp_path):
 
 @pytest.mark.peer
 def test_the_build_id_is_looked_up_first(program, tmp_path):
-    """Where systems install debug files, and where debuginfod's clients keep them."""
+    """In the system's folder of debug files, and in debuginfod's cache."""
     image = elf_image(program / "program")
     data = (program / "program.debug").read_bytes()
     image = image_of(image.uuid, "/elsewhere/program", ImageFormat.ELF, image.arch)
@@ -299,8 +297,7 @@ def test_the_build_id_is_looked_up_first(program, tmp_path):
 
 
 @pytest.mark.peer
-def test_without_a_build_id_the_checksum_counts(program, tmp_path):
-    """The debug file is used if it is the very one that the link was made for."""
+def test_without_a_build_id_the_checksum_must_match(program, tmp_path):
     for name in ("plain", "plain.debug"):
         shutil.copy(program / name, tmp_path / name)
     image = elf_image(tmp_path / "plain", local=str(tmp_path / "plain"))
@@ -349,8 +346,8 @@ def test_a_debug_file_is_not_taken_for_the_binary(program):
 
 
 @pytest.mark.peer
-def test_what_dwz_moved_away_is_said(program, tmp_path):
-    """Names that are in another file still are not read."""
+def test_names_moved_by_dwz_are_reported(program, tmp_path):
+    """They are in another file, which is not read."""
     debug = tmp_path / "program.debug"
     link = put(tmp_path / "link", b"/usr/lib/debug/.dwz/common\0" + bytes(range(20)))
     subprocess.run(

@@ -37,7 +37,7 @@ def image_at(path, uuid=OURS, arch=Arch.ARM64):
 
 
 def write(path, data):
-    """A file, with the folders that it is in."""
+    """Write a file and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
@@ -70,8 +70,8 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("layout", BESIDE.values(), ids=BESIDE)
-def test_it_is_found_beside_the_binary(tmp_path, layout):
-    """In every layout that Xcode, CMake and dsymutil leave."""
+def test_a_dsym_is_found_beside_the_binary(tmp_path, layout):
+    """In every layout of Xcode, CMake and dsymutil."""
     binary, dwarf = (tmp_path / part for part in layout)
     write(binary, ThinFile(uuid=OURS).build())
     write(dwarf, dwarf_file(OURS))
@@ -81,8 +81,7 @@ def test_it_is_found_beside_the_binary(tmp_path, layout):
     assert (str(dwarf), OURS, FoundBy.BESIDE) == (found.path, found.uuid, found.found_by)
 
 
-def test_it_is_found_behind_a_link(tmp_path):
-    """A binary that is linked to is looked for where it really is, too."""
+def test_a_dsym_is_found_beside_the_target_of_a_link(tmp_path):
     binary = write(tmp_path / "real" / "prog", ThinFile(uuid=OURS).build())
     dwarf = write_dsym(tmp_path / "real" / "prog.dSYM", "prog", dwarf_file(OURS))
     link = tmp_path / "bin" / "prog"
@@ -94,8 +93,8 @@ def test_it_is_found_behind_a_link(tmp_path):
     assert dwarf.samefile(found.path)
 
 
-def test_that_of_another_build_is_never_used(tmp_path):
-    """However well its name fits; and its identifier is shown to the user."""
+def test_a_dsym_of_another_build_is_never_used(tmp_path):
+    """Its name fits; its identifier is reported."""
     binary = write(tmp_path / "prog", ThinFile(uuid=OURS).build())
     dwarf = write_dsym(tmp_path / "prog.dSYM", "prog", dwarf_file(OTHERS))
 
@@ -105,8 +104,8 @@ def test_that_of_another_build_is_never_used(tmp_path):
     assert [f"{dwarf}: is another image's (arm64 {str(OTHERS).upper()})"] == told
 
 
-def test_a_bad_one_does_not_hide_a_good_one(tmp_path):
-    """The file beside the binary is damaged; the one in a given folder is not."""
+def test_a_damaged_dsym_does_not_hide_a_good_one(tmp_path):
+    """The damaged one is beside the binary, the good one in a given folder."""
     binary = write(tmp_path / "bin" / "prog", ThinFile(uuid=OURS).build())
     write_dsym(tmp_path / "bin" / "prog.dSYM", "prog", dwarf_file(OURS)[:40])
     good = write_dsym(tmp_path / "symbols" / "deep" / "any.dSYM", "name", dwarf_file(OURS))
@@ -118,8 +117,8 @@ def test_a_bad_one_does_not_hide_a_good_one(tmp_path):
     assert (str(good), FoundBy.IDENTIFIER) == (found.path, found.found_by)
 
 
-def test_one_without_dwarf_is_passed_over(tmp_path):
-    """An empty dSYM beside the binary, a whole one in a given folder."""
+def test_a_dsym_without_dwarf_is_skipped(tmp_path):
+    """An empty dSYM is beside the binary, a whole one in a given folder."""
     binary = write(tmp_path / "bin" / "prog", ThinFile(uuid=OURS).build())
     write_dsym(tmp_path / "bin" / "prog.dSYM", "prog", dwarf_file(OURS, debug_info=b""))
     image = image_at(binary)
@@ -136,7 +135,7 @@ def test_one_without_dwarf_is_passed_over(tmp_path):
     ["X.app.dSYM", "X.app.dSYM/Contents/Resources/DWARF/X", ".", "../given"],
     ids=["bundle", "file", "folder", "another spelling"],
 )
-def test_it_is_found_where_the_user_says(tmp_path, place):
+def test_a_dsym_is_found_on_the_search_path(tmp_path, place):
     """The bundle, the file in it, or a folder around; the binary is not on this machine."""
     given = tmp_path / "given"
     dwarf = write_dsym(given / "X.app.dSYM", "X", dwarf_file(OURS))
@@ -146,8 +145,8 @@ def test_it_is_found_where_the_user_says(tmp_path, place):
     assert dwarf.samefile(found.path)
 
 
-def test_an_archive_gives_binary_and_dsym(tmp_path):
-    """An .xcarchive that the user points to, for a report from elsewhere."""
+def test_an_xcarchive_has_the_binary_and_the_dsym(tmp_path):
+    """For a report from another machine."""
     archive = tmp_path / "Archives" / "X 1.0.xcarchive"
     binary = write(archive / "Products/Applications/X.app/X", ThinFile(uuid=OURS).build())
     dwarf = write_dsym(archive / "dSYMs/X.app.dSYM", "X", dwarf_file(OURS))
@@ -158,8 +157,8 @@ def test_an_archive_gives_binary_and_dsym(tmp_path):
         assert (str(dwarf), str(binary)) == (files.lines.path, files.binary.source)
 
 
-def test_it_is_found_beside_a_binary_that_the_user_gave(tmp_path):
-    """The report is from elsewhere, and so is the path in it."""
+def test_a_dsym_is_found_beside_a_binary_on_the_search_path(tmp_path):
+    """The report is from another machine, and so is the path in it."""
     binary = write(tmp_path / "Build" / "X.app" / "X", ThinFile(uuid=OURS).build())
     dwarf = write_dsym(tmp_path / "Build" / "X.app.dSYM", "X", dwarf_file(OURS))
 
@@ -169,7 +168,7 @@ def test_it_is_found_beside_a_binary_that_the_user_gave(tmp_path):
         assert str(dwarf) == files.lines.path
 
 
-def test_given_files_are_looked_into_once(tmp_path, monkeypatch):
+def test_files_on_the_search_path_are_read_once(tmp_path, monkeypatch):
     """Hundreds of dSYMs, for hundreds of images."""
     uuids = [UUID(int=number + 1) for number in range(10)]
     bundles = [tmp_path / f"{uuid}.dSYM" for uuid in uuids]
@@ -198,8 +197,8 @@ PARTS = {
 
 
 @pytest.mark.parametrize("arch", PARTS)
-def test_of_a_fat_one_the_right_slice_is_used(tmp_path, arch):
-    """Whose UUID it is, with where it begins in the file."""
+def test_the_matching_slice_of_a_fat_dsym_is_used(tmp_path, arch):
+    """With its UUID and its offset in the file."""
     parts = [
         BuiltPart(*cpu, dwarf_file(uuid, cputype=cpu[0], cpusubtype=cpu[1], debug_info=uuid.bytes))
         for cpu, uuid in PARTS.values()
@@ -207,15 +206,15 @@ def test_of_a_fat_one_the_right_slice_is_used(tmp_path, arch):
     path = write_dsym(tmp_path / "F.framework.dSYM", "F", fat_of(parts))
     uuid = PARTS[arch][1]
 
-    found = ImageResolver.of(tmp_path).files(image_at("/F", uuid, arch)).lines
-    assert isinstance(found, DebugFile)
-    assert (uuid, arch) == (found.uuid, found.arch)
-    assert uuid.bytes == bytes(found.data[-16:])
-    end = found.slice_offset + len(found.data)
-    assert path.read_bytes()[found.slice_offset : end] == bytes(found.data)
+    debug_file = ImageResolver.of(tmp_path).files(image_at("/F", uuid, arch)).lines
+    assert isinstance(debug_file, DebugFile)
+    assert (uuid, arch) == (debug_file.uuid, debug_file.arch)
+    assert uuid.bytes == bytes(debug_file.data[-16:])
+    end = debug_file.slice_offset + len(debug_file.data)
+    assert path.read_bytes()[debug_file.slice_offset : end] == bytes(debug_file.data)
 
 
-def test_a_32_bit_slice_beside_64_bit_ones(tmp_path):
+def test_a_32_bit_slice_beside_64_bit_ones_is_read(tmp_path):
     """armv7's DWARF is in another width of Mach-O."""
     thin = ThinFile(cputype=CPU_TYPE_ARM, cpusubtype=9, is_64=False, uuid=UUID(int=7)).build()
     wide = dwarf_file(UUID(int=8))
@@ -229,8 +228,8 @@ def test_a_32_bit_slice_beside_64_bit_ones(tmp_path):
     assert Arch.ARMV7 is binary.image.arch
 
 
-def test_addresses_count_from_its_own_header(tmp_path):
-    """An executable that was rebased after its dSYM was made."""
+def test_addresses_are_relative_to_the_dsyms_header(tmp_path):
+    """The executable was rebased after its dSYM was made."""
     binary = write(tmp_path / "prog", ThinFile(uuid=OURS, vmaddr=0x10000).build())
     write_dsym(tmp_path / "prog.dSYM", "prog", dwarf_file(OURS, header_svma=0x7000_0000))
 
@@ -240,7 +239,7 @@ def test_addresses_count_from_its_own_header(tmp_path):
 
 
 def test_a_dsym_is_not_taken_for_the_binary(tmp_path):
-    """It has no instructions, whatever is given as the file."""
+    """It has no instructions."""
     dwarf = write_dsym(tmp_path / "X.dSYM", "X", dwarf_file(OURS))
     source = ImageResolver.of(dwarf)
 
@@ -252,7 +251,7 @@ def test_a_dsym_is_not_taken_for_the_binary(tmp_path):
 
 
 def test_an_unstripped_twin_gives_its_symbols(tmp_path):
-    """The target's own file was stripped; the build folder still has the whole one."""
+    """The target's own file was stripped; the build folder has the unstripped one."""
     stripped = write(tmp_path / "app" / "prog", ThinFile(uuid=OURS).build())
     symbols = tuple(BuiltSymbol(f"_f{number}", 0x400 + 4 * number) for number in range(3))
     whole = write(tmp_path / "build" / "out", ThinFile(uuid=OURS, symbols=symbols).build())
@@ -265,7 +264,7 @@ def test_an_unstripped_twin_gives_its_symbols(tmp_path):
 
 
 def property_list(pairs):
-    """An XML property list of strings and dictionaries."""
+    """Build an XML property list of strings and dictionaries."""
     import plistlib
 
     return plistlib.dumps(pairs)
@@ -296,7 +295,7 @@ REMAPPINGS = {
 
 
 @pytest.mark.parametrize("example", REMAPPINGS.values(), ids=REMAPPINGS)
-def test_sources_are_where_its_property_list_says(tmp_path, example):
+def test_source_paths_are_remapped_by_the_property_list(tmp_path, example):
     """As LLDB reads DBGSourcePathRemapping."""
     document, paths = example
     dwarf = write_dsym(tmp_path / "X.dSYM", "X", dwarf_file(OURS))
@@ -311,8 +310,8 @@ def test_sources_are_where_its_property_list_says(tmp_path, example):
 @pytest.mark.parametrize(
     "data", [b"", b"<plist><dict>", b"bplist00" + bytes(40), b"\xff" * 100], ids=repr
 )
-def test_a_bad_property_list_costs_only_itself(tmp_path, data):
-    """The DWARF is used, with the paths as they were recorded; the search records why."""
+def test_a_malformed_property_list_does_not_affect_the_dwarf(tmp_path, data):
+    """Paths are as recorded; the search has the reason."""
     dwarf = write_dsym(tmp_path / "X.dSYM", "X", dwarf_file(OURS))
     path = dwarf.parent.parent / f"{str(OURS).upper()}.plist"
     path.write_bytes(data)
@@ -323,7 +322,7 @@ def test_a_bad_property_list_costs_only_itself(tmp_path, data):
     assert any(str(path) in str(one) for one in search.attempts)
 
 
-def test_spotlight_is_asked_for_the_uuid(tmp_path):
+def test_spotlight_is_searched_for_the_uuid(tmp_path):
     """``mdfind`` prints a bundle or an archive; this was not run on a Mac."""
     dwarf = write_dsym(tmp_path / "X é.xcarchive/dSYMs/X.app.dSYM", "X", dwarf_file(OURS))
     for answer in (tmp_path / "X é.xcarchive", dwarf.parents[3]):
@@ -340,7 +339,7 @@ def test_spotlight_is_asked_for_the_uuid(tmp_path):
         assert [f"com_apple_xcode_dsym_uuids == {str(OURS).upper()}"] == asked
 
 
-def test_spotlight_is_not_asked_where_there_is_none_or_no_need(tmp_path):
+def test_spotlight_is_not_searched_without_need(tmp_path):
     """The system's own images have no dSYMs, and there are hundreds of them."""
     asked = []
     places = SearchPath(spotlight=Spotlight(asked.append))

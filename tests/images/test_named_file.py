@@ -1,4 +1,4 @@
-"""Images of lines without UUIDs: named from the one given file of their name, with a warning."""
+"""Images of lines without UUIDs: named from the only given file of their name, with a warning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ int main(int count, char **words) {
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory):
-    """A folder with two builds of a program, each in a folder of its own."""
+    """Two builds of a program, in separate folders."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles what is read here")
     folder = tmp_path_factory.mktemp("builds")
@@ -72,8 +72,8 @@ def lines(folder):
     return f"0   App                                 {BASE + offset:#018x} App + {offset}\n"
 
 
-def test_the_only_file_of_that_name(builds):
-    """Given as a file, or in a folder; and a warning states which it was."""
+def test_the_only_file_of_the_images_name_is_used(builds):
+    """As a file or in a folder; a warning states its path."""
     for search in (builds / "one/App", builds / "one"):
         report, _ = named(lines(builds), search)
         (frame,) = report.threads[0].frames
@@ -97,8 +97,8 @@ def debug_lines(folder, difference=0):
     )
 
 
-def test_names_say_where_the_image_was(builds):
-    """And so what else is known of addresses in it."""
+def test_names_determine_the_load_address(builds):
+    """And so the functions of its other addresses."""
     report, _ = named(debug_lines(builds), builds / "one")
     first, main, other = report.threads[0].frames
     assert report.images[0].load_address == BASE
@@ -109,7 +109,7 @@ def test_names_say_where_the_image_was(builds):
     assert any(f"App was loaded at {BASE:#x}" in one for one in report.warnings)
 
 
-def test_names_of_another_build_say_nothing(builds):
+def test_names_of_another_build_determine_no_address(builds):
     """They contradict one another; the report's own names stay."""
     report, _ = named(debug_lines(builds, difference=4), builds / "one")
     assert report.images[0].load_address is None
@@ -117,7 +117,7 @@ def test_names_of_another_build_say_nothing(builds):
     assert any("do not fit" in one for one in report.warnings)
 
 
-def test_several_builds_name_nothing(builds):
+def test_several_builds_of_the_name_are_not_used(builds):
     """One of them would be wrong; the problem lists them, and the remedy."""
     report, names = named(lines(builds), builds)
     assert report.threads[0].frames[0].symbol is None
@@ -129,7 +129,7 @@ def test_several_builds_name_nothing(builds):
     assert "pass only the file" in problem.remedy
 
 
-def test_copies_of_one_build_are_one(builds, tmp_path):
+def test_copies_of_one_build_are_not_ambiguous(builds, tmp_path):
     """They have one UUID."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -139,16 +139,15 @@ def test_copies_of_one_build_are_one(builds, tmp_path):
     assert names.problems == ()
 
 
-def test_files_of_other_names_are_not_taken(builds, tmp_path):
-    """A name that is not the image's names nothing."""
+def test_files_of_other_names_are_not_used(builds, tmp_path):
     other = shutil.copy(builds / "one/App", tmp_path / "Other")
     report, names = named(lines(builds), other)
     assert report.threads[0].frames[0].symbol is None
     assert names.problems == ()
 
 
-def test_the_report_s_architecture_chooses(builds):
-    """And of another architecture there is nothing."""
+def test_the_reports_architecture_selects_the_slice(builds):
+    """There is no slice of another architecture."""
     places = SearchPath.of(builds / "one")
     found = find_by_name("App", Arch.ARM64, places)
     assert found is not None
@@ -156,8 +155,7 @@ def test_the_report_s_architecture_chooses(builds):
     assert find_by_name("App", Arch.X86_64, places) is None
 
 
-def test_broken_files_of_that_name_are_passed_over(builds, tmp_path):
-    """They are no image's."""
+def test_malformed_files_of_that_name_are_skipped(builds, tmp_path):
     for name, data in (("a", b""), ("b", b"\x7fELF"), ("c", b"\xcf\xfa\xed\xfe" + b"\xff" * 99)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "App").write_bytes(data)
@@ -167,8 +165,8 @@ def test_broken_files_of_that_name_are_passed_over(builds, tmp_path):
     assert report.threads[0].frames[0].symbol.name == "first"
 
 
-def test_more_files_than_anybody_means(builds, tmp_path):
-    """The search stops, and the error states that others exist."""
+def test_the_search_stops_at_a_number_of_files(builds, tmp_path):
+    """The error states that more exist."""
     data = (builds / "one/App").read_bytes()
     for number in range(70):
         (tmp_path / str(number)).mkdir()
@@ -177,7 +175,7 @@ def test_more_files_than_anybody_means(builds, tmp_path):
         find_by_name("App", None, SearchPath.of(tmp_path))
 
 
-def test_lines_of_glibc_have_the_source_s_lines(tmp_path):
+def test_lines_of_glibc_have_the_sources_lines(tmp_path):
     """``backtrace_symbols`` of a program of this machine."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -191,12 +189,12 @@ def test_lines_of_glibc_have_the_source_s_lines(tmp_path):
     if not re.search(r"logs\(\+0x", text):
         pytest.skip("the C library writes other lines")
     report, _ = named(text, program)
-    found = [
+    actual = [
         (frame.symbol.name, frame.location.line)
         for frame in report.threads[0].frames
         if frame.location is not None
     ]
     wanted = LINUX.splitlines()
-    assert ("main", 1 + next(n for n, line in enumerate(wanted) if "// MAIN" in line)) in found
-    assert found[0][0] == "inner"
-    assert "backtrace(stack" in wanted[found[0][1] - 1]
+    assert ("main", 1 + next(n for n, line in enumerate(wanted) if "// MAIN" in line)) in actual
+    assert actual[0][0] == "inner"
+    assert "backtrace(stack" in wanted[actual[0][1] - 1]

@@ -1,4 +1,4 @@
-"""Opening image files, and why one cannot be."""
+"""Opening image files, and the errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from machtrace.errors import FileAccessError
 from machtrace.images.open_file import open_image_file
 
 
-def test_the_bytes_outlive_the_name_of_the_file(tmp_path: Path):
+def test_the_bytes_outlive_the_deletion_of_the_file(tmp_path: Path):
     """The view keeps the mapping alive; nothing has to be closed."""
     path = tmp_path / "file"
     path.write_bytes(b"contents" * 1000)
@@ -26,14 +26,12 @@ def test_the_bytes_outlive_the_name_of_the_file(tmp_path: Path):
 
 
 def test_a_path_may_be_a_string(tmp_path: Path):
-    """As targets name images."""
     (tmp_path / "file").write_bytes(b"x")
 
     assert open_image_file(f"{tmp_path}/file") == b"x"
 
 
-def test_what_is_no_file_is_refused_with_its_reason(tmp_path: Path):
-    """The reason is what the user has to know; the path is with it."""
+def test_an_unreadable_path_is_refused_with_path_and_reason(tmp_path: Path):
     (tmp_path / "empty").touch()
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")

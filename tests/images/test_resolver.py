@@ -1,4 +1,4 @@
-"""A file is an image's by identity; where that is unknown, only by proof."""
+"""A file is used for an image if the identifiers match, or else only if its contents prove it."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tests.support.writers.processes import synthetic_process
 
 
 def files_of(process, folder):
-    """The images of a process as files, by name."""
+    """Return the images of a process as files, by name."""
     paths = {}
     for made in process.images:
         paths[made.path] = folder / made.path.rpartition("/")[2]
@@ -25,7 +25,6 @@ def files_of(process, folder):
 
 
 def test_a_file_of_another_uuid_is_never_used(tmp_path):
-    """Whatever its name."""
     process = synthetic_process(Arch.ARM64, images=2)
     first, second = process.snapshot.images
     paths = files_of(process, tmp_path)
@@ -35,8 +34,8 @@ def test_a_file_of_another_uuid_is_never_used(tmp_path):
     assert FrameStatus.MISMATCHED_FILE is ImageResolver.of(paths[first.path]).binary(second)
 
 
-def test_without_a_uuid_a_file_must_have_the_image_s_name(tmp_path):
-    """One that was given for another image names nothing here."""
+def test_without_a_uuid_a_file_must_have_the_images_name(tmp_path):
+    """A file given for another image is not used."""
     process = synthetic_process(Arch.ARM64, images=2)
     first, second = (replace(image, uuid=None) for image in process.snapshot.images)
     paths = files_of(process, tmp_path)
@@ -46,8 +45,8 @@ def test_without_a_uuid_a_file_must_have_the_image_s_name(tmp_path):
     assert isinstance(ImageResolver.of(tmp_path).binary(second), FileContents)
 
 
-def test_images_without_identity_keep_their_own_names():
-    """Two images of which nothing is known but where they are."""
+def test_images_without_identity_are_kept_apart():
+    """Only the addresses of the two images are known."""
     process = synthetic_process(Arch.ARM64, images=2)
     memory = RegionMemory(process.regions)
     images = [replace(image, uuid=None, path="") for image in process.snapshot.images]
@@ -60,8 +59,8 @@ def test_images_without_identity_keep_their_own_names():
     assert 2 == len(set(names))
 
 
-def test_a_place_to_search_that_is_not_there_is_told(tmp_path):
-    """It is no error: all others are searched."""
+def test_a_missing_search_path_is_reported(tmp_path):
+    """It is not an error: all others are searched."""
     process = synthetic_process(Arch.ARM64, images=1)
     (image,) = process.snapshot.images
     files_of(process, tmp_path)
@@ -75,7 +74,7 @@ def test_a_place_to_search_that_is_not_there_is_told(tmp_path):
     assert str(missing) in str(problem)
 
 
-def test_malformed_tables_of_an_image_are_told(tmp_path):
+def test_malformed_tables_of_an_image_are_reported(tmp_path):
     """After the first lookup."""
     process = synthetic_process(Arch.ARM64, images=1)
     (image,) = process.snapshot.images

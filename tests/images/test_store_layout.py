@@ -1,4 +1,4 @@
-"""Where stores keep files: examples from the layouts' own documentation, and names that do harm."""
+"""Paths of files in stores: the examples of the layouts' own documentation, and hostile names."""
 
 from uuid import UUID
 
@@ -19,7 +19,7 @@ UNIVERSAL = UUID("23516BE4-29BE-350C-91C9-F36E7999F0F1")
 GNU = BuildId(bytes.fromhex("180a373d6afbabf0eb1f09be1bc45bd796a71085"))
 
 
-def test_lldb_s_own_example():
+def test_the_example_of_lldbs_documentation():
     """*Symbols on macOS* of LLDB, "File Mapped UUID Directories"."""
     path = lldb_path(UNIVERSAL, FileKind.DEBUGINFO)
 
@@ -28,7 +28,7 @@ def test_lldb_s_own_example():
     assert lldb_path(GNU, FileKind.DEBUGINFO) is None
 
 
-def test_symbolicator_s_own_layouts():
+def test_the_layouts_of_symbolicator():
     """By its documentation of symbol servers, for Mach-O and ELF."""
     text = "23516be429be350c91c9f36e7999f0f1"
 
@@ -41,7 +41,7 @@ def test_symbolicator_s_own_layouts():
     assert f"_.debug/elf-buildid-sym-{GNU}/_.debug" == ssqp_path(GNU, FileKind.DEBUGINFO, "libc")
 
 
-def test_build_ids():
+def test_the_layouts_by_build_id():
     """GDB's manual, "Debugging Information in Separate Files"; *debuginfod(8)*."""
     assert ".build-id/18/0a373d6afbabf0eb1f09be1bc45bd796a71085.debug" == build_id_path(
         GNU, FileKind.DEBUGINFO
@@ -58,26 +58,25 @@ def test_build_ids():
         " 23516BE429BE350C91C9F36E7999F0F1\n",
     ],
 )
-def test_uuids_are_read_as_people_write_them(text):
-    """With dashes or not, in any case, in a crash report's angle brackets."""
+def test_uuids_are_read_in_all_common_spellings(text):
+    """With dashes or without, in any case, in a crash report's angle brackets."""
     assert UNIVERSAL == parse_identifier(text)
 
 
 @pytest.mark.parametrize("text", ["", "a", "abc", "zz" * 16, "ab" * 65, "App", "12 34", "-"])
-def test_what_is_no_identifier_is_none(text):
+def test_an_invalid_identifier_is_none(text):
     """Names, odd numbers of digits, lengths that no file is stored under."""
     assert parse_identifier(text) is None
 
 
 @pytest.mark.parametrize("name", ["..", "a/..", "a\\..", "", "/", "a\0b"])
 def test_no_name_leads_out_of_the_store(name):
-    """A target may call its images anything; only the last component counts, if it is a name."""
+    """Image names come from the target; only the last component is used, if it is a valid name."""
     assert ssqp_path(UNIVERSAL, FileKind.EXECUTABLE, name) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 65, 4096])
-def test_identifiers_that_no_folder_can_be_called(size):
-    """They have no place, rather than a wrong one."""
+def test_identifiers_that_are_not_valid_folder_names_have_no_path(size):
     identifier = BuildId(bytes(size))
 
     for path in (unified_path, build_id_path, debuginfod_path):

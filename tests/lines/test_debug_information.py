@@ -49,7 +49,7 @@ def built(tmp_path_factory):
 
 
 def image_of(path):
-    """It, loaded somewhere."""
+    """Return its image, loaded at some address."""
     contents = debug_file(path).contents
     return BinaryImage(
         path=str(path),
@@ -76,17 +76,17 @@ def frame_at(path, offset, **options):
 
 
 def starts(path):
-    """Where functions are, by the debug information."""
+    """Return the offsets of functions by the debug information."""
     index = DebugInformation(ImageResolver.of(), IndexCache(None)).index(image_of(path))
-    found = {}
+    offsets = {}
     for offset in range(image_of(path).size):
         for frame in index.inlined(offset)[-1:]:
-            found.setdefault(frame.name, offset)
-    return found
+            offsets.setdefault(frame.name, offset)
+    return offsets
 
 
 def without_symbols(path, output):
-    """A copy whose symbol tables are gone."""
+    """Return a copy without symbol tables."""
     file = debug_file(path)
     data = bytearray(file.data)
     header = file.contents.image.header
@@ -99,7 +99,7 @@ def without_symbols(path, output):
 
 
 def test_a_function_without_a_symbol_has_its_name_from_debug_information(built, tmp_path):
-    """Exact, and where it begins."""
+    """The name is exact, with the function's start."""
     stripped = without_symbols(built, tmp_path / "named.so")
     offset = starts(stripped)["hidden"]
 
@@ -110,7 +110,7 @@ def test_a_function_without_a_symbol_has_its_name_from_debug_information(built, 
     assert frame.symbol.certainty is Certainty.EXACT
 
 
-def test_of_several_names_the_one_is_shown_that_the_lines_are_of(built):
+def test_of_several_names_the_one_in_the_debug_information_is_used(built):
     """An alias is another name of the same instructions."""
     offset = starts(built)["hidden_alias"]
 
@@ -121,15 +121,14 @@ def test_of_several_names_the_one_is_shown_that_the_lines_are_of(built):
     assert frame.location.line in range(10, 14)
 
 
-def test_lines_can_be_left_out(built):
-    """No debug information is looked for then."""
+def test_without_lines_no_debug_information_is_searched(built):
     frame = frame_at(built, starts(built)["exported"], lines=False)
 
     assert frame.symbol.name == "exported"
     assert frame.location is None
 
 
-def test_bad_debug_information_costs_no_names(built, tmp_path):
+def test_malformed_debug_information_leaves_the_names(built, tmp_path):
     """The error is recorded, and not raised by the lookup."""
     file = debug_file(built)
     section = file.contents.image.section(".debug_info")

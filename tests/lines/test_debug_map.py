@@ -1,4 +1,4 @@
-"""Lines of programs whose DWARF was left in object files and static libraries."""
+"""Lines of programs whose DWARF is in object files and static libraries."""
 
 import json
 import os
@@ -65,7 +65,7 @@ LINKED_AT = 1_700_000_000
 
 
 def build(folders, arch):
-    """The objects of the program, linked; the program."""
+    """Compile the objects and link the program."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles the programs that are read here")
     folder = folders.mktemp("map")
@@ -85,7 +85,7 @@ def arm64_program(tmp_path_factory):
 
 @pytest.fixture(scope="session", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
 def made(request, tmp_path_factory):
-    """The program as it was built; not to be changed."""
+    """The program as it was built; tests do not change it."""
     if request.param is Arch.ARM64:
         return request.getfixturevalue("arm64_program")
     return build(tmp_path_factory, request.param)
@@ -93,16 +93,16 @@ def made(request, tmp_path_factory):
 
 @pytest.fixture
 def program(arm64_program, tmp_path):
-    """A build folder to do anything with: in it paths are as they were linked."""
-    folder, kept = arm64_program.parent, tmp_path / "kept"
-    shutil.copytree(folder, kept)
+    """A build folder that tests may change, at the path at which it was linked."""
+    folder, original = arm64_program.parent, tmp_path / "kept"
+    shutil.copytree(folder, original)
     yield arm64_program
     shutil.rmtree(folder)
-    shutil.copytree(kept, folder)
+    shutil.copytree(original, folder)
 
 
 def image_of(path):
-    """The image of a Mach-O file."""
+    """Return the image of a Mach-O file."""
     contents = FileContents(path.read_bytes(), str(path))
     return BinaryImage(
         path=str(path),
@@ -116,41 +116,43 @@ def image_of(path):
 
 
 def index_of(path, search=(), indices=None):
-    """The lines of a program that has a debug map."""
+    """Return the lines of a program with a debug map."""
     lines = ImageResolver.of(search).files(image_of(path)).lines
     assert isinstance(lines, DebugMap)
     return DebugMapIndex(lines, IndexCache(None) if indices is None else indices)
 
 
 def functions(path):
-    """Where functions of a program begin and end, by linkage name and the source's name."""
+    """Return the ranges of a program's functions, by linkage name and source."""
     contents = FileContents(path.read_bytes(), str(path))
-    found = mapped_functions(contents)
+    mapped = mapped_functions(contents)
     # The linker takes the object files in any order.
     sources = [Path(LinkedObject.parse(*stab).path).stem for stab in object_stabs(contents)]
     sources = ["helper" if source == "libh" else source for source in sources]
-    places = zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
+    places = zip(mapped.starts.tolist(), mapped.sizes.tolist(), strict=True)
     return {
-        (found.linkage_name(number), sources[found.object_ids[number]]): range(start, start + size)
+        (mapped.linkage_name(number), sources[mapped.object_ids[number]]): range(
+            start, start + size
+        )
         for number, (start, size) in enumerate(places)
     }
 
 
 def lines_in(index, places):
-    """The innermost frames of a range of addresses."""
+    """Return the innermost frames of a range of addresses."""
     frames = [index.inlined(ImageOffset(offset)) for offset in places]
     return {(f[0].name, Path(f[0].location.path).name, f[0].location.line) for f in frames if f}
 
 
 @pytest.mark.peer
-def test_functions_are_where_the_symbols_are(made):
+def test_functions_have_the_addresses_of_their_symbols(made):
     """The map has the address and the object file of each defined function."""
     contents = FileContents(made.read_bytes(), str(made))
     symbols = parse_symbols(contents)
     rows = np.flatnonzero(symbols.is_code)
     base = contents.image.header_svma
     known = {(symbols.name(int(row)), int(symbols.n_value[row]) - base) for row in rows.tolist()}
-    found = functions(made)
+    ranges = functions(made)
     wanted = {
         ("_main", "main"),
         ("_other", "main"),
@@ -159,14 +161,14 @@ def test_functions_are_where_the_symbols_are(made):
         ("_hidden", "helper"),
     }
 
-    assert wanted <= set(found)
-    assert {(name, places.start) for (name, _), places in found.items()} <= known
-    assert all(len(places) > 0 for places in found.values())
+    assert wanted <= set(ranges)
+    assert {(name, places.start) for (name, _), places in ranges.items()} <= known
+    assert all(len(places) > 0 for places in ranges.values())
 
 
 @pytest.mark.peer
-def test_lines_are_those_of_the_sources(made):
-    """Two functions of one name among them, and a call that was inlined."""
+def test_lines_equal_those_of_the_sources(made):
+    """With two functions of one name, and an inlined call."""
     index, places = index_of(made), functions(made)
 
     helper = lines_in(index, places["_helper", "helper"])
@@ -180,8 +182,7 @@ def test_lines_are_those_of_the_sources(made):
 
 
 @pytest.mark.peer
-def test_every_function_s_start_is_known(made):
-    """The linked one, of each address in it."""
+def test_every_address_has_the_linked_functions_start(made):
     index = index_of(made)
     for places in functions(made).values():
         # Padding behind a function is not in its DWARF.
@@ -190,8 +191,8 @@ def test_every_function_s_start_is_known(made):
 
 
 @pytest.mark.peer
-def test_nothing_is_said_between_functions(made):
-    """Nor before the first or after the last, nor of what is no address at all."""
+def test_addresses_outside_of_functions_have_no_lines(made):
+    """Between functions, before the first, after the last, and beyond the address space."""
     index = index_of(made)
     inside = {offset for places in functions(made).values() for offset in places}
     first, last = min(inside), max(inside)
@@ -203,8 +204,8 @@ def test_nothing_is_said_between_functions(made):
 
 
 @pytest.mark.peer
-def test_columns_say_what_frames_say(made):
-    """In bulk: the same lines, files, functions and depths, before and after more is read."""
+def test_columns_equal_single_frames(made):
+    """The same lines, files, functions and depths, before and after more is read."""
     index = index_of(made)
     places = functions(made)
     order = sorted(places.values(), key=lambda one: one.start, reverse=True)
@@ -230,8 +231,8 @@ def test_columns_say_what_frames_say(made):
 
 
 @pytest.mark.peer
-def test_it_answers_as_dsymutil_and_llvm_symbolizer(made, tmp_path):
-    """Every address of the program, in their dSYM of it."""
+def test_lines_equal_those_of_dsymutil_and_llvm_symbolizer(made, tmp_path):
+    """At every address of the program, by their dSYM of it."""
     tools = {name: shutil.which(f"{name}-19") for name in ("dsymutil", "llvm-symbolizer")}
     if None in tools.values():
         pytest.skip("dsymutil and llvm-symbolizer are not installed; they are the peers here")
@@ -263,8 +264,8 @@ def test_it_answers_as_dsymutil_and_llvm_symbolizer(made, tmp_path):
 
 
 @pytest.mark.peer
-def test_an_object_file_that_was_changed_is_not_used(program):
-    """Lines of the other object file are found; this one is reported to the user."""
+def test_a_changed_object_file_is_not_used(program):
+    """It is reported; lines of the other object file are returned."""
     path = program.parent / "helper.o"
     os.utime(path, (LINKED_AT + 5, LINKED_AT + 5))
     index, places = index_of(program), functions(program)
@@ -278,8 +279,7 @@ def test_an_object_file_that_was_changed_is_not_used(program):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("damage", ["gone", "cut", "empty", "noise", "no dwarf"])
-def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
-    """Whatever the damage."""
+def test_a_damaged_object_file_affects_only_its_own_lines(program, damage):
     path = program.parent / "helper.o"
     data = path.read_bytes()
     if damage == "gone":
@@ -300,8 +300,8 @@ def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("damage", ["gone", "changed"])
-def test_the_user_is_told_which_object_file_could_not_be_used(program, damage):
-    """Once, and only those that were needed; with the remedy."""
+def test_unusable_object_files_are_reported_once(program, damage):
+    """Only those that were needed, with the remedy."""
     path = program.parent / "helper.o"
     if damage == "gone":
         path.unlink()
@@ -322,7 +322,7 @@ def test_the_user_is_told_which_object_file_could_not_be_used(program, damage):
 
 @pytest.mark.peer
 def test_without_any_object_file_there_are_no_lines(program):
-    """And the attempts are recorded."""
+    """The attempts are recorded."""
     for path in program.parent.glob("*.o"):
         path.unlink()
 
@@ -333,8 +333,8 @@ def test_without_any_object_file_there_are_no_lines(program):
 
 
 @pytest.mark.peer
-def test_object_files_that_were_moved_are_found_where_the_user_says(program, tmp_path):
-    """In a folder with all of them, or in one that stands for the root of paths."""
+def test_moved_object_files_are_found_on_the_search_path(program, tmp_path):
+    """In a folder with all of them, or in one that replaces the root of paths."""
     flat, rooted = tmp_path / "flat", tmp_path / "root"
     for folder in (flat, Path(f"{rooted}{program.parent}")):
         folder.mkdir(parents=True)
@@ -350,7 +350,7 @@ def test_object_files_that_were_moved_are_found_where_the_user_says(program, tmp
 
 
 def dsym_of(program):
-    """The DWARF of a dSYM that is made beside a program."""
+    """Make a dSYM beside a program and return its DWARF."""
     tool = shutil.which("dsymutil-19") or shutil.which("dsymutil")
     if tool is None:
         pytest.skip("dsymutil is not installed; it makes the dSYM here")
@@ -359,8 +359,7 @@ def dsym_of(program):
 
 
 @pytest.mark.peer
-def test_a_dsym_is_preferred(program):
-    """Where there are both."""
+def test_a_dsym_is_preferred_to_object_files(program):
     dwarf = dsym_of(program)
 
     assert str(dwarf) == ImageResolver().files(image_of(program)).lines.path
@@ -368,7 +367,7 @@ def test_a_dsym_is_preferred(program):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("whole", [False, True], ids=["debug map", "other dSYM"])
-def test_a_dsym_that_was_cut_does_not_hide_what_else_there_is(program, tmp_path, whole):
+def test_a_truncated_dsym_does_not_hide_other_sources(program, tmp_path, whole):
     """Its error is reported; lines come from another dSYM, or from the object files."""
     good = dsym_of(program)
     cut = write_dsym(tmp_path / "given.dSYM", "program", good.read_bytes()[:-400])
@@ -389,7 +388,7 @@ def test_a_dsym_that_was_cut_does_not_hide_what_else_there_is(program, tmp_path,
 
 
 def without_times(program):
-    """Make the linker have left out when the object files were changed."""
+    """Set the object files' times in the debug map to 0, as some linkers do."""
     contents = FileContents(program.read_bytes(), str(program))
     symbols = parse_symbols(contents)
     data = bytearray(program.read_bytes())
@@ -401,7 +400,7 @@ def without_times(program):
 
 @pytest.mark.peer
 def test_without_times_instructions_are_compared(program):
-    """An older object file of another source is used for the functions that are the same."""
+    """An older object file of another source is used for functions with equal instructions."""
     without_times(program)
     folder = program.parent
     (folder / "helper.c").write_text(HELPER.replace("x ^ 5", "x * 77 + 5"))
@@ -432,7 +431,7 @@ def test_without_times_newer_object_files_are_not_used(program):
 
 
 def archived(program, data, *, modified=LINKED_AT):
-    """Make the linker have taken ``helper.o`` from ``libh.a``, which holds ``data``."""
+    """Rewrite the debug map: ``helper.o`` is a member of ``libh.a``, which contains ``data``."""
     archive = program.parent / "libh.a"
     archive.write_bytes(data)
     os.utime(archive, (modified, modified))
@@ -458,8 +457,8 @@ def archived(program, data, *, modified=LINKED_AT):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("kind", ["bsd", "gnu", "thin"])
-def test_members_of_static_libraries(program, kind):
-    """In every form of archive; another object file of the same name comes first."""
+def test_lines_of_members_of_static_libraries(program, kind):
+    """In every format of archive; another object file of the same name comes first."""
     helper = (program.parent / "helper.o").read_bytes()
     main = (program.parent / "main.o").read_bytes()
     if kind == "thin":
@@ -476,7 +475,7 @@ def test_members_of_static_libraries(program, kind):
 
 @pytest.mark.peer
 def test_a_member_of_another_time_is_not_used(program):
-    """The library was made again."""
+    """The library was rebuilt."""
     helper = (program.parent / "helper.o").read_bytes()
     archived(program, static_archive([(MEMBER, 7, helper)]), modified=8)
     index, places = index_of(program), functions(program)
@@ -495,8 +494,7 @@ def test_a_member_of_another_time_is_not_used(program):
     ],
     ids=["without it", "damaged", "no archive"],
 )
-def test_a_library_that_does_not_have_it(program, data, outcome):
-    """The outcome is one line."""
+def test_a_library_without_the_member_is_reported_in_one_line(program, data, outcome):
     archived(program, data)
     index, places = index_of(program), functions(program)
 
@@ -505,8 +503,7 @@ def test_a_library_that_does_not_have_it(program, data, outcome):
 
 
 @pytest.mark.peer
-def test_a_library_is_good_up_to_where_it_is_damaged(program):
-    """The member comes before that."""
+def test_members_before_the_damage_of_a_library_are_used(program):
     helper = (program.parent / "helper.o").read_bytes()
     archived(program, static_archive([(MEMBER, LINKED_AT, helper)]) + b"x" * 80)
     index, places = index_of(program), functions(program)
@@ -537,7 +534,7 @@ def test_names_of_object_files(text, expected):
 
 
 @pytest.mark.peer
-def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypatch):
+def test_indices_are_cached_by_the_contents_of_object_files(program, tmp_path, monkeypatch):
     """The second time no child is started; a changed object file has another index."""
     indices = IndexCache(IndexFolder(tmp_path / "indices"))
     offset = ImageOffset(functions(program)["_helper", "helper"].start)
@@ -605,7 +602,7 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
 def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
     made, monkeypatch, name, value
 ):
-    """As in programs that embed Python: what ``sys.executable`` names there is the program."""
+    """As in programs that embed Python, where ``sys.executable`` is the program."""
     monkeypatch.setattr(sys, name, value, raising=False)
     monkeypatch.setattr(
         index_builder.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
@@ -619,8 +616,8 @@ def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
 
 
 @pytest.mark.peer
-def test_a_child_that_takes_too_long_is_ended(made):
-    """Each object file that it did not finish is given up, in bounded time."""
+def test_a_child_that_takes_too_long_is_killed(made):
+    """Each object file that it did not finish is skipped, in bounded time."""
     limits = BuildLimits(processor_seconds=0.001, processor_seconds_per_mib=0, patience=1)
     data = (made.parent / "main.o").read_bytes()
 
@@ -629,8 +626,7 @@ def test_a_child_that_takes_too_long_is_ended(made):
 
 
 @pytest.mark.peer
-def test_a_dsym_beside_is_not_needed_for_another_build(program):
-    """A dSYM of another build is passed over for the object files of this one."""
+def test_a_dsym_of_another_build_is_skipped_for_the_object_files(program):
     data = program.read_bytes()
     uuid = image_of(program).uuid
     other = data.replace(uuid.bytes, bytes(reversed(uuid.bytes)))

@@ -1,4 +1,4 @@
-"""Lines and inlined calls of real programs: by their sources, and by llvm-symbolizer."""
+"""Lines and inlined calls of real programs; the oracles are their sources and llvm-symbolizer."""
 
 import json
 import shutil
@@ -104,7 +104,7 @@ def index(program):
 
 @pytest.fixture(scope="session")
 def functions(program):
-    """The offsets of the program's functions, by name."""
+    """Return the offsets of the program's functions, by name."""
     built, file = program
     if isinstance(file.contents, FileContents):
         table = macho_symbol_table(FileContents(built.read_bytes(), str(built)))
@@ -119,29 +119,29 @@ def functions(program):
 
 
 def summary(frames):
-    """Names and lines."""
+    """Return names and lines."""
     return [(frame.name, frame.location.line) for frame in frames]
 
 
 def described(index, extent):
-    """Return a function without the padding behind it, which is not described."""
+    """Return a function without the padding after it, which has no debug information."""
     offsets = [offset for offset in extent if index.inlined(offset)]
     assert offsets == list(range(extent.start, offsets[-1] + 1))
     assert len(extent) - len(offsets) < PADDING
     return offsets
 
 
-def test_both_places_where_a_function_was_inlined_are_told_apart(index, functions):
+def test_two_inlined_calls_of_one_function_are_distinguished(index, functions):
     """``leaf``, through ``middle``, by the lines of the calls."""
-    found = {tuple(summary(index.inlined(offset))) for offset in functions["outer"]}
+    chains = {tuple(summary(index.inlined(offset))) for offset in functions["outer"]}
 
     for call in ("FIRST", "SECOND"):
         expected = (("leaf", LINES["LEAF"]), ("middle", LINES[call]), ("outer", LINES["OUTER"]))
-        assert expected in found
+        assert expected in chains
 
 
-def test_chains_end_with_the_function_that_holds_the_code(index, functions):
-    """In every byte of every function, and nothing but callers of the source are in them."""
+def test_chains_end_with_the_function_that_contains_the_code(index, functions):
+    """For every byte of every function; all other entries are callers in the source."""
     callers = {"leaf": "middle", "middle": "outer"}
     for name in DESCRIBED:
         for offset in described(index, functions[name]):
@@ -151,8 +151,7 @@ def test_chains_end_with_the_function_that_holds_the_code(index, functions):
             assert index.function_start(offset) == functions[name].start
 
 
-def test_paths_are_those_of_the_sources(index, functions, program):
-    """Absolute, of both sources."""
+def test_paths_of_both_sources_are_absolute(index, functions, program):
     for name, source in (("outer", "inlined.c"), ("elsewhere", "other.c")):
         for frame in index.inlined(functions[name].start):
             assert frame.location.path == str(program[0].with_name(source))
@@ -160,7 +159,7 @@ def test_paths_are_those_of_the_sources(index, functions, program):
 
 
 def test_a_label_does_not_end_a_function(index, functions):
-    """The symbol table has it in the middle of a function, whose lines continue behind it."""
+    """The symbol table has it in the middle of a function, whose lines continue after it."""
     both = [*functions["labelled"], *functions.get("label", ())]
     lines = {one for offset in both for one in summary(index.inlined(offset))}
 
@@ -170,12 +169,12 @@ def test_a_label_does_not_end_a_function(index, functions):
 
 
 def test_code_without_debug_information_has_no_lines(index, functions):
-    """Assembly, whose symbol the symbol table has."""
+    """Assembly with a symbol."""
     for offset in functions["assembled"]:
         assert index.inlined(offset) == ()
 
 
-def test_columns_and_chains_say_the_same(index, functions):
+def test_columns_equal_chains(index, functions):
     """For all code, in any order, and for the addresses around it."""
     starts = [extent.start for extent in functions.values()]
     ends = [extent.stop for extent in functions.values()]
@@ -194,8 +193,8 @@ def test_columns_and_chains_say_the_same(index, functions):
 
 
 @pytest.mark.skipif(PEER is None, reason="llvm-symbolizer is not installed")
-def test_every_chain_is_llvm_symbolizers(index, functions, program):
-    """Names, files and lines, for every byte of the functions that have debug information."""
+def test_every_chain_equals_llvm_symbolizers(index, functions, program):
+    """Names, files and lines, for every byte of the functions with debug information."""
     file = program[1]
     offsets = [offset for name in DESCRIBED for offset in described(index, functions[name])]
     done = subprocess.run(

@@ -33,7 +33,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture
 def file(program):
-    """It, opened."""
+    """The ELF, opened."""
     return debug_file(program)
 
 
@@ -44,14 +44,14 @@ def folder(tmp_path):
 
 
 def outer(file):
-    """Where ``outer`` is."""
+    """The offset of ``outer``."""
     cache = SymCache(build_index(file))
     names = [cache.function_name(number) for number in range(cache.function_count)]
     return cache.function_entry(names.index("outer"))
 
 
 @pytest.mark.peer
-def test_an_index_is_made_once(file, folder, monkeypatch):
+def test_an_index_is_built_once(file, folder, monkeypatch):
     """The second time it is read from the folder, by its name."""
     first = IndexCache(folder).index(file)
 
@@ -68,7 +68,7 @@ def test_an_index_is_made_once(file, folder, monkeypatch):
 
 @pytest.mark.peer
 def test_without_a_folder_nothing_is_written(file, monkeypatch, tmp_path):
-    """The index is held in memory."""
+    """The index is in memory."""
     monkeypatch.chdir(tmp_path)
 
     assert IndexCache(None).index(file).inlined(outer(file))
@@ -76,8 +76,8 @@ def test_without_a_folder_nothing_is_written(file, monkeypatch, tmp_path):
 
 
 @pytest.mark.peer
-def test_a_folder_that_cannot_be_made_is_no_error(file, tmp_path):
-    """As in a home directory that is read-only, or where a file is in the way."""
+def test_a_folder_that_cannot_be_created_is_not_an_error(file, tmp_path):
+    """The home directory is read-only, or a file has the folder's name."""
     (tmp_path / "file").write_bytes(b"")
 
     index = IndexCache(IndexFolder(tmp_path / "file" / "indices")).index(file)
@@ -86,8 +86,8 @@ def test_a_folder_that_cannot_be_made_is_no_error(file, tmp_path):
 
 
 @pytest.mark.peer
-def test_a_bad_index_is_made_again(file, folder):
-    """One that was cut short, and one of another image."""
+def test_a_malformed_index_is_rebuilt(file, folder):
+    """A truncated one, and one of another image."""
     IndexCache(folder).index(file)
     path = folder.path(index_name(file))
     good = path.read_bytes()
@@ -98,16 +98,16 @@ def test_a_bad_index_is_made_again(file, folder):
 
 
 @pytest.mark.peer
-def test_files_with_one_identifier_have_indices_of_their_own(file):
-    """A dSYM can be made again, with more in it."""
+def test_files_with_one_identifier_have_separate_indices(file):
+    """A dSYM can be rebuilt with more in it."""
     more = replace(file, data=memoryview(bytes(file.data) + b"\0"))
 
     assert index_name(more) != index_name(file)
 
 
 @pytest.mark.peer
-def test_many_builders_make_one_index(program, tmp_path):
-    """Several processes at once: each gets a whole index, and one of them makes it."""
+def test_concurrent_processes_build_one_index(program, tmp_path):
+    """Each gets a whole index, and one of them builds it."""
     code = (
         "import sys; from pathlib import Path\n"
         "from machtrace.lines import index_cache\n"
@@ -135,8 +135,8 @@ def test_many_builders_make_one_index(program, tmp_path):
 
 
 @pytest.mark.peer
-def test_threads_make_one_index_too(file, folder, monkeypatch):
-    """Locks hold between the threads of one process."""
+def test_concurrent_threads_build_one_index(file, folder, monkeypatch):
+    """Locks exclude the threads of one process, too."""
     made = []
 
     def counted(*arguments):
@@ -151,8 +151,8 @@ def test_threads_make_one_index_too(file, folder, monkeypatch):
     assert all(index.inlined(outer(file)) for index in indices)
 
 
-def test_the_least_recently_used_goes_first(folder):
-    """And never the one that was just written."""
+def test_the_least_recently_used_index_is_evicted_first(folder):
+    """The one that was just written is never evicted."""
     limited = IndexFolder(folder.directory, limit=250)
     for age, name in enumerate(("new", "middle", "old")):
         assert limited.write(name, b"x" * 100)
@@ -170,7 +170,7 @@ def test_the_least_recently_used_goes_first(folder):
 
 @pytest.mark.peer
 def test_an_index_that_is_evicted_while_it_is_mapped_can_be_read(file, folder):
-    """Its bytes stay until nobody has them mapped."""
+    """Its bytes exist until the last mapping is closed."""
     index = IndexCache(folder).index(file)
     IndexFolder(folder.directory, limit=0).evict(keep=["another"])
 
@@ -178,8 +178,8 @@ def test_an_index_that_is_evicted_while_it_is_mapped_can_be_read(file, folder):
     assert index.inlined(outer(file))
 
 
-def test_what_dead_builders_left_is_removed(folder):
-    """After a day; before, somebody may be writing it."""
+def test_leftovers_of_dead_builders_are_removed_after_a_day(folder):
+    """Until then a builder may still be writing."""
     folder.write("one", b"")
     for name, age in ((".unfinished-dead", 2 * 86400), (".unfinished-alive", 10)):
         (folder.directory / name).write_bytes(b"")
@@ -192,8 +192,7 @@ def test_what_dead_builders_left_is_removed(folder):
 
 
 @pytest.mark.peer
-def test_a_slice_of_a_fat_file_is_read_alone(file, tmp_path):
-    """The worker gets the slice's offset."""
+def test_the_worker_reads_only_the_slice_of_a_fat_file(file, tmp_path):
     data = b"\0" * 4096 + bytes(file.data) + b"rest"
     path = tmp_path / "fat"
     path.write_bytes(data)
@@ -203,8 +202,8 @@ def test_a_slice_of_a_fat_file_is_read_alone(file, tmp_path):
 
 
 @pytest.mark.peer
-def test_what_is_no_longer_in_its_file_is_handed_over(file, tmp_path):
-    """As a member of an archive never was; and a file can be replaced while it is mapped."""
+def test_bytes_that_are_not_in_a_file_are_passed_to_the_worker(file, tmp_path):
+    """A member of an archive never is in one; a file can be replaced while it is mapped."""
     other = tmp_path / "other"
     other.write_bytes(b"something else")
 
@@ -218,8 +217,7 @@ def test_what_is_no_longer_in_its_file_is_handed_over(file, tmp_path):
     [(".debug_info", b"\xff"), (".debug_abbrev", b"\xff")],
     ids=str,
 )
-def test_what_the_library_refuses_is_an_error_that_says_so(file, section, value):
-    """With the path and the library's reason."""
+def test_an_error_of_the_library_has_the_path_and_its_reason(file, section, value):
     where = file.contents.image.section(section)
     data = bytearray(file.data)
     data[where.offset : where.offset + where.size] = value * where.size
@@ -233,7 +231,7 @@ def test_what_the_library_refuses_is_an_error_that_says_so(file, section, value)
 
 @pytest.mark.peer
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space hold on Linux")
-def test_a_child_that_takes_too_much_memory_is_survived(file):
+def test_a_child_that_runs_out_of_memory_is_an_error(file):
     """It cannot even load the library here."""
     limits = BuildLimits(memory=1 << 24, memory_per_byte=0)
 
@@ -242,8 +240,8 @@ def test_a_child_that_takes_too_much_memory_is_survived(file):
 
 
 @pytest.mark.peer
-def test_a_child_that_takes_too_long_is_ended(file):
-    """By the clock on the wall, for a child that only waits."""
+def test_a_child_that_takes_too_long_is_killed(file):
+    """By the wall clock, for a child that only waits."""
     limits = BuildLimits(processor_seconds=0.01, processor_seconds_per_mib=0, patience=0.1)
 
     with pytest.raises(DebugInformationError, match="within"):
@@ -252,8 +250,8 @@ def test_a_child_that_takes_too_long_is_ended(file):
 
 @pytest.mark.peer
 @pytest.mark.parametrize(("code", "reason"), [("os.abort()", "SIGABRT"), ("os._exit(9)", "9")])
-def test_a_child_that_dies_is_survived(file, monkeypatch, tmp_path, code, reason):
-    """As a library in native code may, of what it reads."""
+def test_a_child_that_crashes_is_an_error(file, monkeypatch, tmp_path, code, reason):
+    """A library in native code may crash on malformed input."""
     (tmp_path / "dying.py").write_text(f"import os\n{code}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(index_builder, "_WORKER", "dying")
@@ -264,8 +262,8 @@ def test_a_child_that_dies_is_survived(file, monkeypatch, tmp_path, code, reason
 
 @pytest.mark.peer
 @pytest.mark.skipif(sys.platform != "linux", reason="what ends the child is Linux's")
-def test_a_child_that_never_ends_is_ended_by_the_system(file, monkeypatch, tmp_path):
-    """By its processor time, also where nobody waits for it any more."""
+def test_an_endless_child_is_ended_by_its_processor_limit(file, monkeypatch, tmp_path):
+    """Also after its parent has ended."""
     (tmp_path / "endless.py").write_text(
         "import json, sys\n"
         "from machtrace.lines.worker import IndexTask, limit_process\n"
@@ -279,8 +277,8 @@ def test_a_child_that_never_ends_is_ended_by_the_system(file, monkeypatch, tmp_p
         build_index(file, BuildLimits(processor_seconds=1, patience=100))
 
 
-def test_nobody_waits_for_ever_for_another_builder(folder):
-    """A lock can be held by a process that is stopped."""
+def test_waiting_for_another_builder_is_bounded(folder):
+    """A stopped process can hold the lock."""
     with folder.locked("one", 1):
         start = time.monotonic()
         with folder.locked("one", 0.1):
@@ -290,7 +288,7 @@ def test_nobody_waits_for_ever_for_another_builder(folder):
 @pytest.mark.peer
 @pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
 def test_without_an_interpreter_to_start_there_is_an_error(file, monkeypatch, name, value):
-    """As in programs that embed Python: what ``sys.executable`` names there is the program."""
+    """As in programs that embed Python, where ``sys.executable`` is the program."""
     monkeypatch.setattr(sys, name, value, raising=False)
 
     with pytest.raises(DebugInformationError, match="no Python executable"):
@@ -298,7 +296,7 @@ def test_without_an_interpreter_to_start_there_is_an_error(file, monkeypatch, na
 
 
 @pytest.mark.peer
-def test_an_index_that_would_be_too_large_is_not_made(file):
+def test_an_index_that_would_be_too_large_is_not_built(file):
     """Nothing of it reaches this process."""
     with pytest.raises(DebugInformationError, match="allowed"):
         build_index(file, BuildLimits(output=100, output_per_byte=0))
@@ -313,8 +311,7 @@ def test_an_index_that_would_be_too_large_is_not_made(file):
     ],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="of Linux's folders")
-def test_the_folder_is_the_users(monkeypatch, environment, expected):
-    """Named by a variable, or the platform's."""
+def test_the_folder_is_set_by_a_variable_or_the_platform(monkeypatch, environment, expected):
     for name in ("MACHTRACE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

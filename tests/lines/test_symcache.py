@@ -1,4 +1,4 @@
-"""SymCache files: read as columns, and refused where they are bad."""
+"""SymCache files: read as columns; malformed ones are refused."""
 
 import struct
 from uuid import UUID
@@ -15,7 +15,7 @@ ID = UUID("12345678-9abc-def0-1234-56789abcdef0")
 
 
 def built(files=(), functions=(), calls=(), ranges=(), strings=b"", **header):
-    """A cache's bytes: ``ranges`` are starts with source locations."""
+    """Build a cache's bytes: ``ranges`` are starts with source locations."""
     locations = [*calls, *(location for _, location in ranges)]
     counts = [len(files), len(functions), len(locations), len(ranges), len(strings)]
     data = struct.pack(
@@ -58,8 +58,8 @@ SMALL = {
 }
 
 
-def test_an_inlined_call_comes_before_the_function_that_it_is_in():
-    """Innermost first; paths are joined from the parts that are not absolute."""
+def test_an_inlined_call_precedes_its_caller():
+    """Paths are joined from the parts that are not absolute."""
     index = DebugIndex(SymCache(built(**SMALL)))
 
     assert index.inlined(0x118) == (
@@ -69,8 +69,8 @@ def test_an_inlined_call_comes_before_the_function_that_it_is_in():
     assert index.function_start(0x118) == 0x100
 
 
-def test_line_0_is_no_line():
-    """Compilers mark code of no particular line so; the file is known all the same."""
+def test_line_0_is_an_unknown_line():
+    """Compilers mark code of no particular line with it; the file is known."""
     (frame,) = DebugIndex(SymCache(built(**SMALL))).inlined(0x12F)
 
     assert frame.location == SourceLocation("/src/b/a.c", None)
@@ -81,8 +81,8 @@ def test_line_0_is_no_line():
     [0, 0xFF, 0x130, 0x2FF, 0x300, 0xFFFF_FFFF, 1 << 32, (1 << 64) - 1],
     ids=hex,
 )
-def test_nothing_is_said_of_what_no_function_holds(offset):
-    """Before the first, between two, in what only the symbol table knows, and beyond."""
+def test_offsets_outside_of_functions_have_no_answer(offset):
+    """Before the first, between two, symbol-table functions without lines, and beyond."""
     index = DebugIndex(SymCache(built(**SMALL)))
 
     assert index.inlined(offset) == ()
@@ -92,7 +92,7 @@ def test_nothing_is_said_of_what_no_function_holds(offset):
     assert (columns.line[0], columns.depth[0]) == (0, 0)
 
 
-def test_columns_say_what_single_answers_say():
+def test_columns_equal_single_answers():
     """For every offset, in any order."""
     index = DebugIndex(SymCache(built(**SMALL)))
     offsets = np.random.default_rng(1).permutation(0x400).astype(np.uint64)
@@ -115,8 +115,8 @@ def test_columns_say_what_single_answers_say():
             assert columns.line[at] == (frames[0].location.line or 0)
 
 
-def test_an_empty_cache_says_nothing():
-    """The index of a file whose debug information describes no code."""
+def test_an_empty_cache_has_no_answers():
+    """It is the index of a file whose debug information describes no code."""
     index = DebugIndex(SymCache(built()))
 
     assert index.inlined(0) == ()
@@ -125,7 +125,7 @@ def test_an_empty_cache_says_nothing():
 
 
 def test_names_are_demangled():
-    """The linkage name stays beside it."""
+    """The linkage name is returned, too."""
     name = b"_ZN3foo3barEv"
     cache = built(
         functions=[(0, 0x10, 4)],
@@ -159,7 +159,7 @@ def test_long_strings_have_longer_lengths():
     ],
     ids=str,
 )
-def test_headers_that_promise_what_is_not_there_are_refused(change):
+def test_headers_with_counts_beyond_the_file_are_refused(change):
     """Counts are checked before anything of their size is allocated."""
     data = bytearray(built(**SMALL))
     if "magic" in change or "version" in change:
@@ -193,8 +193,8 @@ def test_headers_that_promise_what_is_not_there_are_refused(change):
     ],
     ids=lambda change: f"{next(iter(change))}",
 )
-def test_numbers_that_lead_nowhere_or_round_are_refused(change):
-    """Columns are checked as a whole; a single lookup follows no such number."""
+def test_invalid_and_cyclic_references_are_refused(change):
+    """Columns are checked as a whole; a single lookup follows no such reference."""
     cache = SymCache(built(**{**SMALL, **change}))
     with pytest.raises(FormatError):
         _ = cache.columns
@@ -202,8 +202,7 @@ def test_numbers_that_lead_nowhere_or_round_are_refused(change):
         assert len(DebugIndex(cache).inlined(offset)) <= MOST_CALLS
 
 
-def test_every_beginning_of_a_cache_is_refused():
-    """A file that was cut short, wherever that is."""
+def test_a_truncated_cache_is_refused():
     data = built(**SMALL)
 
     for length in range(len(data)):
@@ -211,8 +210,8 @@ def test_every_beginning_of_a_cache_is_refused():
             SymCache(data[:length])
 
 
-def test_chains_that_no_compiler_makes_are_cut():
-    """A long chain is valid; it must take no more time than there are calls."""
+def test_overlong_chains_are_truncated():
+    """A long chain is valid; its time is bounded by the number of calls."""
     calls = [(0, 1, 0, number - 1) for number in range(200_000)]
     change = {"calls": calls, "ranges": [(0x100, (0, 1, 0, len(calls) - 1))]}
     index = DebugIndex(SymCache(built(**{**SMALL, **change})))
@@ -239,7 +238,7 @@ def test_chains_that_no_compiler_makes_are_cut():
     ],
 )
 def test_paths_are_joined_as_they_were_recorded(base, path):
-    """Nothing is simplified: what ``..`` leads to depends on symbolic links."""
+    """Nothing is simplified: the meaning of ``..`` depends on symbolic links."""
     strings, offsets = b"", []
     for part in base:
         offsets.append(len(strings))

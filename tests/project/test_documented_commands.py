@@ -1,4 +1,4 @@
-"""The command lines that the pages show are ones that the commands take."""
+"""The command lines in the documentation are accepted by the commands."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def shown(page):
-    """The command lines of a page's console blocks, each up to its comment, pipe or redirection."""
+    """Yield the command lines of a page's console blocks, up to a comment, pipe or redirection."""
     for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
         for line in re.findall(r"^\$ (?:sudo )?machtrace (.*)", block, re.MULTILINE):
             words = shlex.split(line, comments=True)
@@ -29,7 +29,7 @@ LINES = [(page.name, words) for page in PAGES for words in shown(page)]
     "words", [words for _, words in LINES], ids=[f"{page}: {' '.join(of)}" for page, of in LINES]
 )
 def test_the_command_and_its_options_exist(words):
-    """They are read, and nothing is run; atos has a reader of its own, which its tests are of."""
+    """They are parsed and not run; atos has its own parser, with its own tests."""
     command = app
     context = click.Context(app)
     while words and isinstance(command, click.Group):
@@ -40,6 +40,6 @@ def test_the_command_and_its_options_exist(words):
         command.make_context(command.name, list(words)).close()
 
 
-def test_pages_are_read():
-    """Many of them, the README's too."""
+def test_many_pages_have_command_lines():
+    """README among them."""
     assert {"README.md", "sampling.md", "devices.md", "frida.md"} <= {page for page, _ in LINES}

@@ -1,4 +1,4 @@
-"""Errors carry facts, and keep them when they are copied or go to another process."""
+"""Errors have facts, and retain them when copied or sent to another process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _kinds(kind: type[errors.MachtraceError]) -> Iterator[type[errors.MachtraceE
 
 
 def test_each_kind_has_an_example():
-    """So that no new one is forgotten below."""
+    """A new class cannot be forgotten in the next test."""
     assert {type(error) for error in EXAMPLES} == set(_kinds(errors.MachtraceError))
 
 
@@ -52,10 +52,10 @@ def test_each_kind_has_an_example():
     "again",
     [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))],  # noqa: S301
 )
-def test_errors_survive(
+def test_errors_survive_copying_and_pickling(
     error: errors.MachtraceError, again: Callable[[errors.MachtraceError], errors.MachtraceError]
 ):
-    """With their words, their facts and what to do."""
+    """With message, facts and remedy."""
     error.add_note("seen while testing")
     copied = again(error)
     assert type(copied) is type(error)

@@ -34,15 +34,15 @@ def test_error_tree_is_drawn_whole():
             assert issubclass(ERRORS[name], ERRORS[parents[depth - 1]])
 
 
-def test_every_error_says_what_to_do():
-    """A remedy is in the imperative, on one line, and no sentence."""
+def test_every_error_has_a_remedy():
+    """It is imperative, on one line, and without a full stop."""
     for value in ERRORS.values():
         assert value.remedy
         assert not value.remedy.endswith(".")
 
 
-def test_public_names_are_there():
-    """Each name in ``__all__`` loads, and nothing else answers."""
+def test_public_names_load():
+    """Each name in ``__all__`` loads, and no other does."""
     for name in machtrace.__all__:
         assert getattr(machtrace, name) is not None
     with pytest.raises(AttributeError):
@@ -57,8 +57,8 @@ def test_no_package_hides_a_public_name():
 
 
 @pytest.mark.peer
-def test_import_loads_no_library():
-    """``import machtrace`` costs what a few modules cost."""
+def test_importing_machtrace_loads_no_library():
+    """It costs no more than a few modules."""
     heavy = "{'numpy', 'rich', 'typer', 'click', 'unicorn', 'ctypes', 'asyncio'}"
     code = f"import machtrace, sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -67,8 +67,7 @@ def test_import_loads_no_library():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_pages_lead_somewhere(page):
-    """A link to a file of ours names one that exists."""
+def test_links_between_pages_have_targets(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,4 +1,4 @@
-"""The output that README shows is what the commands print."""
+"""README shows what the commands print."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ TIME = re.compile(r"stopped for [\d.]+ [µm]s")
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_commands_print_what_readme_shows(command, shown):
-    """Character for character, but for stop times, which differ each time."""
+    """Character for character, except for stop times, which differ each time."""
     pytest.importorskip("unicorn", reason="emulated:demo needs the extra 'emulator'")
     printed = subprocess.run(
         [sys.executable, "-m", "machtrace", *command.split()],

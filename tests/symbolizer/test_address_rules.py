@@ -1,4 +1,4 @@
-"""Where each kind of address is looked up, checked on programs whose source lines are known."""
+"""The lookup address of each kind of address, checked on programs whose source lines are known."""
 
 import shutil
 import signal
@@ -106,7 +106,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux pro
 
 
 def lines(frames):
-    """Names and lines of frames, with what is inlined into each."""
+    """Return names and lines of frames, with inlined calls in each."""
     return [
         (
             frame.symbol.name,
@@ -119,7 +119,7 @@ def lines(frames):
 
 
 def own(stack):
-    """The frames of the program itself, and not of its libraries, from ``stay`` on."""
+    """Return the frames of the program itself, not of its libraries, from ``stay`` on."""
     return [frame for frame in stack.frames if frame.image and frame.image.name == "lines"]
 
 
@@ -140,7 +140,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture
 def process(program):
-    """It runs, and is in ``stay`` or about to be."""
+    """The running program, which is in ``stay`` or about to be."""
     with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout.readline() == "ready\n"
         yield running
@@ -148,7 +148,7 @@ def process(program):
 
 
 def stack_in_stay(process):
-    """Its stack, once it is in ``stay``."""
+    """Return its stack once it is in ``stay``."""
     while True:
         snapshot = mt.snapshot(process.pid)
         (walked,) = mt.unwind(snapshot)
@@ -158,7 +158,7 @@ def stack_in_stay(process):
 
 
 def own_frames_on(process, line):
-    """Its own frames, once the innermost is on ``line``: what it printed comes before that."""
+    """Return its own frames once the innermost is on ``line``: it prints before that."""
     while True:
         (stack,) = mt.backtraces(process.pid)
         frames = own(stack)
@@ -178,7 +178,6 @@ def test_callers_are_on_the_lines_of_their_calls(process):
 @pytest.mark.live
 @on_linux
 def test_a_saved_core_has_the_same_lines(process, tmp_path):
-    """It is walked and named as the process was."""
     snapshot, stack = stack_in_stay(process)
     mt.save_snapshot(snapshot, tmp_path / "lines.core")
     (saved,) = mt.backtraces(tmp_path / "lines.core")
@@ -188,8 +187,8 @@ def test_a_saved_core_has_the_same_lines(process, tmp_path):
 
 @pytest.mark.live
 @on_linux
-def test_what_a_signal_interrupted_is_where_it_was(process):
-    """Above the trampoline the address is an instruction that had not run, not a call's return."""
+def test_a_frame_interrupted_by_a_signal_has_its_own_line(process):
+    """The address above the trampoline is an instruction that had not run, not a return address."""
     stack_in_stay(process)
     process.send_signal(signal.SIGUSR1)
     assert process.stdout.readline() == "handled\n"
@@ -205,8 +204,7 @@ def test_what_a_signal_interrupted_is_where_it_was(process):
 
 @pytest.mark.live
 @on_linux
-def test_each_kind_of_address_is_looked_up_in_its_own_way(process):
-    """One return address: the call's line, or the line behind it."""
+def test_a_return_address_has_the_calls_line_and_a_pc_its_own(process):
     snapshot, stack = stack_in_stay(process)
     block = next(frame for frame in own(stack) if frame.symbol.name == "block").address.address
     symbolicator = Symbolicator()
@@ -225,8 +223,8 @@ def test_each_kind_of_address_is_looked_up_in_its_own_way(process):
 
 @pytest.mark.live
 @on_linux
-def test_what_never_returns_is_not_named_after_the_next_function(process):
-    """The address behind the last call of ``last`` is the first of ``other``."""
+def test_a_call_that_never_returns_is_not_named_after_the_next_function(process):
+    """The address after the last call of ``last`` is the first of ``other``."""
     snapshot, stack = stack_in_stay(process)
     last = next(frame for frame in own(stack) if frame.symbol.name == "last").address
     at_itself = replace(last, kind=AddressKind.PROGRAM_COUNTER)
@@ -242,7 +240,7 @@ def test_what_never_returns_is_not_named_after_the_next_function(process):
 @pytest.mark.skipif(DSYMUTIL is None, reason="dsymutil is not installed")
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_every_true_stack_of_a_macho_program_is_on_lines_of_calls(arch, tmp_path):
-    """At every instruction of a run in the emulator, which knows the true stack."""
+    """At every instruction of a run in the emulator, which records the true stack."""
     source, output = tmp_path / "lines.c", tmp_path / "lines"
     source.write_text(EMULATED_C)
     compile_macho(

@@ -1,4 +1,4 @@
-"""Names for many offsets at once are those of each on its own."""
+"""Names for many offsets at once equal those of single lookups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
 
 
 def offsets(*values):
-    """A column."""
+    """Build a column."""
     return np.array(values, np.uint64)
 
 
@@ -42,7 +42,7 @@ def stripped(twins):
 
 @pytest.fixture
 def table(stripped):
-    """All its functions."""
+    """Return all its functions."""
     return macho_symbol_table(FileContents(stripped.read_bytes(), "stripped"))
 
 
@@ -54,11 +54,13 @@ def test_each_row_is_the_answer_to_its_offset(stripped, table, count):
     columns = Symbolicator().lookup(stripped, asked)
     truth = [table.find(ImageOffset(offset)) for offset in asked.tolist()]
 
-    assert [None if one is None else one.name for one in truth] == columns.names()
-    assert [None if one is None else one.linkage_name for one in truth] == columns.linkage_names()
-    starts = [NO_OFFSET if one is None else one.offset for one in truth]
+    assert [None if symbol is None else symbol.name for symbol in truth] == columns.names()
+    assert [
+        None if symbol is None else symbol.linkage_name for symbol in truth
+    ] == columns.linkage_names()
+    starts = [NO_OFFSET if symbol is None else symbol.offset for symbol in truth]
     assert starts == columns.function_starts.tolist()
-    assert ["none" if one is None else one.certainty.value for one in truth] == [
+    assert ["none" if symbol is None else symbol.certainty.value for symbol in truth] == [
         CERTAINTIES[number].value for number in columns.certainties.tolist()
     ]
     for row in (0, count // 2, count - 1):
@@ -70,8 +72,8 @@ def test_each_row_is_the_answer_to_its_offset(stripped, table, count):
 
 
 @pytest.mark.peer
-def test_a_path_is_that_file(twins):
-    """A stripped file has the identifier of the one that it was made from."""
+def test_a_path_selects_that_file(twins):
+    """A stripped file has the identifier of its unstripped twin."""
     whole, stripped = twins(Arch.ARM64)
     symbolicator = Symbolicator(lines=False)
     asked = np.arange(0, 0x1000, 4, dtype=np.uint64)
@@ -83,7 +85,7 @@ def test_a_path_is_that_file(twins):
 
 @pytest.mark.peer
 def test_return_addresses_are_looked_up_inside_the_call(stripped, table):
-    """A function may end with its last call: the address after it is another function's."""
+    """A function may end with a call: the next address is another function's."""
     starts = table.starts[1:]
     before = Symbolicator().lookup(stripped, starts, return_addresses=True)
     exactly = Symbolicator().lookup(stripped, starts)
@@ -110,7 +112,7 @@ def test_without_debug_information_lines_are_unknown(stripped):
 
 @pytest.mark.peer
 def test_an_arrow_table_has_each_name_once(stripped, table):
-    """Names are dictionaries; what is unknown is null."""
+    """Names are dictionaries; unknown values are null."""
     pytest.importorskip("pyarrow", reason="the extra arrow")
     asked = np.concatenate([np.repeat(table.starts, 3), offsets(0)])
     columns = Symbolicator().lookup(stripped, asked)
@@ -127,8 +129,7 @@ def test_an_arrow_table_has_each_name_once(stripped, table):
 
 
 @pytest.mark.peer
-def test_without_pyarrow_it_says_how_to_get_it(stripped, monkeypatch):
-    """A missing extra is no failure of the lookup."""
+def test_the_remedy_without_pyarrow_names_the_extra(stripped, monkeypatch):
     columns = Symbolicator().lookup(stripped, offsets(0x1000))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
@@ -137,7 +138,7 @@ def test_without_pyarrow_it_says_how_to_get_it(stripped, monkeypatch):
     assert "machtrace[arrow]" in caught.value.remedy
 
 
-def test_a_fat_file_is_asked_for_an_architecture(tmp_path):
+def test_a_fat_file_requires_an_architecture(tmp_path):
     """Offsets do not state which of its images they are in."""
     thin = [ThinFile(cputype=kind).build() for kind in (CPU_TYPE_ARM64, CPU_TYPE_X86_64)]
     places = [0x1000, 0x4000]
@@ -156,8 +157,8 @@ def test_a_fat_file_is_asked_for_an_architecture(tmp_path):
         Symbolicator().lookup(path, offsets(0), arch=Arch.I386)
 
 
-def test_what_cannot_be_had_is_an_error_with_its_reason(tmp_path):
-    """A path that is not there, a file that is no image, an image of which there is no file."""
+def test_an_unavailable_image_is_an_error_with_its_reason(tmp_path):
+    """A missing path, a file that is not an image, an image without any file."""
     with pytest.raises(FileAccessError, match="no such file"):
         Symbolicator().lookup(tmp_path / "absent", offsets(0))
     (tmp_path / "text").write_text("not an image")
@@ -178,7 +179,7 @@ def test_what_cannot_be_had_is_an_error_with_its_reason(tmp_path):
 
 @pytest.mark.peer
 def test_a_first_name_takes_neither_numpy_nor_a_table(twins):
-    """A process that wants one name has it before either could be loaded, of a whole image."""
+    """A single name is faster than loading numpy or a whole table."""
     pytest.importorskip("machtrace._native._ranges", reason="first answers need the C extension")
     whole = twins(Arch.ARM64)[0]
     table = macho_symbol_table(FileContents(whole.read_bytes(), "whole"))
@@ -202,7 +203,7 @@ print(found.name, "numpy" in sys.modules)
 
 
 @pytest.mark.peer
-def test_lines_and_inlined_calls_are_those_of_the_source(tmp_path):
+def test_lines_and_inlined_calls_equal_the_source(tmp_path):
     """At every address of a function, with the dSYM beside its binary and without the binary."""
     if DSYMUTIL is None:
         pytest.skip("dsymutil is not installed; it makes the dSYM that is read here")
@@ -254,8 +255,7 @@ def test_lines_and_inlined_calls_are_those_of_the_source(tmp_path):
         lambda values: np.repeat(np.array(values, np.uint64), 3)[::3],
     ],
 )
-def test_offsets_may_come_in_any_column_of_whole_numbers(stripped, made, count):
-    """They are the same offsets."""
+def test_offsets_may_be_any_column_of_integers(stripped, made, count):
     asked = np.random.default_rng(3).integers(0, 0x2000, count).tolist()
 
     columns = Symbolicator().lookup(stripped, made(asked))
@@ -266,7 +266,7 @@ def test_offsets_may_come_in_any_column_of_whole_numbers(stripped, made, count):
 
 @pytest.mark.peer
 def test_the_largest_offsets_are_not_changed(stripped):
-    """Numbers that no floating-point one can be, and no offset at all."""
+    """They do not fit in a float; the largest means no offset."""
     asked = [2**64 - 1, 2**63 + 1, 1]
 
     assert asked == Symbolicator().lookup(stripped, asked).offsets.tolist()
@@ -302,8 +302,8 @@ def test_the_largest_offsets_are_not_changed(stripped):
     ],
     ids=repr,
 )
-def test_what_is_no_column_of_offsets_is_refused(stripped, bad):
-    """Nothing is cut off or wrapped round."""
+def test_values_that_are_not_offsets_are_refused(stripped, bad):
+    """Nothing is truncated or wrapped."""
     with pytest.raises(ArgumentError) as caught:
         Symbolicator().lookup(stripped, bad)
     assert isinstance(caught.value, ValueError)
@@ -311,7 +311,7 @@ def test_what_is_no_column_of_offsets_is_refused(stripped, bad):
 
 
 @pytest.mark.peer
-def test_answers_do_not_change_with_the_caller_s_array(stripped, table):
+def test_answers_do_not_change_with_the_callers_array(stripped, table):
     """Columns are computed later, from a copy of the offsets."""
     start = int(table.starts[0])
     asked = offsets(start, start)
@@ -325,8 +325,8 @@ def test_answers_do_not_change_with_the_caller_s_array(stripped, table):
 
 
 @pytest.mark.peer
-def test_an_architecture_may_be_given_by_its_name(stripped):
-    """And one that nobody knows, by no name."""
+def test_an_architecture_may_be_a_name(stripped):
+    """An unknown name is refused."""
     asked = offsets(0x1000)
     by_name = Symbolicator().lookup(stripped, asked, arch="arm64")
 
@@ -339,8 +339,8 @@ def test_an_architecture_may_be_given_by_its_name(stripped):
 
 
 @pytest.mark.peer
-def test_an_elf_file_of_another_architecture_is_not_taken(tmp_path):
-    """It has one image only, and that is of another architecture."""
+def test_an_elf_file_of_another_architecture_is_refused(tmp_path):
+    """It has only one image."""
     (tmp_path / "f.c").write_text("int f(void) { return 1; }")
     options = ("-shared", "-O1")
     path = compile_elf(
@@ -365,16 +365,14 @@ def test_an_elf_file_of_another_architecture_is_not_taken(tmp_path):
     ],
     ids=repr,
 )
-def test_other_arguments_that_make_no_sense_are_refused(arguments, options):
-    """Each with what to do instead."""
+def test_invalid_arguments_are_refused_with_a_remedy(arguments, options):
     with pytest.raises(ArgumentError) as caught:
         Symbolicator().lookup(*arguments, **options)
     assert "pass" in caught.value.remedy
 
 
 @pytest.mark.peer
-def test_they_show_what_they_are(stripped):
-    """In an interpreter, without any work."""
+def test_columns_have_a_repr_without_any_lookup(stripped):
     symbolicator = Symbolicator([stripped.parent], lines=False)
     columns = symbolicator.lookup(stripped, offsets(1, 2))
 

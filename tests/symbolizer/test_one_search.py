@@ -45,7 +45,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def image(built):
-    """The image in it."""
+    """The image of the shared object."""
     return path_image(built, None)[0]
 
 
@@ -65,37 +65,37 @@ def searches(monkeypatch, tmp_path):
 
 
 def by_image_names(path, image, offset):
-    """As one image's names."""
+    """Name the address by an image's names."""
     ImageNames(image, None, [path]).find([offset])
 
 
 def by_report_names(path, image, offset):
-    """As a report's."""
+    """Name it as a report's."""
     reported = ReportedImage(name="named.so", path="", uuid=image.uuid, arch="x86_64")
     assert ReportNames([path]).find(reported, [offset])[offset]
 
 
 def by_name_alone(path, _image, offset):
-    """As that of a report without identifiers."""
+    """Name it as that of a report without identifiers."""
     reported = ReportedImage(name="named.so", path="", uuid=None, arch="x86_64")
     assert ReportNames([path]).find(reported, [offset])[offset]
 
 
 def by_atos(path, _image, offset):
-    """As atos does."""
+    """Name it as atos does."""
     request = AtosRequest(mode=AddressMode.OFFSET)
     assert "named" in FileAnswers(path, request, pytest.fail).answer([offset])[0]
 
 
 def by_lookup(path, image, offset):
-    """In columns, of an image."""
+    """Name it in columns, of an image."""
     columns = Symbolicator([path]).lookup(image, [offset])
     assert ["named"] == columns.names()
     assert columns.lines[0]
 
 
 def by_path(path, _image, offset):
-    """In columns, of a file."""
+    """Name it in columns, of a file."""
     columns = Symbolicator().lookup(path, [offset])
     assert ["named"] == columns.names()
     assert columns.lines[0]
@@ -104,8 +104,8 @@ def by_path(path, _image, offset):
 @pytest.mark.parametrize(
     "name", [by_image_names, by_report_names, by_name_alone, by_atos, by_lookup, by_path]
 )
-def test_one_search_and_one_open(built, image, searches, name):
-    """Of the file itself; once more if an index of its DWARF is built, and never afterwards."""
+def test_each_lookup_searches_once_and_opens_the_file_once(built, image, searches, name):
+    """The file is opened once more if an index of its DWARF is built."""
     offset = Symbolicator(lines=False).lookup(built, range(image.size)).names().index("named")
     searches.clear()
     for expected in (2, 1):
@@ -116,8 +116,8 @@ def test_one_search_and_one_open(built, image, searches, name):
         searches.clear()
 
 
-def test_walks_and_names_share_one_search(built, image, searches):
-    """The resolver is passed on, not made again."""
+def test_unwinding_and_naming_share_one_search(built, image, searches):
+    """The resolver is passed on."""
     files = ImageResolver.of([built])
     assert ImageResolver.of(files) is files
     opened.clear()
@@ -128,8 +128,8 @@ def test_walks_and_names_share_one_search(built, image, searches):
     assert (len(searches), opened.count(str(built))) == (1, 1)
 
 
-def test_an_image_that_was_not_found_is_searched_for_where_another_process_has_it(image):
-    """The same identifier, a path that can be read."""
+def test_a_missing_image_is_searched_again_for_another_process(image):
+    """It has the same identifier there, and a readable path."""
     files = ImageResolver()
     absent = replace(image, path="/absent", local_path=None)
     assert files.binary(absent) is FrameStatus.MISSING_FILE

@@ -67,7 +67,7 @@ STACK = [
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The program, its dSYM, and where ``stop`` begins and the calls return to."""
+    """The program, its dSYM, the offset of ``stop`` and the calls' return addresses."""
     if DSYMUTIL is None:
         pytest.skip("dsymutil is not installed; it makes the dSYM that is read here")
     if find_spec("ziglang") is None:
@@ -86,14 +86,14 @@ def program(tmp_path_factory):
     data = contents.read_svma(text.address, text.size)
 
     def after_call(of):
-        """Where the one ``bl`` to a function returns to."""
-        found = []
+        """Return the return address of the only ``bl`` to a function."""
+        addresses = []
         for at in range(0, text.size, 4):
             word = int.from_bytes(data[at : at + 4], "little")
             distance = ((word & 0x3FF_FFFF) ^ 0x200_0000) - 0x200_0000
             if word >> 26 == 0b100101 and text.address + at + 4 * distance == starts[of]:
-                found.append(text.address + at + 4 - header)
-        (only,) = found
+                addresses.append(text.address + at + 4 - header)
+        (only,) = addresses
         return only
 
     return SimpleNamespace(
@@ -108,11 +108,11 @@ def program(tmp_path_factory):
     )
 
 
-def ips(one):
-    """Apple's JSON."""
-    frames = [{"imageOffset": offset, "imageIndex": 0} for offset in one.offsets]
-    image = {"source": "P", "arch": "arm64", "base": BASE, "size": one.size, "name": "lines"}
-    image |= {"uuid": str(one.uuid), "path": "/x/lines"}
+def ips(program):
+    """Write Apple's JSON."""
+    frames = [{"imageOffset": offset, "imageIndex": 0} for offset in program.offsets]
+    image = {"source": "P", "arch": "arm64", "base": BASE, "size": program.size, "name": "lines"}
+    image |= {"uuid": str(program.uuid), "path": "/x/lines"}
     body = {"procName": "lines", "pid": 7, "faultingThread": 0, "usedImages": [image]}
     body["threads"] = [{"id": 1, "triggered": True, "frames": frames}]
     return (
@@ -122,30 +122,31 @@ def ips(one):
     )
 
 
-def crash(one):
-    """Apple's text."""
+def crash(program):
+    """Write Apple's text."""
     frames = "\n".join(
         f"{number:<4}lines                         \t{BASE + offset:#18x} {BASE:#x} + {offset}"
-        for number, offset in enumerate(one.offsets)
+        for number, offset in enumerate(program.offsets)
     )
     return (
         "Incident Identifier: 11111111-2222-3333-4444-555555555555\n"
         "Process:             lines [7]\nCode Type:           ARM-64 (Native)\n"
         "Report Version:      104\n\nTriggered by Thread:  0\n\n"
         f"Thread 0 Crashed:\n{frames}\n\nBinary Images:\n"
-        f"{BASE:#18x} - {BASE + one.size - 1:#18x} lines arm64  <{one.uuid.hex}> /x/lines\n\nEOF\n"
+        f"{BASE:#18x} - {BASE + program.size - 1:#18x} lines arm64  "
+        f"<{program.uuid.hex}> /x/lines\n\nEOF\n"
     )
 
 
 def _nested(one, offsets):
-    found = None
+    nested = None
     for offset in reversed(offsets):
         frame = {"binaryUUID": str(one.uuid).upper(), "binaryName": "lines", "sampleCount": 7}
         frame |= {"offsetIntoBinaryTextSegment": offset, "address": BASE + offset}
-        if found is not None:
-            frame["subFrames"] = [found]
-        found = frame
-    return found
+        if nested is not None:
+            frame["subFrames"] = [nested]
+        nested = frame
+    return nested
 
 
 def _metrickit(key, root):
@@ -158,23 +159,23 @@ def _metrickit(key, root):
 
 
 def metrickit(one):
-    """A crash: the root is the innermost frame."""
+    """Write a crash of MetricKit: the root is the innermost frame."""
     return _metrickit("crashDiagnostics", _nested(one, one.offsets))
 
 
 def metrickit_hang(one):
-    """A tree: the root is the outermost frame, and return addresses have one taken away."""
+    """Write a hang's tree: the root is the outermost frame; return addresses are less one."""
     innermost, *others = one.offsets
     return _metrickit("hangDiagnostics", _nested(one, [*(x - 1 for x in others[::-1]), innermost]))
 
 
-def kscrash(one):
-    """KSCrash's JSON."""
-    image = {"image_addr": BASE, "image_size": one.size, "name": "/x/lines"}
-    image |= {"uuid": str(one.uuid).upper(), "cpu_type": 0x0100000C, "cpu_subtype": 0}
+def kscrash(program):
+    """Write KSCrash's JSON."""
+    image = {"image_addr": BASE, "image_size": program.size, "name": "/x/lines"}
+    image |= {"uuid": str(program.uuid).upper(), "cpu_type": 0x0100000C, "cpu_subtype": 0}
     frames = [
         {"instruction_addr": BASE + offset, "object_addr": BASE, "object_name": "lines"}
-        for offset in one.offsets
+        for offset in program.offsets
     ]
     thread = {"index": 0, "crashed": True, "backtrace": {"contents": frames, "skipped": 0}}
     error = {"type": "signal", "signal": {"name": "SIGSEGV", "signal": 11}}
@@ -189,7 +190,7 @@ def kscrash(one):
 
 
 class UuidBytes(Message):
-    """16 bytes, which the format has where others have a message."""
+    """A field of 16 bytes, where other messages have a message."""
 
     def __init__(self, uuid):
         super().__init__()
@@ -199,57 +200,57 @@ class UuidBytes(Message):
         return self.uuid.bytes
 
 
-def plcrash(one):
-    """PLCrashReporter's messages."""
+def plcrash(program):
+    """Write PLCrashReporter's messages."""
     report, system, thread, image, code = (Message() for _ in range(5))
     system.number(1, 1)
     thread.number(3, 1)
-    for offset in one.offsets:
+    for offset in program.offsets:
         frame = Message()
         frame.number(3, BASE + offset)
         thread.message(2, frame)
     code.number(1, 1)
     code.number(2, 0x0100000C)
     image.number(1, BASE)
-    image.number(2, one.size)
+    image.number(2, program.size)
     image.text(3, "/x/lines")
-    image.message(4, UuidBytes(one.uuid))
+    image.message(4, UuidBytes(program.uuid))
     image.message(5, code)
     for number, part in ((1, system), (3, thread), (4, image)):
         report.message(number, part)
     return b"plcrash\x01" + bytes(report)
 
 
-def sample(one):
-    """``sample``: the outermost first."""
+def sample(program):
+    """Write the text of ``sample``: the outermost frame first."""
     lines = "\n".join(
         f"    {'  ' * depth}100 ???  (in lines)  load address {BASE:#x} + {offset:#x}"
         f"  [{BASE + offset:#x}]"
-        for depth, offset in enumerate(one.offsets[::-1], 1)
+        for depth, offset in enumerate(program.offsets[::-1], 1)
     )
     return (
         "Analysis of sampling lines (pid 7) every 1 millisecond\nProcess:         lines [7]\n"
         f"Path:            /x/lines\nLoad Address:    {BASE:#x}\nReport Version:  7\n----\n\n"
         f"Call graph:\n    100 Thread_7\n{lines}\n\nBinary Images:\n"
-        f"{BASE:#18x} - {BASE + one.size - 1:#18x} +lines (1.2 - 34)"
-        f" <{str(one.uuid).upper()}> /x/lines\n"
+        f"{BASE:#18x} - {BASE + program.size - 1:#18x} +lines (1.2 - 34)"
+        f" <{str(program.uuid).upper()}> /x/lines\n"
     )
 
 
-def spindump(one):
-    """spindump: the outermost first."""
+def spindump(program):
+    """Write the text of spindump: the outermost frame first."""
     lines = "\n".join(
         f"{'  ' * depth}49  ??? (lines + {offset}) [{BASE + offset:#x}] 1-49"
-        for depth, offset in enumerate(one.offsets[::-1], 1)
+        for depth, offset in enumerate(program.offsets[::-1], 1)
     )
     return (
         "Date/Time:        2026-02-03 04:05:06.789 +0100\nReport Version:   60\n"
         "Command:          lines\nPID:              7\nEvent:            hang\n"
         "Steps:            49 (100ms sampling interval)\n\nProcess:          lines [7]\n"
-        f"UUID:             {str(one.uuid).upper()}\nPath:             /x/lines\n\n"
+        f"UUID:             {str(program.uuid).upper()}\nPath:             /x/lines\n\n"
         f"  Thread 0x7    49 samples (1-49)    priority 47\n{lines}\n\n  Binary Images:\n"
-        f"  {BASE:#18x} - {BASE + one.size - 1:#18x}  lines (1)"
-        f" <{str(one.uuid).upper()}> /x/lines\n"
+        f"  {BASE:#18x} - {BASE + program.size - 1:#18x}  lines (1)"
+        f" <{str(program.uuid).upper()}> /x/lines\n"
     )
 
 
@@ -258,52 +259,52 @@ TREES = [metrickit_hang, sample, spindump]
 
 
 def named(made, search):
-    """The report with names."""
+    """Return the symbolicated report."""
     data = made if isinstance(made, bytes) else made.encode()
     reports = read_source(ReportSource("report", data)).reports
     return symbolicate_reports(reports, ReportNames([search]))
 
 
 def plain(frames):
-    """Functions, lines, and whether they are inlined."""
+    """Return functions, lines, and whether they are inlined."""
     return [
         (one.symbol and one.symbol.name, one.location and one.location.line, one.is_inline)
         for one in frames
     ]
 
 
-def test_a_call_may_be_the_last_of_its_function(program):
-    """Or the tests here check less than they seem to."""
+def test_the_program_has_a_call_at_the_end_of_a_function(program):
+    """Without it the tests of this file are weaker."""
     assert program.offsets[1] == program.after
 
 
-@pytest.mark.parametrize("make", THREADS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("make", THREADS, ids=lambda make: make.__name__)
 def test_threads_have_their_true_lines(program, make):
-    """Inlined calls included; the first frame is where it is, the others are inside of calls."""
-    found = named(make(program), program.dsym)
-    (report,) = found.reports
+    """With inlined calls; the first frame has its own line, the others have the lines of calls."""
+    result = named(make(program), program.dsym)
+    (report,) = result.reports
 
     (thread,) = report.threads
     assert plain(thread.frames) == STACK
-    assert [3, 3, 0] == [found.frames, found.named, found.contradicted]
+    assert [3, 3, 0] == [result.frames, result.named, result.contradicted]
     assert {one.location.path.rpartition("/")[2] for one in thread.frames} == {"lines.c"}
-    assert {one.symbol.source for one in thread.frames} == {NameSource.DEBUG_INFORMATION}
-    assert [0, None, None] == [one.symbol.offset for one in thread.frames[:3]]
+    assert {frame.symbol.source for frame in thread.frames} == {NameSource.DEBUG_INFORMATION}
+    assert [0, None, None] == [frame.symbol.offset for frame in thread.frames[:3]]
 
 
-@pytest.mark.parametrize("make", TREES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("make", TREES, ids=lambda make: make.__name__)
 def test_trees_have_their_true_lines(program, make):
-    """Inlined calls are below the function that has them; each with its count."""
+    """Inlined calls are below the function that contains them; each with its count."""
     (report,) = named(make(program), program.dsym).reports
     (tree,) = report.trees
 
-    assert plain(one.frame for one in tree.nodes) == STACK[::-1]
+    assert plain(node.frame for node in tree.nodes) == STACK[::-1]
     assert [None, 0, 1, 2, 3] == [one.parent for one in tree.nodes]
     assert 1 == len({one.samples for one in tree.nodes})
 
 
 def test_lines_with_uuids_have_their_true_lines(program):
-    """``callStackSymbols`` of a program without symbols; all of them are return addresses."""
+    """``callStackSymbols`` of a program without symbols; all are return addresses."""
     lines = "\n".join(
         f"{number}   lines  {BASE + offset:#018x} {str(program.uuid).upper()} + {offset}"
         for number, offset in enumerate(program.offsets[1:])
@@ -313,14 +314,16 @@ def test_lines_with_uuids_have_their_true_lines(program):
     assert plain(report.threads[0].frames) == STACK[1:]
 
 
-@pytest.mark.parametrize("make", [*THREADS, *TREES], ids=lambda one: one.__name__)
-def test_llvm_symbolizer_agrees(program, make):
-    """On each frame's own place, moved into the call where it is a return address."""
+@pytest.mark.parametrize("make", [*THREADS, *TREES], ids=lambda make: make.__name__)
+def test_lines_equal_those_of_llvm_symbolizer(program, make):
+    """It gets each frame's address, moved into the call for a return address."""
     peer = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")
     if peer is None:
         pytest.skip("llvm-symbolizer is not installed")
     stop, *calls = program.offsets
-    asked = "".join(f"{program.header + one:#x}\n" for one in (stop, *(x - 1 for x in calls)))
+    asked = "".join(
+        f"{program.header + offset:#x}\n" for offset in (stop, *(call - 1 for call in calls))
+    )
     command = [peer, f"--obj={program.dsym}", "--output-style=JSON", "--inlines"]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
     theirs = [
@@ -329,26 +332,25 @@ def test_llvm_symbolizer_agrees(program, make):
         for call in json.loads(line)["Symbol"]
     ]
     (report,) = named(make(program), program.dsym).reports
-    frames = [one.frame for tree in report.trees for one in tree.nodes][::-1]
-    frames += [one for thread in report.threads for one in thread.frames]
+    frames = [node.frame for tree in report.trees for node in tree.nodes][::-1]
+    frames += [frame for thread in report.threads for frame in thread.frames]
 
     assert [(name, line) for name, line, _ in plain(frames)] == theirs
 
 
-def test_names_of_swift_are_as_apple_shows_them(program):
+def test_names_of_swift_have_apples_form(program):
     """Without modules and results; the report's own full name is the same function."""
     one = SimpleNamespace(**vars(program) | {"offsets": (program.swift,)})
     text = crash(one).replace(f"{BASE:#x} + {program.swift}", "$s3App4ViewC4loadyyF + 0")
-    found = named(text, program.dsym)
+    result = named(text, program.dsym)
 
     line = line_of(SOURCE, "SWIFT")
-    assert plain(found.reports[0].threads[0].frames) == [("View.load()", line, False)]
-    assert found.contradicted == 0
+    assert plain(result.reports[0].threads[0].frames) == [("View.load()", line, False)]
+    assert result.contradicted == 0
 
 
 @pytest.mark.parametrize("name", ["apple", "ips", "json", "kscrash", "plcrash", "lldb", "html"])
-def test_what_is_written_has_the_lines(program, name):
-    """In any format: each function, each line, in order."""
+def test_every_format_writes_the_functions_and_lines_in_order(program, name):
     reports = named(ips(program), program.dsym).reports
     written = write_reports(reports, name).decode()
 
@@ -361,29 +363,30 @@ def test_what_is_written_has_the_lines(program, name):
     assert [one for one, _, _ in STACK if one not in written] == []
 
 
-def test_a_report_s_names_are_kept_where_there_is_no_file(program, tmp_path):
-    """Nothing is changed."""
+def test_the_reports_names_are_unchanged_without_a_file(program, tmp_path):
     text = crash(program).replace(f"{BASE:#x} + {program.offsets[2]}", "wrong + 5 (a.m:7)")
     before = read_source(ReportSource("report", text.encode())).reports
-    found = named(text, tmp_path)
+    result = named(text, tmp_path)
 
-    assert found.reports == before
-    assert [(program.uuid, 3)] == [(one.image.uuid, one.frames) for one in found.missing]
-    assert plain(found.reports[0].threads[0].frames)[-1] == ("wrong", 7, False)
+    assert result.reports == before
+    assert [(program.uuid, 3)] == [
+        (missing.image.uuid, missing.frames) for missing in result.missing
+    ]
+    assert plain(result.reports[0].threads[0].frames)[-1] == ("wrong", 7, False)
 
 
-def test_a_wrong_name_is_replaced_kept_and_counted(program):
-    """The report's is in the details; a right one is no contradiction, underscored or not."""
+def test_a_wrong_name_is_replaced_recorded_and_counted(program):
+    """The details have the report's name; an added underscore is not a contradiction."""
     text = crash(program)
     text = text.replace(f"{BASE:#x} + {program.offsets[2]}", "GCC_except_table7 + 5")
     text = text.replace(f"{BASE:#x} + {program.offsets[0]}", "_stop + 0")
-    found = named(text, program.dsym)
-    (report,) = found.reports
+    result = named(text, program.dsym)
+    (report,) = result.reports
 
     assert plain(report.threads[0].frames) == STACK
     assert "GCC_except_table7 + 5" == report.threads[0].frames[-1].details["reported symbol"]
     assert "reported symbol" not in report.threads[0].frames[0].details
-    assert 1 == found.contradicted
+    assert 1 == result.contradicted
     assert report.warnings[-1] == "1 frame had wrong names in the report"
 
 
@@ -414,8 +417,7 @@ def test_names_do_not_need_the_debug_file(program, tmp_path):
     assert names == ["stop", "outer", "main"]
 
 
-def test_reports_are_read_from_archives_too(program, tmp_path):
-    """As the command reads them."""
+def test_reports_are_read_from_archives(program, tmp_path):
     from machtrace.reports.inputs import report_inputs
 
     (tmp_path / "x.ips.gz").write_bytes(gzip.compress(ips(program).encode()))

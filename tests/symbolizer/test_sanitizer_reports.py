@@ -1,4 +1,4 @@
-"""Reports of sanitizers: named here, unsymbolized ones are what the sanitizers name themselves."""
+"""Reports of sanitizers: unsymbolized ones get the names that the sanitizers print."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ int main(void) {
 
 
 def read(text: str | bytes) -> tuple[Report, ...]:
-    """The reports of a log."""
+    """Return the reports of a log."""
     data = text if isinstance(text, bytes) else text.encode()
     return read_source(ReportSource("log", data)).reports
 
@@ -71,7 +71,7 @@ def runs(folder: Path, kind: str) -> tuple[str, str, Path]:
 
 
 def of_source(thread: ReportedThread) -> list[tuple[str, int, bool]]:
-    """Function, line and whether it is inlined, of the frames that are the program's own."""
+    """Return function, line and whether it is inlined, of the program's own frames."""
     return [
         (frame.symbol.name, frame.location.line, frame.is_inline)
         for frame in thread.frames
@@ -81,8 +81,8 @@ def of_source(thread: ReportedThread) -> list[tuple[str, int, bool]]:
 
 @pytest.mark.peer
 @pytest.mark.parametrize("kind", ["address", "thread"])
-def test_names_are_the_sanitizer_s_own(tmp_path: Path, kind: str) -> None:
-    """Every function, line and inlined call of a run with names is found for one without."""
+def test_names_equal_the_sanitizers_own(tmp_path: Path, kind: str) -> None:
+    """An unsymbolized run gets every function, line and inlined call of a symbolized one."""
     named, bare, program = runs(tmp_path, kind)
     (wanted,) = read(named)
     (found,) = symbolicate_reports(read(bare), ReportNames([program])).reports
@@ -94,8 +94,8 @@ def test_names_are_the_sanitizer_s_own(tmp_path: Path, kind: str) -> None:
     assert ["main"] in [[row[0] for row in one] for one in rows[1:]]
 
 
-def test_a_log_of_several_findings() -> None:
-    """Each is a report; the lines before stacks are their titles."""
+def test_each_finding_of_a_log_is_a_report() -> None:
+    """The lines before stacks are their titles."""
     address, race = read(SANITIZER)
     assert address.exception is not None
     assert race.exception is not None
@@ -134,7 +134,7 @@ def test_a_log_of_several_findings() -> None:
     assert race.threads[0].frames[0].offset == 0x121D
 
 
-def test_dumps_of_llvm_s_tools() -> None:
+def test_dumps_of_llvms_tools_have_stack_addresses() -> None:
     """Their addresses are as they were on the stack."""
     (report,) = read(
         "PLEASE submit a bug report\nStack dump:\n0.\tProgram arguments: clang -x a.c\n"
@@ -186,15 +186,15 @@ def test_frames(line: str, name: str | None, path: str | None, place: str | None
     assert (frame.location and frame.location.path) == place
 
 
-def test_what_apple_s_symbolizers_say() -> None:
-    """How far into a function, where they have no file."""
+def test_offsets_of_apples_symbolizers_are_read() -> None:
+    """They print the offset in a function if they have no file."""
     frame = parse_frame_line("#0 0x12 in -[A b:]+0x3f (App:arm64+0x100003f20)")
     assert frame is not None
     assert (frame.name, frame.into) == ("-[A b:]", 0x3F)
 
 
-def test_a_frame_of_no_module_is_in_its_stack() -> None:
-    """Its address stands where a module does."""
+def test_a_frame_without_module_is_part_of_its_stack() -> None:
+    """Its address is in the module's column."""
     (report,) = read(
         "WARNING: ThreadSanitizer: data race (pid=3)\n  Write of size 4 by main thread:\n"
         "  * #0 f a.c:1 (a.out+0x12)\n    #1 <null> <null> (0x000123450000)\n"
@@ -205,20 +205,19 @@ def test_a_frame_of_no_module_is_in_its_stack() -> None:
     assert thread.name == "Write of size 4 by main thread:"
 
 
-def test_a_stack_that_others_write_into() -> None:
-    """It continues where its numbers do."""
+def test_a_stack_interrupted_by_other_output_continues_by_its_numbers() -> None:
     (report,) = read(
-        "==1==ERROR: AddressSanitizer: SEGV\n    #0 0x12 in f /a.c:1\nsaid by another\n"
+        "==1==ERROR: AddressSanitizer: SEGV\n    #0 0x12 in f /a.c:1\nprinted by another\n"
         "    #1 0x34 in g /a.c:2\n\nallocated here:\n    #0 0x56 in h /a.c:3\n"
     )
     first, second = report.threads
-    assert (len(first.frames), first.details) == (2, {"lines": ["said by another"]})
+    assert (len(first.frames), first.details) == (2, {"lines": ["printed by another"]})
     assert second.name == "allocated here:"
 
 
 @pytest.mark.parametrize("head", ["==5== ERROR: libFuzzer: deadly signal\n", "Fatal signal 6\n"])
-def test_stacks_of_fuzzers_and_of_nobody(head: str) -> None:
-    """Symbolized, they have no module; only sanitizers print an address, a file and a column."""
+def test_symbolized_stacks_without_modules_are_recognised(head: str) -> None:
+    """Only sanitizers print an address, a file and a column."""
     (report,) = read(f"{head}    #0 0x12 in f /a.c:1:2\n    #1 0x34 in g b.c:2:3\n")
     assert len(report.threads[0].frames) == 2
     is_fuzzer = "libFuzzer" in head
@@ -226,8 +225,7 @@ def test_stacks_of_fuzzers_and_of_nobody(head: str) -> None:
     assert report.process.pid == (5 if is_fuzzer else None)
 
 
-def test_other_lines_with_a_number_sign() -> None:
-    """They are no frames."""
+def test_other_lines_with_a_number_sign_are_not_frames() -> None:
     assert re.match(r"\s*#", "#1 thing to do")
     assert parse_frame_line("#1 thing to do") is None
     assert parse_frame_line("# 0x12 in f a.c:1") is None

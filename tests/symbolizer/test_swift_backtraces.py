@@ -1,4 +1,4 @@
-"""Crashes of Swift's runtime on Linux: frames without names are named from the files' build-ids."""
+"""Crashes of Swift's runtime on Linux: frames without names are named by the files' build-ids."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def library(tmp_path: Path) -> Path:
 
 
 def test_frames_are_named_by_build_id(library: Path, tmp_path: Path) -> None:
-    """The file may be called otherwise here; lines are the source's."""
+    """The file may have another name here; lines are the source's."""
     try:
         image = ElfFileContents(open_image_file(str(library)), str(library)).image
     except FormatError as error:

@@ -15,7 +15,7 @@ __all__ = ["true_symbols", "twins"]
 
 @pytest.fixture(scope="session")
 def true_symbols() -> Callable[[Path], dict[int, set[str]]]:
-    """Return what ``llvm-nm`` prints of the code of a file: names by Svma."""
+    """Return the code symbols that ``llvm-nm`` prints for a file: names by Svma."""
     program = peer_tool("llvm-nm")
 
     def symbols(path: Path) -> dict[int, set[str]]:
@@ -26,11 +26,11 @@ def true_symbols() -> Callable[[Path], dict[int, set[str]]]:
             check=True,
             timeout=60,
         ).stdout
-        found: dict[int, set[str]] = {}
+        names: dict[int, set[str]] = {}
         for line in printed.splitlines():
             value, kind, name = line.split(" ", 2)
             if kind in "tT":
-                found.setdefault(int(value, 16), set()).add(name)
-        return found
+                names.setdefault(int(value, 16), set()).add(name)
+        return names
 
     return symbols

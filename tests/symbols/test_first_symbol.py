@@ -1,4 +1,4 @@
-"""A name without an index of all names is the name that the index has."""
+"""A name read without an index of all names equals the index's name."""
 
 import random
 import subprocess
@@ -71,8 +71,8 @@ def answers(path, twins=()):
         yield offset, first_symbol(contents, offset, lambda: others), table.find(offset)
 
 
-def test_the_first_answer_is_the_tables(built):
-    """Or there is none: for stubs, labels without a size, and code without a description."""
+def test_the_first_answer_equals_the_tables(built):
+    """It is missing for stubs, labels without a size, and code without unwind tables."""
     rows = list(answers(built))
     assert [row for row in rows if row[1] is not None and row[1] != row[2]] == []
     named = {row[1].name for row in rows if row[1] is not None}
@@ -80,8 +80,7 @@ def test_the_first_answer_is_the_tables(built):
     assert named & {"shown", "alias"}
 
 
-def test_a_twin_names_what_was_stripped(tmp_path):
-    """Functions that only the twin has, and no others."""
+def test_an_unstripped_twin_names_the_stripped_functions(tmp_path):
     (tmp_path / "a.c").write_text(SOURCE.replace("@function", "%function"))
     options = ("-O1", "-shared", "-fPIC")
     target = "x86_64-linux-musl"
@@ -97,16 +96,16 @@ def test_a_twin_names_what_was_stripped(tmp_path):
 
 
 @pytest.mark.parametrize("path", LIBRARIES, ids=lambda path: path.name)
-def test_libraries_of_this_machine(path):
-    """Most of their functions have a first answer, and all of these are the table's."""
+def test_first_answers_in_system_libraries_equal_the_tables(path):
+    """Most functions have a first answer."""
     rows = list(answers(path))
     assert [row for row in rows if row[1] is not None and row[1] != row[2]] == []
     inside = [row for row in rows if row[2] is not None]
     assert sum(row[1] is not None for row in inside) > len(inside) / 2
 
 
-def test_a_handful_of_names_needs_no_numpy(built):
-    """Nor does the search for debug information."""
+def test_a_few_names_need_no_numpy(built):
+    """The search for debug information needs none either."""
     code = (
         "import sys\n"
         "from machtrace.images.named_file import path_image\n"

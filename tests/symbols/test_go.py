@@ -1,4 +1,4 @@
-"""Go's functions and lines from the table that stripping leaves, in the layouts of all releases."""
+"""Go's functions and lines from the pclntab of stripped programs, in all releases' layouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUTS = [(release, size) for release in MAGICS for size in (8, 4)]
 
 
 def table(release: int, size: int = 8, *, little_endian: bool = True) -> bytes:
-    """A table of all of FUNCTIONS; 32-bit programs lie lower."""
+    """Build a table of all of FUNCTIONS; 32-bit programs have lower addresses."""
     text = TEXT if size == 8 else TEXT & 0xFFFFFFF
     return go_pclntab(
         FUNCTIONS, release=release, text_start=text, pointer_size=size, little_endian=little_endian
@@ -35,7 +35,7 @@ def table(release: int, size: int = 8, *, little_endian: bool = True) -> bytes:
 @pytest.mark.parametrize("little_endian", [True, False])
 @pytest.mark.parametrize(("release", "size"), LAYOUTS)
 def test_functions_are_named_with_their_bounds(release, size, little_endian):
-    """Each begins where the one before ends, from where the text begins."""
+    """Each begins where the previous one ends, from the start of the text."""
     text = TEXT if size == 8 else TEXT & 0xFFFFFFF
     data = memoryview(table(release, size, little_endian=little_endian))
     functions = GoFunctions(data, "table", text_start=text)
@@ -59,7 +59,7 @@ def test_every_instruction_has_its_line(release, size):
 
 
 def contents(data: bytes, *, module: bytes = b"") -> SimpleNamespace:
-    """As much of an image as the table is looked for in."""
+    """The parts of an image that are searched for the table."""
     sections = [
         section("__text", TEXT, 0x1000),
         section("__gopclntab", 0x100100000, len(data)),
@@ -83,7 +83,7 @@ def contents(data: bytes, *, module: bytes = b"") -> SimpleNamespace:
 
 
 class section:  # noqa: N801 (a value, not a kind of things)
-    """A section by its name and place."""
+    """A section by its name and address."""
 
     def __init__(self, name: str, address: int, size: int) -> None:
         self.name, self.address, self.size = name, address, size
@@ -98,8 +98,8 @@ def no_pointers():
 
 
 @pytest.mark.parametrize("release", MAGICS)
-def test_names_count_from_the_header(release):
-    """If a table does not state where code begins (Go 1.26), the section does."""
+def test_functions_are_relative_to_the_text_section_by_default(release):
+    """Go 1.26's table does not state where code begins."""
     names = go_names(contents(table(release)), no_pointers)
 
     assert [0x1000, 0x1020, 0x1060] == names.starts.tolist()
@@ -108,8 +108,8 @@ def test_names_count_from_the_header(release):
     assert Certainty.PCLNTAB is names.certainty
 
 
-def test_module_data_says_where_code_begins():
-    """With C in the program Go's code is not the section's first."""
+def test_module_data_states_where_code_begins():
+    """In a program with C Go's code is not the section's first."""
     module = bytearray(0x250)
     module[22 * 8 : 23 * 8] = (TEXT + 0x400).to_bytes(8, "little")
     plain = contents(table(26), module=bytes(module))
@@ -120,15 +120,14 @@ def test_module_data_says_where_code_begins():
     assert 0x1800 == int(go_names(hidden, lambda: pointers).starts[0])
 
 
-def test_no_go_program_has_no_go_names():
-    """Other images have no such section."""
+def test_other_programs_have_no_go_names():
     nothing = contents(b"")
 
     assert 0 == len(go_names(nothing, no_pointers).starts)
 
 
-def test_names_of_an_elf_program():
-    """Position-independent programs have the table among relocated data."""
+def test_the_table_of_an_elf_program_is_found():
+    """Position-independent programs have it among relocated data."""
     data = table(26)
     for name in (".gopclntab", ".data.rel.ro.gopclntab"):
         sections = [section(".text", TEXT, 0x1000), section(name, 0x100100000, len(data))]
@@ -144,7 +143,7 @@ def test_names_of_an_elf_program():
 
 @pytest.mark.parametrize("release", MAGICS)
 def test_a_count_beyond_the_section_is_an_error(release):
-    """Nothing is allocated for functions that cannot be there."""
+    """Nothing is allocated before the check."""
     data = bytearray(table(release))
     data[8:16] = (1 << 60).to_bytes(8, "little")
 
@@ -155,8 +154,7 @@ def test_a_count_beyond_the_section_is_an_error(release):
 @pytest.mark.parametrize(
     "data", [b"", b"\xfb\xff", b"\xfb\xff\xff\xff" + bytes(4), b"\xf1\xff\xff\xff\0\0\4\x08"]
 )
-def test_what_is_no_table_is_an_error(data):
-    """Too short, or another magic number."""
+def test_a_short_table_or_another_magic_is_an_error(data):
     with pytest.raises(FormatError):
         GoFunctions(memoryview(data), "table", text_start=TEXT)
 

@@ -27,12 +27,12 @@ ARCHITECTURES = [Arch.ARM64, Arch.X86_64]
 
 
 def opened(path: Path) -> FileContents:
-    """The file's contents."""
+    """Return the file's contents."""
     return FileContents(path.read_bytes(), str(path))
 
 
 def built(symbols=(), starts=(), **more) -> FileContents:
-    """A file with symbols and function starts at offsets in its code."""
+    """Build a file with symbols and function starts at offsets in its code."""
     places = [0, *(TEXT_OFFSET + start for start in starts)]
     deltas = (after - before for before, after in pairwise(places))
     file = ThinFile(
@@ -44,19 +44,19 @@ def built(symbols=(), starts=(), **more) -> FileContents:
 
 
 def at(offset: int) -> ImageOffset:
-    """An offset in the code of a built file."""
+    """Return the image offset of an offset in the code of a built file."""
     return ImageOffset(TEXT_OFFSET + offset)
 
 
 def symbol(name: str, offset: int, kind: int = N_SECT, **more) -> BuiltSymbol:
-    """A local symbol at an offset in the code."""
+    """Build a local symbol at an offset in the code."""
     return BuiltSymbol(name, TEXT_OFFSET + offset, n_type=kind, **more)
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_stripped_twin_is_never_named_wrongly(twins, true_symbols, arch):
-    """Every address of the code, against the symbols of the unstripped twin."""
+    """Every address of the code, compared with the symbols of the unstripped twin."""
     whole, stripped = (opened(path) for path in twins(arch))
     truth = true_symbols(twins(arch)[0])
     table, section = macho_symbol_table(stripped), stripped.image.section("__TEXT", "__text")
@@ -65,11 +65,11 @@ def test_a_stripped_twin_is_never_named_wrongly(twins, true_symbols, arch):
     nearest: set[str] = set()
     for address in range(section.address, section.end):
         nearest = truth.get(address, nearest)
-        found = table.find(stripped.image.offset_of(address))
-        assert found is not None
-        if found.is_named:
-            assert Certainty.EXACT is found.certainty
-            assert found.linkage_name in nearest
+        answer = table.find(stripped.image.offset_of(address))
+        assert answer is not None
+        if answer.is_named:
+            assert Certainty.EXACT is answer.certainty
+            assert answer.linkage_name in nearest
             named |= nearest
         else:
             assert not {"_first_export", "_second_export"} & nearest
@@ -79,18 +79,18 @@ def test_a_stripped_twin_is_never_named_wrongly(twins, true_symbols, arch):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_nothing_is_named_but_code(twins, arch):
-    """Not constants, not tables, not data, not what lies beyond; stubs after what they call."""
+def test_only_code_is_named(twins, arch):
+    """Not constants, tables or data, and no address beyond; stubs are named after their target."""
     contents = opened(twins(arch)[0])
     table, image = macho_symbol_table(contents), contents.image
     for section in image.sections:
         for address in range(section.address, section.end):
-            found = table.find(image.offset_of(address))
+            answer = table.find(image.offset_of(address))
             if section.name == "__stubs":
-                assert found is not None
-                assert ("outside", Certainty.STUB) == (found.name, found.certainty)
+                assert answer is not None
+                assert ("outside", Certainty.STUB) == (answer.name, answer.certainty)
             elif section.name != "__text":
-                assert found is None
+                assert answer is None
     last = max(segment.end for segment in image.segments)
     beyond = np.arange(last, last + 0x10000, 64, dtype=np.uint64)
     assert (table.ids(beyond) == -1).all()
@@ -99,10 +99,10 @@ def test_nothing_is_named_but_code(twins, arch):
 @pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("which", [0, 1], ids=["whole", "stripped"])
-def test_first_answers_are_those_of_the_table(twins, arch, which):
-    """Scanning the tables gives the same answer, or leaves it to the table.
+def test_first_answers_equal_the_tables(twins, arch, which):
+    """A scan of the symbol table gives the same answer, or defers to the index.
 
-    It always leaves it if local symbols were stripped: then more than symbols has to be read.
+    It always defers if local symbols were stripped: then more than symbols has to be read.
     """
     pytest.importorskip("machtrace._native._ranges", reason="first answers need the C extension")
     contents = opened(twins(arch)[which])
@@ -125,8 +125,8 @@ def test_first_answers_are_those_of_the_table(twins, arch, which):
     starts=st.sets(st.integers(0, 15), max_size=8),
     is_64=st.booleans(),
 )
-def test_any_first_answer_is_the_table_s(symbols, starts, is_64):
-    """Several names at one place, labels, functions without a name, before the first one."""
+def test_any_first_answer_equals_the_tables(symbols, starts, is_64):
+    """Several names at one address, labels, unnamed functions, offsets before the first one."""
     pytest.importorskip("machtrace._native._ranges", reason="first answers need the C extension")
     contents = built(
         [symbol(name, 4 * at, N_SECT | N_EXT * external) for at, external, name in symbols],
@@ -147,8 +147,8 @@ def test_any_first_answer_is_the_table_s(symbols, starts, is_64):
 
 
 @pytest.mark.peer
-def test_all_names_of_one_place_are_kept(twins, true_symbols):
-    """Aliases, and functions that a linker folded into one."""
+def test_all_names_of_one_address_are_returned(twins, true_symbols):
+    """Aliases, and functions that a linker folded."""
     contents, truth = opened(twins(Arch.ARM64)[0]), true_symbols(twins(Arch.ARM64)[0])
     table = macho_symbol_table(contents)
     (several,) = (names for names in truth.values() if len(names) > 1)
@@ -161,19 +161,19 @@ def test_all_names_of_one_place_are_kept(twins, true_symbols):
 def test_a_function_without_a_name_has_its_bounds():
     """From its own start to the next one's."""
     table = macho_symbol_table(built([symbol("_a", 0)], starts=[0, 16, 40]))
-    found = table.find(at(39))
+    answer = table.find(at(39))
 
-    assert found is not None
-    assert (at(16), 24, Certainty.NONE) == (found.offset, found.size, found.certainty)
+    assert answer is not None
+    assert (at(16), 24, Certainty.NONE) == (answer.offset, answer.size, answer.certainty)
     assert (f"unnamed_{TEXT_OFFSET + 16:x}", "", False) == (
-        found.name,
-        found.linkage_name,
-        found.is_named,
+        answer.name,
+        answer.linkage_name,
+        answer.is_named,
     )
 
 
-def test_labels_do_not_take_the_function_s_name():
-    """A name that only the assembler knew is a label; one that others can call is an entry."""
+def test_assembler_labels_do_not_replace_the_functions_name():
+    """A private symbol is a label; an exported one is an entry."""
     contents = built(
         [symbol("_f", 0), symbol("again", 8), symbol("_entry", 32, N_SECT | N_EXT)], starts=[0, 48]
     )
@@ -183,8 +183,8 @@ def test_labels_do_not_take_the_function_s_name():
 
 
 @pytest.mark.parametrize("kind", [N_SECT, N_SECT | N_PEXT, N_SECT | N_EXT])
-def test_functions_that_function_starts_leave_out_keep_their_names(kind):
-    """Linkers list one start of a file of assembly code, and none of the initialisers of C++."""
+def test_functions_missing_in_function_starts_have_their_names(kind):
+    """Linkers list one start per file of assembly code, and none of C++'s initialisers."""
     name = "__GLOBAL__sub_I_a.cpp" if kind == N_SECT else "_next"
     contents = built(
         [symbol("_f", 0), symbol(name, 32, kind), symbol("next_of_assembly", 32)], starts=[0, 48]
@@ -196,7 +196,7 @@ def test_functions_that_function_starts_leave_out_keep_their_names(kind):
         assert name in {answers[2].linkage_name, *(f"_{one}" for one in answers[2].aliases)}
 
 
-def test_names_that_assemblers_make_up_come_last():
+def test_names_generated_by_assemblers_come_last():
     """``ltmp0`` is at the start of each object file's code, beside its first function."""
     contents = built([symbol("ltmp0", 0), symbol("_f", 0)], starts=[0])
     for found in (macho_symbol_table(contents).find(at(4)), first_symbol(contents, at(4))):
@@ -204,8 +204,8 @@ def test_names_that_assemblers_make_up_come_last():
         assert ("f", ("ltmp0",)) == (found.name, found.aliases)
 
 
-def test_redacted_symbols_are_no_names():
-    """A shared cache calls all its local symbols so; the exported ones keep their names."""
+def test_redacted_symbols_are_not_names():
+    """A shared cache redacts all its local symbols; exported ones keep their names."""
     symbols = [symbol("<redacted>", 0), symbol("_g", 16, N_SECT | N_EXT)]
     contents = built(symbols, starts=[0, 16])
     table = macho_symbol_table(contents)
@@ -215,8 +215,8 @@ def test_redacted_symbols_are_no_names():
     assert first_symbol(contents, at(0)) is None
 
 
-def test_a_debugger_s_entries_name_nothing():
-    """STABS are most of the entries of programs that were linked with debug information."""
+def test_stabs_name_no_functions():
+    """They are most of the entries of programs linked with debug information."""
     stab = 0x24  # N_FUN
     table = macho_symbol_table(built([symbol("_f", 0), symbol("_stab", 8, stab)], starts=[0]))
 
@@ -242,8 +242,8 @@ def test_both_widths_of_entries(is_64):
         ]
 
 
-def test_exports_name_what_the_symbol_table_does_not():
-    """``strip`` may take all of the symbol table, but not what others link with."""
+def test_exports_name_functions_missing_in_the_symbol_table():
+    """``strip`` may remove the whole symbol table, but not the exports."""
     trie = write_exports_trie({"_shown": TEXT_OFFSET + 16})
     found = macho_symbol_table(built(starts=[0, 16, 32], exports_trie=trie)).find(at(20))
 
@@ -251,8 +251,8 @@ def test_exports_name_what_the_symbol_table_does_not():
     assert ("shown", at(16), 16) == (found.name, found.offset, found.size)
 
 
-def test_without_function_starts_a_stripped_table_says_so():
-    """Other functions may begin in between: the name is that of an export before the address."""
+def test_names_without_function_starts_are_not_exact():
+    """Other functions may begin between an export and the address."""
     table = macho_symbol_table(built([symbol("_f", 0, N_SECT | N_EXT)]))
     found = table.find(at(40))
 
@@ -260,8 +260,8 @@ def test_without_function_starts_a_stripped_table_says_so():
     assert Certainty.EXPORT is found.certainty
 
 
-def test_a_bad_part_loses_no_other():
-    """Symbols remain if function starts are garbage, and the table has the error."""
+def test_malformed_function_starts_leave_the_symbols():
+    """The table has the error."""
     file = ThinFile(symbols=(symbol("_f", 0),), function_starts=b"\xff" * 16)
     table = macho_symbol_table(FileContents(file.build(), "built"))
 
@@ -269,8 +269,8 @@ def test_a_bad_part_loses_no_other():
     assert [MachOError] == [type(problem) for problem in table.problems]
 
 
-def test_where_every_part_is_bad_that_is_an_error():
-    """Nothing would be as if there was nothing to read."""
+def test_an_image_whose_tables_are_all_malformed_is_an_error():
+    """An empty result would mean that the image has no tables."""
     contents = FileContents(ThinFile(symbols=(symbol("_f", 0),)).build(), "built")
     symtab = contents.image.symtab
     assert symtab is not None

@@ -46,7 +46,7 @@ int main(void) { return [Shape count] + [Shape drawn]; }
 def twins(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
-    """A program with its symbols, and without."""
+    """A program with its symbols, and stripped."""
     strip = shutil.which("llvm-strip-19") or shutil.which("llvm-strip")
     if strip is None or find_spec("ziglang") is None:
         pytest.skip("llvm-strip or ziglang is not installed; they make the two programs")
@@ -66,8 +66,8 @@ def symbols(contents: FileContents, offsets: list[int]) -> dict[int, Symbol | No
 
 
 @pytest.mark.peer
-def test_a_stripped_program_s_methods_have_the_names_that_they_had(twins):
-    """With the same extent, and the word that they are from Objective-C's metadata."""
+def test_stripped_methods_have_their_names(twins):
+    """With the same extent, and Objective-C metadata as their source."""
     whole, stripped = twins
     named = FileContents(whole.read_bytes(), "whole")
     starts = parse_function_starts(named).offsets.tolist()
@@ -75,19 +75,23 @@ def test_a_stripped_program_s_methods_have_the_names_that_they_had(twins):
         starts = [int(start) for start in macho_symbol_table(named).starts]
     without = with_listed_functions(stripped.read_bytes(), starts)
     before, after = symbols(named, starts), symbols(without, starts)
-    methods = {at: one for at, one in before.items() if one and one.name[:2] in ("-[", "+[")}
+    methods = {at: item for at, item in before.items() if item and item.name[:2] in ("-[", "+[")}
     assert len(methods) == 5
     for at, method in methods.items():
-        found = after[at]
-        assert found is not None
-        assert (method.name, method.offset, method.size) == (found.name, found.offset, found.size)
-        assert found.linkage_name == found.name
-        assert found.certainty in (Certainty.OBJC, Certainty.EXACT)
-    certainties = {one.certainty for at, one in after.items() if at in methods and one}
+        stripped_method = after[at]
+        assert stripped_method is not None
+        assert (method.name, method.offset, method.size) == (
+            stripped_method.name,
+            stripped_method.offset,
+            stripped_method.size,
+        )
+        assert stripped_method.linkage_name == stripped_method.name
+        assert stripped_method.certainty in (Certainty.OBJC, Certainty.EXACT)
+    certainties = {item.certainty for at, item in after.items() if at in methods and item}
     assert Certainty.OBJC in certainties
 
 
-def test_methods_that_share_their_code_keep_all_names():
+def test_folded_methods_have_all_names():
     """A linker that folds equal functions leaves one for several methods."""
     metadata = ObjcMetadata()
     code = IMAGE_SVMA + TEXT_OFFSET
@@ -100,7 +104,7 @@ def test_methods_that_share_their_code_keep_all_names():
     assert {"-[First run]", "-[Game.Player run]"} == {found.name, *found.aliases}
 
 
-def test_pointers_that_cannot_be_followed_are_told():
+def test_pointers_that_cannot_be_followed_are_reported():
     """Metadata names nothing then; the table has the reason."""
     metadata = ObjcMetadata()
     code = IMAGE_SVMA + TEXT_OFFSET
@@ -131,6 +135,6 @@ def test_pointers_that_cannot_be_followed_are_told():
         ("_TtGC4Game6PlayerSi_", "_TtGC4Game6PlayerSi_"),
     ],
 )
-def test_swift_s_classes_are_named_as_the_runtime_names_them(mangled, name):
-    """Those that consist of identifiers; others stay as they are."""
+def test_swift_classes_have_the_runtimes_names(mangled, name):
+    """Names that consist of identifiers; others stay as they are."""
     assert class_name(mangled) == name

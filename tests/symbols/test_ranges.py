@@ -1,4 +1,4 @@
-"""The last start at or before an offset, in bulk and one by one alike."""
+"""The last start at or before an offset; bulk and single lookups agree."""
 
 import threading
 from bisect import bisect_right
@@ -15,12 +15,12 @@ OFFSETS = st.integers(0, 2**64 - 1)
 
 
 def expected(starts, values, offsets, back):
-    """The truth, by Python's own search."""
-    found = []
+    """Return the oracle: Python's bisect."""
+    answers = []
     for offset in offsets:
         row = bisect_right(starts, offset - back) - 1
-        found.append(row if row < 0 or values is None else values[row])
-    return found
+        answers.append(row if row < 0 or values is None else values[row])
+    return answers
 
 
 @given(
@@ -31,8 +31,8 @@ def expected(starts, values, offsets, back):
     back=st.integers(0, 1),
     holes=st.sets(st.integers(0, 299)),
 )
-def test_bulk_answers_are_those_of_a_search(starts, scale, has_values, offsets, back, holes):
-    """Close together, far apart, repeated, of any alignment, with rows that answer nothing."""
+def test_bulk_answers_equal_a_search(starts, scale, has_values, offsets, back, holes):
+    """Starts close together, far apart, repeated and unaligned, and rows without an answer."""
     starts = sorted(min(start * scale, 2**64 - 1) for start in starts)
     values = [-1 if row in holes else row + 7 for row in range(len(starts))] if has_values else None
     offsets = [*offsets, *starts, *(start - 1 for start in starts if start)]
@@ -68,7 +68,7 @@ ORDERS = {
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("values", ["rows", "the same rows", "holes"])
 def test_large_images_have_the_answers_of_a_search(monkeypatch, large_starts, order, values):
-    """Any combination of offsets, any number of them."""
+    """For any combination and number of offsets."""
     rows = np.arange(len(large_starts), dtype=np.int32)
     column = {
         "rows": None,
@@ -92,8 +92,8 @@ def test_large_images_have_the_answers_of_a_search(monkeypatch, large_starts, or
 
 @pytest.mark.parametrize("size", [199, 200, 201, 999, 1000, 1001, 5000])
 @pytest.mark.parametrize("threads", [1, 2, 3, 100, None])
-def test_threads_share_the_work(monkeypatch, size, threads):
-    """The order is that of the offsets, whichever thread looked them up; no thread is left."""
+def test_parallel_lookups_keep_the_order(monkeypatch, size, threads):
+    """No thread is left afterwards."""
     monkeypatch.setattr(ranges, "_MANY", 1000)
     monkeypatch.setattr(ranges, "_PART", 100)
     starts = np.arange(0, 1 << 20, 16, dtype=np.uint64)
@@ -108,8 +108,8 @@ def test_threads_share_the_work(monkeypatch, size, threads):
     assert threading.enumerate() == before
 
 
-def test_lookups_go_on_where_no_thread_can_be_started(monkeypatch):
-    """As when the interpreter is ending."""
+def test_lookups_continue_if_no_thread_can_be_started(monkeypatch):
+    """As at interpreter shutdown."""
     pytest.importorskip("machtrace._native._ranges", reason="only the C extension is shared")
 
     def refuse(*_):
@@ -120,18 +120,18 @@ def test_lookups_go_on_where_no_thread_can_be_started(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuse)
     offsets = np.arange(5000, dtype=np.uint64)
 
-    found = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
+    answers = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
 
-    assert expected([16, 32], None, range(5000), 0) == found.tolist()
+    assert expected([16, 32], None, range(5000), 0) == answers.tolist()
     assert not refused  # of one part nothing is shared
     monkeypatch.setattr(ranges, "_PART", 100)
-    found = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
-    assert expected([16, 32], None, range(5000), 0) == found.tolist()
+    answers = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
+    assert expected([16, 32], None, range(5000), 0) == answers.tolist()
     assert refused
 
 
-def test_narrow_starts_and_none():
-    """Columns of 32 bits are taken as they are; an index of nothing finds nothing."""
+def test_32_bit_columns_and_an_empty_index():
+    """Columns of 32 bits are not widened; an empty index has no answers."""
     index = RangeIndex(np.array([4, 8], np.uint32))
     assert [-1, 0, 1, 1] == index.find(np.array([3, 4, 9, 2**63], np.uint64)).tolist()
     nothing = RangeIndex(np.zeros(0, np.uint64), np.zeros(0, np.int32))
@@ -139,7 +139,7 @@ def test_narrow_starts_and_none():
 
 
 def test_starts_far_apart_take_little_memory():
-    """Addresses come from files: memory follows the number of ranges, not what they span."""
+    """Addresses come from files: memory follows the number of ranges, not their span."""
     starts = np.array([0, 1, 3, 2**40 + 1, 2**63, 2**64 - 1], np.uint64)
     index = RangeIndex(starts)
     index.find(np.zeros(5000, np.uint64))
@@ -148,14 +148,13 @@ def test_starts_far_apart_take_little_memory():
 
 
 def test_starts_that_do_not_ascend_are_refused():
-    """A search of them would be wrong without an error."""
+    """A search would return wrong answers without an error."""
     pytest.importorskip("machtrace._native._ranges", reason="the index needs the C extension")
     with pytest.raises(ValueError, match="ascend"):
         RangeIndex(np.array([2, 1], np.uint64)).find(np.zeros(5000, np.uint64))
 
 
 def test_without_the_extension_answers_are_the_same(monkeypatch):
-    """The starts are searched."""
     monkeypatch.setattr(ranges, "_native_index", lambda *_: None)
     starts = np.array([16, 32, 48], np.uint64)
     offsets = np.arange(5000, dtype=np.uint64)

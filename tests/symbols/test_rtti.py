@@ -1,4 +1,4 @@
-"""C++ virtual methods by vtables: each name held against the symbol that stripping would take."""
+"""C++ virtual methods by vtables; each name is compared with the symbol removed by stripping."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ UNNAMED = {
 
 @pytest.fixture(scope="module", params=["aarch64", "x86_64"])
 def library(request, tmp_path_factory) -> FileContents:
-    """classes.cpp as a library of one architecture, with its symbols."""
+    """Compile classes.cpp as a library of one architecture, with its symbols."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles the library that is read here")
     path = tmp_path_factory.mktemp("rtti") / "classes.dylib"
@@ -65,7 +65,7 @@ def library(request, tmp_path_factory) -> FileContents:
 
 
 def functions(contents: FileContents) -> dict[int, str]:
-    """The demangled symbol at each function's start, by image offset."""
+    """Return the demangled symbol at each function's start, by image offset."""
     symbols = parse_symbols(contents)
     base = contents.image.header_svma
     rows = np.flatnonzero(symbols.is_code).tolist()
@@ -74,24 +74,23 @@ def functions(contents: FileContents) -> dict[int, str]:
 
 @pytest.mark.peer
 def test_virtual_methods_are_named_after_the_class_that_defines_them(library):
-    """Pairs of (symbol, name): what a derived class inherits is its base's."""
+    """Pairs of (symbol, name): inherited methods have the base's name."""
     truth = functions(library)
     starts = np.array(sorted(truth), np.uint64)
     names = rtti_names(library, lambda: parse_pointers(library), starts, parse_symbols(library))
 
-    found = {(truth[int(at)], names.linkage_name(row)) for row, at in enumerate(names.starts)}
-    assert found >= EXPECTED
+    named = {(truth[int(at)], names.linkage_name(row)) for row, at in enumerate(names.starts)}
+    assert named >= EXPECTED
     assert Certainty.RTTI is names.certainty
-    for symbol, name in found:
+    for symbol, name in named:
         owner = name.partition("::{virtual method")[0]
         assert f"{owner}::" in symbol
-    assert not UNNAMED & {symbol for symbol, _ in found}
+    assert not UNNAMED & {symbol for symbol, _ in named}
     assert UNNAMED <= set(truth.values())
 
 
 @pytest.mark.peer
-def test_only_wanted_functions_are_named(library):
-    """Those that other sources left without a name."""
+def test_only_functions_without_other_names_are_named(library):
     truth = functions(library)
     starts = np.array(sorted(truth), np.uint64)
     wanted = np.array([at for at in sorted(truth) if truth[at] == "Square::extra()"], np.uint64)
@@ -104,15 +103,15 @@ def test_only_wanted_functions_are_named(library):
 
 
 @pytest.mark.peer
-def test_without_function_starts_nothing_is_guessed(library):
-    """A pointer in a vtable that leads to no function's start is no method."""
+def test_without_function_starts_no_method_is_named(library):
+    """A pointer in a vtable that leads to no function's start is not a method."""
     starts = np.array([4], np.uint64)
 
     assert 0 == len(rtti_names(library, lambda: parse_pointers(library), starts).starts)
 
 
-def test_no_name_of_cplusplus_looks_like_these():
-    """They are left alone by demangling, and so cannot be taken for names from a symbol table."""
+def test_names_by_vtable_are_not_valid_cplusplus():
+    """Demangling leaves them unchanged, so they cannot be taken for names from a symbol table."""
     name = "Square::{virtual method 4}"
 
     assert name == demangle(name) == demangle(name, simplified=True)
@@ -120,10 +119,10 @@ def test_no_name_of_cplusplus_looks_like_these():
 
 @pytest.mark.peer
 def test_damaged_libraries_give_names_or_none(library):
-    """Bytes of the vtables and type information changed, a few at a time."""
+    """A few bytes of the vtables and type information are changed at a time."""
     data = bytearray(library.data)
     starts = np.array(sorted(functions(library)), np.uint64)
-    places = [one for one in library.image.sections if one.name in {"__const", "__data"}]
+    places = [item for item in library.image.sections if item.name in {"__const", "__data"}]
     random = np.random.default_rng(4)
     for _ in range(60):
         changed = bytearray(data)
@@ -132,6 +131,6 @@ def test_damaged_libraries_give_names_or_none(library):
                 changed[section.offset + at] = int(random.integers(256))
         contents = FileContents(bytes(changed), "damaged")
         names = rtti_names(
-            contents, lambda one=contents: parse_pointers(one), starts, parse_symbols(contents)
+            contents, lambda item=contents: parse_pointers(item), starts, parse_symbols(contents)
         )
         assert all(isinstance(names.linkage_name(row), str) for row in range(len(names.starts)))

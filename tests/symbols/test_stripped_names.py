@@ -55,22 +55,22 @@ Built = tuple[FileContents, FileContents, dict[str, int]]
 def objects(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Arch, list[str]]:
-    """A file of C++ with an initialiser, and one of assembly code with two functions."""
+    """Compile a file of C++ with an initialiser, and one of assembly code with two functions."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles the files that are read here")
-    folder, found = tmp_path_factory.mktemp("objects"), []
+    folder, paths = tmp_path_factory.mktemp("objects"), []
     for name, text in (("program.cpp", CPLUSPLUS), ("assembly.s", ASSEMBLY)):
         source = folder / name
         source.write_text(text)
         options = ("-O1", *COMPACT_TABLES)
         unit = compile_object(source, folder / f"{name}.o", arch=request.param, options=options)
-        found.append(str(unit))
-    return request.param, found
+        paths.append(str(unit))
+    return request.param, paths
 
 
 @pytest.fixture(scope="module", params=["mod_init_func", "init_offsets"])
 def twins(request, objects, tmp_path_factory) -> Built:
-    """The library whole, and stripped with a list of functions like ld64's; and all functions."""
+    """The library unstripped, and stripped with function starts like ld64's; and all functions."""
     arch, units = objects
     linker, strip, nm = (
         shutil.which(f"{name}-19") or shutil.which(name)
@@ -100,8 +100,8 @@ def twins(request, objects, tmp_path_factory) -> Built:
 
 
 @pytest.mark.peer
-def test_exact_names_are_those_of_the_unstripped_twin(twins):
-    """At every address; and compiled functions keep names that are exact."""
+def test_exact_names_equal_the_unstripped_twins(twins):
+    """At every address; and compiled functions have names that are exact."""
     _, contents, functions = twins
     table, text = macho_symbol_table(contents), contents.image.section("__TEXT", "__text")
     assert text is not None
@@ -110,30 +110,30 @@ def test_exact_names_are_those_of_the_unstripped_twin(twins):
     for address in range(text.address, text.end):
         truth = by_address.get(address, truth)
         offset = contents.image.offset_of(address)
-        found = table.find(offset)
-        if found is not None and found.certainty is Certainty.EXACT:
-            assert truth == found.linkage_name
+        answer = table.find(offset)
+        if answer is not None and answer.certainty is Certainty.EXACT:
+            assert truth == answer.linkage_name
             exact.add(truth)
         first = first_symbol(contents, offset)
-        assert first is None or first == found
+        assert first is None or first == answer
     assert {"_exported", "_another"} == exact
 
 
 @pytest.mark.peer
 def test_assembly_code_has_no_exact_name(twins):
-    """Nothing describes it, so another function may be in between."""
+    """It has no unwind table, so another function may be in between."""
     _, contents, functions = twins
     table = macho_symbol_table(contents)
-    found = table.find(contents.image.offset_of(functions["_assembled"]))
+    answer = table.find(contents.image.offset_of(functions["_assembled"]))
     hidden = table.find(contents.image.offset_of(functions["_hidden"]))
-    assert found is not None
+    assert answer is not None
     assert hidden is not None
-    assert ("assembled", Certainty.EXPORT) == (found.name, found.certainty)
+    assert ("assembled", Certainty.EXPORT) == (answer.name, answer.certainty)
     assert hidden.certainty is not Certainty.EXACT
 
 
 def test_without_unwind_tables_exports_are_not_exact():
-    """As where a whole image is assembly code: a list of functions is not enough."""
+    """If a whole image is assembly code, function starts are not sufficient."""
     symbols = (BuiltSymbol("_f", 0x400), BuiltSymbol("_g", 0x420))
     data = ThinFile(symbols=symbols).build()
     contents = with_listed_functions(data, [0x400, 0x420])
@@ -144,8 +144,8 @@ def test_without_unwind_tables_exports_are_not_exact():
 
 
 @pytest.mark.peer
-def test_unwind_tables_say_the_same_in_columns_and_one_by_one(twins):
-    """Every place of the code, through the table's pages and through its columns."""
+def test_unwind_tables_in_columns_equal_single_lookups(twins):
+    """At every address of the code, through the table's pages and through its columns."""
     _, contents, _ = twins
     image = contents.image
     section, text = (image.section("__TEXT", name) for name in ("__unwind_info", "__text"))
@@ -165,8 +165,8 @@ def test_unwind_tables_say_the_same_in_columns_and_one_by_one(twins):
 
 
 @pytest.mark.peer
-def test_initialisers_are_functions_of_their_own(twins):
-    """Though no list of functions has them."""
+def test_initialisers_are_separate_functions(twins):
+    """No function starts list them."""
     _, contents, functions = twins
     offset = contents.image.offset_of(functions["__GLOBAL__sub_I_program.cpp"])
     found = macho_symbol_table(contents).find(offset)
@@ -176,7 +176,6 @@ def test_initialisers_are_functions_of_their_own(twins):
 
 @pytest.mark.peer
 def test_with_local_symbols_every_name_is_exact(twins):
-    """An unlisted function has its own name."""
     contents, _, functions = twins
     table = macho_symbol_table(contents)
     for name, address in functions.items():
@@ -185,8 +184,8 @@ def test_with_local_symbols_every_name_is_exact(twins):
         assert (name, Certainty.EXACT) == (found.linkage_name, found.certainty)
 
 
-def test_metadata_names_nothing_whose_end_is_not_known():
-    """Without a list of functions and without unwind tables a method may end anywhere."""
+def test_metadata_names_no_function_of_unknown_end():
+    """Without function starts and unwind tables a method may end anywhere."""
     metadata = ObjcMetadata()
     code = IMAGE_SVMA + TEXT_OFFSET
     metadata.add_class("First", metadata.methods(ListKind.RELATIVE, {"run": code}), None)

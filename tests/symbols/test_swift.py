@@ -1,4 +1,4 @@
-"""Swift's functions in stripped images: metadata made by hand, by the ABI's headers."""
+"""Swift's functions in stripped images: synthetic metadata, by the ABI's headers."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ METHOD, INIT, GETTER, SETTER, MODIFY, READ = range(6)
 
 
 def code(number: int) -> int:
-    """The address of a function."""
+    """Return the address of a function."""
     return IMAGE_SVMA + TEXT_OFFSET + 16 * number
 
 
 def names(image: bytes) -> dict[int, str]:
-    """Names by number of function."""
+    """Return names by number of function."""
     contents = FileContents(image, "made")
-    found = swift_names(contents, parse_pointers(contents))
-    assert found.certainty is Certainty.SWIFT
+    functions = swift_names(contents, parse_pointers(contents))
+    assert functions.certainty is Certainty.SWIFT
     return {
-        (int(start) - TEXT_OFFSET) // 16: found.linkage_name(row)
-        for row, start in enumerate(found.starts)
+        (int(start) - TEXT_OFFSET) // 16: functions.linkage_name(row)
+        for row, start in enumerate(functions.starts)
     }
 
 
 def game() -> SwiftMetadata:
-    """A module with a type of each kind, and what the others test besides."""
+    """Write a module with a type of each kind, and the metadata of the other tests."""
     metadata = SwiftMetadata()
     module = metadata.module("Game")
     board = metadata.add_type(ContextKind.STRUCT, "Board", module, code(0))
@@ -57,7 +57,7 @@ def game() -> SwiftMetadata:
 
 @pytest.mark.parametrize("is_signed", [True, False])
 def test_metadata_accessors_are_named_after_their_types(is_signed):
-    """Nested, private, in extensions of types here and elsewhere, and of C's."""
+    """Nested and private types, and types in extensions of this module's, others' and C's types."""
     metadata = game()
     assert names(metadata.image(metadata.sections(), is_signed=is_signed)) == {
         0: "type metadata accessor for Game.Board",
@@ -76,7 +76,7 @@ class Memory:
         self.data, self.start = data, start
 
     def read(self, address: Avma, size: int) -> bytes:
-        """Bytes of the image."""
+        """Read bytes of the image."""
         at = address - self.start
         if at < 0 or at + size > len(self.data):
             raise MemoryReadError(address, size)
@@ -84,17 +84,17 @@ class Memory:
 
 
 def test_types_have_the_same_names_in_memory():
-    """Their metadata does not change when it is loaded, as its pointers are relative."""
+    """Loading does not change the metadata, since its pointers are relative."""
     metadata = game()
     metadata.add_class("Player", metadata.module("Game"), code(10), METHODS, parameters=1)
     data = metadata.image(metadata.sections())
     contents = MemoryContents(Memory(data, 0x7F0000000), Avma(0x7F0000000), "loaded")
-    found = swift_names(contents, parse_pointers(contents))
+    loaded = swift_names(contents, parse_pointers(contents))
     in_file = FileContents(data, "made")
     expected = swift_names(in_file, parse_pointers(in_file))
-    assert expected.starts.tolist() == found.starts.tolist()
-    for row in range(len(found.starts)):
-        assert expected.linkage_name(row) == found.linkage_name(row)
+    assert expected.starts.tolist() == loaded.starts.tolist()
+    for row in range(len(loaded.starts)):
+        assert expected.linkage_name(row) == loaded.linkage_name(row)
 
 
 METHODS = [
@@ -119,8 +119,8 @@ IN_VTABLE = {
 
 @pytest.mark.parametrize("parameters", [0, 1, 4, 5])
 @pytest.mark.parametrize("is_resilient", [False, True])
-def test_methods_in_a_vtable_are_counted(parameters, is_resilient):
-    """Any fields before a class's vtable; of async methods it is the code behind the record."""
+def test_methods_are_numbered_in_the_vtable(parameters, is_resilient):
+    """Any fields may precede a class's vtable; an async method's code is behind its record."""
     metadata = SwiftMetadata()
     module = metadata.module("Game")
     metadata.add_class(
@@ -131,8 +131,8 @@ def test_methods_in_a_vtable_are_counted(parameters, is_resilient):
 
 
 @pytest.mark.parametrize("is_retroactive", [False, True])
-def test_witnesses_of_another_image_s_protocol_are_named_after_what_it_requires(is_retroactive):
-    """As far as they are functions: associated types are witnessed, too."""
+def test_witnesses_of_another_images_protocol_have_its_requirements_names(is_retroactive):
+    """Only functions: associated types have witnesses, too."""
     metadata = game()
     metadata.add_resilient_conformance(
         metadata.types[0],
@@ -140,16 +140,16 @@ def test_witnesses_of_another_image_s_protocol_are_named_after_what_it_requires(
         {"_$sSQ2eeoiySbx_xtFZTq": code(20), "_$sSTTL": code(21)},
         is_retroactive=is_retroactive,
     )
-    found = names(metadata.image(metadata.sections()))
-    assert found[20] == (
+    named = names(metadata.image(metadata.sections()))
+    assert named[20] == (
         "protocol witness for static Swift.Equatable.== infix(A, A) -> Swift.Bool"
         " in conformance Game.Board : Swift.Equatable"
     )
-    assert 21 not in found
+    assert 21 not in named
 
 
-def test_witnesses_of_own_protocols_are_counted():
-    """Those that are functions of the program's own, by their place in the protocol."""
+def test_witnesses_of_own_protocols_are_numbered():
+    """Only functions of the program itself, by their index in the protocol."""
     metadata = game()
     protocol = metadata.protocol(
         "Playable",
@@ -160,12 +160,12 @@ def test_witnesses_of_own_protocols_are_counted():
     metadata.write_relative(record, code(36))
     witnesses = [code(30), code(31), code(32), code(33), code(34), None, record]
     metadata.add_conformance(metadata.types[1], protocol, witnesses)
-    found = names(metadata.image(metadata.sections()))
+    named = names(metadata.image(metadata.sections()))
     start, end = (
         "protocol witness for Game.Playable.",
         " in conformance Game.Board.Piece : Game.Playable",
     )
-    assert {number: name for number, name in found.items() if number >= 30} == {
+    assert {number: name for number, name in named.items() if number >= 30} == {
         32: start + "{method 2}" + end,
         33: start + "{getter 3}" + end,
         34: start + "{init 4}" + end,
@@ -173,8 +173,8 @@ def test_witnesses_of_own_protocols_are_counted():
     }
 
 
-def test_a_type_whose_module_cannot_be_told_has_no_name():
-    """Its contexts cycle; the others keep theirs."""
+def test_a_type_of_unknown_module_has_no_name():
+    """Its contexts cycle; the others have their names."""
     metadata = game()
     odd = metadata.add_type(ContextKind.STRUCT, "Odd", metadata.types[0], code(9))
     other = metadata.add_type(ContextKind.STRUCT, "Other", odd, code(10))
@@ -185,7 +185,7 @@ def test_a_type_whose_module_cannot_be_told_has_no_name():
 
 
 def test_the_symbol_map_has_the_names():
-    """Each within its own function, marked as from Swift's metadata."""
+    """Each within its own function, with Swift's metadata as the source."""
     metadata = game()
     metadata.add_class("Player", metadata.module("Game"), code(10), METHODS)
     image = metadata.image(metadata.sections())

@@ -1,4 +1,4 @@
-"""Every name has an end."""
+"""Symbol tables: which name an offset has, and where it ends."""
 
 import numpy as np
 from hypothesis import given
@@ -10,12 +10,12 @@ from machtrace.symbols.table import CodeBounds, NamedRanges, SymbolTable
 
 
 def offsets(*values):
-    """A column."""
+    """Build a column."""
     return np.array(values, np.uint64)
 
 
 def named(symbols, *, certainty=Certainty.EXACT, underscore=True):
-    """Symbols from (start, size, is global, name)."""
+    """Build symbols from (start, size, is global, name)."""
     return NamedRanges(
         starts=offsets(*(start for start, _, _, _ in symbols)),
         sizes=offsets(*(size for _, size, _, _ in symbols)),
@@ -27,7 +27,7 @@ def named(symbols, *, certainty=Certainty.EXACT, underscore=True):
 
 
 def table(symbols, *, functions=(), section=(0x1000, 0x2000), underscore=True):
-    """One section of code."""
+    """Build a table with one section of code."""
     bounds = CodeBounds(
         section_starts=offsets(section[0]),
         section_ends=offsets(section[1]),
@@ -36,42 +36,42 @@ def table(symbols, *, functions=(), section=(0x1000, 0x2000), underscore=True):
     return SymbolTable((named(symbols, underscore=underscore),), bounds)
 
 
-def name_at(found, offset):
-    """The name that ``found`` gives, or None."""
-    symbol = found.find(ImageOffset(offset))
+def name_at(symbols, offset):
+    """Return the name at an offset, or None."""
+    symbol = symbols.find(ImageOffset(offset))
     return None if symbol is None or not symbol.is_named else symbol.name
 
 
 def test_a_name_ends_where_the_next_function_starts():
     """A stripped neighbour does not inherit a name."""
-    found = table([(0x1000, 0, True, "_first")], functions=(0x1000, 0x1040, 0x1080))
+    symbols = table([(0x1000, 0, True, "_first")], functions=(0x1000, 0x1040, 0x1080))
 
-    assert "first" == name_at(found, 0x1000)
-    assert "first" == name_at(found, 0x103F)
-    assert name_at(found, 0x1040) is None
-    assert name_at(found, 0x0FFF) is None
+    assert "first" == name_at(symbols, 0x1000)
+    assert "first" == name_at(symbols, 0x103F)
+    assert name_at(symbols, 0x1040) is None
+    assert name_at(symbols, 0x0FFF) is None
 
 
 def test_a_name_ends_at_the_next_symbol_and_at_its_section():
     """Without function starts these are the bounds."""
-    found = table([(0x1F00, 0, True, "_a"), (0x1F80, 0, True, "_b")])
+    symbols = table([(0x1F00, 0, True, "_a"), (0x1F80, 0, True, "_b")])
 
-    assert "a" == name_at(found, 0x1F7F)
-    assert "b" == name_at(found, 0x1FFF)
-    assert name_at(found, 0x2000) is None
+    assert "a" == name_at(symbols, 0x1F7F)
+    assert "b" == name_at(symbols, 0x1FFF)
+    assert name_at(symbols, 0x2000) is None
 
 
-def test_stated_sizes_are_kept():
+def test_stated_sizes_bound_names():
     """ELF states where a function ends; padding has no name."""
-    found = table([(0x1000, 0x30, True, "f"), (0x1040, 0x10, False, "g")], underscore=False)
+    symbols = table([(0x1000, 0x30, True, "f"), (0x1040, 0x10, False, "g")], underscore=False)
 
-    assert "f" == name_at(found, 0x102F)
-    assert name_at(found, 0x1030) is None
-    assert "g" == name_at(found, 0x104F)
+    assert "f" == name_at(symbols, 0x102F)
+    assert name_at(symbols, 0x1030) is None
+    assert "g" == name_at(symbols, 0x104F)
 
 
-def test_a_label_inside_a_sized_function_does_not_answer():
-    """Hand-written assembly has labels; the function around them is what was called."""
+def test_a_label_inside_a_sized_function_is_ignored():
+    """Hand-written assembly has labels; the function around them was called."""
     found = table([(0x1000, 0x30, True, "memcpy"), (0x1010, 0, False, "again")], underscore=False)
 
     assert "memcpy" == name_at(found, 0x1018)
@@ -79,34 +79,34 @@ def test_a_label_inside_a_sized_function_does_not_answer():
 
 def test_global_symbols_come_before_local_ones_and_the_first_wins():
     """With several names at one address."""
-    found = table(
+    symbols = table(
         [(0x1000, 0, False, "_local"), (0x1000, 0, True, "_one"), (0x1000, 0, True, "_two")]
     )
 
-    assert "one" == name_at(found, 0x1000)
+    assert "one" == name_at(symbols, 0x1000)
 
 
-def test_one_underscore_is_dropped_and_no_more():
-    """C's underscore goes; the names that begin with one keep theirs."""
-    found = table([(0x1000, 0, True, "___start"), (0x1010, 0, True, "-[A b]")])
+def test_exactly_one_underscore_is_dropped():
+    """C's prefix is removed; names that begin with one keep theirs."""
+    symbols = table([(0x1000, 0, True, "___start"), (0x1010, 0, True, "-[A b]")])
 
-    symbol = found.find(ImageOffset(0x1000))
+    symbol = symbols.find(ImageOffset(0x1000))
     assert symbol is not None
     assert ("__start", "___start") == (symbol.name, symbol.linkage_name)
-    assert "-[A b]" == name_at(found, 0x1010)
+    assert "-[A b]" == name_at(symbols, 0x1010)
 
 
-def test_mangled_names_are_shown_as_people_write_them():
-    """The linkage name stays; the bulk form of the name is the same."""
-    found = table([(0x1000, 0, True, "__ZN6Player4playEi")])
+def test_mangled_names_are_demangled():
+    """The linkage name is unchanged; bulk names are the same."""
+    symbols = table([(0x1000, 0, True, "__ZN6Player4playEi")])
 
-    symbol = found.find(ImageOffset(0x1000))
+    symbol = symbols.find(ImageOffset(0x1000))
     assert symbol is not None
     assert ("Player::play(int)", "__ZN6Player4playEi") == (symbol.name, symbol.linkage_name)
-    assert "Player::play(int)" == found.name(0)
+    assert "Player::play(int)" == symbols.name(0)
 
 
-def test_symbols_outside_code_never_answer():
+def test_symbols_outside_code_are_ignored():
     """The header symbol is at offset 0, data is elsewhere."""
     found = table([(0x0, 0, True, "__mh_execute_header"), (0x3000, 0, True, "_data")])
 
@@ -126,11 +126,11 @@ def test_symbols_outside_code_never_answer():
 )
 def test_any_columns_give_ranges_that_do_not_overlap(symbols, functions, asked):
     """Sizes and addresses come from files."""
-    found = table(symbols, functions=sorted(functions), section=(0x1000, 2**64 - 1))
+    built = table(symbols, functions=sorted(functions), section=(0x1000, 2**64 - 1))
     previous_end = 0
-    for index in range(len(found)):
-        symbol = found.symbol(index)
+    for index in range(len(built)):
+        symbol = built.symbol(index)
         assert previous_end <= symbol.offset
         previous_end = symbol.offset + (symbol.size or 0)
-    hit = found.find(ImageOffset(asked))
+    hit = built.find(ImageOffset(asked))
     assert hit is None or hit.offset <= asked < hit.offset + (hit.size or 0)

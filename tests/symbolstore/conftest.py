@@ -1,4 +1,4 @@
-"""A store, and what is added to one."""
+"""A store, and files to add to it."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def bundle(tmp_path):
-    """An app bundle and its dSYM, as Xcode lays them."""
+    """An app bundle and its dSYM, as Xcode lays them out."""
     inside = tmp_path / "App.app.dSYM" / "Contents" / "Resources" / "DWARF"
     inside.mkdir(parents=True)
     (inside / "App").write_bytes(DSYM)

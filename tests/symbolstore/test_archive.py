@@ -1,4 +1,4 @@
-"""Adding archives to a symbol store: archives in each other, damaged ones, bombs."""
+"""Adding archives to a symbol store: nested ones, damaged ones, bombs."""
 
 import random
 import struct
@@ -22,8 +22,8 @@ from tests.support.writers.symbol_files import (
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
-def test_an_ipa_with_a_zip_of_dsyms_in_it(store, tmp_path, method):
-    """Members are found whatever they are called, in archives in archives; no scratch is left."""
+def test_images_in_nested_archives_are_added(store, tmp_path, method):
+    """Members may have any name; no temporary file is left."""
     inner = zipped({"App.app.dSYM/Contents/Resources/DWARF/App": DSYM}, compression=method)
     (tmp_path / "App.ipa").write_bytes(
         zipped(
@@ -37,17 +37,17 @@ def test_an_ipa_with_a_zip_of_dsyms_in_it(store, tmp_path, method):
     )
     stored, skipped = add(store, tmp_path / "App.ipa")
 
-    assert [ARM, ARM] == [one.identifier for one in stored]
+    assert [ARM, ARM] == [file.identifier for file in stored]
     assert stored[0].source.endswith("App.ipa: Payload/App.app/App")
     assert [] == skipped
     assert APP == store.find(ARM, None, FileKind.EXECUTABLE).read_bytes()
     assert DSYM == store.find(ARM).read_bytes()
-    assert ["App"] == sorted({one.name for one in store.files()})
+    assert ["App"] == sorted({file.name for file in store.files()})
     assert not [name for name in everything_in(store.root) if "unfinished" in name]
 
 
 def test_names_in_archives_are_never_paths(store, tmp_path):
-    """A member that is called out of the folder is stored under its UUID like any other."""
+    """A member with a path out of the folder is stored under its UUID like any other."""
     (tmp_path / "a.zip").write_bytes(zipped({"../../../evil": APP, "/etc/evil2": DSYM}))
     stored, _ = add(store, tmp_path / "a.zip")
 
@@ -56,8 +56,8 @@ def test_names_in_archives_are_never_paths(store, tmp_path):
     assert {"store", "a.zip"} == names_in(tmp_path)
 
 
-def test_archives_in_archives_have_a_limit(store, tmp_path):
-    """Which a user can raise."""
+def test_the_nesting_of_archives_is_limited(store, tmp_path):
+    """A user can raise the limit."""
     data = APP
     for _ in range(3):
         data = zipped({"x": data})
@@ -77,8 +77,8 @@ def test_archives_in_archives_have_a_limit(store, tmp_path):
         UnpackLimits(directory_bytes=10),
     ],
 )
-def test_what_is_unpacked_has_limits(store, tmp_path, limits):
-    """Beyond them a member is named and left out, and nothing was written."""
+def test_members_beyond_the_limits_are_reported_and_skipped(store, tmp_path, limits):
+    """Nothing of them was written."""
     (tmp_path / "a.zip").write_bytes(zipped({"App": APP}))
     stored, skipped = add(store, tmp_path / "a.zip", limits=limits)
 
@@ -87,7 +87,7 @@ def test_what_is_unpacked_has_limits(store, tmp_path, limits):
     assert not store.root.exists() or [] == everything_in(store.root)
 
 
-def test_a_bomb_is_not_blown_up(store, tmp_path):
+def test_a_zip_bomb_is_refused(store, tmp_path):
     """A member of 100 MB in 100 KB, that begins like a Mach-O."""
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb", APP[:4096] + bytes(100 << 20))
@@ -98,8 +98,8 @@ def test_a_bomb_is_not_blown_up(store, tmp_path):
 
 
 @pytest.mark.parametrize("declared", [len(APP) - 100, len(APP) + 100])
-def test_a_member_that_lies_about_its_size(store, tmp_path, declared):
-    """In the archive's list of members; it is malformed, and the one after it is stored."""
+def test_a_member_with_a_false_size_is_malformed(store, tmp_path, declared):
+    """The next one is stored."""
     data = bytearray(zipped({"App": APP, "dSYM": DSYM}))
     at = data.find(b"PK\x01\x02")
     data[at + 24 : at + 28] = struct.pack("<I", declared)
@@ -110,8 +110,8 @@ def test_a_member_that_lies_about_its_size(store, tmp_path, declared):
     assert [SkipReason.MALFORMED] == reasons(skipped)
 
 
-def test_damaged_archives_end_in_words(store, tmp_path):
-    """Cut or altered at many places, an archive gives what it gives, and one line for the rest."""
+def test_damaged_archives_give_their_images_and_one_line(store, tmp_path):
+    """Truncated or altered at many offsets."""
     whole = zipped({"App": APP, "x/dSYM.zip": zipped({"d": DSYM})}, compression=8)
     path = tmp_path / "a.zip"
     for at in range(0, len(whole), 41):
@@ -124,7 +124,7 @@ def test_damaged_archives_end_in_words(store, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_mutated_archives_end_in_words(store, tmp_path, seed):
+def test_mutated_archives_give_images_or_problems(store, tmp_path, seed):
     """A few bytes changed, often in the list of members; names may be empty, sizes anything."""
     chosen = random.Random(seed)  # noqa: S311 - no secret
     members = {"App": APP, "x/dSYM.zip": zipped({"d": DSYM})}
@@ -142,7 +142,7 @@ def test_mutated_archives_end_in_words(store, tmp_path, seed):
     assert not [name for name in everything_in(store.root) if "unfinished" in name]
 
 
-def test_an_encrypted_member_is_named(store, tmp_path):
+def test_an_encrypted_member_is_reported(store, tmp_path):
     """By the flag alone."""
     data = bytearray(zipped({"App": APP}))
     for magic, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):

@@ -1,4 +1,4 @@
-"""The input of a symbol store: files that are no images, links, pipes, damaged files."""
+"""The input of a symbol store: files that are not images, links, pipes, damaged files."""
 
 import os
 import random
@@ -38,8 +38,8 @@ from tests.support.writers.symbol_files import (
         (b"", SkipReason.NOT_AN_IMAGE),
     ],
 )
-def test_what_is_no_image_is_said(store, tmp_path, data, reason):
-    """And nothing is stored; a cut file would stand in the way of the whole one."""
+def test_files_that_are_not_images_are_reported(store, tmp_path, data, reason):
+    """Nothing is stored: a truncated file would prevent storing the whole one."""
     (tmp_path / "x").write_bytes(data)
     stored, skipped = add(store, tmp_path / "x")
 
@@ -47,7 +47,7 @@ def test_what_is_no_image_is_said(store, tmp_path, data, reason):
 
 
 def test_links_do_not_lead_out_of_a_folder(store, tmp_path):
-    """One within it is passed over, its target is found by itself; the named folder may be one."""
+    """A link within it is skipped, its target is found directly; the given folder may be a link."""
     tree, outside = tmp_path / "tree", tmp_path / "outside"
     tree.mkdir()
     outside.mkdir()
@@ -67,8 +67,8 @@ def test_links_do_not_lead_out_of_a_folder(store, tmp_path):
     assert {FileKind.EXECUTABLE, FileKind.DEBUGINFO} == {one.kind for one in stored}
 
 
-def test_pipes_and_missing_files_are_not_waited_for(store, tmp_path):
-    """A named pipe in a folder is passed over; one that is named is refused, as is nothing."""
+def test_pipes_and_missing_files_do_not_block(store, tmp_path):
+    """A pipe in a folder is skipped; given by its path it is refused, like a missing file."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "App").write_bytes(APP)
 
@@ -79,7 +79,7 @@ def test_pipes_and_missing_files_are_not_waited_for(store, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_does_not_stop_the_others(store, tmp_path):
-    """It is named."""
+    """It is reported."""
     (tmp_path / "a").write_bytes(DSYM)
     (tmp_path / "a").chmod(0)
     (tmp_path / "b").write_bytes(APP)
@@ -89,8 +89,8 @@ def test_a_file_that_may_not_be_read_does_not_stop_the_others(store, tmp_path):
     assert [SkipReason.UNREADABLE] == reasons(skipped)
 
 
-def test_mutated_files_end_in_words(store, tmp_path):
-    """An image of any bytes is stored under a path of its own, or skipped; no error."""
+def test_mutated_files_are_stored_or_skipped(store, tmp_path):
+    """An image of any bytes is stored under its own path, or skipped; no error."""
     whole = fat(APP, INTEL_APP)
     path = tmp_path / "App"
     chosen = random.Random(17)  # noqa: S311 - no secret

@@ -41,8 +41,8 @@ from tests.support.writers.symbol_files import (
 )
 
 
-def test_an_app_and_its_dsym_in_symsorter_s_layout(store, bundle):
-    """Under the UUID in lower case, each with a meta of the three keys that symsorter writes."""
+def test_an_app_and_its_dsym_are_stored_in_symsorters_layout(store, bundle):
+    """Under the UUID in lower case, each with a meta file of symsorter's three keys."""
     stored, skipped = add(store, *bundle)
     folder = store.root / "82" / "d13d98219e3040b62a07a297007a7c"
 
@@ -61,7 +61,7 @@ def test_an_app_and_its_dsym_in_symsorter_s_layout(store, bundle):
 
 
 @pytest.mark.peer
-def test_slices_are_what_lipo_takes_out(store, tmp_path):
+def test_stored_slices_equal_those_of_lipo(store, tmp_path):
     """A fat file is stored thin, each slice under its own UUID."""
     path = tmp_path / "App"
     path.write_bytes(fat(APP, INTEL_APP))
@@ -78,8 +78,8 @@ def test_slices_are_what_lipo_takes_out(store, tmp_path):
         assert thin in (APP, INTEL_APP)
 
 
-def test_one_bad_slice_does_not_spoil_the_other(store, tmp_path):
-    """It is reported; the good one is stored."""
+def test_a_malformed_slice_does_not_affect_the_others(store, tmp_path):
+    """It is reported."""
     broken = bytearray(INTEL_APP)
     broken[36:40] = struct.pack("<I", 3)  # the first load command's size
     path = tmp_path / "App"
@@ -96,7 +96,7 @@ def test_one_bad_slice_does_not_spoil_the_other(store, tmp_path):
     not all(map(shutil.which, ("cc", "objcopy", "readelf"))),
     reason="a C compiler, objcopy or readelf is not installed",
 )
-def test_elf_goes_under_the_build_id_that_readelf_prints(store, tmp_path):
+def test_elf_is_stored_under_the_build_id_of_readelf(store, tmp_path):
     """A program and the debug file that objcopy makes of it."""
     source = tmp_path / "a.c"
     source.write_text("int f(int x) { return x + 1; }\n")
@@ -116,8 +116,8 @@ def test_elf_goes_under_the_build_id_that_readelf_prints(store, tmp_path):
     assert debug.read_bytes() == store.find(stored[0].identifier).read_bytes()
 
 
-def test_the_same_again_is_there_already(store, bundle):
-    """Nothing is written a second time, and a meta that an interruption left out is created."""
+def test_adding_the_same_files_writes_nothing(store, bundle):
+    """A meta file that an interruption left out is created."""
     add(store, *bundle)
     before = everything_in(store.root)
     path = store.find(ARM)
@@ -130,7 +130,7 @@ def test_the_same_again_is_there_already(store, bundle):
     assert stamp == path.stat().st_mtime_ns
 
 
-def test_other_content_under_the_same_uuid_is_reported_and_left_out(store, tmp_path):
+def test_other_contents_under_the_same_uuid_are_reported_and_skipped(store, tmp_path):
     """As of a binary that was stripped or signed again: the first one stays."""
     for name, data in (("first", APP), ("second", APP[:-1] + b"\xff")):
         (tmp_path / name).write_bytes(data)
@@ -143,8 +143,8 @@ def test_other_content_under_the_same_uuid_is_reported_and_left_out(store, tmp_p
     assert APP == store.find(ARM, None, FileKind.EXECUTABLE).read_bytes()
 
 
-def test_one_uuid_of_two_architectures(store, tmp_path):
-    """Both are stored, and each is found by its own."""
+def test_two_architectures_with_one_uuid_are_both_stored(store, tmp_path):
+    """Each is found by its own."""
     intel = ThinFile(uuid=ARM, cputype=CPU_TYPE_X86_64, filetype=FileType.EXECUTE).build()
     for name, data in (("arm", APP), ("intel", intel)):
         (tmp_path / name).write_bytes(data)
@@ -155,8 +155,8 @@ def test_one_uuid_of_two_architectures(store, tmp_path):
     assert {"arm64", "x86_64"} == {one.arch for one in store.files()}
 
 
-def test_a_store_that_symsorter_made_is_read(store):
-    """Its names of architectures too, and files without any meta."""
+def test_a_store_of_symsorter_is_read(store):
+    """With its names of architectures, and files without meta."""
     folder = store.root / "82" / ARM.hex[2:]
     folder.mkdir(parents=True)
     (folder / "debuginfo").write_bytes(DSYM)
@@ -168,7 +168,7 @@ def test_a_store_that_symsorter_made_is_read(store):
 
 
 @pytest.mark.parametrize("meta", [b"", b"[]", b"{", b'{"arch": 3}', b"\xff", b"[" * 60000])
-def test_a_meta_that_is_none_does_no_harm(store, tmp_path, meta):
+def test_an_invalid_meta_file_is_ignored(store, tmp_path, meta):
     """The file's own header identifies it."""
     (tmp_path / "App").write_bytes(APP)
     stored, _ = add(store, tmp_path / "App")
@@ -178,8 +178,8 @@ def test_a_meta_that_is_none_does_no_harm(store, tmp_path, meta):
 
 
 @pytest.mark.peer
-def test_processes_add_at_once(tmp_path):
-    """Each image is new to just one of them, and whole when it has its name."""
+def test_concurrent_processes_add_each_image_once(tmp_path):
+    """A file under its final name is always whole."""
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(60):
@@ -190,17 +190,17 @@ def test_processes_add_at_once(tmp_path):
     workers = [
         subprocess.Popen([*command, "--store", root], stdout=subprocess.PIPE) for _ in range(3)
     ]
-    told = [json.loads(worker.communicate(timeout=60)[0]) for worker in workers]
+    outputs = [json.loads(worker.communicate(timeout=60)[0]) for worker in workers]
 
     assert [0, 0, 0] == [worker.returncode for worker in workers]
-    assert [60, 60, 60] == [len(one["images"]) for one in told]
-    assert 60 == sum(image["new"] for one in told for image in one["images"])
+    assert [60, 60, 60] == [len(output["images"]) for output in outputs]
+    assert 60 == sum(image["new"] for output in outputs for image in output["images"])
     assert 120 == len(everything_in(root))
     assert [] == list(misplaced(list(SymbolStore(root).files())))
 
 
 def test_an_interruption_leaves_nothing_half_written(store, tmp_path):
-    """As Ctrl-C does, in the middle of a file."""
+    """Ctrl-C in the middle of a file."""
 
     def interrupted(_size):
         raise KeyboardInterrupt
@@ -213,8 +213,8 @@ def test_an_interruption_leaves_nothing_half_written(store, tmp_path):
     assert [] == everything_in(store.root)
 
 
-def test_a_store_that_cannot_be_written_is_an_error(tmp_path):
-    """One, with the path: to continue would not help."""
+def test_an_unwritable_store_is_one_error_with_the_path(tmp_path):
+    """It ends the command: each further file would fail, too."""
     (tmp_path / "App").write_bytes(APP)
     (tmp_path / "store").write_text("a file")
 
@@ -222,8 +222,8 @@ def test_a_store_that_cannot_be_written_is_an_error(tmp_path):
         add(SymbolStore(tmp_path / "store"), tmp_path / "App")
 
 
-def test_progress_comes_to_the_size_of_the_input(store, tmp_path):
-    """Of archives too, with any contents."""
+def test_progress_ends_at_the_size_of_the_input(store, tmp_path):
+    """Archives included, with any contents."""
     (tmp_path / "a.zip").write_bytes(zipped({"App": APP, "x": b"y" * 5000}))
     (tmp_path / "App").write_bytes(fat(APP, INTEL_APP))
     (tmp_path / "text").write_text("nothing")
@@ -245,8 +245,9 @@ def test_progress_comes_to_the_size_of_the_input(store, tmp_path):
         ("linux", {"MACHTRACE_SYMBOLS": "~/mine"}, "{home}/mine"),
     ],
 )
-def test_where_the_default_store_is(monkeypatch, tmp_path, platform, variables, place):
-    """In the platform's folder for a user's data, or where the user sets it."""
+def test_the_default_store_is_set_by_the_platform_or_a_variable(
+    monkeypatch, tmp_path, platform, variables, place
+):
     for name in ("MACHTRACE_SYMBOLS", "XDG_DATA_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -257,8 +258,8 @@ def test_where_the_default_store_is(monkeypatch, tmp_path, platform, variables, 
     assert Path(place.format(home=tmp_path)) == default_store_path()
 
 
-def test_the_search_for_files_looks_into_the_default_store(monkeypatch, store, bundle):
-    """By default, by UUID, for the binary and for a file with more symbols."""
+def test_the_default_store_is_searched(monkeypatch, store, bundle):
+    """By UUID, for the binary and for a file with more symbols."""
     add(store, *bundle)
     image = BinaryImage(
         path="/gone/App",

@@ -1,4 +1,4 @@
-"""Cleaning a symbol store, and writing it in other tools' layouts."""
+"""Cleaning a symbol store, and exporting it in other tools' layouts."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ from tests.support.writers.symbol_files import (
 )
 
 
-def test_what_can_go(store, bundle):
+def test_cleaning_removes_leftovers_old_excess_and_invalid_files(store, bundle):
     """Leftovers of killed processes after a while, what is old, what is beyond a size, misfits."""
     add(store, *bundle)
     files = list(store.files())
@@ -39,7 +39,7 @@ def test_what_can_go(store, bundle):
     (store.root / ".unfinished-now").write_bytes(b"x")
     now = old.with_name(".unfinished-now").stat().st_mtime + 10
 
-    assert [old] == [one.path for one in leftovers(store, now=now)]
+    assert [old] == [file.path for file in leftovers(store, now=now)]
     assert [] == list(unused_since(files, now - 1000))
     assert 2 == len(list(unused_since(files, now + 1000)))
     assert [] == list(beyond_size(files, 1 << 30))
@@ -47,33 +47,33 @@ def test_what_can_go(store, bundle):
     assert [] == list(misplaced(files))
     files[0].path.write_bytes(INTEL_APP)
     wrong = list(misplaced(files))
-    assert [files[0].path] == [one.path for one in wrong]
+    assert [files[0].path] == [file.path for file in wrong]
 
     remove(store, [*leftovers(store, now=now), *wrong, *unused_since(files, now + 1000)])
     assert [".unfinished-now"] == everything_in(store.root)
     assert {".unfinished-now"} == names_in(store.root)
 
 
-def test_lldb_s_layout_leads_into_a_dsym_bundle(store, bundle, tmp_path):
+def test_lldbs_layout_links_into_a_dsym_bundle(store, bundle, tmp_path):
     """The link is relative, so that the folder can be moved, and is not replaced."""
     add(store, *bundle)
     out = tmp_path / "export"
-    results = [export_file(one, out, ExportLayout.LLDB) for one in store.files()]
+    results = [export_file(item, out, ExportLayout.LLDB) for item in store.files()]
     moved = tmp_path / "moved"
     out.rename(moved)
     link = moved / "82D1/3D98/219E/3040/B62A/07A297007A7C"
 
-    assert [ExportResult.WRITTEN] * 2 == [one.result for one in results]
+    assert [ExportResult.WRITTEN] * 2 == [item.result for item in results]
     assert stat.S_ISLNK(link.lstat().st_mode)
     assert link.resolve().parts[-5:] == (
         "App.dSYM", "Contents", "Resources", "DWARF", "App",
     )  # fmt: skip
     assert DSYM == link.read_bytes()
     assert APP == Path(f"{link}.app").read_bytes()
-    again = [export_file(one, moved, ExportLayout.LLDB) for one in store.files()]
-    assert [ExportResult.PRESENT] * 2 == [one.result for one in again]
+    again = [export_file(item, moved, ExportLayout.LLDB) for item in store.files()]
+    assert [ExportResult.PRESENT] * 2 == [item.result for item in again]
     stored, _ = add(SymbolStore(tmp_path / "second"), moved)
-    assert {FileKind.EXECUTABLE, FileKind.DEBUGINFO} == {one.kind for one in stored}
+    assert {FileKind.EXECUTABLE, FileKind.DEBUGINFO} == {item.kind for item in stored}
 
 
 @pytest.mark.peer
@@ -82,7 +82,7 @@ def test_lldb_s_layout_leads_into_a_dsym_bundle(store, bundle, tmp_path):
     reason="gdb, a C compiler, objcopy or strip is not installed",
 )
 def test_gdb_finds_debug_files_in_the_build_id_layout(store, tmp_path):
-    """The peer reads lines of a stripped program from what was exported."""
+    """A stripped program has its lines in gdb."""
     source = tmp_path / "a.c"
     source.write_text("int f(int x) {\n  return x + 1;\n}\nint main(void) { return f(0); }\n")
     program = compile_elf([source], tmp_path / "a", options=["-g", "-Wl,--build-id"])
