@@ -39,7 +39,7 @@ def pid():
 
 @pytest.fixture(scope="module")
 def brief(pid):
-    """A short time of that process."""
+    """Return a short time of that process."""
     return pid, "--duration", "0.3", "--hz", "50", "--no-lines"
 
 

@@ -1,4 +1,4 @@
-"""Merging stacks: what is one call, and how much of everything goes through it."""
+"""Merging stacks: equal calls, and their own and total weights."""
 
 from array import array
 from collections import Counter
@@ -11,7 +11,7 @@ from machtrace.render.call_tree import call_tree, stack_weights
 
 
 def table(stacks):
-    """A table with these stacks, each a list of frames from the outermost on; and their rows."""
+    """Return a table with these stacks, lists of frames outermost first, and their rows."""
     rows, callers, frames, ends = {}, array("i"), array("i"), []
     for stack in stacks:
         row = OUTERMOST
@@ -26,12 +26,12 @@ def table(stacks):
 
 
 def one_to_one(count):
-    """Keys for frames of which each is a call of its own."""
+    """Return keys that make each frame a call."""
     return [(number,) for number in range(count)]
 
 
 def paths(tree):
-    """Every node's path of keys, with its own and its total weight."""
+    """Return every node's path of keys, with its own and its total weight."""
     weights = {}
     for node in range(len(tree)):
         path, at = [], node
@@ -43,7 +43,7 @@ def paths(tree):
 
 
 def test_own_and_total():
-    """A call has what ends in it, and with that what ends in all that it called."""
+    """A call's own weight is of stacks that end in it, its total also of stacks through it."""
     stacks, (deep, shallow, other) = table([[0, 1, 2], [0, 1], [0, 3]])
     tree = call_tree(stacks, {deep: 5, shallow: 2, other: 1}, one_to_one(4))
 
@@ -52,7 +52,7 @@ def test_own_and_total():
 
 
 def test_frames_with_the_same_key_are_one_call():
-    """Two places of a function that called from the same place."""
+    """They are two offsets in a function with the same caller."""
     stacks, (first, second) = table([[0, 1], [0, 2]])
     tree = call_tree(stacks, {first: 1, second: 2}, [(7,), (8,), (8,)])
 
@@ -61,7 +61,7 @@ def test_frames_with_the_same_key_are_one_call():
 
 
 def test_a_frame_with_inlined_calls_is_several():
-    """One row of the table, three calls of the tree; recursion stays as deep as it is."""
+    """One row of the table is three calls of the tree; recursion keeps its depth."""
     stacks, (row,) = table([[0, 1]])
     tree = call_tree(stacks, {row: 4}, [(1,), (1, 2, 1)])
 
@@ -69,7 +69,7 @@ def test_a_frame_with_inlined_calls_is_several():
 
 
 def test_ends_of_stacks_can_be_merged_otherwise():
-    """As Apple's sample does: by function at the ends of stacks, by call site elsewhere."""
+    """As in Apple's sample, ends of stacks merge by function, other calls by call site."""
     stacks, (end, through, other) = table([[0, 1], [0, 1, 3], [0, 2]])
     tree = call_tree(
         stacks,
@@ -87,14 +87,13 @@ def test_ends_of_stacks_can_be_merged_otherwise():
 
 
 def test_nodes_without_weight_are_omitted():
-    """A tree of one thread has nothing of the others'."""
     stacks, (mine, _) = table([[0, 1], [0, 2, 3]])
     assert [(0,), (0, 1)] == sorted(paths(call_tree(stacks, {mine: 1}, one_to_one(4))))
     assert 0 == len(call_tree(stacks, {}, one_to_one(4)))
 
 
 def test_the_heaviest_is_shown_first():
-    """The first seen of equally heavy ones; the last callee is marked."""
+    """Equally heavy ones keep their order; the last callee is marked."""
     stacks, rows = table([[0, 1], [0, 2], [0, 3], [4]])
     tree = call_tree(stacks, dict(zip(rows, (1, 5, 1, 2), strict=True)), one_to_one(5))
 
@@ -104,7 +103,7 @@ def test_the_heaviest_is_shown_first():
 
 
 def test_stacks_may_be_tens_of_thousands_deep():
-    """Nothing recurses."""
+    """No function recurses."""
     depth = 60_000
     stacks, (row, short) = table([[0] * depth, [0] * 10])
     tree = call_tree(stacks, {row: 2, short: 1}, one_to_one(1))
@@ -115,7 +114,7 @@ def test_stacks_may_be_tens_of_thousands_deep():
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 9))))
 def test_trees_equal_counting_one_by_one(seen):
-    """Oracle: counting one by one."""
+    """The oracle counts stack by stack."""
     stacks, rows = table([stack for stack, _ in seen])
     tree = call_tree(stacks, stack_weights(rows, [weight for _, weight in seen]), one_to_one(4))
     own, total = Counter(), Counter()
@@ -128,5 +127,5 @@ def test_trees_equal_counting_one_by_one(seen):
 
 
 def test_stacks_without_frames_have_no_place():
-    """A thread whose registers alone could be had."""
+    """Only the thread's registers were captured."""
     assert {3: 5} == stack_weights([3, OUTERMOST, 3], [2, 9, 3])

@@ -217,7 +217,7 @@ def test_json_is_the_documented_schema():
 
 
 def test_text_shows_each_frame_s_trust_and_the_stop_reason():
-    """Nothing that a person must know to trust a stack is left out, and no colour unasked."""
+    """The text has everything that affects trust in a stack, and no colours by default."""
     sink = io.StringIO()
     text.write(REPORT, sink)
     written = sink.getvalue()
@@ -229,7 +229,7 @@ def test_text_shows_each_frame_s_trust_and_the_stop_reason():
 
 
 def test_a_disputed_frame_names_the_method_and_its_caller():
-    """In the text beside how it is known; in JSON as data."""
+    """The text has it beside the method; the JSON as data."""
     disputes = (
         Dispute(FrameTrust.PROLOGUE, Avma(0x102064444)),
         Dispute(FrameTrust.CFI, None),
@@ -251,7 +251,7 @@ def test_a_disputed_frame_names_the_method_and_its_caller():
 
 
 def test_text_folds_recursion():
-    """Forty frames alike are two lines, and the numbers of the frames around them are right."""
+    """Forty equal frames are two lines; the numbers of other frames are correct."""
     again = frame(0x1020671A0)
     stack = CallStack(
         thread=STACK.thread, frames=(NAMED, *[again] * 40, NAMELESS), stop=Stop(StopReason.ROOT)
@@ -264,7 +264,7 @@ def test_text_folds_recursion():
 
 @pytest.mark.parametrize("form", [text, lldb])
 def test_names_do_not_control_a_terminal(form):
-    """A thread may call itself anything: escapes and line ends are spelt out."""
+    """A thread's name may have any characters: control characters are escaped."""
     named = ThreadInfo(id=ThreadId(1), index=1, name="\x1b[31mred\n\udcff")
     stack = CallStack(thread=named, frames=(NAMED,), stop=Stop(StopReason.ROOT))
     sink = io.StringIO()

@@ -65,7 +65,7 @@ PLAIN = Frame(
 
 
 def report_of(*frames, gap=None):
-    """A process of one thread with these frames."""
+    """Return a capture of one thread with these frames."""
     stack = CallStack(
         thread=ThreadInfo(id=ThreadId(1), index=1),
         frames=frames,
@@ -84,7 +84,7 @@ def written(form, report):
 
 
 def test_lldb_has_a_frame_for_each_inlined_call():
-    """They are numbered like others; a column is there where it is known."""
+    """They are numbered like others; a column is shown if known."""
     lines = written(lldb, report_of(FRAME, PLAIN)).splitlines()[1:]
 
     assert lines == [
@@ -104,7 +104,7 @@ def test_lldbs_numbers_go_on_behind_a_gap():
 
 
 def test_text_shows_them_above_the_frame_that_they_are_in():
-    """With its number: they are no frames of the machine."""
+    """They have the number of the machine's frame."""
     lines = written(text, report_of(FRAME)).splitlines()[3:]
 
     assert [line[:4].strip() for line in lines] == ["0"] * 4
@@ -117,7 +117,7 @@ def test_text_shows_them_above_the_frame_that_they_are_in():
 
 
 def test_json_has_whole_paths():
-    """One entry a machine frame; what is inlined is in it, innermost first."""
+    """Each machine frame has one entry, with its inlined calls, innermost first."""
     document = json.loads(written(json_document, report_of(FRAME)))
     (frame,) = document["threads"][0]["frames"]
 

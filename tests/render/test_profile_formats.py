@@ -58,7 +58,7 @@ def written(form, profile=PROFILE):
 
 
 def test_speedscope_has_a_sampled_profile_of_each_thread():
-    """Stacks of functions from the outermost on, which last so long as they were seen in a row."""
+    """Stacks list functions outermost first, and last as long as consecutive samples show them."""
     document = written(speedscope)
     names = [frame["name"] for frame in document["shared"]["frames"]]
     main, worker = document["profiles"]
@@ -80,7 +80,7 @@ def test_speedscope_has_a_sampled_profile_of_each_thread():
 
 
 def test_speedscope_frames_have_their_files():
-    """The source's where it is known, the image's where not."""
+    """The file is the source's if known, else the image's."""
     files = {frame["name"]: frame.get("file") for frame in written(speedscope)["shared"]["frames"]}
     assert {
         "start": IMAGE.path,
@@ -112,7 +112,7 @@ COLUMNS = {
 
 
 def firefox_stack(document, row):
-    """Names, lines and inline depths of a stack, outermost first."""
+    """Return names, lines and inline depths of a stack, outermost first."""
     shared = document["shared"]
     frames, functions, stack = shared["frameTable"], shared["funcTable"], []
     while True:
@@ -126,7 +126,7 @@ def firefox_stack(document, row):
 
 
 def test_firefox_tables_are_those_of_version_70():
-    """All columns are there, and those of a table are equally long."""
+    """All columns exist, and those of a table are equally long."""
     document = written(firefox)
 
     assert 70 == document["meta"]["preprocessedProfileVersion"]
@@ -139,7 +139,6 @@ def test_firefox_tables_are_those_of_version_70():
 
 @pytest.mark.parametrize("found", [PROFILE, profile([], names=()), profile([], names=(None,))])
 def test_firefox_indices_are_within_their_tables(found):
-    """Every index is within its table, or the value for none."""
     document = written(firefox, found)
     shared = document["shared"]
     counts = {name: shared[name]["length"] for name in COLUMNS} | {
@@ -174,7 +173,7 @@ def test_firefox_indices_are_within_their_tables(found):
 
 
 def test_firefox_stacks_have_inlined_calls():
-    """At the address of the function that holds them."""
+    """They have the address of the function that contains them."""
     document = written(firefox)
     main, worker = document["threads"]
 
@@ -211,7 +210,7 @@ def test_firefox_libraries_have_breakpad_ids():
 
 
 def fields(data):
-    """The fields of a message: number, and the value or the bytes."""
+    """Return the fields of a message: number, and the value or the bytes."""
     at, fields = 0, []
 
     def varint():
@@ -238,7 +237,7 @@ def fields(data):
 
 
 def test_pprof_messages_can_be_read_by_the_encoding_s_rules():
-    """Ids begin with 1 and lead somewhere; the first string is empty."""
+    """Ids begin with 1 and are valid; the first string is empty."""
     message = fields(gzip.decompress(pprof.data(PROFILE)))
     strings = [value.decode() for number, value in message if number == 6]
     functions = [dict(fields(value)) for number, value in message if number == 5]
@@ -266,7 +265,7 @@ def test_pprof_messages_can_be_read_by_the_encoding_s_rules():
 
 
 def test_go_s_pprof_reads_it(tmp_path):
-    """Its own numbers: what ended in each function, and what went through it."""
+    """The oracle is its own count of each function's own and total samples."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no go (Debian: golang-go)")
@@ -288,7 +287,7 @@ def test_go_s_pprof_reads_it(tmp_path):
 
 
 def test_the_same_profile_is_the_same_file():
-    """Nothing of the moment of writing is in it."""
+    """It does not depend on the time of writing."""
     assert pprof.data(PROFILE) == pprof.data(PROFILE)
 
 
@@ -296,7 +295,7 @@ def test_the_same_profile_is_the_same_file():
 
 
 def test_json_has_all_that_the_profile_has():
-    """Frames as ``machtrace backtrace`` has them, and the columns as they are."""
+    """Frames are as in ``machtrace backtrace``, and columns as in the profile."""
     document = written(profile_json)
 
     assert (1, 42, "Demo") == (

@@ -58,7 +58,7 @@ def complaints(value, schema, whole, place="file"):  # noqa: C901 - a rule for e
 
 
 def test_speedscope_s_schema_has_nothing_to_complain_of():
-    """The one that its package publishes; it complains where something is wrong."""
+    """The schema is the one that speedscope's package publishes."""
     try:
         path = npm_package("speedscope") / "dist" / "release" / "file-format-schema.json"
     except PeerMissingError as missing:
@@ -72,7 +72,7 @@ def test_speedscope_s_schema_has_nothing_to_complain_of():
 
 
 def test_the_firefox_profiler_reads_it(tmp_path):
-    """Its functions and shares of time are ours."""
+    """It shows the same functions and shares of time."""
     path = tmp_path / "demo.json"
     path.write_text(json.dumps(firefox.document(PROFILE)))
     try:

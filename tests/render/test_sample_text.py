@@ -19,13 +19,13 @@ NAMELESS = function("", offset=0x500, at=4, is_leaf=True)
 
 
 def graph(recorded, **options):
-    """The lines of the call graph."""
+    """Return the lines of the call graph."""
     text = write(sample_text, recorded, **options)
     return text.partition("\nCall graph:\n")[2].partition("\n\n")[0].split("\n")
 
 
 def write(form, recorded, **options):
-    """A profile in a format."""
+    """Return a profile in a format."""
     sink = io.StringIO()
     form.write(recorded, sink, **options)
     return sink.getvalue()
@@ -33,7 +33,7 @@ def write(form, recorded, **options):
 
 @pytest.fixture
 def busy():
-    """A thread that works, and one that waits."""
+    """Return a profile of a thread that works, and one that waits."""
     return profile(
         [
             Seen(0, [START, MAIN, HOT], 5),
@@ -89,7 +89,7 @@ def test_connecting_lines_differ_by_depth():
 
 
 def test_the_lists_at_the_end(busy):
-    """Functions in many lines, functions at the top of stacks, and images."""
+    """They list functions with many lines, functions at the top of stacks, and images."""
     text = write(sample_text, busy)
 
     assert (
@@ -109,7 +109,7 @@ def test_the_lists_at_the_end(busy):
 
 
 def test_the_header_has_the_sampling_parameters(busy):
-    """Times in UTC, and what of it was lost."""
+    """The heading has times in UTC and the number of lost samples."""
     header = write(sample_text, busy).partition("\n----\n")[0]
     assert "Analysis of sampling Demo (pid 42) every 10 milliseconds\n" in header
     assert "Date/Time:       2023-11-14 22:13:20.000 +0000\n" in header
@@ -118,7 +118,6 @@ def test_the_header_has_the_sampling_parameters(busy):
 
 
 def test_threads_can_be_put_together(busy):
-    """One graph for all, with the samples of all."""
     lines = graph(busy, merge_threads=True)
     assert ["    20 All threads", "      20 start  (in Demo) + 8  [0x102060108]"] == lines[:2]
     assert "start;main;hot 7\nstart;main;cold 3\nstart;Demo+0x500 10\n" == sort_by_stack(
@@ -142,7 +141,7 @@ def test_folded(busy):
 
 
 def test_inlined_and_python_functions_are_functions():
-    """Those of Python between the loop that runs them and what was inlined into it."""
+    """Python's functions are between the loop that runs them and the calls inlined into it."""
     loop = function(
         "loop",
         inlined=[
@@ -171,7 +170,7 @@ def test_inlined_and_python_functions_are_functions():
 
 
 def test_missing_frames_are_reported():
-    """In the middle of a deep stack, and where a walk came to no root."""
+    """The middle of a deep stack is missing, or the frames before an unknown root."""
     recorded = profile(
         [Seen(0, [MissingFrames.UNKNOWN_CALLERS, START, MissingFrames.LEFT_OUT, HOT], 2)]
     )
@@ -180,7 +179,7 @@ def test_missing_frames_are_reported():
 
 
 def test_names_cannot_break_lines():
-    """Programs may call their functions and threads anything."""
+    """Names of functions and threads may have any characters."""
     leaf = function("a;b\nc\x1b[2J d", is_leaf=True)
     recorded = profile([Seen(0, [leaf], 2)], names=("x\ny;z",))
 
@@ -198,6 +197,6 @@ def test_deep_stacks_take_no_more_room_than_a_page_is_wide():
 
 
 def test_a_profile_of_nothing_can_be_written():
-    """A process that ended at once."""
+    """The process ended at once."""
     assert "Call graph:\n\nTotal number" in write(sample_text, profile([], names=()))
     assert "" == write(folded, profile([], names=()))

@@ -21,7 +21,7 @@ PAIRS = ["mac-intel", "rosetta", "mac-26"]
 
 
 def read(name: str) -> Report:
-    """The one report of a file."""
+    """Return the one report of a file."""
     (report,) = read_source(ReportSource(name, (FOLDER / name).read_bytes())).reports
     return report
 

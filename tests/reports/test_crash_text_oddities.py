@@ -270,7 +270,7 @@ def test_a_text_of_nothing_known_is_no_crash() -> None:
 
 
 def is_read_as(text: str) -> Report | None:
-    """The report of a text that its own reader takes, or None."""
+    """Return the report of a text that its own reader takes, or None."""
     try:
         return read_source(ReportSource("a text", text.encode())).reports[0]
     except FormatError:

@@ -19,13 +19,13 @@ FRAMES = """0   Demo                          \t       0x100004000 0x100000000 +
 
 
 def read(text: str) -> Report:
-    """The one report of a file."""
+    """Return the one report of a file."""
     (report,) = read_source(ReportSource("given", text.encode())).reports
     return report
 
 
 def kscrash(error: dict[str, Any], **crashed: object) -> Report:
-    """The report of a KSCrash file with one thread."""
+    """Return the report of a KSCrash file with one thread."""
     frames: list[object] = [{"instruction_addr": 0x4000}]
     thread = {"index": 0, "crashed": True, "backtrace": {"contents": frames}, **crashed}
     return read(json.dumps({"report": {"id": "1"}, "crash": {"error": error, "threads": [thread]}}))

@@ -18,13 +18,13 @@ from machtrace.reports.writers import demangled_report
 
 
 def frame(name: str | None) -> ReportedFrame:
-    """A frame with a name, or none."""
+    """Return a frame with a name, or none."""
     symbol = None if name is None else ReportedSymbol(name, 4)
     return ReportedFrame(None, None, None, Adjustment.RETURN, symbol)
 
 
 def report(*names: str | None) -> Report:
-    """The same names in all places that frames are in."""
+    """Return a report with these names wherever it has frames."""
     frames = tuple(map(frame, names))
     task = ReportedTask(
         threads=(ReportedThread(index=0, frames=frames),),

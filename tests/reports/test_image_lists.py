@@ -83,6 +83,6 @@ def test_kscrash_and_metrickit():
     ],
 )
 def test_a_report_without_images_is_an_error(text):
-    """Quickly, whatever it is."""
+    """The time is limited for any text."""
     with pytest.raises(FormatError, match="no list of binary images"):
         listed_images(text, "x")

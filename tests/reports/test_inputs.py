@@ -18,7 +18,7 @@ SMALL = InputLimits(file_bytes=1000, total_bytes=3000, always_bytes=2000, member
 
 
 def zipped(*members, method=zipfile.ZIP_DEFLATED):
-    """An archive's bytes."""
+    """Return an archive's bytes."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", method) as archive:
         for name, data in members:
@@ -27,7 +27,7 @@ def zipped(*members, method=zipfile.ZIP_DEFLATED):
 
 
 def inputs(path, limits=None):
-    """Names, and contents or reasons."""
+    """Return names, and contents or reasons."""
     return [
         (
             one.name,
@@ -38,7 +38,7 @@ def inputs(path, limits=None):
 
 
 def test_archives_in_archives_have_their_members_names(tmp_path):
-    """Each behind a colon; deeper than the limit is an error, and the others are read."""
+    """Names are joined by colons; a deeper archive is an error, and the others are read."""
     path = tmp_path / "a"
     deep = zipped(("c", zipped(("d", zipped(("e", b"too deep"))))))
     path.write_bytes(zipped(("x", b"1"), ("b", deep), ("y", gzip.compress(b"2", mtime=0))))
@@ -73,7 +73,7 @@ def test_an_archive_bomb_is_not_unpacked(tmp_path, pack):
 
 
 def test_members_share_the_limit_of_their_file(tmp_path):
-    """And the rest is one error."""
+    """The rest is one error."""
     path = tmp_path / "a"
     path.write_bytes(zipped(*((str(n), bytes(900)) for n in range(5))))
     members = inputs(path, SMALL)
@@ -112,7 +112,7 @@ def test_a_large_file_is_refused_and_its_size_not_believed(tmp_path):
     ids=["header alone", "end alone", "cut zip", "damaged zip", "cut gzip", "damaged gzip"],
 )
 def test_broken_archives_are_reported_or_empty(tmp_path, data):
-    """Nothing is raised."""
+    """No error is raised."""
     (tmp_path / "a").write_bytes(data)
 
     for _, data_or_error in inputs(tmp_path / "a"):
@@ -120,7 +120,7 @@ def test_broken_archives_are_reported_or_empty(tmp_path, data):
 
 
 def test_names_do_not_control_a_terminal(tmp_path):
-    """Names of files and of members."""
+    """They are names of files and of members."""
     (tmp_path / "a\x1b[31m").write_bytes(zipped(("b\x07\n", b"1")))
 
     ((name, data),) = inputs(tmp_path)

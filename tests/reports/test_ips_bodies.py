@@ -26,19 +26,19 @@ HEADER = {
 
 
 def read(data: bytes | str) -> tuple[Report, ...]:
-    """The reports in a file."""
+    """Return the reports in a file."""
     data = data if isinstance(data, bytes) else data.encode("utf-8", "surrogateescape")
     return read_source(ReportSource("given", data)).reports
 
 
 def read_file(name: str) -> Report:
-    """The one report of a file."""
+    """Return the one report of a file."""
     (report,) = read((FOLDER / name).read_bytes())
     return report
 
 
 def documents(text: str) -> list[JsonValue]:
-    """The JSON documents of a text, as the reader has them."""
+    """Return the JSON documents of a text, as the reader has them."""
     return [
         one.value
         for one in ReportSource("given", text.encode("utf-8", "surrogateescape")).documents
@@ -46,7 +46,7 @@ def documents(text: str) -> list[JsonValue]:
 
 
 def body_of(body: Any) -> tuple[Report, list[JsonValue]]:
-    """The report of a body under a usual header, and the documents of its file."""
+    """Return the report of a body under a usual header, and the documents of its file."""
     text = f"{json.dumps(HEADER)}\n{json.dumps(body)}\n"
     (report,) = read(text)
     return report, documents(text)

@@ -38,7 +38,7 @@ TEXT = (
 
 
 def read(text: str) -> Report:
-    """The one report of a file."""
+    """Return the one report of a file."""
     (report,) = read_source(ReportSource("given", text.encode())).reports
     return report
 

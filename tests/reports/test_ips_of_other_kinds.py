@@ -17,7 +17,7 @@ from tests.support.reports.samples import REPORT_SAMPLES
 
 
 def reports(kind: str) -> tuple[Report, ...]:
-    """The reports of a sample."""
+    """Return the reports of a sample."""
     return read_source(ReportSource(kind, REPORT_SAMPLES[kind])).reports
 
 

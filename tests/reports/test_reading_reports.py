@@ -28,7 +28,7 @@ TEXTS = [kind for kind in KINDS if kind != "plcrash"]
 
 
 def read(data: bytes) -> tuple[Report, ...]:
-    """The reports in some bytes."""
+    """Return the reports in some bytes."""
     return read_source(ReportSource("given", data)).reports
 
 

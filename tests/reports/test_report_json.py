@@ -71,7 +71,7 @@ REPORT = Report(
 
 
 def read(text: str) -> tuple[Report, ...]:
-    """The reports of a text."""
+    """Return the reports of a text."""
     return read_source(ReportSource("reports.json", text.encode())).reports
 
 
@@ -85,13 +85,12 @@ def test_written_stacks_are_read_back() -> None:
 
 
 def test_the_published_schema_is_that_of_the_model() -> None:
-    """It is generated from the types."""
     published = (DOCUMENTS / "report.schema.json").read_text(encoding="utf-8")
     assert published == schema_text(), "run `make schema`"
 
 
 def test_written_reports_match_the_schema() -> None:
-    """As another reader of JSON Schema sees it."""
+    """Another validator of JSON Schema accepts it."""
     jsonschema = pytest.importorskip("jsonschema", reason="a peer that validates JSON")
     jsonschema.validate(json.loads(reports_json([REPORT])), json.loads(schema_text()))
     with pytest.raises(jsonschema.ValidationError):
@@ -114,7 +113,7 @@ def test_written_reports_match_the_schema() -> None:
     ],
 )
 def test_violations_of_the_schema_are_refused(change: dict, complaint: str) -> None:
-    """With what is wrong in one line."""
+    """The error has one line."""
     document = json.loads(reports_json([Report(kind=ReportKind.LLDB)]))
     document["reports"][0] |= change
     with pytest.raises(FormatError, match=complaint):

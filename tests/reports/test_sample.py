@@ -13,7 +13,7 @@ HEAD = "Analysis of sampling App (pid 455) every 1 millisecond\nProcess:        
 
 
 def sampled(graph: str, images: str = "") -> Report:
-    """The report of a call graph."""
+    """Return the report of a call graph."""
     text = f"{HEAD}Call graph:\n{graph}\nBinary Images:\n{images}"
     (report,) = read(ReportSource("sample", text.encode()))
     return report

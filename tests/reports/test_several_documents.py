@@ -18,7 +18,7 @@ KSCRASH, METRICKIT = (json.loads(REPORT_SAMPLES[kind]) for kind in ("kscrash", "
 
 
 def read(text: str) -> tuple[Report, ...]:
-    """The reports in a file."""
+    """Return the reports in a file."""
     return read_source(ReportSource("given", text.encode("utf-8", "surrogateescape"))).reports
 
 

@@ -13,7 +13,7 @@ from tests.support.reports.variants import PROCESS_BLOCKS
 
 
 def spun(text: bytes) -> Report:
-    """The one report of a text."""
+    """Return the one report of a text."""
     (report,) = read_source(ReportSource("spin", text)).reports
     return report
 

@@ -54,7 +54,7 @@ FRAMES = st.builds(
 
 
 def report_of(stack: list[tuple[int, int, str | None, int | None]]) -> Report:
-    """A report with one thread."""
+    """Return a report with one thread."""
     frames = tuple(
         ReportedFrame(
             Avma(((image + 1) << 32) + offset),

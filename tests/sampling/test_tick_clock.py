@@ -1,4 +1,4 @@
-"""Ticks: on time, or lost."""
+"""Ticks that come on time, and ticks that are lost."""
 
 from machtrace.sampling.sampler import TickClock
 

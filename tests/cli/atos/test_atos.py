@@ -74,7 +74,7 @@ def atos(tmp_path, monkeypatch, capfd):
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """An ELF program with lines and inlined calls, and the address of its function ``outer``."""
+    """Return an ELF program with lines and inlined calls, and its function ``outer``'s address."""
     if not (shutil.which("cc") and shutil.which("nm")):
         pytest.skip("a C compiler or nm is not installed")
     folder = tmp_path_factory.mktemp("program")
@@ -89,7 +89,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture
 def thin(tmp_path):
-    """A Mach-O of three functions, the last without a name."""
+    """Return a Mach-O of three functions, the last without a name."""
     path = tmp_path / "App"
     path.write_bytes(THIN.build())
     return path

@@ -1,4 +1,4 @@
-"""Which reports are of the same problem."""
+"""Fingerprints of reports, equal for the same problem."""
 
 from dataclasses import replace
 
@@ -11,12 +11,12 @@ from tests.support.reports.models import made_frame, made_report, made_thread, m
 
 
 def crash(*names, **named):
-    """A report of one thread that crashed."""
+    """Return a report of one thread that crashed."""
     return made_report(made_thread(0, names, crashed=True), **named)
 
 
 def hash_of(*names):
-    """The fingerprint of a stack, innermost first."""
+    """Return the fingerprint of a stack, innermost first."""
     report = crash(*names)
     return fingerprint(report.threads[0].frames, report).hash
 
@@ -47,7 +47,7 @@ def test_how_deep_recursion_went_does_not_count():
 
 
 def test_its_basis_is_stated():
-    """Which frames, as what, and why."""
+    """The explanation lists the frames, their names and the reasons."""
     report = crash("system:abort", "kit:fail.cold.1", "specialized run()", "system:start")
     identity = fingerprint(report.threads[0].frames, report)
     assert FingerprintBasis.APP_FRAMES is identity.basis
@@ -76,7 +76,6 @@ def test_a_frame_without_a_name_is_its_place_in_the_build():
 
 
 def test_a_report_without_stacks_has_one_too():
-    """All such reports are one group."""
     (group,) = report_groups([made_report(), made_report()])
     assert 2 == group.count
     assert FingerprintBasis.NOTHING is group.fingerprint.basis
@@ -84,7 +83,7 @@ def test_a_report_without_stacks_has_one_too():
 
 
 def test_groups_are_counted():
-    """The largest first, with what befell their reports and in which versions."""
+    """The largest is first; groups have exceptions and versions."""
     reports = [
         crash("system:abort", "draw", "main", version="1.0"),
         crash("load", "main", version="1.0", exception="EXC_BAD_ACCESS"),
@@ -98,7 +97,7 @@ def test_groups_are_counted():
 
 
 def test_an_exception_s_stack_goes_before_the_thread_that_it_ended():
-    """Which only shows how the runtime ended it."""
+    """The thread's frames only show how the runtime ended the process."""
     report = crash("system:abort", "main")
     thrown = LanguageException(name="NSRangeException", frames=(made_frame("pick"),))
     subject = subject_stack(replace(report, language_exception=thrown))

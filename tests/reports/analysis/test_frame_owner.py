@@ -1,4 +1,4 @@
-"""Whose code it is, by where images lay."""
+"""The owner of a frame's code, by the paths of images."""
 
 import pytest
 
@@ -42,7 +42,6 @@ MAC = "/Applications/Demo.app/Contents/MacOS/Demo"
     ],
 )
 def test_an_image_s_owner(program, path, owner, reason):
-    """And why it is taken to be that."""
     ownership = Owners(program).owner(path)
     assert (owner, reason) == (ownership.owner, ownership.reason)
 

@@ -1,4 +1,4 @@
-"""Which functions samples were in."""
+"""Own and total samples of functions."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from tests.support.reports.models import (
 
 
 def costs(*profiles):
-    """Own and total by name."""
+    """Return own and total by name."""
     totals = function_costs(profiles)
     return {one.function.name: (one.own, one.total) for one in totals.functions}
 
@@ -52,7 +52,7 @@ def test_several_profiles_are_added():
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 5))))
 def test_costs_equal_counting_stack_by_stack(stacks):
-    """Oracle: each stack on its own."""
+    """The oracle counts each stack alone."""
     frames = [function(f"f{number}", offset=0x100 * (1 + number)) for number in range(4)]
     seen = [Seen(0, [frames[number] for number in stack], count) for stack, count in stacks]
     own, total = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0)

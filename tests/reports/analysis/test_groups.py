@@ -7,12 +7,12 @@ from tests.support.reports.models import made_report, made_thread, made_tree
 
 
 def crash(name):
-    """A report that crashed in a function."""
+    """Return a report that crashed in a function."""
     return made_report(made_thread(0, [name, "main"], crashed=True))
 
 
 def test_groups_come_go_and_change():
-    """By their shares of the reports: a larger set has more of everything."""
+    """They are compared by their shares of the reports, since sets differ in size."""
     before = [crash("old"), crash("often"), crash("rare"), crash("same")]
     after = [crash("new"), *[crash("often")] * 5, crash("rare"), crash("same"), crash("same")]
     changes = {
@@ -29,7 +29,7 @@ def test_groups_come_go_and_change():
 
 
 def test_new_groups_come_first():
-    """Then what is gone, then what changed."""
+    """Gone groups follow, then changed ones."""
     differences = group_differences([crash("old"), crash("a")], [crash("a"), crash("new")])
     assert [Change.NEW, Change.GONE, Change.SAME] == [one.change for one in differences]
 

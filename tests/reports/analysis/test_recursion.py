@@ -7,7 +7,7 @@ from machtrace.reports.analysis.recursion import Fold, folds
 
 
 def unfolded(stack, parts):
-    """The stack that folds are of, made from the first period of each."""
+    """Rebuild the stack from the first period of each fold."""
     return [
         one for fold in parts for one in stack[fold.first : fold.first + fold.period] * fold.times
     ]

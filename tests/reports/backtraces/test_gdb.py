@@ -55,7 +55,7 @@ end
 
 
 def read(data: bytes) -> Report:
-    """The one report of a text."""
+    """Return the one report of a text."""
     (report,) = read_source(ReportSource("bt", data)).reports
     return report
 

@@ -11,13 +11,13 @@ from tests.support.reports.variants import OLD_LLDB
 
 
 def bt(text: str) -> Report:
-    """The one report of a text."""
+    """Return the one report of a text."""
     (report,) = read(ReportSource("bt", text.encode()))
     return report
 
 
 def frame(rest: str) -> ReportedFrame:
-    """The frame of a line, behind its address."""
+    """Return the frame of a line, behind its address."""
     (thread,) = bt(f"    frame #0: 0x0000000100003f50 {rest}").threads
     return thread.frames[0]
 

@@ -23,7 +23,7 @@ def line(number: int, image: str, address: int, name: str, offset: int) -> str:
 
 
 def stacks(text: str) -> Report:
-    """The one report of a text."""
+    """Return the one report of a text."""
     (report,) = read_source(ReportSource("log", text.encode())).reports
     return report
 

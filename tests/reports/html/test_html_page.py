@@ -60,7 +60,7 @@ class _Elements(HTMLParser):
 
 
 def page_of(*reports):
-    """The page, as text."""
+    """Return the page, as text."""
     return write_reports(reports, "html").decode()
 
 
@@ -147,7 +147,7 @@ def test_an_exception_its_registers_and_details():
 
 
 def hostile_report():
-    """Every text of a report is someone else's."""
+    """Return a report with hostile text in every field."""
     frames = tuple(
         made_frame("x", details={hostile: hostile})._replace(
             symbol=ReportedSymbol(hostile, 1), image=0
@@ -190,7 +190,7 @@ def test_a_page_of_a_big_report_stays_small():
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """A page of a headless Chromium."""
+    """Yield a page of a headless Chromium."""
     if chromium_program() is None:
         pytest.skip("no Chromium (Debian: chromium)")
     with chromium_page(tmp_path_factory.mktemp("browser")) as page:
@@ -198,7 +198,7 @@ def browser(tmp_path_factory):
 
 
 def opened(browser, path: Path, *reports):
-    """The page in the browser, with its first flame graph in sight."""
+    """Return the page in the browser, with its first flame graph in sight."""
     path.write_bytes(write_reports(reports, "html"))
     browser.complaints.clear()
     browser.requests.clear()

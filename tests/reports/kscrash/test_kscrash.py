@@ -19,7 +19,7 @@ IMAGES = [
 
 
 def report_of(kind: str, *frames: dict[str, object], images: object = IMAGES) -> Report:
-    """A report with one thread, which crashed."""
+    """Return a report with one thread, which crashed."""
     thread = {"index": 0, "crashed": True, "backtrace": {"contents": list(frames), "skipped": 0}}
     crash = {"error": {"type": kind}, "threads": [thread]}
     text = json.dumps({"report": {}, "binary_images": images, "crash": crash})

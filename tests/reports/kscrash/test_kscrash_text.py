@@ -14,7 +14,7 @@ OBJECT = {"class": "NSArray", "address": 16}
 
 
 def reports(error: dict[str, Any], **more: Any) -> tuple[Report, ...]:
-    """The reports of a file of a 32-bit device with one thread."""
+    """Return the reports of a file of a 32-bit device with one thread."""
     thread = {"index": 0, "crashed": True, "backtrace": {"contents": []}} | more.pop("thread", {})
     crash = {"error": error, "threads": [thread], **more.pop("crash", {})}
     document = {"report": {"id": "1"}, "system": {"cpu_arch": "armv7"}, "crash": crash, **more}
@@ -22,7 +22,7 @@ def reports(error: dict[str, Any], **more: Any) -> tuple[Report, ...]:
 
 
 def text_of(error: dict[str, Any], **more: Any) -> str:
-    """The text of the one report."""
+    """Return the text of the one report."""
     (report,) = reports(error, **more)
     return kscrash_text(report)
 

@@ -20,7 +20,7 @@ BASES = {"App": 0x1_0000_0000, "dyld": 0x1_8000_0000}
 
 
 def frame(name: str, offset: int, *inner: dict[str, object], **more: object) -> dict[str, object]:
-    """A frame as payloads have it."""
+    """Return a frame in the form of payloads."""
     return {
         "binaryUUID": UUIDS[name],
         "binaryName": name,
@@ -33,7 +33,7 @@ def frame(name: str, offset: int, *inner: dict[str, object], **more: object) -> 
 
 
 def payload(key: str, *roots: dict[str, object], arch: str = "arm64") -> Report:
-    """The one report of a payload with one stack."""
+    """Return the one report of a payload with one stack."""
     stacks = [{"threadAttributed": True, "callStackRootFrames": list(roots)}]
     diagnostic = {
         "callStackTree": {"callStackPerThread": True, "callStacks": stacks},

@@ -16,7 +16,7 @@ HEAD = b"plcrash\x01"
 
 
 def message(*fields: tuple[int, object]) -> Message:
-    """A message of numbers, texts, bytes and messages."""
+    """Return a message of numbers, texts, bytes and messages."""
     made = Message()
     for number, value in fields:
         if isinstance(value, int):
@@ -31,7 +31,7 @@ def message(*fields: tuple[int, object]) -> Message:
 
 
 def read_one(*fields: tuple[int, object]) -> Report:
-    """The report of a message."""
+    """Return the report of a message."""
     (report,) = read(ReportSource("report", HEAD + bytes(message(*fields))))
     return report
 

@@ -20,7 +20,7 @@ IMAGES = "Images:\n\n0x0000000000001000–0x0000000000002000 {} prog /usr/bin/pr
 
 
 def read(text: str) -> tuple[Report, ...]:
-    """The reports in a text."""
+    """Return the reports in a text."""
     return read_source(ReportSource("log", text.encode())).reports
 
 

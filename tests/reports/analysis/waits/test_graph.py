@@ -182,7 +182,7 @@ def test_the_only_queue_is_marked_as_a_guess():
 
 
 def test_one_of_several_queues_is_not_chosen():
-    """Then nobody knows."""
+    """The owner is unknown then."""
     report = made_report(
         made_thread(0, [*DISPATCH_SYNC, "main"], queue="com.apple.main-thread"),
         made_thread(1, ["work"], queue="org.example.work"),
@@ -194,7 +194,7 @@ def test_one_of_several_queues_is_not_chosen():
 
 
 def test_a_caller_that_is_named_after_the_main_thread():
-    """A guess too."""
+    """It is a guess, too."""
     report = made_report(
         made_thread(0, ["main"], queue="com.apple.main-thread"),
         made_thread(1, [*DISPATCH_SYNC, "system:PerformBlockSynchronouslyOnMainThread"]),
@@ -230,7 +230,7 @@ def test_threads_that_wait_for_the_same_event():
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=4), min_size=8, max_size=8))
 def test_components_equal_mutual_reachability(edges):
-    """Oracle: the nodes reachable from each."""
+    """The oracle computes the nodes reachable from each."""
     reach = []
     for start in range(8):
         seen, waiting = set(), [start]
