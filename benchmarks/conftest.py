@@ -1,4 +1,4 @@
-"""Recorded threads of real programs: the registers and the stack of each, stopped anywhere."""
+"""Recorded threads of real programs: registers and stacks, stopped at random instructions."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _EVERY = 331
 
 
 class _EnoughError(Exception):
-    """All that was wanted is recorded."""
+    """Enough is recorded."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Snapshots of one thread each, of several programs in turns, and their true stacks."""
+    """Snapshots of one thread each, of several programs alternately, and their true stacks."""
 
     snapshots: tuple[Snapshot, ...]
     stacks: tuple[tuple[Avma, ...], ...]
@@ -53,7 +53,7 @@ class Recording:
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """As many snapshots as :data:`SNAPSHOTS`, of the programs of :data:`BUILDS` in random order."""
+    """:data:`SNAPSHOTS` snapshots of the programs of :data:`BUILDS` in random order."""
     directory = tmp_path_factory.mktemp("recorded")
     made: list[tuple[Snapshot, tuple[Avma, ...]]] = []
     for number, (arch, options) in enumerate(BUILDS.values()):

@@ -74,13 +74,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def index(file, folder):
-    """The index, made once."""
+    """The built index."""
     return IndexCache(folder).index(file)
 
 
 @pytest.fixture(scope="module")
 def offsets(file):
-    """Random places in the code."""
+    """Random offsets in the code."""
     text = file.contents.image.section("__TEXT", "__text")
     start = text.address - file.header_svma
     return np.random.default_rng(1).integers(start, start + text.size, BULK).astype(np.uint64)
@@ -96,7 +96,7 @@ def peer_answers(file, offsets, *options):
     return done.stdout
 
 
-def test_chains_are_llvm_symbolizers(file, index, offsets):
+def test_chains_equal_llvm_symbolizers(file, index, offsets):
     """Names, files, lines and depth, for each of 20,000 random addresses."""
     compared = offsets[:COMPARED]
     printed = peer_answers(file, compared, "--output-style=JSON").splitlines()
@@ -169,7 +169,7 @@ def test_chains(benchmark, index, offsets):
 
 @pytest.mark.benchmark(group="whole chains", min_rounds=3)
 def test_chains_by_symbolic(benchmark, file, offsets, tmp_path):
-    """The library's lookups, one address at a time as it has them."""
+    """The library's lookups, which take one address each."""
     from symbolic import SymCache
 
     path = tmp_path / "symcache"
@@ -187,7 +187,7 @@ def test_chains_by_symbolic(benchmark, file, offsets, tmp_path):
 
 @pytest.mark.benchmark(group="whole chains", min_rounds=3)
 def test_chains_by_llvm_symbolizer(benchmark, file, offsets):
-    """The peer, for as many more addresses as there are in the second half of those it gets."""
+    """The peer's time for a larger number of addresses minus that for a smaller one."""
 
     def lookups():
         start = time.perf_counter()

@@ -22,7 +22,7 @@ event.wait()
 
 @pytest.fixture(scope="module")
 def python():
-    """CPython with 8 threads, all of which wait."""
+    """CPython with 8 threads, all blocked."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     yield process
@@ -32,7 +32,7 @@ def python():
 
 @pytest.mark.benchmark(group="capture of 8 threads")
 def test_snapshot(benchmark, python):
-    """All of a snapshot; in extra_info how long each thread was stopped, in microseconds."""
+    """Capture a snapshot; extra_info has the stop time of each thread, in microseconds."""
     stops = []
     with LinuxProcessTarget(python.pid) as target:
 

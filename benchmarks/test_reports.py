@@ -33,7 +33,7 @@ GOAL = 20
 
 
 def loaded(name):
-    """A program of the folder beside this file."""
+    """Import a program of the folder beside this file."""
     spec = spec_from_file_location(name, PROGRAMS / f"{name}.py")
     program = module_from_spec(spec)
     spec.loader.exec_module(program)
@@ -60,7 +60,7 @@ def dsym(library):
 
 @pytest.fixture(scope="module", params=["random", "shared"])
 def files(request, library, tmp_path_factory):
-    """The folder of the reports, and what is looked up of each."""
+    """The folder of the reports, and the addresses to look up in each."""
     image = FileContents(open_image_file(library), str(library)).image
     text, base = image.section("__TEXT", "__text"), image.text_segment.vmaddr
     reports = loaded("ips_reports")
@@ -73,13 +73,13 @@ def files(request, library, tmp_path_factory):
 
 
 def spent():
-    """Seconds so far: elapsed, and of processor time that children took."""
+    """Return the elapsed seconds, and the processor time of children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return np.array([time.perf_counter(), usage.ru_utime + usage.ru_stime])
 
 
 def symbolicated(folder, out, search, *words):
-    """How long the command takes, its start included."""
+    """Return the time of the command, its start included."""
     command = [sys.executable, "-m", "machtrace", "symbolicate", folder, "-o", out]
     begun = spent()
     subprocess.run([*command, "--search", search, *words], check=True, capture_output=True)
@@ -94,7 +94,7 @@ def peer(dsym, offsets, base, *words):
 
 
 @pytest.mark.skipif(PEER is None, reason="llvm-symbolizer is not installed")
-def test_lines_are_llvm_symbolizers(files, dsym, tmp_path):
+def test_lines_equal_llvm_symbolizers(files, dsym, tmp_path):
     """Every line and every inlined call of three files."""
     folder, looked_up, base = files
     for number in range(3):
@@ -119,7 +119,7 @@ def test_lines_are_llvm_symbolizers(files, dsym, tmp_path):
 @pytest.mark.skipif(PEER is None, reason="llvm-symbolizer is not installed")
 @pytest.mark.parametrize("name", ["apple", "ips"])
 def test_files(benchmark, files, dsym, tmp_path, monkeypatch, name):
-    """All of them in one call, the debug information's index made before or in it."""
+    """Symbolicate all in one call, with the debug information's index built before or in it."""
     folder, looked_up, base = files
     monkeypatch.setenv("MACHTRACE_CACHE", str(tmp_path / "cache"))
     first = symbolicated(folder, tmp_path / "first", dsym, "--format", name)

@@ -1,6 +1,6 @@
-"""Sampling: the rate that is achieved, what it costs, and what py-spy and perf do.
+"""Sampling: the rate and its cost, compared with py-spy and perf.
 
-The targets are a C program of ten threads, of which two work, and CPython with twelve threads and
+The targets are a C program of ten threads, two of them busy, and CPython with twelve threads and
 numpy loaded. Figures are in ``extra_info``; `py-spy` is found by its name or by
 MACHTRACE_BENCHMARK_PYSPY.
 """
@@ -37,7 +37,7 @@ threading.Event().wait()
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Ten threads, two of which work."""
+    """Ten threads, two of them busy."""
     built = tmp_path_factory.mktemp("program") / "shares"
     command = ["cc", "-O2", "-fno-inline", "-pthread", str(SOURCE), "-o", str(built)]
     subprocess.run(command, check=True)
@@ -103,7 +103,7 @@ def test_py_spy(benchmark, python, native, tmp_path):
 
 
 def test_perf(benchmark, program, tmp_path):
-    """`perf record --call-graph dwarf` on the same program: of threads that run alone."""
+    """`perf record --call-graph dwarf` on the same program: it samples running threads only."""
     perf = shutil.which("perf")
     if perf is None:
         pytest.skip("no perf")
@@ -129,7 +129,7 @@ def _timed(benchmark, command):
 
 
 def _count(path):
-    """The samples of the thread that has most."""
+    """Count the samples of the thread with the most."""
     counts = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         stack, _, count = line.rpartition(" ")

@@ -15,7 +15,7 @@ DEPTH = 30
 
 
 def at_depth(act):
-    """Call ``act`` where the stack has 30 frames of the machine or one more, through C."""
+    """Call ``act`` where the stack has 30 native frames or one more, through C."""
 
     def descend(levels):
         if levels:
@@ -69,9 +69,9 @@ def test_own_stack(benchmark, way):
     at_depth(lambda: benchmark.pedantic(look, rounds=300, iterations=100, warmup_rounds=5))
 
 
-@pytest.mark.benchmark(group="the calling thread's stack, both ways in turns")
+@pytest.mark.benchmark(group="the calling thread's stack, alternately")
 def test_times_glibc(benchmark):
-    """So that whatever else runs is in both; in extra_info how many times as long glibc takes."""
+    """Alternate both, so that other load affects both; extra_info has the ratio of glibc's time."""
     ways = {"symbols": mt.call_stack_symbols, "glibc": glibc()}
     took = {name: [] for name in ways}
 
@@ -98,7 +98,7 @@ def test_times_glibc(benchmark):
 @pytest.mark.benchmark(group="all of 8 threads of this process")
 @pytest.mark.parametrize("way", ["snapshot", "with Python functions"])
 def test_threads(benchmark, way):
-    """All of a snapshot; in extra_info how long each thread was stopped, in microseconds."""
+    """Capture a snapshot; extra_info has the stop time of each thread, in microseconds."""
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(8)]
     for thread in threads:

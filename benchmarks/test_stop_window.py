@@ -1,9 +1,9 @@
 """How long a thread of another process is stopped while a tool captures its stack.
 
-One process for all tools: CPython with some threads that wait, and one that only reads the clock
-and records each interruption (``programs/heartbeat.c``). So the stopped thread itself measures how
-long it was stopped, for every tool alike. Its wait for a processor meanwhile, as Linux reports it,
-is subtracted: on a busy machine that is more than all else.
+All tools capture one process: CPython with some blocked threads, and one that only reads the clock
+and records each interruption (``programs/heartbeat.c``). So the stopped thread itself measures its
+stop, with the same method for every tool. Its wait for a processor, as Linux reports it, is
+subtracted: on a busy machine it dominates.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Heartbeat:
 
 @contextmanager
 def beating(folder: Path, threads: int) -> Iterator[Heartbeat]:
-    """CPython with ``threads`` waiting threads, the main one, and the watched one."""
+    """CPython with ``threads`` blocked threads, the main one, and the watched one."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -108,7 +108,7 @@ def beating(folder: Path, threads: int) -> Iterator[Heartbeat]:
 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heartbeat]:
-    """A process of eight threads, for all tools the same."""
+    """A process of eight threads, the same for all tools."""
     with beating(tmp_path_factory.mktemp("eight"), 6) as heartbeat:
         yield heartbeat
 
@@ -167,7 +167,7 @@ def test_nothing(benchmark, eight):
 @pytest.mark.benchmark(group="stop window, 8 threads")
 @pytest.mark.parametrize("tool", TOOLS)
 def test_tool(benchmark, eight, installed, tool):
-    """Another tool, as people call it."""
+    """Another tool, by its usual command line."""
     words = [installed(tool), *TOOLS[tool][1:]]
     run = printing([str(eight.pid) if word == "PID" else word for word in words], EXPECTED[tool])
     measure(benchmark, eight, run, CAPTURES)
@@ -183,7 +183,7 @@ def test_command(benchmark, eight):
 @pytest.mark.benchmark(group="stop window by threads")
 @pytest.mark.parametrize("threads", [2, 8, 64, 256])
 def test_snapshot(benchmark, tmp_path, threads):
-    """A snapshot of a target that is open already, as sampling takes them."""
+    """A snapshot of an open target, as in sampling."""
     with beating(tmp_path, threads - 2) as heartbeat, mt.open_target(heartbeat.pid) as target:
 
         def run() -> bool:

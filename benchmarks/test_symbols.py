@@ -74,7 +74,7 @@ def _images() -> list[Path | None]:
 
 @pytest.fixture(scope="module")
 def rows(request):
-    """Figures by (image, what), printed when all are there."""
+    """Figures by (image, measurement), printed at the end."""
     figures: dict[tuple[str, str], str] = {}
     yield figures
     capture = request.config.pluginmanager.getplugin("capturemanager")
@@ -103,7 +103,7 @@ def image(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(image) -> Section:
-    """Its code."""
+    """Its code section."""
     contents = FileContents(open_image_file(image), str(image))
     section = contents.image.section("__TEXT", "__text")
     assert section is not None
@@ -124,7 +124,7 @@ def offsets(text, base):
 
 
 def timed(benchmark, run, count, rounds):
-    """Run it for pytest-benchmark; answers per second of processor time."""
+    """Run a function for pytest-benchmark; return answers per second of processor time."""
     times, waits = [], []
 
     def measured():
@@ -143,7 +143,7 @@ def timed(benchmark, run, count, rounds):
 
 @pytest.fixture
 def note(rows, image):
-    """Keeps a figure for the table."""
+    """Store a figure for the table."""
     return lambda what, figure: rows.__setitem__((image.name, what), figure)
 
 
@@ -211,7 +211,7 @@ def test_bulk_by_llvm(benchmark, image, offsets, base, note, tmp_path, option):
 
 
 def child_seconds(command, stdin=None):
-    """Processor time that a process takes."""
+    """Return the processor time of a process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, stdin=stdin, stdout=subprocess.DEVNULL, check=True, timeout=300)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""Frames per second: by the C loop, by Python, and by lldb; and what rules take of memory.
+"""Frames per second: by the C loop, by Python, and by lldb; and the memory of rules.
 
 ``extra_info`` has the frames per second of processor time, from the median round.
 """
@@ -25,7 +25,7 @@ LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
 
 @pytest.fixture(params=["c", "python"])
 def unwinder(request, monkeypatch, recording):
-    """An unwinder that has walked everything once, so that all rules are known."""
+    """An unwinder that has unwound everything once, so that all rules are cached."""
     if request.param == "python":
         monkeypatch.setattr(
             "machtrace.unwinder.unwinder.thread_walker",
@@ -40,7 +40,7 @@ def unwinder(request, monkeypatch, recording):
 
 
 def timed(benchmark, run, frames, rounds):
-    """Run it for pytest-benchmark, and note frames per second of processor time."""
+    """Run a function for pytest-benchmark, and store frames per second of processor time."""
     times = []
 
     def measured():
@@ -74,7 +74,7 @@ def test_backtraces(benchmark, unwinder, recording):
 
 @pytest.mark.benchmark(group="10,000 recorded snapshots, no rule known")
 def test_columns_with_new_rules(benchmark, recording):
-    """The same from files that were not read yet."""
+    """The same from files that were not read before."""
     frames = sum(map(len, recording.stacks))
     timed(benchmark, lambda: Unwinder().columns(recording.snapshots), frames, 3)
 
@@ -127,7 +127,7 @@ IMAGE_SIZE = 200_000_000
 
 @pytest.fixture(scope="module")
 def image_of_200_mb(tmp_path_factory):
-    """Core and program, of which only the second is large, and both of a small process."""
+    """Core and program, only the second of them large, and both of a small process."""
     directory = tmp_path_factory.mktemp("large")
     files = []
     for name, functions, size in (("small", 32, 0), ("large", 600_000, IMAGE_SIZE)):
@@ -144,10 +144,10 @@ def image_of_200_mb(tmp_path_factory):
 @pytest.mark.benchmark(group="first stack in a new process, image of 200 MB")
 @pytest.mark.parametrize("mode", ["nothing loaded", "modules loaded"])
 def test_first_stack(benchmark, image_of_200_mb, mode):
-    """From a core and a file to a stack; in extra_info the time of that alone, in milliseconds.
+    """From a core and a file to a stack; extra_info has its time alone, in milliseconds.
 
-    Before that, either ``import machtrace`` was all, or the modules have been loaded by walking a
-    small process.
+    Before it, either only ``import machtrace`` has run, or unwinding a small process has loaded the
+    modules.
     """
     rows = []
 

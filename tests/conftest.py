@@ -1,17 +1,17 @@
-"""Settings of all tests, and the needs of each test.
+"""Settings of all tests, and the markers of their requirements.
 
-Markers declare what a test needs beside Python, so that ``make check`` can leave it out:
+A marker declares a requirement beside Python, so that ``make check`` can deselect the test:
 
 ``live``
-    A running process is captured: another, or this one. These tests run in sequence, with
-    nothing beside them.
+    The test captures a running process, another or its own. These tests run sequentially, without
+    parallel tests.
 ``emulated``
-    Code runs in the emulator, unicorn.
+    The test runs code in the emulator, unicorn.
 ``peer``
-    Another program runs to its end: a compiler, a debugger, ``machtrace`` itself as a command.
+    The test runs another program to its end: a compiler, a debugger, the ``machtrace`` command.
 
-A folder in ``FOLDERS`` marks all of its tests; elsewhere a module or a test is marked itself. A
-test that starts a program or the emulator without a marker fails, and names the required one.
+``FOLDERS`` marks all tests of a folder; other modules and tests have their own markers. A test that
+starts a program or the emulator without a marker fails, and the failure names the marker.
 """
 
 import os
@@ -31,18 +31,18 @@ FOLDERS = {
     "lab": ["emulated", "peer"],
     "live": ["live"],
 }
-"""The needs of all tests of a folder."""
+"""The markers of all tests of a folder."""
 STARTS = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 )
-"""Audit events of starting another process."""
+"""Audit events that start another process."""
 MOST_WORKERS = 8
-"""Each collects all tests for itself, so that more of them gain little."""
+"""Maximum number of workers: each collects all tests, so that more gain little."""
 
 settings.register_profile(
     "suite",
-    deadline=None,  # a first example imports or compiles, and a busy machine takes its time
-    derandomize=True,  # the same examples each time: `make fuzz` is for others
+    deadline=None,  # a first example imports or compiles, and a busy machine is slow
+    derandomize=True,  # the same examples each time; `make fuzz` tries others
     database=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
@@ -51,11 +51,11 @@ settings.load_profile("suite")
 
 
 class Guard:
-    """Lets a test start only the programs that its markers declare."""
+    """An audit hook that fails tests which start programs without the marker for it."""
 
     def __init__(self) -> None:
         self.test: pytest.Item | None = None
-        """The test that runs."""
+        """The running test."""
         sys.addaudithook(self._audit)
         try:
             import unicorn
@@ -76,10 +76,10 @@ class Guard:
     def _demand(self, markers: set[str], action: str) -> None:
         test = self.test
         if test is not None and not any(map(test.get_closest_marker, markers)):
-            # No Exception, which could be caught by what is tested.
-            wanted = " or ".join(sorted(markers))
+            # Not an Exception, which the tested code could catch.
+            required = " or ".join(sorted(markers))
             pytest.fail(
-                f"this test {action}; mark it {wanted}: see tests/conftest.py", pytrace=False
+                f"this test {action}; mark it {required}: see tests/conftest.py", pytrace=False
             )
 
 
@@ -88,7 +88,7 @@ GUARD = Guard()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Have the guard know which test runs, its fixtures included."""
+    """Set the guard's running test, for its fixtures, too."""
     GUARD.test = item
     try:
         return (yield)
@@ -96,9 +96,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         GUARD.test = None
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the folders that are marked as a whole."""
+    """Mark the tests of the folders in ``FOLDERS``."""
     for item in items:
         for folder, markers in FOLDERS.items():
             if item.path.is_relative_to(TESTS / folder):
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """As many workers as processors that this process may use: not all need be its."""
+    """Return the number of processors that this process may use, up to the maximum."""
     try:
         usable = len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux has it
@@ -118,7 +118,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
-    """Indices of debug information are cached in a folder of the tests, not in the user's."""
+    """Cache indices of debug information in a temporary folder instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MACHTRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -126,7 +126,7 @@ def _own_cache(tmp_path_factory):
 
 @pytest.fixture
 def interruptible():
-    """SIGINT interrupts Python here and in children: what runs in the background ignores it."""
+    """SIGINT raises KeyboardInterrupt here and in children; background jobs ignore it otherwise."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""A file has all of what was written or what it had before, whatever happens meanwhile."""
+"""An atomic write leaves either the new contents or the old ones, however it ends."""
 
 import os
 
@@ -9,8 +9,8 @@ from machtrace.atomic_write import replace_file
 
 
 @pytest.mark.parametrize("name", ["open", "write", "fsync", "close"])
-def test_nothing_is_left_of_what_was_interrupted(tmp_path, monkeypatch, name):
-    """Also where a signal comes when the system has done it and Python has not noted it yet."""
+def test_an_interrupted_write_leaves_no_temporary_file(tmp_path, monkeypatch, name):
+    """Even if a signal arrives between the system call and Python's record of it."""
     path = tmp_path / "out"
     path.write_bytes(b"before")
     real = getattr(os, name)
@@ -27,8 +27,7 @@ def test_nothing_is_left_of_what_was_interrupted(tmp_path, monkeypatch, name):
     assert path.read_bytes() == b"before"
 
 
-def test_somebody_elses_file_stays(tmp_path, monkeypatch):
-    """One that has the name by chance, or on purpose."""
+def test_an_existing_file_of_the_temporary_name_is_not_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic_write.os, "urandom", bytes)
     other = tmp_path / f"{atomic_write.UNFINISHED}{bytes(8).hex()}"
     other.write_bytes(b"theirs")

@@ -1,4 +1,4 @@
-"""Frozen classes behave as the standard library's do."""
+"""Frozen classes behave like the standard library's."""
 
 import dataclasses
 import inspect
@@ -12,7 +12,7 @@ from machtrace import frozen
 
 
 def classes(dataclass):
-    """A base, a derived class, and one with a method of each kind of its own."""
+    """Build a base, a derived class, and one with its own method of each kind."""
 
     @dataclass(frozen=True, slots=True)
     class Base:
@@ -66,7 +66,7 @@ def classes(dataclass):
         lambda *all_: hash(all_[3](4)) == hash(all_[3](4)),
     ],
 )
-def test_behaviour_is_the_standard_librarys(behaviour):
+def test_behaviour_equals_the_standard_librarys(behaviour):
     actual, expected = (
         behaviour(*classes(decorator)) for decorator in (frozen.dataclass, dataclasses.dataclass)
     )
@@ -88,7 +88,7 @@ def test_unhashable_fields_make_the_value_unhashable():
         hash(derived(1))
 
 
-def test_values_are_pickled(monkeypatch):
+def test_values_can_be_pickled(monkeypatch):
     base = classes(frozen.dataclass)[0]
     base.__qualname__ = "Base"
     monkeypatch.setattr(sys.modules[base.__module__], "Base", base, raising=False)

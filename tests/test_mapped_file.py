@@ -11,12 +11,12 @@ from machtrace.mapped_file import mapped_file
 
 
 def descriptors():
-    """How many are open."""
+    """Return the number of open descriptors."""
     return len(list(Path("/dev/fd").iterdir()))
 
 
-def test_bytes_are_those_of_the_file(tmp_path):
-    """All of them, still when it is closed and taken away; nobody can write to them."""
+def test_bytes_equal_the_file_and_are_read_only(tmp_path):
+    """They outlive the closed and deleted file."""
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 33)
     with path.open("rb") as file:
@@ -31,7 +31,7 @@ def test_bytes_are_those_of_the_file(tmp_path):
 
 
 def test_many_files_take_no_descriptors(tmp_path):
-    """As many as a process of a Mac may have at once, and more."""
+    """As many as a process on macOS may have open at once, and more."""
     pytest.importorskip("machtrace._native._mapping", reason="installed without a compiler")
     before = descriptors()
     held = []
@@ -43,8 +43,7 @@ def test_many_files_take_no_descriptors(tmp_path):
     assert [bytes(one) for one in held] == [b"%d" % number for number in range(300)]
 
 
-def test_mappings_go_with_their_last_view(tmp_path):
-    """Nothing keeps the memory."""
+def test_mappings_are_released_with_their_last_view(tmp_path):
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("only Linux lists mappings")
@@ -60,8 +59,8 @@ def test_mappings_go_with_their_last_view(tmp_path):
     assert path.name not in maps.read_text()
 
 
-def test_what_cannot_be_mapped_is_refused(tmp_path):
-    """As Python's own mappings refuse it."""
+def test_unmappable_files_are_refused(tmp_path):
+    """With the error of Python's own mappings."""
     path = tmp_path / "empty"
     path.touch()
     with path.open("rb") as file, pytest.raises(ValueError, match="empty"):

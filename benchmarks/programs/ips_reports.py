@@ -19,7 +19,7 @@ STACKS = 400
 
 
 class Program(NamedTuple):
-    """Where addresses are drawn from."""
+    """A program with the address ranges to draw from."""
 
     uuid: UUID
     size: int

@@ -1,4 +1,4 @@
-"""An explanation names the source of each frame, and the answers of every other method."""
+"""An explanation has the source of each frame, and the answers of all other methods."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.w
 
 @pytest.fixture(scope="module")
 def snapshot():
-    """The emulated program's threads."""
+    """A snapshot of the emulated program's threads."""
     return mt.snapshot("emulated:demo")
 
 
 @pytest.fixture(scope="module")
 def walks(snapshot):
-    """Its backtraces, by the thread's name."""
+    """Its backtraces by the thread's name."""
     return {walk.thread.info.name: walk for walk in mt.unwind(snapshot)}
 
 
 def machine_frames(walk):
-    """The machine's frames of a backtrace, and what explains each."""
+    """Return the native frames of a backtrace, with their explanations."""
     explained = mt.explain(walk)
     pairs = list(zip(walk.addresses, explained.frames, strict=True))
     rest = walk.physical_remainder
@@ -52,8 +52,8 @@ def machine_frames(walk):
 
 
 @pytest.mark.emulated
-def test_every_frame_s_explanation_leads_to_the_next(snapshot, walks):
-    """The rule that it names finds the walk's next frame, at the address that it names."""
+def test_every_frames_explanation_leads_to_the_next(snapshot, walks):
+    """Its rule gives the next frame's address."""
     for walk in walks.values():
         frames = machine_frames(walk)
         for (frame, explained), (caller, _) in pairwise(frames):
@@ -73,7 +73,7 @@ def test_every_frame_s_explanation_leads_to_the_next(snapshot, walks):
 
 @pytest.mark.emulated
 def test_continuations_have_no_rule(walks):
-    """No rule leads to them; the machine's frames below are explained."""
+    """The native frames below are explained."""
     walk = walks["com.machtrace.async"]
     explained = mt.explain(walk)
     kinds = [one.kind is AddressKind.ASYNC_RESUME for one in walk.addresses]
@@ -82,8 +82,8 @@ def test_continuations_have_no_rule(walks):
 
 
 @pytest.mark.emulated
-def test_frames_that_are_not_come_to_again_are_not_explained(walks):
-    """As of a backtrace that was made with files that are gone: the machine's frames are others."""
+def test_frames_that_are_not_reached_again_are_not_explained(walks):
+    """The files of the backtrace are gone, and the native frames are different."""
     walk = walks["com.machtrace.async"]
     rest = walk.physical_remainder
     moved = tuple(replace(one, address=Avma(one.address + 4)) for one in rest.addresses)
@@ -94,7 +94,7 @@ def test_frames_that_are_not_come_to_again_are_not_explained(walks):
 
 @pytest.mark.emulated
 def test_other_methods_answers_in_a_prologue(walks):
-    """Two instructions in, the frame pointer is the caller's: its caller is one too far."""
+    """The frame pointer is still the caller's there, so that its method skips a frame."""
     walk = walks["com.machtrace.prologue"]
     first = mt.explain(walk).frames[0]
     others = {answer.method: answer for answer in first.others}
@@ -114,8 +114,8 @@ def test_other_methods_answers_in_a_prologue(walks):
 
 @pytest.mark.emulated
 @pytest.mark.peer
-def test_encodings_are_those_that_a_peer_reads(walks):
-    """``llvm-objdump --unwind-info`` prints the same encodings."""
+def test_encodings_equal_those_of_llvm_objdump(walks):
+    """``llvm-objdump --unwind-info`` prints them."""
     if OBJDUMP is None:
         pytest.skip("llvm-objdump is not installed")
     command = [OBJDUMP, "--unwind-info", PROGRAM]
@@ -133,8 +133,8 @@ def test_encodings_are_those_that_a_peer_reads(walks):
         assert words[1][2:].upper() in done.stdout.upper()
 
 
-def test_broken_tables_have_a_stated_problem():
-    """The method that failed has a reason, and the walk's own choice is explained."""
+def test_malformed_tables_are_reported():
+    """The method that failed has a reason, and the method that was used is explained."""
     process = synthetic_process(Arch.X86_64, threads=1, images=1, depth=4)
     program = process.regions[0]
     contents = MemoryContents(process.snapshot.memory, program.start, "program")
@@ -156,7 +156,7 @@ def test_broken_tables_have_a_stated_problem():
 
 @pytest.mark.emulated
 def test_tables_that_were_not_captured_are_reported_once(snapshot, tmp_path):
-    """Each method's trouble is named once, and not as damage: the table is not there."""
+    """Once per method, and not as damage: the table is missing."""
     path = tmp_path / "bare.core"
     mt.save_snapshot(snapshot, path, images="none")
     bare = mt.snapshot(path)
@@ -176,7 +176,7 @@ def test_tables_that_were_not_captured_are_reported_once(snapshot, tmp_path):
 
 
 def test_deep_stacks_are_explained_at_both_ends():
-    """As far as the frames were retained."""
+    """Only the retained frames."""
     process = synthetic_process(threads=1, depth=3000)
     (walk,) = mt.unwind(process.snapshot)
     explained = mt.explain(walk)
@@ -194,7 +194,7 @@ def test_deep_stacks_are_explained_at_both_ends():
 
 
 @pytest.mark.emulated
-def test_text_names_methods_rules_and_places(snapshot):
+def test_text_has_methods_rules_and_addresses(snapshot):
     """Below each frame; without the option it is not printed."""
     sink = io.StringIO()
     text.write(build_capture(snapshot, explain=True), sink)
@@ -211,7 +211,7 @@ def test_text_names_methods_rules_and_places(snapshot):
 
 @pytest.mark.emulated
 def test_json_has_the_same_as_data(snapshot):
-    """Each machine frame has its explanation; each answer the documented keys."""
+    """Each native frame has its explanation; each answer the documented keys."""
     sink = io.StringIO()
     json_document.write(build_capture(snapshot, explain=True), sink)
     answers = 0
@@ -262,8 +262,8 @@ def test_call_frame_information_names_its_fde(lab_program, tmp_path):
     stack=st.lists(st.tuples(st.integers(0, 0xFFF), st.integers(0, 255)), max_size=10),
 )
 @settings(max_examples=60, deadline=None)
-def test_whatever_memory_holds_there_is_an_explanation(arch, changes, stack):
-    """For every frame that the walk retained, with any code, tables and stack."""
+def test_any_memory_has_an_explanation(arch, changes, stack):
+    """For every retained frame, with any code, tables and stack."""
     process = synthetic_process(arch, threads=1, images=1, depth=5)
     program = bytearray(process.regions[0].data)
     for at, value in changes:

@@ -1,4 +1,4 @@
-"""Stacks deeper than the limit: which frames are returned; all frames are counted."""
+"""Stacks deeper than the limit: all frames are counted, and the retained ones are returned."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Rules:
 
 
 def walked(rule, memory, limit=DEFAULT_LIMIT, others=(), **registers):
-    """A walk in an image where ``rule`` holds everywhere."""
+    """Walk in an image with ``rule`` at every address."""
     rules = ImageRules((Rules(rule, others),), Svma(CODE))
     start = RegisterSet.of(Arch.ARM64, **{"pc": CODE, "sp": 0, "fp": 0, "lr": 0} | registers)
     known = RuleCache(ImageList([IMAGE]), Arch.ARM64, lambda _: rules)
@@ -69,8 +69,8 @@ def process(request):
     return synthetic_process(request.param, threads=1, depth=DEPTH)
 
 
-def test_both_ends_of_a_core_s_stack_are_the_true_ones(process, tmp_path):
-    """From the file, as any other stack; and the walk reaches the root."""
+def test_both_ends_of_a_cores_deep_stack_are_true(process, tmp_path):
+    """The walk reaches the root."""
     path = tmp_path / "deep.core"
     path.write_bytes(process.core())
     with open_target(path) as target:
@@ -84,8 +84,8 @@ def test_both_ends_of_a_core_s_stack_are_the_true_ones(process, tmp_path):
     assert true[:448] + true[-64:] == addresses
 
 
-def test_depth_takes_no_memory():
-    """Ten times as many frames take no more memory."""
+def test_memory_does_not_depend_on_the_depth():
+    """Ten times as many frames take no more."""
 
     def most(depth):
         process = synthetic_process(threads=1, depth=depth)
@@ -100,7 +100,7 @@ def test_depth_takes_no_memory():
 
 
 def test_an_explicit_limit_keeps_the_innermost_frames():
-    """As lldb's ``bt N`` does; the frames left out are counted."""
+    """Like lldb's ``bt N``; the omitted frames are counted."""
     process = synthetic_process(threads=1, depth=90)
     (true,) = process.stacks.values()
     for limit in (1, 2, 3, 4, 64, 89, 90, 91, 512, 1000):
@@ -112,7 +112,7 @@ def test_an_explicit_limit_keeps_the_innermost_frames():
 
 
 def test_only_the_default_limit_keeps_both_ends():
-    """A limit next to it keeps the innermost frames."""
+    """A limit next to it retains the innermost frames."""
     process = synthetic_process(threads=1, depth=2000)
     (true,) = process.stacks.values()
     frames = {
@@ -125,16 +125,15 @@ def test_only_the_default_limit_keeps_both_ends():
     assert frames[513] == true[:513]
 
 
-def test_frames_have_their_numbers_behind_a_gap():
-    """In two pieces, the second of which continues the first."""
+def test_frames_after_a_gap_keep_their_numbers():
     assert [(0, "abc")] == list(stretches("abc", None))
     assert [(0, "ab"), (9, "c")] == list(stretches("abc", Gap(after=2, count=7)))
     with pytest.raises(ValueError, match="no gap"):
         Gap(after=1, count=0)
 
 
-def test_every_format_states_what_is_left_out():
-    """Frame numbers continue after the gap; a line states the number of frames left out."""
+def test_every_format_states_the_number_of_omitted_frames():
+    """Frame numbers continue after the gap."""
     result = build_capture(synthetic_process(threads=1, depth=2000).snapshot)
     written = {}
     for form in (text, lldb, nsthread, bs, json_document):
@@ -155,8 +154,8 @@ def test_every_format_states_what_is_left_out():
     assert [*range(448), *range(1936, 2000)] == [frame["index"] for frame in thread["frames"]]
 
 
-def test_a_cycle_is_seen_at_once_where_it_is_short():
-    """Three frames that call each other in a circle are three frames, and the first once more."""
+def test_a_short_cycle_ends_the_walk_at_once():
+    """Three frames that call each other cyclically are three frames, and the first once more."""
     # Each has its return address and the caller's sp in memory, so the stack may go anywhere.
     rule = UnwindRule(RegisterOffset(31, 0), AtCfa(0), ((31, AtCfa(8)),))
     ring = [(0x10, CODE + 0x20), (0x20, CODE + 0x30), (0x00, CODE + 0x10)]
@@ -168,7 +167,7 @@ def test_a_cycle_is_seen_at_once_where_it_is_short():
 
 
 def test_a_cycle_beyond_the_stored_states_ends_the_walk():
-    """The first thousand frames are in order; the circle that follows them is seen, too."""
+    """The first thousand frames are in order; the following cycle is detected, too."""
     rule = UnwindRule(RegisterOffset(31, 0), AtCfa(0), ((31, AtCfa(8)),))
     ring, lead = 50, 1000
     after = [*range(1, lead + ring), lead]
@@ -192,7 +191,7 @@ def test_a_cycle_beyond_the_stored_states_ends_the_walk():
     ids=["up", "down"],
 )
 def test_no_walk_continues_without_reading_the_stack(rule):
-    """Rules that find callers in nothing, as no compiler writes them, are given up."""
+    """Rules that give callers without reading memory, as no compiler writes them."""
     memory = MemoryRegion(Avma(0), struct.pack("<Q", CODE + 8) * (1 << 17))
     found = walked(rule, memory, sp=1 << 20 if rule.registers else 0, general={19: CODE + 8})
 
@@ -201,7 +200,7 @@ def test_no_walk_continues_without_reading_the_stack(rule):
 
 
 def test_frames_are_counted_up_to_a_limit(monkeypatch):
-    """Memory may be as large as an address space; a walk is not."""
+    """Memory can be as large as an address space."""
     monkeypatch.setattr(walker, "FRAMES_PER_WALK", 5000)
     rule = UnwindRule(RegisterOffset(31, 16), AtCfa(-8))
     memory = MemoryRegion(Avma(0), struct.pack("<Q", CODE + 8) * (1 << 16))
@@ -213,7 +212,7 @@ def test_frames_are_counted_up_to_a_limit(monkeypatch):
 
 
 def test_swift_continuations_are_limited_alike():
-    """Asynchronous functions recurse as deep as others; both stacks have their ends."""
+    """Asynchronous functions recurse as deep as others; both stacks have both ends."""
     tag, contexts, heap = 1 << 60, 1000, 0x10_0000
     chain = b"".join(
         struct.pack(
@@ -241,7 +240,7 @@ def test_swift_continuations_are_limited_alike():
     assert result.stop.is_complete
 
 
-def test_a_circle_of_contexts_ends_the_walk_and_not_the_machine_s_stack():
+def test_a_cycle_of_contexts_does_not_affect_the_native_stack():
     """An error on the heap does not affect the physical frames."""
     tag, heap = 1 << 60, 0x10_0000
     stack = struct.pack("<6Q", 0, heap, 0x20 | tag, 0x3000, 0, 0)

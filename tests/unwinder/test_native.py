@@ -1,4 +1,4 @@
-"""The walk by the C loop finds what the walk in Python finds, on whatever is in memory."""
+"""The C walk returns what the Python walk returns, for any memory."""
 
 import struct
 from dataclasses import replace
@@ -52,7 +52,7 @@ WIDTH_47 = PacMask.of_width(47)
 
 
 class ChosenRules:
-    """A source that has the rules it was given, by the low bits of the address."""
+    """A source with given rules, selected by the low bits of the address."""
 
     trust = FrameTrust.CFI
     claims = Claims.EVERYWHERE
@@ -66,7 +66,7 @@ class ChosenRules:
 
 
 def process_rules(rules, arch):
-    """One image, at CODE; elsewhere there are frame pointers only."""
+    """Build rules with one image, at CODE; elsewhere only frame pointers are used."""
     image = BinaryImage(
         path="/program",
         uuid=None,
@@ -81,7 +81,7 @@ def process_rules(rules, arch):
 
 
 def both(registers, stack, rules, mask, limit=DEFAULT_LIMIT, rest=()):
-    """The walk in Python and the one in C, by rules that each has for itself."""
+    """Walk in Python and in C, by separate rules."""
     memory = LayeredMemory((stack, *rest))
     expected = walk(registers, memory, rules(), mask, limit)
     native = NativeWalker(rules(), registers.arch, mask)
@@ -93,7 +93,7 @@ def both(registers, stack, rules, mask, limit=DEFAULT_LIMIT, rest=()):
 
 
 class Maker:
-    """Threads whose rules lead some way through their stacks, from a seed."""
+    """Generates threads whose rules lead some way through their stacks, from a seed."""
 
     def __init__(self, seed):
         self.random = Random(seed)  # noqa: S311 (a test's choice)
@@ -102,11 +102,11 @@ class Maker:
         self.registers = (*(n for n in numbers.callee_saved if n != numbers.sp), *range(4), 100)
 
     def one_in(self, count):
-        """Whether something is done this time."""
+        """Return true once in ``count`` draws."""
         return not self.random.randrange(count)
 
     def offset(self):
-        """From a CFA or a register."""
+        """Return an offset from a CFA or a register."""
         choose, size = self.random, self.arch.pointer_size
         if self.one_in(60):
             return choose.choice([choose.randint(-64, 64), 1 << 31, -(1 << 31), 1 << 40])
@@ -125,7 +125,7 @@ class Maker:
         return made(self.offset())
 
     def rule(self):
-        """Mostly one that finds the next address on the stack; or none."""
+        """Return a rule, mostly one that leads to the next address on the stack; or none."""
         numbers, size = self.arch.registers, self.arch.pointer_size
         if self.one_in(12):
             return frame_pointer_rule(self.arch)
@@ -147,7 +147,7 @@ class Maker:
         return replace(rule, registers=tuple(saved), is_signal_frame=self.one_in(40))
 
     def word(self):
-        """Mostly a code address; or one of a frame, or anything."""
+        """Return a word, mostly a code address; or one of a frame, or any."""
         choose = self.random
         if not self.one_in(6):
             return choose.randrange(CODE, CODE + CODE_SIZE, 8)
@@ -157,13 +157,13 @@ class Maker:
         )
 
     def words(self, count):
-        """Words of memory."""
+        """Return words of memory."""
         size = self.arch.pointer_size
         words = [self.word() % (1 << 8 * size) for _ in range(count)]
         return struct.pack(f"<{count}{'Q' if size == 8 else 'I'}", *words)
 
     def start(self):
-        """Registers of an interrupted function."""
+        """Return the registers of an interrupted function."""
         general = {self.random.choice(self.registers): self.word() for _ in range(3)}
         return RegisterSet.of(
             self.arch,
@@ -175,7 +175,7 @@ class Maker:
         )
 
     def thread(self, size=256):
-        """Rules, the stack, other memory, and registers."""
+        """Return rules, the stack, other memory, and registers."""
         rules = [self.rule() for _ in range(self.random.choice([2, 9, 30]))]
         stack = MemoryRegion(Avma(STACK), self.words(self.random.randrange(size)))
         return rules, stack, MemoryRegion(Avma(HEAP), self.words(64)), self.start()
@@ -187,8 +187,8 @@ class Maker:
     mask=st.sampled_from([WIDTH_47, WIDTH_47, PacMask(), PacMask.of_width(20)]),
     limit=st.sampled_from([FrameLimit(1), FrameLimit(2), FrameLimit(4, 1), DEFAULT_LIMIT]),
 )
-def test_any_rules_and_any_memory(seed, mask, limit):
-    """Addresses, trusts, kinds, gaps and why it stopped are the same, frame by frame."""
+def test_any_rules_and_memory_give_the_same_walk(seed, mask, limit):
+    """Addresses, trusts, kinds, gaps and stop reasons are the same, frame by frame."""
     maker = Maker(seed)
     rules, stack, heap, registers = maker.thread()
 
@@ -200,8 +200,8 @@ def test_any_rules_and_any_memory(seed, mask, limit):
 
 
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
-def test_real_tables_and_damaged_stacks(arch):
-    """Stacks between images, whole, overwritten in places, and cut off."""
+def test_real_tables_and_damaged_stacks_give_the_same_walk(arch):
+    """Stacks between images, whole, partly overwritten, and truncated."""
     process = synthetic_process(arch, threads=60, depth=40, signature=0x2B).snapshot
     chosen = Random(7)  # noqa: S311 (a test's choice)
 
@@ -243,8 +243,8 @@ def test_real_tables_and_damaged_stacks(arch):
         ("frames", "-O2 no fp", Arch.X86_64),
     ],
 )
-def test_emulated_programs(lab_program, name, optimisation, arch):
-    """Wherever a real program is stopped, in prologues and epilogues, and in Swift's async code."""
+def test_emulated_programs_give_the_same_walk(lab_program, name, optimisation, arch):
+    """In prologues, epilogues, and Swift's async code."""
     contents = lab_program(name, optimisation, arch=arch)
     rules = [all_rules(contents) for _ in range(2)]
     native, python = NativeWalker(rules[0], arch, WIDTH_47), PythonWalker(rules[1], WIDTH_47)
@@ -267,8 +267,8 @@ def test_emulated_programs(lab_program, name, optimisation, arch):
 @pytest.mark.parametrize(
     "limit", [FrameLimit(3), FrameLimit(48, 16), FrameLimit(5000, 64), FrameLimit(100_000)]
 )
-def test_a_deep_stack(limit):
-    """Both ends are retained and the rest is counted, however much is walked at once."""
+def test_a_deep_stack_gives_the_same_ends_and_count(limit):
+    """For any number of threads at once."""
     count = 30_000
     records = b"".join(
         struct.pack("<QQ", STACK + 16 * (number + 1), CODE + 8 * (number % 100))
@@ -286,8 +286,8 @@ def test_a_deep_stack(limit):
     assert actual.depth == count + 1
 
 
-def test_a_stack_that_turns_in_a_circle_far_up():
-    """A return to a frame beyond those that are all remembered is seen where Python sees it."""
+def test_a_cycle_far_up_the_stack_is_detected_alike():
+    """It returns to a frame beyond the remembered ones."""
     size = 1500
     forward = b"".join(
         struct.pack("<QQ", STACK + 16 * (number + 1), CODE + 8) for number in range(size)
@@ -303,8 +303,8 @@ def test_a_stack_that_turns_in_a_circle_far_up():
     assert found.stop.reason is StopReason.NO_PROGRESS
 
 
-class Dear:
-    """Frame pointers are right; to confirm the innermost frame takes most of a walk's steps."""
+class Expensive:
+    """Frame-pointer rules; confirming the innermost frame takes most of a walk's steps."""
 
     trust = FrameTrust.COMPACT
     claims = Claims.AT_CALLS
@@ -326,7 +326,7 @@ class Dear:
 
 
 class CodeCheckStub:
-    """Objects to every call: its frame is elsewhere."""
+    """A code check that contradicts every call."""
 
     trust = FrameTrust.PROLOGUE
 
@@ -347,7 +347,7 @@ def test_a_rule_whose_code_check_was_skipped_is_not_cached():
         size=CODE_SIZE,
     )
 
-    sources = Dear(), Dear()
+    sources = Expensive(), Expensive()
 
     def rules(source):
         return RuleCache(

@@ -1,4 +1,4 @@
-"""The worst that could be thought of for a walk, and what it may cost: in counted steps."""
+"""Worst cases of a walk, and their bound in counted steps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SUB_SP, ADD_SP, RET, NOP = 0xD10083FF, 0x910083FF, 0xD65F03C0, 0xD503201F
 
 
 def _mixed(size: int, seed: int) -> list[Effect]:
-    """Saves, restores, addresses in the frame and jumps all over, so that much meets everywhere."""
+    """Build saves, restores and jumps, so that many states meet at every instruction."""
     random = Random(seed)  # noqa: S311 (no secret)
     code: list[Effect] = [AddRegister(SP, SP, 9, 0, -1)]  # now every register may matter
     for at in range(1, size):
@@ -85,8 +85,8 @@ def _mixed(size: int, seed: int) -> list[Effect]:
 
 @pytest.mark.parametrize("entry", [ENTRY, ENTRY_WITHOUT_VOLATILE], ids=["short", "long"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_states_that_meet_everywhere(entry: object, seed: int):
-    """It was seven seconds for eight thousand instructions."""
+def test_states_that_meet_everywhere_are_bounded(entry: object, seed: int):
+    """They once took seven seconds for eight thousand instructions."""
     budget = StepBudget()
     flow = Flow(_mixed(8000, seed), entry, budget=budget)  # type: ignore[arg-type]
     assert WALK_STEPS - budget.left <= WALK_STEPS + SLACK
@@ -94,7 +94,7 @@ def test_states_that_meet_everywhere(entry: object, seed: int):
 
 
 class _Code:
-    """Bytes as code, in functions of one size. An image's contents."""
+    """Bytes as code, in functions of one size."""
 
     source = "code"
 
@@ -122,7 +122,7 @@ def _random(size: int) -> bytes:
 
 
 def _calls(size: int, *, every: int) -> bytes:
-    """x86: calls, each to another function, which continues without a return."""
+    """Build x86 calls, each to another function, which continues without a return."""
     code = b""
     for at in range(0, size - 5, 5):
         target = (at * 37) // every * every % size
@@ -141,8 +141,8 @@ ARM64_WORST = (
 
 @pytest.mark.parametrize("size", [64, 4096, 1 << 18])
 @pytest.mark.parametrize("which", range(3))
-def test_code_of_no_program(which: int, size: int):
-    """In functions of any size; and a repeated query has no more steps."""
+def test_arbitrary_code_has_bounded_steps(which: int, size: int):
+    """In functions of any size; a repeated query takes no more steps."""
     for build, worst in (
         (lambda code: X86InstructionRules(code, code.function_at), X86_64_WORST),
         (lambda code: X86InstructionRules(code, code.function_at, mode=MODE_32), X86_64_WORST),
@@ -167,7 +167,7 @@ def test_code_of_no_program(which: int, size: int):
 
 
 class _Fixed:
-    """The same rule everywhere."""
+    """The same rule at every address."""
 
     trust = FrameTrust.CFI
     claims = Claims.EVERYWHERE
@@ -193,8 +193,8 @@ def _process(*sources: RuleSource, arch: Arch, address: int, size: int) -> RuleC
     return RuleCache(ImageList([image]), arch, lambda _: ImageRules(sources, Svma(address)))
 
 
-def test_expressions_of_a_whole_walk(monkeypatch: pytest.MonkeyPatch):
-    """Each frame has endless ones for all its registers: a walk runs a bounded number."""
+def test_expressions_of_a_whole_walk_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    """Each frame has endless ones for all its registers."""
     operations = 0
     read = expression.op.read_operation
 
@@ -217,8 +217,8 @@ def test_expressions_of_a_whole_walk(monkeypatch: pytest.MonkeyPatch):
         assert 0 < operations <= WALK_STEPS // expression.STEPS_AN_OPERATION + 16_000
 
 
-def test_each_frame_in_another_function_that_is_hard_to_analyse():
-    """They share a walk's budget; the next walk has as much, and caches the rest."""
+def test_frames_in_expensive_functions_share_a_budget():
+    """The next walk has its own budget, and caches the rest."""
     size = 1 << 12
     words = [SUB_SP, *[NOP] * (size // 4 - 3), ADD_SP, RET]
     code = _Code(struct.pack(f"<{len(words)}I", *words) * 200, size)
@@ -268,8 +268,8 @@ COMMON = _record(0, b"\x01zR\0\x01\x78\x10\x01\x00" + b"\x0c\x07\x08\x90\x01")
     ],
     ids=["remember", "advance", "remember-much"],
 )
-def test_call_frame_programs_without_end(program: bytes):
-    """They are not run; and nothing else of the section suffers."""
+def test_call_frame_programs_without_end_are_not_run(program: bytes):
+    """The rest of the section is not affected."""
     body = struct.pack("<2Q", 0x1000, 0x1000) + b"\0"
     data = COMMON + _record(len(COMMON) + 4, body + program)
     data += _record(len(data) + 4, struct.pack("<2Q", 0x9000, 0x10) + b"\0" + b"\x41\x0e\x10")
@@ -300,8 +300,8 @@ def _count(monkeypatch: pytest.MonkeyPatch, name: str) -> Callable[[], int]:
     return lambda: calls
 
 
-def test_each_function_with_a_common_record_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    """Linkers keep one for thousands; the most used are read."""
+def test_many_common_records_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    """Linkers write one for thousands of functions; the most used are read."""
     data = b""
     for at in range(20_000):
         start = len(data)
@@ -313,8 +313,8 @@ def test_each_function_with_a_common_record_of_its_own(monkeypatch: pytest.Monke
     assert read() == len(index.starts) <= COMMONS_AT_LEAST + 20_000 // 64
 
 
-def test_records_that_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch):
-    """Those with 64-bit lengths, and those with numbers of no fixed width."""
+def test_records_that_are_read_one_by_one_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    """Those with 64-bit lengths, and those with variable-length numbers."""
     wide = struct.pack("<IQI", 0xFFFFFFFF, 4, 0) * 50_000
     read = _count(monkeypatch, "read_record_header")
     assert build_index(_section(wide)).malformed_at is not None
@@ -329,7 +329,7 @@ def test_records_that_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("size", [4, 5, 6, 7])
-def test_a_function_that_ends_within_an_instruction(size: int):
+def test_a_truncated_last_instruction_has_no_rule(size: int):
     """Its last bytes are of no instruction, and have no rule."""
     code = _Code(struct.pack("<2I", NOP, RET)[:size], size)
     rules = InstructionRules(code, code.function_at)

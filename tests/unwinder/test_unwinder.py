@@ -18,7 +18,7 @@ from tests.support.writers.synthetic_image import TEXT_OFFSET
 
 @pytest.fixture(params=["c", "python"])
 def walked_by(request, monkeypatch):
-    """Once with the extension, if it is built, and once without."""
+    """Walk with the extension, if it is built, and without."""
     if request.param == "c":
         pytest.importorskip("machtrace._native._walk", reason="the extensions are not built")
     else:
@@ -29,7 +29,7 @@ def walked_by(request, monkeypatch):
 
 
 def plain(walked):
-    """A walk without the thread that it is of."""
+    """Return a walk without its thread."""
     return Walk(
         addresses=walked.addresses,
         stop=walked.stop,
@@ -50,7 +50,7 @@ def cut(snapshot, size):
 @pytest.mark.usefixtures("walked_by")
 @pytest.mark.parametrize("limit", [6, 512])
 def test_columns_equal_objects(limit):
-    """Several processes in the order that they came; whole stacks and truncated ones."""
+    """Several processes in order; whole stacks and truncated ones."""
     arm = synthetic_process(Arch.ARM64, threads=4, depth=30).snapshot
     x86 = synthetic_process(Arch.X86_64, threads=3, depth=9, seed=1).snapshot
     snapshots = (arm, x86, cut(arm, 600), x86, cut(x86, 300))
@@ -73,8 +73,7 @@ def test_columns_equal_objects(limit):
 
 
 @pytest.mark.usefixtures("walked_by")
-def test_no_stacks_are_columns_too():
-    """Without snapshots."""
+def test_no_snapshots_give_empty_columns():
     columns = mt.Unwinder().columns(())
 
     assert 0 == len(columns) == len(columns.addresses)
@@ -82,8 +81,8 @@ def test_no_stacks_are_columns_too():
 
 
 @pytest.mark.usefixtures("walked_by")
-def test_swift_s_continuations_are_in_columns():
-    """The remainder is separate, as in a walk."""
+def test_swift_continuations_are_in_columns():
+    """They are separate, as in a walk."""
     snapshot = synthetic_process(Arch.ARM64, threads=2, depth=6).snapshot
     first = snapshot.threads[0]
     data = bytearray(first.stack.data)
@@ -116,7 +115,7 @@ def test_rules_are_cached_for_the_next_snapshot():
 
 
 def test_tables_that_one_snapshot_lacks_are_read_from_the_next():
-    """An image whose bytes could not be had is looked for again."""
+    """An image whose bytes were unavailable is searched again."""
     snapshot = synthetic_process(threads=3).snapshot
     unwinder = mt.Unwinder()
     unwinder.unwind(replace(snapshot, memory=RegionMemory()))
@@ -124,8 +123,8 @@ def test_tables_that_one_snapshot_lacks_are_read_from_the_next():
     assert list(map(plain, mt.unwind(snapshot))) == list(map(plain, unwinder.unwind(snapshot)))
 
 
-def test_snapshots_that_lack_the_same_share_rules():
-    """Bytes that all of them lack are not requested again, nor are rules computed again."""
+def test_snapshots_that_lack_the_same_bytes_share_rules():
+    """Missing bytes are not requested again, nor are rules computed again."""
     snapshot = synthetic_process(threads=3).snapshot
     unwinder = mt.Unwinder()
     bare = [replace(snapshot, memory=RegionMemory()) for _ in range(2)]
@@ -136,7 +135,7 @@ def test_snapshots_that_lack_the_same_share_rules():
 
 
 def test_code_that_one_snapshot_lacks_is_read_from_the_next():
-    """Headers are there in both; the pages behind them only in the second."""
+    """Both have the headers; only the second has the pages after them."""
     snapshot = synthetic_process(threads=3).snapshot
     regions = snapshot.memory.regions
     heads = RegionMemory([MemoryRegion(one.start, one.data[:TEXT_OFFSET]) for one in regions])
@@ -151,8 +150,8 @@ def test_code_that_one_snapshot_lacks_is_read_from_the_next():
     assert unwinder.rules(snapshot) is not rules
 
 
-def test_images_that_nothing_identifies_share_no_rules():
-    """Two programs without UUIDs may lie at one address."""
+def test_images_without_uuids_share_no_rules():
+    """Two programs may be loaded at one address."""
     snapshot = synthetic_process(threads=3).snapshot
     nameless = ImageList(replace(image, uuid=None) for image in snapshot.images)
     unwinder = mt.Unwinder()

@@ -1,4 +1,4 @@
-"""The walk, on stacks small enough to read."""
+"""The walk, on small stacks."""
 
 import struct
 
@@ -36,12 +36,12 @@ SIGNATURE = 0x5A << 56
 
 
 def chain_rules(arch=Arch.ARM64):
-    """No image is known: frame pointers are all there is."""
+    """Build rules without images, so that only frame pointers are used."""
     return RuleCache(ImageList(), arch, lambda _image: ImageRules())
 
 
 def registers(**changed):
-    """An interrupted arm64 function."""
+    """Build the registers of an interrupted arm64 function."""
     return RegisterSet.of(Arch.ARM64, **{"pc": PC, "sp": 0x10, "fp": 0x20, "lr": RET1} | changed)
 
 
@@ -57,7 +57,7 @@ def test_frame_pointer_chain_is_followed_to_its_root():
 
 
 def test_lookup_is_inside_the_call():
-    """Only return addresses are moved, and only for looking up."""
+    """Only return addresses are moved, and only for lookups."""
     first, second, _ = walk(registers(), STACK, chain_rules(), WIDTH_47).addresses
 
     assert PC == first.lookup
@@ -65,8 +65,8 @@ def test_lookup_is_inside_the_call():
     assert RET1 == second.address
 
 
-def test_truncated_stack_states_where_it_was_cut():
-    """An unreadable word ends the walk; what was found before it stays."""
+def test_an_unreadable_word_ends_the_walk_with_its_address():
+    """The frames before it are returned."""
     cut = MemoryRegion(Avma(0), STACK.data[:0x40])
     walked = walk(registers(), cut, chain_rules(), WIDTH_47)
 
@@ -75,7 +75,7 @@ def test_truncated_stack_states_where_it_was_cut():
 
 
 def test_signed_return_addresses_and_tagged_frame_pointers_are_stripped():
-    """The mask's width decides, for return addresses and for frame pointers alike."""
+    """The mask applies to both."""
     signed = [SIGNATURE | word if word in {RET1, RET2, 0x40} else word for word in WORDS]
     memory = MemoryRegion(Avma(0), struct.pack("<16Q", *signed))
     walked = walk(registers(), memory, chain_rules(), WIDTH_47)
@@ -84,7 +84,7 @@ def test_signed_return_addresses_and_tagged_frame_pointers_are_stripped():
 
 
 def test_loop_and_backward_frames_end_the_walk():
-    """A record that points to itself, or down the stack, is no caller."""
+    """A record that points to itself, or down the stack, is invalid."""
     loop = MemoryRegion(Avma(0), struct.pack("<4Q", 0, 0, 0x10, RET1) + STACK.data[0x20:])
     walked = walk(registers(sp=0, fp=0x10), loop, chain_rules(), WIDTH_47)
     assert StopReason.NO_PROGRESS is walked.stop.reason
@@ -97,15 +97,14 @@ def test_loop_and_backward_frames_end_the_walk():
 
 
 def test_misaligned_frame_pointer_ends_the_walk():
-    """A frame record is aligned, or is none."""
     walked = walk(registers(fp=0x23), STACK, chain_rules(), WIDTH_47)
 
     assert [PC] == [found.address for found in walked.addresses]
     assert StopReason.MISALIGNED is walked.stop.reason
 
 
-def test_limit_is_applied_and_stated():
-    """Frames beyond the limit are counted, and the stack's end is found all the same."""
+def test_frames_beyond_the_limit_are_counted():
+    """The stack's end is reached all the same."""
     walked = walk(registers(), STACK, chain_rules(), WIDTH_47, FrameLimit(2))
 
     assert [PC, RET1] == [found.address for found in walked.addresses]
@@ -114,7 +113,7 @@ def test_limit_is_applied_and_stated():
 
 
 def test_link_register_is_lost_after_one_step():
-    """A caller's link register is not what the interrupted function's was."""
+    """A caller's link register is unknown."""
     leaf = link_register_rule(Arch.ARM64)
     caller = step(leaf, registers(), STACK, WIDTH_47)
     assert isinstance(caller, RegisterSet)
@@ -134,8 +133,8 @@ def test_signal_frame_recovers_every_register_and_its_address_is_a_program_count
     assert 4 == caller.lr
 
 
-def test_nobody_called_the_root():
-    """A lost return address, a zero one and a zero frame pointer all mean the end."""
+def test_the_root_has_no_caller():
+    """An undefined return address, a zero one and a zero frame pointer all mark it."""
     for rule, changed in (
         (UnwindRule(RegisterOffset(31, 0), Lost()), {}),
         (link_register_rule(Arch.ARM64), {"lr": 0}),
@@ -146,8 +145,8 @@ def test_nobody_called_the_root():
         assert StopReason.ROOT is stopped.reason
 
 
-def test_rule_prints_in_the_field_s_notation():
-    """A person can check a rule against the disassembly."""
+def test_a_rule_prints_in_the_usual_notation():
+    """A reader can check a rule against the disassembly."""
     rule = UnwindRule(RegisterOffset(29, 16), AtCfa(-8), ((29, AtCfa(-16)), (19, InRegister(3, 8))))
 
     assert "cfa = r29 + 16, pc = *(cfa - 8), r29 = *(cfa - 16), r19 = r3 + 8" == str(rule)
@@ -188,7 +187,7 @@ def test_swift_continuations_follow_the_first_async_frame():
     arch=st.sampled_from(Arch),
 )
 def test_any_memory_ends_the_walk(data, sp, fp, arch):
-    """No stack content can loop a walk or make it raise."""
+    """No stack contents can make a walk cycle or raise."""
     start = RegisterSet.of(arch, pc=PC, sp=sp, fp=fp, lr=RET1)
     memory = MemoryRegion(Avma(0), data)
     walked = walk(start, memory, chain_rules(arch), WIDTH_47)
@@ -196,8 +195,8 @@ def test_any_memory_ends_the_walk(data, sp, fp, arch):
     assert len(walked.addresses) <= 1 + len(data) // 8
 
 
-def test_a_call_to_nowhere_keeps_its_caller():
-    """Where a null pointer was called, nothing ran: the return address is where the call put it."""
+def test_a_call_of_a_null_pointer_has_its_caller():
+    """No code ran: the return address is where the call put it."""
     caller = struct.pack("<Q", 0x3000) + STACK.data[8:]
     null = RegisterSet.of(Arch.X86_64, pc=0, sp=0, fp=0x20)
     walked = walk(null, MemoryRegion(Avma(0), caller), chain_rules(Arch.X86_64), PacMask())
@@ -207,8 +206,8 @@ def test_a_call_to_nowhere_keeps_its_caller():
     assert [0, RET2, RET1, RET2] == [found.address for found in walked.addresses]
 
 
-def test_the_call_before_it_distinguishes_a_wild_call_from_generated_code():
-    """Outside all images: a return address behind ``call rax``, or behind none."""
+def test_a_preceding_call_distinguishes_a_wild_call_from_generated_code():
+    """Outside all images: a return address after ``call rax``, or after other bytes."""
     for before, second in ((b"\xff\xd0", 0x3000), (b"\x90\x90", RET1)):
         code = MemoryRegion(Avma(0x2FF0), b"\x90" * 14 + before)
         stack = MemoryRegion(Avma(0), struct.pack("<Q", 0x3000) + STACK.data[8:])
@@ -219,15 +218,15 @@ def test_the_call_before_it_distinguishes_a_wild_call_from_generated_code():
         assert found is walked.addresses[1].trust
 
 
-def test_a_zero_frame_pointer_is_no_root_where_nothing_promises_it():
+def test_a_zero_frame_pointer_without_tables_is_not_a_root():
     """Code without tables may use the register for anything."""
     walked = walk(registers(fp=0), STACK, chain_rules(), WIDTH_47)
 
     assert StopReason.NO_RULE is walked.stop.reason
 
 
-def test_a_number_is_no_mark_of_an_async_function():
-    """Code without frame pointers keeps anything in the register, some with the mark's bits."""
+def test_an_integer_is_not_the_mark_of_an_async_function():
+    """Code without frame pointers may have any value in it, also with the mark's bits."""
     for number in (0x1925_7876_7315_E0B7, 0x1925_7876_7315_E0B0, 0x1000_0000_0000_0031):
         saved = number.to_bytes(8, "little") + RET1.to_bytes(8, "little")
         memory = MemoryRegion(Avma(0), bytes(16) + saved + STACK.data[0x20:])
@@ -237,7 +236,7 @@ def test_a_number_is_no_mark_of_an_async_function():
 
 
 def image_at(address, name):
-    """An image of which nothing but its place is known."""
+    """Build an image of which only the address is known."""
     return BinaryImage(
         path=name,
         uuid=None,
@@ -250,7 +249,7 @@ def image_at(address, name):
 
 
 def test_a_link_register_that_leads_out_of_the_image_is_the_caller():
-    """No call of the function's own left it there: it has made none, and saved nothing yet."""
+    """The function has made no call and saved nothing yet."""
     images = ImageList([image_at(0x10_0000, "library"), image_at(0x20_0000, "program")])
     rules = RuleCache(images, Arch.ARM64, lambda _image: ImageRules())
     caller, stale = 0x20_0100, 0x10_0200
@@ -277,8 +276,8 @@ def test_a_link_register_that_leads_out_of_the_image_is_the_caller():
     assert [0x10_0100, RET1, RET2] == [frame.address for frame in walked.addresses]
 
 
-def test_a_return_address_in_no_image_is_gone_on_from():
-    """It may be code that was generated: the frame stays, and its frame pointer is followed."""
+def test_the_walk_continues_from_a_return_address_in_no_image():
+    """It may be generated code: the frame is returned, and its frame pointer is followed."""
     rules = RuleCache(
         ImageList([image_at(0x10_0000, "program")]), Arch.ARM64, lambda _image: ImageRules()
     )
@@ -288,8 +287,8 @@ def test_a_return_address_in_no_image_is_gone_on_from():
     assert walked.stop.is_complete
 
 
-def test_what_holds_at_calls_only_waits_for_what_holds_everywhere():
-    """For an interrupted frame the file's code outranks compact unwind in memory."""
+def test_code_has_precedence_over_tables_for_interrupted_frames():
+    """The code is in the file, and compact unwind in memory."""
 
     class Source:
         def __init__(self, trust, claims, offset):

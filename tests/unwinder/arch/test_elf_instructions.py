@@ -1,4 +1,4 @@
-"""Instruction analysis of ELF images, held against the compiler's call-frame information."""
+"""Instruction analysis of ELF images, compared with the compiler's call-frame information."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLES = (
 
 
 def functions(contents: ElfFileContents) -> dict[str, tuple[int, int]]:
-    """(address, size) of each function by its name."""
+    """Return (address, size) of each function by its name."""
     symbols = parse_dynamic_symbols(contents)
     rows = symbols.is_function.nonzero()[0].tolist()
     return {
@@ -40,7 +40,7 @@ def functions(contents: ElfFileContents) -> dict[str, tuple[int, int]]:
 
 
 def instructions(contents: ElfFileContents, start: int, size: int) -> Iterator[int]:
-    """Offsets of instructions in a function, by capstone."""
+    """Return the offsets of instructions in a function, by capstone."""
     if contents.image.arch is Arch.ARM64:
         yield from range(0, size, 4)
         return
@@ -50,7 +50,7 @@ def instructions(contents: ElfFileContents, start: int, size: int) -> Iterator[i
 
 
 def agree(rule: UnwindRule, expected: UnwindRule, lr: int | None) -> bool:
-    """Whether ``rule`` leads to the same caller; a register that was saved may not have changed."""
+    """Return whether ``rule`` leads to the same caller; a saved register may still be unchanged."""
     unsaved = None if lr is None else InRegister(lr)
     if rule.cfa != expected.cfa or rule.return_address not in (expected.return_address, unsaved):
         return False
@@ -65,8 +65,10 @@ def agree(rule: UnwindRule, expected: UnwindRule, lr: int | None) -> bool:
 @pytest.mark.parametrize("name", ["frames", "switches"])
 @pytest.mark.parametrize("optimisation", ["-O1", "-O2", "-Os"])
 @pytest.mark.parametrize("target", ["x86_64-linux-musl", "aarch64-linux-musl"])
-def test_code_without_tables(target: str, optimisation: str, name: str, tmp_path: Path):
-    """Each instruction leads to the caller that the tables of the same code lead to."""
+def test_analysis_leads_to_the_callers_of_the_tables(
+    target: str, optimisation: str, name: str, tmp_path: Path
+):
+    """At each instruction of the same code, analysed without its tables."""
     described, bare = (
         ElfFileContents(
             compile_elf(

@@ -1,4 +1,4 @@
-"""Effect analysis takes time by the code that is there, not by what a file claims."""
+"""The time of effect analysis is bounded by the available code, not by a file's claims."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_a_section_ends_where_its_segment_has_no_more_bytes(lab_program: Build, 
 
 
 @pytest.mark.peer
-def test_sections_of_a_whole_file_are_taken_as_they_are(lab_program: Build):
-    """Those that the linker wrote lie within their segments."""
+def test_sections_of_a_valid_file_are_unchanged(lab_program: Build):
+    """They lie within their segments."""
     contents = lab_program("frames", "-O2", "compact")
     sections = contents.image.code_sections
     assert code_ranges(contents) == tuple((one.address, one.end) for one in sections)
@@ -73,7 +73,7 @@ def test_sections_of_a_whole_file_are_taken_as_they_are(lab_program: Build):
 
 @pytest.mark.peer
 def test_calls_are_searched_for_only_as_far_as_code_can_be_read(lab_program: Build):
-    """Not through all that a section claims."""
+    """Not over the whole size that a section claims."""
     contents = lab_program("frames", "-O2", "compact")
     before = thread_time()
     assert not list(call_targets(contents, [(1 << 40, 1 << 60)]))
@@ -89,15 +89,15 @@ def test_starts_in_sections_are_retained():
 
 
 def test_code_that_nothing_reaches_takes_linear_time():
-    """Each such instruction looks for the nearest call that was reached, and there is none."""
+    """Each such instruction searches for the nearest reached call, and none exists."""
     before = thread_time()
     flow = Flow([Return(LR)] * 20_000, ENTRY, budget=StepBudget(1 << 18))
     assert thread_time() - before < 6  # it was half a minute
     assert flow.state(19_999) == ENTRY
 
 
-def test_the_frame_of_the_nearest_call_is_taken():
-    """Also of one that is thousands of instructions away, on either side."""
+def test_the_frame_of_the_nearest_call_is_used():
+    """It may be thousands of instructions away, on either side."""
     frame = [AddConstant(SP, SP, -32), Call(None), AddConstant(SP, SP, 32)]
     far = [Return(LR)] * 3000
     landing_pad = [AddConstant(SP, SP, 32), Return(LR)]
@@ -111,8 +111,8 @@ def test_the_frame_of_the_nearest_call_is_taken():
     assert state.sp_offset == -32
 
 
-def test_work_beyond_the_budget_is_not_sure():
-    """Indirect jumps, all with other frames, are compared each with each."""
+def test_results_beyond_the_budget_are_not_certain():
+    """Indirect jumps, all with different frames, are compared pairwise."""
     code = [
         instruction
         for _ in range(10_000)
@@ -130,9 +130,9 @@ def test_work_beyond_the_budget_is_not_sure():
 
 
 class _FanIn:
-    """Functions of AArch64 code, each of them jumped into by eight others, in three levels.
+    """Functions of AArch64 code, each the target of jumps from eight others, in three levels.
 
-    Each starts by putting sp higher than it was, as only what shares a frame does.
+    Each starts by raising sp, which only code that shares a frame does.
     """
 
     source = "fan-in"
@@ -163,7 +163,7 @@ class _FanIn:
 
 
 def test_callers_are_analysed_within_one_budget(monkeypatch: pytest.MonkeyPatch):
-    """Where functions jump into functions that jump, eight each, not all are followed."""
+    """Functions jump into functions that jump, eight each: not all are followed."""
     analysed = 0
 
     def counted(code: Sequence[Effect], *others: Any, **named: Any) -> Flow:

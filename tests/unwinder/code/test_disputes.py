@@ -1,4 +1,4 @@
-"""Tables that are wrong about a function are contradicted by its code, and the frame is flagged."""
+"""Frames whose unwind table contradicts the function's code are flagged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BUILDS = [
 
 
 def call_sites(contents, path):
-    """The return address of every call in a program, as a disassembler sees them."""
+    """Return the return address of every call in a program, by a disassembler."""
     if OBJDUMP is None:
         pytest.skip("llvm-objdump is not installed")
     path.write_bytes(contents.data)
@@ -50,7 +50,7 @@ def call_sites(contents, path):
 
 
 def process(contents, change=lambda rules: rules):
-    """The rules of a process with this one image; ``change`` may replace those of the image."""
+    """Return the rules of a process with one image; ``change`` may replace the image's."""
     parsed = contents.image
     rules = change(image_rules(contents, parsed.arch))
     image = BinaryImage(
@@ -81,11 +81,11 @@ def test_right_tables_are_not_disputed(lab_program, name, arch, optimisation, ta
 @pytest.mark.peer
 @pytest.mark.parametrize("optimisation", ["-O2", "-O2 no fp"])
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
-def test_code_that_moves_on_from_its_table_is_followed(lab_program, arch, optimisation, tmp_path):
-    """Assembly inside of functions pushes and calls: no dispute, since each is right in its place.
+def test_inline_assembly_that_pushes_is_not_disputed(lab_program, arch, optimisation, tmp_path):
+    """Table and code are both right, each for its own part.
 
-    Three functions do so; of two of them the table counts from a frame pointer, if there is one,
-    that is not moved.
+    Three functions do so; of two of them the table is relative to a frame pointer, if one exists,
+    which does not move.
     """
     contents = lab_program("pushes", optimisation, "compact", arch)
     rules = process(contents)
@@ -100,7 +100,7 @@ def test_code_that_moves_on_from_its_table_is_followed(lab_program, arch, optimi
 
 
 class Moved:
-    """Rules whose CFA is a little off: those of a function before it was rebuilt."""
+    """Rules whose CFA is slightly off: those of a function before it was rebuilt."""
 
     claims = Claims.AT_CALLS
 
@@ -123,7 +123,7 @@ class Moved:
 def test_wrong_tables_are_disputed_at_nearly_every_call(
     lab_program, arch, optimisation, tables, tmp_path
 ):
-    """A CFA sixteen bytes off is no frame that the code made."""
+    """The CFA is sixteen bytes off."""
 
     def moved(rules):
         sources = tuple(
@@ -165,8 +165,8 @@ def patched_table(encoding):
 RBP_FRAME = 0x01000000.to_bytes(4, "little")
 
 
-def test_a_caller_that_a_stale_table_skips_is_found_by_the_code():
-    """The table's caller is plausible: it is followed, and every such frame names the dispute."""
+def test_a_plausible_caller_of_a_stale_table_is_disputed():
+    """It is followed, and every such frame has the dispute."""
     # Frameless, 64 bytes: two frames of these functions. The return address is the next frame's.
     snapshot, true, program = patched_table(0x02080000)
     (backtrace,) = unwind(snapshot)
@@ -184,8 +184,8 @@ def test_a_caller_that_a_stale_table_skips_is_found_by_the_code():
     assert inside[1:-1] == [bool(frame.disputed_by) for frame in backtrace.addresses[2:]]
 
 
-def test_where_a_stale_table_leads_nowhere_the_code_is_followed():
-    """The stack is whole, and records the table's caller."""
+def test_the_code_is_followed_if_a_stale_table_leads_nowhere():
+    """The stack is complete, and has the table's caller in the dispute."""
     # Frameless, 24 bytes: at its return address's offset, the caller's rbp was saved.
     snapshot, true, _ = patched_table(0x02030000)
     (backtrace,) = unwind(snapshot)
@@ -202,7 +202,7 @@ def test_where_a_stale_table_leads_nowhere_the_code_is_followed():
 
 
 def test_right_tables_dispute_no_frame():
-    """The same process with the table as it was."""
+    """The same process with the unpatched table."""
     process = synthetic_process(Arch.X86_64, threads=3, depth=20)
     for found in unwind(process.snapshot):
         assert not any(one.disputed_by for one in found.addresses)
@@ -210,7 +210,7 @@ def test_right_tables_dispute_no_frame():
 
 @pytest.mark.peer
 def test_a_wrong_row_of_call_frame_information_is_disputed(lab_program, tmp_path):
-    """One byte of ``__eh_frame``: where a function's CFA is once its frame is made."""
+    """One byte of ``__eh_frame`` is wrong: the CFA after the prologue."""
     contents = lab_program("frames", "-O2 no fp", "dwarf", Arch.ARM64)
     section = contents.image.section("__TEXT", "__eh_frame")
     assert section is not None

@@ -1,4 +1,4 @@
-"""Where a function is seen to have made its frame record, there the frame pointer leads to it."""
+"""The frame pointer leads to the frame record if the function was seen to create it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from machtrace.unwinder.sources.of_macho import instruction_rules
 
 
 def words(*instructions):
-    """AArch64 code."""
+    """Encode AArch64 code."""
     return b"".join(word.to_bytes(4, "little") for word in instructions)
 
 
@@ -37,7 +37,7 @@ PACIBSP, BL, RET = 0xD503237F, 0x94000001, 0xD65F03C0
     ],
 )
 def test_arm64_records(code, behind):
-    """The pair, and the frame pointer set to where it is."""
+    """The pair is stored, and the frame pointer set to it."""
     assert behind == record_end(code, Arch.ARM64)
 
 
@@ -50,8 +50,8 @@ def test_x86_records():
     assert record_end(b"\x55\x48\x89", Arch.X86_64) is None
 
 
-def test_rules_of_records_are_known():
-    """The other registers that they restore are ignored."""
+def test_rules_of_frame_records_are_recognised():
+    """Other registers that they restore are ignored."""
     for arch in (Arch.ARM64, Arch.X86_64, Arch.I386):
         rule = frame_pointer_rule(arch)
         assert follows_record(rule, arch)
@@ -63,8 +63,8 @@ def test_rules_of_records_are_known():
 
 @pytest.mark.peer
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
-def test_behind_it_the_frame_pointer_s_rule_is_right(lab_program, arch):
-    """Instruction analysis, which follows every instruction, has the same results."""
+def test_the_frame_pointers_rule_is_right_after_the_record(lab_program, arch):
+    """Instruction analysis, which follows every instruction, is the oracle."""
     contents = lab_program("registers", "-O2", "compact", arch)
     rules = instruction_rules(contents, arch)
     bounds = FunctionBounds.of_macho(contents)

@@ -1,4 +1,4 @@
-"""The cache of functions of instruction analysis, which is the same on every architecture."""
+"""The cache of analysed functions, which all architectures share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rules = InstructionRules | X86InstructionRules | ArmInstructionRules
 
 
 class _Function:
-    """The code of one function, as long as it can be read. An image's contents."""
+    """The code of one function, up to the readable end."""
 
     source = "code"
 
@@ -74,7 +74,7 @@ KINDS = pytest.mark.parametrize(
 def test_code_that_was_not_captured_is_missing_each_time(
     analyse: Callable[[_Function], Rules], bytes_of_code: bytes
 ):
-    """A second query has the same answer: a failed analysis leaves nothing in the cache."""
+    """A second query has the same answer: a failed analysis is not cached."""
     code = _Function(bytes_of_code)
     rules = analyse(code)
     for _ in range(3):
@@ -89,7 +89,7 @@ def test_code_that_was_not_captured_is_missing_each_time(
 
 @KINDS
 def test_functions_are_followed_once(analyse: Callable[[_Function], Rules], bytes_of_code: bytes):
-    """The second question, of a call or not, reads no function again."""
+    """A second query, of a call or not, reads no function again."""
     code = _Function(bytes_of_code)
     code.is_readable = True
     rules = analyse(code)
@@ -104,7 +104,7 @@ def test_functions_are_followed_once(analyse: Callable[[_Function], Rules], byte
 def test_rules_of_calls_are_for_calls_only(
     analyse: Callable[[_Function], Rules], bytes_of_code: bytes
 ):
-    """An interrupted frame is another source's."""
+    """An interrupted frame needs another source."""
     code = _Function(bytes_of_code)
     code.is_readable = True
     calls = CallSiteRules(analyse(code))

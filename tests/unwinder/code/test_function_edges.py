@@ -1,4 +1,4 @@
-"""Functions too large to be followed: their first and last instructions are known all the same."""
+"""The first and last instructions of functions that are too large for the analysis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BRANCHES = 30_000
 
 
 class Code:
-    """An image with nothing but ``code``."""
+    """An image that contains only ``code``."""
 
     source = "code"
 
@@ -61,8 +61,7 @@ ARM64 = struct.pack(
         (len(X86) - 1, 8),
     ],
 )
-def test_x86_64(offset: int, cfa: int):
-    """The return address is where the instructions put it, counted from sp."""
+def test_x86_64_edges_locate_the_return_address_by_sp(offset: int, cfa: int):
     contents = Code(X86)
     rules = X86InstructionRules(contents, contents.function_at)
     rule = rules.rule_for(Svma(START + offset), interrupted=True)
@@ -70,15 +69,15 @@ def test_x86_64(offset: int, cfa: int):
     assert rule.cfa == RegisterOffset(7, cfa)
 
 
-def test_the_middle_is_left_to_tables():
-    """Where the way to the return is far, and so is the start."""
+def test_the_middle_of_a_function_has_no_rule():
+    """The return and the start are both far away."""
     contents = Code(X86)
     rules = X86InstructionRules(contents, contents.function_at)
     assert rules.rule_for(Svma(START + len(X86) // 2), interrupted=True) is None
 
 
-def test_a_loop_is_no_way_out():
-    """A jump back to before the queried instruction stays in the function."""
+def test_a_loop_is_not_an_exit():
+    """A jump to before the queried instruction stays in the function."""
     loop = bytes.fromhex("90 ebf9".replace(" ", ""))  # back over the call, which is before it
     code = X86_BEGINNING + bytes.fromhex("85c07400") * BRANCHES + b"\xe8\0\0\0\0" + loop + X86_END
     contents = Code(code)
@@ -87,8 +86,8 @@ def test_a_loop_is_no_way_out():
     assert rules.rule_for(place, interrupted=True) is None
 
 
-def test_a_computed_jump_is_no_way_out():
-    """``jmp *rax`` of what the frame holds dispatches within the function."""
+def test_a_computed_jump_is_not_an_exit():
+    """``jmp *rax`` with a value from the frame dispatches within the function."""
     dispatch = bytes.fromhex("488b45e8 ffe0".replace(" ", ""))  # mov rax, [rbp - 24]; jmp *rax
     code = X86_BEGINNING + bytes.fromhex("85c07400") * BRANCHES + X86_END + dispatch
     contents = Code(code)
@@ -108,8 +107,8 @@ def test_a_computed_jump_is_no_way_out():
         (-1, 0, InRegister(30)),
     ],
 )
-def test_arm64(index: int, cfa: int, return_address: InRegister | None):
-    """The same with a link register, which may still hold the address when it is saved."""
+def test_arm64_edges_use_the_link_register(index: int, cfa: int, return_address: InRegister | None):
+    """It may still hold the address after it was saved."""
     contents = Code(ARM64)
     rules = InstructionRules(contents, contents.function_at, [(START, START + len(ARM64))])
     place = START + 4 * index if index >= 0 else START + len(ARM64) + 4 * index

@@ -1,4 +1,4 @@
-"""Rules for code that leaves one stack for another, from the instructions it has yet to run."""
+"""Rules for code that switches stacks, from the instructions up to its return."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _pop(register: int | None) -> Load:
     return Load((register,), 4, ESP, 0, 4)
 
 
-def test_a_switch_pops_what_the_other_stack_holds():
-    """The stack pointer comes from memory, registers and return address from there."""
+def test_a_switch_restores_from_the_other_stack():
+    """The stack pointer is loaded from memory, registers and return address from the new stack."""
     rule = _rule(Load((ESP,), 4, ECX, 0), _pop(ESI), _pop(EBP), RETURN)
     words = {0x100: 0x9000, 0x9000: 0x51, 0x9004: 0xB9, 0x9008: 0x4444}
     caller = _caller(rule, {ECX: 0x100, EBX: 7}, words)
@@ -70,7 +70,7 @@ def test_a_switch_pops_what_the_other_stack_holds():
 
 
 def test_longjmp_before_it_has_loaded_anything_from_the_buffer():
-    """All that it loads is found through the register that leads to the buffer."""
+    """All loads are through the register that points to the buffer."""
     code = (
         Load((EBX,), 4, ECX, 0),
         Load((EDX,), 4, ECX, 8),
@@ -86,7 +86,7 @@ def test_longjmp_before_it_has_loaded_anything_from_the_buffer():
     assert _rule(code[-1]) == UnwindRule(RegisterOffset(ESP, 0), InRegister(EDX))
 
 
-def test_longjmp_that_jumps_by_way_of_its_buffer():
+def test_longjmp_that_jumps_through_its_buffer():
     """The return address is never in a register."""
     code = (Load((EBX,), 4, ECX, 0), Load((ESP,), 4, ECX, 8), IndirectJump(-1, ECX, 12))
     words = {0x100: 0xEB, 0x108: 0x9000, 0x10C: 0x4444}
@@ -96,13 +96,13 @@ def test_longjmp_that_jumps_by_way_of_its_buffer():
         assert (caller.pc, caller.sp, caller.get(EBX)) == (0x4444, 0x9000, 0xEB)
 
 
-def test_what_was_stored_on_the_way_is_loaded_again():
-    """Not what was in memory before."""
+def test_values_stored_on_the_path_are_loaded_again():
+    """Not the previous contents of memory."""
     rule = _rule(Store((EAX,), 4, ECX, 4), Load((EBX,), 4, ECX, 4), RETURN)
     assert _caller(rule, {EAX: 0xA, ECX: 0x100, ESP: 0x900}, {0x900: 0x4444}).get(EBX) == 0xA
 
 
-def test_jumps_are_followed_and_conditions_taken_not_to_hold():
+def test_jumps_are_followed_and_conditional_ones_are_not_taken():
     """The way may lead over a jump."""
     rule = _rule(Jump(1, is_conditional=True), Jump(2, is_conditional=False), Trap(), RETURN)
     assert _caller(rule, {ESP: 0x900}, {0x900: 0x4444}).pc == 0x4444
@@ -120,13 +120,13 @@ def test_jumps_are_followed_and_conditions_taken_not_to_hold():
         (NOTHING,),
     ],
 )
-def test_no_rule_where_the_way_is_not_known(code: tuple[Effect, ...]):
+def test_an_unknown_path_has_no_rule(code: tuple[Effect, ...]):
     """A call comes first, or the code ends, or it cycles."""
     assert _rule(*code) is None
 
 
-def test_a_frame_that_is_known_keeps_its_rule():
-    """A register that was lost is none that another stack would bring back."""
+def test_a_known_frame_keeps_its_rule():
+    """A lost register is not one that another stack would restore."""
     state = MODE_32.entry.after(Writes((EBX,)))
     rule = state.rule()
     assert rule is not None

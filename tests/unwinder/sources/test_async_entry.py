@@ -1,4 +1,4 @@
-"""Continuations at every instruction of async functions: also where no record leads to them."""
+"""Continuations at every instruction of async functions, without frame records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT = {Arch.ARM64: 22, Arch.X86_64: 14}
 @pytest.mark.parametrize("optimisation", ["-O1", "-O2", "-Oz"])
 @pytest.mark.parametrize("arch", CONTEXT)
 def test_continuations_at_every_instruction(arch: Arch, optimisation: str, tmp_path: Path):
-    """The chain that begins with the context that the innermost async function was given."""
+    """The chain begins with the context passed to the innermost async function."""
     output = tmp_path / "continuations"
     options = (optimisation, *COMPACT_TABLES, "-fswift-async-fp=always")
     compile_macho([PROGRAM], output, arch=arch, options=options)

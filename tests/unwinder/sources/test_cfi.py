@@ -1,4 +1,4 @@
-"""Call-frame rules of ELF and Mach-O images are those of the rows that LLVM prints."""
+"""Call-frame rules of ELF and Mach-O images equal the rows that LLVM prints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Dump = Callable[..., list[PeerFunction]]
 
 @pytest.fixture(scope="module")
 def dump() -> Dump:
-    """The call-frame table of a file, as LLVM prints it."""
+    """Return the call-frame table of a file, as LLVM prints it."""
     program = shutil.which("llvm-dwarfdump-19") or shutil.which("llvm-dwarfdump")
 
     def run(path: Path, option: str = "--eh-frame") -> list[PeerFunction]:
@@ -64,7 +64,7 @@ def dump() -> Dump:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where this module's programs are built."""
+    """The folder of this module's programs."""
     return tmp_path_factory.mktemp("cfi")
 
 
@@ -79,7 +79,7 @@ def program(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def zig(folder: Path) -> Callable[..., Path]:
-    """A library for another machine."""
+    """Build a library for another machine."""
 
     def build(target: str, *options: str) -> Path:
         if find_spec("ziglang") is None:
@@ -153,7 +153,7 @@ def _ours(rule: UnwindRule, arch: Arch) -> str:
 
 
 def _theirs(row: str, arch: Arch) -> str:
-    """LLVM's row in the words of a rule: ``CFA=RSP+16: RBX=[CFA-16], RIP=[CFA-8]``."""
+    """Return LLVM's row in a rule's notation: ``CFA=RSP+16: RBX=[CFA-16], RIP=[CFA-8]``."""
     name = llvm_register_names(arch)
     tracked = {name(n): n for n in range(len(arch.registers.names))}
     column = name(arch.registers.return_column)
@@ -174,7 +174,7 @@ def _theirs(row: str, arch: Arch) -> str:
 
 
 def _places(functions: list[PeerFunction]) -> Iterator[tuple[Svma, str]]:
-    """The first and the last byte of each row, with the row."""
+    """Return the first and the last byte of each row, with the row."""
     for function in functions:
         starts = [start for start in sorted(function.rows) if start < function.end]
         for start, end in zip(starts, [*starts[1:], function.end], strict=True):
@@ -196,10 +196,10 @@ def _compare(rules: CallFrameRules, functions: list[PeerFunction], arch: Arch) -
 
 @pytest.mark.peer
 @pytest.mark.parametrize("name", ["program", "libc"])
-def test_rules_of_this_machines_files(
+def test_rules_of_this_machines_files_equal_llvms(
     name: str, request: pytest.FixtureRequest, dump: Dump
 ) -> None:
-    """At both ends of every row of a part of the functions."""
+    """At both ends of every row of a sample of the functions."""
     path: Path = request.getfixturevalue(name)
     contents = _elf(path)
     assert _compare(_rules(contents), dump(path)[::4], contents.image.arch) > 20
@@ -215,10 +215,10 @@ def test_rules_of_this_machines_files(
         ("x86_64-linux-musl", ()),
     ],
 )
-def test_rules_of_other_machines_files(
+def test_rules_of_other_machines_files_equal_llvms(
     zig: Callable[..., Path], dump: Dump, target: str, options: tuple[str, ...]
 ) -> None:
-    """arm64, with its return address signed and not, and both widths of x86."""
+    """The machines are arm64, its return address signed and not, and both widths of x86."""
     path = zig(target, *options)
     contents = _elf(path)
     assert _compare(_rules(contents), dump(path), contents.image.arch) > 30
@@ -228,16 +228,14 @@ def test_rules_of_other_machines_files(
 def test_rules_of_arm_are_in_the_section_for_debuggers(
     zig: Callable[..., Path], dump: Dump
 ) -> None:
-    """Its own unwind tables are of another kind; compilers write both with ``-g``."""
+    """Its own unwind tables have another format; compilers write both with ``-g``."""
     path = zig("arm-linux-musleabihf", "-g")
     rules = _rules(_elf(path))
     assert _compare(rules, dump(path, "--debug-frame"), Arch.ARM) > 20
 
 
 @pytest.mark.peer
-def test_functions_that_eh_frame_leaves_out_are_found_in_debug_frame(
-    folder: Path, dump: Dump
-) -> None:
+def test_functions_missing_in_eh_frame_are_found_in_debug_frame(folder: Path, dump: Dump) -> None:
     """One rule source answers from both sections."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
@@ -252,12 +250,12 @@ def test_functions_that_eh_frame_leaves_out_are_found_in_debug_frame(
 
 @pytest.mark.peer
 @pytest.mark.parametrize(("arch", "places"), [(Arch.ARM64, 30), (Arch.X86_64, 2)])
-def test_rules_of_mach_o(
+def test_rules_of_mach_o_equal_llvms(
     macho: Callable[[Arch], Path], dump: Dump, arch: Arch, places: int
 ) -> None:
-    """``__eh_frame`` has no table to search: it is read from end to end.
+    """``__eh_frame`` has no search table: it is read sequentially.
 
-    On x86-64 linkers keep only what compact unwind cannot express.
+    On x86-64 linkers retain only the FDEs that compact unwind cannot express.
     """
     path = macho(arch)
     rules = _of_macho(FileContents(path.read_bytes(), path.name))
@@ -288,8 +286,8 @@ def test_compact_unwind_names_an_fde_by_its_offset(
 def test_apples_i386_numbers_are_translated(folder: Path) -> None:
     """In its ``__eh_frame`` 4 is ebp and 5 is esp.
 
-    At a function's start the return address is where esp points, on any i386; after the usual
-    prologue ebp is saved below it and the CFA is 8 bytes above ebp.
+    At a function's start the return address is at esp, on any i386; after the usual prologue ebp is
+    saved below it and the CFA is 8 bytes above ebp.
     """
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles for Apple's i386")
@@ -319,7 +317,7 @@ def test_apples_i386_numbers_are_translated(folder: Path) -> None:
 def test_the_table_of_the_header_and_the_section_itself_agree(
     name: str, request: pytest.FixtureRequest
 ) -> None:
-    """Every FDE, by the linker's binary search table and by reading from end to end."""
+    """For every FDE, by the linker's binary search table and by a sequential scan."""
     found = request.getfixturevalue(name)
     path: Path = found("aarch64_be-linux-musl") if name == "zig" else found
     indexed = sections_of_elf(_elf(path))[0]
@@ -336,10 +334,10 @@ def test_the_table_of_the_header_and_the_section_itself_agree(
 
 
 @pytest.mark.peer
-def test_without_a_usable_header_the_section_is_read_through(
+def test_without_a_usable_header_the_section_is_scanned(
     zig: Callable[..., Path], dump: Dump
 ) -> None:
-    """A header of an unknown version, or without a table, is as good as none."""
+    """The header has an unknown version, or no table."""
     path = zig("aarch64-linux-musl")
     section = _elf(path).image.section(".eh_frame_hdr")
     assert section is not None
@@ -362,7 +360,7 @@ def _loaded(contents: ElfFileContents, slide: int) -> RegionMemory:
 
 @pytest.mark.peer
 def test_rules_of_an_image_in_memory(zig: Callable[..., Path], dump: Dump, libc: Path) -> None:
-    """By its program headers alone, whatever the slide."""
+    """By its program headers alone, with any slide."""
     for path in (zig("aarch64-linux-musl"), libc):
         contents, slide = _elf(path), 0x7F00_1234_0000
         memory = _loaded(contents, slide)
@@ -373,7 +371,7 @@ def test_rules_of_an_image_in_memory(zig: Callable[..., Path], dump: Dump, libc:
 
 @pytest.mark.peer
 def test_rules_of_the_vdso(tmp_path: Path, dump: Dump) -> None:
-    """Code of no file, through which threads go into the kernel."""
+    """It is in no file, and threads enter the kernel through it."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     line = next((line for line in lines if line.endswith("[vdso]")), None)
@@ -387,8 +385,8 @@ def test_rules_of_the_vdso(tmp_path: Path, dump: Dump) -> None:
 
 
 @pytest.mark.peer
-def test_nobody_called_where_the_return_address_is_undefined(libc: Path, dump: Dump) -> None:
-    """So threads end: after ``clone`` the new one has no caller."""
+def test_an_undefined_return_address_is_a_root(libc: Path, dump: Dump) -> None:
+    """A new thread has no caller after ``clone``."""
     rules = _rules(_elf(libc))
     rows = [(at, row) for f in dump(libc) for at, row in f.rows.items() if "RIP=undefined" in row]
     if not rows:
@@ -417,8 +415,8 @@ SIGNAL_REGISTERS = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
 
 
 @pytest.mark.peer
-def test_every_register_of_what_a_signal_interrupted_is_recovered(libc: Path, dump: Dump) -> None:
-    """From the kernel's frame, by the expressions that libc has for its return code."""
+def test_every_register_interrupted_by_a_signal_is_recovered(libc: Path, dump: Dump) -> None:
+    """From the kernel's frame, by libc's expressions for its return code."""
     functions = [f for f in dump(libc) if any("DW_OP_breg7 RSP+168" in r for r in f.rows.values())]
     if not functions:
         pytest.skip("this libc is not one for x86-64, or does not describe signal frames")
@@ -443,8 +441,8 @@ def test_every_register_of_what_a_signal_interrupted_is_recovered(libc: Path, du
 
 
 @pytest.mark.peer
-def test_a_lazy_stub_is_stepped_out_of_at_every_instruction(program: Path) -> None:
-    """By one expression for all stubs: the number is pushed once eleven bytes have run."""
+def test_a_lazy_stub_has_a_caller_at_every_instruction(program: Path) -> None:
+    """One expression covers all stubs: the number is pushed after the first eleven bytes."""
     contents = _elf(program)
     section = contents.image.section(".plt")
     if section is None or contents.image.arch is not Arch.X86_64:
@@ -473,7 +471,7 @@ def test_code_that_no_fde_describes_has_no_rule(program: Path, dump: Dump) -> No
 
 
 @pytest.mark.peer
-def test_one_malformed_function_does_not_take_the_others_with_it(
+def test_one_malformed_function_does_not_affect_the_others(
     zig: Callable[..., Path], dump: Dump
 ) -> None:
     """The error names the malformed record."""
@@ -497,7 +495,7 @@ def test_one_malformed_function_does_not_take_the_others_with_it(
 def test_changed_bytes_give_a_rule_or_an_error(
     zig: Callable[..., Path], macho: Callable[[Arch], Path], data: st.DataObject
 ) -> None:
-    """By every way to a rule, as a file and as memory; whatever comes out can be stepped by."""
+    """By every lookup of a rule, as a file and as memory; each rule can be applied."""
     is_elf = data.draw(st.booleans())
     path = zig("aarch64-linux-musl") if is_elf else macho(Arch.ARM64)
     changed = bytearray(path.read_bytes())
@@ -552,7 +550,7 @@ def test_images_without_call_frame_information_have_no_rules(
 
 
 def test_return_addresses_in_other_registers_are_followed() -> None:
-    """A function that keeps its return address in a register, as outlined code on arm64 does."""
+    """As in outlined code on arm64."""
     from machtrace.formats.dwarf.cfi_rows import (
         CallFrameRow,
         CfaRegister,
@@ -582,7 +580,7 @@ def test_return_addresses_in_other_registers_are_followed() -> None:
 
 
 def test_offsets_beyond_any_address_are_refused() -> None:
-    """They would make addresses of more bits than memory has."""
+    """They would give addresses of more than 64 bits."""
     from machtrace.formats.dwarf.cfi_rows import CallFrameRow, CfaRegister
     from machtrace.unwinder.sources.cfi import RegisterNumbering, rule_of
 

@@ -1,7 +1,7 @@
-"""At every instruction of real ELF programs the walk by call-frame rules is the true stack.
+"""Call-frame rules of real ELF programs give the true stack at every instruction.
 
-Each program is run in an emulator. Its true stack needs no unwinder: calls push what they will
-return to, and arriving there with the same stack pointer pops it.
+Each program runs in an emulator. Its true stack needs no unwinder: a call pushes its return
+address, and arriving there with the same stack pointer pops it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Caller:
-    """A function that has called, as it stood then."""
+    """A calling function, with its registers at the call."""
 
     return_address: int
     sp: int
@@ -73,7 +73,7 @@ class Caller:
 
 
 def _emulator(arch: Arch, *, is_thumb: bool) -> tuple[Any, Any, str]:
-    """The emulator, the disassembler, and what registers are called there."""
+    """Return the emulator, the disassembler, and their names of registers."""
     if arch is Arch.X86_64:
         machine = unicorn.UC_ARCH_X86, unicorn.UC_MODE_64
         decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
@@ -94,7 +94,7 @@ def _emulator(arch: Arch, *, is_thumb: bool) -> tuple[Any, Any, str]:
 
 
 def _register_ids(arch: Arch, prefix: str) -> Mapping[int, int]:
-    """The emulator's numbers, by DWARF number."""
+    """Return the emulator's numbers, by DWARF number."""
     from unicorn import arm64_const, arm_const, x86_const
 
     constants = {**vars(x86_const), **vars(arm64_const), **vars(arm_const)}
@@ -105,7 +105,7 @@ def _register_ids(arch: Arch, prefix: str) -> Mapping[int, int]:
 
 
 class Run:
-    """One run of a program, comparing at every instruction."""
+    """One run of a program, which compares at every instruction."""
 
     def __init__(self, contents: ElfFileContents, *, has_analysis: bool = False) -> None:
         """``has_analysis``: query all sources of the image, and not its tables alone."""
@@ -134,14 +134,14 @@ class Run:
         self.failure: BaseException | None = None
 
     def read(self, address: Avma, size: int, /) -> bytes:
-        """The emulator's memory."""
+        """Read the emulator's memory."""
         try:
             return bytes(self._cpu.mem_read(address, size))
         except unicorn.UcError:
             raise MemoryReadError(address, size) from None
 
     def run(self, begin: int) -> None:
-        """From ``begin`` until it returns."""
+        """Run from ``begin`` until it returns."""
         self._load()
         self._cpu.hook_add(unicorn.UC_HOOK_CODE, self._at)
         self._cpu.emu_start(begin, OUTSIDE, count=INSTRUCTIONS)
@@ -265,7 +265,7 @@ def test_every_instruction_has_the_true_stack(case: str, tmp_path: Path) -> None
 def test_every_instruction_of_arm_has_the_true_stack(
     case: str, tmp_path: Path, *, is_stripped: bool
 ) -> None:
-    """By what instructions do, where tables are only right at calls; functions without symbols."""
+    """By instruction analysis where tables are only right at calls; functions have no symbols."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles the programs")
     target, options = CASES[case]

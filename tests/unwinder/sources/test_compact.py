@@ -1,4 +1,4 @@
-"""Compact unwind: the section against llvm-objdump, the rules against emulated programs."""
+"""Compact unwind: the section compared with llvm-objdump, the rules with emulated programs."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def _rules(contents: FileContents) -> CompactRules:
         ("registers", "-O2 no fp", Arch.X86_64),
     ],
 )
-def test_every_entry_is_what_llvm_objdump_prints(
+def test_every_entry_equals_llvm_objdumps(
     name: str, optimisation: str, arch: Arch, lab_program: Build, tmp_path: Path
 ):
-    """At each entry's start, at its last byte, and behind the last."""
+    """At each entry's start, at its last byte, and after the last entry."""
     objdump = next(filter(None, map(shutil.which, ("llvm-objdump-19", "llvm-objdump"))), None)
     if objdump is None:
         pytest.skip("llvm-objdump is not installed; it is the peer that reads the section")
@@ -117,7 +117,7 @@ def _section(
     personalities: tuple[int, ...] = (),
     lsda: tuple[tuple[int, int], ...] = (),
 ) -> bytes:
-    """A section of ``(first function, page)``, laid out as the header permits."""
+    """Build a section of ``(first function, page)``, laid out as the header permits."""
     common_at = 28
     personality_at = common_at + 4 * len(common)
     index_at = personality_at + 4 * len(personalities)
@@ -183,7 +183,7 @@ PAGES = _section(
     ],
 )
 def test_both_kinds_of_pages(offset: int, start: int, end: int, encoding: int):
-    """Regular pages hold encodings; compressed ones number common ones first, then their own."""
+    """Regular pages have encodings; compressed ones index common encodings, then their own."""
     found = UnwindInfo(PAGES, "test").find(ImageOffset(offset))
     assert found is not None
     assert (found.function_offset, found.end_offset, found.encoding) == (start, end, encoding)
@@ -210,7 +210,7 @@ def test_personality_and_lsda():
     ],
 )
 def test_a_malformed_section_has_a_stated_problem(data: bytes, message: str):
-    """Counts are held against the section's size before anything is read or made."""
+    """Counts are checked against the section's size before anything is read or allocated."""
     with pytest.raises(MachOError, match=message):
         UnwindInfo(data, "test")
 
@@ -223,16 +223,16 @@ def test_a_malformed_section_has_a_stated_problem(data: bytes, message: str):
         (_compressed([(0, 5)], (1,)), "encoding 5 of a page that has 1"),
     ],
 )
-def test_a_malformed_page_is_an_error_where_it_is_queried(page: bytes, message: str):
-    """Other pages stay usable."""
+def test_a_malformed_page_is_an_error_when_it_is_queried(page: bytes, message: str):
+    """Other pages are read."""
     info = UnwindInfo(_section([(0, _regular((0, 1))), (0x1000, page)], 0x2000), "test")
     assert info.find(ImageOffset(0x10)) is not None
     with pytest.raises(MachOError, match=message):
         info.find(ImageOffset(0x1000))
 
 
-def test_pages_that_share_their_bytes_cannot_multiply():
-    """A small section cannot claim more functions than it has room for."""
+def test_pages_that_share_bytes_are_limited_by_the_section():
+    """A small section cannot claim more functions than fit in it."""
     page = _regular(*((0x1000 + i, 0) for i in range(50)))
     header = 28 + 12 * 1001
     index = b"".join(struct.pack("<3I", 0x1000, header, 0) for _ in range(1000))
@@ -245,7 +245,7 @@ def test_pages_that_share_their_bytes_cannot_multiply():
 @given(data=st.binary(max_size=300), offset=st.integers(0, 1 << 32))
 @settings(deadline=None)
 def test_random_bytes_are_a_value_or_an_error(data: bytes, offset: int):
-    """No other exception, whatever the bytes."""
+    """No other exception is raised."""
     _ask_everything(data, offset)
 
 
@@ -256,7 +256,7 @@ def test_random_bytes_are_a_value_or_an_error(data: bytes, offset: int):
 )
 @settings(max_examples=300, deadline=None)
 def test_altered_sections_are_a_value_or_an_error(at: int, word: int, offset: int):
-    """The same, close to what is well formed."""
+    """The sections are nearly well formed."""
     data = bytearray(PAGES)
     data[at : at + 4] = struct.pack("<I", word)
     _ask_everything(bytes(data), offset)
@@ -281,7 +281,7 @@ def _ask_everything(data: bytes, offset: int) -> None:
 
 
 def test_the_permutation_is_the_rank_of_the_chosen_registers():
-    """All ways to pick and order n of six, counted in lexicographic order."""
+    """All ordered choices of n of six, in lexicographic order."""
     for count in range(7):
         for rank, chosen in enumerate(permutations("abcdef", count)):
             assert permuted(tuple("abcdef"), count, rank) == chosen  # type: ignore[arg-type]
@@ -310,7 +310,7 @@ def test_the_permutation_is_the_rank_of_the_chosen_registers():
     ],
 )  # fmt: skip
 def test_encodings(encoding: int, arch: Arch, expected: object):
-    """Worked out by hand from the header and from the code beside each."""
+    """Computed by hand from the header and from the code beside each."""
     assert decode(encoding, arch, source="test", at=0) == expected
 
 
@@ -326,7 +326,7 @@ def test_any_encoding_is_a_value_or_an_error(encoding: int, arch: Arch):
 
 
 def _calls(contents: FileContents) -> list[tuple[RegisterSet, Moment]]:
-    """Each caller once for each depth of its stack: its registers, and the moment of the call."""
+    """Yield each caller once for each stack depth: its registers, and the state at the call."""
     seen: set[tuple[int, int | None]] = set()
     steps: list[tuple[RegisterSet, Moment]] = []
 
@@ -361,7 +361,7 @@ def _calls(contents: FileContents) -> list[tuple[RegisterSet, Moment]]:
 @pytest.mark.peer
 @pytest.mark.parametrize(("name", "optimisation"), X86_BUILDS)
 def test_x86_64_callers_are_recovered_exactly(name: str, optimisation: str, lab_program: Build):
-    """At every call: the return address, sp, and each register that calls preserve."""
+    """At every call: the return address, sp, and each callee-saved register."""
     assert len(_calls(lab_program(name, optimisation, "compact", Arch.X86_64))) > 20
 
 
@@ -376,7 +376,7 @@ def test_arm64_callers_are_recovered_exactly(name: str, optimisation: str, lab_p
 
 @pytest.mark.peer
 def test_the_programs_use_every_x86_64_mode(lab_program: Build):
-    """Otherwise the tests above prove less than they seem to."""
+    """The tests above depend on it."""
     kinds: set[type] = set()
     saved: set[tuple[int, ...]] = set()
     for name, optimisation in X86_BUILDS:
@@ -409,7 +409,7 @@ int main(void) { return (int)leaf(5); }
 @pytest.mark.emulated
 @pytest.mark.peer
 def test_arm64_frameless_functions_that_save_pairs(compiled: Build):
-    """The return address is still in lr; pairs lie below sp plus the frame's size."""
+    """The return address is still in lr; pairs are below sp plus the frame's size."""
     contents = compiled(FRAMELESS_WITH_PAIRS, "-O1", "-fomit-frame-pointer")
     rules = _rules(contents)
     checked = []
@@ -436,7 +436,7 @@ def test_arm64_frameless_functions_that_save_pairs(compiled: Build):
 
 @pytest.mark.peer
 def test_a_gap_has_no_rule(lab_program: Build):
-    """Encoding 0 is no leaf and not the end of the stack: the next source is queried."""
+    """Encoding 0 is neither a leaf nor the end of the stack: the next source is queried."""
     contents = lab_program("leaves", "-O2", "compact", Arch.X86_64)
     data = _section([(0, _regular((0, 0)))], 0x1000000)
     rules = CompactRules(contents, Arch.X86_64, UnwindInfo(data, "test"))
@@ -455,8 +455,8 @@ class _OneFde:
 
 
 @pytest.mark.peer
-def test_dwarf_mode_is_handed_over(lab_program: Build):
-    """To the FDE that the encoding names; offset 0 names none."""
+def test_dwarf_mode_uses_the_fde_of_the_encoding(lab_program: Build):
+    """Offset 0 names none."""
     contents = lab_program("leaves", "-O2")
     data = _section([(0, _regular((0, 0x03000044), (0x100, 0x03000000)))], 0x1000)
     fdes = _OneFde()
@@ -471,7 +471,7 @@ def test_dwarf_mode_is_handed_over(lab_program: Build):
 
 @pytest.mark.peer
 def test_an_x86_frame_too_small_for_its_registers_is_malformed(lab_program: Build):
-    """Not even its return address would be in it."""
+    """It has no room for the return address."""
     contents = lab_program("leaves", "-O2", "compact", Arch.X86_64)
     data = _section([(0, _regular((0, 0x02010C00)))], 0x1000)
     rules = CompactRules(contents, Arch.X86_64, UnwindInfo(data, "test"))
@@ -493,7 +493,7 @@ int main(void) { return calls(3) + 1; }
 @pytest.mark.peer
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_every_instruction_of_a_stub_and_its_helper(arch: Arch, compiled: Build):
-    """Up to the jump into dyld, which the emulator takes for the end."""
+    """Up to the jump into dyld, where the run ends."""
     contents = compiled(STUBS, "-O1", arch=arch, link_options=("-Wl,-undefined,dynamic_lookup",))
     rules = StubRules.of_macho(contents, arch)
     got = next(section for section in contents.image.sections if section.name == "__got")
@@ -528,7 +528,7 @@ def test_every_instruction_of_a_stub_and_its_helper(arch: Arch, compiled: Build)
 def test_any_bytes_in_a_helper_section_are_a_rule_or_none(
     lab_stub: dict[Arch, FileContents], data: bytes, offset: int
 ):
-    """A shape that no linker writes has no rule, or one that is harmless."""
+    """A shape that no linker writes has no rule, or a harmless one."""
     for arch, contents in lab_stub.items():
         section = contents.image.section("__TEXT", "__stub_helper")
         assert section is not None

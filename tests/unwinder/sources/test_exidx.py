@@ -52,14 +52,14 @@ def address_of(contents: ElfFileContents, name: str) -> Svma:
 
 
 def index_of(contents: ElfFileContents) -> ExceptionIndex:
-    """The table, which is there."""
+    """Return the table, which must exist."""
     index = ExceptionIndex.of_elf(contents)
     assert index is not None
     return index
 
 
 @pytest.mark.peer
-def test_entries_are_those_that_llvm_reads(shapes: tuple[Path, ElfFileContents]) -> None:
+def test_entries_equal_those_that_llvm_reads(shapes: tuple[Path, ElfFileContents]) -> None:
     """Function by function, with the bytes of all unwinding instructions that it shows."""
     path, contents = shapes
     reader = shutil.which("llvm-readelf-19") or shutil.which("llvm-readelf")
@@ -89,7 +89,7 @@ def test_entries_are_those_that_llvm_reads(shapes: tuple[Path, ElfFileContents])
 def test_each_function_has_the_rule_that_its_source_states(
     shapes: tuple[Path, ElfFileContents],
 ) -> None:
-    """CFA and saved registers, as ``.save``, ``.vsave``, ``.pad`` and ``.setfp`` have them."""
+    """CFA and saved registers, by its ``.save``, ``.vsave``, ``.pad`` and ``.setfp``."""
     _, contents = shapes
     rules = ExceptionTableRules.of_elf(contents)
     assert rules is not None
@@ -136,14 +136,14 @@ def caller(instructions: str, memory: dict[int, int], **registers: int) -> Regis
     return found
 
 
-def test_nothing_to_undo_is_a_return_by_the_link_register() -> None:
-    """Its lowest bit, which selects Thumb, is no part of the return address."""
+def test_no_instructions_are_a_return_by_the_link_register() -> None:
+    """Its lowest bit, which selects Thumb, is not part of the return address."""
     found = caller("b0b0b0", {})
     assert (found.pc, found.sp) == (0x9000, SP)
 
 
 def test_pops_count_upwards_from_the_virtual_stack_pointer() -> None:
-    """Pop {r4, r5}, vsp += 8, pop {r7, pc}: pc wins over lr."""
+    """Pop {r4, r5}, vsp += 8, pop {r7, pc}: pc has precedence over lr."""
     found = caller("a1 01 88 08", {0: 0x44, 4: 0x55, 16: 0x77, 20: 0x7777_0000})
     assert (found.get(R4), found.get(R7)) == (0x44, 0x77)
     assert found.sp == SP + 24
@@ -151,14 +151,14 @@ def test_pops_count_upwards_from_the_virtual_stack_pointer() -> None:
 
 
 def test_a_stack_pointer_from_the_stack_is_followed() -> None:
-    """Pop {r13}: what is loaded is where the rest lies, and in the end the caller's sp."""
+    """Pop {r13}: the rest is at the loaded address, which ends as the caller's sp."""
     found = caller("82 00 a0", {0: SP + 0x40, 0x40: 0x1234})
     assert found.get(R4) == 0x1234
     assert found.sp == SP + 0x44
 
 
 def test_a_saved_register_can_be_the_stack_pointer() -> None:
-    """Pop {r4}, vsp = r4: the value that was popped."""
+    """Pop {r4}, vsp = r4: the popped value."""
     found = caller("a0 94 a1", {0: SP + 0x80, 0x80: 1, 0x84: 2})
     assert (found.get(R4), found.get(5), found.sp) == (1, 2, SP + 0x88)
 
@@ -202,7 +202,7 @@ def test_the_virtual_stack_pointer_moves(instructions: str, moved: int) -> None:
     assert caller(instructions, {}).sp == SP + moved
 
 
-def test_what_refuses_has_no_rule() -> None:
+def test_refuse_to_unwind_has_no_rule() -> None:
     """Two bytes, 0x80 and 0."""
     with pytest.raises(RefusedError):
         rule_of_instructions(b"\x80\x00", "test")
@@ -212,14 +212,13 @@ def test_what_refuses_has_no_rule() -> None:
     "spare", ["9d", "9f", "b100", "b110", "b5", "cb", "d8", "ff", "b1", "c8ff"]
 )
 def test_spare_instructions_are_malformed(spare: str) -> None:
-    """So are those that end too early, and registers that no CPU has."""
+    """So are truncated ones, and registers that no CPU has."""
     with pytest.raises(ElfError):
         rule_of_instructions(bytes.fromhex(spare), "test")
 
 
 @given(st.binary(max_size=64))
 def test_any_instructions_have_a_rule_or_an_error(instructions: bytes) -> None:
-    """Never anything else."""
     with suppress(ElfError, RefusedError):
         assert str(rule_of_instructions(instructions, "test"))
 
@@ -229,7 +228,7 @@ def test_any_instructions_have_a_rule_or_an_error(instructions: bytes) -> None:
 def test_any_table_has_entries_or_errors(
     shapes: tuple[Path, ElfFileContents], data: st.DataObject
 ) -> None:
-    """Damaged anywhere."""
+    """The table is damaged at random."""
     path, contents = shapes
     section = contents.image.section(".ARM.exidx")
     assert section is not None

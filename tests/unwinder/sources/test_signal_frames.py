@@ -1,7 +1,7 @@
 """The registers that the kernel saved before it called a signal handler, at C's offsets.
 
-The truth is ``offsetof`` in the systems' own headers, compiled for each architecture; Darwin's
-``_sigtramp`` itself is no open header, so a function of its shape stands for it.
+The oracle is ``offsetof`` in the systems' own headers, compiled for each architecture; Darwin's
+``_sigtramp`` is not in an open header, so a function of its shape replaces it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CODE = Svma(0x1000)
 
 @cache
 def offsets(target: str, declarations: str, *members: str) -> tuple[int, ...]:
-    """``offsetof`` of each (type, member), by the headers of a system."""
+    """Return ``offsetof`` of each (type, member), by the headers of a system."""
     with TemporaryDirectory() as directory:
         source, output = Path(directory) / "offsets.c", Path(directory) / "offsets.s"
         listed = ", ".join(f"__builtin_offsetof({member})" for member in members)
@@ -57,7 +57,7 @@ def offsets(target: str, declarations: str, *members: str) -> tuple[int, ...]:
 
 
 class Code:
-    """An image with nothing but ``code``."""
+    """An image that contains only ``code``."""
 
     source = "code"
 
@@ -73,7 +73,7 @@ class Code:
 
 
 def place(words: dict[int, int], size: int) -> RegionMemory:
-    """Memory at :data:`STACK` with ``words`` of ``size`` bytes at offsets."""
+    """Build memory at :data:`STACK` with ``words`` of ``size`` bytes at offsets."""
     stack = bytearray(2048)
     for offset, value in words.items():
         stack[offset : offset + size] = value.to_bytes(size, "little")
@@ -83,7 +83,7 @@ def place(words: dict[int, int], size: int) -> RegionMemory:
 def check(
     rule: UnwindRule | None, sp: int, saved: dict[int | str, int], size: int, arch: Arch, extra
 ):
-    """Step over a stack with a value of its own for every register in ``saved``."""
+    """Step over a stack with a distinct value for every register in ``saved``."""
     assert rule is not None
     assert rule.is_signal_frame
     assert rule.caller_kind is AddressKind.PROGRAM_COUNTER
@@ -142,8 +142,8 @@ LINUX = {
 
 
 @pytest.mark.parametrize("arch", LINUX)
-def test_linux(arch: Arch):
-    """At both instructions, and where the handler will return to, for each spelling."""
+def test_linux_frames_have_the_kernels_offsets(arch: Arch):
+    """At both instructions, and at the handler's return address, for each spelling."""
     target, spellings, before, members = LINUX[arch]
     found = offsets(target, FRAME, *members.values())
     saved = {name: before + offset for name, offset in zip(members, found, strict=True)}
@@ -163,7 +163,7 @@ def test_linux(arch: Arch):
 
 
 class FrameAt:
-    """A source that knows where a function's canonical frame is."""
+    """A source with the address of a function's canonical frame."""
 
     trust = None
 
@@ -177,14 +177,14 @@ class FrameAt:
 
 
 def darwin_arm64() -> dict[int | str, str]:
-    """Members of the saved state by register."""
+    """Return members of the saved state by register."""
     state = "struct __darwin_mcontext64, __ss."
     named = {29: f"{state}__fp", 30: f"{state}__lr", 31: f"{state}__sp", "pc": f"{state}__pc"}
     return {number: f"{state}__x[{number}]" for number in range(29)} | named
 
 
 def test_darwin_arm64():
-    """The frame that xnu makes: siginfo, ucontext and mcontext at the trampoline's entry."""
+    """The frame that xnu builds: siginfo, ucontext and mcontext at the trampoline's entry."""
     target = "aarch64-apple-macos13"
     members = darwin_arm64()
     uc, pointer = offsets(target, FRAME, "struct frame, uc", "ucontext_t, uc_mcontext")
@@ -201,7 +201,7 @@ def test_darwin_arm64():
 
 
 def test_darwin_x86_64():
-    """The ucontext is an argument, and is in rbx once an instruction has moved it there."""
+    """The ucontext is an argument, and in rbx after an instruction has moved it there."""
     target = "x86_64-apple-macos13"
     state = "struct __darwin_mcontext64, __ss.__"
     names = [
@@ -252,7 +252,7 @@ def test_darwin_x86_64():
     ("target", "arch"), [("armv7-apple-ios9", Arch.ARMV7), ("i386-apple-macos10.9", Arch.I386)]
 )
 def test_darwin_32_bits(target: str, arch: Arch):
-    """A pointer to the ucontext: on the stack's top of arm, as the fifth argument of i386."""
+    """A pointer to the ucontext: on top of the stack on arm, the fifth argument on i386."""
     state = "struct __darwin_mcontext32, __ss.__"
     if arch is Arch.I386:
         names = ["eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi"]

@@ -97,8 +97,8 @@ def registers(general: dict[int, int], *, pc: int = 0x8000, sp: int = 0x1000) ->
 
 
 @pytest.mark.parametrize("saved", [0x5000, 0x5001])
-def test_a_return_address_is_where_an_instruction_is(saved: int) -> None:
-    """With the bit or without, from memory or from the link register."""
+def test_the_thumb_bit_is_removed_from_return_addresses(saved: int) -> None:
+    """In memory and in the link register."""
     stack = MemoryRegion(Avma(0x1000), saved.to_bytes(4, "little") * 4)
     for recovery in (AtCfa(-4), InRegister(LR)):
         rule = UnwindRule(RegisterOffset(SP, 8), recovery)
@@ -108,7 +108,7 @@ def test_a_return_address_is_where_an_instruction_is(saved: int) -> None:
 
 
 def test_saved_registers_keep_all_their_bits() -> None:
-    """A caller's lr, or another register, may well be odd."""
+    """A caller's lr, or another register, can be odd."""
     stack = MemoryRegion(Avma(0x1000), (0x5001).to_bytes(4, "little") * 4)
     rule = UnwindRule(RegisterOffset(SP, 8), AtCfa(-4), ((4, AtCfa(-8)), (LR, AtCfa(-4))))
     caller = step(rule, registers({}), stack, MASK)
@@ -155,7 +155,7 @@ def test_a_call_at_the_end_of_an_image_is_looked_up_inside_it(program: Program) 
 def test_a_core_has_the_stack_that_lldb_prints(
     program: Program, tmp_path: Path, arch: Arch, mode: str
 ) -> None:
-    """At the entry of a function that calls itself: addresses without the bit, and names."""
+    """At the entry of a recursive function: addresses without the bit, and names."""
     sources = (LAB / "leaves.c", LAB / "support.c", LAB / "support.S")
     contents = program(*sources, arch=arch, options=(mode, "-O2"))
     moments: list[tuple[RegisterSet, MemoryRegion, tuple[Avma, ...]]] = []
@@ -204,8 +204,8 @@ def test_a_core_has_the_stack_that_lldb_prints(
 
 @pytest.mark.peer
 @pytest.mark.parametrize("mode", ["-mthumb", "-marm"])
-def test_code_shows_its_instruction_set_without_tables(program: Program, mode: str) -> None:
-    """Every function of a program, by its bytes alone, as its symbol has it."""
+def test_the_instruction_set_is_recognised_by_the_code(program: Program, mode: str) -> None:
+    """Every function of a program, by its bytes alone, as its symbol states it."""
     sources = (LAB / "registers.c", LAB / "support.c", LAB / "support.S")
     contents = program(*sources, arch=Arch.ARMV7, options=(mode, "-O1"))
     stated, guessed = instruction_sets_of_macho(contents), InstructionSets({})
@@ -255,8 +255,8 @@ def test_patterns_of_saved_doubles(
 
 
 @pytest.mark.parametrize("fp", [0x1070, 0x1074, 0x1078, 0x107C])
-def test_an_aligned_location_is_found_wherever_the_frame_is(fp: int) -> None:
-    """``(fp - 40) & -16``, and eight bytes on."""
+def test_an_aligned_location_is_found_for_any_frame_address(fp: int) -> None:
+    """``(fp - 40) & -16``, and eight bytes further."""
     where = ((fp - 40) & -16) + 8
     data = bytearray(0x100)
     data[where - 0x1000 : where - 0x1000 + 8] = (0x1122334455667788).to_bytes(8, "little")
@@ -272,7 +272,7 @@ def test_an_aligned_location_is_found_wherever_the_frame_is(fp: int) -> None:
 @pytest.mark.emulated
 @pytest.mark.peer
 def test_doubles_are_recovered_at_calls_by_tables_alone(program: Program) -> None:
-    """Compact encodings and the FDEs that they point to, frame by frame, in a real program."""
+    """By compact encodings and their FDEs, frame by frame, in a real program."""
     sources = (LAB / "registers.c", LAB / "support.c", LAB / "support.S")
     contents = program(*sources, arch=Arch.ARMV7K, options=("-mthumb", "-O2"))
     tables = CompactRules.of_macho(contents, Arch.ARMV7K, call_frame_rules(contents))

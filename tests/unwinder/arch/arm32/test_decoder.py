@@ -57,7 +57,7 @@ LATER = ("f16", "tt", "dot", "vmmla", "vcmla", "vcadd")
 
 
 def decoder(*, is_thumb: bool) -> Any:
-    """Capstone's."""
+    """Build capstone's decoder."""
     mode = capstone.CS_MODE_THUMB if is_thumb else capstone.CS_MODE_ARM
     made = capstone.Cs(capstone.CS_ARCH_ARM, mode)
     made.detail = True
@@ -65,14 +65,14 @@ def decoder(*, is_thumb: bool) -> Any:
 
 
 def decoded(code: bytes, *, is_thumb: bool) -> Decoded:
-    """Ours."""
+    """Decode with machtrace."""
     if not is_thumb:
         return arm.decode(int.from_bytes(code, "little"))
     return thumb.decode(int.from_bytes(code[:2], "little"), int.from_bytes(code[2:4], "little"))
 
 
 def written(effects: tuple[Effect, ...]) -> set[int]:
-    """The registers that change."""
+    """Return the written registers."""
     written: set[int] = set()
     for effect in effects:
         match effect:
@@ -94,7 +94,7 @@ def written(effects: tuple[Effect, ...]) -> set[int]:
 
 
 def named(instruction: Any, numbers: Any) -> set[int]:
-    """Capstone's registers by our numbers; pc is none."""
+    """Return capstone's registers by our numbers, without pc."""
     found: set[int] = set()
     for number in numbers:
         found |= NAMES.get(instruction.reg_name(number), set())
@@ -131,13 +131,13 @@ def disagreement(theirs: Any, ours: Decoded) -> str | None:
 
 
 def is_branch(instruction: Any) -> bool:
-    """Whether it is one of those that do nothing else."""
+    """Return whether the instruction only branches."""
     name = instruction.mnemonic.partition(".")[0]
     return name.startswith(("b", "cb", "tb")) and not name.startswith(("bic", "bf", "bkpt"))
 
 
 def random_code(*, is_thumb: bool) -> Iterator[bytes]:
-    """Words; in Thumb most of them of two halfwords."""
+    """Return random words; in Thumb most of them of two halfwords."""
     numbers = random.Random(20)  # noqa: S311 (not for secrets)
     for _ in range(COUNT):
         if is_thumb:
@@ -177,7 +177,7 @@ def test_random_instructions_match_capstone(*, is_thumb: bool) -> None:
 def test_compiled_code_is_followed_to_the_last_instruction(
     target: str, tmp_path: Path, *, is_thumb: bool
 ) -> None:
-    """Found by following jumps, it is what capstone finds from the first byte to the last."""
+    """Following jumps reaches the instructions of capstone's linear disassembly."""
     pytest.importorskip("ziglang", reason="ziglang, the compiler, is not installed")
     from machtrace.formats.elf.contents import ElfFileContents
     from machtrace.formats.elf.symtab import parse_symbols
@@ -225,7 +225,7 @@ def test_constants_are_expanded_as_in_the_manual() -> None:
     ],
 )
 def test_it_sets_the_conditions_of_the_next_instructions(it: int, conditions: list[int]) -> None:
-    """By the mask's bits, compared with the first condition's lowest."""
+    """By the mask's bits, compared with the first condition's lowest bit."""
     reader = decoder(is_thumb=True)
     text = next(reader.disasm((0xBF00 | it).to_bytes(2, "little"), START)).mnemonic
     assert len(text) - 1 == len(conditions)
@@ -234,7 +234,7 @@ def test_it_sets_the_conditions_of_the_next_instructions(it: int, conditions: li
 
 @given(st.binary(max_size=96), st.booleans())
 def test_any_bytes_are_decoded_once(code: bytes, is_thumb: bool) -> None:  # noqa: FBT001
-    """No two instructions share a byte, whatever jumps where."""
+    """No two instructions share a byte, wherever jumps lead."""
     try:
         decoded = Code(code, 0x1000, is_thumb=is_thumb).decoded
     except MachtraceError:

@@ -1,7 +1,7 @@
-"""Instruction analysis: against call-frame information that holds at every instruction.
+"""Instruction analysis, compared with call-frame information that is valid at every instruction.
 
-The lab runs programs; here every instruction counts, run or not, of compiled programs and of
-shapes that compilers seldom write (``shapes/arm64.S``).
+The lab runs programs; this covers every instruction, executed or not, of compiled programs and of
+shapes that compilers seldom emit (``shapes/arm64.S``).
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def _functions(contents: FileContents) -> Iterator[tuple[Svma, tuple[int, ...]]]
 def _agree(
     state: FrameState, rule: UnwindRule, expected: UnwindRule, unpreserved: frozenset[int]
 ) -> bool:
-    """Return whether ``rule`` has all that ``expected`` has, and nothing different.
+    """Return whether ``rule`` has all of ``expected``, and nothing different.
 
-    A rule may count from sp where the other counts from fp, and leave a register where it is that
-    was saved but has not changed.
+    One rule may be relative to sp and the other to fp, and a rule may leave a saved register where
+    it is while it is unchanged.
     """
     assert isinstance(expected.cfa, RegisterOffset)
     assert isinstance(rule.cfa, RegisterOffset)
@@ -145,7 +145,7 @@ def _agree(
     ids=" ".join,
 )
 def test_analysis_agrees_with_call_frame_information(build: tuple[str, str], lab_program: Build):
-    """At every instruction of the program for which the compiler wrote any."""
+    """At every instruction for which the compiler wrote any."""
     compared, wrong = _disagreements(lab_program(*build, "dwarf"), unpreserved_registers(*build))
     assert compared > 50
     assert not wrong, "\n".join(wrong[:20])
@@ -205,8 +205,8 @@ def _capstone_written(instruction: capstone.CsInsn) -> set[int]:
     return {_NAMES[name] for name in names if name in _NAMES}
 
 
-def test_whatever_an_instruction_writes_is_known_to_be_written():
-    """Random words, against capstone; what moves a base by 0 does not change it."""
+def test_every_written_register_is_recognised():
+    """Random words, compared with capstone; an update of a base by 0 does not change it."""
     decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
     decoder.detail = True
     generator = random.Random(20240901)  # noqa: S311 (the same words each time)
@@ -231,7 +231,7 @@ def test_whatever_an_instruction_writes_is_known_to_be_written():
 
 
 def test_jumps_calls_and_returns_are_distinguished():
-    """Random words, against capstone's groups; distances, against its operands."""
+    """Random words, compared with capstone's groups; distances, with its operands."""
     decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
     decoder.detail = True
     generator = random.Random(7)  # noqa: S311 (the same words each time)
@@ -265,8 +265,7 @@ def test_jumps_calls_and_returns_are_distinguished():
 
 @given(word=st.integers(0, (1 << 32) - 1))
 @settings(max_examples=500, deadline=None)
-def test_every_word_is_an_instruction(word: int):
-    """No word of data among the code stops the analysis."""
+def test_data_among_the_code_does_not_stop_the_analysis(word: int):
     decode(word)
 
 
@@ -312,15 +311,15 @@ _INTERESTING = st.one_of(
 @given(words=st.lists(_INTERESTING, min_size=1, max_size=60), interrupted=st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_any_code_has_a_rule_or_none(words: list[int], interrupted: bool):  # noqa: FBT001
-    """Any bytes taken for a function, at each instruction, in a bounded number of steps."""
+    """Any bytes as a function, at each instruction, in a bounded number of steps."""
     rules = _rules_of(*words)
     for index in range(len(words)):
         rule = rules.rule_for(Svma(4 * index + 3), interrupted=interrupted)
         assert rule is None or isinstance(rule.cfa, RegisterOffset)
 
 
-def test_a_function_of_jumps_ends():
-    """Every instruction leads to every other: the work is bounded by the size alone."""
+def test_the_analysis_of_a_function_of_jumps_is_bounded():
+    """Every instruction leads to every other; the number of steps depends on the size alone."""
     generator = random.Random(3)  # noqa: S311 (the same code each time)
     count = 5000
     words = []
@@ -333,15 +332,15 @@ def test_a_function_of_jumps_ends():
     rules.rule_for(Svma(4 * count - 4), interrupted=True)
 
 
-def test_a_function_that_is_too_long_is_left_alone():
-    """Bounds that cannot be right cost nothing."""
+def test_a_function_that_is_too_long_is_not_analysed():
+    """Its bounds must be wrong."""
     rules = _rules_of(*[0xD503201F] * ((1 << 16) + 1))
     assert rules.rule_for(Svma(0x1000), interrupted=True) is None
 
 
 @pytest.mark.peer
-def test_callers_are_left_to_compact_unwind(lab_program: Build):
-    """Where a function has a frame of its own and calls ordinary ones, tables are better."""
+def test_compact_unwind_has_precedence_at_calls(lab_program: Build):
+    """For a function with its own frame that calls ordinary ones, tables are better."""
     contents = lab_program("registers", "-O2")
     rules = instruction_rules(contents, Arch.ARM64)
     assert rules is not None
@@ -355,16 +354,16 @@ def test_callers_are_left_to_compact_unwind(lab_program: Build):
     assert all(rule is None for rule in calls)
 
 
-def test_no_rule_where_the_stack_pointer_is_not_known():
-    """It comes from an argument, and a call is on the way to the return."""
+def test_an_unknown_stack_pointer_has_no_rule():
+    """It comes from an argument, and a call precedes the return."""
     # mov sp, x0; bl; ret
     rules = _rules_of(0x9100001F, 0x94000100, 0xD65F03C0)
     assert rules.rule_for(Svma(0), interrupted=True) is not None
     assert rules.rule_for(Svma(4), interrupted=True) is None
 
 
-def test_no_rule_where_the_return_address_was_overwritten():
-    """It is nowhere: another source must know, or the walk ends with a reason."""
+def test_an_overwritten_return_address_has_no_rule():
+    """Another source must supply it, or the walk ends with a reason."""
     # mov x30, x0; nop; ret
     rules = _rules_of(0xAA0003FE, 0xD503201F, 0xD65F03C0)
     assert rules.rule_for(Svma(4), interrupted=True) is None
@@ -372,7 +371,7 @@ def test_no_rule_where_the_return_address_was_overwritten():
 
 @pytest.mark.peer
 def test_each_architecture_has_its_own_analysis(lab_program: Build):
-    """The image's architecture decides."""
+    """The image's architecture selects it."""
     arm64 = lab_program("leaves", "-O0")
     x86_64 = lab_program("leaves", "-O0", "compact", Arch.X86_64)
     assert isinstance(instruction_rules(arm64, Arch.ARM64), InstructionRules)

@@ -1,4 +1,4 @@
-"""Shapes that real programs showed: each cost a stack or a register once."""
+"""Code shapes of real programs that once caused a wrong stack or register."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.lab.run import Conditions, run
 
 
 def assembled(directory: Path, text: str, arch: Arch) -> FileContents:
-    """A program that ends at a trap."""
+    """Assemble a program that ends at a trap."""
     source = directory / "program.S"
     source.write_text(f".text\n{text}\n.subsections_via_symbols\n")
     program = compile_macho([source], directory / "program", arch=arch)
@@ -24,7 +24,7 @@ def assembled(directory: Path, text: str, arch: Arch) -> FileContents:
 
 
 def assert_whole(contents: FileContents, at_least: int) -> None:
-    """All stacks are right at every instruction, and no register is wrong or lost."""
+    """Assert that all stacks are right at every instruction, and no register is wrong or lost."""
     chosen = {"everything": policies(contents)["everything"]}
     result = run(contents, chosen, Conditions())
     score = result.scores["everything"]
@@ -37,7 +37,7 @@ def assert_whole(contents: FileContents, at_least: int) -> None:
 @pytest.mark.emulated
 @pytest.mark.peer
 def test_loads_of_one_lane_write_one_register(tmp_path: Path):
-    """LD1 of one lane of v9 leaves d10 to d12 alone, which nobody saved; LD3 writes three."""
+    """LD1 of one lane of v9 does not change d10 to d12, which nobody saved; LD3 writes three."""
     text = """
 .globl _main
 .p2align 2
@@ -97,8 +97,8 @@ _last:
 
 @pytest.mark.emulated
 @pytest.mark.peer
-def test_a_call_that_takes_the_stack_elsewhere_is_no_piece_of_its_caller(tmp_path: Path):
-    """Code behind a call of ``longjmp`` that other paths lead to keeps its frame."""
+def test_a_call_that_switches_stacks_is_not_a_piece_of_its_caller(tmp_path: Path):
+    """Code after a call of ``longjmp`` that other paths lead to keeps its frame."""
     text = """
 .globl _main
 .p2align 2
@@ -133,7 +133,7 @@ _jump_far:
 @pytest.mark.emulated
 @pytest.mark.peer
 def test_frames_are_found_without_the_frame_pointer_that_a_callee_overwrote(tmp_path: Path):
-    """In ``longjmp``, %rbp is another frame's before %rsp is: code counts from %rsp."""
+    """In ``longjmp``, %rbp is another frame's before %rsp is: code is relative to %rsp."""
     text = """
 .globl _main
 _main:
@@ -167,7 +167,7 @@ _jump:
 @pytest.mark.emulated
 @pytest.mark.peer
 def test_outlined_ends_of_functions_that_jump_to_a_pointer(tmp_path: Path):
-    """Code that removes a frame and jumps on has the frame of the functions that jump to it."""
+    """Code that removes a frame and jumps has the frame of the functions that jump to it."""
     text = """
 .globl _main
 .p2align 2
@@ -210,8 +210,7 @@ _target:
 
 @pytest.mark.emulated
 @pytest.mark.peer
-def test_short_functions_with_frames_are_called_from_aligned_stacks(tmp_path: Path):
-    """Where sp is not known, what a short function saves and restores is still not lost."""
+def test_short_functions_with_an_unknown_sp_keep_saved_registers(tmp_path: Path):
     text = """
 .globl _main
 .p2align 2
@@ -249,8 +248,8 @@ _short:
     assert_whole(assembled(tmp_path, text, Arch.ARM64), 18)
 
 
-def test_functions_with_frames_of_their_own_are_no_pieces_of_others():
-    """They put back what they save; a piece that saves or restores for its caller does not."""
+def test_functions_with_their_own_frames_are_not_pieces_of_others():
+    """They restore what they save; a piece that saves or restores for its caller does not."""
     push, load, pop = 0xA9BF7BFD, 0xF9400408, 0xA8C17BFD  # stp/ldp x29, x30 by way of sp; ldr
     assert keeps_own_frame([decode(word) for word in (push, load, pop)])
     assert not keeps_own_frame([decode(word) for word in (push, load)])

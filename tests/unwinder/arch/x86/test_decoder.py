@@ -1,4 +1,4 @@
-"""Cached x86 instructions are equal to those decoded again."""
+"""Cached x86 instructions equal those decoded again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MODES = pytest.mark.parametrize("mode", [MODE_64, MODE_32], ids=["64", "32"])
 
 
 @MODES
-def test_any_bytes(mode: Mode):
-    """All kinds of instructions, and many with the same beginnings and other ends."""
+def test_any_instruction_equals_its_cached_form(mode: Mode):
+    """Instructions of all kinds, many with the same prefix and different ends."""
     random = Random(1)  # noqa: S311 (no secret)
     beginnings = [random.randbytes(random.randrange(1, 6)) for _ in range(300)]
     code = b"".join(
@@ -30,8 +30,8 @@ def test_any_bytes(mode: Mode):
 
 
 @MODES
-def test_what_an_operand_decides(mode: Mode):
-    """A call of what follows only pushes; a bit may be Swift's; a number may be a frame's size."""
+def test_operands_that_change_the_effect_are_not_shared(mode: Mode):
+    """A call of the next instruction only pushes; an immediate may be a frame's size."""
     code = bytes.fromhex(
         "e800000000 e805000000 e800000000 0fbaed3c 0fbaed3b 480fbaed3c 480fbaed3b c8200000 c8200001"
         "b810000000 b800500000 b810000000"
@@ -42,8 +42,7 @@ def test_what_an_operand_decides(mode: Mode):
 
 
 @MODES
-def test_an_instruction_that_is_cut_short(mode: Mode):
-    """Though its beginning is known."""
+def test_a_truncated_instruction_is_refused_despite_its_cached_prefix(mode: Mode):
     decoder = Decoder(mode)
     call = b"\xe8\x01\x02\x03\x04"
     assert decode(call, 0, mode) == decoder.decode(call, 0) == decoder.decode(call, 0)
@@ -53,7 +52,7 @@ def test_an_instruction_that_is_cut_short(mode: Mode):
 
 @pytest.mark.peer
 def test_compiled_code_is_decoded_once(lab_program: Build):
-    """Most of it was seen before, when it is read a second time."""
+    """A second pass takes nearly all of it from the cache."""
     contents = lab_program("frames", "-O0", "compact", Arch.X86_64)
     section = contents.image.section("__TEXT", "__text")
     assert section is not None
@@ -73,7 +72,7 @@ def test_compiled_code_is_decoded_once(lab_program: Build):
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    """A full cache is cleared, and filled again."""
+    """A full cache is cleared and filled again."""
     monkeypatch.setattr("machtrace.unwinder.arch.x86.decoder.CACHED", 100)
     decoder = Decoder(MODE_64)
     code = b"".join(b"\x48\x89\x85" + at.to_bytes(4, "little") for at in range(1000))

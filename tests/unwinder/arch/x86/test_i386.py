@@ -1,4 +1,4 @@
-"""Instruction analysis of i386 code: what bytes mean, and what frames they make."""
+"""Instruction analysis of i386 code: lengths, effects, and frames."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIBRARIES = [Path("/lib32/libc.so.6"), Path("/lib/i386-linux-gnu/libc.so.6")]
 
 
 def _random_code(seed: int, count: int) -> Iterator[bytes]:
-    """Random bytes, many of which start with what leads to the larger maps."""
+    """Return random bytes, many with a prefix of the larger opcode maps."""
     generator = random.Random(seed)  # noqa: S311 (the same bytes each time)
     firsts = (b"\x0f", b"\x0f", b"\xc5", b"\xc4", b"\x62", b"\x66", b"\x67", b"\x65", b"", b"", b"")
     for _ in range(count):
@@ -41,7 +41,7 @@ def _random_code(seed: int, count: int) -> Iterator[bytes]:
 
 
 def test_random_bytes_match_capstone():
-    """Where each instruction ends and leads, and no written register is overlooked."""
+    """Where each instruction ends and leads, and no written register is missed."""
     peer = X86Peer(MODE_32)
     verdicts = [peer.objections(code) for code in _random_code(3, 30_000)]
     known = [verdict for verdict in verdicts if verdict is not None]
@@ -73,7 +73,7 @@ def test_a_real_librarys_code_matches_capstone():
 @given(code=st.binary(max_size=20), at=st.integers(0, 20))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_have_a_length(code: bytes, at: int):
-    """At least one byte, so that a sweep ends; never more than there are."""
+    """At least one byte, so that a sweep ends; never more than are available."""
     length, effects = decode(code, at, MODE_32)
     assert 1 <= length <= LONGEST
     assert effects
@@ -96,14 +96,14 @@ def test_any_bytes_have_a_length(code: bytes, at: int):
         ("83342401", (Store((None,), 4, ESP, 0),)),
     ],
 )
-def test_what_instructions_do_to_the_stack(code: str, effects: tuple[object, ...]):
-    """Words of four bytes, and no instruction that 64-bit mode took away."""
+def test_effects_of_instructions_on_the_stack(code: str, effects: tuple[object, ...]):
+    """Words of four bytes, and the instructions that 64-bit mode removed."""
     data = bytes.fromhex(code)
     assert decode(data, 0, MODE_32) == (len(data), effects)
 
 
-def test_all_registers_pushed_and_popped():
-    """PUSHA and POPA are eight words each, and the stack pointer's is passed over."""
+def test_pusha_and_popa_move_eight_words():
+    """The stack pointer's word is skipped."""
     (size, pushed), (_, popped) = decode(b"\x60", 0, MODE_32), decode(b"\x61", 0, MODE_32)
     assert size == 1
     assert sum(effect.write_back for effect in pushed) == -32
@@ -117,7 +117,7 @@ def test_all_registers_pushed_and_popped():
 
 
 class _Code:
-    """Code at address 0x1000, and nothing else."""
+    """Code at address 0x1000, and no other memory."""
 
     source = "code"
 
@@ -131,7 +131,7 @@ class _Code:
 
 
 def _rules_of(*functions: str) -> X86InstructionRules:
-    """Return consecutive functions from 0x1000 on; code beyond them is unknown."""
+    """Build consecutive functions from 0x1000 on; code beyond them is unknown."""
     codes = [bytes.fromhex(function) for function in functions]
     bounds, at = [], 0x1000
     for code in codes:
@@ -169,15 +169,15 @@ def test_a_frame_from_its_first_instruction_to_its_last():
     assert {_rule(rules, at).return_address for at in (0, 4, 12)} == {AtCfa(-4)}
 
 
-def test_the_base_of_position_independent_code_is_no_call():
+def test_the_base_of_position_independent_code_is_not_a_call():
     """Call; pop: the word is on the stack for one instruction."""
     # push ebx; call 6; pop ebx; pop ebx; ret
     rules = _rules_of("53 e800000000 5b 5b c3")
     assert [_cfa(rules, at) for at in (1, 6, 7, 8)] == [(ESP, 8), (ESP, 12), (ESP, 8), (ESP, 4)]
 
 
-def test_what_a_known_function_pops():
-    """A function that returns a structure takes the hidden argument along."""
+def test_a_known_function_pops_its_hidden_argument():
+    """It returns a structure."""
     # sub esp, 8; push eax; call +2 (the next function); add esp, 8; ret — and: ret 4
     rules = _rules_of("83ec08 50 e804000000 83c408 c3", "c20400")
     assert [_cfa(rules, at) for at in (4, 9, 12)] == [(ESP, 16), (ESP, 12), (ESP, 4)]
@@ -186,8 +186,8 @@ def test_what_a_known_function_pops():
 @pytest.mark.parametrize(
     ("popped", "cleaned"), [(0, 28), (4, 24), (8, 20), (12, 16), (20, 8), (28, 0)]
 )
-def test_what_an_unknown_function_pops_is_inferred_from_the_return(popped: int, cleaned: int):
-    """Words are pushed, a function is called through a pointer, and the rest is taken away."""
+def test_the_pops_of_an_unknown_function_are_inferred_from_the_return(popped: int, cleaned: int):
+    """Words are pushed, a function is called through a pointer, and the rest is removed."""
     add = f"83c4{cleaned:02x}" if cleaned else "90"
     rules = _rules_of(f"83ec0c 50505050 ffd0 {add} c3")
     assert _cfa(rules, 7) == (ESP, 32)
@@ -195,7 +195,7 @@ def test_what_an_unknown_function_pops_is_inferred_from_the_return(popped: int, 
     assert _cfa(rules, 9 + len(bytes.fromhex(add))) == (ESP, 4)
 
 
-def test_what_an_unknown_function_pops_is_inferred_from_the_next_call():
+def test_the_pops_of_an_unknown_function_are_inferred_from_the_next_call():
     """Calls are aligned, so a push that restores the alignment shows how much was popped."""
     # sub esp, 12; call eax; sub esp, 4; call eax; mov esp from elsewhere; jump
     rules = _rules_of("83ec0c ffd0 83ec04 ffd0 8b20 ffe1")
@@ -203,7 +203,7 @@ def test_what_an_unknown_function_pops_is_inferred_from_the_next_call():
 
 
 def test_code_that_is_entered_with_words_pushed():
-    """As dyld_stub_binder, which takes away what stub helpers pushed."""
+    """As dyld_stub_binder, which pops the words of stub helpers."""
     # push ebp; mov ebp, esp; call eax; leave; add esp, 8; jmp eax
     rules = _rules_of("55 89e5 ffd0 c9 83c408 ffe0")
     assert _cfa(rules, 0) == (ESP, 12)
@@ -216,7 +216,7 @@ def test_code_that_is_entered_with_words_pushed():
 
 
 def test_an_overwritten_register_is_lost():
-    """Unrecoverable values have no rule."""
+    """It has no rule."""
     rules = _rules_of("31db c3")  # xor ebx, ebx; ret
     assert dict(_rule(rules, 2).registers) == {EBX: Lost()}
 
@@ -224,14 +224,14 @@ def test_an_overwritten_register_is_lost():
 @given(code=st.binary(min_size=1, max_size=200))
 @settings(max_examples=150, deadline=None)
 def test_any_code_has_a_rule_or_none(code: bytes):
-    """Any bytes taken for a function, at each instruction."""
+    """Any bytes as a function, at each instruction."""
     rules = _rules_of(code.hex())
     for at in range(len(code)):
         rules.rule_for(Svma(0x1000 + at), interrupted=True)
 
 
 def test_many_unknown_calls_are_inspected_within_bounds():
-    """Code of nothing but calls through pointers has no lookahead behind each of them."""
+    """Code of nothing but calls through pointers has no lookahead after each of them."""
     rules = _rules_of("ffd0" * 20_000 + "c3")
     rules.rule_for(Svma(0x1000), interrupted=True)
 
@@ -267,7 +267,7 @@ _outside_pointer:
 
 @pytest.mark.peer
 def test_stubs_of_old_compilers(tmp_path: Path):
-    """Position-independent ones with helpers of their own, and those that dyld writes over."""
+    """Position-independent ones with their own helpers, and those that dyld overwrites."""
     pytest.importorskip("ziglang", reason="ziglang, which assembles for i386, is not installed")
     source = tmp_path / "stubs.S"
     source.write_text(OLD_STUBS)

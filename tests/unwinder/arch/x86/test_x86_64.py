@@ -1,4 +1,4 @@
-"""Instruction analysis of x86-64: lengths and effects against capstone, frames against tables."""
+"""Instruction analysis of x86-64: lengths and effects by capstone, frames by tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Build = Callable[..., FileContents]
 
 
 def _random_code(seed: int, count: int) -> Iterator[bytes]:
-    """Random bytes, many of which start with what leads to the larger maps."""
+    """Return random bytes, many with a prefix of the larger opcode maps."""
     generator = random.Random(seed)  # noqa: S311 (the same bytes each time)
     firsts = (b"\x0f", b"\x0f", b"\x48", b"\x4d", b"\xc5", b"\xc4", b"\x62", b"\x66", b"", b"", b"")
     for _ in range(count):
@@ -113,8 +113,8 @@ def test_any_bytes_have_a_length(code: bytes, at: int):
     ],
     ids=" ".join,
 )
-def test_at_calls_it_agrees_with_the_tables(build: tuple[str, str], lab_program: Build):
-    """There compact unwind is right, and analysis took the whole prologue to get there."""
+def test_analysis_agrees_with_the_tables_at_calls(build: tuple[str, str], lab_program: Build):
+    """Compact unwind is right there, and analysis has followed the whole prologue."""
     contents = lab_program(*build, "compact", Arch.X86_64)
     analysis = instruction_rules(contents, Arch.X86_64)
     tables = CompactRules.of_macho(contents, Arch.X86_64, call_frame_rules(contents))
@@ -159,7 +159,7 @@ def _calls(contents: FileContents) -> Iterator[Svma]:
 
 
 class _Code:
-    """Code at address 0, and nothing else."""
+    """Code at address 0, and no other memory."""
 
     source = "code"
 
@@ -203,12 +203,12 @@ def test_a_frame_from_its_first_instruction_to_its_last():
 
 
 def test_an_address_inside_an_instruction_has_no_rule():
-    """No thread is there; a pc that is there is wrong."""
+    """Such a pc is wrong."""
     assert _cfa(_rules_of(bytes.fromhex("55 4889e5 5d c3")), 2) is None
 
 
-def test_a_table_among_the_code_is_not_taken_for_instructions():
-    """Its bytes would swallow the first instruction behind it."""
+def test_a_table_among_the_code_is_not_decoded():
+    """Its bytes would swallow the first instruction after it."""
     # jmp over 3 bytes that start a longer instruction; push rbx; pop rbx; ret
     code = bytes.fromhex("eb03 e80000 53 5b c3")
     assert _cfa(_rules_of(code, ((2, 5),)), 6) == (7, 16)
@@ -218,15 +218,15 @@ def test_a_table_among_the_code_is_not_taken_for_instructions():
 @given(code=st.binary(min_size=1, max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_any_code_has_a_rule_or_none(code: bytes):
-    """Any bytes taken for a function, at each instruction."""
+    """Any bytes as a function, at each instruction."""
     rules = _rules_of(code)
     for at in range(len(code)):
         _cfa(rules, at)
 
 
 @pytest.mark.peer
-def test_data_in_code_is_where_the_linker_lists_it(lab_program: Build):
-    """A program with jump tables among its code has entries, each inside the code."""
+def test_data_in_code_entries_are_inside_the_code(lab_program: Build):
+    """A program with jump tables among its code has entries."""
     contents = lab_program("switches", "-O2 no fp", "compact", Arch.X86_64)
     section = contents.image.section("__TEXT", "__text")
     ranges = parse_data_in_code(contents)
@@ -241,7 +241,6 @@ def test_data_in_code_is_where_the_linker_lists_it(lab_program: Build):
 
 @pytest.mark.peer
 def test_data_in_code_beyond_the_file_is_an_error(lab_program: Build):
-    """As of any table that a load command places."""
     contents = lab_program("switches", "-O2 no fp", "compact", Arch.X86_64)
     with pytest.raises(MachOError, match="data in code"):
         parse_data_in_code(FileContents(contents.data[: len(contents.data) // 2], "cut"))
