@@ -18,7 +18,7 @@ test: .venv/.dev
 lab: .venv/.dev ; $(BIN)/python -m tests.lab.run
 accuracy: .venv/.dev ; $(BIN)/python -m tests.lab.run --write docs/accuracy.md --rows build/accuracy-rows.md
 schema: .venv/.dev ; $(BIN)/python -c "from machtrace.reports.machtrace_json import schema_text; print(schema_text(), end='')" > docs/report.schema.json
-lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports
+lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python scripts/check_language.py
 bench: .venv/.dev ; $(PYTEST) benchmarks --benchmark-only
 fuzz: .venv/.dev ; $(BIN)/python -m fuzz all --count 1000000 --jobs 2
 clean: ; rm -rf .venv build
