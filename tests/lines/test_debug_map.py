@@ -251,7 +251,7 @@ def test_lines_equal_those_of_dsymutil_and_llvm_symbolizer(made, tmp_path):
         theirs = [
             (call["FunctionName"], call["FileName"], call["Line"])
             for call in json.loads(line)["Symbol"]
-            if call["FileName"]  # else it is from the symbol table
+            if call["FileName"]  # otherwise it is from the symbol table
         ]
         ours = [
             (call.linkage_name, call.location.path, call.location.line or 0)
@@ -260,7 +260,7 @@ def test_lines_equal_those_of_dsymutil_and_llvm_symbolizer(made, tmp_path):
         assert theirs == ours
 
 
-# --- object files that are not as they were ---
+# --- changed object files ---
 
 
 @pytest.mark.peer
@@ -384,7 +384,7 @@ def test_a_truncated_dsym_does_not_hide_other_sources(program, tmp_path, whole):
     assert str(cut) in str(information.problems[0])
 
 
-# --- without a time: what lld writes ---
+# --- without times, as lld writes them ---
 
 
 def without_times(program):

@@ -100,7 +100,7 @@ def test_a_running_app_is_captured_and_continues(
     )
     with LinuxProcessTarget(process.pid) as target:
         local = target.snapshot()
-    wait_blocked(process.pid, "spin")  # until then they are about to make their calls again
+    wait_blocked(process.pid, "spin")  # until then they are about to restart their calls
     with installed(SyntheticDevices(devices=[device])):
         copied = mt.snapshot(f"device:///{APP}")
     assert copied.problems == ()

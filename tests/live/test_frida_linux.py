@@ -107,7 +107,7 @@ def test_blocked_threads_equal_a_capture_by_ptrace(build, start, wait_blocked, p
     process = start(build(program), "3")
     wait_blocked(process.pid, "spin")
     before = from_outside(process.pid)
-    wait_blocked(process.pid, "spin")  # until then they are about to make their calls again
+    wait_blocked(process.pid, "spin")  # until then they are about to restart their calls
     copied, hidden = through_frida(process.pid)
     running = {item.info.id for item in copied.threads if item.info.name == "spin"}
     assert copied.problems == ()
@@ -186,7 +186,7 @@ def test_system_calls_continue(build, start, wait_blocked):
     ]
     with FridaTarget(f"frida://local/{process.pid}") as target:
         for _ in range(10):
-            # On a busy machine the one that sleeps has slept long enough, and ends.
+            # On a busy machine the sleeping thread's time may be over, and its call returns.
             for problem in target.snapshot().problems:
                 assert isinstance(problem.error, ThreadGoneError)
                 assert problem.thread in sleeping
@@ -334,7 +334,7 @@ def test_the_command_prints_what_it_prints_for_the_process_id(
     assert "recurse" in str(shown[0])
 
 
-# --- what goes wrong ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(

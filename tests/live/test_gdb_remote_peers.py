@@ -141,7 +141,7 @@ def test_stacks_equal_those_of_gdb(
     (running,) = (t.info.id for t in copied.threads if t.info.name == "spin")
     assert actual.pop(running)[1:] == expected.pop(running)[1:]
     assert actual == expected
-    # Eight threads: one trip each would be more.
+    # Eight threads: one round trip each would exceed this.
     assert trips <= 22
 
 
@@ -349,7 +349,7 @@ def test_the_commands_take_the_spec(
     assert "`descend at threads.c:" in again.stdout
 
 
-# --- qemu, which emulates the CPU and knows nothing of lldb's extensions ---
+# --- qemu, which emulates the CPU, without lldb's extensions ---
 
 
 @pytest.fixture(scope="session")
@@ -378,7 +378,7 @@ def test_qemu_at_the_entry_has_one_thread_and_continues(arm64_program, listening
     assert thread.registers.pc == entry
     assert thread.registers.arch is Arch.ARM64
     assert thread.stack.data
-    # Left alone it runs to its end, which is its own signal.
+    # After the detach it runs until its own signal ends it.
     assert stub.wait(DEADLINE_S) == -signal.SIGUSR1
 
 

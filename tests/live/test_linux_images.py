@@ -60,7 +60,7 @@ def test_images_equal_those_that_gdb_lists(start, gdb):
         assert first in image
         assert end - 1 in image
     assert {image.format for image in snapshot.images} == {ImageFormat.ELF}
-    # No more than that, but for the program and what the kernel maps.
+    # Nothing else, except for the program and the kernel's mappings.
     assert len(snapshot.images) == len(listed) + 2
     assert all(image.local_path in {None, image.path} for image in snapshot.images)
 
@@ -189,7 +189,7 @@ def test_a_containers_file_is_opened_through_the_process(build, start, tmp_path)
     assert same_in_process(process.pid, address, data)
     assert image.local_path is not None
     assert Path(image.local_path).read_bytes() == build("undumpable").read_bytes()
-    # Libraries that are the same file for both of us may be found by either way.
+    # Libraries that are the same file in both namespaces may have either path.
     assert unwind(snapshot)[0].stop.reason is StopReason.ROOT
 
 
@@ -247,7 +247,7 @@ def is_mapped():
     with open(sys.argv[1], "wb") as file:
         file.write(header.ljust(4096, bytes(1)))
     file = os.open(sys.argv[1], os.O_RDONLY)
-    # MAP_SHARED | MAP_FIXED_NOREPLACE: nothing that is there goes.
+    # MAP_SHARED | MAP_FIXED_NOREPLACE: existing mappings are not replaced.
     return libc.mmap(at, 4096, mmap.PROT_READ, 0x100001, file, 0) == at
 
 # The interpreter may itself have mapped that page meanwhile, for its own memory: try again.

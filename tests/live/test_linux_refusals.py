@@ -181,7 +181,7 @@ def test_a_traced_thread_is_a_problem_and_the_others_are_captured(build, start, 
 
 def open_files():
     """Return the files that this process has open, by number and name."""
-    gc.collect()  # what earlier tests left to it is not closed meanwhile
+    gc.collect()  # so that files of earlier tests are not closed during this one
     files = set()
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - closed before names are read
         with suppress(FileNotFoundError):

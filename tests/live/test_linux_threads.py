@@ -57,7 +57,7 @@ def test_registers_equal_those_that_gdb_reads(threads, copier, gdb, wait_blocked
     """Every register with a DWARF number, for every blocked thread."""
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         snapshot = target.snapshot()
-    wait_blocked(threads.pid, "spin")  # until then they are about to make their calls again
+    wait_blocked(threads.pid, "spin")  # until then they are about to restart their calls
     truth = {thread["id"]: thread["registers"] for thread in gdb(threads.pid)["threads"]}
     assert {thread.info.id for thread in snapshot.threads} == set(truth)
     assert not snapshot.problems
@@ -97,7 +97,7 @@ def test_stack_is_the_memory_above_the_stack_pointer(threads, copier):
             if thread.info.name != "spin":
                 memory.seek(thread.stack.start)
                 now = memory.read(len(thread.stack.data))
-                # The C library keeps struct rseq up there; the kernel writes the CPU's number in.
+                # The C library has struct rseq there; the kernel writes the CPU's number to it.
                 changed = [i for i, byte in enumerate(thread.stack.data) if byte != now[i]]
                 assert len(changed) <= 16, changed
                 assert all(i > RED_ZONE + 1024 for i in changed)
@@ -133,7 +133,7 @@ def test_stop_times_are_measured(threads, copier):
                 assert before < thread.taken_at_ns < after
                 known = shortest.get(thread.info.id, thread.stopped_for_ns)
                 shortest[thread.info.id] = min(known, thread.stopped_for_ns)
-    # On a busy machine a stop lasts until the tracer gets its turn, but not every time.
+    # On a busy machine some stops last until the tracer is scheduled.
     assert len(shortest) == len(NAMES) + 1
     assert max(shortest.values()) < 500_000_000
 

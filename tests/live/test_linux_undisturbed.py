@@ -117,7 +117,7 @@ def test_system_calls_continue(build, start, wait_blocked, copier):
     sleeping = names.get("nanosleep")
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         for _ in range(20):
-            # On a busy machine the one that sleeps has slept long enough, and ends.
+            # On a busy machine the sleeping thread's time may be over, and its call returns.
             for problem in target.snapshot().problems:
                 assert isinstance(problem.error, ThreadGoneError)
                 assert problem.thread == sleeping
@@ -210,7 +210,7 @@ def test_waiting_for_any_child_neither_hangs_nor_misleads_a_capture(build, start
     def wait_for_any() -> None:
         while not done.is_set():
             pid, status = os.waitpid(-1, os.WNOHANG)
-            # Children of a library that other tests use are none of this one's.
+            # Children of a library that other tests use are excluded.
             if pid in tasks and not os.WIFSTOPPED(status):
                 strange.append((pid, status))
 

@@ -57,7 +57,7 @@ def test_all_frames_of_a_c_program_without_frame_pointers(build, start, wait_blo
     wait_blocked(process.pid, "spin")
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         snapshot = target.snapshot()
-    wait_blocked(process.pid, "spin")  # until then they are about to make their calls again
+    wait_blocked(process.pid, "spin")  # until then they are about to restart their calls
     actual, expected = addresses(snapshot), truth(gdb, process.pid)
     (running,) = (t.info.id for t in snapshot.threads if t.info.name == "spin")
     # It is in the same function, not at the same instruction.

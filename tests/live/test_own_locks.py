@@ -90,7 +90,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 import faulthandler
 faulthandler.dump_traceback_later({LIMIT_S - 10}, exit=True)
 from machtrace.targets.inprocess import copier
-copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
+copier.ANSWER_LIMIT_NS = 10_000_000_000  # a busy machine schedules it late
 """
     return subprocess.run(
         [sys.executable, "-c", begin + code],

@@ -56,7 +56,7 @@ def test_functions_are_at_the_run_that_they_share() -> None:
     try:
         functions = ["wait", "wait", "leaf", "middle", "<lambda>", "<lambda>"]
         deadline = time.monotonic() + 20
-        # It may be on its way there still.
+        # It may not have reached the call yet.
         while (actual := runs(mt.backtrace(thread, python=True, lines=False)))[:1] != [functions]:
             assert time.monotonic() < deadline, actual
         assert actual[1] == ["through_c", "<lambda>", "<lambda>"]
@@ -97,7 +97,7 @@ def test_python_and_native_frames_of_contending_threads_are_consistent() -> None
 
     threads = [threading.Thread(target=spin, args=(n % 2,), daemon=True) for n in range(2)]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(interval / 20)  # they fight more, and this thread waits less for its turn
+    sys.setswitchinterval(interval / 20)  # more contention, and this thread waits less for its turn
     for thread in threads:
         thread.start()
     try:
@@ -108,7 +108,7 @@ def test_python_and_native_frames_of_contending_threads_are_consistent() -> None
                     continue
                 functions = runs(stack)
                 assert functions[-1][-1] == "_bootstrap"
-                # At the inner end a run may be too young to have a function.
+                # The innermost run may not have a function yet.
                 assert all(functions[1:])
                 order = [name for run in functions for name in run]
                 assert order.index("spin") < order.index("run") < order.index("_bootstrap_inner")

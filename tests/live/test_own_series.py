@@ -46,7 +46,7 @@ def test_contention_for_the_interpreters_lock_does_not_slow_captures() -> None:
             time.sleep(1)
             wait_for_captures(series, 20)
             series.stop()
-            done.set()  # what was captured is taken without a fight for each call
+            done.set()  # captures are read without contention for each call
             captures = list(series.take())
     finally:
         done.set()
@@ -60,7 +60,7 @@ def test_contention_for_the_interpreters_lock_does_not_slow_captures() -> None:
     unwinder = Unwinder()
     for capture in captures:
         ids = {thread.info.id for thread in capture.snapshot.threads}
-        # On a machine that is too busy some do not get their turn in time to answer.
+        # On a busy machine some are not scheduled in time to handle the signal.
         ids |= {problem.thread for problem in capture.snapshot.problems if problem.thread}
         assert ids >= {thread.native_id for thread in threads}
         assert all(walked.stop.is_complete for walked in unwinder.unwind(capture.snapshot))
@@ -117,7 +117,7 @@ def test_records_are_read_in_chunks() -> None:
     with SelfTarget() as target, target.series(200) as series:
         wait_for_captures(series, 20)
         series.stop()
-        # The largest of those that are not parted themselves has the mappings' text.
+        # The largest indivisible record has the text of the mappings.
         maps = Path("/proc/self/maps")
         most = 200_000 + (len(maps.read_bytes()) if maps.exists() else 0)
         reader, ticks = RecordReader(), []

@@ -230,7 +230,7 @@ def test_a_thread_that_blocks_all_signals_is_a_problem() -> None:
             assert other.native_id in {item.info.id for item in snapshot.threads}
         unblock.set()
         deadline = time.monotonic() + 20
-        # Others may be deaf for good: a library's that another test of this process loaded.
+        # Other threads may block the signal forever: those of a library that another test loaded.
         while deaf.native_id in {item.thread for item in target.snapshot().problems}:
             assert time.monotonic() < deadline
 
@@ -316,7 +316,7 @@ def test_a_signal_with_a_foreign_handler_is_not_replaced() -> None:
 import signal, threading, machtrace as mt
 from machtrace._native import _inprocess
 from machtrace.targets.inprocess import copier
-copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
+copier.ANSWER_LIMIT_NS = 10_000_000_000  # a busy machine schedules it late
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 with mt.open_target("self") as target:
     target.snapshot()

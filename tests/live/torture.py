@@ -314,7 +314,7 @@ def report_hang(pid: int, still: list[str]) -> None:
         command = [str(debugger), "-batch", "-nx", "-p", process, "-ex", "thread apply all bt 20"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         print(process, done.stdout, sep="\n", file=sys.stderr)  # noqa: T201
-    os.kill(pid, signal.SIGABRT)  # which faulthandler answers
+    os.kill(pid, signal.SIGABRT)  # which faulthandler handles
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
@@ -346,7 +346,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     )
     for _, writing in pipes:
         os.close(writing)
-    os.nice(10)  # to check can wait, and must not keep workers from their turns to be captured
+    os.nice(10)  # checks are deferred: they must not keep workers from their turns to be captured
     try:
         return observe(process, options, progress, [reading for reading, _ in pipes])
     finally:

@@ -88,7 +88,7 @@ def test_names_equal_the_sanitizers_own(tmp_path: Path, kind: str) -> None:
     (found,) = symbolicate_reports(read(bare), ReportNames([program])).reports
     rows = [of_source(thread) for thread in wanted.threads]
     assert [of_source(thread) for thread in found.threads] == rows
-    # Recursion is at one address again and again, too, and is no inlined call.
+    # Recursion repeats one address, too, and is not an inlined call.
     assert [row[0] for row in rows[0]] == ["use", "wraps", *["again"] * 4, "main"]
     assert [row[2] for row in rows[0]] == [False, True, *[False] * 5]
     assert ["main"] in [[row[0] for row in one] for one in rows[1:]]
@@ -124,7 +124,7 @@ def test_each_finding_of_a_log_is_a_report() -> None:
     )
     assert (program.name, program.path) == ("my prog", "/src/my prog")
     assert address.details["lines"][0] == "ready"
-    # Programs of macOS are linked to be at 4 GB: the offset is from their header.
+    # Programs of macOS are linked at 4 GB: the offset is from their header.
     (app,) = race.images
     assert (app.name, app.arch, app.uuid) == (
         "App",

@@ -123,7 +123,7 @@ def test_lookups_continue_if_no_thread_can_be_started(monkeypatch):
     answers = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
 
     assert expected([16, 32], None, range(5000), 0) == answers.tolist()
-    assert not refused  # of one part nothing is shared
+    assert not refused  # a single part needs no thread
     monkeypatch.setattr(ranges, "_PART", 100)
     answers = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
     assert expected([16, 32], None, range(5000), 0) == answers.tolist()

@@ -34,13 +34,13 @@ EXPECTED = {
     ("Label::area()", "Label::{virtual method 2}"),
     ("Label::name()", "Label::{virtual method 5}"),
     ("non-virtual thunk to Label::name()", "Label::{virtual method 2 as Named}"),
-    # The only virtual base can be at one place only.
+    # The only virtual base has one possible offset.
     ("Lazy::sides()", "Lazy::{virtual method 2}"),
     ("virtual thunk to Lazy::sides()", "Lazy::{virtual method 3 as Shape}"),
     ("(anonymous namespace)::Hidden::extra()", "(anonymous namespace)::Hidden::{virtual method 4}"),
     ("Box<int>::take(int)", "Box<int>::{virtual method 0}"),
     ("Box<long>::put()", "Box<long>::{virtual method 1}"),
-    # Common has no vtable here, but what First and Second share is its.
+    # Common has no vtable here, but the methods that First and Second share are Common's.
     ("Common::query()", "Common::{virtual method 1}"),
 }
 UNNAMED = {

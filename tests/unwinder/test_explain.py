@@ -142,7 +142,7 @@ def test_malformed_tables_are_reported():
     assert section is not None
     at = section.address - process.images[0].header_svma
     table = bytearray(program.data[at : at + section.size])
-    table[-4:] = (0x0F000000).to_bytes(4, "little")  # a mode that there is not
+    table[-4:] = (0x0F000000).to_bytes(4, "little")  # an invalid mode
     patch = MemoryRegion(Avma(program.start + at), bytes(table))
     broken = replace(process.snapshot, memory=LayeredMemory((patch, process.snapshot.memory)))
     (walk,) = mt.unwind(broken)

@@ -185,7 +185,7 @@ def test_a_cycle_beyond_the_stored_states_ends_the_walk():
     [
         # The return address is a register's, which nothing changes, while the stack goes up.
         UnwindRule(RegisterOffset(31, 16), InRegister(19)),
-        # It is always the same word, and the stack goes down for ever.
+        # It is always the same word, and the stack grows down without end.
         UnwindRule(RegisterOffset(31, 0), AtCfa(0), ((31, CfaPlus(-16)),)),
     ],
     ids=["up", "down"],

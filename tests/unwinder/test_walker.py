@@ -258,18 +258,18 @@ def test_a_link_register_that_leads_out_of_the_image_is_the_caller():
     assert [0x10_0100, caller, RET1, RET2] == [frame.address for frame in walked.addresses]
     assert FrameTrust.LINK_REGISTER is walked.addresses[1].trust
 
-    # What an earlier call left is in the function itself, so in its image: it is not believed.
+    # What an earlier call left is in the function itself, so in its image: it is not used.
     walked = walk(registers(pc=0x10_0100, lr=stale), STACK, rules, WIDTH_47)
     assert [0x10_0100, RET1, RET2] == [frame.address for frame in walked.addresses]
 
-    # Nor is what the frame record has as well: the record knows more.
+    # Nor is a value that the frame record has, too: the record has more registers.
     saved = struct.pack("<16Q", *(caller if word == RET1 else word for word in WORDS))
     again = MemoryRegion(Avma(0), saved)
     walked = walk(registers(pc=0x10_0100, lr=caller), again, rules, WIDTH_47)
     assert [0x10_0100, caller, RET2] == [frame.address for frame in walked.addresses]
     assert FrameTrust.FRAME_POINTER is walked.addresses[1].trust
 
-    # Nor a pointer to code that no call is before.
+    # Nor a pointer to code without a preceding call.
     nops = MemoryRegion(Avma(caller - 4), struct.pack("<I", 0xD503201F))
     memory = LayeredMemory((STACK, nops))
     walked = walk(registers(pc=0x10_0100, lr=caller), memory, rules, WIDTH_47)

@@ -87,7 +87,7 @@ def _eh_frame(path: Path) -> bytes:
 
 @pytest.mark.peer
 @given(data=st.data())
-# The first example of each file reads more than the others do, and a busy machine takes its time.
+# The first example of each file reads more than the others, and a busy machine is slow.
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_real_section_with_changed_bytes_is_mostly_readable(
     program: Path, foreign: Callable[[str], Path], data: st.DataObject

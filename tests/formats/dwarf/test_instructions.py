@@ -39,7 +39,7 @@ def _check_like_llvm(path: Path, name: str, peer: Peer) -> None:
     assert len(functions) == 3
     for theirs in functions:
         ours = frames.rows(frames.function(theirs.offset))
-        # Ours has no name for registers that no walk keeps.
+        # Our reader has no name for registers that unwinding does not restore.
         expected = {
             at: text.replace("XMM0=", "reg17=").replace("XMM5+", "reg22+")
             for at, text in theirs.rows.items()

@@ -102,7 +102,7 @@ class Builder:
 
     def _branch_tracking(self, output: Path) -> None:
         """Build a fixed program with pointers to stubs, which must start with a landing."""
-        # zig's own driver knows no -z force-bti.
+        # zig's driver does not have -z force-bti.
         linker = shutil.which("ld.lld-19") or shutil.which("ld.lld")
         if linker is None:
             pytest.skip("ld.lld is not installed; it makes stubs that start with a landing")

@@ -184,7 +184,7 @@ def test_the_symbols_of_a_loaded_library_equal_llvms() -> None:
 
 
 def _named_stubs(peer: Peer, path: Path) -> dict[int, str]:
-    # LLVM does not name those of .plt.sec, and GNU knows this machine's files only.
+    # LLVM does not name those of .plt.sec, and GNU reads this machine's files only.
     program = "objdump" if path.name == "branch-tracking" else "llvm-objdump"
     options = [f"--section={name}" for name in (".plt", ".plt.sec", ".plt.got")]
     printed = peer(program, "-d", *options, path)

@@ -63,7 +63,7 @@ def _images():
 
 gdb.execute("set backtrace past-main on")
 gdb.execute("set backtrace limit 4096")
-# gdb hands them out in the order of a hash of pointers.
+# gdb lists them in the order of a hash of pointers.
 in_order = sorted(gdb.selected_inferior().threads(), key=lambda thread: thread.num)
 threads = [_thread(thread) for thread in in_order]
 gdb.write("JSON" + json.dumps({"threads": threads, "images": _images()}) + "\n")

@@ -172,7 +172,7 @@ def send(descriptor: int, hz: float, *, together: bool, results: dict[str, Any])
                     series.stop()
                     seconds = results.setdefault("seconds", time.monotonic() - began)
                     if time.monotonic() - began > seconds + DRAIN_S:
-                        break  # who checks is slow
+                        break  # the checking process is slow
                 data = memoryview(series.take_records(4 << 20))
                 if not data:
                     if is_last:
@@ -221,7 +221,7 @@ def main(options: dict[str, Any]) -> int:
     steps: list[Callable[[], None]] = [*PYTHON, keep_lock]
     if options["sanitized"]:
         # Python allocates in the child, where libasan's allocator may be locked for good: by a
-        # thread that is not there.
+        # thread that does not exist there.
         steps.remove(fork)
     if options["snapshots"]:
         steps.append(snapshot_step())
@@ -234,7 +234,7 @@ def main(options: dict[str, Any]) -> int:
         for step in steps
     ]
     for step in steps:
-        step()  # what is imported for it is not imported later
+        step()  # imports happen here and not later
     rest = options["pace"]
     library.native_start(
         ctypes.addressof(progress.counters), options["plugin"].encode(), round(rest * 1e6)

@@ -237,7 +237,7 @@ mutations = st.lists(
 def test_mutated_cores_are_read_or_refused(ours, changes, cut):
     data = bytearray(OURS if ours else FOREIGN)
     for place, value, size in changes:
-        # Three quarters of them in headers and notes, which is where it matters.
+        # Three quarters of them are in headers and notes.
         at = place if place % 4 == 0 else place % (NOTES_AT + 2048)
         data[at : at + size] = bytes([value]) * len(data[at : at + size])
     with suppress(MachtraceError):

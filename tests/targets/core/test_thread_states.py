@@ -238,7 +238,7 @@ def test_a_truncated_last_state_leaves_the_other_threads(cut):
     assert "test.core at 0x" in str(core.threads[1].state)
 
 
-@settings(deadline=None)  # a busy machine is no fault of the parser
+@settings(deadline=None)  # a busy machine is slow
 @given(st.binary(max_size=400), st.sampled_from(list(Arch)))
 def test_any_bytes_are_a_state_or_an_error(data, arch):
     try:

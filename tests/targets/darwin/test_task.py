@@ -60,7 +60,7 @@ def on_darwin(task: SnapshotTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(darwin_task, "task_extension", lambda: task)
 
 
-# --- the whole way ---
+# --- end to end ---
 
 
 @pytest.mark.usefixtures("on_darwin")
@@ -150,7 +150,7 @@ def test_the_emulated_process_has_its_true_stacks() -> None:
                     assert physical == true, stack.thread.name
 
 
-# --- one and not another ---
+# --- selections and partial failures ---
 
 
 def test_only_requested_threads_are_copied(process: SyntheticProcess, task: SnapshotTask) -> None:
@@ -207,7 +207,7 @@ def test_images_are_read_once_while_the_list_does_not_change(task: SnapshotTask)
         assert [image.path for image in target.snapshot().images] == [one.path for one in first]
 
 
-# --- what does not work ---
+# --- errors ---
 
 
 def test_everything_is_released(task: SnapshotTask) -> None:

@@ -119,7 +119,7 @@ def test_stacks_are_copied_without_readable_images(process):
     assert any(isinstance(one.error, RemoteProtocolError) for one in copied.problems)
 
 
-# --- lies ---
+# --- faulty scripts ---
 
 
 def use(agent):
@@ -214,7 +214,7 @@ def test_the_error_for_a_process_with_signed_code_only_names_other_targets(proce
     assert "device://" in caught.value.remedy
 
 
-# --- the words ---
+# --- specs ---
 
 
 @pytest.mark.parametrize(

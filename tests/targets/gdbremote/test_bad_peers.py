@@ -241,7 +241,7 @@ def test_a_connection_dropped_at_any_request_is_an_error_or_partial(process, nam
         assert any(isinstance(problem.error, ConnectionLostError) for problem in result.problems)
         assert is_well_formed(result)
     assert dropped
-    if name != b"QStartNoAckMode":  # before that it is no stub, as far as is known
+    if name != b"QStartNoAckMode":  # before that it is not known to be a stub
         assert stub.requests[-1] == b"D"
 
 

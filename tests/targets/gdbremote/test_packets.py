@@ -37,7 +37,7 @@ def events(*pieces: bytes, limit: int = 1 << 20):
 def test_encoded_packets_equal_those_of_gdb_and_lldb():
     assert encode_packet(b"QStartNoAckMode") == b"$QStartNoAckMode#b0"
     assert encode_packet(b"?") == b"$?#3f"
-    # Three bytes must not stand in a payload, nor in what a stub may expand.
+    # "#", "$" and "}" must be escaped in a payload, and "*", which marks runs in replies.
     assert encode_packet(b"a#$}*") == b"$a}\x03}\x04}]}\x0a#" + b"%02x" % (
         sum(b"a}\x03}\x04}]}\x0a") % 256
     )

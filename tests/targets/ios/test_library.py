@@ -229,7 +229,7 @@ def test_a_device_is_reached_by_lockdown_or_a_tunnel(facts, host, asked):
     assert any(call.startswith(asked) for call in fake.calls)
     service = "DVTSecureSocketProxy" if facts["version"] < "17" else "dt.remote.debugproxy"
     assert sum(service in call for call in fake.calls) == 1
-    # Pairing prompts the user, which needs a decision of theirs.
+    # Pairing prompts the user, so it is not started without a request.
     assert not any("autopair=True" in call for call in fake.calls)
 
 

@@ -8,7 +8,7 @@ from machtrace.targets.linux.access import AccessFacts, refusal
 
 USER = {"Uid": "1000 1000 1000 1000", "CapEff": "0", "CapPrm": "0", "Seccomp": "0"}
 ROOT = {"Uid": "0 0 0 0", "CapEff": "1ffffffffff", "CapPrm": "1ffffffffff", "Seccomp": "0"}
-WEAK_ROOT = ROOT | {"CapEff": "a80425fb", "CapPrm": "a80425fb"}  # what a container has
+WEAK_ROOT = ROOT | {"CapEff": "a80425fb", "CapPrm": "a80425fb"}  # the capabilities of a container
 
 
 def facts(own=USER, target=USER, **others):

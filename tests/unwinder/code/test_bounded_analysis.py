@@ -92,7 +92,7 @@ def test_code_that_nothing_reaches_takes_linear_time():
     """Each such instruction searches for the nearest reached call, and none exists."""
     before = thread_time()
     flow = Flow([Return(LR)] * 20_000, ENTRY, budget=StepBudget(1 << 18))
-    assert thread_time() - before < 6  # it was half a minute
+    assert thread_time() - before < 6  # it once took half a minute
     assert flow.state(19_999) == ENTRY
 
 

@@ -490,7 +490,7 @@ def test_one_malformed_function_does_not_affect_the_others(
 
 @pytest.mark.peer
 @given(data=st.data())
-# The first example of each file compiles it, and a busy machine takes its time.
+# The first example of each file compiles it, and a busy machine is slow.
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_changed_bytes_give_a_rule_or_an_error(
     zig: Callable[..., Path], macho: Callable[[Arch], Path], data: st.DataObject

@@ -204,7 +204,7 @@ class Run:
         if address // PAGE == RESOLVER // PAGE:
             return
         self.stubs += any(address in range(s.address, s.end) for s in self._stubs)
-        # Of arm compilers describe the frame of a function's body only, not how it is set up.
+        # On arm compilers describe the frame of a function's body only, not its setup.
         if is_call or self._arch is not Arch.ARM or self._has_analysis:
             self.compared += 1
             self._compare(registers)

@@ -322,7 +322,7 @@ def test_any_encoding_is_a_value_or_an_error(encoding: int, arch: Arch):
         decode(encoding, arch, source="test", at=0)
 
 
-# --- rules, against what programs do ---
+# --- rules, compared with running programs ---
 
 
 def _calls(contents: FileContents) -> list[tuple[RegisterSet, Moment]]:

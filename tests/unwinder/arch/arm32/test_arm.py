@@ -199,7 +199,7 @@ def test_a_core_has_the_stack_that_lldb_prints(
     assert addresses == list(truth[:-1])
 
 
-# --- which instruction set ---
+# --- instruction sets ---
 
 
 @pytest.mark.peer

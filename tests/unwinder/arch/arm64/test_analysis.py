@@ -57,7 +57,7 @@ SHAPES = Path(__file__).parent / "shapes" / "arm64.S"
 LR, SP = 30, 31
 
 
-# --- against call-frame information ---
+# --- compared with call-frame information ---
 
 
 def _disagreements(
@@ -269,7 +269,7 @@ def test_data_among_the_code_does_not_stop_the_analysis(word: int):
     decode(word)
 
 
-# --- what is left to other sources ---
+# --- code without a rule ---
 
 
 class _Words:

@@ -61,7 +61,7 @@ def test_a_real_librarys_code_matches_capstone():
     size = 1 << 14
     for start in range(section.address, section.end - size, (section.end - section.address) // 6):
         code = bytes(contents.read_svma(Svma(start), size))
-        at = 64  # where it may have fallen into step with the instructions
+        at = 64  # where a misaligned decoding may have synchronised again
         while at < size - LONGEST:
             objections = peer.objections(code, at)
             assert not objections, objections

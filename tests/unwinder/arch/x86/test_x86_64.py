@@ -68,7 +68,7 @@ def test_jumps_calls_and_returns_are_distinguished():
         effect, groups = decode(code, 0)[1][-1], peer.groups
         name = peer.mnemonic.rpartition(" ")[2]
         if isinstance(effect, Trap):
-            continue  # far jumps and calls, which no program makes
+            continue  # far jumps and calls, which compilers do not emit
         if name in ("call", "jmp") or capstone.CS_GRP_BRANCH_RELATIVE in groups:
             assert isinstance(effect, Call | Jump | IndirectJump), name
             assert isinstance(effect, Call) == (name == "call")
@@ -125,7 +125,7 @@ def test_analysis_agrees_with_the_tables_at_calls(build: tuple[str, str], lab_pr
         expected = tables.rule_for(pc, interrupted=False)
         rule = analysis.rule_for(pc, interrupted=True)
         if expected is None:
-            continue  # assembly, which nothing describes
+            continue  # assembly without tables
         assert rule is not None, f"{pc:#x}"
         assert rule.return_address == expected.return_address == AtCfa(-8)
         assert isinstance(rule.cfa, RegisterOffset)
