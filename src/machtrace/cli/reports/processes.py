@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 from types import FrameType
 
@@ -56,6 +56,10 @@ def run_in_processes(
     finally:
         if not is_done:
             _end_children()
+            # Before Python 3.11.5 the pool waits for a thread that writes to a full pipe, which
+            # nobody reads any more (cpython issue 94777); without a reader the write fails.
+            with suppress(OSError):
+                pool._call_queue._reader.close()  # type: ignore[attr-defined]  # noqa: SLF001
         pool.shutdown(wait=True, cancel_futures=True)
 
 
