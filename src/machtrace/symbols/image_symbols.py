@@ -108,11 +108,12 @@ class ImageSymbols:
         A missing part is no error: a dSYM's load commands describe tables that only the binary has,
         and of an image in memory not all need be captured.
         """
+        errors = list(self._replaced)
         if self._failure is not None:
-            found: tuple[MachtraceError, ...] = (*self._replaced, self._failure)
-        else:
-            found = (*self._replaced, *(() if self._table is None else self._table.problems))
-        return tuple(one for one in found if not isinstance(one, MemoryReadError))
+            errors.append(self._failure)
+        elif self._table is not None:
+            errors.extend(self._table.problems)
+        return tuple(error for error in errors if not isinstance(error, MemoryReadError))
 
 
 def _table(contents: ObjectContents, others: Sequence[ObjectFile]) -> SymbolTable:
@@ -123,7 +124,8 @@ def _table(contents: ObjectContents, others: Sequence[ObjectFile]) -> SymbolTabl
         return macho_symbol_table(contents, twins)
     from machtrace.symbols.elf import elf_symbol_table
 
-    return elf_symbol_table(contents, [one for one in others if one.format is ImageFormat.ELF])
+    elf_twins = [other for other in others if other.format is ImageFormat.ELF]
+    return elf_symbol_table(contents, elf_twins)
 
 
 def open_image(
@@ -154,8 +156,8 @@ def open_image(
 
 
 def _loaded(image: BinaryImage, memory: MemoryReader | None) -> LoadedObject | None:
-    found = None if memory is None else in_memory(image, memory)
-    return None if isinstance(found, FrameStatus) else found
+    loaded = None if memory is None else in_memory(image, memory)
+    return None if isinstance(loaded, FrameStatus) else loaded
 
 
 def first_symbol(
