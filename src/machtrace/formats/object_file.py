@@ -49,12 +49,13 @@ def signature(start: bytes | memoryview) -> Signature | None:
         return Signature.ELF
     from machtrace.formats.macho.fat import is_fat
     from machtrace.formats.macho.header import is_macho
-    from machtrace.formats.macho.static_archive import is_static_archive
 
     if is_macho(start):
         return Signature.MACHO
     if is_fat(start):
         return Signature.FAT_MACHO
+    from machtrace.formats.macho.static_archive import is_static_archive
+
     return Signature.STATIC_LIBRARY if is_static_archive(start) else None
 
 

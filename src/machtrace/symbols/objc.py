@@ -9,7 +9,6 @@ import numpy as np
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers
 from machtrace.formats.macho.metadata.objc import ObjcMethods, parse_objc_methods
-from machtrace.formats.macho.metadata.objc_stubs import parse_objc_stubs
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
@@ -45,6 +44,8 @@ def objc_names(
 
 def objc_stub_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
     """Name the stubs of ``__objc_stubs``, as linkers do: ``_objc_msgSend$selector``."""
+    from machtrace.formats.macho.metadata.objc_stubs import parse_objc_stubs
+
     stubs = parse_objc_stubs(contents, pointers)
     return NamedRanges.unranked(
         stubs.addresses - np.uint64(contents.image.header_svma),

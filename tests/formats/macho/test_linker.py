@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
-from machtrace.formats.macho.tables.function_starts import parse_function_starts
+from machtrace.formats.macho.tables.function_starts import parse_data_in_code, parse_function_starts
 from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.formats.macho.tables.unwind_info import UnwindInfo

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from os.path import isdir
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from machtrace.cli.options import DocumentFormat, check_search_paths, format_option, search_option
-from machtrace.errors import MachtraceError
+from machtrace.errors import FileAccessError, FormatError, MachtraceError
 from machtrace.model.address import Svma
 
 if TYPE_CHECKING:  # its package is imported when the command runs
     from machtrace.cli.image.description import DescribedImage, ImageDescription
+    from machtrace.formats.object_file import ObjectSlice
 
 
 def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Svma | None:
@@ -67,11 +69,10 @@ def image(
     address is in no segment.
     """
     from machtrace.cli.console import output, print_error
-    from machtrace.cli.image.opening import open_described
 
     check_search_paths(search)
     searched = search if debug_files or search else None
-    path, images = open_described(file, arch)
+    path, images = _open(file, arch)
     with output():
         if form is DocumentFormat.JSON:
             _write_json(path, images, symbols=symbols, address=address, search=searched)
@@ -83,6 +84,74 @@ def image(
     for problem in problems:
         print_error(problem)
     return 1 if problems else 0
+
+
+def _open(path: Path, arch: str | None) -> tuple[Path, tuple[DescribedImage, ...]]:
+    """Return the file that ``path`` names and its images; ``arch`` selects one of a fat file's.
+
+    Raises:
+        FileAccessError: there is no such file, or it cannot be read.
+        FormatError: it is neither Mach-O nor ELF, is malformed, or has no slice for ``arch``.
+    """
+    from machtrace.errors import MachOError
+    from machtrace.formats.object_file import Signature, signature, sniff
+    from machtrace.images.open_file import open_image_file
+
+    path = _in_bundle(path)
+    data = open_image_file(path)
+    source = str(path)
+    kind = signature(data)
+    if kind is Signature.STATIC_LIBRARY:
+        raise MachOError(
+            "a static library is an archive of object files",
+            source=source,
+            offset=0,
+            remedy="unpack it with ar -x and give one of the files",
+        )
+    if kind is None:
+        raise MachOError(
+            "neither Mach-O nor ELF",
+            source=source,
+            offset=0,
+            remedy="give an executable, a library, an object file, a core or a dSYM",
+        )
+    slices = sniff(data, source)
+    _check_arch(arch, [part.arch_name for part in slices], source)
+    return path, tuple(_described(part) for part in slices if arch in (None, part.arch_name))
+
+
+def _described(part: ObjectSlice) -> DescribedImage:
+    if part.fat is not None:
+        from machtrace.cli.image.macho import DescribedMachO
+
+        return DescribedMachO(part.fat, part.source)
+    from machtrace.cli.image.elf import DescribedElf
+
+    return DescribedElf(part.data, part.source)
+
+
+def _check_arch(wanted: str | None, present: list[str], source: str) -> None:
+    if wanted is not None and wanted not in present:
+        raise FormatError(
+            f"nothing in the file is for {wanted}",
+            source=source,
+            offset=0,
+            remedy=f"give --arch one of {', '.join(present)}",
+        )
+
+
+def _in_bundle(path: Path) -> Path:
+    """Return the file in a dSYM bundle; any other path unchanged."""
+    inside = path / "Contents" / "Resources" / "DWARF"
+    if path.suffix != ".dSYM" or not isdir(inside):  # noqa: PTH112 - Path.is_dir may raise
+        return path
+    try:
+        files = sorted(inside.iterdir())
+    except OSError as error:
+        raise FileAccessError(str(inside), error.strerror or "cannot be read") from error
+    if len(files) != 1:
+        raise FileAccessError(str(inside), f"{len(files)} files in a dSYM; give one of them")
+    return files[0]
 
 
 def _write_text(

@@ -5,8 +5,9 @@ Addresses are the file's own (:data:`Svma`), file offsets count from the start o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from machtrace.errors import MachtraceError
 from machtrace.frozen import dataclass
@@ -134,30 +135,29 @@ class AddressDescription:
     function_end: int | None
 
 
-class DescribedImage(Protocol):
+class DescribedImage(ABC):
     """A file that can be shown, of either format."""
 
-    @property
-    def problems(self) -> tuple[MachtraceError, ...]:
+    def __init__(self) -> None:
+        self.problems: list[MachtraceError] = []
         """Tables that could not be read, and are missing in :meth:`describe`."""
-        ...
 
+    @abstractmethod
     def describe(self) -> ImageDescription:
         """Return the description of its headers."""
-        ...
 
+    @abstractmethod
     def symbols(self) -> Iterator[SymbolDescription]:
         """Yield its symbol table, in order.
 
         Raises:
             FormatError: the table is malformed, or outside the file.
         """
-        ...
 
+    @abstractmethod
     def look_up(self, address: Svma, /) -> AddressDescription | None:
         """Return the contents of ``address``; None if it is in no segment.
 
         Raises:
             FormatError: a table is malformed, or outside the file.
         """
-        ...

@@ -8,6 +8,7 @@ import numpy as np
 
 from machtrace.cli.image.description import (
     AddressDescription,
+    DescribedImage,
     Facts,
     ImageDescription,
     NamedAddress,
@@ -15,7 +16,7 @@ from machtrace.cli.image.description import (
     SegmentDescription,
     SymbolDescription,
 )
-from machtrace.errors import FormatError, MachtraceError
+from machtrace.errors import FormatError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.headers import Section, Segment
 from machtrace.formats.elf.structs import PF_W, PF_X, PT_LOAD, SHF_ALLOC
@@ -77,8 +78,8 @@ _BINDINGS = {0: "local", 1: "global", 2: "weak", 10: "unique"}
 _SPECIAL_SECTIONS = {0: "undefined", 0xFFF1: "absolute", 0xFFF2: "common"}
 
 
-class DescribedElf:
-    """An ELF file, as a :class:`DescribedImage`."""
+class DescribedElf(DescribedImage):
+    """An ELF file."""
 
     def __init__(self, data: memoryview, source: str) -> None:
         """Read the headers.
@@ -86,27 +87,17 @@ class DescribedElf:
         Raises:
             ElfError: they are malformed.
         """
+        super().__init__()
         self._contents = ElfFileContents(data, source)
         self._image = self._contents.image
         self._size = len(data)
-        self._problems: list[MachtraceError] = []
-
-    @property
-    def arch(self) -> str:
-        """The system and ABI it runs on."""
-        return self._image.arch.value
-
-    @property
-    def problems(self) -> tuple[MachtraceError, ...]:
-        """See :attr:`DescribedImage.problems`."""
-        return tuple(self._problems)
 
     def describe(self) -> ImageDescription:
         """See :meth:`DescribedImage.describe`."""
         image = self._image
         return ImageDescription(
             format="elf",
-            arch=self.arch,
+            arch=image.arch.value,
             offset=0,
             size=self._size,
             type=image.type.name.lower(),
@@ -130,7 +121,7 @@ class DescribedElf:
             try:
                 symbols = parse(self._contents)
             except FormatError as error:
-                self._problems.append(error)
+                self.problems.append(error)
                 continue
             facts[f"{name}symbols"] = len(symbols)
             facts[f"{name}code_symbols"] = int(np.count_nonzero(symbols.is_function))

@@ -10,6 +10,7 @@ import numpy as np
 from machtrace.cli.image.description import (
     AddressDescription,
     CommandDescription,
+    DescribedImage,
     Facts,
     ImageDescription,
     NamedAddress,
@@ -17,7 +18,7 @@ from machtrace.cli.image.description import (
     SegmentDescription,
     SymbolDescription,
 )
-from machtrace.errors import FormatError, MachtraceError
+from machtrace.errors import FormatError
 from machtrace.formats.macho.command_fields import command_fields
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fat import FatSlice
@@ -51,8 +52,8 @@ _ORDINALS = {0: "this image", 254: "looked up at run time", 255: "the executable
 """``SELF_LIBRARY_ORDINAL`` and the other special ordinals (``mach-o/nlist.h``)."""
 
 
-class DescribedMachO:
-    """A Mach-O file or a slice of a fat one, as a :class:`DescribedImage`."""
+class DescribedMachO(DescribedImage):
+    """A Mach-O file or a slice of a fat one."""
 
     def __init__(self, part: FatSlice, source: str) -> None:
         """Read the load commands.
@@ -60,15 +61,10 @@ class DescribedMachO:
         Raises:
             MachOError: they are malformed.
         """
+        super().__init__()
         self._part = part
         self._contents = FileContents(part.data, source)
         self._image = self._contents.image
-        self._problems: list[MachtraceError] = []
-
-    @property
-    def problems(self) -> tuple[MachtraceError, ...]:
-        """See :attr:`DescribedImage.problems`."""
-        return tuple(self._problems)
 
     def describe(self) -> ImageDescription:
         """See :meth:`DescribedImage.describe`."""
@@ -118,7 +114,7 @@ class DescribedMachO:
         try:
             facts |= self._counts()
         except FormatError as error:
-            self._problems.append(error)
+            self.problems.append(error)
         return facts
 
     def _counts(self) -> Facts:

@@ -47,6 +47,7 @@ _OBJC = frozenset(
     }
 )
 _SWIFT = frozenset({"__swift5_types", "__swift5_types2", "__swift5_proto"})
+_GO = "__gopclntab"
 
 _CPLUSPLUS_LIBRARY = "c++"
 """Part of the names of the libraries that have ``dynamic_cast``: libc++, libc++abi, libstdc++."""
@@ -116,7 +117,8 @@ class MetadataNames:
         few = len(self._unnamed) < _FEW * len(self._starts)
         if not few and any(_CPLUSPLUS_LIBRARY in library.name for library in libraries):
             yield self._rtti
-        yield self._go
+        if _GO in self._sections:
+            yield self._go
 
     def stubs(self) -> Iterator[Source]:
         """Return the sources that name stubs by their targets."""

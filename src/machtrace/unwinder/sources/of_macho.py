@@ -10,7 +10,7 @@ from machtrace.formats.macho.contents import (
     MachOContents,
     is_encrypted,
 )
-from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
+from machtrace.formats.macho.tables.function_starts import parse_data_in_code
 from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch

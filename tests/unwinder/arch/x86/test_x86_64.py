@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
+from machtrace.formats.macho.tables.function_starts import parse_data_in_code
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,15 @@ from machtrace.formats.macho.columns import (
     no_rebases,
 )
 from machtrace.formats.macho.contents import FileContents, MachOContents
-from machtrace.formats.macho.fixups.bind_opcodes import BindReader, BindTable
-from machtrace.formats.macho.fixups.chained import chained_pointers
-from machtrace.formats.macho.fixups.rebase_opcodes import PointerRun, places_of, read_rebases
-from machtrace.formats.macho.fixups.relocations import local_relocations, named_pointers
 from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.macho.structs import DyldInfoCommand
 from machtrace.model.address import FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
+
+if TYPE_CHECKING:
+    from machtrace.formats.macho.fixups.bind_opcodes import BindReader
+    from machtrace.formats.macho.fixups.rebase_opcodes import PointerRun
 
 _CHUNK = 1 << 20
 """Bytes searched at once."""
@@ -186,6 +186,8 @@ class OpcodePointers(RowPointers):
 
     @cached_property
     def _bound(self) -> tuple[BindReader, MachOError | None]:
+        from machtrace.formats.macho.fixups.bind_opcodes import BindReader, BindTable
+
         problem: MachOError | None = None
         reader = BindReader(self._contents)
         for table in BindTable.all_of(self._info):
@@ -197,6 +199,8 @@ class OpcodePointers(RowPointers):
 
     @cached_property
     def _moved(self) -> tuple[RebaseRows, MachOError | None]:
+        from machtrace.formats.macho.fixups.rebase_opcodes import places_of, read_rebases
+
         info, problem = self._info, None
         runs: list[PointerRun] = []
         if info.rebase_size:
@@ -241,6 +245,8 @@ class OpcodePointers(RowPointers):
 
 def relocated_pointers(contents: FileContents) -> PointerRows:
     """Return the pointers in the relocations of LC_DYSYMTAB."""
+    from machtrace.formats.macho.fixups.relocations import local_relocations, named_pointers
+
     rebases, binds = no_rebases(), no_binds()
     problem: MachOError | None = None
     try:
@@ -372,6 +378,8 @@ def parse_pointers(
     fixups = contents.image.chained_fixups
     if fixups is None or not fixups.size:
         return _unchained(contents)
+    from machtrace.formats.macho.fixups.chained import chained_pointers
+
     try:
         return FixupPointers(chained_pointers(contents, shared_cache_base=shared_cache_base))
     except MachOError as error:

@@ -1,11 +1,11 @@
-"""Where functions begin: LC_FUNCTION_STARTS (``mach-o/loader.h``).
+"""Where functions begin in code, and where data is among it (``mach-o/loader.h``).
 
-The table is a list of ULEB128 distances (DWARF 5, section 7.6), the first from the start of
-``__TEXT``; a distance of 0 ends it, and padding follows. Of 32-bit arm, the lowest bit of a start
-marks Thumb code.
+LC_FUNCTION_STARTS is a list of ULEB128 distances (DWARF 5, section 7.6), the first from the start
+of ``__TEXT``; a distance of 0 ends it, and padding follows. Of 32-bit arm, the lowest bit of a
+start marks Thumb code. LC_DATA_IN_CODE is a table of ``data_in_code_entry``.
 
-It is decoded in C where the extensions are built: one stack needs a few functions of hundreds of
-thousands, and numpy's import would take longer than the rest.
+The starts are decoded in C where the extensions are built: one stack needs a few functions of
+hundreds of thousands, and numpy's import would take longer than the rest.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from struct import Struct
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import MachOContents, read_table
+from machtrace.formats.macho.load_commands import LC_DATA_IN_CODE
+from machtrace.formats.macho.structs import LINKEDIT_DATA_COMMAND
 from machtrace.frozen import dataclass
+from machtrace.model.address import ImageOffset, Svma
 
 _NONE = memoryview(array("Q"))
 _LONGEST_ULEB = 10
+_DATA_ENTRY = Struct("<IHH")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,3 +114,30 @@ def decode_with_numpy(data: bytes | memoryview, source: str) -> memoryview:
     if np.any(starts[1:] <= starts[:-1]):
         raise MachOError("function starts exceed 64 bits", source=source, offset=0)
     return memoryview(starts.tobytes()).cast("Q")
+
+
+def parse_data_in_code(contents: MachOContents) -> tuple[tuple[Svma, Svma], ...]:
+    """Return the (start, end) of each table among code, ascending.
+
+    Raises:
+        MachOError: the command's table is not in the file, or not a whole number of entries.
+        MemoryReadError: it is in a loaded segment that cannot be read.
+    """
+    command = next(iter(contents.image.commands_of(LC_DATA_IN_CODE)), None)
+    if command is None:
+        return ()
+    place = command.unpack(LINKEDIT_DATA_COMMAND, contents.source)
+    if place.datasize % _DATA_ENTRY.size:
+        raise MachOError(
+            f"{place.datasize} bytes of data-in-code entries of {_DATA_ENTRY.size} bytes",
+            source=contents.source,
+            offset=place.dataoff,
+        )
+    if not place.datasize:
+        return ()
+    data = read_table(contents, place.dataoff, place.datasize, "the table of data in code")
+    ranges = []
+    for offset, length, _ in _DATA_ENTRY.iter_unpack(data):
+        start = contents.image.svma_of(ImageOffset(offset))
+        ranges.append((start, Svma(start + length)))
+    return tuple(sorted(ranges))
