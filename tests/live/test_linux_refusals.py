@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from errno import EPERM
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from machtrace.errors import (
     TargetSpecError,
 )
 from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.targets.shared.thread_copy import CaptureFailure, UncopiedThread
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, to become another user")
 
@@ -164,6 +166,49 @@ def test_the_error_for_a_traced_process_names_the_tracer(build, start, copier):
         target.snapshot()
     assert f"traced already, by process {tracer.pid} (tracer)" in str(caught.value)
     assert str(tracer.pid) in caught.value.remedy
+
+
+class DeniedAtFirst:
+    """A copier to which the kernel denies every thread the first times, as another tracer does."""
+
+    def __init__(self, copier, times):
+        self.copier = copier
+        self.attempts = []
+        self.times = times
+
+    def copy(self, threads, stack_ranges, *, stack_limit):
+        """Deny or copy."""
+        self.attempts.append(list(threads))
+        if len(self.attempts) <= self.times:
+            return [
+                UncopiedThread(id=thread, why=CaptureFailure.REFUSED, errno=EPERM)
+                for thread in threads
+            ]
+        return self.copier.copy(threads, stack_ranges, stack_limit=stack_limit)
+
+
+def test_a_tracer_that_detaches_soon_is_waited_for(build, start, copier):
+    process = start(build("threads"))
+    denied = DeniedAtFirst(copier, 2)
+    with LinuxProcessTarget(process.pid, copier=denied) as target:
+        snapshot = target.snapshot()
+        assert {thread.info.id for thread in snapshot.threads} == set(denied.attempts[0])
+    assert not snapshot.problems
+    assert denied.attempts[0] == denied.attempts[1] == denied.attempts[2]
+
+
+def test_a_tracer_that_stays_is_waited_for_once(build, start, monkeypatch):
+    monkeypatch.setattr("machtrace.targets.linux.access._TRACER_LIMIT_S", 0.01)
+    process = start(build("threads"))
+    denied = DeniedAtFirst(None, 1_000_000)
+    with LinuxProcessTarget(process.pid, copier=denied) as target:
+        with pytest.raises(TargetAccessError):
+            target.snapshot()
+        before = len(denied.attempts)
+        with pytest.raises(TargetAccessError):
+            target.snapshot()
+    assert before > 1
+    assert len(denied.attempts) == before + 1
 
 
 def test_a_traced_thread_is_a_problem_and_the_others_are_captured(build, start, copier):

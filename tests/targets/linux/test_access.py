@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from machtrace.targets.linux.access import AccessFacts, refusal
+from machtrace.targets.linux.access import AccessFacts, is_transient, refusal
 
 USER = {"Uid": "1000 1000 1000 1000", "CapEff": "0", "CapPrm": "0", "Seccomp": "0"}
 ROOT = {"Uid": "0 0 0 0", "CapEff": "1ffffffffff", "CapPrm": "1ffffffffff", "Seccomp": "0"}
@@ -47,3 +47,21 @@ def test_the_first_obstacle_is_reported_with_its_remedy(given, message, remedy):
     said, advice = refusal(given)
     assert message in said
     assert remedy in advice
+
+
+@pytest.mark.parametrize(
+    ("denied", "may_pass"),
+    [
+        (facts(target=ROOT | {"TracerPid": "9"}), True),
+        (facts(own=ROOT), True),  # nothing denies it: the tracer has detached since
+        (facts(), True),
+        (facts(target=ROOT), False),
+        (facts(own=WEAK_ROOT), False),
+        (facts(is_dumpable=False), False),
+        (facts(target=USER | {"CapPrm": "2000"}), False),
+        (facts(ptrace_scope=1), False),
+        (facts(own=ROOT, ptrace_scope=3), False),
+    ],
+)
+def test_only_another_tracer_passes(denied, may_pass):
+    assert is_transient(denied) is may_pass

@@ -6,7 +6,8 @@ that :func:`access_error` reads from ``/proc``; :func:`read_rights` needs no tar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EPERM
 from os import strerror
 
@@ -19,6 +20,10 @@ _SECCOMP_FILTER = "2"
 
 YAMA_CHILDREN, YAMA_PRIVILEGED, YAMA_NOBODY = 1, 2, 3
 """``Documentation/admin-guide/LSM/Yama.rst``."""
+
+_TRACER_LIMIT_S = 1.0
+"""A debugger holds a process for longer, and is then named in the error."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.016
 
 _NOBODY = (
     f"no process may trace another (yama ptrace_scope {YAMA_NOBODY})",
@@ -44,32 +49,83 @@ class AccessFacts:
 
 def refusal(facts: AccessFacts) -> tuple[str, str]:
     """Return the reason for a refusal, and a remedy."""
-    own, target, pid = facts.own, facts.target, facts.pid
-    tracer = target.get("TracerPid", "0")
+    pid = facts.pid
+    tracer = facts.target.get("TracerPid", "0")
     if tracer != "0":
         name = f" ({facts.tracer_name})" if facts.tracer_name else ""
         return (
             f"process {pid} is traced already, by process {tracer}{name}",
             f"end or detach process {tracer}{name} first",
         )
-    capable = bool(int(own.get("CapEff", "0"), 16) & _CAP_SYS_PTRACE)
-    if not capable:
-        return _unprivileged(facts)
-    if facts.ptrace_scope == YAMA_NOBODY:
-        return _NOBODY
-    if own.get("Seccomp") == _SECCOMP_FILTER:
+    rule = _denial(facts)
+    if rule is not None:
+        return rule
+    if facts.own.get("Seccomp") == _SECCOMP_FILTER:
         return (
             f"a seccomp filter of this process may forbid tracing process {pid}",
             "run outside the sandbox, or in a container whose seccomp profile allows ptrace",
         )
     return (
         f"the kernel denies tracing process {pid}",
-        "check for a security module (SELinux, AppArmor) or another user namespace",
+        "check for a security module (SELinux, AppArmor) or another user namespace"
+        if _is_capable(facts)
+        else "run as root, or with CAP_SYS_PTRACE; in a container: --cap-add=SYS_PTRACE",
     )
 
 
-def _unprivileged(facts: AccessFacts) -> tuple[str, str]:
-    """Return the first rule that denies access without CAP_SYS_PTRACE, and a remedy."""
+def is_transient(facts: AccessFacts) -> bool:
+    """Whether the refusal may pass: another tracer has the thread, or had it until just now.
+
+    A tracer that copies a stack detaches within a millisecond, usually before ``TracerPid`` is
+    read; then no rule explains the refusal.
+    """
+    return facts.target.get("TracerPid", "0") != "0" or _denial(facts) is None
+
+
+def _is_capable(facts: AccessFacts) -> bool:
+    return bool(int(facts.own.get("CapEff", "0"), 16) & _CAP_SYS_PTRACE)
+
+
+class OtherTracer:
+    """Waits until another tracer detaches from the threads of a process.
+
+    A tracer that was waited for in vain is not waited for again, until a capture succeeds.
+    """
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        self._directory = directory
+        self._limit_s = _TRACER_LIMIT_S
+
+    def pauses(self, refused: Callable[[], Sequence[int]]) -> Iterator[None]:
+        """Yield after each pause, as long as another attempt may succeed.
+
+        Args:
+            refused: returns the ids of existing threads that the last attempt was refused.
+        """
+        pause = _FIRST_PAUSE_S
+        deadline = time.monotonic() + self._limit_s
+        while threads := refused():
+            if not self._limit_s or not self._is_transient(threads):
+                return
+            if time.monotonic() > deadline:
+                self._limit_s = 0.0
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            yield
+        self._limit_s = _TRACER_LIMIT_S
+
+    def _is_transient(self, threads: Sequence[int]) -> bool:
+        try:
+            return any(is_transient(_read_facts(self._directory, thread)) for thread in threads)
+        except TargetGoneError:
+            return False
+
+
+def _denial(facts: AccessFacts) -> tuple[str, str] | None:
+    """Return the first rule that denies access, and a remedy; None if no known one does."""
+    if _is_capable(facts):
+        return _NOBODY if facts.ptrace_scope == YAMA_NOBODY else None
     pid, privilege = facts.pid, "run as root, or with CAP_SYS_PTRACE"
     mine, theirs = facts.own.get("Uid", "").split()[:1], facts.target.get("Uid", "").split()[:3]
     if set(theirs) != set(mine):
@@ -97,8 +153,7 @@ def _unprivileged(facts: AccessFacts) -> tuple[str, str]:
     elif scope >= YAMA_NOBODY:
         return _NOBODY
     else:
-        obstacle = f"the kernel denies tracing process {pid}"
-        privilege = f"{privilege}; in a container: --cap-add=SYS_PTRACE"
+        return None
     return obstacle, privilege
 
 
@@ -116,21 +171,24 @@ def access_error(
         return error
     errno = error.errno or EPERM
     try:
-        target = directory.status(thread)
-        facts = AccessFacts(
-            pid=directory.pid,
-            own=parse_status(_text("/proc/self/status") or ""),
-            target=target,
-            tracer_name=_text(f"/proc/{target.get('TracerPid', '0')}/comm"),
-            is_dumpable=_is_dumpable(directory, target),
-            ptrace_scope=_number("/proc/sys/kernel/yama/ptrace_scope"),
-        )
+        message, remedy = refusal(_read_facts(directory, thread))
     except TargetGoneError as gone:
         return gone
-    message, remedy = refusal(facts)
     if errno != EPERM:
         message = f"{message} ({strerror(errno)})"
     return TargetAccessError(message, pid=directory.pid, errno=errno, remedy=remedy)
+
+
+def _read_facts(directory: ProcessDirectory, thread: int | None) -> AccessFacts:
+    target = directory.status(thread)
+    return AccessFacts(
+        pid=directory.pid,
+        own=parse_status(_text("/proc/self/status") or ""),
+        target=target,
+        tracer_name=_text(f"/proc/{target.get('TracerPid', '0')}/comm"),
+        is_dumpable=_is_dumpable(directory, target),
+        ptrace_scope=_number("/proc/sys/kernel/yama/ptrace_scope"),
+    )
 
 
 def _is_dumpable(directory: ProcessDirectory, target: Mapping[str, str]) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
-from errno import EAGAIN
+from errno import EAGAIN, EPERM
 
 from machtrace.errors import (
     MachtraceError,
@@ -20,7 +20,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import ThreadInfo
-from machtrace.targets.linux.access import access_error
+from machtrace.targets.linux.access import OtherTracer, access_error
 from machtrace.targets.linux.blocked import copy_waiting
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
 from machtrace.targets.shared.thread_copy import (
@@ -75,6 +75,7 @@ class CaptureSource:
     """The process that threads are copied from, and the copier."""
 
     directory: ProcessDirectory
+    other_tracer: OtherTracer
     arch: Arch
     memory: MemoryReader
     copier: ThreadCopier
@@ -102,8 +103,20 @@ class ThreadCapture:
             TargetError: this machine lacks the memory to begin.
         """
         ids = [thread.id for thread in threads]
-        copies = self.source.copier.copy(ids, ranges, stack_limit=self.source.stack_limit)
-        self.take(threads, copies, ranges, are_new=are_new)
+        copies = self._copies(ids, ranges)
+        self.take(threads, [copies[thread] for thread in ids], ranges, are_new=are_new)
+
+    def _copies(self, ids: Sequence[int], ranges: array[int]) -> dict[int, ThreadCopy]:
+        source, copies = self.source, dict[int, ThreadCopy]()
+
+        def copy(threads: Sequence[int]) -> None:
+            results = source.copier.copy(threads, ranges, stack_limit=source.stack_limit)
+            copies.update(zip(threads, results, strict=True))
+
+        copy(ids)
+        for _ in source.other_tracer.pauses(lambda: refused(source.directory, copies.values())):
+            copy(refused(source.directory, copies.values()))
+        return copies
 
     def take(
         self,
@@ -159,6 +172,18 @@ class ThreadCapture:
             return
         if waiting is not None:
             self.found.threads.append(waiting)
+
+
+def refused(directory: ProcessDirectory, copies: Iterable[ThreadCopy]) -> list[int]:
+    """Return the ids of the threads that exist and that the kernel did not let be seized."""
+    return [
+        copy.id
+        for copy in copies
+        if isinstance(copy, UncopiedThread)
+        and copy.why is CaptureFailure.REFUSED
+        and copy.errno == EPERM
+        and directory.state(copy.id) not in EXITED_STATES
+    ]
 
 
 def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError:

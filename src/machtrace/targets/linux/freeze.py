@@ -17,6 +17,8 @@ from machtrace.cpython.threads import PythonThreads, read_threads, with_function
 from machtrace.errors import MemoryReadError, TargetError
 from machtrace.model.address import Avma
 from machtrace.model.snapshot import Snapshot, ThreadId
+from machtrace.targets.linux.access import OtherTracer
+from machtrace.targets.linux.capture import refused
 from machtrace.targets.linux.procfs import ProcessDirectory
 from machtrace.targets.shared.thread_copy import (
     BEGIN_REMEDY,
@@ -41,11 +43,15 @@ class FreezingCopier:
 
     Args:
         directory: the process's.
+        other_tracer: waits for a tracer that has a thread.
         runtime: its CPython.
     """
 
-    def __init__(self, directory: ProcessDirectory, runtime: PythonRuntime) -> None:
+    def __init__(
+        self, directory: ProcessDirectory, other_tracer: OtherTracer, runtime: PythonRuntime
+    ) -> None:
         self._directory = directory
+        self._other_tracer = other_tracer
         self._runtime = runtime
         self._python: list[tuple[dict[int, ThreadId], PythonThreads | None]] = []
 
@@ -88,6 +94,16 @@ class FreezingCopier:
         return snapshot, runs
 
     def _copies(
+        self, threads: tuple[int, ...] | None, stack_ranges: array[int], stack_limit: int
+    ) -> list[ThreadCopy]:
+        copies = self._attempt(threads, stack_ranges, stack_limit)
+        # One refused thread leaves the process unfrozen, so all are copied again.
+        for _ in self._other_tracer.pauses(lambda: refused(self._directory, copies)):
+            self._python.pop()
+            copies[:] = self._attempt(threads, stack_ranges, stack_limit)
+        return copies
+
+    def _attempt(
         self, threads: tuple[int, ...] | None, stack_ranges: array[int], stack_limit: int
     ) -> list[ThreadCopy]:
         try:

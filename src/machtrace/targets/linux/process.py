@@ -21,6 +21,7 @@ from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.base import ClosedWhenLeft
+from machtrace.targets.linux.access import OtherTracer
 from machtrace.targets.linux.capture import CaptureSource, PtraceCopier, ThreadCapture
 from machtrace.targets.linux.core_facts import FactsGatherer, GatheredFacts
 from machtrace.targets.linux.identity import MappingsReader, check_host, identify
@@ -80,6 +81,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             self._images = ImageFinder(self._directory)
             self._facts = self._facts_gatherer()
             self._runtime: tuple[LoadedImages, PythonRuntime] | None = None
+            self._other_tracer = OtherTracer(self._directory)
             self._copier = PtraceCopier() if copier is None else copier
         except BaseException:
             self._directory.close()
@@ -148,6 +150,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             capture = ThreadCapture(
                 CaptureSource(
                     directory=self._directory,
+                    other_tracer=self._other_tracer,
                     arch=self._process.arch,
                     memory=memory,
                     copier=copier,
@@ -182,7 +185,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
         from machtrace.targets.linux.freeze import FreezingCopier
 
         try:
-            copier = FreezingCopier(self._directory, self._python_runtime())
+            copier = FreezingCopier(self._directory, self._other_tracer, self._python_runtime())
         except (FormatError, MemoryReadError, TargetError) as error:
             if isinstance(error, TargetGoneError | TargetAccessError):
                 raise
