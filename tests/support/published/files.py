@@ -1,0 +1,121 @@
+"""The published binaries of ``tests/published/files.toml``, and their paths once fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[3]
+TABLE = REPOSITORY / "tests" / "published" / "files.toml"
+FETCHED = REPOSITORY / "build" / "published"
+"""The folder of the extracted files."""
+
+
+class Registry(StrEnum):
+    """Where an archive is published."""
+
+    PYPI = "pypi"
+    NPM = "npm"
+    DEBIAN = "debian"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """One release of a package for one platform."""
+
+    registry: Registry
+    package: str
+    version: str
+    platform: str
+    """The wheel's platform tag or Debian's architecture; empty for npm."""
+    sha256: str
+
+    def __str__(self) -> str:
+        platform = f", {self.platform}" if self.platform else ""
+        return f"{self.package} {self.version} ({self.registry}{platform})"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A file of an archive."""
+
+    archive: Archive
+    name: str
+    """The name in tables; unique together with an architecture."""
+    member: str
+    """The path in the archive."""
+    piece: tuple[int, int] | None
+    """Offset and size, if the file is a part of the member."""
+    architectures: tuple[str, ...]
+    """The slices to run."""
+    sha256: str
+    language: str
+    why: str
+    """The reason why it is in the table."""
+
+    def path(self, folder: Path = FETCHED) -> Path:
+        """Return the path of the extracted file."""
+        return folder / f"{self.name}-{'-'.join(self.architectures)}"
+
+    def is_fetched(self, folder: Path = FETCHED) -> bool:
+        """Return whether the extracted file exists with the hash of the table."""
+        path = self.path(folder)
+        return path.is_file() and _sha256(path) == self.sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One slice of a file: a row of the page."""
+
+    file: PublishedFile
+    architecture: str
+
+    @property
+    def key(self) -> str:
+        """The name of the row."""
+        return f"{self.file.name} {self.architecture}"
+
+
+def published_files(table: Path = TABLE) -> tuple[PublishedFile, ...]:
+    """Return the files of a table, in its order."""
+    return tuple(_files(tomllib.loads(table.read_text())["archive"]))
+
+
+def subjects(files: tuple[PublishedFile, ...]) -> tuple[Subject, ...]:
+    """Return the slices of files, in order."""
+    return tuple(
+        Subject(file, architecture) for file in files for architecture in file.architectures
+    )
+
+
+def _files(rows: list[dict[str, Any]]) -> Iterator[PublishedFile]:
+    for row in rows:
+        archive = Archive(
+            registry=Registry(row["registry"]),
+            package=row["package"],
+            version=row["version"],
+            platform=row.get("platform", ""),
+            sha256=row["sha256"],
+        )
+        for file in row["file"]:
+            piece = file.get("piece")
+            yield PublishedFile(
+                archive=archive,
+                name=file["name"],
+                member=file["path"],
+                piece=(piece[0], piece[1]) if piece else None,
+                architectures=tuple(file["architectures"]),
+                sha256=file["sha256"],
+                language=file["language"],
+                why=file["why"],
+            )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
