@@ -34,8 +34,8 @@ class Certainty(Enum):
     unwind information.
     """
     EXPORT = "export"
-    """An exported symbol before the address in an image without local symbols: a nameless function
-    may be in between."""
+    """An exported symbol before the address in a Mach-O image without local symbols: a nameless
+    function may be in between."""
     OBJC = "objc"
     """An Objective-C method, from the class's or category's list of methods."""
     RTTI = "rtti"

@@ -12,20 +12,22 @@ from machtrace.formats.elf.contents import (
     ElfFileContents,
     mini_debug_contents,
 )
-from machtrace.formats.elf.eh_frame_hdr import function_starts
+from machtrace.formats.elf.eh_frame_hdr import DescribedCode
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
-from machtrace.model.address import LAST_OFFSET
+from machtrace.model.address import LAST_OFFSET, Svma
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.table import CodeBounds, NamedRanges, Offsets, SymbolTable
+from machtrace.unwinder.arch.own_code import OwnCode
 
 
 def elf_symbol_table(contents: ElfContents, others: Sequence[ElfFileContents] = ()) -> SymbolTable:
     """Build the table of an ELF image, in a file or in memory, where only ``.dynsym`` is.
 
-    ELF symbols state their sizes; the few that do not are bounded by the next call-frame
-    description.
+    ELF symbols state their sizes. The few that do not, of assembly code, extend to the next symbol
+    if local symbols are among them; else as far as their call-frame description or, without one,
+    the code that is provably theirs.
 
     Args:
         contents: the image.
@@ -37,43 +39,37 @@ def elf_symbol_table(contents: ElfContents, others: Sequence[ElfFileContents] = 
     """
     image = contents.image
     base = np.uint64(image.header_svma)
-    starts = _function_starts(contents)
-    kinds = [
-        _functions(symbols, base, certain=whole or len(starts) > 0)
-        for symbols, whole in _symbols(contents)
-    ]
+    kinds = [_functions(symbols, base) for symbols in _symbols(contents)]
     for other in others:
         try:
             twin = np.uint64(other.image.header_svma)
-            kinds.append(_functions(parse_symbols(other), twin, certain=True))
+            kinds.append(_functions(parse_symbols(other), twin))
         except FormatError:  # what the image itself has is good all the same
             continue
+    has_locals = not all(bool(one.preferred.all()) for one in kinds)
     if not contents.is_loaded:
         kinds += _go_functions(contents)
         kinds.append(_stubs(contents, base))
-    starts = np.sort(starts[starts >= base] - base)
-    return SymbolTable(tuple(kinds), _bounds(image, starts))
+    return SymbolTable(tuple(kinds), _bounds(contents, has_locals=has_locals))
 
 
-def _symbols(contents: ElfContents) -> Iterator[tuple[SymbolRows, bool]]:
-    """Yield the symbol tables, and whether each is from before local names were stripped."""
-    yield parse_symbols(contents), True
+def _symbols(contents: ElfContents) -> Iterator[SymbolRows]:
+    yield parse_symbols(contents)
     extra = mini_debug_contents(contents)
     if extra is not None:
-        yield parse_symbols(extra), True
-    yield parse_dynamic_symbols(contents), False
+        yield parse_symbols(extra)
+    yield parse_dynamic_symbols(contents)
 
 
-def _functions(symbols: SymbolRows, base: np.uint64, *, certain: bool) -> NamedRanges:
+def _functions(symbols: SymbolRows, base: np.uint64) -> NamedRanges:
     addresses, sizes = symbols.addresses, symbols.sizes
     rows = np.flatnonzero(symbols.is_function & (addresses >= base))
-    stated = bool((sizes[rows] > 0).all())
     return NamedRanges(
         starts=addresses[rows] - base,
         sizes=sizes[rows],
         preferred=symbols.is_global[rows],
         linkage_name=lambda row: symbols.name(int(rows[row])),
-        certainty=Certainty.EXACT if certain or stated else Certainty.EXPORT,
+        certainty=Certainty.EXACT,
     )
 
 
@@ -96,16 +92,24 @@ def _stubs(contents: ElfFileContents, base: np.uint64) -> NamedRanges:
     )
 
 
-def _function_starts(contents: ElfContents) -> Offsets:
-    """Return the Svmas where call-frame descriptions begin; none if the table is malformed."""
-    try:
-        starts = function_starts(contents)
-    except (FormatError, MemoryReadError):
-        starts = None
-    return np.zeros(0, np.uint64) if starts is None else starts
+def _bounds(contents: ElfContents, *, has_locals: bool) -> CodeBounds:
+    image = contents.image
+    base = image.header_svma
+    starts, ends = _code_ranges(image)
+    described, own = DescribedCode(contents), OwnCode(contents, image.arch)
+    first = int(described.starts.searchsorted(np.uint64(base)))
+    return CodeBounds(
+        section_starts=starts,
+        section_ends=ends,
+        function_starts=described.starts[first:] - np.uint64(base),
+        described_ends=lambda rows: described.ends(rows + first) - np.uint64(base),
+        own_end=None
+        if has_locals
+        else lambda start, limit: own.end(Svma(base + start), Svma(base + limit)) - base,
+    )
 
 
-def _bounds(image: ElfImage, starts: Offsets) -> CodeBounds:
+def _code_ranges(image: ElfImage) -> tuple[Offsets, Offsets]:
     """Return the sections with code; segments if there are no section headers."""
     base = image.header_svma
     places = [(s.address, s.address + s.size) for s in image.sections if s.is_executable and s.size]
@@ -120,8 +124,7 @@ def _bounds(image: ElfImage, starts: Offsets) -> CodeBounds:
         for start, end in places
         if 0 <= start - base <= LAST_OFFSET
     )
-    return CodeBounds(
-        section_starts=np.array([start for start, _ in ranges], np.uint64),
-        section_ends=np.array([end for _, end in ranges], np.uint64),
-        function_starts=starts,
+    return (
+        np.array([start for start, _ in ranges], np.uint64),
+        np.array([end for _, end in ranges], np.uint64),
     )

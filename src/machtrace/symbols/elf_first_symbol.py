@@ -102,10 +102,11 @@ def first_elf_symbol(
     start, following = function
     if any(offset < table.reach or start <= table.last for table in tables):
         return _sized_function(tables, section, offset)
-    if start < section.start or any(start < table.reach for table in tables):
+    if start < max(section.start, *(table.reach for table in tables)):
         return None
-    end = min(section.end, following, *(table.next for table in tables))
-    return unnamed(ImageOffset(start), end - start)
+    described = _described_end(contents, offset)
+    end = min(section.end, following, described, *(table.next for table in tables))
+    return unnamed(ImageOffset(start), end - start) if offset < end else None
 
 
 def _sized_function(
@@ -158,3 +159,22 @@ def _described_function(contents: ElfFileContents, offset: ImageOffset) -> tuple
         return None
     start, following = bounds
     return start - base, LAST_OFFSET if following is None else following - base
+
+
+def _described_end(contents: ElfFileContents, offset: ImageOffset) -> int:
+    """Return where the last description at or before ``offset`` ends; 0 if that is not clear."""
+    from machtrace.formats.dwarf.cfi_records import read_frame_description
+    from machtrace.formats.elf.eh_frame_hdr import (
+        eh_frame_section,
+        read_eh_frame_header,
+        read_search_table,
+    )
+
+    base = contents.image.header_svma
+    header = read_eh_frame_header(contents)
+    section = eh_frame_section(contents, header)
+    if header is None or section is None:
+        return 0
+    table = read_search_table(contents, header, section.address)
+    place = None if table is None else table.find(base + offset)
+    return 0 if place is None else read_frame_description(section, place).end - base

@@ -2,7 +2,8 @@
 
 A symbol names the addresses from its start up to the next symbol, the next function start or the
 end of its section, whichever is first, or as far as its own stated size. A function that starts at
-no symbol has no name, but bounds; an address in no function has neither.
+no symbol has no name, but bounds; an address in no function has neither. ELF files bound functions
+further: see :mod:`machtrace.symbols.elf`.
 
 Function starts are seldom complete: of a file of assembly code linkers list the first, of a C++
 file not the initialisers. So a symbol in the middle of a function is another function, and names
@@ -12,7 +13,7 @@ better one, if it has one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -144,6 +145,12 @@ class CodeBounds:
     """Sorted; empty if the image has no list."""
     starts_are_listed: bool = False
     """Whether a linker listed these, so that a label after one is in the middle of a function."""
+    described_ends: Callable[[npt.NDArray[np.intp]], Offsets] | None = None
+    """Returns where the functions of some rows of :attr:`function_starts` end; the last number if
+    that is unknown. None if the next start ends each."""
+    own_end: Callable[[int, int], int] | None = None
+    """Returns where the code of a symbol without a size ends, from its start and a limit. None if
+    only the next symbol or start ends it: then no symbols were stripped."""
 
 
 class SymbolTable:
@@ -376,9 +383,26 @@ def _ends(
     """Return the ends that the next function, the section and the stated size leave."""
     following = np.append(starts[1:], _LAST)[: len(starts)]
     ends: Offsets = np.minimum(following, _section_ends(starts, bounds)[1])
-    if entries.sizes is not None and len(entries):
+    is_named = np.zeros(len(starts), np.bool_)
+    is_sized = np.zeros(len(starts), np.bool_)
+    if len(entries):
         at = np.minimum(firsts, len(entries) - 1)
-        named = entries.starts[at] == starts
-        sizes = np.where(named, entries.sizes[at], np.uint64(0))
-        ends = np.where(sizes > 0, np.minimum(ends, _plus(starts, sizes)), ends)
+        is_named = entries.starts[at] == starts
+        if entries.sizes is not None:
+            sizes = np.where(is_named, entries.sizes[at], np.uint64(0))
+            is_sized = sizes > 0
+            ends = np.where(is_sized, np.minimum(ends, _plus(starts, sizes)), ends)
+    if bounds.described_ends is None:
+        return ends
+    # A function ends with its description; one without a name or a size has no other end.
+    rows = np.flatnonzero(~is_sized if bounds.own_end is not None else ~is_named)
+    described = bounds.function_starts.searchsorted(starts[rows], "right").astype(np.intp) - 1
+    limits = np.zeros(len(rows), np.uint64)
+    has_start = described >= 0
+    limits[has_start] = bounds.described_ends(described[has_start])
+    is_described = limits > starts[rows]
+    ends[rows[is_described]] = np.minimum(ends[rows], limits)[is_described]
+    if bounds.own_end is not None:
+        for row in rows[~is_described].tolist():
+            ends[row] = bounds.own_end(int(starts[row]), int(ends[row]))
     return ends

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from machtrace.errors import ElfError, MachtraceError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents, mini_debug_contents
 from machtrace.formats.elf.eh_frame_hdr import (
-    function_starts,
+    DescribedCode,
     read_eh_frame_header,
     read_search_table,
 )
@@ -59,6 +60,10 @@ def _sections(contents: Contents) -> None:
             contents.read_section(section)
 
 
+def _described_ends(described: DescribedCode) -> object:
+    return described.ends(np.arange(len(described.starts)))
+
+
 QUESTIONS: tuple[Callable[[Contents], object], ...] = (
     lambda contents: _read_names(parse_symbols(contents)),
     lambda contents: _read_names(parse_dynamic_symbols(contents)),
@@ -66,7 +71,7 @@ QUESTIONS: tuple[Callable[[Contents], object], ...] = (
     _table,
     _sections,
     mini_debug_contents,
-    function_starts,
+    lambda contents: _described_ends(DescribedCode(contents)),
     lambda contents: (contents.image.size, contents.image.header_svma, contents.image.soname),
 )
 
@@ -177,7 +182,7 @@ def test_a_table_larger_than_its_header_is_an_error(build: Build) -> None:
     broken = ElfFileContents(bytes(data), "broken")
     with pytest.raises(ElfError, match="2147483647 entries, room for"):
         read_eh_frame_header(broken)
-    assert function_starts(broken) is None
+    assert not len(DescribedCode(broken).starts)
 
 
 @pytest.mark.peer

@@ -15,7 +15,7 @@ import pytest
 
 from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents, mini_debug_contents
-from machtrace.formats.elf.eh_frame_hdr import function_starts
+from machtrace.formats.elf.eh_frame_hdr import DescribedCode
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
 from machtrace.model.address import Avma
@@ -251,12 +251,14 @@ def test_function_starts_are_those_of_the_functions_with_unwind_tables(build: Bu
     """Every compiled function is among them."""
     for name in ("library", "arm64", "i386", "arm64-big-endian"):
         contents = _contents(build(name))
-        starts = function_starts(contents)
-        assert starts is not None
+        described = DescribedCode(contents)
+        starts, ends = described.starts, described.ends(np.arange(len(described.starts)))
         compiled = {a for n, a in _functions(parse_symbols(contents)) if n in {"shown", "hidden"}}
         assert len(compiled) == 2
         assert compiled <= set(starts.tolist())
         assert (np.diff(starts) > 0).all()
+        assert (ends > starts).all()
+        assert (ends[:-1] <= starts[1:]).all()
 
 
 @pytest.mark.peer

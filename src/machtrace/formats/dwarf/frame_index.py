@@ -70,6 +70,31 @@ def build_index(section: CallFrameSection) -> FrameIndex:
     )
 
 
+def described_sizes(
+    section: CallFrameSection, offsets: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Return the bytes of code that the FDE at each section offset describes; 0 if unknown.
+
+    Raises:
+        MemoryReadError: the section could not be read.
+    """
+    data = section.read(0, section.size)
+    described = np.zeros(len(offsets), np.uint64)
+    rows = np.flatnonzero(offsets <= np.uint64(max(section.size - 2 * _WORD, 0)))
+    if section.size < 2 * _WORD or not len(rows):
+        return described
+    numbers = np.frombuffer(data, np.uint8)
+    word = np.dtype("<u4" if section.little_endian else ">u4")
+    lengths = _gather(numbers, offsets[rows], word)
+    left = np.uint64(section.size - _WORD) - offsets[rows]
+    idents = _gather(numbers, offsets[rows] + np.uint64(_WORD), word)
+    is_function = idents != (0 if section.is_eh_frame else 0xFFFFFFFF)
+    rows = rows[(lengths < _EXTENDED) & (lengths <= left) & is_function]
+    records = _narrow_records(section, numbers, offsets[rows])
+    described[rows] = _addresses(section, data, records)[1]
+    return described
+
+
 _RECORD = np.dtype([("offset", "u8"), ("body", "u8"), ("end", "u8"), ("common", "u8")])
 
 

@@ -10,9 +10,11 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from machtrace.errors import ElfError, MemoryReadError
+from machtrace.formats.dwarf.cfi_records import CallFrameSection
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import PT_GNU_EH_FRAME, ElfLayout
 from machtrace.frozen import dataclass
@@ -166,21 +168,68 @@ def read_search_table(
     return SearchTable(numbers, base, mask, section or header.eh_frame or 0)
 
 
-def function_starts(contents: ElfContents) -> Column | None:
-    """Return the Svmas at which code with its own FDE starts, ascending and unique.
-
-    None without a usable table. Raises nothing.
-    """
-    try:
-        header = read_eh_frame_header(contents)
-        table = None if header is None else read_search_table(contents, header)
-    except (ElfError, MemoryReadError):
+def eh_frame_section(
+    contents: ElfContents, header: EhFrameHeader | None
+) -> CallFrameSection | None:
+    """Return ``.eh_frame``, by its section header or else by ``header``; None without either."""
+    image = contents.image
+    stated = image.section(".eh_frame")
+    end: Svma | None
+    if stated is not None:
+        address, end = stated.address, stated.end if stated.has_bytes else None
+    elif header is not None and header.eh_frame is not None:
+        address, end = header.eh_frame, image.loaded_end(header.eh_frame)
+    else:
         return None
-    if table is None:
+    if end is None or end <= address:
         return None
-    import numpy as np
+    return CallFrameSection(
+        read=lambda offset, size: contents.read_svma(Svma(address + offset), size),
+        size=end - address,
+        arch=image.arch,
+        source=f"{contents.source} .eh_frame",
+        address=address,
+        little_endian=image.layout.little_endian,
+        ends_at_terminator=stated is None,
+    )
 
-    return np.unique(table.starts)
+
+class DescribedCode:
+    """The code that FDEs describe, by the search table; none without a usable one."""
+
+    def __init__(self, contents: ElfContents) -> None:
+        """Read the table. Raises nothing."""
+        import numpy as np
+
+        self.starts: Column = np.zeros(0, np.uint64)
+        """Svmas, ascending and unique."""
+        self._offsets: Column = self.starts
+        self._section: CallFrameSection | None = None
+        try:
+            header = read_eh_frame_header(contents)
+            section = eh_frame_section(contents, header)
+            address = None if section is None else section.address
+            table = None if header is None else read_search_table(contents, header, address)
+        except (ElfError, MemoryReadError):
+            return
+        if table is not None:
+            self.starts, rows = np.unique(table.starts, return_index=True)
+            self._offsets, self._section = table.offsets[rows], section
+
+    def ends(self, rows: npt.NDArray[np.intp]) -> Column:
+        """Return the Svmas at which the code from some of the starts ends; the last if unknown."""
+        import numpy as np
+
+        from machtrace.formats.dwarf.frame_index import described_sizes
+
+        starts, last = self.starts[rows], np.uint64(2**64 - 1)
+        sizes = np.zeros(len(rows), np.uint64)
+        if self._section is not None:
+            with suppress(MemoryReadError):
+                sizes = described_sizes(self._section, self._offsets[rows])
+        is_known = (sizes > 0) & (sizes <= last - starts)
+        ends: Column = np.where(is_known, starts + sizes, last)
+        return ends
 
 
 def _extent(contents: ElfContents) -> tuple[Svma, int] | None:

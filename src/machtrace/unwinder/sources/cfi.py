@@ -13,7 +13,12 @@ from machtrace.formats.dwarf import operations
 from machtrace.formats.dwarf.cfi import CallFrames
 from machtrace.formats.dwarf.cfi_records import CallFrameSection
 from machtrace.formats.elf.contents import ElfContents
-from machtrace.formats.elf.eh_frame_hdr import SearchTable, read_eh_frame_header, read_search_table
+from machtrace.formats.elf.eh_frame_hdr import (
+    SearchTable,
+    eh_frame_section,
+    read_eh_frame_header,
+    read_search_table,
+)
 from machtrace.formats.elf.structs import ElfType
 from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
@@ -217,28 +222,12 @@ def _eh_frame(contents: ElfContents) -> IndexedSection | None:
         header = read_eh_frame_header(contents)
     except (ElfError, MemoryReadError):
         header = None
-    stated = image.section(".eh_frame")
-    end: Svma | None
-    if stated is not None:
-        address, end = stated.address, stated.end if stated.has_bytes else None
-    elif header is not None and header.eh_frame is not None:
-        address, end = header.eh_frame, image.loaded_end(header.eh_frame)
-    else:
+    section = eh_frame_section(contents, header)
+    if section is None:
         return None
-    if end is None or end <= address:
-        return None
-    section = CallFrameSection(
-        read=lambda offset, size: contents.read_svma(Svma(address + offset), size),
-        size=end - address,
-        arch=image.arch,
-        source=f"{contents.source} .eh_frame",
-        address=address,
-        little_endian=image.layout.little_endian,
-        ends_at_terminator=stated is None,
-    )
 
     def build(section: CallFrameSection) -> FrameIndex | SearchTable:
-        table = None if header is None else read_search_table(contents, header, address)
+        table = None if header is None else read_search_table(contents, header, section.address)
         return scanned_index(section) if table is None else table
 
     return IndexedSection(section, RegisterNumbering(image.arch), build)
