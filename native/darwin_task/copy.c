@@ -8,79 +8,35 @@
 #include <mach/mach.h>
 #include <mach/thread_info.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/darwin/registers.h"
 #include "common/darwin/clock.h"
 #include "common/darwin/memory.h"
 #include "common/darwin/threads.h"
 
-_Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_TASK_REGISTERS_MAX, "registers");
-
 struct requested_thread {
     thread_act_t port;      /* MACH_PORT_NULL if there is no such thread */
     uint64_t queue_address; /* where the thread keeps its queue */
 };
 
-static void copy_stack(struct machtrace_task_capture *capture, struct machtrace_task_thread *thread,
-                       size_t *used)
-{
-    uint64_t sp = machtrace_darwin_sp(thread->registers) & capture->address_mask;
-    uint64_t start, end;
-    thread->stack_start = sp;
-    if (capture->stack_limit == 0 ||
-        machtrace_mach_find_stack(capture->port, sp, MACHTRACE_DARWIN_RED_ZONE,
-                                  capture->stack_limit, &start, &end) != KERN_SUCCESS)
-        return;
-    size_t room = capture->room - *used;
-    unsigned char *to = capture->buffer + *used;
-    size_t got;
-    if (machtrace_mach_read(capture->port, start, to,
-                            end - start < room ? (size_t)(end - start) : room,
-                            &got) != KERN_SUCCESS)
-        return;
-    thread->stack_start = start;
-    thread->stack = to;
-    thread->stack_size = got;
-    *used += got;
-}
-
-static void copy_stopped(struct machtrace_task_capture *capture,
-                         struct machtrace_task_thread *thread,
+static void copy_stopped(struct machtrace_task_capture *capture, struct machtrace_thread *thread,
                          const struct requested_thread *requested, size_t *used)
 {
-    mach_msg_type_number_t count = MACHTRACE_DARWIN_FLAVOR_COUNT;
-    kern_return_t result = thread_get_state(requested->port, MACHTRACE_DARWIN_FLAVOR,
-                                            (thread_state_t)(void *)thread->registers, &count);
-    if (result != KERN_SUCCESS) {
-        thread->error = result;
-        thread->outcome =
-            machtrace_mach_is_gone(result) ? MACHTRACE_TASK_GONE : MACHTRACE_TASK_FAILED;
+    if (!machtrace_mach_read_registers(thread, requested->port))
         return;
-    }
-    thread->registers_size = sizeof(machtrace_darwin_registers);
-    copy_stack(capture, thread, used);
+    uint64_t sp = machtrace_darwin_sp(thread->registers) & capture->address_mask;
+    machtrace_mach_copy_stack(capture->port, sp, capture->stack_limit, capture->buffer + *used,
+                              capture->room - *used, &thread->stacks[0]);
+    thread->stack_count = 1;
+    *used += thread->stacks[0].size;
     uint64_t queue;
     size_t got;
     if (requested->queue_address != 0 &&
         machtrace_mach_read(capture->port, requested->queue_address, (unsigned char *)&queue,
                             sizeof queue, &got) == KERN_SUCCESS &&
         got == sizeof queue)
-        thread->queue = queue;
-    thread->outcome = MACHTRACE_TASK_COPIED;
-}
-
-static bool suspend(struct machtrace_task_thread *thread, thread_act_t port)
-{
-    thread->requested_at = machtrace_mach_now();
-    kern_return_t result = thread_suspend(port);
-    thread->stopped_at = thread->resumed_at = machtrace_mach_now();
-    if (result == KERN_SUCCESS)
-        return true;
-    thread->error = result;
-    thread->outcome =
-        machtrace_mach_is_gone(result) ? MACHTRACE_TASK_GONE : MACHTRACE_TASK_REFUSED;
-    return false;
+        thread->pthread_or_queue = queue;
+    thread->outcome = MACHTRACE_COPIED;
 }
 
 static void copy_one_at_a_time(struct machtrace_task_capture *capture,
@@ -88,8 +44,9 @@ static void copy_one_at_a_time(struct machtrace_task_capture *capture,
 {
     size_t used = 0;
     for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_task_thread *thread = &capture->threads[index];
-        if (requested[index].port == MACH_PORT_NULL || !suspend(thread, requested[index].port))
+        struct machtrace_thread *thread = &capture->threads[index];
+        if (requested[index].port == MACH_PORT_NULL ||
+            !machtrace_mach_suspend(thread, requested[index].port))
             continue;
         copy_stopped(capture, thread, &requested[index], &used);
         kern_return_t result = machtrace_mach_resume(requested[index].port);
@@ -149,17 +106,6 @@ static void match(const struct machtrace_thread_ports *list,
     }
 }
 
-static void begin(struct machtrace_task_thread *thread, enum machtrace_task_outcome outcome,
-                  kern_return_t error)
-{
-    uint64_t id = thread->id;
-    memset(thread, 0, sizeof *thread);
-    thread->id = id;
-    thread->outcome = outcome;
-    thread->error = error;
-    thread->requested_at = thread->stopped_at = thread->resumed_at = machtrace_mach_now();
-}
-
 int machtrace_task_copy(struct machtrace_task_capture *capture)
 {
     struct machtrace_thread_ports list = {NULL, 0};
@@ -168,8 +114,9 @@ int machtrace_task_copy(struct machtrace_task_capture *capture)
     struct requested_thread *requested = calloc(capture->thread_count + 1, sizeof *requested);
     if (requested != NULL)
         result = machtrace_take_thread_ports(capture->port, &list);
+    int64_t now = machtrace_mach_now();
     for (size_t index = 0; index < capture->thread_count; index++)
-        begin(&capture->threads[index], MACHTRACE_TASK_GONE, 0);
+        machtrace_thread_begin(&capture->threads[index], MACHTRACE_GONE, 0, now);
     if (result == KERN_SUCCESS) {
         match(&list, capture, requested);
         if (capture->together)
@@ -178,7 +125,8 @@ int machtrace_task_copy(struct machtrace_task_capture *capture)
             copy_one_at_a_time(capture, requested);
     }
     for (size_t index = 0; result != KERN_SUCCESS && index < capture->thread_count; index++)
-        begin(&capture->threads[index], MACHTRACE_TASK_REFUSED, result);
+        machtrace_thread_begin(&capture->threads[index], MACHTRACE_REFUSED, result,
+                               machtrace_mach_now());
     machtrace_release_thread_ports(&list);
     free(requested);
     return result;

@@ -13,6 +13,7 @@
 
 #include "common/darwin/memory.h"
 #include "common/module.h"
+#include "common/thread_rows.h"
 #include "darwin_task/task.h"
 
 #define LISTED_MOST 16384                      /* threads that are listed */
@@ -195,41 +196,13 @@ static PyObject *list_threads(PyObject *module, PyObject *arguments)
     return list == NULL ? NULL : Py_BuildValue("(iN)", result, list);
 }
 
-/* (id, outcome, error, uninterruptible, registers, stacks, requested, stopped, resumed, queue): the
- * first nine as machtrace._native._ptrace has them. */
-static PyObject *thread_as_tuple(const struct machtrace_task_thread *thread)
-{
-    return Py_BuildValue(
-        "(Kiiiy#((Ky#))LLLK)", (unsigned long long)thread->id, (int)thread->outcome, thread->error,
-        0, (const char *)thread->registers, (Py_ssize_t)thread->registers_size,
-        (unsigned long long)thread->stack_start,
-        thread->stack == NULL ? "" : (const char *)thread->stack, (Py_ssize_t)thread->stack_size,
-        (long long)thread->requested_at, (long long)thread->stopped_at,
-        (long long)thread->resumed_at, (unsigned long long)thread->queue);
-}
-
-static PyObject *all_as_list(const struct machtrace_task_capture *capture)
-{
-    PyObject *list = PyList_New((Py_ssize_t)capture->thread_count);
-    for (size_t index = 0; list != NULL && index < capture->thread_count; index++) {
-        PyObject *row = thread_as_tuple(&capture->threads[index]);
-        if (row == NULL || PyList_SetItem(list, (Py_ssize_t)index, row) != 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
 static int take_ids(PyObject *ids, struct machtrace_task_capture *capture)
 {
-    Py_ssize_t count = PyTuple_Size(ids);
-    capture->threads = calloc(count > 0 ? (size_t)count : 1, sizeof *capture->threads);
-    if (capture->threads == NULL) {
-        PyErr_NoMemory();
+    if (machtrace_threads_of(ids, &capture->threads, &capture->thread_count) != 0)
         return -1;
-    }
-    capture->thread_count = (size_t)count;
-    for (Py_ssize_t index = 0; index < count; index++) {
-        capture->threads[index].id = PyLong_AsUnsignedLongLong(PyTuple_GetItem(ids, index));
+    for (size_t index = 0; index < capture->thread_count; index++) {
+        capture->threads[index].id =
+            PyLong_AsUnsignedLongLong(PyTuple_GetItem(ids, (Py_ssize_t)index));
         if (PyErr_Occurred())
             return -1;
     }
@@ -276,7 +249,7 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
         Py_BEGIN_ALLOW_THREADS
         error = machtrace_task_copy(&capture);
         Py_END_ALLOW_THREADS
-        PyObject *rows = all_as_list(&capture);
+        PyObject *rows = machtrace_thread_rows(capture.threads, capture.thread_count);
         result = rows == NULL ? NULL : Py_BuildValue("(iiN)", error, capture.resume_error, rows);
     }
     if (capture.buffer != NULL)

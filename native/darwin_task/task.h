@@ -12,8 +12,8 @@
 #define MACHTRACE_DARWIN_TASK_TASK_H
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+
+#include "common/thread.h"
 
 /* --- task ports --- */
 
@@ -102,34 +102,6 @@ struct machtrace_task_thread_info {
 int machtrace_task_threads(uint32_t port, struct machtrace_task_thread_info *infos, size_t room,
                            size_t *count);
 
-/* arm_thread_state64_t has 272 bytes, x86_thread_state64_t 168. */
-#define MACHTRACE_TASK_REGISTERS_MAX 272
-
-enum machtrace_task_outcome { /* as in ptrace/ptrace.h and inprocess/core/capture.h */
-    MACHTRACE_TASK_COPIED = 0,
-    MACHTRACE_TASK_GONE = 1,    /* it has ended */
-    MACHTRACE_TASK_REFUSED = 2, /* the kernel did not let it be stopped; see error */
-    MACHTRACE_TASK_FAILED = 4   /* it was stopped, but could not be copied; see error */
-};
-
-struct machtrace_task_thread {
-    uint64_t id; /* set by the caller */
-
-    enum machtrace_task_outcome outcome;
-    int error; /* kern_return_t, or 0 */
-    unsigned char registers[MACHTRACE_TASK_REGISTERS_MAX];
-    size_t registers_size;
-    uint64_t stack_start;
-    unsigned char *stack; /* within the capture's buffer; NULL if nothing could be read */
-    size_t stack_size;
-    uint64_t queue; /* dispatch_queue_t that it was serving; 0 if there was none */
-    /* Monotonic clock, in ns: when the stop was requested, when the thread was stopped, and when
-     * it was resumed. */
-    int64_t requested_at;
-    int64_t stopped_at;
-    int64_t resumed_at;
-};
-
 struct machtrace_task_capture {
     uint32_t port;
     uint64_t address_mask; /* the bits of a stack pointer that are address */
@@ -137,7 +109,7 @@ struct machtrace_task_capture {
     /* Whether the whole task is suspended, by a token that the kernel takes back should this
      * process end meanwhile; else each thread for its own copy only. */
     bool together;
-    struct machtrace_task_thread *threads;
+    struct machtrace_thread *threads;
     size_t thread_count;
     unsigned char *buffer; /* for all stacks, consecutive */
     size_t room;           /* bytes of it; what does not fit is not copied */

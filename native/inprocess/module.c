@@ -6,15 +6,12 @@
 #include "inprocess/objects.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "inprocess/core/capture.h"
 #include "common/module.h"
+#include "common/thread_rows.h"
 #include "inprocess/core/batches.h"
-#if defined(__APPLE__)
-#endif
 
 #define BATCH 16 /* threads that are signalled at a time */
 #define RED_ZONE 128
@@ -23,24 +20,10 @@
 /* Used between machtrace_inprocess_begin and machtrace_inprocess_end only. */
 static struct machtrace_inprocess_buffers buffers;
 
-/* Copy the results out of the buffer. */
-static void keep(struct machtrace_inprocess_thread *thread, void *unused)
+static void keep(struct machtrace_thread *thread, void *unused)
 {
     (void)unused;
-    for (size_t index = 0; index < thread->stack_count; index++) {
-        struct machtrace_inprocess_stack *stack = &thread->stacks[index];
-        if (stack->size == 0)
-            continue;
-        unsigned char *copy = malloc(stack->size);
-        if (copy != NULL) {
-            memcpy(copy, stack->bytes, stack->size);
-        } else {
-            stack->size = 0;
-            thread->outcome = MACHTRACE_INPROCESS_FAILED;
-            thread->error = ENOMEM;
-        }
-        stack->bytes = copy;
-    }
+    machtrace_thread_keep(thread);
 }
 
 static int run(const struct machtrace_inprocess_capture *all, int signal)
@@ -58,53 +41,12 @@ static int run(const struct machtrace_inprocess_capture *all, int signal)
     return error;
 }
 
-/* (id, outcome, error, uninterruptible, registers, stacks, requested, stopped, resumed, pthread) */
-static PyObject *thread_as_tuple(const struct machtrace_inprocess_thread *thread)
-{
-    PyObject *stacks = PyTuple_New((Py_ssize_t)thread->stack_count);
-    if (stacks == NULL)
-        return NULL;
-    for (size_t index = 0; index < thread->stack_count; index++) {
-        const struct machtrace_inprocess_stack *stack = &thread->stacks[index];
-        PyObject *pair = Py_BuildValue("(Ky#)", (unsigned long long)stack->start,
-                                       stack->bytes == NULL ? "" : (const char *)stack->bytes,
-                                       (Py_ssize_t)stack->size);
-        if (pair == NULL || PyTuple_SetItem(stacks, (Py_ssize_t)index, pair) != 0) {
-            Py_DECREF(stacks);
-            return NULL;
-        }
-    }
-    return Py_BuildValue("(Kiiiy#NLLLK)", (unsigned long long)thread->id, (int)thread->outcome,
-                         thread->error, (int)thread->uninterruptible,
-                         (const char *)thread->registers, (Py_ssize_t)thread->registers_size,
-                         stacks, (long long)thread->requested_at, (long long)thread->stopped_at,
-                         (long long)thread->resumed_at, (unsigned long long)thread->pthread);
-}
-
-static PyObject *all_as_list(const struct machtrace_inprocess_capture *capture)
-{
-    PyObject *list = PyList_New((Py_ssize_t)capture->thread_count);
-    for (size_t index = 0; list != NULL && index < capture->thread_count; index++) {
-        PyObject *item = thread_as_tuple(&capture->threads[index]);
-        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)index, item) != 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
 static int take_ids(PyObject *ids, struct machtrace_inprocess_capture *capture)
 {
-    Py_ssize_t count = PyTuple_Size(ids);
-    if (count < 0)
+    if (machtrace_threads_of(ids, &capture->threads, &capture->thread_count) != 0)
         return -1;
-    capture->threads = calloc(count > 0 ? (size_t)count : 1, sizeof *capture->threads);
-    if (capture->threads == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    capture->thread_count = (size_t)count;
-    for (Py_ssize_t index = 0; index < count; index++) {
-        unsigned long long id = PyLong_AsUnsignedLongLong(PyTuple_GetItem(ids, index));
+    for (size_t index = 0; index < capture->thread_count; index++) {
+        unsigned long long id = PyLong_AsUnsignedLongLong(PyTuple_GetItem(ids, (Py_ssize_t)index));
         if (PyErr_Occurred())
             return -1;
         if (id == 0 || id > INT32_MAX || id == machtrace_inprocess_id()) {
@@ -118,9 +60,8 @@ static int take_ids(PyObject *ids, struct machtrace_inprocess_capture *capture)
 
 static void free_capture(struct machtrace_inprocess_capture *capture)
 {
-    for (size_t thread = 0; capture->threads != NULL && thread < capture->thread_count; thread++)
-        for (size_t index = 0; index < capture->threads[thread].stack_count; index++)
-            free(capture->threads[thread].stacks[index].bytes);
+    for (size_t index = 0; capture->threads != NULL && index < capture->thread_count; index++)
+        machtrace_thread_release(&capture->threads[index]);
     free(capture->threads);
 }
 
@@ -150,7 +91,7 @@ static PyObject *run_locked(struct machtrace_inprocess_capture *capture, int sig
     if (was_collecting)
         PyGC_Enable();
     if (chains != NULL) {
-        PyObject *rows = all_as_list(capture);
+        PyObject *rows = machtrace_thread_rows(capture->threads, capture->thread_count);
         result = rows == NULL ? NULL : Py_BuildValue("(NO)", rows, chains);
     }
     Py_XDECREF(chains);
@@ -191,7 +132,9 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
             Py_BEGIN_ALLOW_THREADS
             error = run(&capture, signal);
             Py_END_ALLOW_THREADS
-            PyObject *rows = error != 0 ? failed_to_begin(error) : all_as_list(&capture);
+            PyObject *rows = error != 0 ? failed_to_begin(error)
+                                        : machtrace_thread_rows(capture.threads,
+                                                                capture.thread_count);
             result = rows == NULL ? NULL : Py_BuildValue("(N{})", rows);
         }
     }
@@ -212,7 +155,7 @@ static PyObject *copy_here(PyObject *module, PyObject *arguments)
         .range_count = (size_t)ranges.len / sizeof *capture.ranges,
         .stack_limit = (size_t)stack_limit,
     };
-    struct machtrace_inprocess_thread thread = {.id = machtrace_inprocess_id()};
+    struct machtrace_thread thread = {.id = machtrace_inprocess_id()};
     PyObject *result = NULL;
     if (stack_limit > LIMIT_MOST) {
         PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
@@ -225,7 +168,7 @@ static PyObject *copy_here(PyObject *module, PyObject *arguments)
         } else {
             thread.buffer = bytes;
             machtrace_inprocess_copy_here(&capture, &thread);
-            result = thread_as_tuple(&thread);
+            result = machtrace_thread_row(&thread);
             munmap(bytes, thread.room);
         }
     }
@@ -256,7 +199,7 @@ static PyObject *own_image(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    struct machtrace_inprocess_range range = machtrace_inprocess_image();
+    struct machtrace_range range = machtrace_inprocess_image();
     return Py_BuildValue("(KK)", (unsigned long long)range.start, (unsigned long long)range.end);
 }
 

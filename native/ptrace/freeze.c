@@ -40,7 +40,7 @@ static struct machtrace_frozen_thread *append_thread(struct machtrace_freeze *fr
     }
     struct machtrace_frozen_thread *frozen = &freeze->threads[freeze->thread_count++];
     memset(frozen, 0, sizeof *frozen);
-    frozen->thread.id = id;
+    frozen->thread.id = (uint64_t)id;
     frozen->is_wanted = freeze->wants_all || has_id(freeze->wanted, freeze->wanted_count, id);
     return frozen;
 }
@@ -50,7 +50,7 @@ static void request_stop(struct machtrace_thread *thread)
     if (machtrace_request_stop(thread) || thread->outcome != MACHTRACE_REFUSED)
         return;
     /* A thread that has exited and is not collected yet is refused, too. */
-    char state = machtrace_thread_state(thread->id);
+    char state = machtrace_thread_state((pid_t)thread->id);
     if (state == 'Z' || state == 'X' || state == '\0')
         thread->outcome = MACHTRACE_GONE;
 }
@@ -89,11 +89,11 @@ static void await_stop(const struct machtrace_capture *limits,
     int64_t awake = 0;
     long sleep_ns = MACHTRACE_FIRST_SLEEP_NS;
     for (;;) {
-        enum machtrace_event event = machtrace_poll_event(thread->id, &frozen->stop);
+        enum machtrace_event event = machtrace_poll_event((pid_t)thread->id, &frozen->stop);
         if (event == MACHTRACE_NO_EVENT) {
             if (!shares_cpu && machtrace_now() - thread->requested_at < MACHTRACE_PATIENCE_NS)
                 continue;
-            event = machtrace_poll_stop(thread->id, &frozen->stop);
+            event = machtrace_poll_stop((pid_t)thread->id, &frozen->stop);
         }
         if (event == MACHTRACE_STOPPED) {
             frozen->is_stopped = true;
@@ -145,7 +145,7 @@ static int stop_all(struct machtrace_freeze *freeze)
         known = ids;
         known_count = freeze->thread_count;
         for (size_t index = 0; index < known_count; index++)
-            known[index] = freeze->threads[index].thread.id;
+            known[index] = (pid_t)freeze->threads[index].thread.id;
         qsort(known, known_count, sizeof *known, compare_ids);
     }
     free(known);
@@ -169,7 +169,7 @@ static void copy_all(struct machtrace_freeze *freeze, const struct machtrace_scr
             continue;
         machtrace_stopped_read(&freeze->settings, frozen->is_wanted ? scratch : NULL,
                                &frozen->thread, frozen->stop);
-        machtrace_stopped_keep(&frozen->thread);
+        machtrace_thread_keep(&frozen->thread);
     }
 }
 
@@ -193,7 +193,8 @@ static void *freeze_process(void *argument)
     pthread_mutex_unlock(&freeze->mutex);
     for (size_t index = 0; index < freeze->thread_count; index++)
         if (freeze->threads[index].is_stopped)
-            machtrace_stopped_release(freeze->threads[index].thread.id, freeze->threads[index].stop);
+            machtrace_stopped_release((pid_t)freeze->threads[index].thread.id,
+                                       freeze->threads[index].stop);
     int64_t resumed = machtrace_now();
     for (size_t index = 0; index < freeze->thread_count; index++)
         freeze->threads[index].thread.resumed_at = resumed;

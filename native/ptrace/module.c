@@ -15,43 +15,7 @@
 #include "ptrace/freeze.h"
 #include "ptrace/ptrace.h"
 #include "common/module.h"
-
-/* (id, outcome, errno, uninterruptible, registers, stacks, requested, stopped, resumed) */
-static PyObject *thread_as_tuple(const struct machtrace_thread *thread)
-{
-    PyObject *stacks = PyTuple_New((Py_ssize_t)thread->stack_count);
-    if (stacks == NULL)
-        return NULL;
-    for (size_t index = 0; index < thread->stack_count; index++) {
-        const struct machtrace_stack *stack = &thread->stacks[index];
-        PyObject *pair = Py_BuildValue("(Ky#)", (unsigned long long)stack->start,
-                                       stack->bytes == NULL ? "" : (const char *)stack->bytes,
-                                       (Py_ssize_t)stack->size);
-        if (pair == NULL || PyTuple_SetItem(stacks, (Py_ssize_t)index, pair) != 0) {
-            Py_DECREF(stacks);
-            return NULL;
-        }
-    }
-    return Py_BuildValue("(iiiiy#NLLL)", (int)thread->id, (int)thread->outcome, thread->error,
-                         (int)thread->uninterruptible, (const char *)thread->registers,
-                         (Py_ssize_t)thread->registers_size, stacks, (long long)thread->requested_at,
-                         (long long)thread->stopped_at, (long long)thread->resumed_at);
-}
-
-static PyObject *all_as_list(const struct machtrace_capture *capture)
-{
-    PyObject *list = PyList_New((Py_ssize_t)capture->thread_count);
-    if (list == NULL)
-        return NULL;
-    for (size_t index = 0; index < capture->thread_count; index++) {
-        PyObject *item = thread_as_tuple(&capture->threads[index]);
-        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)index, item) != 0) {
-            Py_DECREF(list);
-            return NULL;
-        }
-    }
-    return list;
-}
+#include "common/thread_rows.h"
 
 static int parse_id(PyObject *object, pid_t *id)
 {
@@ -77,18 +41,14 @@ static int check_stack_limit(unsigned long long limit)
 
 static int parse_threads(PyObject *ids, struct machtrace_capture *capture)
 {
-    Py_ssize_t count = PyTuple_Size(ids);
-    if (count < 0)
+    if (machtrace_threads_of(ids, &capture->threads, &capture->thread_count) != 0)
         return -1;
-    capture->threads = calloc(count > 0 ? (size_t)count : 1, sizeof *capture->threads);
-    if (capture->threads == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    capture->thread_count = (size_t)count;
-    for (Py_ssize_t index = 0; index < count; index++)
-        if (parse_id(PyTuple_GetItem(ids, index), &capture->threads[index].id) != 0)
+    for (size_t index = 0; index < capture->thread_count; index++) {
+        pid_t id;
+        if (parse_id(PyTuple_GetItem(ids, (Py_ssize_t)index), &id) != 0)
             return -1;
+        capture->threads[index].id = (uint64_t)id;
+    }
     return 0;
 }
 
@@ -102,7 +62,7 @@ static PyObject *run(struct machtrace_capture *capture)
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
     }
-    PyObject *list = all_as_list(capture);
+    PyObject *list = machtrace_thread_rows(capture->threads, capture->thread_count);
     machtrace_capture_release(capture);
     return list;
 }
@@ -264,16 +224,18 @@ static PyObject *frozen_read(PyObject *object, PyObject *arguments)
     pid_t thread = 0;
     for (size_t index = 0; thread == 0 && index < self->freeze.thread_count; index++)
         if (self->freeze.threads[index].is_stopped)
-            thread = self->freeze.threads[index].thread.id;
+            thread = (pid_t)self->freeze.threads[index].thread.id;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
     if (bytes == NULL)
         return NULL;
     struct iovec here = {PyBytes_AsString(bytes), (size_t)size};
     struct iovec there = {(void *)(uintptr_t)address, (size_t)size};
     ssize_t count = thread == 0 ? -1 : process_vm_readv(thread, &here, 1, &there, 1, 0);
-    if (count != size)
-        _PyBytes_Resize(&bytes, count < 0 ? 0 : count);
-    return bytes;
+    if (count == size)
+        return bytes;
+    PyObject *part = PyBytes_FromStringAndSize(here.iov_base, count < 0 ? 0 : count);
+    Py_DECREF(bytes);
+    return part;
 }
 
 static PyObject *frozen_resume(PyObject *object, PyObject *unused)
@@ -286,7 +248,7 @@ static PyObject *frozen_resume(PyObject *object, PyObject *unused)
         const struct machtrace_frozen_thread *frozen = &self->freeze.threads[index];
         if (!frozen->is_wanted)
             continue;
-        PyObject *row = thread_as_tuple(&frozen->thread);
+        PyObject *row = machtrace_thread_row(&frozen->thread);
         if (row == NULL || PyList_Append(rows, row) != 0)
             Py_CLEAR(rows);
         Py_XDECREF(row);
@@ -303,7 +265,7 @@ static PyObject *frozen_threads(PyObject *object, void *unused)
         const struct machtrace_frozen_thread *frozen = &self->freeze.threads[index];
         if (!frozen->is_wanted || frozen->thread.outcome == MACHTRACE_GONE)
             continue;
-        PyObject *id = PyLong_FromLong(frozen->thread.id);
+        PyObject *id = PyLong_FromUnsignedLongLong(frozen->thread.id);
         if (id == NULL || PyList_Append(ids, id) != 0)
             Py_CLEAR(ids);
         Py_XDECREF(id);

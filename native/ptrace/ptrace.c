@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -60,7 +59,7 @@ static bool settle(struct tracer *tracer, struct pending *pending, enum machtrac
             pending->thread->outcome = MACHTRACE_GONE;
         tracer->must_end = true;
     } else if (pending->is_late) {
-        machtrace_stopped_release(pending->thread->id, stop);
+        machtrace_stopped_release((pid_t)pending->thread->id, stop);
     } else {
         machtrace_stopped_copy(job->capture, &job->scratch, pending->thread, stop);
     }
@@ -75,9 +74,9 @@ static bool sweep(struct tracer *tracer, bool by_siginfo)
     for (size_t index = tracer->count; index-- > 0;) {
         struct pending *pending = &tracer->pending[index];
         struct machtrace_stop stop = {0, false};
-        enum machtrace_event event = machtrace_poll_event(pending->thread->id, &stop);
+        enum machtrace_event event = machtrace_poll_event((pid_t)pending->thread->id, &stop);
         if (event == MACHTRACE_NO_EVENT && by_siginfo)
-            event = machtrace_poll_stop(pending->thread->id, &stop);
+            event = machtrace_poll_stop((pid_t)pending->thread->id, &stop);
         if (settle(tracer, pending, event, stop)) {
             any = true;
             tracer->count--;
@@ -174,12 +173,6 @@ int machtrace_capture_run(struct machtrace_capture *capture)
         error = run_tracer(&job);
     machtrace_scratch_give_back(&job.scratch);
     return error;
-}
-
-void machtrace_thread_release(struct machtrace_thread *thread)
-{
-    for (size_t index = 0; index < thread->stack_count; index++)
-        free(thread->stacks[index].bytes);
 }
 
 void machtrace_capture_release(struct machtrace_capture *capture)

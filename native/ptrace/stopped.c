@@ -4,7 +4,6 @@
 #include <elf.h>
 #include <errno.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
@@ -110,7 +109,7 @@ static uint64_t thread_pointer(const struct machtrace_thread *thread)
         return pointer;
 #if defined(__aarch64__)
     struct iovec tls = {&pointer, sizeof pointer};
-    if (ptrace(PTRACE_GETREGSET, thread->id, (void *)NT_ARM_TLS, &tls) == 0 &&
+    if (ptrace(PTRACE_GETREGSET, (pid_t)thread->id, (void *)NT_ARM_TLS, &tls) == 0 &&
         tls.iov_len >= sizeof pointer)
         return pointer;
 #endif
@@ -142,24 +141,6 @@ static struct machtrace_stack read_stack(const struct machtrace_capture *capture
     return (struct machtrace_stack){start, (size_t)size, to};
 }
 
-void machtrace_stopped_keep(struct machtrace_thread *thread)
-{
-    for (size_t index = 0; index < thread->stack_count; index++) {
-        struct machtrace_stack *stack = &thread->stacks[index];
-        if (stack->size == 0)
-            continue;
-        unsigned char *copy = malloc(stack->size);
-        if (copy != NULL)
-            memcpy(copy, stack->bytes, stack->size);
-        else {
-            stack->size = 0;
-            thread->outcome = MACHTRACE_FAILED;
-            thread->error = ENOMEM;
-        }
-        stack->bytes = copy;
-    }
-}
-
 static void read_stacks(const struct machtrace_capture *capture,
                         const struct machtrace_scratch *scratch, struct machtrace_thread *thread)
 {
@@ -167,13 +148,14 @@ static void read_stacks(const struct machtrace_capture *capture,
     if (!machtrace_stack_pointer(thread->registers, thread->registers_size, &sp))
         return;
     uint64_t block = thread_pointer(thread);
-    struct machtrace_stack stack = read_stack(capture, thread->id, sp, block, scratch->stacks[0]);
+    struct machtrace_stack stack =
+        read_stack(capture, (pid_t)thread->id, sp, block, scratch->stacks[0]);
     thread->stacks[thread->stack_count++] = stack;
     size_t reach = stack.size < SIGNAL_FRAME_REACH ? stack.size : SIGNAL_FRAME_REACH;
     uint64_t interrupted;
     if (!machtrace_interrupted_sp(stack.bytes, reach, sp, thread->registers_size, &interrupted))
         return;
-    stack = read_stack(capture, thread->id, interrupted, block, scratch->stacks[1]);
+    stack = read_stack(capture, (pid_t)thread->id, interrupted, block, scratch->stacks[1]);
     if (stack.size != 0)
         thread->stacks[thread->stack_count++] = stack;
 }
@@ -186,7 +168,7 @@ static void restart_system_call(struct machtrace_thread *thread)
 {
     if (machtrace_mark_restart(thread->registers, thread->registers_size)) {
         struct iovec registers = {thread->registers, thread->registers_size};
-        ptrace(PTRACE_SETREGSET, thread->id, (void *)NT_PRSTATUS, &registers);
+        ptrace(PTRACE_SETREGSET, (pid_t)thread->id, (void *)NT_PRSTATUS, &registers);
     }
 }
 
@@ -200,7 +182,7 @@ void machtrace_stopped_read(const struct machtrace_capture *capture,
                             struct machtrace_thread *thread, struct machtrace_stop stop)
 {
     struct iovec registers = {thread->registers, sizeof thread->registers};
-    if (ptrace(PTRACE_GETREGSET, thread->id, (void *)NT_PRSTATUS, &registers) == -1) {
+    if (ptrace(PTRACE_GETREGSET, (pid_t)thread->id, (void *)NT_PRSTATUS, &registers) == -1) {
         thread->error = errno;
         thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_FAILED;
         return;
@@ -219,7 +201,7 @@ void machtrace_stopped_copy(const struct machtrace_capture *capture,
 {
     thread->stopped_at = machtrace_now();
     machtrace_stopped_read(capture, scratch, thread, stop);
-    machtrace_stopped_release(thread->id, stop);
+    machtrace_stopped_release((pid_t)thread->id, stop);
     thread->resumed_at = machtrace_now();
-    machtrace_stopped_keep(thread);
+    machtrace_thread_keep(thread);
 }

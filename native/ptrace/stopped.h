@@ -21,9 +21,6 @@ void machtrace_stopped_read(const struct machtrace_capture *capture,
                             const struct machtrace_scratch *scratch,
                             struct machtrace_thread *thread, struct machtrace_stop stop);
 
-/* Move what was read out of the scratch buffers, into memory that the thread owns. */
-void machtrace_stopped_keep(struct machtrace_thread *thread);
-
 /* Resume the thread. */
 void machtrace_stopped_release(pid_t thread, struct machtrace_stop stop);
 

@@ -55,13 +55,13 @@ int machtrace_start_tracer(pthread_t *tracer, void *(*run)(void *), void *argume
 
 bool machtrace_request_stop(struct machtrace_thread *thread)
 {
-    if (ptrace(PTRACE_SEIZE, thread->id, NULL, NULL) == -1) {
+    if (ptrace(PTRACE_SEIZE, (pid_t)thread->id, NULL, NULL) == -1) {
         thread->error = errno;
         thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_REFUSED;
         return false;
     }
     thread->requested_at = machtrace_now();
-    if (ptrace(PTRACE_INTERRUPT, thread->id, NULL, NULL) == -1) {
+    if (ptrace(PTRACE_INTERRUPT, (pid_t)thread->id, NULL, NULL) == -1) {
         thread->error = errno;
         thread->outcome = MACHTRACE_GONE;
         return false;
@@ -107,7 +107,7 @@ enum machtrace_event machtrace_poll_stop(pid_t thread, struct machtrace_stop *st
 bool machtrace_is_overdue(const struct machtrace_capture *limits, struct machtrace_thread *thread,
                           int64_t *awake)
 {
-    char state = machtrace_thread_state(thread->id);
+    char state = machtrace_thread_state((pid_t)thread->id);
     if (state == 'Z' || state == 'X') {
         /* The exit of a main thread is reported only once all others of its process are collected,
          * and those that are traced here are when this OS thread ends. */

@@ -8,6 +8,8 @@
 #include <mach/vm_region.h>
 #include <stdbool.h>
 
+#include "common/darwin/registers.h"
+
 #define ADJOINING_MOST 64  /* regions that one stack is looked for in */
 #define SUBMAPS_MOST 16    /* nested in one another; the kernel has two levels */
 #define SMALLEST_PAGE 4096 /* every page size is a multiple */
@@ -126,4 +128,25 @@ kern_return_t machtrace_mach_read(vm_map_read_t task, uint64_t address, unsigned
     if (result != KERN_SUCCESS)
         result = read_parts(task, address, to, size, SMALLEST_PAGE, got);
     return *got != 0 ? KERN_SUCCESS : result;
+}
+
+kern_return_t machtrace_mach_copy_stack(vm_map_read_t task, uint64_t sp, size_t limit,
+                                        unsigned char *to, size_t room,
+                                        struct machtrace_stack *stack)
+{
+    *stack = (struct machtrace_stack){sp, 0, NULL};
+    if (limit == 0 || room == 0)
+        return KERN_SUCCESS;
+    uint64_t start, end;
+    kern_return_t result =
+        machtrace_mach_find_stack(task, sp, MACHTRACE_DARWIN_RED_ZONE, limit, &start, &end);
+    if (result == KERN_INVALID_ADDRESS)
+        return KERN_SUCCESS; /* it is on no stack */
+    size_t got = 0;
+    if (result == KERN_SUCCESS)
+        result = machtrace_mach_read(task, start, to,
+                                     end - start < room ? (size_t)(end - start) : room, &got);
+    if (got != 0)
+        *stack = (struct machtrace_stack){start, got, to};
+    return result;
 }

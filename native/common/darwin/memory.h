@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/thread.h"
+
 struct machtrace_mach_region {
     uint64_t start;
     uint64_t end;
@@ -29,5 +31,11 @@ kern_return_t machtrace_mach_find_stack(vm_map_read_t task, uint64_t sp, size_t 
 /* Read as much from `address` on as possible; `got` is how much. Fails if that is nothing. */
 kern_return_t machtrace_mach_read(vm_map_read_t task, uint64_t address, unsigned char *to,
                                   size_t size, size_t *got);
+
+/* Copy as much of the stack that `sp` is on to `to` as there is room for. Fails if there was
+ * something to read, and it could not be read; nothing is copied then. */
+kern_return_t machtrace_mach_copy_stack(vm_map_read_t task, uint64_t sp, size_t limit,
+                                        unsigned char *to, size_t room,
+                                        struct machtrace_stack *stack);
 
 #endif

@@ -1,4 +1,5 @@
-/* A task's threads: their ports, which must be released, and how one is resumed. */
+/* A task's threads: their ports, which must be released, and how one is suspended, read and
+ * resumed. */
 #ifndef MACHTRACE_COMMON_DARWIN_THREADS_H
 #define MACHTRACE_COMMON_DARWIN_THREADS_H
 
@@ -7,9 +8,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/darwin/clock.h"
+#include "common/darwin/registers.h"
+#include "common/thread.h"
+
 _Static_assert(sizeof(thread_basic_info_data_t) == 40, "thread_basic_info");
 _Static_assert(offsetof(thread_basic_info_data_t, suspend_count) == 32, "suspend_count");
 _Static_assert(THREAD_BASIC_INFO_COUNT == 10, "THREAD_BASIC_INFO_COUNT");
+_Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_REGISTERS_MAX, "registers");
+_Static_assert(offsetof(struct machtrace_thread, registers) % 8 == 0, "words of registers");
 
 #define MACHTRACE_RESUME_TRIES 8
 
@@ -18,6 +25,37 @@ static inline bool machtrace_mach_is_gone(kern_return_t result)
 {
     return result == KERN_TERMINATED || result == KERN_INVALID_ARGUMENT ||
            result == MACH_SEND_INVALID_DEST;
+}
+
+/* Suspend a thread; false with the outcome and its times set if that fails. */
+static inline bool machtrace_mach_suspend(struct machtrace_thread *thread, thread_act_t port)
+{
+    thread->error = 0;
+    thread->requested_at = machtrace_mach_now();
+    kern_return_t result = thread_suspend(port);
+    thread->stopped_at = thread->resumed_at = machtrace_mach_now();
+    if (result == KERN_SUCCESS)
+        return true;
+    thread->error = result;
+    thread->outcome = machtrace_mach_is_gone(result) ? MACHTRACE_GONE : MACHTRACE_REFUSED;
+    return false;
+}
+
+/* Read the registers of a suspended thread; false with the outcome set if that fails. */
+static inline bool machtrace_mach_read_registers(struct machtrace_thread *thread, thread_act_t port)
+{
+    mach_msg_type_number_t count = MACHTRACE_DARWIN_FLAVOR_COUNT;
+    kern_return_t result = thread_get_state(port, MACHTRACE_DARWIN_FLAVOR,
+                                            (thread_state_t)(void *)thread->registers, &count);
+    if (result == KERN_SUCCESS && count != MACHTRACE_DARWIN_FLAVOR_COUNT)
+        result = KERN_FAILURE;
+    if (result == KERN_SUCCESS) {
+        thread->registers_size = sizeof(machtrace_darwin_registers);
+        return true;
+    }
+    thread->error = result;
+    thread->outcome = machtrace_mach_is_gone(result) ? MACHTRACE_GONE : MACHTRACE_FAILED;
+    return false;
 }
 
 /* Whether it may be suspended; true if that is unknown. */

@@ -38,7 +38,7 @@ void machtrace_inprocess_buffers_free(struct machtrace_inprocess_buffers *buffer
     *buffers = (struct machtrace_inprocess_buffers){NULL, 0, 0};
 }
 
-static void give_back(const struct machtrace_inprocess_thread *thread)
+static void give_back(const struct machtrace_thread *thread)
 {
     size_t used = 0;
     for (size_t index = 0; index < thread->stack_count; index++)
@@ -49,7 +49,7 @@ static void give_back(const struct machtrace_inprocess_thread *thread)
 
 void machtrace_inprocess_copy_all(struct machtrace_inprocess_buffers *buffers,
                                   const struct machtrace_inprocess_capture *all,
-                                  void (*keep)(struct machtrace_inprocess_thread *thread, void *to),
+                                  void (*keep)(struct machtrace_thread *thread, void *to),
                                   void *to)
 {
     for (size_t first = 0; first < all->thread_count; first += buffers->count) {
@@ -63,8 +63,8 @@ void machtrace_inprocess_copy_all(struct machtrace_inprocess_buffers *buffers,
         }
         machtrace_inprocess_copy(&some);
         for (size_t index = 0; index < some.thread_count; index++) {
-            struct machtrace_inprocess_thread *thread = &some.threads[index];
-            struct machtrace_inprocess_thread copied = *thread;
+            struct machtrace_thread *thread = &some.threads[index];
+            struct machtrace_thread copied = *thread;
             keep(thread, to);
             give_back(&copied);
             thread->buffer = NULL;

@@ -21,7 +21,7 @@ void machtrace_inprocess_buffers_free(struct machtrace_inprocess_buffers *buffer
  * that a deep stack needed is released. */
 void machtrace_inprocess_copy_all(struct machtrace_inprocess_buffers *buffers,
                                   const struct machtrace_inprocess_capture *all,
-                                  void (*keep)(struct machtrace_inprocess_thread *thread, void *to),
+                                  void (*keep)(struct machtrace_thread *thread, void *to),
                                   void *to);
 
 #endif

@@ -16,74 +16,23 @@
 #define MACHTRACE_INPROCESS_CORE_CAPTURE_H
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-/* As debuggers get them. Linux: NT_PRSTATUS, 272 bytes on aarch64, 216 on x86-64. Darwin:
- * arm_thread_state64_t, 272 bytes; x86_thread_state64_t, 168. */
-#define MACHTRACE_INPROCESS_REGISTERS_MAX 272
-
-/* The stack that the thread is on; and, of one that is in a signal handler on the alternate
- * stack, the stack that the signal interrupted. */
-#define MACHTRACE_INPROCESS_STACKS_MAX 2
+#include "common/thread.h"
 
 /* Threads of one call of machtrace_inprocess_copy, on Linux; pass more in several. */
 #define MACHTRACE_INPROCESS_THREADS_MAX 256
-
-enum machtrace_inprocess_outcome {
-    MACHTRACE_INPROCESS_COPIED = 0,
-    MACHTRACE_INPROCESS_GONE = 1,        /* it has ended */
-    MACHTRACE_INPROCESS_REFUSED = 2,     /* the system did not let it be stopped; see error */
-    MACHTRACE_INPROCESS_NOT_STOPPED = 3, /* it did not answer within the limit, and continues */
-    MACHTRACE_INPROCESS_FAILED = 4,      /* it was stopped, but could not be copied; see error */
-    MACHTRACE_INPROCESS_BLOCKED = 5,     /* it blocks the signal that would stop it */
-    /* Darwin: it was stopped, and could not be resumed. What was copied is valid. */
-    MACHTRACE_INPROCESS_LEFT_STOPPED = 6
-};
-
-struct machtrace_inprocess_range {
-    uint64_t start;
-    uint64_t end;
-};
-
-struct machtrace_inprocess_stack {
-    uint64_t start;
-    size_t size;
-    unsigned char *bytes; /* within the thread's buffer; NULL if size is 0 */
-};
-
-struct machtrace_inprocess_thread {
-    /* Set by the caller. */
-    uint64_t id; /* Linux: of the kernel, gettid(2); Darwin: thread_identifier_info.thread_id */
-    unsigned char *buffer;
-    size_t room; /* bytes of buffer; what does not fit is not copied */
-
-    enum machtrace_inprocess_outcome outcome;
-    int error;                     /* an errno or kern_return_t, or 0 */
-    unsigned char uninterruptible; /* NOT_STOPPED: it was in uninterruptible sleep */
-    uint64_t pthread;              /* its pthread_self(); 0 if unknown */
-    unsigned char registers[MACHTRACE_INPROCESS_REGISTERS_MAX];
-    size_t registers_size;
-    struct machtrace_inprocess_stack stacks[MACHTRACE_INPROCESS_STACKS_MAX];
-    size_t stack_count;
-    /* Monotonic clock, in ns: when the stop was requested, when the thread was stopped, and when
-     * it was resumed. */
-    int64_t requested_at;
-    int64_t stopped_at;
-    int64_t resumed_at;
-};
 
 struct machtrace_inprocess_capture {
     /* Linux: readable memory, by address, known before anything is stopped. A stack is copied to
      * the end of its range at most; memory that is unmapped by then is not copied, without an
      * error. Darwin queries a stack's end from the kernel, and needs none. */
-    const struct machtrace_inprocess_range *ranges;
+    const struct machtrace_range *ranges;
     size_t range_count;
     size_t stack_limit;   /* bytes of each stack, its red zone not counted */
     int64_t answer_limit; /* Linux: ns that a thread may take to stop */
     int64_t sleep_limit;  /* Linux: ns that one may stay in uninterruptible sleep */
     bool together;        /* resume none before all are copied, or have not answered in time */
-    struct machtrace_inprocess_thread *threads; /* none of them the caller's */
+    struct machtrace_thread *threads; /* none of them the caller's */
     size_t thread_count;
 };
 
@@ -107,7 +56,7 @@ uint64_t machtrace_inprocess_id(void);
 
 /* Copy the calling thread, as it is in this function. Needs no begin. */
 void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *capture,
-                                   struct machtrace_inprocess_thread *thread);
+                                   struct machtrace_thread *thread);
 
 /* Copy memory of this process, from the start as far as it can be read; how many bytes. Memory
  * that is not mapped is no fault. */
@@ -122,7 +71,7 @@ int machtrace_inprocess_signal(void);
 uint64_t machtrace_inprocess_image_changes(void);
 
 /* Where the code is that this function is part of: its image. */
-struct machtrace_inprocess_range machtrace_inprocess_image(void);
+struct machtrace_range machtrace_inprocess_image(void);
 
 /* The end of the calling thread's stack (its highest address, and one); 0 if unknown. Queried from
  * the system once for each thread. */

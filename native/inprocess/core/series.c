@@ -20,7 +20,7 @@
 struct machtrace_series {
     struct machtrace_series_options options;
     struct machtrace_inprocess_buffers buffers;
-    struct machtrace_inprocess_thread *threads;
+    struct machtrace_thread *threads;
     uint64_t *ids;
     char *text;
 
@@ -55,11 +55,11 @@ static void *add_record(struct machtrace_series *series, size_t size,
     return machtrace_ring_add(&series->ring, size, (uint32_t)kind, count);
 }
 
-static void add_thread(struct machtrace_inprocess_thread *thread, void *to)
+static void add_thread(struct machtrace_thread *thread, void *to)
 {
     struct machtrace_series_thread row = {
         .id = thread->id,
-        .pthread = thread->pthread,
+        .pthread = thread->pthread_or_queue,
         .outcome = (int32_t)thread->outcome,
         .error = thread->error,
         .uninterruptible = thread->uninterruptible,
@@ -133,7 +133,7 @@ static int64_t list_others(struct machtrace_series *series, size_t *count)
 static int copy_all(struct machtrace_series *series, struct machtrace_series_capture *row)
 {
     /* Everywhere: copying fails for unmapped memory. */
-    static const struct machtrace_inprocess_range everywhere = {0, UINT64_C(1) << 63};
+    static const struct machtrace_range everywhere = {0, UINT64_C(1) << 63};
     const struct machtrace_series_options *options = &series->options;
     int error = machtrace_inprocess_begin(options->signal);
     if (error != 0)

@@ -53,9 +53,9 @@ struct machtrace_series_thread {
     int64_t requested_at;
     int64_t stopped_at;
     int64_t resumed_at;
-    uint64_t stack_start[MACHTRACE_INPROCESS_STACKS_MAX]; /* their bytes follow */
-    uint64_t stack_size[MACHTRACE_INPROCESS_STACKS_MAX];
-    unsigned char registers[MACHTRACE_INPROCESS_REGISTERS_MAX];
+    uint64_t stack_start[MACHTRACE_STACKS_MAX]; /* their bytes follow */
+    uint64_t stack_size[MACHTRACE_STACKS_MAX];
+    unsigned char registers[MACHTRACE_REGISTERS_MAX];
 };
 
 struct machtrace_series_capture {

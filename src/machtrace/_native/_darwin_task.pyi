@@ -16,7 +16,7 @@ PortRow: TypeAlias = tuple[int, int, int, int, int]
 # Id, handle, where its queue's address is, run state, suspend count, name.
 ThreadRow: TypeAlias = tuple[int, int, int, int, int, bytes]
 
-# Id, outcome, result, 0, registers, the stack; when the stop was requested, when stopped and
+# Id, outcome, result, 0, registers, stacks; when the stop was requested, when stopped and
 # resumed; the queue.
 CopyRow: TypeAlias = tuple[
     int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int

@@ -4,8 +4,9 @@ from typing import Self, TypeAlias
 
 from typing_extensions import Buffer
 
-# Id, outcome, errno, uninterruptible, registers, stacks; when the stop was requested, seen, ended.
-Row: TypeAlias = tuple[int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int]
+# Id, outcome, errno, uninterruptible, registers, stacks; when the stop was requested,
+# when stopped and resumed; 0.
+Row: TypeAlias = tuple[int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int]
 
 def copy_threads(
     threads: tuple[int, ...],

@@ -2,18 +2,18 @@
 #include "inprocess/core/capture.h"
 #include "inprocess/core/darwin/images.h"
 
-#define THREAD(field) offsetof(struct machtrace_inprocess_thread, field)
+#define THREAD(field) offsetof(struct machtrace_thread, field)
 #define CAPTURE(field) offsetof(struct machtrace_inprocess_capture, field)
 #define IMAGE(field) offsetof(struct machtrace_image, field)
 
 const uint64_t layout_thread[] = {
-    sizeof(struct machtrace_inprocess_thread),
+    sizeof(struct machtrace_thread),
     THREAD(id),
     THREAD(buffer),
     THREAD(room),
     THREAD(outcome),
     THREAD(error),
-    THREAD(pthread),
+    THREAD(pthread_or_queue),
     THREAD(registers),
     THREAD(registers_size),
     THREAD(stacks),

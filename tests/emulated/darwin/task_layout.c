@@ -5,7 +5,7 @@
 #define PROCESS(field) offsetof(struct machtrace_task_process, field)
 #define RIGHTS(field) offsetof(struct machtrace_task_rights, field)
 #define INFO(field) offsetof(struct machtrace_task_thread_info, field)
-#define THREAD(field) offsetof(struct machtrace_task_thread, field)
+#define THREAD(field) offsetof(struct machtrace_thread, field)
 #define CAPTURE(field) offsetof(struct machtrace_task_capture, field)
 
 const uint64_t layout_task_port[] = {
@@ -25,16 +25,15 @@ const uint64_t layout_task_info[] = {
     INFO(run_state), INFO(suspend_count), INFO(name),
 };
 const uint64_t layout_task_thread[] = {
-    sizeof(struct machtrace_task_thread),
+    sizeof(struct machtrace_thread),
     THREAD(id),
     THREAD(outcome),
     THREAD(error),
     THREAD(registers),
     THREAD(registers_size),
-    THREAD(stack_start),
-    THREAD(stack),
-    THREAD(stack_size),
-    THREAD(queue),
+    THREAD(stacks),
+    THREAD(stack_count),
+    THREAD(pthread_or_queue),
     THREAD(requested_at),
     THREAD(stopped_at),
     THREAD(resumed_at),

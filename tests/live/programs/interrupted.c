@@ -192,15 +192,15 @@ static void prepare(void)
 int main(void)
 {
     static unsigned char buffers[COUNT][1 << 15];
-    static struct machtrace_inprocess_thread threads[COUNT];
-    static const struct machtrace_inprocess_range everywhere = {0, UINT64_C(1) << 63};
+    static struct machtrace_thread threads[COUNT];
+    static const struct machtrace_range everywhere = {0, UINT64_C(1) << 63};
     prepare();
     for (size_t index = 0; index < COUNT; index++) {
         pthread_t thread;
         pthread_create(&thread, NULL, run, (void *)(uintptr_t)index);
         while (ids[index] == 0 || state_of(ids[index]) != 'S')
             usleep(1000);
-        threads[index] = (struct machtrace_inprocess_thread){
+        threads[index] = (struct machtrace_thread){
             .id = (uint64_t)ids[index], .buffer = buffers[index], .room = sizeof buffers[index]};
     }
     usleep(20000);
@@ -216,7 +216,7 @@ int main(void)
     machtrace_inprocess_copy(&capture);
     machtrace_inprocess_end();
     for (size_t index = 0; index < COUNT; index++) {
-        if (threads[index].outcome != MACHTRACE_INPROCESS_COPIED)
+        if (threads[index].outcome != MACHTRACE_COPIED)
             return 4;
         /* It has run since, to answer: it sleeps again if the call continues. */
         while (!ended[index] && state_of(ids[index]) != 'S')

@@ -27,7 +27,7 @@ static _Atomic uint64_t samples, copied, gone, blocked, late, failed, malformed;
 static pthread_t sampler;
 static long rate;
 
-static uint64_t stack_pointer(const struct machtrace_inprocess_thread *thread)
+static uint64_t stack_pointer(const struct machtrace_thread *thread)
 {
     uint64_t sp;
 #if defined(__x86_64__)
@@ -38,20 +38,20 @@ static uint64_t stack_pointer(const struct machtrace_inprocess_thread *thread)
     return sp;
 }
 
-static void check(const struct machtrace_inprocess_thread *thread)
+static void check(const struct machtrace_thread *thread)
 {
     switch (thread->outcome) {
-    case MACHTRACE_INPROCESS_COPIED: break;
-    case MACHTRACE_INPROCESS_GONE: gone++; return;
-    case MACHTRACE_INPROCESS_BLOCKED: blocked++; return;
-    case MACHTRACE_INPROCESS_NOT_STOPPED: late++; return;
+    case MACHTRACE_COPIED: break;
+    case MACHTRACE_GONE: gone++; return;
+    case MACHTRACE_BLOCKED: blocked++; return;
+    case MACHTRACE_NOT_STOPPED: late++; return;
     default:
         failed++;
         return;
     }
     copied++;
     uint64_t sp = stack_pointer(thread);
-    const struct machtrace_inprocess_stack *stack = &thread->stacks[0];
+    const struct machtrace_stack *stack = &thread->stacks[0];
     bool is_well = thread->stack_count > 0 && stack->size > 0 && sp >= stack->start &&
                    sp < stack->start + stack->size && sp % 2 == 0 &&
                    thread->stopped_at <= thread->resumed_at &&
@@ -62,11 +62,11 @@ static void check(const struct machtrace_inprocess_thread *thread)
 static void *sample(void *argument)
 {
     (void)argument;
-    static const struct machtrace_inprocess_range everywhere = {0, UINT64_C(1) << 63};
+    static const struct machtrace_range everywhere = {0, UINT64_C(1) << 63};
     size_t size = (size_t)MOST * ROOM;
     unsigned char *buffers = mmap(NULL, size, PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    struct machtrace_inprocess_thread *threads = calloc(MOST, sizeof *threads);
+    struct machtrace_thread *threads = calloc(MOST, sizeof *threads);
     uint64_t ids[MOST];
     while (!done) {
         int64_t count = machtrace_inprocess_list(ids, MOST);
@@ -74,7 +74,7 @@ static void *sample(void *argument)
         for (int64_t index = 0; index < count && index < MOST; index++) {
             if (ids[index] == machtrace_inprocess_id())
                 continue;
-            threads[others] = (struct machtrace_inprocess_thread){
+            threads[others] = (struct machtrace_thread){
                 .id = ids[index], .buffer = buffers + others * ROOM, .room = ROOM};
             others++;
         }

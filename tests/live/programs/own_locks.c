@@ -108,16 +108,16 @@ static void *hold(void *unused)
 }
 
 /* The outcome of copying the thread that holds the lock. */
-static enum machtrace_inprocess_outcome copy_holder(void)
+static enum machtrace_outcome copy_holder(void)
 {
     static unsigned char buffer[1 << 18];
-    static const struct machtrace_inprocess_range everywhere = {0, UINT64_C(1) << 63};
+    static const struct machtrace_range everywhere = {0, UINT64_C(1) << 63};
     uint64_t ids[64];
     int64_t count = machtrace_inprocess_list(ids, 64);
     int is_listed = 0;
     for (int64_t index = 0; index < count; index++)
         is_listed |= ids[index] == (uint64_t)holder;
-    struct machtrace_inprocess_thread thread = {
+    struct machtrace_thread thread = {
         .id = (uint64_t)holder, .buffer = buffer, .room = sizeof buffer};
     struct machtrace_inprocess_capture capture = {.ranges = &everywhere,
                                                   .range_count = 1,
@@ -127,11 +127,11 @@ static enum machtrace_inprocess_outcome copy_holder(void)
                                                   .threads = &thread,
                                                   .thread_count = 1};
     if (machtrace_inprocess_begin(0) != 0)
-        return MACHTRACE_INPROCESS_FAILED;
+        return MACHTRACE_FAILED;
     machtrace_inprocess_copy(&capture);
     machtrace_inprocess_end();
-    if (thread.outcome == MACHTRACE_INPROCESS_COPIED && (!is_listed || thread.stacks[0].size == 0))
-        return MACHTRACE_INPROCESS_FAILED;
+    if (thread.outcome == MACHTRACE_COPIED && (!is_listed || thread.stacks[0].size == 0))
+        return MACHTRACE_FAILED;
     return thread.outcome;
 }
 
@@ -158,13 +158,13 @@ int main(int count, char **arguments)
         usleep(100);
     uint64_t before = machtrace_series_count(series).captures;
     struct timespec pause = {0, 1000000};
-    enum machtrace_inprocess_outcome outcome = copy_holder();
+    enum machtrace_outcome outcome = copy_holder();
     /* After a signal of the series that timed out, it is blocked until it has handled that signal. */
-    while (outcome == MACHTRACE_INPROCESS_BLOCKED || outcome == MACHTRACE_INPROCESS_NOT_STOPPED) {
+    while (outcome == MACHTRACE_BLOCKED || outcome == MACHTRACE_NOT_STOPPED) {
         nanosleep(&pause, NULL);
         outcome = copy_holder();
     }
-    if (outcome != MACHTRACE_INPROCESS_COPIED)
+    if (outcome != MACHTRACE_COPIED)
         return 4;
     while (machtrace_series_count(series).captures < before + 20)
         nanosleep(&pause, NULL);

@@ -22,8 +22,8 @@ _LAYOUTS = {
     ),
     "info": ("id", "handle", "queue_address", "run_state", "suspend_count", "name"),
     "thread": (
-        *("id", "outcome", "error", "registers", "registers_size", "stack_start", "stack"),
-        *("stack_size", "queue", "requested_at", "stopped_at", "resumed_at"),
+        *("id", "outcome", "error", "registers", "registers_size", "stacks"),
+        *("stack_count", "pthread_or_queue", "requested_at", "stopped_at", "resumed_at"),
     ),
     "capture": (
         *("port", "address_mask", "stack_limit", "together", "threads", "thread_count"),
@@ -35,7 +35,7 @@ _STALE = b"\xa5"
 
 @dataclass(frozen=True, slots=True)
 class TaskCopy:
-    """``struct machtrace_task_thread``, as a copy left it."""
+    """``struct machtrace_thread``, as a copy left it."""
 
     id: int
     outcome: int
@@ -183,16 +183,19 @@ class TaskCore:
         def word(field: str, size: int = 8) -> int:
             return self.word("thread", row, field, size)
 
-        size = word("stack_size")
+        stack = row + self._fields["thread"]["stacks"]
+        count = word("stack_count")
+        assert count <= 1, "of a task's threads one stack is copied"
+        size = self.memory.word(stack + 8) if count else 0
         registers = row + self._fields["thread"]["registers"]
         return TaskCopy(
             id=word("id"),
             outcome=word("outcome", 4),
             error=word("error", 4),
             registers=self.memory.read(registers, word("registers_size")),
-            stack_start=word("stack_start"),
-            stack=self.memory.read(word("stack"), size) if size else b"",
-            queue=word("queue"),
+            stack_start=self.memory.word(stack) if count else 0,
+            stack=self.memory.read(self.memory.word(stack + 16), size) if size else b"",
+            queue=word("pthread_or_queue"),
             requested_at=word("requested_at"),
             stopped_at=word("stopped_at"),
             resumed_at=word("resumed_at"),

@@ -13,7 +13,7 @@ from tests.support.emulated.mach import VARIABLES, KernReturn, MachTask, MachThr
 
 CALLER_ID = 900
 _THREAD_FIELDS = (
-    *("size", "id", "buffer", "room", "outcome", "error", "pthread", "registers"),
+    *("size", "id", "buffer", "room", "outcome", "error", "pthread_or_queue", "registers"),
     *("registers_size", "stacks", "stack_count", "requested_at", "stopped_at", "resumed_at"),
 )
 _CAPTURE_FIELDS = ("size", "stack_limit", "together", "threads", "thread_count")
@@ -25,7 +25,7 @@ _PATH_MAX = 1024
 
 
 class Outcome(IntEnum):
-    """``enum machtrace_inprocess_outcome``."""
+    """``enum machtrace_outcome``."""
 
     COPIED = 0
     GONE = 1
@@ -38,7 +38,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopiedThread:
-    """``struct machtrace_inprocess_thread``, as a copy left it."""
+    """``struct machtrace_thread``, as a copy left it."""
 
     id: int
     outcome: Outcome
@@ -193,7 +193,7 @@ class CaptureCore:
             id=word("id"),
             outcome=outcome,
             error=_signed(word("error", 4)),
-            pthread=word("pthread"),
+            pthread=word("pthread_or_queue"),
             registers=self.memory.read(row + self._thread["registers"], word("registers_size")),
             stack_start=self.memory.word(stacks) if count else 0,
             stack=self.memory.read(self.memory.word(stacks + 16), size) if size else b"",

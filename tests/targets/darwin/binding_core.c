@@ -90,7 +90,7 @@ int machtrace_task_copy(struct machtrace_task_capture *capture)
 {
     size_t used = 0;
     for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_task_thread *thread = &capture->threads[index];
+        struct machtrace_thread *thread = &capture->threads[index];
         uint64_t id = thread->id;
         memset(thread, 0, sizeof *thread);
         thread->id = id;
@@ -98,18 +98,19 @@ int machtrace_task_copy(struct machtrace_task_capture *capture)
         thread->stopped_at = capture->together ? 2 : 3;
         thread->resumed_at = 4;
         if (id == 99) {
-            thread->outcome = MACHTRACE_TASK_GONE;
+            thread->outcome = MACHTRACE_GONE;
             thread->error = 37;
             continue;
         }
         memset(thread->registers, (int)id, 272);
         thread->registers_size = 272;
-        thread->stack_start = capture->address_mask;
-        thread->stack = capture->buffer + used;
-        thread->stack_size = capture->stack_limit < 64 ? capture->stack_limit : 64;
-        memset(thread->stack, (int)id, thread->stack_size);
-        used += thread->stack_size;
-        thread->queue = UINT64_MAX;
+        size_t size = capture->stack_limit < 64 ? capture->stack_limit : 64;
+        thread->stacks[0] =
+            (struct machtrace_stack){capture->address_mask, size, capture->buffer + used};
+        thread->stack_count = 1;
+        memset(thread->stacks[0].bytes, (int)id, size);
+        used += size;
+        thread->pthread_or_queue = UINT64_MAX;
     }
     capture->resume_error = (int)capture->thread_count;
     return capture->port == PORT ? 0 : -308;

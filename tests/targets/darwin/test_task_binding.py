@@ -99,7 +99,7 @@ def test_threads_are_copied(task: ModuleType, *, together: bool) -> None:
     last = (1 << 64) - 1
     assert rows == [
         _copied(1, stopped, last),
-        (99, 1, 37, 0, b"", ((0, b""),), 1, stopped, 4, 0),
+        (99, 1, 37, 0, b"", (), 1, stopped, 4, 0),
         _copied(2, stopped, last),
     ]
 

@@ -20,26 +20,12 @@
 
 /* --- one thread --- */
 
-static bool suspend(struct machtrace_inprocess_thread *thread, thread_act_t port)
-{
-    thread->error = 0;
-    thread->requested_at = machtrace_mach_now();
-    kern_return_t result = thread_suspend(port);
-    thread->stopped_at = thread->resumed_at = machtrace_mach_now();
-    if (result == KERN_SUCCESS)
-        return true;
-    thread->error = result;
-    thread->outcome =
-        machtrace_mach_is_gone(result) ? MACHTRACE_INPROCESS_GONE : MACHTRACE_INPROCESS_REFUSED;
-    return false;
-}
-
-static void resume(struct machtrace_inprocess_thread *thread, thread_act_t port)
+static void resume(struct machtrace_thread *thread, thread_act_t port)
 {
     kern_return_t result = machtrace_mach_resume(port);
     if (result != KERN_SUCCESS) {
         thread->error = result;
-        thread->outcome = MACHTRACE_INPROCESS_LEFT_STOPPED;
+        thread->outcome = MACHTRACE_LEFT_STOPPED;
     }
     thread->resumed_at = machtrace_mach_now();
 }
@@ -62,24 +48,12 @@ static kern_return_t find(const struct machtrace_inprocess_capture *capture)
     return machtrace_threads_find(capture, ports);
 }
 
-static void begin(struct machtrace_inprocess_thread *thread, kern_return_t error, int64_t now)
-{
-    thread->outcome =
-        error == KERN_SUCCESS ? MACHTRACE_INPROCESS_GONE : MACHTRACE_INPROCESS_REFUSED;
-    thread->error = error;
-    thread->uninterruptible = 0;
-    thread->pthread = 0;
-    thread->registers_size = 0;
-    thread->stack_count = 0;
-    thread->requested_at = thread->stopped_at = thread->resumed_at = now;
-}
-
 static void copy_each(const struct machtrace_inprocess_capture *capture)
 {
     for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_inprocess_thread *thread = &capture->threads[index];
+        struct machtrace_thread *thread = &capture->threads[index];
         thread_act_t port = ports[index].port;
-        if (port == MACH_PORT_NULL || !suspend(thread, port))
+        if (port == MACH_PORT_NULL || !machtrace_mach_suspend(thread, port))
             continue;
         machtrace_copy_suspended(capture, thread, port);
         resume(thread, port);
@@ -91,7 +65,7 @@ static void copy_together(const struct machtrace_inprocess_capture *capture)
 {
     for (size_t index = 0; index < capture->thread_count; index++)
         if (ports[index].port != MACH_PORT_NULL &&
-            !suspend(&capture->threads[index], ports[index].port))
+            !machtrace_mach_suspend(&capture->threads[index], ports[index].port))
             ports[index].port = MACH_PORT_NULL;
     for (size_t index = 0; index < capture->thread_count; index++)
         if (ports[index].port != MACH_PORT_NULL)
@@ -115,10 +89,12 @@ void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
     kern_return_t result = find(capture);
     int64_t now = machtrace_mach_now();
     for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_inprocess_thread *thread = &capture->threads[index];
-        begin(thread, result != KERN_SUCCESS ? result : ports[index].error, now);
+        struct machtrace_thread *thread = &capture->threads[index];
+        kern_return_t error = result != KERN_SUCCESS ? result : ports[index].error;
+        machtrace_thread_begin(thread, error == KERN_SUCCESS ? MACHTRACE_GONE : MACHTRACE_REFUSED,
+                               error, now);
         if (result == KERN_SUCCESS)
-            thread->pthread = ports[index].pthread;
+            thread->pthread_or_queue = ports[index].pthread;
     }
     if (result != KERN_SUCCESS)
         return;
@@ -149,7 +125,7 @@ static void after_fork(void)
  * anything is suspended. No thread has the port that these are made with. */
 static void bind_calls(void)
 {
-    unsigned char registers[MACHTRACE_INPROCESS_REGISTERS_MAX];
+    unsigned char registers[MACHTRACE_REGISTERS_MAX];
     mach_msg_type_number_t count = MACHTRACE_DARWIN_FLAVOR_COUNT;
     struct machtrace_mach_region region;
     uint64_t here;

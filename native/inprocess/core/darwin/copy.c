@@ -13,11 +13,6 @@
 #include "common/darwin/threads.h"
 #include "inprocess/core/current_registers.h"
 
-_Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_INPROCESS_REGISTERS_MAX,
-               "registers");
-_Static_assert(offsetof(struct machtrace_inprocess_thread, registers) % 8 == 0,
-               "words of registers");
-
 #if defined(__aarch64__)
 /* mach/arm/_structs.h has these flags after the registers. If both this program and the thread's
  * are arm64e the kernel signs the registers: fp, sp and pc always, lr if the program had not. It
@@ -67,65 +62,32 @@ static void strip_signatures(unsigned char *registers)
 }
 #endif
 
-/* Sets the error if there was something to read, and it could not be read. */
-static void add_stack(const struct machtrace_inprocess_capture *capture,
-                      struct machtrace_inprocess_thread *thread, uint64_t sp)
-{
-    struct machtrace_inprocess_stack *stack = &thread->stacks[0];
-    *stack = (struct machtrace_inprocess_stack){sp, 0, NULL};
-    thread->stack_count = 1;
-    if (capture->stack_limit == 0 || thread->room == 0)
-        return;
-    uint64_t start, end;
-    kern_return_t result =
-        machtrace_mach_find_stack(mach_task_self(), sp, MACHTRACE_DARWIN_RED_ZONE,
-                                  capture->stack_limit, &start, &end);
-    if (result == KERN_INVALID_ADDRESS)
-        return; /* it is on no stack */
-    size_t got = 0;
-    if (result == KERN_SUCCESS) {
-        size_t size = end - start < thread->room ? (size_t)(end - start) : thread->room;
-        result = machtrace_mach_read(mach_task_self(), start, thread->buffer, size, &got);
-    }
-    thread->error = result;
-    if (got != 0)
-        *stack = (struct machtrace_inprocess_stack){start, got, thread->buffer};
-}
-
 static void copy_stack(const struct machtrace_inprocess_capture *capture,
-                       struct machtrace_inprocess_thread *thread)
+                       struct machtrace_thread *thread)
 {
-    thread->registers_size = sizeof(machtrace_darwin_registers);
-    add_stack(capture, thread, machtrace_darwin_sp(thread->registers));
-    thread->outcome = thread->error == 0 ? MACHTRACE_INPROCESS_COPIED : MACHTRACE_INPROCESS_FAILED;
+    thread->stack_count = 1;
+    thread->error = machtrace_mach_copy_stack(
+        mach_task_self(), machtrace_darwin_sp(thread->registers), capture->stack_limit,
+        thread->buffer, thread->room, &thread->stacks[0]);
+    thread->outcome = thread->error == 0 ? MACHTRACE_COPIED : MACHTRACE_FAILED;
 }
 
 void machtrace_copy_suspended(const struct machtrace_inprocess_capture *capture,
-                              struct machtrace_inprocess_thread *thread, thread_act_t port)
+                              struct machtrace_thread *thread, thread_act_t port)
 {
-    mach_msg_type_number_t count = MACHTRACE_DARWIN_FLAVOR_COUNT;
-    kern_return_t result =
-        thread_get_state(port, MACHTRACE_DARWIN_FLAVOR,
-                         (thread_state_t)(void *)thread->registers, &count);
-    if (result == KERN_SUCCESS && count != MACHTRACE_DARWIN_FLAVOR_COUNT)
-        result = KERN_FAILURE;
-    if (result != KERN_SUCCESS) {
-        thread->error = result;
-        thread->outcome =
-            machtrace_mach_is_gone(result) ? MACHTRACE_INPROCESS_GONE : MACHTRACE_INPROCESS_FAILED;
+    if (!machtrace_mach_read_registers(thread, port))
         return;
-    }
     strip_signatures(thread->registers);
     copy_stack(capture, thread);
 }
 
 void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *capture,
-                                   struct machtrace_inprocess_thread *thread)
+                                   struct machtrace_thread *thread)
 {
     struct machtrace_here here;
     memset(&here, 0, sizeof here);
     MACHTRACE_TAKE_HERE(&here);
-    uint64_t words[MACHTRACE_INPROCESS_REGISTERS_MAX / 8] = {0};
+    uint64_t words[MACHTRACE_REGISTERS_MAX / 8] = {0};
 #if defined(__aarch64__)
     for (size_t index = 0; index < 32; index++)
         words[index] = here.values[index]; /* x0 to x30, sp */
@@ -138,8 +100,9 @@ void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *cap
 #endif
     thread->error = 0;
     thread->uninterruptible = 0;
-    thread->pthread = (uint64_t)(uintptr_t)pthread_self();
-    memcpy(thread->registers, words, sizeof(machtrace_darwin_registers));
+    thread->pthread_or_queue = (uint64_t)(uintptr_t)pthread_self();
+    thread->registers_size = sizeof(machtrace_darwin_registers);
+    memcpy(thread->registers, words, thread->registers_size);
     thread->requested_at = thread->stopped_at = machtrace_mach_now();
     copy_stack(capture, thread);
     thread->resumed_at = thread->stopped_at;

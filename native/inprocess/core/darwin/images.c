@@ -286,12 +286,12 @@ uint64_t machtrace_inprocess_image_changes(void)
     return atomic_load(&changes);
 }
 
-struct machtrace_inprocess_range machtrace_inprocess_image(void)
+struct machtrace_range machtrace_inprocess_image(void)
 {
     /* Not __dso_handle: not all linkers define it as the header. */
     Dl_info info;
     if (dladdr((const void *)&changes, &info) == 0)
-        return (struct machtrace_inprocess_range){0, 0};
+        return (struct machtrace_range){0, 0};
     const struct mach_header_64 *header = info.dli_fbase;
     uint64_t base = (uint64_t)(uintptr_t)header;
     const struct load_command *command = (const struct load_command *)(const void *)(header + 1);
@@ -307,5 +307,5 @@ struct machtrace_inprocess_range machtrace_inprocess_image(void)
         }
         command = (const void *)((const char *)command + command->cmdsize);
     }
-    return (struct machtrace_inprocess_range){base, end + slide};
+    return (struct machtrace_range){base, end + slide};
 }

@@ -30,6 +30,6 @@ void machtrace_threads_forget(void);
 
 /* Copy registers and stack of a suspended thread; calls nothing but the kernel. */
 void machtrace_copy_suspended(const struct machtrace_inprocess_capture *capture,
-                              struct machtrace_inprocess_thread *thread, thread_act_t port);
+                              struct machtrace_thread *thread, thread_act_t port);
 
 #endif

@@ -29,7 +29,7 @@ enum phase { IDLE, ASKED, COPYING, DONE };
  * is in the signal and in the state, so a late handler recognises that it is not addressed. */
 struct slot {
     _Atomic uint64_t state; /* request << 2 | phase */
-    struct machtrace_inprocess_thread *thread;
+    struct machtrace_thread *thread;
 };
 
 static struct slot slots[MACHTRACE_INPROCESS_THREADS_MAX];
@@ -126,7 +126,7 @@ static void on_signal(int number, siginfo_t *info, void *context)
         errno = error;
         return;
     }
-    struct machtrace_inprocess_thread *thread = slot->thread;
+    struct machtrace_thread *thread = slot->thread;
     const struct machtrace_inprocess_capture *capture = current;
     bool together = capture->together;
     int64_t limit = capture->answer_limit;
@@ -179,7 +179,7 @@ static void note_overdue(pid_t thread, uint64_t token)
 }
 
 /* Send the signal; false if that thread is not to be waited for. */
-static bool ask(struct machtrace_inprocess_thread *thread, size_t index, uint64_t request)
+static bool ask(struct machtrace_thread *thread, size_t index, uint64_t request)
 {
     struct slot *slot = &slots[index];
     pid_t id = (pid_t)thread->id;
@@ -188,7 +188,7 @@ static bool ask(struct machtrace_inprocess_thread *thread, size_t index, uint64_
         /* It blocks the signal, or has not had its turn since. */
         bool is_blocked = status.blocked >> (own_signal - 1) & 1;
         thread->outcome =
-            is_blocked ? MACHTRACE_INPROCESS_BLOCKED : MACHTRACE_INPROCESS_NOT_STOPPED;
+            is_blocked ? MACHTRACE_BLOCKED : MACHTRACE_NOT_STOPPED;
         thread->uninterruptible = !is_blocked && status.state == 'D';
         return false;
     }
@@ -209,17 +209,17 @@ static bool ask(struct machtrace_inprocess_thread *thread, size_t index, uint64_
     atomic_store(&slot->state, state_of(request, IDLE));
     is_last(capture_number);
     thread->error = error;
-    thread->outcome = error == ESRCH ? MACHTRACE_INPROCESS_GONE : MACHTRACE_INPROCESS_REFUSED;
+    thread->outcome = error == ESRCH ? MACHTRACE_GONE : MACHTRACE_REFUSED;
     return false;
 }
 
 /* Take the request back; false if the thread has begun to answer it. */
-static bool take_back(struct machtrace_inprocess_thread *thread, size_t index, uint64_t request,
-                      enum machtrace_inprocess_outcome outcome)
+static bool take_back(struct machtrace_thread *thread, size_t index, uint64_t request,
+                      enum machtrace_outcome outcome)
 {
     uint64_t expected = state_of(request, ASKED);
     uint64_t token = token_of(request, index);
-    if (outcome != MACHTRACE_INPROCESS_GONE)
+    if (outcome != MACHTRACE_GONE)
         note_overdue((pid_t)thread->id, token); /* before it can come too late */
     if (!atomic_compare_exchange_strong(&slots[index].state, &expected, state_of(request, IDLE))) {
         forget_overdue(token);
@@ -232,18 +232,18 @@ static bool take_back(struct machtrace_inprocess_thread *thread, size_t index, u
 
 /* Why one does not answer, and whether to wait on. */
 static void look_into(const struct machtrace_inprocess_capture *capture,
-                      struct machtrace_inprocess_thread *thread, size_t index, uint64_t request)
+                      struct machtrace_thread *thread, size_t index, uint64_t request)
 {
     struct machtrace_thread_status status = machtrace_status_of((pid_t)thread->id);
     int64_t waited = machtrace_now() - thread->requested_at;
     if (has_ended(&status)) {
-        take_back(thread, index, request, MACHTRACE_INPROCESS_GONE);
+        take_back(thread, index, request, MACHTRACE_GONE);
     } else if (status.blocked >> (own_signal - 1) & status.pending >> (own_signal - 1) & 1) {
         /* The handler blocks it too, but then it is not pending. */
-        take_back(thread, index, request, MACHTRACE_INPROCESS_BLOCKED);
+        take_back(thread, index, request, MACHTRACE_BLOCKED);
     } else if (waited >= capture->answer_limit ||
                (status.state == 'D' && waited >= capture->sleep_limit)) {
-        if (take_back(thread, index, request, MACHTRACE_INPROCESS_NOT_STOPPED))
+        if (take_back(thread, index, request, MACHTRACE_NOT_STOPPED))
             thread->uninterruptible = status.state == 'D';
     }
 }
@@ -265,13 +265,8 @@ void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
     atomic_store(&outstanding, (uint64_t)capture_number << 32 | 1);
     size_t waiting = 0;
     for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_inprocess_thread *thread = &capture->threads[index];
-        thread->error = 0;
-        thread->uninterruptible = 0;
-        thread->pthread = 0;
-        thread->registers_size = 0;
-        thread->stack_count = 0;
-        thread->stopped_at = thread->resumed_at = 0;
+        struct machtrace_thread *thread = &capture->threads[index];
+        machtrace_thread_begin(thread, MACHTRACE_GONE, 0, 0);
         requests[index] = ++last_request;
         if (!ask(thread, index, requests[index]))
             requests[index] = 0;
@@ -306,7 +301,7 @@ void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
     if (capture->together) {
         futex_wake(&released);
         for (size_t index = 0; index < capture->thread_count; index++)
-            if (capture->threads[index].outcome == MACHTRACE_INPROCESS_COPIED)
+            if (capture->threads[index].outcome == MACHTRACE_COPIED)
                 capture->threads[index].resumed_at = machtrace_now();
     }
     current = NULL;

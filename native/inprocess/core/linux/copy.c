@@ -77,11 +77,11 @@ static uint64_t stack_end(const struct machtrace_inprocess_capture *capture, uin
 }
 
 static void add_stack(const struct machtrace_inprocess_capture *capture,
-                      struct machtrace_inprocess_thread *thread, uint64_t sp, size_t used)
+                      struct machtrace_thread *thread, uint64_t sp, size_t used)
 {
     const uint64_t page = 4096; /* of this size or a multiple */
-    struct machtrace_inprocess_stack *stack = &thread->stacks[thread->stack_count];
-    uint64_t end = stack_end(capture, sp, thread->pthread);
+    struct machtrace_stack *stack = &thread->stacks[thread->stack_count];
+    uint64_t end = stack_end(capture, sp, thread->pthread_or_queue);
     uint64_t start = sp < RED_ZONE ? 0 : sp - RED_ZONE;
     size_t room = thread->room - used;
     ssize_t size = -1;
@@ -93,23 +93,23 @@ static void add_stack(const struct machtrace_inprocess_capture *capture,
         size = wanted == 0 ? 0 : read_memory(start, thread->buffer + used, wanted);
     }
     if (size <= 0) {
-        *stack = (struct machtrace_inprocess_stack){sp, 0, NULL};
+        *stack = (struct machtrace_stack){sp, 0, NULL};
         if (thread->stack_count == 0 && size < 0)
             thread->error = errno;
     } else {
-        *stack = (struct machtrace_inprocess_stack){start, (size_t)size, thread->buffer + used};
+        *stack = (struct machtrace_stack){start, (size_t)size, thread->buffer + used};
     }
     thread->stack_count++;
 }
 
 static void add_stacks(const struct machtrace_inprocess_capture *capture,
-                       struct machtrace_inprocess_thread *thread)
+                       struct machtrace_thread *thread)
 {
     uint64_t sp;
     if (!machtrace_stack_pointer(thread->registers, thread->registers_size, &sp))
         return;
     add_stack(capture, thread, sp, 0);
-    struct machtrace_inprocess_stack first = thread->stacks[0];
+    struct machtrace_stack first = thread->stacks[0];
     size_t reach = first.size < SIGNAL_FRAME_REACH ? first.size : SIGNAL_FRAME_REACH;
     uint64_t interrupted;
     if (first.size == 0 || first.size >= thread->room ||
@@ -120,7 +120,7 @@ static void add_stacks(const struct machtrace_inprocess_capture *capture,
         thread->stack_count = 1;
 }
 
-static void take_registers(struct machtrace_inprocess_thread *thread, const uint64_t *words,
+static void take_registers(struct machtrace_thread *thread, const uint64_t *words,
                            size_t count)
 {
     unsigned char *to = thread->registers;
@@ -130,7 +130,7 @@ static void take_registers(struct machtrace_inprocess_thread *thread, const uint
         to[index] = from[index];
 }
 
-static void take_context(struct machtrace_inprocess_thread *thread, const ucontext_t *context)
+static void take_context(struct machtrace_thread *thread, const ucontext_t *context)
 {
 #if defined(__x86_64__)
     /* struct user_regs_struct (sys/user.h), from mcontext_t's gregs (sys/ucontext.h). */
@@ -144,7 +144,7 @@ static void take_context(struct machtrace_inprocess_thread *thread, const uconte
         words[index] = order[index] < 0 ? 0 : (uint64_t)context->uc_mcontext.gregs[order[index]];
     words[15] = UINT64_MAX; /* orig_rax: no system call */
     words[17] = (uint64_t)context->uc_mcontext.gregs[REG_CSGSFS] & 0xffff;
-    words[21] = thread->pthread; /* fs_base */
+    words[21] = thread->pthread_or_queue; /* fs_base */
     take_registers(thread, words, 27);
 #else
     /* struct user_pt_regs (asm/ptrace.h), from struct sigcontext (asm/sigcontext.h). */
@@ -158,24 +158,24 @@ static void take_context(struct machtrace_inprocess_thread *thread, const uconte
 #endif
 }
 
-static enum machtrace_inprocess_outcome outcome_of(const struct machtrace_inprocess_thread *thread)
+static enum machtrace_outcome outcome_of(const struct machtrace_thread *thread)
 {
     bool is_lost = thread->stack_count != 0 && thread->stacks[0].size == 0 && thread->error != 0;
-    return is_lost ? MACHTRACE_INPROCESS_FAILED : MACHTRACE_INPROCESS_COPIED;
+    return is_lost ? MACHTRACE_FAILED : MACHTRACE_COPIED;
 }
 
 void machtrace_copy_interrupted(const struct machtrace_inprocess_capture *capture,
-                                struct machtrace_inprocess_thread *thread,
+                                struct machtrace_thread *thread,
                                 const ucontext_t *context)
 {
-    thread->pthread = thread_pointer();
+    thread->pthread_or_queue = thread_pointer();
     take_context(thread, context);
     add_stacks(capture, thread);
     thread->outcome = outcome_of(thread);
 }
 
 void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *capture,
-                                   struct machtrace_inprocess_thread *thread)
+                                   struct machtrace_thread *thread)
 {
     struct machtrace_here here;
     memset(&here, 0, sizeof here);
@@ -197,7 +197,7 @@ void machtrace_inprocess_copy_here(const struct machtrace_inprocess_capture *cap
     thread->error = 0;
     thread->uninterruptible = 0;
     thread->stack_count = 0;
-    thread->pthread = thread_pointer();
+    thread->pthread_or_queue = thread_pointer();
     take_registers(thread, words, COUNT);
     thread->requested_at = thread->stopped_at = machtrace_now();
     add_stacks(capture, thread);

@@ -20,7 +20,7 @@
 #define TRIES 32 /* until a lock that is held counts as held for long */
 
 static _Atomic uint64_t unknown = UINT64_C(1) << 63;
-static struct machtrace_inprocess_range own_image;
+static struct machtrace_range own_image;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int counters(struct dl_phdr_info *info, size_t size, void *data)
@@ -34,9 +34,9 @@ static int counters(struct dl_phdr_info *info, size_t size, void *data)
 }
 
 static bool holds(const struct dl_phdr_info *info, uint64_t address,
-                  struct machtrace_inprocess_range *range)
+                  struct machtrace_range *range)
 {
-    *range = (struct machtrace_inprocess_range){UINT64_MAX, 0};
+    *range = (struct machtrace_range){UINT64_MAX, 0};
     bool is_within = false;
     for (size_t index = 0; index < info->dlpi_phnum; index++) {
         const ElfW(Phdr) *header = &info->dlpi_phdr[index];
@@ -55,7 +55,7 @@ static int this_object(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
     (void)data;
-    struct machtrace_inprocess_range range;
+    struct machtrace_range range;
     bool is_this = holds(info, (uint64_t)(uintptr_t)&own_image, &range);
     if (is_this)
         own_image = range;
@@ -158,7 +158,7 @@ uint64_t machtrace_inprocess_image_changes(void)
     return changes;
 }
 
-struct machtrace_inprocess_range machtrace_inprocess_image(void)
+struct machtrace_range machtrace_inprocess_image(void)
 {
     pthread_once(&once, look_at_loader);
     return own_image;

@@ -28,7 +28,7 @@ void machtrace_inprocess_short_turns(void);
 
 /* Copy the calling thread as it was in `context`, in the handler of a signal. */
 void machtrace_copy_interrupted(const struct machtrace_inprocess_capture *capture,
-                                struct machtrace_inprocess_thread *thread,
+                                struct machtrace_thread *thread,
                                 const ucontext_t *context);
 
 static inline int64_t machtrace_now(void)

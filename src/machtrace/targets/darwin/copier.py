@@ -79,7 +79,7 @@ class TaskCopier:
                 f"process {self._pid} may have been left stopped ({result_name(left)})",
                 remedy=f"resume it: kill -CONT {self._pid}, or attach a debugger and continue",
             )
-        copies = [copy_of_row(row[:9], since_ns=row[6]) for row in rows]
+        copies = [copy_of_row(row, since_ns=row[6]) for row in rows]
         return DarwinCopies(copies, {row[0]: row[9] for row in rows if row[9]}, problem)
 
 

@@ -81,7 +81,7 @@ class SignalCopier:
             raise begin_error(error, wanted) from error
         self.pthreads = {row[9]: row[0] for row in rows if not row[1]}
         # One ran until the signal reached it, unlike one that a tracer stops.
-        return [copy_of_row(row[:9], since_ns=row[7]) for row in rows]
+        return [copy_of_row(row, since_ns=row[7]) for row in rows]
 
 
 def wanted_signal() -> int:

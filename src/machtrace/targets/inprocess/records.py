@@ -100,8 +100,8 @@ class RecordReader:
 
 def _thread(record: memoryview) -> CopiedRow:
     fields = _THREAD.unpack_from(record)
-    _, _, count, thread, _, outcome, errno, uninterruptible, registers_size = fields[:9]
-    asked, stopped, resumed = fields[9:12]
+    _, _, count, thread, pthread, outcome, errno, uninterruptible, registers_size = fields[:9]
+    requested, stopped, resumed = fields[9:12]
     stacks: list[tuple[int, bytes]] = []
     at = _THREAD.size
     for index in range(min(count, 2)):
@@ -116,7 +116,8 @@ def _thread(record: memoryview) -> CopiedRow:
         uninterruptible,
         registers,
         tuple(stacks),
-        asked,
+        requested,
         stopped,
         resumed,
+        pthread,
     )

@@ -32,7 +32,7 @@ BEGIN_REMEDY = "lower the stack limit, or raise this process's limits of memory 
 
 
 class CaptureFailure(Enum):
-    """Why a thread was not copied: the values of ``ptrace.h`` and ``capture.h`` in ``native/``."""
+    """Why a thread was not copied: ``machtrace_outcome`` of ``native/common/thread.h``."""
 
     GONE = 1
     """It exited."""
@@ -79,16 +79,17 @@ class UncopiedThread:
 ThreadCopy = CopiedThread | UncopiedThread
 
 CopiedRow: TypeAlias = tuple[
-    int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int
+    int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int
 ]
 """A thread's row from an extension: id, outcome (0, or a :class:`CaptureFailure`'s value), errno,
 whether it was in uninterruptible sleep, registers, stacks; when its stop was requested, seen and
-ended."""
+ended; ``pthread_self()`` of a thread of this process, the dispatch queue of another task's, or
+0."""
 
 
 def copy_of_row(row: CopiedRow, *, since_ns: int) -> ThreadCopy:
     """Convert a row; the thread was stopped from ``since_ns`` on at the earliest."""
-    thread, outcome, errno, uninterruptible, registers, stacks, _, stopped, resumed = row
+    thread, outcome, errno, uninterruptible, registers, stacks, _, stopped, resumed, _ = row
     if outcome:
         return UncopiedThread(
             id=thread,
