@@ -11,7 +11,7 @@ import machtrace as mt
 from machtrace.cli.backtrace import backtrace
 from machtrace.cli.sample import sample
 from machtrace.cli.snapshot import snapshot
-from machtrace.errors import TargetSpecError
+from machtrace.errors import FormatError, TargetSpecError
 from machtrace.targets.open import SCHEMES
 
 
@@ -47,3 +47,15 @@ def test_hints_and_helps_list_the_schemes():
         assert all(example in command.help for example in every)
     assert all(example in refused.value.remedy for example in every)
     assert [example for example in every if example in sample.help] == every[:-1]
+
+
+def test_unknown_schemes_are_errors_unless_a_file_has_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TargetSpecError, match="^unknown scheme nonsense://$") as refused:
+        mt.open_target("nonsense://core")
+    assert all(scheme.example in refused.value.remedy for scheme in SCHEMES)
+
+    (tmp_path / "nonsense:").mkdir()
+    (tmp_path / "nonsense:" / "core").write_bytes(b"no core")
+    with pytest.raises(FormatError, match="nonsense:/core"):
+        mt.open_target("nonsense://core")

@@ -56,6 +56,7 @@ def own_target() -> OwnTarget:
 EMULATED = "emulated:"
 SELF = "self"
 _ID = re.compile("[0-9]+")
+_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 _LONGEST_ID = 20
 
 
@@ -158,8 +159,11 @@ def _existing(spec: str | Path) -> Path:
     except ValueError as error:
         raise FileAccessError(str(path), str(error)) from error
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and "/" not in str(spec):
-            raise invalid_spec(f"unknown target {str(spec)!r}; no such file") from None
+        if isinstance(error, FileNotFoundError):
+            if isinstance(spec, str) and (scheme := _SCHEME.match(spec)):
+                raise invalid_spec(f"unknown scheme {scheme[0]}") from None
+            if "/" not in str(spec):
+                raise invalid_spec(f"unknown target {str(spec)!r}; no such file") from None
         reason = (error.strerror or "cannot be read").lower()
         raise FileAccessError(str(path), reason) from error
     return path
