@@ -51,7 +51,7 @@ def test_hints_and_helps_list_the_schemes():
 
 def test_unknown_schemes_are_errors_unless_a_file_has_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TargetSpecError, match="^unknown scheme nonsense://$") as refused:
+    with pytest.raises(TargetSpecError, match=r"^unknown scheme nonsense://$") as refused:
         mt.open_target("nonsense://core")
     assert all(scheme.example in refused.value.remedy for scheme in SCHEMES)
 
