@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from machtrace.render import text
 from machtrace.targets.core.macho import open_corefile
 from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.unwinder.unwinder import unwind
+from tests.support.kernel_cores import kernel_core
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -206,33 +206,6 @@ def test_the_commands_save_and_print_a_core(stopped, tmp_path):
     assert told["threads"] == [thread.info.id for thread in snapshot.threads]
     from_core = machtrace("backtrace", path, "--format", "json")
     assert addresses(from_core) == addresses(machtrace("backtrace", pid, "--format", "json"))
-
-
-def kernel_core(program, folder, *words, dump_filter=None):
-    """Return the core that the kernel writes when ``program`` crashes in ``folder``."""
-    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
-    if pattern.startswith(("|", "/")):
-        pytest.skip(f"cores go elsewhere here: {pattern}")
-
-    def prepare():
-        resource.setrlimit(resource.RLIMIT_CORE, (1 << 28, 1 << 28))
-        if dump_filter is not None:
-            Path("/proc/self/coredump_filter").write_text(dump_filter)
-
-    if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
-        pytest.skip("this process may not write cores")
-    done = subprocess.run(
-        [str(program), *words],
-        cwd=folder,
-        preexec_fn=prepare,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode < 0
-    found = list(folder.glob("core*"))
-    if not found:
-        pytest.skip("the kernel wrote no core")
-    return found[0], -done.returncode
 
 
 @pytest.mark.parametrize("dump_filter", [None, "0x1"], ids=["usual", "without headers"])

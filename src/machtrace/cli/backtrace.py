@@ -57,6 +57,11 @@ _WITH_DETAILS = (Format.TEXT, Format.JSON)
 @click.option(
     "--explain", is_flag=True, help="Show how each frame was found, and what other methods found."
 )
+@click.option(
+    "--registers/--no-registers",
+    default=None,
+    help="Show registers of all threads, or of none. By default those of a crashed thread.",
+)
 @python_option
 def backtrace(  # noqa: PLR0913 - an option each
     *,
@@ -69,6 +74,7 @@ def backtrace(  # noqa: PLR0913 - an option each
     names: bool,
     lines: bool,
     explain: bool,
+    registers: bool | None,
     python: bool,
 ) -> int:
     """Print the call stacks of a process, a core file or an emulated program.
@@ -83,13 +89,15 @@ def backtrace(  # noqa: PLR0913 - an option each
     naming = name_options(search=search, names=names, lines=lines, python=python)
     if explain:
         _check_format("--explain", form, _WITH_DETAILS)
+    if registers:
+        _check_format("--registers", form, _WITH_DETAILS)
     if python:
         _check_format("--python", form, _WITH_LINES)
     copied, runs = capture_snapshot(spec, thread, walk, naming)
     naming = replace(naming, lines=lines and form in _WITH_LINES)
     result = build_capture(copied, walk, naming, explain=explain, python=runs)
     with output() as sink:
-        write_report(result, form, sink)
+        write_report(result, form, sink, registers=registers)
     _warn(result, form)
     print_errors([problem.error for problem in result.problems])
     # Other problems are names and lines that may be missing; the stacks are whole.
@@ -143,14 +151,16 @@ def _hidden_facts(result: Capture) -> Iterator[str]:
         yield f"methods of unwinding disagree at {disputed} frames"
 
 
-def write_report(result: Capture, form: Format, sink: TextIO) -> None:
+def write_report(
+    result: Capture, form: Format, sink: TextIO, *, registers: bool | None = None
+) -> None:
     """Write ``result`` to ``sink``, with colours if standard output is a terminal."""
     from machtrace.cli.console import wants_colour
     from machtrace.render import bs, json_document, lldb, nsthread, text
 
     match form:
         case Format.TEXT:
-            text.write(result, sink, colour=wants_colour(sys.stdout))
+            text.write(result, sink, colour=wants_colour(sys.stdout), registers=registers)
         case Format.LLDB:
             lldb.write(result, sink)
         case Format.NSTHREAD:
@@ -158,4 +168,4 @@ def write_report(result: Capture, form: Format, sink: TextIO) -> None:
         case Format.BS:
             bs.write(result, sink)
         case Format.JSON:
-            json_document.write(result, sink)
+            json_document.write(result, sink, registers=registers)

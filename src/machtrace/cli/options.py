@@ -94,7 +94,7 @@ thread_option = click.option(
     metavar="THREAD",
     default="all",
     show_default=True,
-    help="Threads: all, main, a name, an id, or #N as lldb numbers them.",
+    help="Threads: all, main, crashed, a name, an id, or #N as lldb numbers them.",
 )
 
 limit_option = click.option(

@@ -96,7 +96,10 @@ class Capture:
     def heading(self) -> str:
         """The line above the stacks: the process, and how much was captured of it."""
         threads, images = counted(len(self.stacks), "thread"), counted(len(self.images), "image")
-        return f"{self.process}  {threads}  {images}"
+        crashed = [stack.thread for stack in self.stacks if stack.thread.crashed]
+        parts = [f"{self.process}", threads, images]
+        parts += [f"{t.cause.name} in thread {t.index}" for t in crashed if t.cause is not None]
+        return "  ".join(parts)
 
     def __str__(self) -> str:
         """Return what ``machtrace backtrace`` prints, without explanations."""

@@ -8,7 +8,8 @@ itself has no field for::
     {"process": {"pid": …, "path": …, "pointer_mask": …},
      "threads": [{"thread_id": …, "name": …, "queue": …, "main": …, "crashed": …, "index": …,
                   "taken_at_ns": …, "stopped_for_ns": …, "pc": …,
-                  "registers": {"72": …, "33": null}}],
+                  "registers": {"72": …, "33": null}, "other_registers": {"cpsr": …},
+                  "cause": {"signal": …, "signal_number": …, "code": …, "address": …, …}}],
      "images": [{"load_address": …, "header_svma": …, "size": …,
                  "path": …, "build_id": …, "arch": …}],
      "problems": [{"thread": …, "message": …, "remedy": …}]}
@@ -16,19 +17,20 @@ itself has no field for::
 ``pc`` and, by DWARF number, ``registers`` are those whose values differ from the core's thread
 state; null is one that was not captured. ``index`` is present if it differs from the position in
 the list. ``images`` of a Mach-O core are only those whose headers it lacks, without a path, which
-another note has.
+another note has. ``cause`` has the known fields of a :class:`~machtrace.model.cause.Cause`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from machtrace.errors import TargetError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, Svma
+from machtrace.model.cause import Cause
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem, ThreadId, ThreadSnapshot
 
@@ -36,6 +38,8 @@ RegisterChanges = tuple[tuple[int, int | None], ...]
 """DWARF numbers and values; None for a value that was not captured."""
 
 _LIMIT = 1 << 64
+_CODE_LIMIT = 1 << 31
+_LONGEST_NAME = 16
 _MOST_REGISTERS = 256
 """Above every DWARF number of a register with a role in unwinding."""
 
@@ -55,6 +59,8 @@ class NotedThread:
     stopped_for_ns: int | None = None
     pc: int | None = None
     registers: RegisterChanges = ()
+    cause: Cause | None = None
+    other_registers: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, thread: ThreadSnapshot, stored: RegisterSet) -> NotedThread:
@@ -71,6 +77,8 @@ class NotedThread:
             index=info.index,
             taken_at_ns=thread.taken_at_ns,
             stopped_for_ns=thread.stopped_for_ns,
+            cause=info.cause,
+            other_registers=thread.other_registers,
             pc=None if wanted.pc == stored.pc else wanted.pc,
             registers=tuple(
                 (number, wanted.get(number))
@@ -188,6 +196,8 @@ def json_of_metadata(metadata: ProcessMetadata) -> bytes:
                     "stopped_for_ns": thread.stopped_for_ns,
                     "pc": thread.pc,
                     "registers": dict(thread.registers) or None,
+                    "cause": None if thread.cause is None else json_of_cause(thread.cause),
+                    "other_registers": dict(thread.other_registers) or None,
                 }
             )
             for place, thread in enumerate(metadata.threads, 1)
@@ -234,7 +244,49 @@ def _thread(value: object) -> NotedThread:
         stopped_for_ns=_integer(value.get("stopped_for_ns")),
         pc=_integer(value.get("pc")),
         registers=tuple(_registers(value.get("registers"))),
+        cause=_cause(value.get("cause")),
+        other_registers=tuple(_other_registers(value.get("other_registers"))),
     )
+
+
+def json_of_cause(cause: Cause) -> dict[str, Any]:
+    """Return the known facts of ``cause``, by the names of its fields."""
+    facts = {field.name: getattr(cause, field.name) for field in fields(Cause)}
+    facts["exception_codes"] = list(cause.exception_codes)
+    return {name: fact for name, fact in facts.items() if fact not in (None, "", [])}
+
+
+def _cause(value: object) -> Cause | None:
+    if not isinstance(value, dict):
+        return None
+    address = _integer(value.get("address"))
+    code = value.get("code")
+    cause = Cause(
+        signal=_string(value.get("signal")),
+        signal_number=_integer(value.get("signal_number")),
+        # The codes of signals that processes send are negative.
+        code=code if type(code) is int and abs(code) < _CODE_LIMIT else None,
+        code_name=_string(value.get("code_name")),
+        exception=_string(value.get("exception")),
+        exception_codes=tuple(
+            number
+            for number in map(_integer, _list(value.get("exception_codes")))
+            if number is not None
+        ),
+        meaning=_string(value.get("meaning")) or "",
+        address=None if address is None else Avma(address),
+        region=_string(value.get("region")) or "",
+        sender=_integer(value.get("sender")),
+        sender_user=_integer(value.get("sender_user")),
+    )
+    return cause if cause.signal or cause.exception else None
+
+
+def _other_registers(value: object) -> Iterator[tuple[str, int]]:
+    for name, content in value.items() if isinstance(value, dict) else ():
+        number = _integer(content)
+        if number is not None and name.isidentifier() and len(name) < _LONGEST_NAME:
+            yield name, number
 
 
 def _registers(value: object) -> Iterator[tuple[int, int | None]]:

@@ -10,6 +10,7 @@ from machtrace.errors import MachtraceError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, FileOffset, PacMask
 from machtrace.model.arch import Arch
+from machtrace.model.cause import Cause
 from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryReader, MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
@@ -33,6 +34,8 @@ class ThreadInfo:
     is_main: bool = False
     crashed: bool = False
     """Whether this thread ended the process."""
+    cause: Cause | None = None
+    """Why it was stopped, if a signal or an exception did it; it may not have crashed."""
 
     @property
     def label(self) -> str:
@@ -72,6 +75,9 @@ class ThreadSnapshot:
     """How long the thread was stopped; None if nothing was stopped."""
     native_registers: bytes = field(default=b"", repr=False)
     """All general registers in Linux's layout (``NT_PRSTATUS``); empty if unavailable."""
+    other_registers: tuple[tuple[str, int], ...] = ()
+    """Names and values of registers that unwinding does not use and :attr:`native_registers` lacks:
+    flags, and what the processor states of a fault."""
 
     def __repr__(self) -> str:
         return f"<ThreadSnapshot of {self.info}: {len(self.stack.data):,} bytes of stack>"

@@ -7,7 +7,9 @@ from enum import Enum
 
 from machtrace.frozen import dataclass
 from machtrace.model.address import ImageOffset
+from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage
+from machtrace.model.registers import register_rows
 from machtrace.model.snapshot import ThreadInfo
 from machtrace.model.stack import MACHINE_FRAMES, FrameAddress, Gap, Stop, address_row, chain_text
 from machtrace.model.text import (
@@ -267,13 +269,47 @@ class CallStack(FrameChain):
     """How long the thread was stopped; None if nothing was stopped."""
     physical_remainder: FrameChain | None = None
     """See :attr:`~machtrace.model.stack.Walk.physical_remainder`."""
+    registers: tuple[tuple[str, int], ...] = ()
+    """Names and values of the innermost frame's registers; none if unavailable."""
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why the thread was stopped, if a signal or an exception did it."""
+        return self.thread.cause
+
+    def text_lines(
+        self,
+        *,
+        pointer_size: int | None = None,
+        style: Style = PLAIN,
+        details: Sequence[Sequence[str]] | None = None,
+        remainder_details: Sequence[Sequence[str]] | None = None,
+        with_registers: bool | None = None,
+    ) -> Iterator[str]:
+        """Yield all lines of the thread: its heading, why it was stopped, frames, registers.
+
+        Args:
+            pointer_size: see :func:`~machtrace.model.text.chain_lines`.
+            style: see there.
+            details: lines below each frame.
+            remainder_details: those of :attr:`physical_remainder`.
+            with_registers: whether registers are shown; None shows those of a crashed thread.
+        """
+        yield f"{style.bold}{self.thread.heading(self.stopped_for_ns)}{style.reset}"
+        if self.cause is not None:
+            yield f"  {printable(str(self.cause))}"
+        yield from self.lines(pointer_size=pointer_size, style=style, details=details)
+        rest = self.physical_remainder
+        if rest is not None:
+            yield f"     {style.dim}{MACHINE_FRAMES}{style.reset}"
+            yield from rest.lines(pointer_size=pointer_size, style=style, details=remainder_details)
+        if self.thread.crashed if with_registers is None else with_registers:
+            size = pointer_size or (8 if any(value >> 32 for _, value in self.registers) else 4)
+            yield from register_rows(self.registers, size)
 
     def __str__(self) -> str:
         """Return what ``machtrace backtrace`` prints for the thread."""
-        lines = [self.thread.heading(self.stopped_for_ns), *self.lines()]
-        if self.physical_remainder is not None:
-            lines += [f"     {MACHINE_FRAMES}", *self.physical_remainder.lines()]
-        return "\n".join(lines)
+        return "\n".join(self.text_lines())
 
     def __repr__(self) -> str:
         return f"<CallStack of {self.thread}: {counted(self.depth, 'frame')}, {self.stop}>"

@@ -47,7 +47,7 @@ def backtraces(
     Args:
         target: an open target, or any spec that :func:`machtrace.open_target` takes; by default
             this process.
-        threads: ``all``, ``main``, a thread's name or id, or ``#N`` as lldb counts.
+        threads: ``all``, ``main``, ``crashed``, a thread's name or id, or ``#N`` as lldb counts.
         symbolicate: whether to look up function names.
         lines: whether to look up source lines and inlined calls, where names are looked up. Debug
             information is read as a whole the first time, which can take seconds, and cached.

@@ -19,6 +19,7 @@ from machtrace.model.capture import (
     MethodAnswer,
     StackExplanation,
 )
+from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage
 from machtrace.model.stack import Stop, stretches
 from machtrace.model.symbol import CallStack, Frame, FrameChain
@@ -71,8 +72,11 @@ SCHEMA = 1
 """Raised when a reader of the old form would misread the new one."""
 
 
-def document(report: Capture) -> dict[str, Any]:
-    """Return the report as values that :mod:`json` can write."""
+def document(report: Capture, *, registers: bool | None = None) -> dict[str, Any]:
+    """Return the report as values that :mod:`json` can write.
+
+    ``registers``: whether threads have them; None gives those of a crashed thread.
+    """
     process = report.process
     return {
         "schema": SCHEMA,
@@ -84,7 +88,7 @@ def document(report: Capture) -> dict[str, Any]:
         },
         "images": [image_entry(image) for image in report.images],
         "threads": [
-            _thread(stack, explanation)
+            _thread(stack, explanation, registers=registers)
             for stack, explanation in zip_longest(report.stacks, report.explanations)
         ],
         "problems": [
@@ -93,9 +97,9 @@ def document(report: Capture) -> dict[str, Any]:
     }
 
 
-def write(report: Capture, sink: TextIO) -> None:
+def write(report: Capture, sink: TextIO, *, registers: bool | None = None) -> None:
     """Write the document, indented, with a line end."""
-    json.dump(document(report), sink, indent=2)
+    json.dump(document(report, registers=registers), sink, indent=2)
     sink.write("\n")
 
 
@@ -110,7 +114,10 @@ def image_entry(image: BinaryImage) -> dict[str, Any]:
     }
 
 
-def _thread(stack: CallStack, explained: StackExplanation | None) -> dict[str, Any]:
+def _thread(
+    stack: CallStack, explained: StackExplanation | None, *, registers: bool | None
+) -> dict[str, Any]:
+    with_registers = stack.thread.crashed if registers is None else registers
     info, rest = stack.thread, stack.physical_remainder
     return {
         "id": info.id,
@@ -118,15 +125,34 @@ def _thread(stack: CallStack, explained: StackExplanation | None) -> dict[str, A
         "name": None if info.name is None else encodable(info.name),
         "queue": info.queue,
         "crashed": info.crashed,
+        "cause": None if info.cause is None else _cause(info.cause),
         "stopped_for_ns": stack.stopped_for_ns,
         "stop": _stop(stack.stop),
         "gap": _gap(stack),
+        "registers": dict(stack.registers) if with_registers else None,
         "frames": _frames(stack, None if explained is None else explained.frames),
         "physical_stop": None if rest is None else _stop(rest.stop),
         "physical_gap": None if rest is None else _gap(rest),
         "physical_remainder": []
         if rest is None
         else _frames(rest, None if explained is None else explained.physical_remainder),
+    }
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "text": encodable(str(cause)),
+        "signal": cause.signal,
+        "signal_number": cause.signal_number,
+        "code": cause.code,
+        "code_name": cause.code_name,
+        "exception": cause.exception,
+        "exception_codes": list(cause.exception_codes),
+        "meaning": cause.meaning or None,
+        "address": cause.address,
+        "region": encodable(cause.region) or None,
+        "sender": cause.sender,
+        "sender_user": cause.sender_user,
     }
 
 

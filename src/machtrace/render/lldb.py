@@ -39,6 +39,8 @@ def _heading(stack: CallStack) -> str:
         parts.append(f"name = '{printable(stack.thread.name)}'")
     if stack.thread.queue:
         parts.append(f"queue = '{printable(stack.thread.queue)}'")
+    if stack.cause is not None:
+        parts.append(f"stop reason = {printable(stack.cause.lldb_text)}")
     return ", ".join(parts)
 
 

@@ -17,7 +17,7 @@ from machtrace.model.capture import (
     MethodAnswer,
     StackExplanation,
 )
-from machtrace.model.stack import MACHINE_FRAMES, AddressKind, FrameTrust, Stop, StopReason
+from machtrace.model.stack import AddressKind, FrameTrust, Stop, StopReason
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.model.text import COLOUR, PLAIN, printable
 
@@ -121,31 +121,39 @@ def lines(
     pointer_size: int,
     colour: bool = False,
     explanation: StackExplanation | None = None,
+    registers: bool | None = None,
 ) -> Iterator[str]:
     """Yield the stack's lines, its heading first, without line ends.
 
-    ``explanation`` is of this stack; its lines go below their frames.
+    ``explanation`` is of this stack; its lines go below their frames. ``registers``: see
+    :meth:`~machtrace.model.symbol.CallStack.text_lines`.
     """
-    style = COLOUR if colour else PLAIN
-    yield f"{style.bold}{stack.thread.heading(stack.stopped_for_ns)}{style.reset}"
-    details = None if explanation is None else _details(explanation.frames)
-    yield from stack.lines(pointer_size=pointer_size, style=style, details=details)
-    rest = stack.physical_remainder
-    if rest is not None:
-        yield f"     {style.dim}{MACHINE_FRAMES}{style.reset}"
-        below = None if explanation is None else _details(explanation.physical_remainder)
-        yield from rest.lines(pointer_size=pointer_size, style=style, details=below)
+    yield from stack.text_lines(
+        pointer_size=pointer_size,
+        style=COLOUR if colour else PLAIN,
+        details=None if explanation is None else _details(explanation.frames),
+        remainder_details=None if explanation is None else _details(explanation.physical_remainder),
+        with_registers=registers,
+    )
 
 
 def _details(explained: Sequence[FrameExplanation | None]) -> list[tuple[str, ...]]:
     return [() if frame is None else tuple(explanation_lines(frame)) for frame in explained]
 
 
-def write(report: Capture, sink: TextIO, *, colour: bool = False) -> None:
+def write(
+    report: Capture, sink: TextIO, *, colour: bool = False, registers: bool | None = None
+) -> None:
     """Write every thread, after a line that identifies the process."""
     sink.write(f"{report.heading}\n")
     pointer_size = report.process.arch.pointer_size
     for stack, explanation in zip_longest(report.stacks, report.explanations):
         sink.write("\n")
-        for_stack = lines(stack, pointer_size=pointer_size, colour=colour, explanation=explanation)
+        for_stack = lines(
+            stack,
+            pointer_size=pointer_size,
+            colour=colour,
+            explanation=explanation,
+            registers=registers,
+        )
         sink.writelines(text + "\n" for text in for_stack)

@@ -13,7 +13,7 @@ from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
-from machtrace.model.snapshot import Snapshot
+from machtrace.model.snapshot import Snapshot, ThreadSnapshot
 from machtrace.model.stack import AddressChain, Backtrace, FrameAddress
 from machtrace.model.symbol import (
     CallStack,
@@ -133,6 +133,7 @@ class Symbolicator:
             physical_remainder=None
             if rest is None
             else FrameChain(frames=frames(rest), stop=rest.stop, gap=rest.gap),
+            registers=_named_registers(backtrace.thread),
         )
 
     def frame(self, address: FrameAddress, snapshot: Snapshot, *, named: bool = True) -> Frame:
@@ -279,6 +280,15 @@ def _arch(name: Arch | str) -> Arch:
         names = ", ".join(one.value for one in Arch)
         text = f"no architecture is called {name!r}"
         raise ArgumentError(text, remedy=f"choose one of: {names}") from None
+
+
+def _named_registers(thread: ThreadSnapshot) -> tuple[tuple[str, int], ...]:
+    others = thread.other_registers
+    if not others and thread.native_registers:
+        from machtrace.formats.elf.core.registers import read_other_registers
+
+        others = read_other_registers(thread.native_registers)
+    return (*thread.registers.named(), *others)
 
 
 def _twins(files: ImageResolver, image: BinaryImage) -> Sequence[ObjectFile]:

@@ -122,8 +122,8 @@ class ClosedWhenLeft(ABC):
 def select_threads(threads: Sequence[ThreadInfo], wanted: str) -> tuple[ThreadId, ...] | None:
     """Return the ids of the threads that ``wanted`` names; None means all.
 
-    ``wanted`` is ``all``, ``main``, ``#N`` as lldb counts, a thread id, or a name, which several
-    threads may share.
+    ``wanted`` is ``all``, ``main``, ``crashed``, ``#N`` as lldb counts, a thread id, or a name,
+    which several threads may share.
 
     Raises:
         TargetSpecError: no thread matches; the remedy lists the threads.
@@ -131,6 +131,11 @@ def select_threads(threads: Sequence[ThreadInfo], wanted: str) -> tuple[ThreadId
     if wanted == "all":
         return None
     ids = tuple(thread.id for thread in threads if _matches(thread, wanted))
+    if not ids and wanted == "crashed":
+        raise TargetSpecError(
+            "no thread crashed, as far as the target states",
+            remedy="choose all, main, or a thread by its name or id",
+        )
     if not ids:
         listed = ", ".join(_label(thread) for thread in threads[:_LISTED])
         more = f" and {len(threads) - _LISTED} more" if len(threads) > _LISTED else ""
@@ -141,7 +146,7 @@ def select_threads(threads: Sequence[ThreadInfo], wanted: str) -> tuple[ThreadId
 
 
 def _matches(thread: ThreadInfo, wanted: str) -> bool:
-    if wanted == "main" and thread.is_main:
+    if (wanted == "main" and thread.is_main) or (wanted == "crashed" and thread.crashed):
         return True
     if wanted.startswith("#"):
         return wanted[1:] == str(thread.index)

@@ -17,6 +17,7 @@ from machtrace.formats.elf.core.writer import core_bytes, core_chunks
 from machtrace.formats.elf.structs import LAYOUTS
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
+from machtrace.model.cause import Cause, linux_cause
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
@@ -59,6 +60,7 @@ def thread_of(arch, index, *, crashed=False):
             queue="com.example.queue" if index == 2 else None,
             is_main=index == 1,
             crashed=crashed,
+            cause=linux_cause(11, 1, 0x1234) if crashed else None,
         ),
         registers=registers,
         stack=MemoryRegion(Avma(sp - 0x100), bytes(range(256)) * 16),
@@ -340,3 +342,60 @@ def test_the_loaders_list_is_followed_and_cycles_end(arch):
         (0x7000, 0x7800, "/lib/libx.so"),
     ]
     assert loaded_objects(memory, vector[:word], layout) == ()
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.value)
+@pytest.mark.parametrize(
+    "cause",
+    [
+        linux_cause(11, 2, 0x1000),
+        linux_cause(11, 0x80, 0),
+        linux_cause(6, -6, 0, 101, 1000),
+        linux_cause(5),
+    ],
+    ids=str,
+)
+def test_a_signal_s_information_is_read_without_metadata(tmp_path, arch, cause):
+    """Each writer has NT_SIGINFO in its own order; without metadata it is all that is known."""
+    snapshot = snapshot_of(arch, crashed=2)
+    threads = [
+        replace(t, info=replace(t.info, cause=cause if t.info.crashed else None))
+        for t in snapshot.threads
+    ]
+    data = core_bytes(replace(snapshot, threads=tuple(threads)))
+    path = tmp_path / "without.core"
+    # The name of the note's owner is changed, so that nobody reads it.
+    path.write_bytes(data.replace(b"machtrace\0", b"othertool\0"))
+    read = open_corefile(path).snapshot()
+    assert [(t.info.id, t.info.crashed) for t in read.threads] == [
+        (102, True),
+        (101, False),
+        (103, False),
+    ]
+    assert [replace(t.info.cause, region="") if t.info.cause else None for t in read.threads] == [
+        replace(cause, region=""),
+        None,
+        None,
+    ]
+
+
+def test_a_signal_s_information_that_is_cut_short_is_reported(tmp_path):
+    data = core_bytes(snapshot_of(Arch.X86_64, crashed=1)).replace(b"machtrace\0", b"othertool\0")
+    at = data.index(pack("<II", 128, 0x53494749))
+    path = tmp_path / "cut.core"
+    path.write_bytes(data[:at] + pack("<II", 20, 0x53494749) + data[at + 8 :])
+    read = open_corefile(path).snapshot()
+    assert "a signal's information of 20 bytes" in str(read.problems[0].error)
+    assert [t.info.cause for t in read.threads if t.info.crashed] == [linux_cause(11)]
+
+
+def test_causes_in_metadata_may_be_of_any_json(tmp_path):
+    """Hostile values are ignored, fact by fact."""
+    snapshot = snapshot_of(Arch.X86_64, crashed=1)
+    data = core_bytes(snapshot)
+    for old, new in ((b'"code": 1', b'"code":[]'), (b'"SIGSEGV"', b'{"a": 1} ')):
+        path = tmp_path / "hostile.core"
+        path.write_bytes(data.replace(old, new))
+        read = open_corefile(path).snapshot()
+        (thread,) = (t.info for t in read.threads if t.info.crashed)
+        assert isinstance(thread.cause, Cause)

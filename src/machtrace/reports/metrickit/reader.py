@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from machtrace.frozen import dataclass
+from machtrace.model.cause import DARWIN_SIGNALS, EXCEPTION_TYPES
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import (
     Incident,
@@ -22,7 +23,6 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.reports.consume import ObjectReader
-from machtrace.reports.exceptions import DARWIN_SIGNALS, EXCEPTION_TYPES
 from machtrace.reports.json_writer import extent
 from machtrace.reports.lenient_json import read_json
 from machtrace.reports.metrickit.stacks import BINARIES, read_tree

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.cause import EXCEPTION_TYPES
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
@@ -24,7 +25,6 @@ from machtrace.model.report import (
     ReportedThread,
     ReportKind,
 )
-from machtrace.reports.exceptions import EXCEPTION_TYPES
 from machtrace.reports.images import ImageRanges, arch_name
 from machtrace.reports.plcrash.wire import Message
 from machtrace.reports.source import ReportSource

@@ -20,6 +20,7 @@ from machtrace.formats.elf.core.file import ElfCore, ElfCoreThread, parse_elf_co
 from machtrace.formats.elf.core.images import FoundImages, find_core_images, image_of
 from machtrace.formats.elf.headers import PAGE_SIZE
 from machtrace.model.address import Avma
+from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.memory import MemoryReader
 from machtrace.model.options import DEFAULT_STACK_LIMIT
@@ -32,6 +33,7 @@ from machtrace.model.snapshot import (
     ThreadInfo,
     ThreadSnapshot,
 )
+from machtrace.targets.core.fault import address_region
 from machtrace.targets.core.target import CoreTarget, noted_indexes, stack_region
 from machtrace.targets.shared.file_mapping import map_core, map_file
 
@@ -169,6 +171,7 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
                     taken_at_ns=noted.taken_at_ns,
                     stopped_for_ns=noted.stopped_for_ns,
                     native_registers=thread.native_registers,
+                    other_registers=noted.other_registers,
                 )
             )
         errors += [(missing, self._no_thread(missing)) for missing in sorted(wanted)]
@@ -200,12 +203,18 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
     def _images(self) -> FoundImages:
         return find_core_images(self.core)
 
+    def _cause(self, thread: ElfCoreThread) -> Cause | None:
+        cause = thread.cause
+        if cause is None or cause.address is None or self.core.metadata is not None:
+            return cause
+        return replace(cause, region=address_region(cause, self.core))
+
     def _threads(self) -> list[tuple[ElfCoreThread, ThreadInfo]]:
         core = self.core
         notes = core.noted_threads
         crashed = next((place for place, note in enumerate(notes, 1) if note.crashed), None)
-        if core.metadata is None and core.facts.signal:
-            crashed = 1
+        if core.metadata is None:
+            crashed = crashed_thread(core)
         indexes = noted_indexes(notes)
         ids = _distinct(
             [noted.id or note.id for note, noted in zip(core.threads, notes, strict=True)]
@@ -221,9 +230,22 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
                 queue=noted.queue,
                 is_main=is_main,
                 crashed=thread.index == crashed,
+                cause=noted.cause or self._cause(thread),
             )
             threads.append((thread, info))
         return sorted(threads, key=lambda row: row[1].index)
+
+
+def crashed_thread(core: ElfCore) -> int | None:
+    """Return the index of the thread that a signal ended, with its process; None if none did.
+
+    The first thread received the signal that ended the process. A debugger that writes a core of
+    several threads has a signal for each.
+    """
+    if core.facts.signal:
+        return 1
+    fatal = [t.index for t in core.threads if t.cause is not None and t.cause.is_fatal]
+    return fatal[0] if len(fatal) == 1 else None
 
 
 def _distinct(ids: Sequence[ThreadId]) -> list[ThreadId]:

@@ -18,13 +18,15 @@ from machtrace.formats.elf.core.notes import (
     PAC_MASK,
     read_file_mappings,
     read_process_status,
+    read_signal_information,
     read_thread_status,
 )
 from machtrace.formats.elf.core.registers import RegisterLayout, layout_for, read_registers
 from machtrace.formats.elf.headers import ElfHeader, first_section, read_header, read_notes
-from machtrace.formats.elf.structs import PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ElfType
+from machtrace.formats.elf.structs import PF_R, PF_W, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ElfType
 from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
+from machtrace.model.cause import Cause, linux_cause
 from machtrace.model.core_memory import CoreMemory, CoreSegment, map_memory
 from machtrace.model.process_metadata import NotedThread, ProcessMetadata, metadata_of_json
 from machtrace.model.registers import RegisterSet
@@ -34,10 +36,6 @@ _MOST_SEGMENTS = 1 << 18
 """Linux's default limit is 65,530 mappings per process (``vm.max_map_count``)."""
 _MOST_PROBLEMS = 64
 """Malformed notes that are reported individually."""
-_FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
-"""Signals whose default action writes a core (signal(7)): SIGQUIT, SIGILL, SIGTRAP, SIGABRT,
-SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS. A debugger that writes one stops threads by
-others."""
 _ADDRESS_LIMIT = 1 << 64
 _USER_END = 1 << 63
 """The start of the kernel's half, in which x86-64 cores have its vsyscall page."""
@@ -57,6 +55,8 @@ class ElfCoreThread:
     """The bytes of ``pr_reg``."""
     signal: int
     """The signal that ended the process, or stopped the thread; 0 for none."""
+    cause: Cause | None = None
+    """The signal in the thread's own ``NT_SIGINFO``; of the first thread, else its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,13 @@ class MappedRange:
 
     start: int
     end: int
-    is_executable: bool
+    permissions: str
+    """Some of ``rwx``; empty for a range that can only be reserved."""
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether code in it can run."""
+        return "x" in self.permissions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +170,15 @@ class _Parser:
             self.problems,
         )
         mapped = tuple(
-            MappedRange(address, address + in_memory, bool(flags & PF_X))
+            MappedRange(address, address + in_memory, _permissions(flags))
             for kind, flags, _, address, _, in_memory in sorted(segments, key=_address)
             if kind == PT_LOAD and in_memory
         )
         if not self.threads:
             self._problem("a core without threads", 0)
+        elif self.threads[0].cause is None and self.threads[0].signal:
+            cause = linux_cause(self.threads[0].signal)
+            self.threads[0] = replace(self.threads[0], cause=cause)
         return ElfCore(
             source=self.source,
             header=self.header,
@@ -245,6 +254,11 @@ class _Parser:
             )
         elif kind == notes.NT_ARM_PAC_MASK and len(data) >= PAC_MASK.size:
             self.signature_bits |= PAC_MASK.unpack_from(data)[1]
+        elif kind == notes.NT_SIGINFO and owner == notes.CORE.encode():
+            cause = read_signal_information(data, layout, source)
+            if self.threads and cause is not None:
+                # It follows its thread's status, in the kernel's cores after the process's notes.
+                self.threads[-1] = replace(self.threads[-1], cause=cause)
         elif owner != b"GNU":
             self._read_process_note(kind, data, source)
 
@@ -274,8 +288,8 @@ class _Parser:
 
     def _signal(self) -> int:
         """Return the signal that ended the process: the first thread received it."""
-        first = self.threads[0].signal if self.threads else 0
-        return first if first in _FATAL_SIGNALS else 0
+        cause = self.threads[0].cause if self.threads else None
+        return (cause.signal_number or 0) if cause is not None and cause.is_fatal else 0
 
     def _pointer_mask(self, mapped: tuple[MappedRange, ...]) -> PacMask:
         if self.metadata is not None and self.metadata.pointer_mask is not None:
@@ -291,6 +305,11 @@ class _Parser:
 
     def _problem(self, message: str, offset: int) -> None:
         self.problems.append(CoreFileError(message, source=self.source, offset=offset))
+
+
+def _permissions(flags: int) -> str:
+    named = ((PF_R, "r"), (PF_W, "w"), (PF_X, "x"))
+    return "".join(letter for bit, letter in named if flags & bit)
 
 
 def _address(segment: tuple[int, int, int, int, int, int]) -> int:

@@ -108,7 +108,7 @@ class _Finder:
         # gdb lists only what it writes, and it writes no code that files have.
         stated = {region.start for region in core.mapped}
         self._mapped += [
-            MappedRange(file.start, file.end, is_executable=True)
+            MappedRange(file.start, file.end, "rx")
             for file in core.facts.file_mappings
             if file.start not in stated
         ]

@@ -17,6 +17,7 @@ from machtrace.formats.elf.core.registers import RegisterLayout
 from machtrace.formats.elf.structs import ElfLayout
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, FileOffset
+from machtrace.model.cause import Cause, linux_cause
 from machtrace.model.snapshot import FileMapping, LinuxFacts
 
 CORE = "CORE"
@@ -203,9 +204,46 @@ def pac_mask(address_bits: int) -> bytes:
     return PAC_MASK.pack(mask, mask)
 
 
-def signal_information(signal: int) -> bytes:
-    """Return the bytes of ``NT_SIGINFO``, of which only the signal's number is known."""
-    return signal.to_bytes(4, "little").ljust(_SIGINFO_SIZE, b"\0")
+def read_signal_information(data: bytes, layout: ElfLayout, source: str) -> Cause | None:
+    """Parse ``NT_SIGINFO`` (``siginfo_t``); None for no signal.
+
+    Raises:
+        CoreFileError: it is cut short.
+    """
+    head, sender, address = _siginfo_layouts(layout)
+    if len(data) < address.size:
+        raise CoreFileError(
+            f"a signal's information of {len(data)} bytes, at least {address.size} are needed",
+            source=source,
+            offset=0,
+        )
+    number, _, code = head.unpack_from(data)
+    if number <= 0:
+        return None
+    *_, process, user = sender.unpack_from(data)
+    if not any(data[head.size - 4 :]):
+        return linux_cause(number)  # a writer that knew no more
+    return linux_cause(number, code, address.unpack_from(data)[-1], process, user)
+
+
+def signal_information(cause: Cause, layout: ElfLayout) -> bytes:
+    """Return the bytes of ``NT_SIGINFO``, as far as the signal is known."""
+    head, sender, address = _siginfo_layouts(layout)
+    number, code = cause.signal_number or 0, cause.code or 0
+    data = bytearray(_SIGINFO_SIZE)
+    head.pack_into(data, 0, number, 0, code)
+    if cause.sender is not None:
+        sender.pack_into(data, 0, number, 0, code, _id(cause.sender), cause.sender_user or 0)
+    elif cause.address is not None:
+        address.pack_into(data, 0, number, 0, code, cause.address)
+    return bytes(data)
+
+
+def _siginfo_layouts(layout: ElfLayout) -> tuple[Struct, Struct, Struct]:
+    """Return the layouts of a siginfo's head, of a sent signal and of a fault."""
+    # Pointers in the union align it to 8 bytes in 64-bit processes.
+    padding, pointer = ("4x", "Q") if layout.is_64 else ("", "I")
+    return Struct("<3i"), Struct(f"<3i{padding}iI"), Struct(f"<3i{padding}{pointer}")
 
 
 def note(owner: str, kind: int, description: bytes) -> bytes:

@@ -36,6 +36,9 @@ class RegisterLayout:
     """Bytes from ``uc_stack`` of a signal frame to the stack pointer that it saved."""
     block: int | None = None
     """The index of the address of the thread's own block (``pthread_self``)."""
+    others: tuple[tuple[str, int], ...] = ()
+    """Names and indexes of registers without a DWARF number that people read: flags, and the
+    addresses of the thread's own block."""
 
     def bytes_of(self, registers: RegisterSet) -> bytes:
         """Return ``registers`` in this layout; unknown ones are 0."""
@@ -57,6 +60,7 @@ _LAYOUTS = (
         pc=16,
         signal_sp=144,
         block=21,
+        others=(("rflags", 18), ("fs_base", 21), ("gs_base", 22)),
     ),
     # ebx, ecx, edx, esi, edi, ebp, eax, four segments, orig_eax, eip, cs, eflags, esp, ss.
     RegisterLayout(
@@ -66,11 +70,28 @@ _LAYOUTS = (
         sp=15,
         pc=12,
         signal_sp=40,
+        others=(("eflags", 14),),
     ),
     # x0–x30, sp, pc, pstate.
-    RegisterLayout(Arch.ARM64, Struct("<34Q"), (*range(32), 32, None), sp=31, pc=32, signal_sp=416),
+    RegisterLayout(
+        Arch.ARM64,
+        Struct("<34Q"),
+        (*range(32), 32, None),
+        sp=31,
+        pc=32,
+        signal_sp=416,
+        others=(("cpsr", 33),),
+    ),
     # r0–r15, cpsr, orig_r0.
-    RegisterLayout(Arch.ARM, Struct("<18I"), (*range(16), None, None), sp=13, pc=15, signal_sp=76),
+    RegisterLayout(
+        Arch.ARM,
+        Struct("<18I"),
+        (*range(16), None, None),
+        sp=13,
+        pc=15,
+        signal_sp=76,
+        others=(("cpsr", 16),),
+    ),
 )
 _BY_SIZE = {layout.words.size: layout for layout in _LAYOUTS}
 
@@ -97,6 +118,15 @@ def layout_for(arch: Arch) -> RegisterLayout | None:
 def layout_of(size: int) -> RegisterLayout | None:
     """Return the layout of a register set of ``size`` bytes; None if unknown."""
     return _BY_SIZE.get(size)
+
+
+def read_other_registers(data: bytes) -> tuple[tuple[str, int], ...]:
+    """Return names and values of the registers in ``data`` that have no DWARF number."""
+    layout = layout_of(len(data))
+    if layout is None:
+        return ()
+    words = layout.words.unpack(data)
+    return tuple((name, words[index]) for name, index in layout.others)
 
 
 def read_registers(data: bytes, source: str) -> RegisterSet:

@@ -44,6 +44,7 @@ from machtrace.formats.elf.structs import (
 )
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
+from machtrace.model.cause import linux_cause
 from machtrace.model.image import BuildId, ImageFormat
 from machtrace.model.memory import MemoryRegion, without_overlap
 from machtrace.model.process_metadata import (
@@ -172,18 +173,21 @@ def _notes(snapshot: Snapshot, layout: ElfLayout) -> Iterator[bytes]:
     threads = sorted(snapshot.threads, key=lambda thread: not thread.info.crashed)
     statuses = [_status(thread, facts, layout) for thread in threads]
     process_notes = [note(CORE, NT_PRPSINFO, process_status(facts, pid, layout))]
-    if statuses and statuses[0].signal:
-        process_notes.append(note(CORE, NT_SIGINFO, signal_information(statuses[0].signal)))
+    causes = [thread.info.cause for thread in threads]
+    if causes and causes[0] is None and statuses[0].signal:
+        causes[0] = linux_cause(statuses[0].signal)
     if facts.auxiliary_vector:
         process_notes.append(note(CORE, NT_AUXV, facts.auxiliary_vector))
     if facts.file_mappings:
         process_notes.append(note(CORE, NT_FILE, file_mappings(facts.file_mappings, layout)))
     signed = process.arch is Arch.ARM64 and process.pointer_mask != PacMask()
-    for status in statuses:
+    for status, cause in zip(statuses, causes, strict=True):
         yield note(CORE, NT_PRSTATUS, thread_status(status, facts, pid, layout))
         # The kernel, too, puts the process's notes after the first thread's status.
         yield from process_notes
         process_notes = []
+        if cause is not None and cause.signal_number:
+            yield note(CORE, NT_SIGINFO, signal_information(cause, layout))
         if signed:
             yield note(LINUX, NT_ARM_PAC_MASK, pac_mask(process.pointer_mask.bits))
     yield from process_notes
@@ -198,7 +202,10 @@ def _status(thread: ThreadSnapshot, facts: LinuxFacts, layout: ElfLayout) -> Thr
     registers = thread.native_registers
     if layout_of(len(registers)) is not known:
         registers = known.bytes_of(thread.registers)
-    return ThreadStatus(thread.info.id, facts.signal, registers)
+    cause = thread.info.cause
+    # gdb reports the last thread's signal as the one that ended the process.
+    signal = facts.signal or (0 if cause is None else cause.signal_number or 0)
+    return ThreadStatus(thread.info.id, signal, registers)
 
 
 def _metadata(

@@ -1,0 +1,278 @@
+"""Why a thread was stopped for good: a signal, a Mach exception, or both.
+
+Sources of numbers and words: Linux's ``asm-generic/siginfo.h`` and sigaction(2), lldb's
+``LinuxSignals.cpp``, Darwin's ``sys/signal.h``, ``mach/exception_types.h`` and
+``mach/kern_return.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from machtrace.frozen import dataclass
+from machtrace.model.address import Avma
+
+EXCEPTION_TYPES = {
+    1: "EXC_BAD_ACCESS",
+    2: "EXC_BAD_INSTRUCTION",
+    3: "EXC_ARITHMETIC",
+    4: "EXC_EMULATION",
+    5: "EXC_SOFTWARE",
+    6: "EXC_BREAKPOINT",
+    7: "EXC_SYSCALL",
+    8: "EXC_MACH_SYSCALL",
+    9: "EXC_RPC_ALERT",
+    10: "EXC_CRASH",
+    11: "EXC_RESOURCE",
+    12: "EXC_GUARD",
+    13: "EXC_CORPSE_NOTIFY",
+}
+"""``mach/exception_types.h``."""
+
+_COMMON_SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    21: "SIGTTIN",
+    22: "SIGTTOU",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+    26: "SIGVTALRM",
+    27: "SIGPROF",
+    28: "SIGWINCH",
+}
+LINUX_SIGNALS = _COMMON_SIGNALS | {
+    7: "SIGBUS",
+    10: "SIGUSR1",
+    12: "SIGUSR2",
+    16: "SIGSTKFLT",
+    17: "SIGCHLD",
+    18: "SIGCONT",
+    19: "SIGSTOP",
+    20: "SIGTSTP",
+    23: "SIGURG",
+    29: "SIGIO",
+    30: "SIGPWR",
+    31: "SIGSYS",
+    34: "SIGRTMIN",
+    **{34 + number: f"SIGRTMIN+{number}" for number in range(1, 16)},
+    **{64 - number: f"SIGRTMAX-{number}" for number in range(1, 15)},
+    64: "SIGRTMAX",
+}
+"""``asm-generic/signal.h``: x86 and arm; real-time signals as bash and lldb name them."""
+DARWIN_SIGNALS = _COMMON_SIGNALS | {
+    7: "SIGEMT",
+    10: "SIGBUS",
+    12: "SIGSYS",
+    16: "SIGURG",
+    17: "SIGSTOP",
+    18: "SIGTSTP",
+    19: "SIGCONT",
+    20: "SIGCHLD",
+    23: "SIGIO",
+    29: "SIGINFO",
+    30: "SIGUSR1",
+    31: "SIGUSR2",
+}
+"""Darwin's ``sys/signal.h``; gdb's remote protocol has the same numbers, but for SIGLOST at 29."""
+
+_FATAL = frozenset(
+    {
+        *("SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGEMT", "SIGBUS", "SIGFPE", "SIGSEGV"),
+        *("SIGXCPU", "SIGXFSZ", "SIGSYS"),
+    }
+)
+"""Signals whose default action writes a core (signal(7)). A debugger that writes one stops threads
+by others."""
+_WITH_ADDRESS = frozenset({"SIGILL", "SIGTRAP", "SIGBUS", "SIGFPE", "SIGSEGV"})
+_SI_KERNEL = 0x80
+_SI_USER, _SI_QUEUE, _SI_TKILL = 0, -1, -6
+_SENT = frozenset({_SI_USER, _SI_QUEUE, _SI_TKILL})
+_SENDERS = {
+    _SI_USER: "SI_USER",
+    _SI_QUEUE: "SI_QUEUE",
+    -2: "SI_TIMER",
+    -3: "SI_MESGQ",
+    -4: "SI_ASYNCIO",
+    -5: "SI_SIGIO",
+    _SI_TKILL: "SI_TKILL",
+    _SI_KERNEL: "SI_KERNEL",
+}
+_CODES: dict[str, tuple[tuple[int, str, str], ...]] = {
+    "SIGILL": (
+        (1, "ILL_ILLOPC", "illegal opcode"),
+        (2, "ILL_ILLOPN", "illegal operand"),
+        (3, "ILL_ILLADR", "illegal addressing mode"),
+        (4, "ILL_ILLTRP", "illegal trap"),
+        (5, "ILL_PRVOPC", "privileged opcode"),
+        (6, "ILL_PRVREG", "privileged register"),
+        (7, "ILL_COPROC", "coprocessor error"),
+        (8, "ILL_BADSTK", "internal stack error"),
+    ),
+    "SIGFPE": (
+        (1, "FPE_INTDIV", "integer divide by zero"),
+        (2, "FPE_INTOVF", "integer overflow"),
+        (3, "FPE_FLTDIV", "floating point divide by zero"),
+        (4, "FPE_FLTOVF", "floating point overflow"),
+        (5, "FPE_FLTUND", "floating point underflow"),
+        (6, "FPE_FLTRES", "floating point inexact result"),
+        (7, "FPE_FLTINV", "floating point invalid operation"),
+        (8, "FPE_FLTSUB", "subscript out of range"),
+    ),
+    "SIGSEGV": (
+        (1, "SEGV_MAPERR", "address not mapped to object"),
+        (2, "SEGV_ACCERR", "invalid permissions for mapped object"),
+        (3, "SEGV_BNDERR", "failed address bounds checks"),
+        (4, "SEGV_PKUERR", "access denied by memory protection keys"),
+        (8, "SEGV_MTEAERR", "async tag check fault"),
+        (9, "SEGV_MTESERR", "sync tag check fault"),
+        (10, "SEGV_CPERR", "control protection fault"),
+        (_SI_KERNEL, "SI_KERNEL", "invalid address"),
+    ),
+    "SIGBUS": (
+        (1, "BUS_ADRALN", "illegal alignment"),
+        (2, "BUS_ADRERR", "illegal address"),
+        (3, "BUS_OBJERR", "hardware error"),
+        (4, "BUS_MCEERR_AR", "hardware memory error, action required"),
+        (5, "BUS_MCEERR_AO", "hardware memory error, action optional"),
+    ),
+    "SIGTRAP": (
+        (1, "TRAP_BRKPT", "breakpoint"),
+        (2, "TRAP_TRACE", "single step"),
+        (3, "TRAP_BRANCH", "branch"),
+        (4, "TRAP_HWBKPT", "hardware breakpoint"),
+    ),
+    "SIGSYS": ((1, "SYS_SECCOMP", "system call refused by seccomp"),),
+}
+_LLDB_DESCRIBES = frozenset({"SIGILL", "SIGFPE", "SIGSEGV", "SIGBUS"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why a thread was stopped, as far as its system states it; absent facts are None or empty."""
+
+    signal: str | None = None
+    """``SIGSEGV``; ``signal 70`` for one without a name."""
+    signal_number: int | None = None
+    """As the process's system numbers signals."""
+    code: int | None = None
+    """``si_code``."""
+    code_name: str | None = None
+    """``SEGV_MAPERR``."""
+    exception: str | None = None
+    """A Mach exception: ``EXC_BAD_ACCESS``."""
+    exception_codes: tuple[int, ...] = ()
+    """The exception's code and subcode."""
+    meaning: str = ""
+    """The code in words: ``address not mapped to object``."""
+    address: Avma | None = None
+    """The address that was accessed, or the instruction's, if the signal or exception has one."""
+    region: str = ""
+    """The memory at the address, in words: ``near null``."""
+    sender: int | None = None
+    """The id of the process that sent the signal."""
+    sender_user: int | None = None
+    """The user id of that process."""
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the default action on it ends the process and writes a core."""
+        return self.exception is not None or self.signal in _FATAL
+
+    @property
+    def name(self) -> str:
+        """The exception and its signal, or the signal and its code: ``SIGSEGV (SEGV_MAPERR)``."""
+        first, second = self.signal or "", self.code_name
+        if self.exception is not None:
+            first, second = self.exception, self.signal
+        return f"{first} ({second})" if second else first
+
+    def __str__(self) -> str:
+        address = "" if self.address is None else f" at {self.address:#x}"
+        kernel_code = self.code_name if self.exception is not None else None
+        reasons = ", ".join(filter(None, (kernel_code, self.meaning, self.region, self._sender)))
+        return f"{self.name}{address}: {reasons}" if reasons else f"{self.name}{address}"
+
+    @property
+    def _sender(self) -> str:
+        if self.sender is None:
+            return ""
+        user = "" if self.sender_user is None else f" of user {self.sender_user}"
+        return f"sent by process {self.sender}{user}"
+
+    @property
+    def lldb_text(self) -> str:
+        """The cause as lldb prints it after ``stop reason =``."""
+        if self.exception is not None:
+            codes = ", ".join(self._lldb_codes())
+            return f"{self.exception} ({codes})" if codes else self.exception
+        text = f"signal {(self.signal or '').removeprefix('signal ')}"
+        if self.signal not in _LLDB_DESCRIBES or not self.meaning:
+            return text
+        text += f": {self.meaning}"
+        if self.signal == "SIGSEGV" and self.address is not None:
+            text += f" (fault address: {self.address:#x})"
+        return text
+
+    def _lldb_codes(self) -> Iterator[str]:
+        if not self.exception_codes:
+            return
+        code, *others = self.exception_codes
+        name = self.code_name or ""
+        # lldb has names for x86's codes alone.
+        yield f"code={name if name.startswith('EXC_I386_') else code}"
+        if others:
+            label = "address" if self.exception == "EXC_BAD_ACCESS" else "subcode"
+            yield f"{label}={others[0]:#x}"
+
+
+def linux_cause(
+    number: int,
+    code: int | None = None,
+    address: int | None = None,
+    sender: int | None = None,
+    user: int | None = None,
+) -> Cause:
+    """Return the cause that a Linux signal is.
+
+    Args:
+        number: ``si_signo``.
+        code: ``si_code``; None if only the signal is known.
+        address: ``si_addr``, read wherever the siginfo may have it.
+        sender: ``si_pid``, likewise.
+        user: ``si_uid``, likewise.
+    """
+    name = LINUX_SIGNALS.get(number, f"signal {number}")
+    if code is None:
+        return Cause(signal=name, signal_number=number)
+    if code in _SENDERS and not (name == "SIGSEGV" and code == _SI_KERNEL):
+        is_sent = code in _SENT
+        return Cause(
+            signal=name,
+            signal_number=number,
+            code=code,
+            code_name=_SENDERS[code],
+            sender=sender if is_sent else None,
+            sender_user=user if is_sent else None,
+        )
+    named = next((known for known in _CODES.get(name, ()) if known[0] == code), None)
+    # The processor does not report a non-canonical address; si_addr is then 0.
+    is_stated = code != _SI_KERNEL and name in _WITH_ADDRESS
+    return Cause(
+        signal=name,
+        signal_number=number,
+        code=code,
+        code_name=None if named is None else named[1],
+        meaning="" if named is None else named[2],
+        address=Avma(address) if is_stated and address is not None else None,
+        region="" if is_stated or code != _SI_KERNEL else "not stated by the processor",
+    )
