@@ -13,6 +13,7 @@ from machtrace.errors import FileAccessError
 _CHUNK = 1 << 20
 """Bytes written or compared at once."""
 _OWNER_ONLY = 0o600
+_ANYBODY = 0o666
 _FLAGS = (
     os.O_WRONLY
     | os.O_CREAT
@@ -27,15 +28,23 @@ UNFINISHED = ".unfinished-"
 """The prefix of the names of files while they are written."""
 
 
-def replace_file(path: str, parts: Iterable[bytes | memoryview], *, is_durable: bool = True) -> int:
+def replace_file(
+    path: str,
+    parts: Iterable[bytes | memoryview],
+    *,
+    is_private: bool = False,
+    is_durable: bool = True,
+) -> int:
     """Write ``parts`` to ``path`` and return the number of bytes.
 
-    They go to a new file in the same folder, readable by its owner only, which is renamed when it
-    is whole. A symbolic link is followed. A pipe or a terminal is written to directly.
+    They go to a new file in the same folder, which is renamed when it is whole. It has the
+    permissions of the file that it replaces, else those that the umask leaves. A symbolic link is
+    followed. A pipe or a terminal is written to directly.
 
     Args:
         path: the file.
         parts: its bytes.
+        is_private: whether only its owner may read and write it, as for the memory of a process.
         is_durable: whether they must be on the disk before the file is renamed.
 
     Raises:
@@ -47,7 +56,8 @@ def replace_file(path: str, parts: Iterable[bytes | memoryview], *, is_durable: 
             with Path(path).open("wb", buffering=0) as sink:
                 return sum(write_all(sink.fileno(), part) for part in parts)
         # A directory is refused by the renaming.
-        return _replace(Path(os.path.realpath(path)), parts, is_durable=is_durable)
+        permissions = _OWNER_ONLY if is_private else stat.S_IMODE(mode) if mode else None
+        return _replace(Path(os.path.realpath(path)), parts, permissions, is_durable=is_durable)
     except (OSError, ValueError) as error:
         # ValueError: a NUL in the path.
         reason = getattr(error, "strerror", None) or str(error)
@@ -83,7 +93,7 @@ def scratch_file(folder: Path) -> Iterator[Path]:
         OSError: it cannot be created.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _scratch(folder, 0o666, creates_folder=True) as (path, descriptor):
+    with _scratch(folder, _ANYBODY, creates_folder=True) as (path, descriptor):
         os.close(descriptor)
         yield path
 
@@ -161,11 +171,22 @@ def _mode(path: str) -> int:
         return 0
 
 
-def _replace(path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool) -> int:
-    with _scratch(path.parent, _OWNER_ONLY) as (scratch, descriptor):
+def _replace(
+    path: Path,
+    parts: Iterable[bytes | memoryview],
+    permissions: int | None,
+    *,
+    is_durable: bool,
+) -> int:
+    # The umask applies to a new file only; a file of fewer permissions never has more meanwhile.
+    with _scratch(path.parent, _ANYBODY if permissions is None else _OWNER_ONLY) as (
+        scratch,
+        descriptor,
+    ):
         try:
             written = sum(write_all(descriptor, part) for part in parts)
-            os.fchmod(descriptor, _OWNER_ONLY)
+            if permissions is not None:
+                os.fchmod(descriptor, permissions)
             if is_durable:
                 os.fsync(descriptor)  # a full disk may show only here
         finally:

@@ -217,3 +217,35 @@ def test_a_command_refuses_to_capture_itself(command):
     done = machtrace(*command, "self")
     assert (done.returncode, done.stdout) == (1, "")
     assert "self is this very command\nhint: pass a process id" in done.stderr
+
+
+THREADS_EXIT = """
+import threading, time
+def work():
+    time.sleep(0.003)
+def restart():
+    while True:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+threads = [threading.Thread(target=restart, daemon=True) for _ in range(4)]
+for thread in threads:
+    thread.start()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.live
+def test_threads_that_exit_meanwhile_are_no_error():
+    """They are counted in a line on standard error at most."""
+    code = [sys.executable, "-c", THREADS_EXIT]
+    with subprocess.Popen(code, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            for _ in range(5):
+                done = machtrace("backtrace", process.pid, "--no-names")
+                assert done.returncode == 0, done.stderr
+                assert "hint: no action" not in done.stderr
+        finally:
+            process.kill()

@@ -82,7 +82,7 @@ def backtrace(  # noqa: PLR0913 - an option each
     SPEC is {SPECS}. The exit status is 1 if a part of the target could not be read; the rest is
     printed.
     """
-    from machtrace.cli.console import output, print_errors
+    from machtrace.cli.console import output, print_errors, status_of
     from machtrace.pipeline.backtraces import build_capture, capture_snapshot
 
     walk = WalkOptions(limit=limit, stack_limit=stack_limit)
@@ -101,7 +101,7 @@ def backtrace(  # noqa: PLR0913 - an option each
     _warn(result, form)
     print_errors([problem.error for problem in result.problems])
     # Other problems are names and lines that may be missing; the stacks are whole.
-    return 1 if copied.problems else 0
+    return status_of(copied)
 
 
 def _check_format(option: str, form: Format, formats: tuple[Format, ...]) -> None:

@@ -8,9 +8,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.errors import FileAccessError, MachtraceError, ThreadGoneError
+
+if TYPE_CHECKING:
+    from machtrace.model.snapshot import Snapshot
 
 _SHOWN = 10
 
@@ -129,11 +132,26 @@ def warn(fact: str, *, hint: str = "") -> None:
 
 
 def print_errors(errors: Sequence[MachtraceError]) -> None:
-    """Print at most ten errors, and the number of the others."""
-    for error in errors[:_SHOWN]:
+    """Print at most ten errors, the number of the others, and the number of threads that exited."""
+    from machtrace.model.text import counted
+
+    exited = sum(isinstance(error, ThreadGoneError) for error in errors)
+    if exited:
+        warn(f"{counted(exited, 'thread')} exited before the copy")
+    lasting = [error for error in errors if not isinstance(error, ThreadGoneError)]
+    for error in lasting[:_SHOWN]:
         print_error(error)
-    if len(errors) > _SHOWN:
-        warn(f"{len(errors) - _SHOWN} more errors", hint="--format json lists them all")
+    if len(lasting) > _SHOWN:
+        warn(f"{len(lasting) - _SHOWN} more errors", hint="--format json lists them all")
+
+
+def status_of(copied: Snapshot) -> int:
+    """Return the exit status for a snapshot: 1 if a part of it is missing.
+
+    A thread that exited is not missing, unless it was the only one requested.
+    """
+    lasting = any(not isinstance(problem.error, ThreadGoneError) for problem in copied.problems)
+    return int(lasting or not copied.threads)
 
 
 def wants_colour(stream: TextIO) -> bool:

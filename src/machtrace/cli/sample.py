@@ -176,9 +176,9 @@ def sample(  # noqa: PLR0913 - an option each
 
     SPEC is {SPECS}.
 
-    Each thread is suspended only while it is copied. Sampling ends early on Ctrl-C, or when the
-    process exits; the samples taken until then are written. The exit status is 1 if a part of the
-    process could not be read.
+    Each thread is suspended only while it is copied. Sampling ends early on Ctrl-C or SIGTERM, or
+    when the process exits; the samples taken until then are written. The exit status is 1 if a
+    part of the process could not be read.
     """
     from machtrace.sampling.api import duration_ns, interval_ns, running_target
     from machtrace.sampling.sampler import FOREVER_NS, Sampler
@@ -197,7 +197,7 @@ def sample(  # noqa: PLR0913 - an option each
         )
         total = None if length >= FOREVER_NS else length
         with (
-            ended_by_ctrl_c() as should_stop,
+            ended_by_signal() as should_stop,
             progress_bar(total, unit="ns", note="sampling", every=_REDRAW_SECONDS) as bar,
         ):
             run = sampler.run(length, should_stop=should_stop, on_tick=_shown_on(bar))
@@ -250,25 +250,34 @@ def _summary(profile: Profile) -> str:
     )
 
 
+_END_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""Ctrl-C; timeout(1), systemd and container runtimes; a closed terminal."""
+
+
 @contextmanager
-def ended_by_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C was pressed; pressed again it interrupts.
+def ended_by_signal() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether a signal requested the end; a second one acts at once.
 
-    If SIGINT is ignored, as in background jobs of a shell, it stays ignored.
+    Signals that are ignored, as SIGINT in background jobs of a shell, stay ignored.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN or before is None:
-        yield lambda: False
-        return
-    pressed = False
+    before = {number: signal.getsignal(number) for number in _END_SIGNALS}
+    caught = [number for number, action in before.items() if action not in (signal.SIG_IGN, None)]
+    is_requested = False
 
-    def press(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, before)
+    def restore() -> None:
+        for number in caught:
+            signal.signal(number, before[number])
 
-    signal.signal(signal.SIGINT, press)
+    def request(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal is_requested
+        is_requested = True
+        restore()
+
+    for number in caught:
+        signal.signal(number, request)
     try:
-        yield lambda: pressed
+        yield lambda: is_requested
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()

@@ -88,7 +88,7 @@ def snapshot(
             hint="pass them to machtrace backtrace with --search",
         )
     console.print_errors([problem.error for problem in copied.problems])
-    return 1 if copied.problems else 0
+    return console.status_of(copied)
 
 
 _STDOUT = "standard output"

@@ -82,7 +82,7 @@ class IndexFolder:
         """Write ``data`` atomically; return whether that succeeded."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(str(self.path(name)), [data], is_durable=False)
+            replace_file(str(self.path(name)), [data], is_private=True, is_durable=False)
         except (OSError, FileAccessError):
             return False
         return True

@@ -349,7 +349,7 @@ def save_snapshot(
     """
     name = fsdecode(path)
     kind, parts = _core(snapshot, images)
-    return SavedCore(path=name, format=kind, size=replace_file(name, parts))
+    return SavedCore(path=name, format=kind, size=replace_file(name, parts, is_private=True))
 
 
 def write_snapshot(snapshot: Snapshot, sink: BinaryIO, *, images: KeptImages = "used") -> SavedCore:

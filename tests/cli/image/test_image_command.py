@@ -351,3 +351,25 @@ def test_the_real_program_of_a_compiler(tmp_path: Path):
         (image,) = _json(library, "--lookup", hex(symbols[f"_{name}"] + 4))["images"]
         assert image["lookup"]["symbol"]["name"] == name
         assert image["lookup"]["symbol"]["offset"] == 4
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        (("-pie", "-fPIE"), "pie"),
+        (("-no-pie",), "executable"),
+        (("-shared", "-fPIC"), "shared"),
+        (("-shared", "-fPIC", "-Wl,-soname,x.so"), "shared"),
+        (("-c",), "relocatable"),
+    ],
+)
+def test_elf_files_are_of_the_kind_that_they_were_linked_as(tmp_path: Path, options, kind):
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed; it links the files")
+    source = tmp_path / "code.c"
+    source.write_text("int main(void) { return 0; }\n")
+    output = tmp_path / "output"
+    subprocess.run(["gcc", *options, source, "-o", output], check=True, timeout=240)
+    (image,) = _json(output)["images"]
+    assert image["type"] == kind

@@ -18,6 +18,7 @@ from machtrace.cli.image.description import (
 )
 from machtrace.errors import FormatError
 from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.elf.dynamic import is_pie
 from machtrace.formats.elf.headers import Section, Segment
 from machtrace.formats.elf.structs import PF_W, PF_X, PT_LOAD, SHF_ALLOC
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
@@ -100,7 +101,7 @@ class DescribedElf(DescribedImage):
             arch=image.arch.value,
             offset=0,
             size=self._size,
-            type=image.type.name.lower(),
+            type="pie" if is_pie(self._contents, image) else image.type.name.lower(),
             identifier=None if image.build_id is None else str(image.build_id),
             facts=self._facts(),
             segments=tuple(self._segment(segment) for segment in image.segments),

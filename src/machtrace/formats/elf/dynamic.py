@@ -7,7 +7,17 @@ from types import MappingProxyType
 
 from machtrace.errors import MemoryReadError
 from machtrace.formats.elf.image import ElfImage
-from machtrace.formats.elf.structs import DT_NULL, DT_SONAME, DT_STRSZ, DT_STRTAB, PT_DYNAMIC
+from machtrace.formats.elf.structs import (
+    DF_1_PIE,
+    DT_FLAGS_1,
+    DT_NULL,
+    DT_SONAME,
+    DT_STRSZ,
+    DT_STRTAB,
+    PT_DYNAMIC,
+    PT_INTERP,
+    ElfType,
+)
 from machtrace.model.address import Svma
 from machtrace.model.memory import ImageContents
 
@@ -66,6 +76,21 @@ def read_soname(contents: ImageContents, image: ElfImage, *, slide: int = 0) -> 
         return _c_string(contents, Svma(table + name), size)
     except MemoryReadError:
         return None
+
+
+def is_pie(contents: ImageContents, image: ElfImage) -> bool:
+    """Whether the image is a position-independent executable. Raises nothing.
+
+    Linkers before 2015 do not set ``DF_1_PIE``; a program without a soname that names its
+    interpreter is one, too. The C library, which can be run, has a soname.
+    """
+    if image.type is not ElfType.SHARED:
+        return False
+    try:
+        flags = read_dynamic(contents, image).get(DT_FLAGS_1, 0)
+    except MemoryReadError:
+        flags = 0
+    return bool(flags & DF_1_PIE) or (image.soname is None and image.segment(PT_INTERP) is not None)
 
 
 def _c_string(contents: ImageContents, address: Svma, limit: int) -> str | None:
