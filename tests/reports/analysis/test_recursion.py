@@ -42,8 +42,8 @@ def test_a_cycle_beyond_the_longest_period_is_not_folded():
 
 
 def test_a_deep_stack():
-    """A stack overflow of two functions that call one another 100,000 times."""
-    assert folds([0, 1] * 50_000) == (Fold(0, 2, 50_000),)
+    """A stack overflow of two functions that call one another half a million times."""
+    assert folds([0, 1] * 250_000) == (Fold(0, 2, 250_000),)
 
 
 @given(st.lists(st.integers(0, 2), max_size=60), st.integers(1, 6), st.integers(2, 4))
