@@ -71,6 +71,15 @@ class EmulatedCpu(ABC):
         """Pc and all others, quicker; see :meth:`register_set`."""
         return self._batch.read()
 
+    def write_raw(self, raw: Sequence[int]) -> None:
+        """Set pc and all others, as :meth:`raw_registers` returns them."""
+        self._batch.write(raw)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The DWARF number of each of :meth:`raw_registers` but the first, which is pc."""
+        return self._numbers
+
     def register_set(self, raw: tuple[int, ...]) -> RegisterSet:
         """Return the result of :meth:`raw_registers` as a register set."""
         values = self._template.copy()
@@ -186,3 +195,7 @@ class _Batch:
     def read(self) -> tuple[int, ...]:
         uclib.uc_reg_read_batch(self._handle, self._names, self._pointers, self._count)
         return tuple(self._values)
+
+    def write(self, values: Sequence[int]) -> None:
+        self._values[:] = list(values)
+        uclib.uc_reg_write_batch(self._handle, self._names, self._pointers, self._count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,16 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError
-from machtrace.formats.object_file import ObjectFile, sniff
+from machtrace.formats.object_file import ObjectFile, linked_image, sniff
+from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.formats.object_file import linked_image
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.sources.of_image import image_rules
-from machtrace.model.address import Avma
-from machtrace.model.image import ImageList
 
-IMPORTS = 0x5000_0000_0000
+IMPORTS = 0x50_0000_0000
 """Where symbols of other images are: nothing there can be executed."""
 IMPORT_SIZE = 0x40
 ANY_IMPORT = IMPORTS
@@ -63,8 +61,8 @@ class PublishedImage:
     """Names of symbols of other images, by their address in :data:`IMPORTS`."""
     names: Mapping[int, str]
     """Names of functions, by start."""
-    labels: frozenset[int] = frozenset()
-    """Starts that tables show to be no function's entry."""
+    is_part: Callable[[int], bool] = field(default=lambda _: False)
+    """Whether tables show that a start is no function's entry."""
     is_swift: bool = False
     is_go: bool = False
     _code_starts: list[int] = field(default_factory=list)

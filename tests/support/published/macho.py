@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
+from machtrace.formats.macho.segments import Segment
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
@@ -67,12 +69,12 @@ def load_macho(contents: FileContents, name: str) -> PublishedImage:
     )
 
 
-def _segment(contents: FileContents, segment: object, slide: int) -> LoadedSegment:
-    start, size = segment.vmaddr, segment.vmsize  # type: ignore[attr-defined]
-    available = min(segment.filesize, size)  # type: ignore[attr-defined]
+def _segment(contents: FileContents, segment: Segment, slide: int) -> LoadedSegment:
+    start, size = segment.vmaddr, segment.vmsize
+    available = min(segment.filesize, size)
     data = bytearray(size)
-    data[:available] = contents.read_file(segment.fileoff, available)  # type: ignore[attr-defined]
-    protection: int = segment.initprot  # type: ignore[attr-defined]
+    data[:available] = contents.read_file(segment.fileoff, available)
+    protection: int = segment.initprot
     return LoadedSegment(
         start + slide,
         data,
@@ -108,7 +110,7 @@ def _write_pointers(
     return names
 
 
-def write_words(data: np.ndarray, offsets: Addresses, values: Addresses) -> None:  # type: ignore[type-arg]
+def write_words(data: npt.NDArray[np.uint8], offsets: Addresses, values: Addresses) -> None:
     """Write 64-bit words at any offsets, aligned or not."""
     if len(offsets):
         at = offsets.astype(np.int64)[:, None] + np.arange(_WORD)
@@ -121,7 +123,9 @@ def _starts(contents: FileContents, slide: int) -> Addresses:
         listed = parse_function_starts(contents)
     except (FormatError, MemoryReadError):
         listed = None
-    if listed is not None and listed.holds_code((low - base, high - base) for low, high in sections):
+    if listed is not None and listed.holds_code(
+        (low - base, high - base) for low, high in sections
+    ):
         starts = np.frombuffer(listed.offsets, np.uint64) + np.uint64(base)
     else:
         starts = starts_of(contents, sections)

@@ -1,0 +1,96 @@
+"""The stack that a run begins on: real functions that were run up to a call, one on another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from machtrace.model.address import Avma
+from tests.support.published.execution import DIVERTED, Execution
+from tests.support.published.functions import Functions
+from tests.support.published.image import PublishedImage
+from tests.support.published.machine import OUTSIDE, STACK, Machine, Values
+from tests.support.published.true_calls import Call, TrueCalls
+
+_TOP = STACK.stop - 0x100
+_DEEPEST = 4
+_ATTEMPTS = 24
+_DIVERTED = 0.4
+_LOWEST = STACK.start + 0x40000
+"""Room for the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """The state at the entry of a called function."""
+
+    registers: tuple[int, ...]
+    stack: bytes
+    """From the stack pointer to the stack's end."""
+    calls: TrueCalls
+
+    @property
+    def sp(self) -> int:
+        """The stack pointer at the entry."""
+        return STACK.stop - len(self.stack)
+
+
+def pick_entry(
+    image: PublishedImage, functions: Functions, random: Random, refused: dict[str, int]
+) -> int:
+    """Return the entry of a random function; count starts that are none in ``refused``."""
+    while True:
+        start = int(image.starts[random.randrange(len(image.starts))])
+        problem = functions.entry_problem(start)
+        if not problem:
+            return start
+        refused[problem] = refused.get(problem, 0) + 1
+
+
+def create_callers(machine: Machine, execution: Execution, random: Random) -> Callers:
+    """Run random functions up to a call each, and return the state at the last one's target."""
+    image, cpu = machine.image, machine.cpu
+    values = Values(image)
+    machine.restore()
+    cpu.enter(_TOP, OUTSIDE)
+    machine.uc.mem_write(_TOP, bytes(16))
+    machine.dirty.add(_TOP >> 12)
+    machine.dirty.add((_TOP - 8) >> 12)
+    outermost = cpu.raw_registers()
+    sp_index = 1 + cpu.numbers.index(image.arch.registers.sp)
+    registers = list(outermost)
+    registers[sp_index] = _TOP
+    calls = TrueCalls([Call(OUTSIDE, _TOP, tuple(registers))])
+    if not image.arch.is_arm64:
+        calls.save(_TOP - 8, OUTSIDE)
+    callers = Callers(outermost, _stack(machine), calls)
+    depth = random.randint(0, _DEEPEST)
+    for _ in range(_ATTEMPTS):
+        if len(callers.calls.calls) > depth:
+            break
+        machine.restore()
+        place(machine, callers, values, random)
+        entry = pick_entry(image, execution.functions, random, {})
+        ended = execution.run(entry, callers.calls.copy(), random, diverts=_DIVERTED)
+        if ended == DIVERTED and cpu.sp > _LOWEST:
+            callers = Callers(cpu.raw_registers(), _stack(machine), execution.calls.copy())
+    return callers
+
+
+def place(machine: Machine, callers: Callers, values: Values, random: Random) -> None:
+    """Set stack and registers for a function that ``callers`` call; others are random."""
+    cpu = machine.cpu
+    sp = callers.sp
+    machine.uc.mem_write(sp, callers.stack)
+    machine.dirty.update(range(sp >> 12, STACK.stop >> 12))
+    raw = list(callers.registers)
+    preserved = {*machine.image.arch.registers.callee_saved, 30}
+    for index, number in enumerate(cpu.numbers, 1):
+        if number not in preserved and number < 32:
+            raw[index] = values.draw(random)
+    cpu.write_raw(raw)
+
+
+def _stack(machine: Machine) -> bytes:
+    sp = machine.cpu.sp
+    return machine.read(Avma(sp), STACK.stop - sp)

@@ -1,0 +1,247 @@
+"""Entries of functions, and callees that do not return or change their caller's frame."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+import numpy as np
+
+from tests.support.published.image import PublishedImage
+from tests.support.published.instructions import Decode, Instruction, Kind, decoder_of, linear
+
+NO_RETURN = re.compile(
+    r"^_*(stack_chk_fail|abort(_msg|_report.*)?|exit|Exit|_exit|quick_exit|pthread_exit|thr_exit|"
+    r"assert_rtn|assert_fail|assert|assert13|eprintf|fortify_fail|chk_fail|longjmp|siglongjmp|"
+    r"longjmp_chk|terminate|cxa_(throw|rethrow|bad_.*|pure_virtual|deleted_virtual|"
+    r"throw_bad_array_new_length|call_terminate|call_unexpected)|clang_call_terminate|"
+    r"Unwind_Resume(_or_Rethrow)?|Unwind_SjLj_Resume|objc_exception_(re)?throw|objc_terminate|"
+    r"ZSt\d+(__throw_\w+|terminatev|unexpectedv)|ZNSt3__1\d+__throw_.*|"
+    r"ZNSt3__1\d+__libcpp_verbose_abort.*|ZSt9terminatev|ZSt17rethrow_exception.*|"
+    r"ZSt17current_exceptionv_fail|ZNSt15__exception_ptr\d+.*rethrow.*|"
+    r"swift_(unexpectedError|runtime_unreachable|abort.*|fatalError.*|deletedMethodError|"
+    r"deletedAsyncMethodError.*|dynamicCastFailure|willThrow_fail)|"
+    r"\$ss(17_assertionFailure|18_fatalErrorMessage|25_unimplementedInitializer|"
+    r"23_diagnoseUnexpectedEnumCaseValue|19_diagnoseUnexpectedEnumCase|"
+    r"5fatalError|10fatalError).*|"
+    r"Py_(FatalError|ExitStatusException|Exit)|_?Py_FatalErrorFunc|err|errx|verr|verrx|"
+    r"dyld_fatal_error|gfortran_(stop_\w+|error_stop_\w+|runtime_error(_at)?|os_error(_at)?)|"
+    r"go_panic.*|runtime\.(gopanic|panic\w*|goPanic\w*|throw|fatal\w*|goexit\w*|abort)(\.abi0)?|"
+    r"(core|std)::panicking::.*|rust_panic.*|rust_begin_unwind|rust_start_panic|"
+    r"NSExceptionRaise|xpc_api_misuse|os_crash.*|os_assert_.*|dispatch_abort|dispatch_main|"
+    r"CFRunLoopRun_forever|mach_port_fail|stack_smash_handler)$"
+)
+_RUST_PANIC = re.compile(
+    r"(core|std)\d*9panicking|4core6option13(unwrap|expect)_failed|"
+    r"4core6result13unwrap_failed|4core5slice5index\w*fail|4core3str16slice_error_fail|"
+    r"5alloc7raw_vec(17capacity_overflow|12handle_error)|18handle_alloc_error|"
+    r"4core4cell\w*panic|_fail(ed)?(17h[0-9a-f]{16}E)?$"
+)
+_PRESERVING = re.compile(r"chkstk|rust_probestack|tlv_bootstrap|tls_get_addr_preserve")
+_STRAIGHT = 48
+"""Instructions after which a function without a branch is no outlined piece."""
+_LARGEST_SCAN = 1 << 15
+_DEEPEST = 8
+
+
+class Functions:
+    """What an image's code shows of its functions; results are cached."""
+
+    def __init__(self, image: PublishedImage) -> None:
+        self._image = image
+        self.decode: Decode = decoder_of(image.arch)
+        self.start_set = frozenset(image.starts.tolist())
+        self._instructions: dict[int, Instruction] = {}
+        self._no_return: dict[int, bool] = {}
+        self._straight: dict[int, bool] = {}
+        self._entries: dict[int, str] = {}
+        self._blocks: dict[int, frozenset[int]] = {}
+
+    def instruction(self, address: int) -> Instruction:
+        """Return the instruction at ``address``; a trap outside of the image."""
+        known = self._instructions.get(address)
+        if known is None:
+            known = self.decode(self._image.bytes_at(address, 16), address)
+            self._instructions[address] = known
+        return known
+
+    # --- callees ---
+
+    def name(self, address: int) -> str:
+        """Return the name of a function, stub or import; empty if it has none."""
+        image = self._image
+        return (
+            image.import_names.get(address)
+            or image.stub_names.get(address)
+            or image.names.get(address, "")
+        )
+
+    def never_returns(self, target: int, depth: int = 0) -> bool:
+        """Return whether the function at ``target`` does not return, by name or by its code."""
+        known = self._no_return.get(target)
+        if known is None:
+            self._no_return[target] = False  # for recursion
+            known = self._no_return[target] = self._is_no_return(target, depth)
+        return known
+
+    def _is_no_return(self, target: int, depth: int) -> bool:
+        name = self.name(target)
+        if name and (NO_RETURN.match(name) or _RUST_PANIC.search(name)):
+            return True
+        image = self._image
+        if not image.holds_code(target) or image.is_stub(target) or depth > _DEEPEST:
+            return False
+        function = image.function_at(target)
+        if function is None or function[0] != target or function[1] - target > _LARGEST_SCAN:
+            return False
+        start, end = function
+        outside: list[int] = []
+        for _, instruction in linear(self.decode, image.bytes_at(start, end - start), start):
+            if instruction.kind in (Kind.RETURN, Kind.INDIRECT_JUMP):
+                return False
+            if instruction.kind in (Kind.JUMP, Kind.BRANCH):
+                assert instruction.target is not None
+                if not start <= instruction.target < end:
+                    outside.append(instruction.target)
+        return all(self.never_returns(other, depth + 1) for other in outside)
+
+    def ends_at(self, address: int) -> bool:
+        """Return whether a call whose return address is ``address`` cannot return, by what follows.
+
+        That is a trap, the start of another function, or no code.
+        """
+        if not self._image.holds_code(address) or address in self.start_set:
+            return True
+        instruction = self.instruction(address)
+        while instruction.kind is Kind.PADDING:
+            address += instruction.size
+            if not self._image.holds_code(address) or address in self.start_set:
+                return True
+            instruction = self.instruction(address)
+        return instruction.kind is Kind.TRAP
+
+    def must_follow(self, target: int) -> bool:
+        """Return whether a callee may change its caller's frame: an outlined piece.
+
+        Those are straight code without a frame of its own. Calls of what is no function's start
+        are followed, too.
+        """
+        known = self._straight.get(target)
+        if known is None:
+            known = self._straight[target] = self._is_straight(target)
+        return known
+
+    def _is_straight(self, target: int) -> bool:
+        if target not in self.start_set or "OUTLINED" in self._image.names.get(target, ""):
+            return True
+        code = self._image.bytes_at(target, 16 * _STRAIGHT)
+        for count, (_, instruction) in enumerate(linear(self.decode, code, target)):
+            if count == _STRAIGHT or instruction.kind is Kind.BRANCH:
+                return False
+            if instruction.ends_flow:
+                return True
+        return False
+
+    def preserves_all(self, target: int, after: int) -> bool:
+        """Return whether a callee preserves all registers: probes of the stack, and similar."""
+        name = self.name(target)
+        return bool(name and _PRESERVING.search(name)) or self.instruction(after).allocates
+
+    # --- targets of jumps ---
+
+    def is_block(self, target: int, function: tuple[int, int]) -> bool:
+        """Return whether a block of ``function`` may start at ``target``, by its code.
+
+        It is the target of a direct jump, or what precedes it does not run on.
+        """
+        start, end = function
+        blocks = self._blocks.get(start)
+        if blocks is None:
+            blocks = self._blocks[start] = self._block_starts(start, end)
+        return target in blocks
+
+    def _block_starts(self, start: int, end: int) -> frozenset[int]:
+        blocks = {start}
+        code = self._image.bytes_at(start, end - start)
+        for address, instruction in linear(self.decode, code, start):
+            if instruction.kind in (Kind.JUMP, Kind.BRANCH) and instruction.target is not None:
+                blocks.add(instruction.target)
+            after = address + instruction.size
+            if instruction.ends_flow or (
+                instruction.kind is Kind.CALL
+                and instruction.target is not None
+                and self.never_returns(instruction.target)
+            ):
+                blocks.add(after)
+                while self.instruction(after).kind is Kind.PADDING and after < end:
+                    after += self.instruction(after).size
+                    blocks.add(after)
+        return frozenset(blocks)
+
+    # --- entries ---
+
+    def entry_problem(self, start: int) -> str:
+        """Return why ``start`` is no function's entry; empty if it seems to be one."""
+        known = self._entries.get(start)
+        if known is None:
+            known = self._entries[start] = self._entry_problem(start)
+        return known
+
+    def _entry_problem(self, start: int) -> str:
+        image = self._image
+        function = image.function_at(start)
+        if function is None:
+            return "not in code"
+        if self.instruction(start).kind is Kind.TRAP:
+            return "no instruction at the start"
+        if image.is_part(start) or ".cold" in image.names.get(start, ""):
+            return "a part of another function"
+        if start in self._branch_targets:
+            return "a label: another function branches to it conditionally"
+        if self._falls_in(start):
+            return "a label: the code before it continues"
+        return ""
+
+    def _falls_in(self, start: int) -> bool:
+        """Return whether the instruction before ``start`` is followed by it."""
+        if self._image.arch.is_arm64:
+            before = start - 4
+            if not self._image.holds_code(before):
+                return False
+            last = self.instruction(before)
+        else:
+            function = self._image.function_at(start - 1)
+            if function is None or function[1] - function[0] > _LARGEST_SCAN:
+                return False
+            code = self._image.bytes_at(function[0], start - function[0])
+            rows = list(linear(self.decode, code, function[0]))
+            if not rows:
+                return False
+            last = rows[-1][1]
+        return not (last.ends_flow or last.kind in (Kind.CALL, Kind.PADDING))
+
+    @cached_property
+    def _branch_targets(self) -> frozenset[int]:
+        """Starts of functions that other functions branch to conditionally (AArch64)."""
+        if not self._image.arch.is_arm64:
+            return frozenset()
+        found: set[int] = set()
+        starts = self._image.starts
+        for low, high in self._image.code:
+            words = np.frombuffer(self._image.bytes_at(low, (high - low) & -4), "<u4")
+            at = np.arange(len(words), dtype=np.int64) * 4 + low
+            for mask, value, bits in (
+                (0xFF000000, 0x54000000, 19),
+                (0x7E000000, 0x34000000, 19),
+                (0x7E000000, 0x36000000, 14),
+            ):
+                rows = np.flatnonzero(words & np.uint32(mask) == np.uint32(value))
+                distance = (words[rows] >> np.uint32(5)).astype(np.int64) & ((1 << bits) - 1)
+                distance -= (distance >> (bits - 1)) << bits
+                targets = (at[rows] + 4 * distance).astype(np.uint64)
+                places = starts.searchsorted(targets).clip(max=len(starts) - 1)
+                hits = starts[places] == targets
+                sources = starts.searchsorted(at[rows][hits].astype(np.uint64), "right") - 1
+                others = starts[sources.clip(min=0)] != targets[hits]
+                found.update(targets[hits][others].tolist())
+        return frozenset(found)

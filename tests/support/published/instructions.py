@@ -1,0 +1,237 @@
+"""What single instructions do to the flow of control, and which registers they store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from machtrace.model.arch import Arch
+
+# Masks and values of encodings: *Arm Architecture Reference Manual*, C4.1.
+_CONDITIONAL_BRANCH = (0xFF000000, 0x54000000)
+_COMPARE_BRANCH = (0x7E000000, 0x34000000)
+_TEST_BRANCH = (0x7E000000, 0x36000000)
+_BR = (0xFEFFF000, 0xD61F0000)
+_BLR = (0xFEFFF000, 0xD63F0000)
+_RET = (0xFFFFF000, 0xD65F0000)
+_STORE_PAIR = (0x3A400000, 0x28000000)
+_STORE = (0x3B400000, 0x39000000)
+_STORE_UNSCALED = (0x3B600000, 0x38000000)
+_B, _BL = 0x05, 0x25
+_SVC, _EXCEPTIONS = 0xD4000001, 0xD4
+_NOP = 0xD503201F
+_SUB_SP = (0xFFE003FF, 0xCB2003FF)
+"""``sub sp, sp, register``."""
+_BTI = (0xFFFFFF3F, 0xD503241F)
+_DOUBLES = 64
+_CALLEE_SAVED = frozenset(range(19, 31))
+_SAVED_DOUBLES = range(8, 16)
+
+
+class Kind(IntEnum):
+    """The effect of an instruction on the flow of control."""
+
+    PLAIN = 0
+    CALL = 1
+    RETURN = 2
+    INDIRECT_JUMP = 3
+    JUMP = 4
+    BRANCH = 5
+    """Conditional."""
+    TRAP = 6
+    SYSTEM_CALL = 7
+    PADDING = 8
+    """No operation."""
+
+
+class Memory(NamedTuple):
+    """A memory operand: DWARF numbers of registers, or None."""
+
+    base: int | None
+    offset: int | None
+    scale: int
+    displacement: int
+
+
+class Instruction(NamedTuple):
+    """A decoded instruction."""
+
+    kind: Kind
+    size: int
+    target: int | None = None
+    """Of a direct transfer."""
+    register: int | None = None
+    """The DWARF number of the register that an indirect transfer reads."""
+    memory: Memory | None = None
+    """The operand that an indirect transfer reads."""
+    stored: tuple[int, ...] = ()
+    """DWARF numbers of stored callee-saved registers."""
+    allocates: bool = False
+    """Whether it subtracts a register from the stack pointer."""
+
+    @property
+    def ends_flow(self) -> bool:
+        """Whether the next instruction does not follow it."""
+        return self.kind in (Kind.RETURN, Kind.INDIRECT_JUMP, Kind.JUMP, Kind.TRAP)
+
+
+Decode = Callable[[bytes, int], Instruction]
+"""Decodes the first instruction of bytes at an address."""
+
+
+def decoder_of(arch: Arch) -> Decode:
+    """Return the decoder of an architecture."""
+    return decode_arm64 if arch.is_arm64 else X86Decoder()
+
+
+def _is(word: int, pattern: tuple[int, int]) -> bool:
+    return word & pattern[0] == pattern[1]
+
+
+def decode_arm64(code: bytes, address: int) -> Instruction:  # noqa: PLR0911 (one return a kind)
+    """Decode an AArch64 instruction."""
+    if len(code) < 4:
+        return Instruction(Kind.TRAP, 4)
+    word = int.from_bytes(code[:4], "little")
+    top = word >> 26
+    if top in (_B, _BL):
+        distance = (word & 0x03FFFFFF) << 2
+        distance -= (distance & 1 << 27) << 1
+        return Instruction(Kind.CALL if top == _BL else Kind.JUMP, 4, address + distance)
+    if _is(word, _CONDITIONAL_BRANCH) or _is(word, _COMPARE_BRANCH):
+        return Instruction(Kind.BRANCH, 4, address + _signed(word >> 5, 19))
+    if _is(word, _TEST_BRANCH):
+        return Instruction(Kind.BRANCH, 4, address + _signed(word >> 5, 14))
+    for pattern, kind in (
+        (_BR, Kind.INDIRECT_JUMP),
+        (_BLR, Kind.CALL),
+        (_RET, Kind.RETURN),
+    ):
+        if _is(word, pattern):
+            register = word >> 5 & 31
+            return Instruction(
+                kind, 4, register=30 if kind is Kind.RETURN and register == 31 else register
+            )
+    if word >> 24 == _EXCEPTIONS:
+        return Instruction(Kind.SYSTEM_CALL if word & 0xFFE0001F == _SVC else Kind.TRAP, 4)
+    if word < 1 << 16:
+        return Instruction(Kind.TRAP, 4)
+    if word == _NOP:
+        return Instruction(Kind.PADDING, 4)
+    return Instruction(Kind.PLAIN, 4, stored=_stored(word), allocates=_is(word, _SUB_SP))
+
+
+def _signed(value: int, bits: int) -> int:
+    value &= (1 << bits) - 1
+    return (value - ((value >> (bits - 1)) << bits)) << 2
+
+
+def _stored(word: int) -> tuple[int, ...]:
+    """Return the callee-saved registers that a store writes."""
+    is_pair = _is(word, _STORE_PAIR)
+    if not (is_pair or _is(word, _STORE) or _is(word, _STORE_UNSCALED)):
+        return ()
+    registers = (word & 31, word >> 10 & 31) if is_pair else (word & 31,)
+    if word >> 26 & 1:
+        return tuple(_DOUBLES + number for number in registers if number in _SAVED_DOUBLES)
+    return tuple(number for number in registers if number in _CALLEE_SAVED)
+
+
+_RET_OPCODES = (0xC2, 0xC3)
+_X86_PREFIXES = bytes((0x2E, 0x3E, 0x66, 0xF2, 0xF3, *range(0x40, 0x50)))
+_CALL_NEAR, _JUMP_NEAR, _JUMP_SHORT = 0xE8, 0xE9, 0xEB
+_TRAPS = (0xCC, 0xCD, 0xF4)
+_GROUP_5 = 0xFF
+_TWO_BYTES = 0x0F
+_SYSCALL, _UD2 = 0x05, 0x0B
+
+
+class X86Decoder:
+    """Decodes x86-64 instructions, with capstone; callable as :data:`Decode`."""
+
+    def __init__(self) -> None:
+        import capstone  # type: ignore[import-untyped]
+
+        self._quick = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+        self._whole = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+        self._whole.detail = True
+        names = Arch.X86_64.registers.names[:16]
+
+        import capstone.x86_const as constants  # type: ignore[import-untyped]
+
+        self._numbers: dict[int, int] = {
+            getattr(constants, f"X86_REG_{name.upper()}"): number
+            for number, name in enumerate(names)
+        }
+        self._register_type = constants.X86_OP_REG
+        self._rip = constants.X86_REG_RIP
+        self._segments = {constants.X86_REG_FS, constants.X86_REG_GS}
+
+    def __call__(  # noqa: PLR0911 (one return a kind)
+        self, code: bytes, address: int
+    ) -> Instruction:
+        """Decode the first instruction of ``code``; a trap if there is none."""
+        rows = list(self._quick.disasm_lite(code[:16], address, 1))
+        if not rows:
+            return Instruction(Kind.TRAP, 1)
+        _, size, mnemonic, operands = rows[0]
+        body = code[:size].lstrip(_X86_PREFIXES)
+        first = body[0] if body else 0
+        if first in (_CALL_NEAR, _JUMP_NEAR, _JUMP_SHORT):
+            kind = Kind.CALL if first == _CALL_NEAR else Kind.JUMP
+            return Instruction(kind, size, int(operands, 16))
+        if first in _RET_OPCODES:
+            return Instruction(Kind.RETURN, size)
+        if first == _GROUP_5 and body[1] >> 3 & 7 in (2, 4):
+            return self._indirect(code, address, size, is_call=body[1] >> 3 & 7 == 2)
+        if mnemonic.startswith(("j", "loop")):
+            return Instruction(Kind.BRANCH, size, int(operands, 16))
+        if first in _TRAPS or (first == _TWO_BYTES and body[1] in (_UD2, 0xB9, 0xFF)):
+            return Instruction(Kind.TRAP, size)
+        if first == _TWO_BYTES and body[1] == _SYSCALL:
+            return Instruction(Kind.SYSTEM_CALL, size)
+        if mnemonic == "nop" or (mnemonic == "xchg" and operands == "ax, ax"):
+            return Instruction(Kind.PADDING, size)
+        allocates = mnemonic == "sub" and operands.startswith("rsp, r")
+        return Instruction(
+            Kind.PLAIN, size, stored=self._stored(mnemonic, operands), allocates=allocates
+        )
+
+    def _stored(self, mnemonic: str, operands: str) -> tuple[int, ...]:
+        if mnemonic == "push":
+            source = operands
+        elif mnemonic == "mov" and "[rsp" in operands:
+            source = operands.rpartition(", ")[2]
+        else:
+            return ()
+        number = _SAVED.get(source)
+        return () if number is None else (number,)
+
+    def _indirect(self, code: bytes, address: int, size: int, *, is_call: bool) -> Instruction:
+        row: Any = next(self._whole.disasm(code[:16], address, 1))
+        operand = row.operands[0]
+        kind = Kind.CALL if is_call else Kind.INDIRECT_JUMP
+        if operand.type == self._register_type:
+            return Instruction(kind, size, register=self._numbers.get(operand.reg))
+        memory = operand.mem
+        if memory.segment in self._segments:
+            return Instruction(kind, size)
+        base = self._numbers.get(memory.base)
+        displacement = memory.disp
+        if memory.base == self._rip:
+            displacement += address + size
+        index = self._numbers.get(memory.index)
+        return Instruction(kind, size, memory=Memory(base, index, memory.scale, displacement))
+
+
+_SAVED = {"rbx": 3, "rbp": 6, "r12": 12, "r13": 13, "r14": 14, "r15": 15}
+
+
+def linear(decode: Decode, code: bytes, address: int) -> Iterator[tuple[int, Instruction]]:
+    """Yield the instructions of ``code`` in sequence."""
+    offset = 0
+    while offset < len(code):
+        instruction = decode(code[offset : offset + 16], address + offset)
+        yield address + offset, instruction
+        offset += instruction.size
