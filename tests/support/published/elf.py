@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.elf.eh_frame_hdr import function_starts
+from machtrace.formats.elf.eh_frame_hdr import DescribedCode
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_RELA, ElfType
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
@@ -159,9 +159,7 @@ def _starts(contents: ElfFileContents, tables: list[SymbolRows], slide: int) -> 
     columns: list[npt.NDArray[np.uint64]] = [
         table.addresses[table.is_function & table.is_defined] for table in tables
     ]
-    described = function_starts(contents)
-    if described is not None:
-        columns.append(np.asarray(described, np.uint64))
+    columns.append(np.asarray(DescribedCode(contents).starts, np.uint64))
     starts = np.unique(np.concatenate(columns))
     ranges = contents.image.code_ranges
     in_code = np.zeros(len(starts), np.bool_)

@@ -85,7 +85,7 @@ class Execution:
 
         Args:
             entry: a function's first instruction; its call is the last of ``calls``.
-            calls: the calls in progress, which are kept up to date.
+            calls: the calls in progress, which are updated.
             random: decides which calls are followed, and values of registers after others.
             stops: numbers of instructions, the first 0, before which ``visit`` is called.
             visit: called with the machine stopped before an instruction.

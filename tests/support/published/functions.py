@@ -45,7 +45,7 @@ _DEEPEST = 8
 
 
 class Functions:
-    """What an image's code shows of its functions; results are cached."""
+    """Facts of an image's functions that its code shows; results are cached."""
 
     def __init__(self, image: PublishedImage) -> None:
         self._image = image
@@ -225,7 +225,7 @@ class Functions:
         """Starts of functions that other functions branch to conditionally (AArch64)."""
         if not self._image.arch.is_arm64:
             return frozenset()
-        found: set[int] = set()
+        labels: set[int] = set()
         starts = self._image.starts
         for low, high in self._image.code:
             words = np.frombuffer(self._image.bytes_at(low, (high - low) & -4), "<u4")
@@ -243,5 +243,5 @@ class Functions:
                 hits = starts[places] == targets
                 sources = starts.searchsorted(at[rows][hits].astype(np.uint64), "right") - 1
                 others = starts[sources.clip(min=0)] != targets[hits]
-                found.update(targets[hits][others].tolist())
-        return frozenset(found)
+                labels.update(targets[hits][others].tolist())
+        return frozenset(labels)

@@ -1,4 +1,4 @@
-"""What single instructions do to the flow of control, and which registers they store."""
+"""Instructions' effects on the flow of control, and the registers that they store."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
     kind: Kind
     size: int
     target: int | None = None
-    """Of a direct transfer."""
+    """The target of a direct transfer."""
     register: int | None = None
     """The DWARF number of the register that an indirect transfer reads."""
     memory: Memory | None = None

@@ -54,7 +54,7 @@ class Mismatch:
 
 @dataclass(slots=True)
 class Result:
-    """What runs of one file found."""
+    """The counts and mismatches of runs of one file."""
 
     file: str
     arch: str
@@ -68,7 +68,7 @@ class Result:
     """Compared stacks, up to two a run."""
     instructions: int = 0
     seconds: float = 0.0
-    """Of all processes together."""
+    """The sum over all processes."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Runs without a compared stack, by reason."""
     ended: Counter[str] = field(default_factory=Counter)
