@@ -49,7 +49,9 @@ class BatchItem:
     name: str
     """As the user knows it."""
     output: bytes | None = None
-    """The converted bytes; None if written to a file or unreadable."""
+    """The converted bytes; None if written to a file, unreadable, or part of a page."""
+    of_page: tuple[Report, ...] = ()
+    """The reports, if the format is a page and they go to one for all files."""
     error: MachtraceError | None = None
     warnings: tuple[str, ...] = ()
     reports: int = 0
@@ -121,12 +123,15 @@ class BatchRunner:
     ) -> BatchItem:
         warnings = tuple(text for report in reports for text in report.warnings)
         output = error = None
+        of_page: tuple[Report, ...] = ()
         count = len(reports)
         try:
             reports = tuple(as_shown(reports, self._format))
             if target is not None and self._format.between is None and count > 1:
                 for number, report in enumerate(reports, 1):
                     replace_file(self._numbered(target, number), [self._format.write([report])])
+            elif target is None and self._format.is_page:
+                of_page = reports
             else:
                 output = write_reports(reports, self._format.name)
                 if target is not None:
@@ -137,6 +142,7 @@ class BatchRunner:
         return BatchItem(
             name=item.name,
             output=output,
+            of_page=of_page,
             error=error,
             warnings=warnings,
             reports=count,

@@ -47,6 +47,8 @@ class ReportFormat(NamedTuple):
     is_view: bool = False
     """Whether it is for viewing stacks rather than for storing a report: names are demangled."""
     takes: _Takes = _Takes.REPORTS
+    is_page: bool = False
+    """Whether a file of several reports has parts about all of them; see :class:`FileJoiner`."""
 
     def write(self, reports: Sequence[Report]) -> bytes:
         """Return the file's bytes; undecodable bytes of the source are reproduced.
@@ -128,7 +130,9 @@ FORMATS: dict[str, ReportFormat] = {
         _alone("speedscope", ".speedscope.json", f"{_RENDER}.speedscope:write"),
         _alone("firefox", ".firefox.json", f"{_RENDER}.firefox:write"),
         _alone("pprof", ".pb.gz", f"{_RENDER}.pprof:data", is_text=False),
-        ReportFormat("html", ".html", f"{_OURS}.html.page:write", holds_many=True, is_view=True),
+        ReportFormat(
+            "html", ".html", f"{_OURS}.html.page:write", holds_many=True, is_view=True, is_page=True
+        ),
     )
 }
 """Formats by name."""
@@ -168,12 +172,17 @@ _JSON_END = b"\n]}\n"
 
 
 class FileJoiner:
-    """Concatenates files of a format whose ``between`` is not None."""
+    """Concatenates files of a format whose ``between`` is not None.
+
+    A page is written at the end, from all reports: it has an overview.
+    """
 
     def __init__(self, chosen: ReportFormat) -> None:
+        self._format = chosen
         self._between = chosen.between or b""
         self._is_document = chosen.name == "json"
         self._is_first = True
+        self._reports: list[Report] = []
 
     def add(self, data: bytes) -> bytes:
         """Return a file's bytes as written after those before it."""
@@ -184,8 +193,14 @@ class FileJoiner:
         data = data.removesuffix(_JSON_END)
         return data if is_first else b"," + data[data.index(b"\n") :]
 
+    def add_reports(self, reports: Sequence[Report]) -> None:
+        """Add reports to a page."""
+        self._reports += reports
+
     def end(self) -> bytes:
-        """Return the bytes after the last file."""
+        """Return the bytes after the last file, or the page."""
+        if self._reports:
+            return self._format.write(self._reports)
         return _JSON_END if self._is_document and not self._is_first else b""
 
 

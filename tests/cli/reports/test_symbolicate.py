@@ -196,6 +196,60 @@ def test_formats_of_one_report_want_a_folder_for_several(machtrace, tmp_path, na
     assert 2 == len(list((tmp_path / "out").iterdir()))
 
 
+@pytest.fixture
+def two(tmp_path):
+    """Return a folder with two reports."""
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / "a.ips").write_bytes(IPS)
+    (folder / "b.crash").write_bytes(CRASH)
+    return folder
+
+
+def test_a_page_of_several_files_is_one_page_with_an_overview(machtrace, two, tmp_path):
+    page = tmp_path / "all.html"
+    assert machtrace("convert", two, page)[0] == 0
+    status, out, _ = machtrace("convert", two, "--format", "html")
+
+    assert status == 0
+    assert out == page.read_bytes()
+    assert out.lower().count(b"<!doctype") == 1
+    for part in (b"<h2>Groups</h2>", b'id="report-1"', b'id="report-2"'):
+        assert out.count(part) == 1
+
+
+def test_many_files_in_several_processes_are_one_page(machtrace, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number}.ips").write_bytes(IPS)
+    page = tmp_path / "all.html"
+    assert machtrace("symbolicate", folder, "-f", "html", "-o", page, "--jobs", "2")[0] == 0
+    assert page.read_bytes().lower().count(b"<!doctype") == 1
+    assert b'id="report-40"' in page.read_bytes()
+
+
+def test_a_file_name_with_the_formats_suffix_is_one_file(machtrace, two, tmp_path):
+    status, _, _ = machtrace("symbolicate", two, "-f", "json", "-o", tmp_path / "two.json")
+    assert status == 0
+    assert len(reports((tmp_path / "two.json").read_bytes())) == 2
+
+    status, _, err = machtrace("symbolicate", two, "-f", "ips", "-o", tmp_path / "two.ips")
+    assert status == 1
+    assert "write them to a folder: -o FOLDER" in err
+    assert not (tmp_path / "two.ips").exists()
+
+
+def test_no_file_is_written_if_there_is_no_report(machtrace, tmp_path):
+    folder = tmp_path / "none"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text("no report")
+    (tmp_path / "all.html").write_text("before")
+    assert machtrace("convert", folder, tmp_path / "all.html")[0] == 1
+    assert (tmp_path / "all.html").read_text() == "before"
+
+
 def test_usage_errors_are_reported_before_any_file_is_read(machtrace, tmp_path):
     """Each is a fact and a hint."""
     pipe = tmp_path / "pipe"

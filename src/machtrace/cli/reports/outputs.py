@@ -13,7 +13,7 @@ from machtrace.model.text import printable
 from machtrace.reports.inputs import ReportInput
 
 Task: TypeAlias = tuple[ReportInput, str | None]
-"""An input, and the path of its output; None for standard output."""
+"""An input, and the path of its output; None if it goes where all others go."""
 
 _LONGEST = 150
 """Maximum bytes of a file's name without its suffix; file systems accept 255 for both."""
@@ -21,13 +21,15 @@ _LONGEST = 150
 
 def tasks(
     inputs: Iterator[ReportInput], target: Path | None, suffix: str, files: Sequence[str]
-) -> Iterator[Task]:
-    """Return each input with its output: a file for one input, a folder's files for several.
+) -> tuple[Iterator[Task], bool]:
+    """Return each input with its output, and whether all go to one output.
+
+    Several inputs go to one file if its name has the format's suffix, else to a folder's files.
 
     Args:
         inputs: the reports in ``files``.
         target: the file or folder to write to; None for standard output.
-        suffix: the suffix of the files in the folder.
+        suffix: the suffix of the format.
         files: the paths that the user gave; in a folder none of them is replaced.
 
     Raises:
@@ -35,14 +37,17 @@ def tasks(
         ArgumentError: it is a file, and there are several inputs.
     """
     if target is None:
-        return ((report, None) for report in inputs)
+        return ((report, None) for report in inputs), True
     first = list(islice(inputs, 2))
-    if len(first) == 1 and first[0].is_named and not target.is_dir():
-        return iter([(first[0], str(target))])
+    is_folder = target.is_dir()
+    if len(first) == 1 and first[0].is_named and not is_folder:
+        return iter([(first[0], str(target))]), False
+    if first and not is_folder and target.name.endswith(suffix):
+        return ((report, None) for report in chain(first, inputs)), True
     if not first:
-        return iter(())
+        return iter(()), False
     _make_folder(target)
-    return _in_folder(chain(first, inputs), target, suffix, _InputFiles(target, files))
+    return _in_folder(chain(first, inputs), target, suffix, _InputFiles(target, files)), False
 
 
 def _make_folder(target: Path) -> None:

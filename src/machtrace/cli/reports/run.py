@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import chain, islice
 from pathlib import Path
 
+from machtrace.atomic_write import replace_file
 from machtrace.cli.console import binary_output, output, print_error, warn
 from machtrace.cli.progress import Progress, progress_bar, shows_progress
 from machtrace.cli.reports.outputs import Task, tasks
@@ -209,17 +210,58 @@ def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: 
         count = 0 if is_shown else _count(files, target)
         if count > FEW_FILES:
             progress = stack.enter_context(progress_bar(count, unit="files", note="reports"))
-        made = tasks(_inputs(files, target), target, chosen.suffix, files)
-        if target is None:
+        made, is_joined = tasks(_inputs(files, target), target, chosen.suffix, files)
+        if is_joined:
             made = _checked(made, chosen)
         results = stack.enter_context(closing(outcomes(made, options, jobs)))
-        printer = _Printer(chosen, progress, is_shown=is_shown)
-        for outcome in results:
-            summary.add(outcome)
-            printer.write([item.output for item in outcome.items if item.output is not None])
-            progress.advance(len(outcome.items))
-        printer.end()
+        parts = _parts(results, chosen, summary, progress)
+        if is_joined and target is not None:
+            with suppress(_NoReportError):
+                replace_file(str(target), parts)
+        else:
+            with suppress(_NoReportError):
+                for part in parts:
+                    _put(part, is_shown=is_shown)
     return summary.print()
+
+
+def _parts(
+    results: Iterator[BatchOutcome], chosen: ReportFormat, summary: RunSummary, progress: Progress
+) -> Iterator[bytes]:
+    """Yield what goes to the one output of all files, batch by batch.
+
+    Raises:
+        _NoReportError: at the end, if there was none.
+    """
+    joiner = FileJoiner(chosen)
+    is_empty = True
+    for outcome in results:
+        summary.add(outcome)
+        is_empty = is_empty and not any(item.reports for item in outcome.items)
+        for item in outcome.items:
+            joiner.add_reports(item.of_page)
+        outputs = [item.output for item in outcome.items if item.output is not None]
+        yield b"".join(map(joiner.add, outputs))
+        progress.advance(len(outcome.items))
+    if is_empty:
+        raise _NoReportError
+    yield joiner.end()
+
+
+class _NoReportError(Exception):
+    """No file was a report, so no output is written."""
+
+
+def _put(data: bytes, *, is_shown: bool) -> None:
+    """Write to standard output."""
+    if not data:
+        return
+    if is_shown:
+        with output() as sink:
+            sink.write(data.decode("utf-8", "backslashreplace"))
+    else:
+        with binary_output() as binary:
+            binary.write(data)
 
 
 def _count(files: Sequence[str], target: Path | None) -> int:
@@ -248,31 +290,3 @@ def _checked(made: Iterator[Task], chosen: ReportFormat) -> Iterator[Task]:
             remedy="write them to a folder: -o FOLDER",
         )
     return chain(first, made)
-
-
-class _Printer:
-    """Writes to standard output, batch by batch."""
-
-    def __init__(self, chosen: ReportFormat, progress: Progress, *, is_shown: bool) -> None:
-        self._joined = FileJoiner(chosen)
-        self._progress = progress
-        self._is_shown = is_shown
-
-    def write(self, outputs: Sequence[bytes]) -> None:
-        """Write the outputs of a batch."""
-        if outputs:
-            self._put(b"".join(map(self._joined.add, outputs)))
-
-    def end(self) -> None:
-        """Write the end of the concatenated file."""
-        last = self._joined.end()
-        if last:
-            self._put(last)
-
-    def _put(self, data: bytes) -> None:
-        if self._is_shown:
-            with output() as sink:
-                sink.write(data.decode("utf-8", "backslashreplace"))
-        else:
-            with binary_output() as binary:
-                binary.write(data)

@@ -82,8 +82,8 @@ def _overview(reports: Sequence[Report]) -> str:
         links = ", ".join(
             element("a", str(index + 1), href=f"#report-{index + 1}") for index in group.reports
         )
-        exceptions = ", ".join(f"{label} ({count})" for label, count in group.exceptions)
-        versions = ", ".join(f"{label} ({count})" for label, count in group.versions)
+        exceptions = ", ".join(f"{label} ×{count}" for label, count in group.exceptions)
+        versions = ", ".join(f"{label} ×{count}" for label, count in group.versions)
         cells = (
             element("td", f"{group.count:,}", class_="number"),
             element("td", element("bdi", text(group.fingerprint.title))),
