@@ -83,12 +83,18 @@ static piece unresolved_name(struct reader *r)
         if (look(r, 0) == 'T') {
             scope = machtrace_read_template_parameter(r);
             substitute_later(r, scope);
-        } else if (look(r, 0) == 'S' && look(r, 1) != 't') {
-            scope = machtrace_read_substitution(r);
+        } else if (look(r, 0) == 'S') {
+            bool is_known;
+            scope = machtrace_read_unscoped(r, NULL, &is_known);
+            if (!is_known)
+                substitute_later(r, scope);
         } else {
             fail(r); /* other types are not read here */
         }
-        scope = arguments_after(r, scope);
+        if (look(r, 0) == 'I') {
+            scope = arguments_after(r, scope);
+            substitute_later(r, scope);
+        }
     }
     return lift_two(r, machtrace_make_scoped, scope, simple_identifier(r));
 }

@@ -223,7 +223,7 @@ static piece argument(struct reader *r, piece *entry)
         r->at++;
         result = machtrace_read_expression(r);
         expect(r, 'E');
-    } else if (letter == 'J') {
+    } else if (letter == 'J' || letter == 'I') {
         deeper(r);
         r->at++;
         struct pieces elements = {0};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -120,6 +121,47 @@ def test_a_compilers_names_are_what_llvm_writes(compiled_names):
             "_ZZ1fvENKUlT_E_clIiEEDaS_",
             "auto f()::'lambda'(auto)::operator()<int>(auto) const",
             None,
+        ),
+        # GCC 12 writes a type as the scope of a value; LLVM 19 leaves these names as they are.
+        (
+            (
+                "_ZSt4swapIiENSt9enable_ifIXsrSt6__and_IJSt6__not_ISt15__is_t"
+                "uple_likeIT_EESt21is_move_"
+                "constructibleIS4_ESt18is_move_assignableIS4_EEE5valueEvE4typeERS4_SE_"
+            ),
+            (
+                "std::enable_if<std::__and_<std::__not_<std::__is_tuple_like<int>>, "
+                "std::is_move_constructible<int>, std::is_move_assignable<int"
+                ">>::value, void>::type "
+                "std::swap<int>(int&, int&)"
+            ),
+            "std::swap<...>",
+        ),
+        (
+            (
+                "_ZNSt6chrono13duration_castINS_8durationIlSt5ratioILl1ELl100"
+                "0000000EEEElS2_ILl1ELl1EEEE"
+                "NSt9enable_ifIXsrNS_13__is_durationIT_EE5valueES8_E4typeERKNS1_IT0_T1_EE"
+            ),
+            (
+                "std::enable_if<std::chrono::__is_duration<std::chrono::durat"
+                "ion<long, std::ratio<1l, "
+                "1000000000l>>>::value, std::chrono::duration<long, std::ratio<1l, 1000000000l>>>::"
+                "type std::chrono::duration_cast<std::chrono::duration<long, "
+                "std::ratio<1l, 1000000000l>>, "
+                "long, std::ratio<1l, 1l>>(std::chrono::duration<long, std::ratio<1l, 1l>> const&)"
+            ),
+            "std::chrono::duration_cast<...>",
+        ),
+        # An I begins a pack in libstdc++'s names, as in those of GCC before 4.5.
+        (
+            "_ZNSt5dequeINSt10filesystem4_DirESaIS1_EE12emplace_backIIS1_EEERS1_DpOT_",
+            (
+                "std::filesystem::_Dir& std::deque<std::filesystem::_Dir, "
+                "std::allocator<std::filesystem::_Dir>>::emplace_back<std::filesystem::_Dir>("
+                "std::filesystem::_Dir&&)"
+            ),
+            "std::deque<...>::emplace_back<...>",
         ),
         ("_Z1fv.cold.1", "f() (.cold.1)", "f"),
         ("_Z1fv.isra.0.llvm.123", "f() (.isra.0.llvm.123)", "f"),
@@ -265,3 +307,59 @@ def test_every_beginning_of_a_name_gets_an_answer(compiled_names):
     for name in compiled_names[::7]:
         for end in range(len(name)):
             assert isinstance(demangle(name[:end]), str)
+
+
+CPLUSPLUS_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libstdc++.so.6")
+SWAPS = """
+#include <chrono>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <variant>
+#include <vector>
+struct Own { int number; std::string text; };
+int main() {
+    Own first, second;
+    int one = 1, other[2], another[2];
+    std::swap(first, second);
+    std::swap(one, other[0]);
+    std::swap(other, another);
+    std::tuple<int, Own> pair, twin;
+    std::swap(pair, twin);
+    std::optional<Own> may, might;
+    std::swap(may, might);
+    std::variant<int, Own> either, neither;
+    std::swap(either, neither);
+    std::map<std::string, std::vector<int>> lists;
+    lists.try_emplace("list");
+    auto since = std::chrono::system_clock::now() - std::chrono::seconds(1);
+    return std::async([since] { return 1; }).get();
+}
+"""
+
+
+@pytest.mark.peer
+def test_names_that_only_gnu_reads_are_what_it_writes(tmp_path):
+    """Those of this machine's C++ compiler and library, apart from spaces and spellings."""
+    compiler, nm, cxxfilt = (shutil.which(name) for name in ("g++", "nm", "c++filt"))
+    if compiler is None or nm is None or cxxfilt is None:
+        pytest.skip("g++ or binutils is not installed; they make and read the names")
+    source, unit = tmp_path / "swaps.cpp", tmp_path / "swaps.o"
+    source.write_text(SWAPS)
+    subprocess.run([compiler, "-std=c++17", "-c", source, "-o", unit], check=True, timeout=240)
+    printed = subprocess.run([nm, unit], capture_output=True, text=True, check=True).stdout
+    if CPLUSPLUS_LIBRARY.exists():
+        command = [nm, "-D", CPLUSPLUS_LIBRARY]
+        printed += subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = (line.split()[-1].partition("@")[0] for line in printed.splitlines())
+    names = sorted({word for word in words if word.startswith("_Z")})
+    written = subprocess.run(
+        [cxxfilt], input="\n".join(names), capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert len(names) > 100
+    for name, expected in zip(names, written, strict=True):
+        assert (demangle(name) != name) == (expected != name)
+        if re.search("sr(St|N)", name) and not re.search("Ul.*E|S[sdio]", name):
+            assert expected.replace(" ", "") == demangle(name).replace(" ", "")

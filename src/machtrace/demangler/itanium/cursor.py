@@ -43,6 +43,8 @@ class Cursor(ABC):
         """The text to insert for those, by number."""
         self.forward_indices: dict[int, int] = {}
         """Their argument indices, by number."""
+        self.has_nested_scopes = False
+        """Whether ``srN`` begins a nested name of types, as GCC writes it before 13."""
         self.in_template_arguments = False
         """Whether a ``>`` would end the list."""
         self._text_left = _MOST_TEXT

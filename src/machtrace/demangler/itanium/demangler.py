@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 
 from machtrace.demangler.itanium.expressions import Expressions
@@ -186,10 +187,12 @@ def read_cplusplus(name: str, *, simplified: bool) -> str | None:
 
 
 def _read(name: str, at: int, *, simplified: bool) -> str | None:
-    try:
-        return _whole(Encodings(name, at, simplified=simplified), name)
-    except (UnreadableNameError, RecursionError):
-        return None
+    for has_nested_scopes in (False, True) if "srN" in name else (False,):
+        parser = Encodings(name, at, simplified=simplified)
+        parser.has_nested_scopes = has_nested_scopes
+        with suppress(UnreadableNameError, RecursionError):
+            return _whole(parser, name)
+    return None
 
 
 @cache

@@ -61,15 +61,20 @@ def _requirement(cursor: Cursor) -> Node:
 
 def parse_unresolved_name(cursor: Cursor, *, is_global: bool) -> Node:
     """``<unresolved-name>``; ``is_global``: a ``gs`` was before it."""
+    if cursor.has_nested_scopes and cursor.name.startswith("srN", cursor.at):
+        cursor.at += 2
+        scope = cursor.any_name()
+        cursor.substitutions.append(scope)
+        return _within(cursor, scope, _base_name(cursor))
     if cursor.take("srN"):
-        scope = _arguments_after(cursor, _unresolved_type(cursor))
+        scope = _unresolved_type(cursor)
         while not cursor.take("E"):
             scope = _within(cursor, scope, _simple_identifier(cursor))
         return _within(cursor, scope, _base_name(cursor))
     if not cursor.take("sr"):
         return _from_root(cursor, _base_name(cursor), is_global=is_global)
     if not cursor.name[cursor.at].isdigit():
-        scope = _arguments_after(cursor, _unresolved_type(cursor))
+        scope = _unresolved_type(cursor)
         return _within(cursor, scope, _base_name(cursor))
     scope = _from_root(cursor, _simple_identifier(cursor), is_global=is_global)
     while not cursor.take("E"):
@@ -93,6 +98,18 @@ def _arguments_after(cursor: Cursor, name: Node) -> Node:
 
 
 def _unresolved_type(cursor: Cursor) -> Node:
+    """``<unresolved-type>``, with arguments; then it is a candidate for substitution, too.
+
+    LLVM 19 misses that candidate. GCC writes any type here, with ``St`` before standard ones.
+    """
+    template = _template_or_type(cursor)
+    node = _arguments_after(cursor, template)
+    if node is not template:
+        cursor.substitutions.append(node)
+    return node
+
+
+def _template_or_type(cursor: Cursor) -> Node:
     letter = cursor.name[cursor.at]
     if letter == "T":
         node = cursor.template_parameter()

@@ -53,7 +53,7 @@ class Templates(Types):
             node = self.expression()
             self.expect("E")
             return node, node
-        if letter == "J":
+        if letter in "JI":  # GCC before 4.5, and libstdc++ still, write I for a pack
             self.deeper()
             self.at += 1
             elements = [one for one, _ in iter(self._element, None)]
