@@ -28,8 +28,8 @@ def test_every_thread_is_printed_and_the_status_is_0(core):
     done = machtrace("backtrace", core, "--format", "json")
     threads = json.loads(done.stdout)["threads"]
 
-    assert (0, "") == (done.returncode, done.stderr)
-    assert [6, 6, 6] == [len(thread["frames"]) for thread in threads]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [len(thread["frames"]) for thread in threads] == [6, 6, 6]
     assert {"root"} == {thread["stop"]["reason"] for thread in threads}
 
 
@@ -61,7 +61,7 @@ def test_an_error_is_a_fact_and_a_hint_with_status_1(core, words):
     """There is no traceback."""
     done = machtrace(*(core if word == "CORE" else word for word in words))
 
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (done.returncode, done.stdout) == (1, "")
     fact, hint = done.stderr.splitlines()
     assert fact.startswith("machtrace: ")
     assert hint.startswith("hint: ")
@@ -77,8 +77,8 @@ def test_a_core_with_one_bad_thread_yields_the_others(core, tmp_path):
     bad.write_bytes(data)
     done = machtrace("backtrace", bad, "--format", "lldb")
 
-    assert 1 == done.returncode
-    assert 2 == done.stdout.count("thread #")
+    assert done.returncode == 1
+    assert done.stdout.count("thread #") == 2
     fact, hint = done.stderr.splitlines()
     assert "thread state" in fact
     assert hint.startswith("hint: ")
@@ -95,7 +95,7 @@ def test_truncated_stacks_are_reported_if_the_format_cannot_show_them(tmp_path):
     path.write_bytes(core_bytes(replace(process.snapshot, threads=threads), process.regions))
     done = machtrace("backtrace", path, "--format", "lldb")
 
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert "3 of 3 stacks are incomplete" in done.stderr
 
 
@@ -110,7 +110,7 @@ def test_disputed_frames_are_reported_if_the_format_cannot_show_them(tmp_path):
     path.write_bytes(core_bytes(process.snapshot, regions))
     done = machtrace("backtrace", path, "--format", "lldb")
 
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert "methods of unwinding disagree at" in done.stderr
     assert "[compact, but prologue finds 0x" in machtrace("backtrace", path).stdout
 
@@ -122,7 +122,7 @@ def test_a_closed_pipe_ends_it_quietly(core):
         ["bash", "-c", f"({command}) | head -c 1"], capture_output=True, text=True, check=True
     )
 
-    assert "0\n" == done.stderr
+    assert done.stderr == "0\n"
 
 
 @pytest.mark.peer
@@ -133,7 +133,7 @@ def test_output_that_cannot_be_written_is_an_error(core, command):
     with Path("/dev/full").open("w") as full:
         done = machtrace(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
 
-    assert 1 == done.returncode
+    assert done.returncode == 1
     _, hint = done.stderr.splitlines()
     assert hint == "hint: redirect it to a file or pipe that is writable and has room"
 
@@ -146,9 +146,9 @@ def test_a_full_standard_error_changes_neither_output_nor_status(core, tmp_path)
         done = machtrace("snapshot", core, "--images", "none", "-o", tmp_path / "x.core", **streams)
         wrong = machtrace("backtrace", "nosuch", **streams)
 
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert "3 threads" in done.stdout
-    assert (1, "") == (wrong.returncode, wrong.stdout)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
 
 
 @pytest.mark.peer
@@ -164,7 +164,7 @@ def test_closed_output_is_an_error(core, command):
         text=True,
         timeout=60,
     )
-    assert 1 == done.returncode
+    assert done.returncode == 1
     fact, _ = done.stderr.splitlines()
     assert fact.startswith("machtrace: ")
     assert "standard output" in fact
@@ -176,7 +176,7 @@ def test_any_encoding_takes_any_name(core):
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = machtrace("backtrace", core, env=environment)
 
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert "\\u201cworker 2\\u201d" in done.stdout
 
 
@@ -188,14 +188,14 @@ def test_colours_are_for_terminals(core):
 def test_version_is_printed():
     done = machtrace("--version")
 
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert done.stdout.startswith("machtrace ")
 
 
 def test_explanations_are_refused_where_there_is_no_place_for_them():
     """The error lists the formats that show them."""
     done = machtrace("backtrace", "emulated:demo", "--explain", "--format", "lldb")
-    assert 2 == done.returncode
+    assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "machtrace: --explain requires --format text, json, not lldb",
         "hint: see machtrace backtrace --help",
@@ -206,7 +206,7 @@ def test_explanations_are_refused_where_there_is_no_place_for_them():
 def test_explanations_are_printed_below_the_frames():
     """Each frame has the method and its rule."""
     done = machtrace("backtrace", "emulated:demo", "--thread", "main", "--explain")
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert "→ instruction analysis: interrupted" in done.stdout
     assert "pc = *(cfa - 8)" in done.stdout
 

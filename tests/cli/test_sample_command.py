@@ -45,7 +45,7 @@ def brief(pid):
 def test_the_call_graph_and_one_line_on_how_it_went(brief):
     """The profile on standard output, all else on standard error."""
     done = sample(*brief)
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     assert "\nCall graph:\n" in done.stdout
     assert ": compressor\n" in done.stdout
     (line,) = done.stderr.splitlines()
@@ -68,7 +68,7 @@ def test_every_format_can_be_written_to_a_file(brief, tmp_path):
     for form, begin in starts.items():
         path = tmp_path / form
         done = sample(*brief, "--format", form, "-o", path, "--thread", "main")
-        assert (0, "") == (done.returncode, done.stdout), done.stderr
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
         assert path.read_bytes().startswith(begin)
     assert sorted(starts) == sorted(one.name for one in tmp_path.iterdir())
 
@@ -130,7 +130,7 @@ def test_ctrl_c_ends_it_and_what_was_taken_is_written(pid, started, tmp_path):
     process, finish = started(pid, "--duration", "inf", "--format", "folded", "-o", path)
     process.send_signal(signal.SIGINT)
     _, shown = finish()
-    assert 0 == process.returncode, shown
+    assert process.returncode == 0, shown
     assert ", then interrupted; " in shown
     assert "compressor [" in path.read_text()
     assert [path] == list(tmp_path.iterdir())
@@ -157,7 +157,7 @@ def test_the_end_of_the_process_ends_sampling(started):
         command, finish = started(process.pid, "--duration", "inf", "--format", "folded")
         process.kill()
         output, shown = finish()
-    assert 0 == command.returncode, shown
+    assert command.returncode == 0, shown
     assert ", until the process exited; " in shown
     assert "clock_nanosleep" in output
 
@@ -186,7 +186,7 @@ def test_progress_is_for_terminals(pid, started):
 )
 def test_wrong_input_is_reported_before_sampling(pid, words, complaint):
     done = sample(pid, *words)
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.replace("\nhint:", ";").startswith(f"machtrace: {complaint}")
     assert done.stderr.count("\n") == 2
 
@@ -194,14 +194,14 @@ def test_wrong_input_is_reported_before_sampling(pid, words, complaint):
 def test_what_cannot_be_sampled():
     """The targets are no process, and one that does not run."""
     gone = sample(2**22 + 1)
-    assert (1, 2) == (gone.returncode, len(gone.stderr.splitlines()))
+    assert (gone.returncode, len(gone.stderr.splitlines())) == (1, 2)
     still = sample("emulated:demo")
     assert "an emulated program does not run" in still.stderr
-    assert (1, 2) == (still.returncode, len(still.stderr.splitlines()))
+    assert (still.returncode, len(still.stderr.splitlines())) == (1, 2)
 
 
 def test_python_functions_need_names(pid):
     """The interpreter's loop is recognised by its symbol name."""
     done = sample(pid, "--python", "--no-names")
-    assert 2 == done.returncode
+    assert done.returncode == 2
     assert "--python requires --names" in done.stderr

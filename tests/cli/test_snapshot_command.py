@@ -31,7 +31,7 @@ def test_the_demo_is_printed_the_same_from_its_core(tmp_path):
     done = machtrace("snapshot", "emulated:demo", "-o", path)
     size = path.stat().st_size
 
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
     assert f"{path}: Demo, 10 threads, 1 image, {size:,} bytes\n" == done.stdout
     assert size < 100_000
     live, saved = (machtrace("backtrace", spec) for spec in ("emulated:demo", path))
@@ -44,12 +44,12 @@ def test_json_has_the_path_the_size_and_the_process(core, tmp_path):
     done = machtrace("snapshot", core, "--output", path, "--format", "json", "--thread", "#2")
     document = json.loads(done.stdout)
 
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert {"path": str(path), "format": "macho", "size": path.stat().st_size} == {
         key: document[key] for key in ("path", "format", "size")
     }
-    assert [1, 2, []] == [len(document["threads"]), document["images"], document["problems"]]
-    assert "Synthetic" == document["process"]["name"]
+    assert [len(document["threads"]), document["images"], document["problems"]] == [1, 2, []]
+    assert document["process"]["name"] == "Synthetic"
 
 
 def test_its_options_are_those_of_backtrace(core, tmp_path):
@@ -58,7 +58,7 @@ def test_its_options_are_those_of_backtrace(core, tmp_path):
     machtrace("snapshot", core, "-o", whole)
     done = machtrace("snapshot", core, "-o", bare, "--images", "none", "--stack-limit", "4096")
 
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert bare.stat().st_size < whole.stat().st_size
 
 
@@ -70,10 +70,10 @@ def test_missing_parts_are_reported_and_the_rest_is_saved(core, tmp_path):
     done = machtrace("snapshot", cut, "-o", saved)
     again = machtrace("backtrace", saved)
 
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "3 threads" in done.stdout
     assert "cut off" in done.stderr
-    assert 1 == again.returncode
+    assert again.returncode == 1
     assert done.stderr == again.stderr
 
 
@@ -93,11 +93,11 @@ def test_an_error_is_a_fact_and_a_hint_with_status_1(core, tmp_path, words):
     places = {"CORE": str(core), "OUT": str(tmp_path / "x.core")}
     done = machtrace("snapshot", *(places.get(word, word) for word in words))
 
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (done.returncode, done.stdout) == (1, "")
     fact, hint = done.stderr.splitlines()
     assert fact.startswith("machtrace: ")
     assert hint.startswith("hint: ")
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -105,7 +105,7 @@ def test_a_full_disk_is_an_error(core):
     """No summary is printed."""
     done = machtrace("snapshot", core, "-o", "/dev/full")
 
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (done.returncode, done.stdout) == (1, "")
     assert "no space left on device" in done.stderr
 
 
@@ -116,7 +116,7 @@ def test_it_goes_to_standard_output(core, tmp_path):
     printed = machtrace("snapshot", core, "-o", path).stdout
     done = machtrace("snapshot", core, "-o", "-", text=False, cwd=tmp_path)
 
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert path.read_bytes() == done.stdout
     assert printed.replace(str(path), "standard output") == done.stderr.decode()
     assert [path] == list(tmp_path.iterdir())
@@ -137,7 +137,7 @@ def test_a_terminal_is_no_place_for_it(core):
         os.close(terminal)
         os.close(primary)
 
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "machtrace: a terminal cannot show binary data: standard output",
         "hint: redirect it, or name an output file",
@@ -150,12 +150,12 @@ def test_a_snapshot_without_images_has_a_hint_to_pass_them(core, tmp_path):
     done = machtrace("snapshot", core, "-o", bare, "--images", "none")
     walked = machtrace("backtrace", bare)
 
-    assert [0, 0] == [done.returncode, walked.returncode]
+    assert [done.returncode, walked.returncode] == [0, 0]
     assert "--search" in done.stderr
     assert "in 3 of 3 stacks the first caller is a guess" in walked.stderr
-    assert "" == machtrace("backtrace", core).stderr
+    assert machtrace("backtrace", core).stderr == ""
 
 
 def test_a_place_for_it_must_be_named(core):
     """Where to write is no guess of ours."""
-    assert 2 == machtrace("snapshot", core).returncode
+    assert machtrace("snapshot", core).returncode == 2

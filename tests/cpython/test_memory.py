@@ -52,7 +52,7 @@ def test_runs_have_their_functions(memory):
     memory.thread(first, 0, [[memory.frame(leaf, 1)]])
     functions = read(memory)
 
-    assert () == functions.errors
+    assert functions.errors == ()
     named = names(functions)
     assert named[41] == [
         [("leaf", "/a/leaf.py", 12), ("Klass.größe", "/a/函数.py", 101)],
@@ -70,7 +70,7 @@ def test_a_run_without_functions_is_returned(memory):
     runs = [[memory.frame(leaf, 0)], [], [memory.frame(leaf, 8)]]
     memory.thread(memory.interpreter(), 7, runs)
 
-    assert [1, 0, 1] == [len(run) for run in read(memory).runs(7)]
+    assert [len(run) for run in read(memory).runs(7)] == [1, 0, 1]
 
 
 def test_runs_of_two_interpreters_in_one_thread_are_in_stack_order(memory):
@@ -80,7 +80,7 @@ def test_runs_of_two_interpreters_in_one_thread_are_in_stack_order(memory):
     memory.thread(memory.interpreter(), 7, [[memory.frame(code[1], 0)]])
     found = read(memory)
 
-    assert [["inner"], ["outer"]] == [[one.name for one in run] for run in found.runs(7)]
+    assert [[one.name for one in run] for run in found.runs(7)] == [["inner"], ["outer"]]
 
 
 def test_a_malformed_thread_does_not_affect_the_others(memory):
@@ -92,7 +92,7 @@ def test_a_malformed_thread_does_not_affect_the_others(memory):
         memory.thread(first, thread, [[memory.frame(leaf, 0)], [frame]])
     found = read(memory)
 
-    assert [3] == list(found.standing)
+    assert list(found.standing) == [3]
     assert {1, 2} == {thread for thread, _ in found.errors}
 
 
@@ -106,7 +106,7 @@ def test_cyclic_chains_end_with_an_error(memory):
     if memory.layout.frame_is_entry is not None:
         memory.write(frames[1] + memory.layout.frame_is_entry, b"\0")
     result = read(memory)
-    assert [1] == [thread for thread, _ in result.errors]
+    assert [thread for thread, _ in result.errors] == [1]
 
     memory.point(state + memory.layout.thread_next, state)
     memory.point(first + memory.layout.interpreter_next, first)
@@ -129,7 +129,7 @@ def test_a_run_that_just_begins_shows_no_stale_function(version):
     )
     memory.point(c_frame + memory.layout.c_frame_current, stale)
 
-    assert [["caller"]] == [[item.name for item in run] for run in read(memory).runs(7)]
+    assert [[item.name for item in run] for run in read(memory).runs(7)] == [["caller"]]
 
 
 def test_unknown_versions_are_reported():

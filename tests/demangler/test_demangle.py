@@ -42,8 +42,8 @@ def test_other_names_stay_as_they_are(name):
 def test_styles_are_kept_apart():
     """An answer that is remembered is that of its style."""
     for _ in range(2):
-        assert "f(int)" == demangle("_Z1fi")
-        assert "f" == demangle("_Z1fi", simplified=True)
+        assert demangle("_Z1fi") == "f(int)"
+        assert demangle("_Z1fi", simplified=True) == "f"
 
 
 def test_names_of_any_length_get_an_answer():
@@ -66,4 +66,4 @@ def test_a_language_is_loaded_when_it_is_met():
         text=True,
         check=True,
     )
-    assert "[]" == done.stdout.strip()
+    assert done.stdout.strip() == "[]"

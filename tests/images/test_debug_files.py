@@ -80,7 +80,7 @@ def test_symbol_stores_are_searched_by_identifier(tmp_path, layout, depth, monke
     assert FoundBy.STORE is files.lines.found_by
     assert str(root / layout(OURS, FileKind.DEBUGINFO)) == files.lines.path
     assert FileType.BUNDLE is files.binary.image.header.filetype
-    assert [] == opened
+    assert opened == []
 
 
 def test_a_store_in_lldbs_layout_may_link_to_the_bundle(tmp_path):
@@ -150,7 +150,7 @@ def test_cycles_of_links_end(tmp_path):
     os.mkfifo(tmp_path / "a" / "pipe")
 
     index = make_index(str(tmp_path))
-    assert 1 == index.files
+    assert index.files == 1
     assert (str(tmp_path / "a" / "b" / "X.bin"),) == index.by_identifier[OURS]
 
 
@@ -174,9 +174,9 @@ def test_unreadable_files_are_counted_and_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", refusing(opened, "shut"))
     index = make_index(str(tmp_path))
 
-    assert (3, 1, 2) == (index.files, index.malformed, index.unreadable)
-    assert [OURS] == list(index.by_identifier)
-    assert "3 files, 1 image, 1 malformed, 2 unreadable" == str(index)
+    assert (index.files, index.malformed, index.unreadable) == (3, 1, 2)
+    assert list(index.by_identifier) == [OURS]
+    assert str(index) == "3 files, 1 image, 1 malformed, 2 unreadable"
 
 
 @pytest.mark.parametrize("limit", ["ENTRIES_LIMIT", "FILES_LIMIT"])
@@ -359,7 +359,7 @@ def test_names_moved_by_dwz_are_reported(program, tmp_path):
     search = ImageResolver.of(debug).files(image)
     assert isinstance(search.lines, DebugFile)
     told = next(one for one in search.attempts if one.outcome is Outcome.NOT_READ)
-    assert "/usr/lib/debug/.dwz/common" == told.location
+    assert told.location == "/usr/lib/debug/.dwz/common"
     assert str(BuildId(bytes(range(20)))) in told.detail
 
 

@@ -235,7 +235,7 @@ def test_addresses_are_relative_to_the_dsyms_header(tmp_path):
 
     files = ImageResolver().files(image_at(binary))
     assert isinstance(files.lines, DebugFile)
-    assert (0x7000_0000, 0x10000) == (files.lines.header_svma, files.binary.image.header_svma)
+    assert (files.lines.header_svma, files.binary.image.header_svma) == (0x7000_0000, 0x10000)
 
 
 def test_a_dsym_is_not_taken_for_the_binary(tmp_path):
@@ -318,7 +318,7 @@ def test_a_malformed_property_list_does_not_affect_the_dwarf(tmp_path, data):
 
     search = ImageResolver.of(tmp_path).files(image_at("/X"))
     assert isinstance(search.lines, DebugFile)
-    assert "/b/a.c" == search.lines.source_paths.now("/b/a.c")
+    assert search.lines.source_paths.now("/b/a.c") == "/b/a.c"
     assert any(str(path) in str(one) for one in search.attempts)
 
 
@@ -345,7 +345,7 @@ def test_spotlight_is_not_searched_without_need(tmp_path):
     places = SearchPath(spotlight=Spotlight(asked.append))
 
     assert FrameStatus.MISSING_FILE is ImageResolver(places).files(image_at("/X")).lines
-    assert 1 == len(asked)
+    assert len(asked) == 1
     assert (
         FrameStatus.MISSING_FILE
         is ImageResolver(places).files(image_at("/usr/lib/libX.dylib")).lines
@@ -353,7 +353,7 @@ def test_spotlight_is_not_searched_without_need(tmp_path):
     write_dsym(tmp_path / "X.dSYM", "X", dwarf_file(OURS))
     given = SearchPath([str(tmp_path)], spotlight=Spotlight(asked.append))
     assert isinstance(ImageResolver(given).files(image_at("/X")).lines, DebugFile)
-    assert 1 == len(asked)
+    assert len(asked) == 1
 
 
 @settings(max_examples=100, deadline=20_000, suppress_health_check=list(HealthCheck))
@@ -377,5 +377,5 @@ def test_damaged_files_are_a_status(tmp_path, data):
 
     files = ImageResolver.of(tmp_path).files(image_at(tmp_path / "prog"))
     if isinstance(files.lines, DebugFile):
-        assert OURS == files.lines.uuid
+        assert files.lines.uuid == OURS
     assert files.attempts

@@ -56,7 +56,7 @@ def test_images_without_identity_are_kept_apart():
         for image in images
     ]
 
-    assert 2 == len(set(names))
+    assert len(set(names)) == 2
 
 
 def test_a_missing_search_path_is_reported(tmp_path):
@@ -67,7 +67,7 @@ def test_a_missing_search_path_is_reported(tmp_path):
     missing = tmp_path / "nowhere"
     symbolicator = Symbolicator(search=[missing, tmp_path], lines=False)
 
-    assert () == symbolicator.problems
+    assert symbolicator.problems == ()
     assert isinstance(symbolicator._opened(image, RegionMemory()), ImageSymbols)  # noqa: SLF001
     (problem,) = symbolicator.problems
     assert isinstance(problem, FileAccessError)
@@ -89,7 +89,7 @@ def test_malformed_tables_of_an_image_are_reported(tmp_path):
     symbols = symbolicator._opened(image, RegionMemory())  # noqa: SLF001
 
     assert isinstance(symbols, ImageSymbols)
-    assert () == symbolicator.problems
+    assert symbolicator.problems == ()
     with pytest.raises(MachOError):
         _ = symbols.table
     assert [MachOError] == [type(problem) for problem in symbolicator.problems]

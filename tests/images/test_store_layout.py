@@ -23,7 +23,7 @@ def test_the_example_of_lldbs_documentation():
     """*Symbols on macOS* of LLDB, "File Mapped UUID Directories"."""
     path = lldb_path(UNIVERSAL, FileKind.DEBUGINFO)
 
-    assert "2351/6BE4/29BE/350C/91C9/F36E7999F0F1" == path
+    assert path == "2351/6BE4/29BE/350C/91C9/F36E7999F0F1"
     assert f"{path}.app" == lldb_path(UNIVERSAL, FileKind.EXECUTABLE)
     assert lldb_path(GNU, FileKind.DEBUGINFO) is None
 
@@ -43,8 +43,9 @@ def test_the_layouts_of_symbolicator():
 
 def test_the_layouts_by_build_id():
     """GDB's manual, "Debugging Information in Separate Files"; *debuginfod(8)*."""
-    assert ".build-id/18/0a373d6afbabf0eb1f09be1bc45bd796a71085.debug" == build_id_path(
-        GNU, FileKind.DEBUGINFO
+    assert (
+        build_id_path(GNU, FileKind.DEBUGINFO)
+        == ".build-id/18/0a373d6afbabf0eb1f09be1bc45bd796a71085.debug"
     )
     assert f"{GNU}/executable" == debuginfod_path(GNU, FileKind.EXECUTABLE)
 
@@ -60,7 +61,7 @@ def test_the_layouts_by_build_id():
 )
 def test_uuids_are_read_in_all_common_spellings(text):
     """With dashes or without, in any case, in a crash report's angle brackets."""
-    assert UNIVERSAL == parse_identifier(text)
+    assert parse_identifier(text) == UNIVERSAL
 
 
 @pytest.mark.parametrize("text", ["", "a", "abc", "zz" * 16, "ab" * 65, "App", "12 34", "-"])

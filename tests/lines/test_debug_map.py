@@ -218,7 +218,7 @@ def test_columns_equal_single_frames(made):
     for row, offset in enumerate(offsets):
         frames = index.inlined(ImageOffset(offset))
         if not frames:
-            assert -1 == columns.location[row]
+            assert columns.location[row] == -1
             continue
         assert len(frames) == columns.depth[row] + 1
         assert (frames[0].location.line or 0) == columns.line[row]
@@ -270,7 +270,7 @@ def test_a_changed_object_file_is_not_used(program):
     os.utime(path, (LINKED_AT + 5, LINKED_AT + 5))
     index, places = index_of(program), functions(program)
 
-    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert index.inlined(ImageOffset(places["_helper", "helper"].start)) == ()
     assert index.inlined(ImageOffset(places["_main", "main"].start))
     times = "linked at 2023-11-14 22:13:20, is of 2023-11-14 22:13:25"
     (told,) = index.record.attempts
@@ -292,9 +292,9 @@ def test_a_damaged_object_file_affects_only_its_own_lines(program, damage):
         os.utime(path, (LINKED_AT, LINKED_AT))
     index, places = index_of(program), functions(program)
 
-    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert index.inlined(ImageOffset(places["_helper", "helper"].start)) == ()
     assert index.inlined(ImageOffset(places["_main", "main"].start))
-    assert 1 == len(index.record.attempts)
+    assert len(index.record.attempts) == 1
     assert str(path) in str(index.record.attempts[0])
 
 
@@ -311,7 +311,7 @@ def test_unusable_object_files_are_reported_once(program, damage):
     information, places = DebugInformation(ImageResolver.of(), IndexCache(None)), functions(program)
 
     assert information.frames(image, ImageOffset(places["_main", "main"].start))
-    assert [] == information.problems
+    assert information.problems == []
     for _ in range(2):
         assert not information.frames(image, ImageOffset(places["_helper", "helper"].start))
     (problem,) = information.problems
@@ -409,9 +409,9 @@ def test_without_times_instructions_are_compared(program):
     os.utime(folder / "helper.o", (LINKED_AT, LINKED_AT))
     index, places = index_of(program), functions(program)
 
-    assert () == index.inlined(ImageOffset(places["_hidden", "helper"].start))
+    assert index.inlined(ImageOffset(places["_hidden", "helper"].start)) == ()
     assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
-    assert [Outcome.CHANGED] == [one.outcome for one in index.record.attempts]
+    assert [one.outcome for one in index.record.attempts] == [Outcome.CHANGED]
 
 
 @pytest.mark.peer
@@ -422,7 +422,7 @@ def test_without_times_newer_object_files_are_not_used(program):
     os.utime(program.parent / "helper.o", (later, later))
     index, places = index_of(program), functions(program)
 
-    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert index.inlined(ImageOffset(places["_helper", "helper"].start)) == ()
     assert index.inlined(ImageOffset(places["_main", "main"].start))
     assert "newer than the image" in str(index.record.attempts[0])
 
@@ -470,7 +470,7 @@ def test_lines_of_members_of_static_libraries(program, kind):
     index, places = index_of(program), functions(program)
 
     assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
-    assert [] == index.record.attempts
+    assert index.record.attempts == []
 
 
 @pytest.mark.peer
@@ -480,8 +480,8 @@ def test_a_member_of_another_time_is_not_used(program):
     archived(program, static_archive([(MEMBER, 7, helper)]), modified=8)
     index, places = index_of(program), functions(program)
 
-    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
-    assert [Outcome.CHANGED] == [one.outcome for one in index.record.attempts]
+    assert index.inlined(ImageOffset(places["_helper", "helper"].start)) == ()
+    assert [one.outcome for one in index.record.attempts] == [Outcome.CHANGED]
 
 
 @pytest.mark.peer
@@ -498,7 +498,7 @@ def test_a_library_without_the_member_is_reported_in_one_line(program, data, out
     archived(program, data)
     index, places = index_of(program), functions(program)
 
-    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert index.inlined(ImageOffset(places["_helper", "helper"].start)) == ()
     assert outcome is index.record.attempts[0].outcome
 
 
@@ -509,7 +509,7 @@ def test_members_before_the_damage_of_a_library_are_used(program):
     index, places = index_of(program), functions(program)
 
     assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
-    assert [Outcome.MALFORMED] == [one.outcome for one in index.record.attempts]
+    assert [one.outcome for one in index.record.attempts] == [Outcome.MALFORMED]
 
 
 @pytest.mark.parametrize(
@@ -526,7 +526,7 @@ def test_members_before_the_damage_of_a_library_are_used(program):
 def test_names_of_object_files(text, expected):
     """As linkers write them; brackets may be part of a path."""
     linked = LinkedObject.parse(text, 5)
-    assert expected == (linked.path, linked.member)
+    assert (linked.path, linked.member) == expected
     assert text == str(linked)
 
 
@@ -593,7 +593,7 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
     ]
     found = IndexCache(None).indices(made_of)
 
-    assert ["SymCache", "str", "str", "SymCache"] == [type(one).__name__ for one in found]
+    assert [type(one).__name__ for one in found] == ["SymCache", "str", "str", "SymCache"]
     assert "died" in found[2]
 
 

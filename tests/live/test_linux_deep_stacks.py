@@ -22,7 +22,7 @@ def test_recursion_is_counted_to_the_threads_start(build, start, wait_blocked, c
     assert deep.gap is not None
     assert len(names) == 512
     inner = names.index("recurse")
-    assert "wait_here" == names[inner - 1]
+    assert names[inner - 1] == "wait_here"
     outer = names.index("start")
     assert {"recurse"} == set(names[inner:outer])
-    assert CALLS == outer - inner + deep.gap.count
+    assert outer - inner + deep.gap.count == CALLS

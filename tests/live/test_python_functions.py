@@ -78,7 +78,7 @@ def test_functions_equal_those_that_the_program_prints(running):
     process, printed = running
     stacks = {stack.thread.id: stack for stack in mt.backtraces(process.pid, python=True)}
 
-    assert 4 == len(printed)
+    assert len(printed) == 4
     for thread, rows in printed.items():
         assert rows == functions(stacks[thread])
         loops = [frame for frame in stacks[thread].frames if is_loop(frame)]
@@ -247,7 +247,7 @@ def test_a_process_without_python_is_a_problem_and_has_its_stacks(start, build):
     process = start(build("threads"))
     with LinuxProcessTarget(process.pid) as target:
         snapshot, runs = snapshot_with_python(target)
-    assert {} == runs
+    assert runs == {}
     assert len(snapshot.threads) > 1
     (problem,) = snapshot.problems
     assert isinstance(problem.error, TargetError)
@@ -274,9 +274,9 @@ def test_exactly_the_existing_threads_are_captured_while_others_end(start):
         while looks < 20 or ("brief" not in seen and time.monotonic() < deadline):
             looks += 1
             snapshot, runs = snapshot_with_python(target)
-            assert [] == [
+            assert [
                 one for one in snapshot.problems if isinstance(one.error, ThreadGoneError)
-            ]
+            ] == []
             assert set(runs) <= {thread.info.id for thread in snapshot.threads}
             seen.update(one.name for found in runs.values() for run in found or () for one in run)
     assert {"<module>", "brief"} <= seen
@@ -295,7 +295,7 @@ def test_the_command_prints_python_functions(start, wait_blocked):
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
     text = run("--python")
-    assert 0 == text.returncode
+    assert text.returncode == 0
     rows = [line.split()[1:] for line in text.stdout.splitlines() if " Python " in line]
     assert rows == [
         ["Python", "waits", "at", "<string>:4"],
@@ -308,7 +308,7 @@ def test_the_command_prints_python_functions(start, wait_blocked):
     assert frame["python"][0] == {"function": "waits", "file": "<string>", "line": 4}
     for words in (("--format", "bs"), ("--format", "nsthread"), ("--no-names",)):
         refused = run("--python", *words)
-        assert (2, "") == (refused.returncode, refused.stdout)
+        assert (refused.returncode, refused.stdout) == (2, "")
     assert " Python " not in run().stdout
 
 

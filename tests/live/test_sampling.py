@@ -78,7 +78,7 @@ def test_sampled_shares_equal_the_true_shares_of_time(shares):
     for functions in counted:
         total = functions["hot"] + functions["cold"]
         assert total >= 0.95 * sum(functions.values())
-        assert 0.75 == pytest.approx(functions["hot"] / total, abs=6 * (0.1875 / total) ** 0.5)
+        assert pytest.approx(functions["hot"] / total, abs=6 * (0.1875 / total) ** 0.5) == 0.75
 
 
 def test_all_threads_are_sampled_at_every_tick(shares):
@@ -87,16 +87,16 @@ def test_all_threads_are_sampled_at_every_tick(shares):
     profile = sample(process.pid, hz=50, duration=1, lines=False)
     run = profile.run
 
-    assert 11 == len(profile.threads)
+    assert len(profile.threads) == 11
     assert {run.ticks} == {thread.samples for thread in profile.threads}
     assert 11 * run.ticks == len(profile.samples)
-    assert 50 == run.ticks + run.lost
+    assert run.ticks + run.lost == 50
     assert SamplingEnd.DURATION is run.end
-    assert 1_000_000_000 <= run.duration_ns
+    assert run.duration_ns >= 1_000_000_000
     assert 0 < profile.stopped_share < 1
-    assert () == profile.problems
+    assert profile.problems == ()
     waiting = [one for one in ends(profile).values() if one.keys().isdisjoint(("hot", "cold"))]
-    assert 9 == len(waiting)
+    assert len(waiting) == 9
     assert all(len(one) == 1 for one in waiting)
 
 
@@ -146,9 +146,9 @@ def test_a_callback_ends_sampling(shares):
         )
     profile = sampler.profile(run)  # when the target is closed
 
-    assert (SamplingEnd.INTERRUPTED, 5) == (run.end, run.ticks)
-    assert [1, 2, 3, 4, 5] == [progress.ticks for progress in reports]
-    assert 10 == len(profile.samples)
+    assert (run.end, run.ticks) == (SamplingEnd.INTERRUPTED, 5)
+    assert [progress.ticks for progress in reports] == [1, 2, 3, 4, 5]
+    assert len(profile.samples) == 10
 
 
 def test_the_end_of_all_chosen_threads_ends_sampling():
@@ -161,7 +161,7 @@ def test_the_end_of_all_chosen_threads_ends_sampling():
         run = sampler.run(duration_ns(60), on_tick=lambda _: may_end.set())
     thread.join()
     assert SamplingEnd.THREADS_ENDED is run.end
-    assert ["brief"] == [one.info.name for one in sampler.profile(run).threads]
+    assert [one.info.name for one in sampler.profile(run).threads] == ["brief"]
 
 
 def test_short_lived_threads_are_all_sampled(build, start):
@@ -209,7 +209,7 @@ def test_this_process_samples_its_other_threads():
     finally:
         done.set()
         thread.join()
-    assert ["busy"] == [one.info.name for one in profile.threads]
+    assert [one.info.name for one in profile.threads] == ["busy"]
     assert profile.run.ticks > 0
 
 
@@ -275,7 +275,7 @@ def test_a_process_is_sampled_through_lldb_server(shares):
             )
         profile = sampler.profile(run)
         stub.wait(timeout=30)
-    assert 3 == len(profile.threads)
+    assert len(profile.threads) == 3
     assert profile.run.ticks > 1
     assert profile.stopped_share > 0
     assert process.poll() is None
@@ -315,13 +315,13 @@ def test_a_stopped_process_is_sampled_and_stays_stopped(shares, wait_until):
 
     wait_until(lambda: state() == "T", "stopped")
     found = sample(process.pid, hz=50, duration=0.3, symbolicate=False)
-    assert 1 == len(set(found.samples.stacks))
+    assert len(set(found.samples.stacks)) == 1
     wait_until(lambda: state() == "T", "stopped again")
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e300, 1e12])
 def test_durations_beyond_the_clock_are_infinite(seconds: float) -> None:
     """The number may be arbitrarily large; small ones keep their precision."""
-    assert FOREVER_NS == duration_ns(seconds)
-    assert 1 == duration_ns(1e-300)
-    assert 1_500_000_000 == duration_ns(1.5)
+    assert duration_ns(seconds) == FOREVER_NS
+    assert duration_ns(1e-300) == 1
+    assert duration_ns(1.5) == 1_500_000_000

@@ -63,7 +63,7 @@ def test_importing_machtrace_loads_no_library():
     code = f"import machtrace, sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert "[]" == done.stdout.strip()
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -47,8 +47,8 @@ def test_own_and_total():
     stacks, (deep, shallow, other) = table([[0, 1, 2], [0, 1], [0, 3]])
     tree = call_tree(stacks, {deep: 5, shallow: 2, other: 1}, one_to_one(4))
 
-    assert {(0,): (0, 8), (0, 1): (2, 7), (0, 1, 2): (5, 5), (0, 3): (1, 1)} == paths(tree)
-    assert 8 == tree.weight
+    assert paths(tree) == {(0,): (0, 8), (0, 1): (2, 7), (0, 1, 2): (5, 5), (0, 3): (1, 1)}
+    assert tree.weight == 8
 
 
 def test_frames_with_the_same_key_are_one_call():
@@ -56,7 +56,7 @@ def test_frames_with_the_same_key_are_one_call():
     stacks, (first, second) = table([[0, 1], [0, 2]])
     tree = call_tree(stacks, {first: 1, second: 2}, [(7,), (8,), (8,)])
 
-    assert {(7,): (0, 3), (7, 8): (3, 3)} == paths(tree)
+    assert paths(tree) == {(7,): (0, 3), (7, 8): (3, 3)}
     assert tree.node_of_stack[first] == tree.node_of_stack[second]
 
 
@@ -65,7 +65,7 @@ def test_a_frame_with_inlined_calls_is_several():
     stacks, (row,) = table([[0, 1]])
     tree = call_tree(stacks, {row: 4}, [(1,), (1, 2, 1)])
 
-    assert {(1,): (0, 4), (1, 1): (0, 4), (1, 1, 2): (0, 4), (1, 1, 2, 1): (4, 4)} == paths(tree)
+    assert paths(tree) == {(1,): (0, 4), (1, 1): (0, 4), (1, 1, 2): (0, 4), (1, 1, 2, 1): (4, 4)}
 
 
 def test_ends_of_stacks_can_be_merged_otherwise():
@@ -78,18 +78,18 @@ def test_ends_of_stacks_can_be_merged_otherwise():
         leaf_keys=[(10,), (11,), (11,), (13,)],
     )
 
-    assert {
+    assert paths(tree) == {
         (0,): (0, 7),
         (0, 1): (0, 2),
         (0, 11): (5, 5),
         (0, 1, 13): (2, 2),
-    } == paths(tree)
+    }
 
 
 def test_nodes_without_weight_are_omitted():
     stacks, (mine, _) = table([[0, 1], [0, 2, 3]])
-    assert [(0,), (0, 1)] == sorted(paths(call_tree(stacks, {mine: 1}, one_to_one(4))))
-    assert 0 == len(call_tree(stacks, {}, one_to_one(4)))
+    assert sorted(paths(call_tree(stacks, {mine: 1}, one_to_one(4)))) == [(0,), (0, 1)]
+    assert len(call_tree(stacks, {}, one_to_one(4))) == 0
 
 
 def test_the_heaviest_is_shown_first():
@@ -97,8 +97,12 @@ def test_the_heaviest_is_shown_first():
     stacks, rows = table([[0, 1], [0, 2], [0, 3], [4]])
     tree = call_tree(stacks, dict(zip(rows, (1, 5, 1, 2), strict=True)), one_to_one(5))
 
-    assert [(0, False), (2, False), (1, False), (3, True), (4, True)] == [
-        (tree.keys[node], is_last) for node, is_last in tree.walk()
+    assert [(tree.keys[node], is_last) for node, is_last in tree.walk()] == [
+        (0, False),
+        (2, False),
+        (1, False),
+        (3, True),
+        (4, True),
     ]
 
 
@@ -109,7 +113,7 @@ def test_stacks_may_be_tens_of_thousands_deep():
     tree = call_tree(stacks, {row: 2, short: 1}, one_to_one(1))
 
     assert depth == len(tree) == sum(1 for _ in tree.walk())
-    assert (3, 2) == (tree.total[0], tree.total[depth - 1])
+    assert (tree.total[0], tree.total[depth - 1]) == (3, 2)
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 9))))
@@ -128,4 +132,4 @@ def test_trees_equal_counting_one_by_one(seen):
 
 def test_stacks_without_frames_have_no_place():
     """Only the thread's registers were captured."""
-    assert {3: 5} == stack_weights([3, OUTERMOST, 3], [2, 9, 3])
+    assert stack_weights([3, OUTERMOST, 3], [2, 9, 3]) == {3: 5}

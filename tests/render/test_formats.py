@@ -86,7 +86,7 @@ def test_nsthread_is_byte_for_byte_what_libc_prints(index, call, image, symbol, 
         ctypes.c_ulong(offset),
     )
 
-    assert expected == nsthread.line(index, call)
+    assert nsthread.line(index, call) == expected
 
 
 def test_nsthread_leaves_names_mangled_as_apple_does():
@@ -183,12 +183,12 @@ def test_json_is_the_documented_schema():
         "size": 0x10000,
     }
     (thread,) = read["threads"]
-    assert (259, "main", "com.apple.main-thread", False) == (
+    assert (
         thread["id"],
         thread["name"],
         thread["queue"],
         thread["crashed"],
-    )
+    ) == (259, "main", "com.apple.main-thread", False)
     assert thread["stop"] == {"reason": "unreadable", "at": 0x16F000000}
     assert thread["frames"][0] == {
         "index": 0,
@@ -209,11 +209,11 @@ def test_json_is_the_documented_schema():
         "inlined": [],
         "python": [],
     }
-    assert (None, None, "none") == (
+    assert (
         thread["frames"][2]["image"],
         thread["frames"][2]["symbol"],
         thread["frames"][2]["certainty"],
-    )
+    ) == (None, None, "none")
 
 
 def test_text_shows_each_frame_s_trust_and_the_stop_reason():
@@ -258,7 +258,7 @@ def test_text_folds_recursion():
     )
     written = list(text.lines(stack, pointer_size=8))
 
-    assert ["0", "1", "40", "41"] == [line.split()[0] for line in written[1:]]
+    assert [line.split()[0] for line in written[1:]] == ["0", "1", "40", "41"]
     assert "the same frame 39 more times" in written[3]
 
 

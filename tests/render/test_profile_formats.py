@@ -63,19 +63,24 @@ def test_speedscope_has_a_sampled_profile_of_each_thread():
     names = [frame["name"] for frame in document["shared"]["frames"]]
     main, worker = document["profiles"]
 
-    assert "https://www.speedscope.app/file-format-schema.json" == document["$schema"]
-    assert ["main [259]", "worker [260]"] == [main["name"], worker["name"]]
-    assert [
+    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    assert [main["name"], worker["name"]] == ["main [259]", "worker [260]"]
+    assert [[names[frame] for frame in sample] for sample in main["samples"]] == [
         ["start", "main", "hot", "inner"],
         ["start", "main", COLD_NAME],
         ["start", "main", "hot", "inner"],
-    ] == [[names[frame] for frame in sample] for sample in main["samples"]]
-    assert [30_000_000, 10_000_000, 20_000_000] == main["weights"]
-    assert ("sampled", "nanoseconds", 0, 60_000_000) == tuple(
-        main[key] for key in ("type", "unit", "startValue", "endValue")
+    ]
+    assert main["weights"] == [30_000_000, 10_000_000, 20_000_000]
+    assert tuple(main[key] for key in ("type", "unit", "startValue", "endValue")) == (
+        "sampled",
+        "nanoseconds",
+        0,
+        60_000_000,
     )
-    assert [["start", "loop", "work", COLD_NAME], ["[unknown callers]", COLD_NAME], []] == [
-        [names[frame] for frame in sample] for sample in worker["samples"]
+    assert [[names[frame] for frame in sample] for sample in worker["samples"]] == [
+        ["start", "loop", "work", COLD_NAME],
+        ["[unknown callers]", COLD_NAME],
+        [],
     ]
 
 
@@ -129,7 +134,7 @@ def test_firefox_tables_are_those_of_version_70():
     """All columns exist, and those of a table are equally long."""
     document = written(firefox)
 
-    assert 70 == document["meta"]["preprocessedProfileVersion"]
+    assert document["meta"]["preprocessedProfileVersion"] == 70
     assert {*COLUMNS, "stringArray"} == set(document["shared"])
     for table, columns in COLUMNS.items():
         values = document["shared"][table]
@@ -177,13 +182,19 @@ def test_firefox_stacks_have_inlined_calls():
     document = written(firefox)
     main, worker = document["threads"]
 
-    assert [("start", None, 0), ("main", 12, 0), ("hot", 30, 0), ("inner", 3, 1)] == firefox_stack(
-        document, main["samples"]["stack"][0]
-    )
-    assert [0, 10, 20, 30, 40, 50] == main["samples"]["time"]
-    assert [("start", None, 0), ("loop", None, 0), ("work", 40, 0), (COLD_NAME, None, 0)] == (
-        firefox_stack(document, worker["samples"]["stack"][0])
-    )
+    assert firefox_stack(document, main["samples"]["stack"][0]) == [
+        ("start", None, 0),
+        ("main", 12, 0),
+        ("hot", 30, 0),
+        ("inner", 3, 1),
+    ]
+    assert main["samples"]["time"] == [0, 10, 20, 30, 40, 50]
+    assert (firefox_stack(document, worker["samples"]["stack"][0])) == [
+        ("start", None, 0),
+        ("loop", None, 0),
+        ("work", 40, 0),
+        (COLD_NAME, None, 0),
+    ]
     assert worker["samples"]["stack"][-1] is None
     frames = document["shared"]["frameTable"]
     by_name = {
@@ -193,8 +204,11 @@ def test_firefox_stacks_have_inlined_calls():
         for function, address in zip(frames["func"], frames["address"], strict=True)
     }
     # A return address is that of the call: one byte earlier.
-    assert (0x107, 0x304, 0x304, -1) == tuple(
-        by_name[name] for name in ("start", "hot", "inner", "work")
+    assert tuple(by_name[name] for name in ("start", "hot", "inner", "work")) == (
+        0x107,
+        0x304,
+        0x304,
+        -1,
     )
 
 
@@ -244,7 +258,7 @@ def test_pprof_messages_can_be_read_by_the_encoding_s_rules():
     locations = [fields(value) for number, value in message if number == 4]
     samples = [dict(fields(value)) for number, value in message if number == 2]
 
-    assert "" == strings[0]
+    assert strings[0] == ""
     assert [*range(1, len(functions) + 1)] == [entry[1] for entry in functions]
     assert [*range(1, len(locations) + 1)] == [dict(entry)[1] for entry in locations]
     names = {entry[1]: strings[entry[2]] for entry in functions}
@@ -256,14 +270,15 @@ def test_pprof_messages_can_be_read_by_the_encoding_s_rules():
         tuple(name for location in sample[1] for name in lines[location]): sample[2][0]
         for sample in samples
     }
-    assert {
+    assert stacks == {
         ("inner", "hot", "main", "start"): 5,
         (COLD_NAME, "main", "start"): 1,
         (COLD_NAME, "work", "loop", "start"): 2,
         (COLD_NAME, "[unknown callers]"): 1,
-    } == stacks
+    }
 
 
+@pytest.mark.peer
 def test_go_s_pprof_reads_it(tmp_path):
     """The oracle is its own count of each function's own and total samples."""
     go = shutil.which("go")
@@ -279,11 +294,11 @@ def test_go_s_pprof_reads_it(tmp_path):
     rows = [line.split() for line in done.stdout.splitlines()]
     totals = {row[5]: (row[0], row[3]) for row in rows if len(row) > 5 and row[0].isdecimal()}
 
-    assert ("5", "5") == totals["inner"]
-    assert ("0", "5") == totals["hot"]
-    assert ("0", "6") == totals["main"]
-    assert ("0", "8") == totals["start"]
-    assert ("0", "2") == totals["work"]
+    assert totals["inner"] == ("5", "5")
+    assert totals["hot"] == ("0", "5")
+    assert totals["main"] == ("0", "6")
+    assert totals["start"] == ("0", "8")
+    assert totals["work"] == ("0", "2")
 
 
 def test_the_same_profile_is_the_same_file():
@@ -298,19 +313,19 @@ def test_json_has_all_that_the_profile_has():
     """Frames are as in ``machtrace backtrace``, and columns as in the profile."""
     document = written(profile_json)
 
-    assert (1, 42, "Demo") == (
+    assert (
         document["schema"],
         document["process"]["pid"],
         document["process"]["name"],
-    )
-    assert [6, 4] == [thread["samples"] for thread in document["threads"]]
+    ) == (1, 42, "Demo")
+    assert [thread["samples"] for thread in document["threads"]] == [6, 4]
     assert list(PROFILE.stacks.callers) == document["stacks"]["callers"]
     assert list(PROFILE.samples.stacks) == document["samples"]["stacks"]
     assert {"missing": "unknown callers"} in document["frames"]
     hot = next(one for one in document["frames"] if one.get("symbol") == "hot")
-    assert (0x102060304, "inner") == (hot["address"], hot["inlined"][0]["symbol"])
-    assert ("duration", 3, 0.01) == (
+    assert (hot["address"], hot["inlined"][0]["symbol"]) == (0x102060304, "inner")
+    assert (
         document["run"]["end"],
         document["run"]["lost"],
         pytest.approx(document["run"]["stopped_share"]),
-    )
+    ) == ("duration", 3, 0.01)

@@ -66,7 +66,7 @@ def test_speedscope_s_schema_has_nothing_to_complain_of():
     schema = json.loads(path.read_text())
     document = json.loads(json.dumps(speedscope.document(PROFILE)))
 
-    assert [] == list(complaints(document, {"$ref": schema["$ref"]}, schema))
+    assert list(complaints(document, {"$ref": schema["$ref"]}, schema)) == []
     document["profiles"][0]["unit"] = "parsecs"
     assert list(complaints(document, {"$ref": schema["$ref"]}, schema))
 
@@ -85,5 +85,5 @@ def test_the_firefox_profiler_reads_it(tmp_path):
         one["name"].rpartition("!")[2]: (one["selfSamples"], one["totalSamples"])
         for one in functions["functions"]
     }
-    assert {"start": (0, 100), "hot": (0, 75), "inner": (75, 75), "cold": (25, 25)} == shares
+    assert shares == {"start": (0, 100), "hot": (0, 75), "inner": (75, 75), "cold": (25, 25)}
     assert "2 threads" in information

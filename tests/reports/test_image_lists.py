@@ -51,9 +51,9 @@ def test_an_ips_file():
     text = '{"slice_uuid":"11111111-1111-1111-1111-111111111111"}\n' + json.dumps(payload, indent=1)
     (image,) = listed_images(text, "x.ips")
 
-    assert (ARM, "App", "/x/App", "arm64", 4096, 16384) == (
+    assert (
         image.uuid, image.name, image.path, image.arch, image.load_address, image.size,
-    )  # fmt: skip
+    ) == (ARM, "App", "/x/App", "arm64", 4096, 16384)  # fmt: skip
 
 
 def test_kscrash_and_metrickit():
@@ -64,7 +64,7 @@ def test_kscrash_and_metrickit():
 
     for document in (kscrash, metrickit):
         (image,) = listed_images(json.dumps(document), "x")
-        assert (ARM, "App") == (image.uuid, image.name)
+        assert (image.uuid, image.name) == (ARM, "App")
 
 
 @pytest.mark.parametrize(

@@ -35,23 +35,23 @@ def ticks(time, until, work):
 
 def test_ticks_are_whole_multiples_of_the_interval():
     """The work between them ends before the next tick is due."""
-    assert ([0, 10, 20, 30], 0) == ticks(Time(), 40, [1, 9, 3])
+    assert ticks(Time(), 40, [1, 9, 3]) == ([0, 10, 20, 30], 0)
 
 
 def test_a_missed_tick_is_lost():
     """The next one comes when it is due, or at once if that has passed."""
-    assert ([0, 25, 30], 1) == ticks(Time(), 40, [25, 0, 0])
+    assert ticks(Time(), 40, [25, 0, 0]) == ([0, 25, 30], 1)
 
 
 def test_the_last_ticks_can_be_lost_too():
     """The work after the second tick takes more than the rest of the time."""
-    assert ([0, 10], 2) == ticks(Time(), 40, [0, 100])
+    assert ticks(Time(), 40, [0, 100]) == ([0, 10], 2)
 
 
 def test_no_tick_comes_at_the_end_or_after_it():
     """Each interval that begins has one tick."""
-    assert ([0, 10, 20], 0) == ticks(Time(), 25, [])
-    assert ([0], 0) == ticks(Time(), 1, [])
+    assert ticks(Time(), 25, []) == ([0, 10, 20], 0)
+    assert ticks(Time(), 1, []) == ([0], 0)
 
 
 def test_long_waits_can_be_ended():

@@ -93,7 +93,7 @@ def test_return_addresses_are_looked_up_inside_the_call(stripped, table):
     assert (before.symbols == exactly.symbols - 1).all()
     assert (before.offsets == starts).all()
     nothing = Symbolicator().lookup(stripped, offsets(0), return_addresses=True)
-    assert [-1] == nothing.symbols.tolist()
+    assert nothing.symbols.tolist() == [-1]
 
 
 @pytest.mark.peer
@@ -101,9 +101,9 @@ def test_without_debug_information_lines_are_unknown(stripped):
     """Columns of the same length, with the values for unknown."""
     columns = Symbolicator().lookup(stripped, offsets(0, 0x1000, 2**64 - 1))
 
-    assert [-1, -1, -1] == columns.files.tolist()
+    assert columns.files.tolist() == [-1, -1, -1]
     assert [0, 0, 0] == columns.lines.tolist() == columns.inline_depths.tolist()
-    assert () == columns.inlined(0)
+    assert columns.inlined(0) == ()
     with pytest.raises(IndexError):
         columns.file_path(0)
     with pytest.raises(IndexError):
@@ -152,7 +152,7 @@ def test_a_fat_file_requires_an_architecture(tmp_path):
     with pytest.raises(MachtraceError, match="arm64, x86_64") as caught:
         Symbolicator().lookup(path, offsets(0))
     assert "architecture" in caught.value.remedy
-    assert [None] == Symbolicator().lookup(path, offsets(0), arch=Arch.X86_64).names()
+    assert Symbolicator().lookup(path, offsets(0), arch=Arch.X86_64).names() == [None]
     with pytest.raises(MachtraceError, match="i386"):
         Symbolicator().lookup(path, offsets(0), arch=Arch.I386)
 
@@ -234,7 +234,7 @@ def test_lines_and_inlined_calls_equal_the_source(tmp_path):
     (file,) = set(columns.files.tolist()) - {-1}
     assert columns.file_path(file).endswith("inlined.c")
     assert {"outer"} == set(columns.names())
-    assert (0 == Symbolicator(lines=False).lookup(program, asked).lines).all()
+    assert (Symbolicator(lines=False).lookup(program, asked).lines == 0).all()
 
 
 # --- arguments ---
@@ -270,7 +270,7 @@ def test_the_largest_offsets_are_not_changed(stripped):
     asked = [2**64 - 1, 2**63 + 1, 1]
 
     assert asked == Symbolicator().lookup(stripped, asked).offsets.tolist()
-    assert [] == Symbolicator().lookup(stripped, []).names()
+    assert Symbolicator().lookup(stripped, []).names() == []
 
 
 @pytest.mark.peer
@@ -347,7 +347,7 @@ def test_an_elf_file_of_another_architecture_is_refused(tmp_path):
         [tmp_path / "f.c"], tmp_path / "f.so", target="x86_64-linux-musl", options=options
     )
 
-    assert 1 == len(Symbolicator().lookup(path, [0], arch="x86_64"))
+    assert len(Symbolicator().lookup(path, [0], arch="x86_64")) == 1
     with pytest.raises(MachtraceError, match="an image for arm64, but those for x86_64"):
         Symbolicator().lookup(path, [0], arch="arm64")
 

@@ -90,14 +90,14 @@ def by_atos(path, _image, offset):
 def by_lookup(path, image, offset):
     """Name it in columns, of an image."""
     columns = Symbolicator([path]).lookup(image, [offset])
-    assert ["named"] == columns.names()
+    assert columns.names() == ["named"]
     assert columns.lines[0]
 
 
 def by_path(path, _image, offset):
     """Name it in columns, of a file."""
     columns = Symbolicator().lookup(path, [offset])
-    assert ["named"] == columns.names()
+    assert columns.names() == ["named"]
     assert columns.lines[0]
 
 

@@ -286,10 +286,10 @@ def test_threads_have_their_true_lines(program, make):
 
     (thread,) = report.threads
     assert plain(thread.frames) == STACK
-    assert [3, 3, 0] == [result.frames, result.named, result.contradicted]
+    assert [result.frames, result.named, result.contradicted] == [3, 3, 0]
     assert {one.location.path.rpartition("/")[2] for one in thread.frames} == {"lines.c"}
     assert {frame.symbol.source for frame in thread.frames} == {NameSource.DEBUG_INFORMATION}
-    assert [0, None, None] == [frame.symbol.offset for frame in thread.frames[:3]]
+    assert [frame.symbol.offset for frame in thread.frames[:3]] == [0, None, None]
 
 
 @pytest.mark.parametrize("make", TREES, ids=lambda make: make.__name__)
@@ -299,8 +299,8 @@ def test_trees_have_their_true_lines(program, make):
     (tree,) = report.trees
 
     assert plain(node.frame for node in tree.nodes) == STACK[::-1]
-    assert [None, 0, 1, 2, 3] == [one.parent for one in tree.nodes]
-    assert 1 == len({one.samples for one in tree.nodes})
+    assert [one.parent for one in tree.nodes] == [None, 0, 1, 2, 3]
+    assert len({one.samples for one in tree.nodes}) == 1
 
 
 def test_lines_with_uuids_have_their_true_lines(program):
@@ -384,9 +384,9 @@ def test_a_wrong_name_is_replaced_recorded_and_counted(program):
     (report,) = result.reports
 
     assert plain(report.threads[0].frames) == STACK
-    assert "GCC_except_table7 + 5" == report.threads[0].frames[-1].details["reported symbol"]
+    assert report.threads[0].frames[-1].details["reported symbol"] == "GCC_except_table7 + 5"
     assert "reported symbol" not in report.threads[0].frames[0].details
-    assert 1 == result.contradicted
+    assert result.contradicted == 1
     assert report.warnings[-1] == "1 frame had wrong names in the report"
 
 

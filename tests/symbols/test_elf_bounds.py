@@ -175,7 +175,7 @@ def test_code_after_the_last_call_frame_description_has_no_function(tmp_path: Pa
     assert (described.offset, described.size) == (hidden - 2, 2)
     for at in range(3):
         offset = ImageOffset(hidden + at)
-        assert (None, None) == (stripped.find(offset), first_symbol(contents, offset))
+        assert (stripped.find(offset), first_symbol(contents, offset)) == (None, None)
 
 
 def _offset(table: SymbolTable, name: str) -> int:

@@ -54,7 +54,7 @@ def test_every_instruction_has_its_line(release, size):
 
     lines = [functions.location(1, main + offset) for offset in (0, 0xC, 0x10, 0x2C, 0x30, 0x3C)]
     assert [("/src/main.go", line) for line in (10, 10, 12, 12, 11, 11)] == lines
-    assert ("/src/shape.go", 300) == functions.location(2, text + 0x60)
+    assert functions.location(2, text + 0x60) == ("/src/shape.go", 300)
     assert functions.location(1, main + 0x40) is None
 
 
@@ -102,9 +102,9 @@ def test_functions_are_relative_to_the_text_section_by_default(release):
     """Go 1.26's table does not state where code begins."""
     names = go_names(contents(table(release)), no_pointers)
 
-    assert [0x1000, 0x1020, 0x1060] == names.starts.tolist()
-    assert [0x20, 0x40, 0x10] == names.sizes.tolist()
-    assert "main.main" == names.linkage_name(1)
+    assert names.starts.tolist() == [0x1000, 0x1020, 0x1060]
+    assert names.sizes.tolist() == [0x20, 0x40, 0x10]
+    assert names.linkage_name(1) == "main.main"
     assert Certainty.PCLNTAB is names.certainty
 
 
@@ -113,17 +113,17 @@ def test_module_data_states_where_code_begins():
     module = bytearray(0x250)
     module[22 * 8 : 23 * 8] = (TEXT + 0x400).to_bytes(8, "little")
     plain = contents(table(26), module=bytes(module))
-    assert 0x1400 == int(go_names(plain, no_pointers).starts[0])
+    assert int(go_names(plain, no_pointers).starts[0]) == 0x1400
 
     hidden = contents(table(26), module=b"\xff" * 0x250)
     pointers = SimpleNamespace(target=lambda _: Svma(TEXT + 0x800))
-    assert 0x1800 == int(go_names(hidden, lambda: pointers).starts[0])
+    assert int(go_names(hidden, lambda: pointers).starts[0]) == 0x1800
 
 
 def test_other_programs_have_no_go_names():
     nothing = contents(b"")
 
-    assert 0 == len(go_names(nothing, no_pointers).starts)
+    assert len(go_names(nothing, no_pointers).starts) == 0
 
 
 def test_the_table_of_an_elf_program_is_found():
@@ -137,8 +137,8 @@ def test_the_table_of_an_elf_program_is_found():
         )
         names = elf_go_names(program)
 
-        assert [0x1000, 0x1020, 0x1060] == names.starts.tolist()
-        assert "main.main" == names.linkage_name(1)
+        assert names.starts.tolist() == [0x1000, 0x1020, 0x1060]
+        assert names.linkage_name(1) == "main.main"
 
 
 @pytest.mark.parametrize("release", MAGICS)

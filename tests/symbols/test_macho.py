@@ -88,7 +88,7 @@ def test_only_code_is_named(twins, arch):
             answer = table.find(image.offset_of(address))
             if section.name == "__stubs":
                 assert answer is not None
-                assert ("outside", Certainty.STUB) == (answer.name, answer.certainty)
+                assert (answer.name, answer.certainty) == ("outside", Certainty.STUB)
             elif section.name != "__text":
                 assert answer is None
     last = max(segment.end for segment in image.segments)
@@ -179,7 +179,7 @@ def test_assembler_labels_do_not_replace_the_functions_name():
     )
     for found in (macho_symbol_table(contents).find, lambda o: first_symbol(contents, o)):
         names = [(one := found(at(offset))) and one.name for offset in (4, 12, 31, 32, 47)]
-        assert ["f", "f", "f", "entry", "entry"] == names
+        assert names == ["f", "f", "f", "entry", "entry"]
 
 
 @pytest.mark.parametrize("kind", [N_SECT, N_SECT | N_PEXT, N_SECT | N_EXT])
@@ -191,7 +191,7 @@ def test_functions_missing_in_function_starts_have_their_names(kind):
     )
     for found in (macho_symbol_table(contents).find, lambda o: first_symbol(contents, o)):
         answers = [found(at(offset)) for offset in (31, 32, 47)]
-        assert [0, 32, 32] == [one and one.offset - TEXT_OFFSET for one in answers]
+        assert [one and one.offset - TEXT_OFFSET for one in answers] == [0, 32, 32]
         assert answers[2] is not None
         assert name in {answers[2].linkage_name, *(f"_{one}" for one in answers[2].aliases)}
 
@@ -201,7 +201,7 @@ def test_names_generated_by_assemblers_come_last():
     contents = built([symbol("ltmp0", 0), symbol("_f", 0)], starts=[0])
     for found in (macho_symbol_table(contents).find(at(4)), first_symbol(contents, at(4))):
         assert found is not None
-        assert ("f", ("ltmp0",)) == (found.name, found.aliases)
+        assert (found.name, found.aliases) == ("f", ("ltmp0",))
 
 
 def test_redacted_symbols_are_not_names():
@@ -210,7 +210,7 @@ def test_redacted_symbols_are_not_names():
     contents = built(symbols, starts=[0, 16])
     table = macho_symbol_table(contents)
 
-    assert [False, True] == [table.symbol(index).is_named for index in range(2)]
+    assert [table.symbol(index).is_named for index in range(2)] == [False, True]
     assert "<redacted>" not in {table.name(index) for index in range(2)}
     assert first_symbol(contents, at(0)) is None
 
@@ -220,7 +220,7 @@ def test_stabs_name_no_functions():
     stab = 0x24  # N_FUN
     table = macho_symbol_table(built([symbol("_f", 0), symbol("_stab", 8, stab)], starts=[0]))
 
-    assert ["f"] == [table.name(index) for index in range(len(table))]
+    assert [table.name(index) for index in range(len(table))] == ["f"]
 
 
 @pytest.mark.parametrize("is_64", [True, False])
@@ -265,7 +265,7 @@ def test_malformed_function_starts_leave_the_symbols():
     file = ThinFile(symbols=(symbol("_f", 0),), function_starts=b"\xff" * 16)
     table = macho_symbol_table(FileContents(file.build(), "built"))
 
-    assert "f" == table.name(0)
+    assert table.name(0) == "f"
     assert [MachOError] == [type(problem) for problem in table.problems]
 
 

@@ -133,9 +133,9 @@ def test_lookups_continue_if_no_thread_can_be_started(monkeypatch):
 def test_32_bit_columns_and_an_empty_index():
     """Columns of 32 bits are not widened; an empty index has no answers."""
     index = RangeIndex(np.array([4, 8], np.uint32))
-    assert [-1, 0, 1, 1] == index.find(np.array([3, 4, 9, 2**63], np.uint64)).tolist()
+    assert index.find(np.array([3, 4, 9, 2**63], np.uint64)).tolist() == [-1, 0, 1, 1]
     nothing = RangeIndex(np.zeros(0, np.uint64), np.zeros(0, np.int32))
-    assert [-1] * 5000 == nothing.find(np.zeros(5000, np.uint64)).tolist()
+    assert nothing.find(np.zeros(5000, np.uint64)).tolist() == [-1] * 5000
 
 
 def test_starts_far_apart_take_little_memory():

@@ -112,7 +112,7 @@ def test_exact_names_equal_the_unstripped_twins(twins):
         offset = contents.image.offset_of(address)
         answer = table.find(offset)
         if answer is not None and answer.certainty is Certainty.EXACT:
-            assert truth == answer.linkage_name
+            assert answer.linkage_name == truth
             exact.add(truth)
         first = first_symbol(contents, offset)
         assert first is None or first == answer
@@ -128,7 +128,7 @@ def test_assembly_code_has_no_exact_name(twins):
     hidden = table.find(contents.image.offset_of(functions["_hidden"]))
     assert answer is not None
     assert hidden is not None
-    assert ("assembled", Certainty.EXPORT) == (answer.name, answer.certainty)
+    assert (answer.name, answer.certainty) == ("assembled", Certainty.EXPORT)
     assert hidden.certainty is not Certainty.EXACT
 
 
@@ -138,8 +138,9 @@ def test_without_unwind_tables_exports_are_not_exact():
     data = ThinFile(symbols=symbols).build()
     contents = with_listed_functions(data, [0x400, 0x420])
     found = [macho_symbol_table(contents).find(ImageOffset(at)) for at in (0x410, 0x424)]
-    assert [("f", Certainty.EXPORT), ("g", Certainty.EXPORT)] == [
-        (one.name, one.certainty) for one in found if one is not None
+    assert [(one.name, one.certainty) for one in found if one is not None] == [
+        ("f", Certainty.EXPORT),
+        ("g", Certainty.EXPORT),
     ]
 
 

@@ -46,8 +46,8 @@ def test_a_name_ends_where_the_next_function_starts():
     """A stripped neighbour does not inherit a name."""
     symbols = table([(0x1000, 0, True, "_first")], functions=(0x1000, 0x1040, 0x1080))
 
-    assert "first" == name_at(symbols, 0x1000)
-    assert "first" == name_at(symbols, 0x103F)
+    assert name_at(symbols, 0x1000) == "first"
+    assert name_at(symbols, 0x103F) == "first"
     assert name_at(symbols, 0x1040) is None
     assert name_at(symbols, 0x0FFF) is None
 
@@ -56,8 +56,8 @@ def test_a_name_ends_at_the_next_symbol_and_at_its_section():
     """Without function starts these are the bounds."""
     symbols = table([(0x1F00, 0, True, "_a"), (0x1F80, 0, True, "_b")])
 
-    assert "a" == name_at(symbols, 0x1F7F)
-    assert "b" == name_at(symbols, 0x1FFF)
+    assert name_at(symbols, 0x1F7F) == "a"
+    assert name_at(symbols, 0x1FFF) == "b"
     assert name_at(symbols, 0x2000) is None
 
 
@@ -65,16 +65,16 @@ def test_stated_sizes_bound_names():
     """ELF states where a function ends; padding has no name."""
     symbols = table([(0x1000, 0x30, True, "f"), (0x1040, 0x10, False, "g")], underscore=False)
 
-    assert "f" == name_at(symbols, 0x102F)
+    assert name_at(symbols, 0x102F) == "f"
     assert name_at(symbols, 0x1030) is None
-    assert "g" == name_at(symbols, 0x104F)
+    assert name_at(symbols, 0x104F) == "g"
 
 
 def test_a_label_inside_a_sized_function_is_ignored():
     """Hand-written assembly has labels; the function around them was called."""
     found = table([(0x1000, 0x30, True, "memcpy"), (0x1010, 0, False, "again")], underscore=False)
 
-    assert "memcpy" == name_at(found, 0x1018)
+    assert name_at(found, 0x1018) == "memcpy"
 
 
 def test_global_symbols_come_before_local_ones_and_the_first_wins():
@@ -83,7 +83,7 @@ def test_global_symbols_come_before_local_ones_and_the_first_wins():
         [(0x1000, 0, False, "_local"), (0x1000, 0, True, "_one"), (0x1000, 0, True, "_two")]
     )
 
-    assert "one" == name_at(symbols, 0x1000)
+    assert name_at(symbols, 0x1000) == "one"
 
 
 def test_exactly_one_underscore_is_dropped():
@@ -92,8 +92,8 @@ def test_exactly_one_underscore_is_dropped():
 
     symbol = symbols.find(ImageOffset(0x1000))
     assert symbol is not None
-    assert ("__start", "___start") == (symbol.name, symbol.linkage_name)
-    assert "-[A b]" == name_at(symbols, 0x1010)
+    assert (symbol.name, symbol.linkage_name) == ("__start", "___start")
+    assert name_at(symbols, 0x1010) == "-[A b]"
 
 
 def test_mangled_names_are_demangled():
@@ -102,15 +102,15 @@ def test_mangled_names_are_demangled():
 
     symbol = symbols.find(ImageOffset(0x1000))
     assert symbol is not None
-    assert ("Player::play(int)", "__ZN6Player4playEi") == (symbol.name, symbol.linkage_name)
-    assert "Player::play(int)" == symbols.name(0)
+    assert (symbol.name, symbol.linkage_name) == ("Player::play(int)", "__ZN6Player4playEi")
+    assert symbols.name(0) == "Player::play(int)"
 
 
 def test_symbols_outside_code_are_ignored():
     """The header symbol is at offset 0, data is elsewhere."""
     found = table([(0x0, 0, True, "__mh_execute_header"), (0x3000, 0, True, "_data")])
 
-    assert 0 == len(found)
+    assert len(found) == 0
     assert name_at(found, 0x1234) is None
 
 

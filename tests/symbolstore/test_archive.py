@@ -37,12 +37,12 @@ def test_images_in_nested_archives_are_added(store, tmp_path, method):
     )
     stored, skipped = add(store, tmp_path / "App.ipa")
 
-    assert [ARM, ARM] == [file.identifier for file in stored]
+    assert [file.identifier for file in stored] == [ARM, ARM]
     assert stored[0].source.endswith("App.ipa: Payload/App.app/App")
-    assert [] == skipped
-    assert APP == store.find(ARM, None, FileKind.EXECUTABLE).read_bytes()
-    assert DSYM == store.find(ARM).read_bytes()
-    assert ["App"] == sorted({file.name for file in store.files()})
+    assert skipped == []
+    assert store.find(ARM, None, FileKind.EXECUTABLE).read_bytes() == APP
+    assert store.find(ARM).read_bytes() == DSYM
+    assert sorted({file.name for file in store.files()}) == ["App"]
     assert not [name for name in everything_in(store.root) if "unfinished" in name]
 
 
@@ -51,7 +51,7 @@ def test_names_in_archives_are_never_paths(store, tmp_path):
     (tmp_path / "a.zip").write_bytes(zipped({"../../../evil": APP, "/etc/evil2": DSYM}))
     stored, _ = add(store, tmp_path / "a.zip")
 
-    assert 2 == len(stored)
+    assert len(stored) == 2
     assert not (tmp_path.parent / "evil").exists()
     assert {"store", "a.zip"} == names_in(tmp_path)
 
@@ -64,9 +64,9 @@ def test_the_nesting_of_archives_is_limited(store, tmp_path):
     (tmp_path / "deep.zip").write_bytes(data)
 
     _, skipped = add(store, tmp_path / "deep.zip", limits=UnpackLimits(depth=2))
-    assert [SkipReason.TOO_DEEP] == reasons(skipped)
+    assert reasons(skipped) == [SkipReason.TOO_DEEP]
     stored, _ = add(store, tmp_path / "deep.zip", limits=UnpackLimits(depth=3))
-    assert [ARM] == [one.identifier for one in stored]
+    assert [one.identifier for one in stored] == [ARM]
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_members_beyond_the_limits_are_reported_and_skipped(store, tmp_path, lim
     (tmp_path / "a.zip").write_bytes(zipped({"App": APP}))
     stored, skipped = add(store, tmp_path / "a.zip", limits=limits)
 
-    assert [] == stored
-    assert [SkipReason.TOO_LARGE] == reasons(skipped)
-    assert not store.root.exists() or [] == everything_in(store.root)
+    assert stored == []
+    assert reasons(skipped) == [SkipReason.TOO_LARGE]
+    assert not store.root.exists() or everything_in(store.root) == []
 
 
 def test_a_zip_bomb_is_refused(store, tmp_path):
@@ -93,8 +93,8 @@ def test_a_zip_bomb_is_refused(store, tmp_path):
         archive.writestr("bomb", APP[:4096] + bytes(100 << 20))
     stored, skipped = add(store, tmp_path / "bomb.zip")
 
-    assert [] == stored
-    assert [SkipReason.TOO_LARGE] == reasons(skipped)
+    assert stored == []
+    assert reasons(skipped) == [SkipReason.TOO_LARGE]
 
 
 @pytest.mark.parametrize("declared", [len(APP) - 100, len(APP) + 100])
@@ -106,8 +106,8 @@ def test_a_member_with_a_false_size_is_malformed(store, tmp_path, declared):
     (tmp_path / "a.zip").write_bytes(data)
     stored, skipped = add(store, tmp_path / "a.zip")
 
-    assert [FileKind.DEBUGINFO] == [one.kind for one in stored]
-    assert [SkipReason.MALFORMED] == reasons(skipped)
+    assert [one.kind for one in stored] == [FileKind.DEBUGINFO]
+    assert reasons(skipped) == [SkipReason.MALFORMED]
 
 
 def test_damaged_archives_give_their_images_and_one_line(store, tmp_path):
@@ -151,4 +151,4 @@ def test_an_encrypted_member_is_reported(store, tmp_path):
     (tmp_path / "a.zip").write_bytes(data)
     _, skipped = add(store, tmp_path / "a.zip")
 
-    assert [SkipReason.ENCRYPTED] == reasons(skipped)
+    assert reasons(skipped) == [SkipReason.ENCRYPTED]

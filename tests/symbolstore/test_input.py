@@ -61,8 +61,8 @@ def test_links_do_not_lead_out_of_a_folder(store, tmp_path):
     named.symlink_to(tree)
     stored, skipped = add(store, named)
 
-    assert [FileKind.DEBUGINFO] == [one.kind for one in stored]
-    assert [SkipReason.LINK, SkipReason.LINK] == reasons(skipped)
+    assert [one.kind for one in stored] == [FileKind.DEBUGINFO]
+    assert reasons(skipped) == [SkipReason.LINK, SkipReason.LINK]
     stored, _ = add(store, named, follow_links=True)
     assert {FileKind.EXECUTABLE, FileKind.DEBUGINFO} == {one.kind for one in stored}
 
@@ -72,9 +72,9 @@ def test_pipes_and_missing_files_do_not_block(store, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "App").write_bytes(APP)
 
-    assert 1 == len(add(store, tmp_path)[0])
+    assert len(add(store, tmp_path)[0]) == 1
     _, skipped = add(store, tmp_path / "pipe", tmp_path / "nowhere")
-    assert [SkipReason.UNREADABLE] * 2 == reasons(skipped)
+    assert reasons(skipped) == [SkipReason.UNREADABLE] * 2
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -85,8 +85,8 @@ def test_a_file_that_may_not_be_read_does_not_stop_the_others(store, tmp_path):
     (tmp_path / "b").write_bytes(APP)
     stored, skipped = add(store, tmp_path)
 
-    assert 1 == len(stored)
-    assert [SkipReason.UNREADABLE] == reasons(skipped)
+    assert len(stored) == 1
+    assert reasons(skipped) == [SkipReason.UNREADABLE]
 
 
 def test_mutated_files_are_stored_or_skipped(store, tmp_path):

@@ -47,13 +47,15 @@ def test_an_app_and_its_dsym_are_stored_in_symsorters_layout(store, bundle):
     folder = store.root / "82" / "d13d98219e3040b62a07a297007a7c"
 
     assert {"executable", "executable.meta", "debuginfo", "debuginfo.meta"} == names_in(folder)
-    assert APP == (folder / "executable").read_bytes()
-    assert DSYM == (folder / "debuginfo").read_bytes()
-    assert {"name": "App", "arch": "arm64", "file_format": "macho"} == json.loads(
-        (folder / "executable.meta").read_text()
-    )
-    assert [True, True] == [one.is_new for one in stored]
-    assert [SkipReason.NOT_AN_IMAGE] == reasons(skipped)
+    assert (folder / "executable").read_bytes() == APP
+    assert (folder / "debuginfo").read_bytes() == DSYM
+    assert json.loads((folder / "executable.meta").read_text()) == {
+        "name": "App",
+        "arch": "arm64",
+        "file_format": "macho",
+    }
+    assert [one.is_new for one in stored] == [True, True]
+    assert reasons(skipped) == [SkipReason.NOT_AN_IMAGE]
     assert folder / "executable" == store.find(ARM, "arm64", FileKind.EXECUTABLE)
     assert folder / "debuginfo" == store.find(ARM, Arch.ARM64)
     assert store.find(INTEL) is None
@@ -86,8 +88,8 @@ def test_a_malformed_slice_does_not_affect_the_others(store, tmp_path):
     path.write_bytes(fat(APP, bytes(broken)))
     stored, skipped = add(store, path)
 
-    assert [ARM] == [one.identifier for one in stored]
-    assert [SkipReason.MALFORMED] == reasons(skipped)
+    assert [one.identifier for one in stored] == [ARM]
+    assert reasons(skipped) == [SkipReason.MALFORMED]
     assert "x86_64" in skipped[0].source
 
 
@@ -112,7 +114,7 @@ def test_elf_is_stored_under_the_build_id_of_readelf(store, tmp_path):
     stored, _ = add(store, library, debug)
 
     assert [text, text] == [one.path.parent.parent.name + one.path.parent.name for one in stored]
-    assert [FileKind.EXECUTABLE, FileKind.DEBUGINFO] == [one.kind for one in stored]
+    assert [one.kind for one in stored] == [FileKind.EXECUTABLE, FileKind.DEBUGINFO]
     assert debug.read_bytes() == store.find(stored[0].identifier).read_bytes()
 
 
@@ -125,7 +127,7 @@ def test_adding_the_same_files_writes_nothing(store, bundle):
     Path(f"{path}.meta").unlink()
     stored, _ = add(store, *bundle)
 
-    assert [False, False] == [one.is_new for one in stored]
+    assert [one.is_new for one in stored] == [False, False]
     assert before == everything_in(store.root)
     assert stamp == path.stat().st_mtime_ns
 
@@ -137,10 +139,10 @@ def test_other_contents_under_the_same_uuid_are_reported_and_skipped(store, tmp_
     add(store, tmp_path / "first")
     stored, skipped = add(store, tmp_path / "second")
 
-    assert [] == stored
-    assert [SkipReason.COLLISION] == reasons(skipped)
+    assert stored == []
+    assert reasons(skipped) == [SkipReason.COLLISION]
     assert str(ARM.hex) in skipped[0].detail
-    assert APP == store.find(ARM, None, FileKind.EXECUTABLE).read_bytes()
+    assert store.find(ARM, None, FileKind.EXECUTABLE).read_bytes() == APP
 
 
 def test_two_architectures_with_one_uuid_are_both_stored(store, tmp_path):
@@ -150,7 +152,7 @@ def test_two_architectures_with_one_uuid_are_both_stored(store, tmp_path):
         (tmp_path / name).write_bytes(data)
     add(store, tmp_path / "arm", tmp_path / "intel")
 
-    assert APP == store.find(ARM, "arm64", FileKind.EXECUTABLE).read_bytes()
+    assert store.find(ARM, "arm64", FileKind.EXECUTABLE).read_bytes() == APP
     assert intel == store.find(ARM, "x86_64", FileKind.EXECUTABLE).read_bytes()
     assert {"arm64", "x86_64"} == {one.arch for one in store.files()}
 
@@ -164,7 +166,7 @@ def test_a_store_of_symsorter_is_read(store):
     assert folder / "debuginfo" == store.find(ARM, "arm64")
     assert store.find(ARM, "x86_64") is None
     (folder / "debuginfo.meta").write_text('{"name":"App","arch":"x86","file_format":"macho"}')
-    assert ["i386"] == [one.arch for one in store.files()]
+    assert [one.arch for one in store.files()] == ["i386"]
 
 
 @pytest.mark.parametrize("meta", [b"", b"[]", b"{", b'{"arch": 3}', b"\xff", b"[" * 60000])
@@ -174,7 +176,7 @@ def test_an_invalid_meta_file_is_ignored(store, tmp_path, meta):
     stored, _ = add(store, tmp_path / "App")
     Path(f"{stored[0].path}.meta").write_bytes(meta)
 
-    assert ["arm64"] == [one.arch for one in store.files()]
+    assert [one.arch for one in store.files()] == ["arm64"]
 
 
 @pytest.mark.peer
@@ -192,11 +194,11 @@ def test_concurrent_processes_add_each_image_once(tmp_path):
     ]
     outputs = [json.loads(worker.communicate(timeout=60)[0]) for worker in workers]
 
-    assert [0, 0, 0] == [worker.returncode for worker in workers]
-    assert [60, 60, 60] == [len(output["images"]) for output in outputs]
-    assert 60 == sum(image["new"] for output in outputs for image in output["images"])
-    assert 120 == len(everything_in(root))
-    assert [] == list(misplaced(list(SymbolStore(root).files())))
+    assert [worker.returncode for worker in workers] == [0, 0, 0]
+    assert [len(output["images"]) for output in outputs] == [60, 60, 60]
+    assert sum(image["new"] for output in outputs for image in output["images"]) == 60
+    assert len(everything_in(root)) == 120
+    assert list(misplaced(list(SymbolStore(root).files()))) == []
 
 
 def test_an_interruption_leaves_nothing_half_written(store, tmp_path):
@@ -210,7 +212,7 @@ def test_an_interruption_leaves_nothing_half_written(store, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         list(adder.add(InputFile(tmp_path / "App", len(APP), is_named=True)))
 
-    assert [] == everything_in(store.root)
+    assert everything_in(store.root) == []
 
 
 def test_an_unwritable_store_is_one_error_with_the_path(tmp_path):

@@ -40,17 +40,17 @@ def test_cleaning_removes_leftovers_old_excess_and_invalid_files(store, bundle):
     now = old.with_name(".unfinished-now").stat().st_mtime + 10
 
     assert [old] == [file.path for file in leftovers(store, now=now)]
-    assert [] == list(unused_since(files, now - 1000))
-    assert 2 == len(list(unused_since(files, now + 1000)))
-    assert [] == list(beyond_size(files, 1 << 30))
-    assert 1 == len(list(beyond_size(files, max(len(APP), len(DSYM)))))
-    assert [] == list(misplaced(files))
+    assert list(unused_since(files, now - 1000)) == []
+    assert len(list(unused_since(files, now + 1000))) == 2
+    assert list(beyond_size(files, 1 << 30)) == []
+    assert len(list(beyond_size(files, max(len(APP), len(DSYM))))) == 1
+    assert list(misplaced(files)) == []
     files[0].path.write_bytes(INTEL_APP)
     wrong = list(misplaced(files))
     assert [files[0].path] == [file.path for file in wrong]
 
     remove(store, [*leftovers(store, now=now), *wrong, *unused_since(files, now + 1000)])
-    assert [".unfinished-now"] == everything_in(store.root)
+    assert everything_in(store.root) == [".unfinished-now"]
     assert {".unfinished-now"} == names_in(store.root)
 
 
@@ -63,15 +63,15 @@ def test_lldbs_layout_links_into_a_dsym_bundle(store, bundle, tmp_path):
     out.rename(moved)
     link = moved / "82D1/3D98/219E/3040/B62A/07A297007A7C"
 
-    assert [ExportResult.WRITTEN] * 2 == [item.result for item in results]
+    assert [item.result for item in results] == [ExportResult.WRITTEN] * 2
     assert stat.S_ISLNK(link.lstat().st_mode)
     assert link.resolve().parts[-5:] == (
         "App.dSYM", "Contents", "Resources", "DWARF", "App",
     )  # fmt: skip
-    assert DSYM == link.read_bytes()
-    assert APP == Path(f"{link}.app").read_bytes()
+    assert link.read_bytes() == DSYM
+    assert Path(f"{link}.app").read_bytes() == APP
     again = [export_file(item, moved, ExportLayout.LLDB) for item in store.files()]
-    assert [ExportResult.PRESENT] * 2 == [item.result for item in again]
+    assert [item.result for item in again] == [ExportResult.PRESENT] * 2
     stored, _ = add(SymbolStore(tmp_path / "second"), moved)
     assert {FileKind.EXECUTABLE, FileKind.DEBUGINFO} == {item.kind for item in stored}
 

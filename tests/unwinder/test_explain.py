@@ -109,7 +109,7 @@ def test_other_methods_answers_in_a_prologue(walks):
         assert not answer.claims
         assert not first.agrees(answer)
     assert second == others[FrameTrust.LINK_REGISTER].outcome.caller.address.address
-    assert "enter" == others[FrameTrust.COMPACT].outcome.caller.symbol.name
+    assert others[FrameTrust.COMPACT].outcome.caller.symbol.name == "enter"
 
 
 @pytest.mark.emulated

@@ -79,7 +79,7 @@ def test_both_ends_of_a_cores_deep_stack_are_true(process, tmp_path):
     addresses = tuple(one.address for one in backtrace.addresses)
 
     assert backtrace.stop.is_complete
-    assert DEPTH == backtrace.depth
+    assert backtrace.depth == DEPTH
     assert Gap(after=448, count=DEPTH - 512) == backtrace.gap
     assert true[:448] + true[-64:] == addresses
 
@@ -126,8 +126,8 @@ def test_only_the_default_limit_keeps_both_ends():
 
 
 def test_frames_after_a_gap_keep_their_numbers():
-    assert [(0, "abc")] == list(stretches("abc", None))
-    assert [(0, "ab"), (9, "c")] == list(stretches("abc", Gap(after=2, count=7)))
+    assert list(stretches("abc", None)) == [(0, "abc")]
+    assert list(stretches("abc", Gap(after=2, count=7))) == [(0, "ab"), (9, "c")]
     with pytest.raises(ValueError, match="no gap"):
         Gap(after=1, count=0)
 
@@ -163,7 +163,7 @@ def test_a_short_cycle_ends_the_walk_at_once():
     found = walked(rule, memory, pc=CODE + 0x10)
 
     assert Stop(StopReason.NO_PROGRESS, Avma(CODE + 0x20)) == found.stop
-    assert 4 == len(found.addresses)
+    assert len(found.addresses) == 4
 
 
 def test_a_cycle_beyond_the_stored_states_ends_the_walk():
@@ -207,8 +207,8 @@ def test_frames_are_counted_up_to_a_limit(monkeypatch):
     result = walked(rule, memory, limit=FrameLimit(10))
 
     assert StopReason.DEPTH_LIMIT is result.stop.reason
-    assert 5000 == result.depth
-    assert 10 == len(result.addresses)
+    assert result.depth == 5000
+    assert len(result.addresses) == 10
 
 
 def test_swift_continuations_are_limited_alike():
@@ -236,7 +236,7 @@ def test_swift_continuations_are_limited_alike():
     assert 1 + contexts == result.depth
     assert 0x5000 + contexts - 1 == result.addresses[-1].address
     assert 1 + frames == rest.depth
-    assert 0x3000 == rest.addresses[0].address
+    assert rest.addresses[0].address == 0x3000
     assert result.stop.is_complete
 
 
@@ -256,6 +256,6 @@ def test_a_cycle_of_contexts_does_not_affect_the_native_stack():
     rest = result.physical_remainder
 
     assert StopReason.NO_PROGRESS is result.stop.reason
-    assert [0x2000, 0x5000] == [one.address for one in result.addresses]
+    assert [one.address for one in result.addresses] == [0x2000, 0x5000]
     assert rest is not None
     assert rest.stop.is_complete

@@ -196,7 +196,7 @@ def test_any_rules_and_memory_give_the_same_walk(seed, mask, limit):
         registers, stack, lambda: process_rules(rules, maker.arch), mask, limit, (heap,)
     )
 
-    assert expected == actual
+    assert actual == expected
 
 
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
@@ -282,7 +282,7 @@ def test_a_deep_stack_gives_the_same_ends_and_count(limit):
         registers, stack, lambda: process_rules([rule], Arch.ARM64), WIDTH_47, limit
     )
 
-    assert expected == actual
+    assert actual == expected
     assert actual.depth == count + 1
 
 
@@ -299,7 +299,7 @@ def test_a_cycle_far_up_the_stack_is_detected_alike():
 
     expected, found = both(registers, stack, lambda: process_rules([rule], Arch.X86_64), WIDTH_47)
 
-    assert expected == found
+    assert found == expected
     assert found.stop.reason is StopReason.NO_PROGRESS
 
 

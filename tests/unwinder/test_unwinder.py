@@ -77,7 +77,7 @@ def test_no_snapshots_give_empty_columns():
     columns = mt.Unwinder().columns(())
 
     assert 0 == len(columns) == len(columns.addresses)
-    assert [0] == columns.starts.tolist()
+    assert columns.starts.tolist() == [0]
 
 
 @pytest.mark.usefixtures("walked_by")

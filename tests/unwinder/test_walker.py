@@ -49,9 +49,11 @@ def test_frame_pointer_chain_is_followed_to_its_root():
     """The stack on framehop's front page gives the addresses printed there."""
     walked = walk(registers(), STACK, chain_rules(), WIDTH_47)
 
-    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
-    assert [FrameTrust.CONTEXT, FrameTrust.FRAME_POINTER, FrameTrust.FRAME_POINTER] == [
-        found.trust for found in walked.addresses
+    assert [found.address for found in walked.addresses] == [PC, RET1, RET2]
+    assert [found.trust for found in walked.addresses] == [
+        FrameTrust.CONTEXT,
+        FrameTrust.FRAME_POINTER,
+        FrameTrust.FRAME_POINTER,
     ]
     assert walked.stop.is_complete
 
@@ -60,9 +62,9 @@ def test_lookup_is_inside_the_call():
     """Only return addresses are moved, and only for lookups."""
     first, second, _ = walk(registers(), STACK, chain_rules(), WIDTH_47).addresses
 
-    assert PC == first.lookup
-    assert RET1 - 1 == second.lookup
-    assert RET1 == second.address
+    assert first.lookup == PC
+    assert second.lookup == RET1 - 1
+    assert second.address == RET1
 
 
 def test_an_unreadable_word_ends_the_walk_with_its_address():
@@ -70,8 +72,8 @@ def test_an_unreadable_word_ends_the_walk_with_its_address():
     cut = MemoryRegion(Avma(0), STACK.data[:0x40])
     walked = walk(registers(), cut, chain_rules(), WIDTH_47)
 
-    assert [PC, RET1] == [found.address for found in walked.addresses]
-    assert (StopReason.UNREADABLE, 0x48) == (walked.stop.reason, walked.stop.at)
+    assert [found.address for found in walked.addresses] == [PC, RET1]
+    assert (walked.stop.reason, walked.stop.at) == (StopReason.UNREADABLE, 0x48)
 
 
 def test_signed_return_addresses_and_tagged_frame_pointers_are_stripped():
@@ -80,7 +82,7 @@ def test_signed_return_addresses_and_tagged_frame_pointers_are_stripped():
     memory = MemoryRegion(Avma(0), struct.pack("<16Q", *signed))
     walked = walk(registers(), memory, chain_rules(), WIDTH_47)
 
-    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [found.address for found in walked.addresses] == [PC, RET1, RET2]
 
 
 def test_loop_and_backward_frames_end_the_walk():
@@ -88,18 +90,18 @@ def test_loop_and_backward_frames_end_the_walk():
     loop = MemoryRegion(Avma(0), struct.pack("<4Q", 0, 0, 0x10, RET1) + STACK.data[0x20:])
     walked = walk(registers(sp=0, fp=0x10), loop, chain_rules(), WIDTH_47)
     assert StopReason.NO_PROGRESS is walked.stop.reason
-    assert [PC, RET1] == [frame.address for frame in walked.addresses]
+    assert [frame.address for frame in walked.addresses] == [PC, RET1]
 
     down = struct.pack("<16Q", *(0x20 if word == 0x70 else word for word in WORDS))
     walked = walk(registers(), MemoryRegion(Avma(0), down), chain_rules(), WIDTH_47)
     assert StopReason.NO_PROGRESS is walked.stop.reason
-    assert [PC, RET1, RET2] == [frame.address for frame in walked.addresses]
+    assert [frame.address for frame in walked.addresses] == [PC, RET1, RET2]
 
 
 def test_misaligned_frame_pointer_ends_the_walk():
     walked = walk(registers(fp=0x23), STACK, chain_rules(), WIDTH_47)
 
-    assert [PC] == [found.address for found in walked.addresses]
+    assert [found.address for found in walked.addresses] == [PC]
     assert StopReason.MISALIGNED is walked.stop.reason
 
 
@@ -107,7 +109,7 @@ def test_frames_beyond_the_limit_are_counted():
     """The stack's end is reached all the same."""
     walked = walk(registers(), STACK, chain_rules(), WIDTH_47, FrameLimit(2))
 
-    assert [PC, RET1] == [found.address for found in walked.addresses]
+    assert [found.address for found in walked.addresses] == [PC, RET1]
     assert Gap(after=2, count=1) == walked.gap
     assert walked.stop.is_complete
 
@@ -117,7 +119,7 @@ def test_link_register_is_lost_after_one_step():
     leaf = link_register_rule(Arch.ARM64)
     caller = step(leaf, registers(), STACK, WIDTH_47)
     assert isinstance(caller, RegisterSet)
-    assert (RET1, 0x10, 0x20, None) == (caller.pc, caller.sp, caller.fp, caller.lr)
+    assert (caller.pc, caller.sp, caller.fp, caller.lr) == (RET1, 0x10, 0x20, None)
 
     again = step(leaf, caller, STACK, WIDTH_47)
     assert not isinstance(again, RegisterSet)
@@ -129,8 +131,8 @@ def test_signal_frame_recovers_every_register_and_its_address_is_a_program_count
     rule = UnwindRule(RegisterOffset(31, 0x20), AtCfa(8), ((30, AtCfa(-8)),), is_signal_frame=True)
     caller = step(rule, registers(sp=0), STACK, WIDTH_47)
     assert isinstance(caller, RegisterSet)
-    assert (RET1, AddressKind.PROGRAM_COUNTER) == (caller.pc, rule.caller_kind)
-    assert 4 == caller.lr
+    assert (caller.pc, rule.caller_kind) == (RET1, AddressKind.PROGRAM_COUNTER)
+    assert caller.lr == 4
 
 
 def test_the_root_has_no_caller():
@@ -149,7 +151,7 @@ def test_a_rule_prints_in_the_usual_notation():
     """A reader can check a rule against the disassembly."""
     rule = UnwindRule(RegisterOffset(29, 16), AtCfa(-8), ((29, AtCfa(-16)), (19, InRegister(3, 8))))
 
-    assert "cfa = r29 + 16, pc = *(cfa - 8), r29 = *(cfa - 16), r19 = r3 + 8" == str(rule)
+    assert str(rule) == "cfa = r29 + 16, pc = *(cfa - 8), r29 = *(cfa - 16), r19 = r3 + 8"
 
 
 def test_swift_continuations_follow_the_first_async_frame():
@@ -169,13 +171,13 @@ def test_swift_continuations_follow_the_first_async_frame():
     memory = LayeredMemory((MemoryRegion(Avma(0), stack), heap))
     walked = walk(registers(sp=0, fp=0x10), memory, chain_rules(), WIDTH_47)
 
-    assert [
+    assert [(found.address, found.kind) for found in walked.addresses] == [
         (PC, AddressKind.PROGRAM_COUNTER),
         (0x1000_0000, AddressKind.ASYNC_RESUME),
         (0x2000_0000, AddressKind.ASYNC_RESUME),
-    ] == [(found.address, found.kind) for found in walked.addresses]
+    ]
     rest = walked.physical_remainder
-    assert [RET1, RET2] == [found.address for found in rest.addresses]
+    assert [found.address for found in rest.addresses] == [RET1, RET2]
     assert rest.stop.is_complete
     assert walked.stop.is_complete
 
@@ -200,10 +202,10 @@ def test_a_call_of_a_null_pointer_has_its_caller():
     caller = struct.pack("<Q", 0x3000) + STACK.data[8:]
     null = RegisterSet.of(Arch.X86_64, pc=0, sp=0, fp=0x20)
     walked = walk(null, MemoryRegion(Avma(0), caller), chain_rules(Arch.X86_64), PacMask())
-    assert [0, 0x3000, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [found.address for found in walked.addresses] == [0, 0x3000, RET1, RET2]
 
     walked = walk(registers(pc=0, lr=RET2), STACK, chain_rules(), WIDTH_47)
-    assert [0, RET2, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [found.address for found in walked.addresses] == [0, RET2, RET1, RET2]
 
 
 def test_a_preceding_call_distinguishes_a_wild_call_from_generated_code():
@@ -260,7 +262,7 @@ def test_a_link_register_that_leads_out_of_the_image_is_the_caller():
 
     # What an earlier call left is in the function itself, so in its image: it is not used.
     walked = walk(registers(pc=0x10_0100, lr=stale), STACK, rules, WIDTH_47)
-    assert [0x10_0100, RET1, RET2] == [frame.address for frame in walked.addresses]
+    assert [frame.address for frame in walked.addresses] == [0x10_0100, RET1, RET2]
 
     # Nor is a value that the frame record has, too: the record has more registers.
     saved = struct.pack("<16Q", *(caller if word == RET1 else word for word in WORDS))
@@ -273,7 +275,7 @@ def test_a_link_register_that_leads_out_of_the_image_is_the_caller():
     nops = MemoryRegion(Avma(caller - 4), struct.pack("<I", 0xD503201F))
     memory = LayeredMemory((STACK, nops))
     walked = walk(registers(pc=0x10_0100, lr=caller), memory, rules, WIDTH_47)
-    assert [0x10_0100, RET1, RET2] == [frame.address for frame in walked.addresses]
+    assert [frame.address for frame in walked.addresses] == [0x10_0100, RET1, RET2]
 
 
 def test_the_walk_continues_from_a_return_address_in_no_image():
@@ -282,7 +284,7 @@ def test_the_walk_continues_from_a_return_address_in_no_image():
         ImageList([image_at(0x10_0000, "program")]), Arch.ARM64, lambda _image: ImageRules()
     )
     walked = walk(registers(pc=0x10_0100, lr=0), STACK, rules, WIDTH_47)
-    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [found.address for found in walked.addresses] == [0x10_0100, RET1, RET2]
     assert FrameTrust.FRAME_POINTER is walked.addresses[2].trust
     assert walked.stop.is_complete
 

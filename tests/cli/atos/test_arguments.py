@@ -29,8 +29,8 @@ def test_where_addresses_count_from(words, mode, base):
     request = parse_arguments(["-o", "App", *words, "1000"])
 
     assert (mode, base) == (request.mode, request.base)
-    assert ("App",) == request.files
-    assert ("1000",) == request.addresses
+    assert request.files == ("App",)
+    assert request.addresses == ("1000",)
 
 
 def test_long_names_take_one_dash_or_two():
@@ -41,13 +41,13 @@ def test_long_names_take_one_dash_or_two():
         )
         assert request.inline
         assert request.full_path
-        assert "; " == request.delimiter
+        assert request.delimiter == "; "
     request = parse_arguments(
         ["-arch", "arm64", "-o", "App", "-i", "-d", "|", "-f", "x", "--", "-1"]
     )
-    assert ("arm64", True, "|", "x", ("-1",)) == (
+    assert (
         request.arch, request.inline, request.delimiter, request.input_file, request.addresses,
-    )  # fmt: skip
+    ) == ("arm64", True, "|", "x", ("-1",))  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -99,11 +99,11 @@ def test_usage_errors_are_apple_s(atos):
     """The output is the line that scripts match, then the usage."""
     done = atos()
 
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert done.stderr.startswith(
         "[invalid usage]: no processes or executables specified\n\nUsage:"
     )
-    assert 0 == atos("-h").returncode
+    assert atos("-h").returncode == 0
 
 
 def test_the_forms_of_answers(atos, thin):
@@ -112,15 +112,15 @@ def test_the_forms_of_answers(atos, thin):
         "-o", thin, "100000404", "0x100000428", "0x100000444", "0x1000", "what", "0x10000000f"
     )
 
-    assert (
+    assert done.stdout == (
         "first (in App) + 4\n"
         "shape::Box::area(int, int) (in App) + 8\n"
         "0x0000000100000444 (in App) + 4\n"
         "0x1000\n"
         "what\n"
         "0x000000010000000f (in App)\n"
-    ) == done.stdout
-    assert (0, "") == (done.returncode, done.stderr)
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -142,20 +142,20 @@ def test_ways_to_say_where_the_image_is(atos, thin, options, address, shown):
 def test_where_a_kernel_s_text_was_loaded(atos, thin):
     """``-textExecAddress`` is the address of a segment that only kernels and kexts have."""
     refused = atos("-o", thin, "-textExecAddress", "9000000", "9000000")
-    assert (1, True) == (refused.returncode, "no segment __TEXT_EXEC" in refused.stderr)
+    assert (refused.returncode, "no segment __TEXT_EXEC" in refused.stderr) == (1, True)
 
     # The segment behind the code, called so: its stated address is 0x100 behind the first function.
     thin.write_bytes(THIN.build().replace(b"__LINKEDIT\0", b"__TEXT_EXEC"))
     done = atos("-o", thin, "-textExecAddress", "0x9000000", "8ffff04")
-    assert "first (in App) + 4\n" == done.stdout
+    assert done.stdout == "first (in App) + 4\n"
 
 
 def test_with_inlined_calls_each_answer_ends_with_an_empty_line(atos, thin):
     """It is the delimiter's newline after each call, and one for the answer."""
     addresses = ("100000404", "7")
 
-    assert "first (in App) + 4\n\n7\n\n" == atos("-o", thin, "-i", *addresses).stdout
-    assert "first (in App) + 4@\n7@\n" == atos("-o", thin, "-i", "-d", "@", *addresses).stdout
+    assert atos("-o", thin, "-i", *addresses).stdout == "first (in App) + 4\n\n7\n\n"
+    assert atos("-o", thin, "-i", "-d", "@", *addresses).stdout == "first (in App) + 4@\n7@\n"
 
 
 @pytest.mark.peer
@@ -197,7 +197,7 @@ def test_calls_are_those_of_a_peer(atos, program):
         )
     ours = atos("-o", path, "-i", "-fullPath", *words).stdout
 
-    assert expected == [block.splitlines() for block in ours.split("\n\n")[:-1]]
+    assert [block.splitlines() for block in ours.split("\n\n")[:-1]] == expected
 
 
 def range_of(start, size):
@@ -214,7 +214,7 @@ def test_addresses_come_from_files_and_from_standard_input(atos, thin, tmp_path)
 
     assert answers == atos("-o", thin, "-f", tmp_path / "addresses").stdout
     assert answers == atos("-o", thin, input=text).stdout
-    assert "" == atos("-o", thin, input="").stdout
+    assert atos("-o", thin, input="").stdout == ""
 
 
 @pytest.mark.peer
@@ -229,7 +229,7 @@ def test_each_line_is_answered_before_the_next_is_written(thin):
             running.stdin.flush()
             assert running.stdout.readline().startswith(answer)
         running.stdin.close()
-        assert 0 == running.wait(timeout=30)
+        assert running.wait(timeout=30) == 0
 
 
 @pytest.mark.peer
@@ -238,10 +238,10 @@ def test_many_addresses_at_once(atos, thin):
     words = [f"{BASE + CODE + number % 0x80:#x}" for number in range(100_000)]
     lines = atos("-o", thin, input="\n".join(words)).stdout.splitlines()
 
-    assert 100_000 == len(lines)
+    assert len(lines) == 100_000
     assert lines[:0x80] == lines[0x80:0x100]
-    assert "first (in App) + 31" == lines[0x1F]
-    assert "shape::Box::area(int, int) (in App) + 0" == lines[0x20]
+    assert lines[0x1F] == "first (in App) + 31"
+    assert lines[0x20] == "shape::Box::area(int, int) (in App) + 0"
 
 
 def test_slices_of_a_fat_file(atos, tmp_path):
@@ -255,11 +255,11 @@ def test_slices_of_a_fat_file(atos, tmp_path):
     rows = [(CPU_TYPE_ARM64, 0, 0x1000, len(arm)), (CPU_TYPE_X86_64, 3, 0x4000, len(other))]
     path.write_bytes(fat_file([BuiltSlice(*row) for row in rows], [(0x1000, arm), (0x4000, other)]))
 
-    assert "first (in App) + 0\n" == atos("-o", path, "-arch", "arm64", "100000400").stdout
-    assert "other (in App) + 0\n" == atos("-o", path, "-arch", "x86_64", "100000400").stdout
+    assert atos("-o", path, "-arch", "arm64", "100000400").stdout == "first (in App) + 0\n"
+    assert atos("-o", path, "-arch", "x86_64", "100000400").stdout == "other (in App) + 0\n"
     assert "is for arm64, x86_64" in atos("-o", path, "100000400").stderr
     wrong = atos("-o", path, "-arch", "armv7", "100000400")
-    assert 1 == wrong.returncode
+    assert wrong.returncode == 1
     assert wrong.stderr.startswith(
         f"atos cannot load symbols for the file {path} for architecture armv7."
     )
@@ -276,7 +276,7 @@ def test_a_bundle_is_the_file_in_it(atos, tmp_path, place):
     path.write_bytes(THIN.build())
     bundle = tmp_path / Path(place).parts[0]
 
-    assert "first (in App) + 0\n" == atos("-o", bundle, "100000400").stdout
+    assert atos("-o", bundle, "100000400").stdout == "first (in App) + 0\n"
 
 
 @pytest.mark.parametrize("content", [b"", b"text", THIN.build()[:100], b"\x7fELF"])
@@ -285,7 +285,7 @@ def test_a_file_without_symbols_is_an_error(atos, tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     for path in (tmp_path / "x", tmp_path / "nowhere", tmp_path):
         done = atos("-o", path, "1")
-        assert (1, "") == (done.returncode, done.stdout)
+        assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith(f"atos cannot load symbols for the file {path}. (")
         assert done.stderr.splitlines()[1].startswith("hint: ")
 
@@ -297,7 +297,7 @@ def test_the_first_file_that_knows_an_address_answers(atos, thin, tmp_path):
     )
 
     done = atos("-o", thin, "-o", path, "0x100000400", "0x5400", "0x9990000")
-    assert "first (in App) + 0\nelse (in Other) + 0\n0x9990000\n" == done.stdout
+    assert done.stdout == "first (in App) + 0\nelse (in Other) + 0\n0x9990000\n"
 
 
 @pytest.mark.live
@@ -326,7 +326,7 @@ def test_a_running_process(atos, tmp_path):
     assert (header + answer, 0) == (by_id.stdout, by_id.returncode), by_id.stderr
     assert answer == by_name.stdout, by_name.stderr
     gone = atos("-p", "no-such-program-anywhere", "1")
-    assert 1 == gone.returncode
+    assert gone.returncode == 1
     assert "0 processes run an executable called" in gone.stderr
 
 
@@ -346,10 +346,10 @@ def test_swift_names_are_short_and_dedup_lists_merged_functions(atos, tmp_path):
     )
 
     plain = atos("-o", path, "100000400", "100000420").stdout
-    assert "Foo.bar() (in App) + 0\none (in App) + 0\n" == plain
+    assert plain == "Foo.bar() (in App) + 0\none (in App) + 0\n"
     many = " ".join(["100000420"] * 20)
     told = atos("-o", path, "-dedup", "100000420").stdout
-    assert "one, two (in App) + 0\n" == told
+    assert told == "one, two (in App) + 0\n"
     assert told * 20 == atos("-o", path, "-dedup", input=many).stdout
 
 
@@ -371,8 +371,8 @@ def test_a_real_mach_o(atos, tmp_path):
 
     loaded = [f"{one + 0x100000004:x}" for one in (address, stub)]
     assert (
-        "shape::area(int) (in prog) + 4\nDYLD-STUB$$puts (in prog) + 4\n"
-        == atos("-o", path, "-l", "0x200000000", *loaded).stdout
+        atos("-o", path, "-l", "0x200000000", *loaded).stdout
+        == "shape::area(int) (in prog) + 4\nDYLD-STUB$$puts (in prog) + 4\n"
     )
 
 
@@ -393,4 +393,4 @@ def test_nothing_slow_is_imported_for_an_answer(thin):
     done = subprocess.run(
         [sys.executable, "-c", code, thin], capture_output=True, text=True, check=True, timeout=60
     )
-    assert "first (in App) + 0\n[]\n" == done.stdout
+    assert done.stdout == "first (in App) + 0\n[]\n"

@@ -61,7 +61,7 @@ def synthetic_device(**facts):
 def test_list(machtrace):
     """The text has a line for each device; the JSON has the same facts."""
     done = machtrace("device", "list")
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
     heading, row = done.stdout.splitlines()
     assert heading.split() == ["UDID", "NAME", "MODEL", "SYSTEM", "CONNECTION"]
     assert row.split() == ["00008110-001C2D3E4F50601A", "Made", "up", "iPhone14,5", "17.5", "USB"]
@@ -96,7 +96,7 @@ def test_no_device(machtrace, host, words):
 def test_apps(machtrace):
     """The user's apps are listed, or all; control characters in names are escaped."""
     done = machtrace("device", "apps")
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[1].split() == ["com.example.bought", "no", "?", "Bought"]
     assert lines[2].split() == ["com.example.mine", "yes", "1.2", "Mine\\x1b[31m"]
@@ -110,7 +110,7 @@ def test_reports(machtrace, tmp_path):
     """Reports are copied once; later runs, lists and JSON count them as present."""
     folder = tmp_path / "reports"
     done = machtrace("device", "reports", "-o", folder)
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"2 reports copied: {folder}\n"
     assert (folder / "Retired/Old.ips").read_bytes() == b"old"
     again = machtrace("device", "reports", "-o", folder, "--name", "mine")

@@ -52,9 +52,9 @@ def test_where_children_can_be_captured_the_status_is_0():
     done = doctor("--format", "json")
     checks, document = findings(done)
 
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
     assert document["works"] is True
-    assert ("ok", True) == (checks["own children"]["state"], checks["own children"]["needed"])
+    assert (checks["own children"]["state"], checks["own children"]["needed"]) == ("ok", True)
     assert "1 thread copied" in checks["own children"]["found"]
     assert {"ok"} == {checks[name]["state"] for name in ("this process", "process_vm_readv")}
 
@@ -66,7 +66,7 @@ def test_text_has_a_line_for_each_check_and_a_verdict():
     done = doctor()
     lines = done.stdout.splitlines()
 
-    assert "own children can be captured" == lines[-1]
+    assert lines[-1] == "own children can be captured"
     assert any(line.startswith("  ok") and "own children" in line for line in lines)
     assert "\x1b" not in done.stdout
 
@@ -77,14 +77,14 @@ def test_missing_packages_are_reported_with_the_command_that_installs_them():
     """One is an extra, the other a requirement."""
     done = doctor("--format", "json", without=("unicorn",))
     checks, _ = findings(done)
-    assert 0 == done.returncode
-    assert "missing" == checks["extra emulator (unicorn)"]["state"]
-    assert "pip install 'machtrace[emulator]'" == checks["extra emulator (unicorn)"]["remedy"]
+    assert done.returncode == 0
+    assert checks["extra emulator (unicorn)"]["state"] == "missing"
+    assert checks["extra emulator (unicorn)"]["remedy"] == "pip install 'machtrace[emulator]'"
 
     done = doctor("--format", "json", without=("symbolic",))
     checks, document = findings(done)
-    assert (1, False) == (done.returncode, document["works"])
-    assert "pip install symbolic" == checks["symbolic"]["remedy"]
+    assert (done.returncode, document["works"]) == (1, False)
+    assert checks["symbolic"]["remedy"] == "pip install symbolic"
 
 
 @pytest.mark.live
@@ -95,13 +95,13 @@ def test_missing_extensions_are_reported():
     done = doctor("--format", "json", without=(f"{native}_inprocess", f"{native}_ptrace"))
     checks, _ = findings(done)
 
-    assert 1 == done.returncode
-    assert "missing" == checks["own children"]["state"]
+    assert done.returncode == 1
+    assert checks["own children"]["state"] == "missing"
     assert "wheel" in checks["own children"]["remedy"]
-    assert "missing" == checks["extension _ptrace"]["state"]
+    assert checks["extension _ptrace"]["state"] == "missing"
     assert "other processes cannot be captured" in checks["extension _ptrace"]["found"]
-    assert "missing" == checks["extension _inprocess"]["state"]
-    assert "missing" == checks["this process"]["state"]
+    assert checks["extension _inprocess"]["state"] == "missing"
+    assert checks["this process"]["state"] == "missing"
     assert "wheel" in checks["this process"]["remedy"]
 
 
@@ -112,8 +112,8 @@ def test_a_target_that_cannot_be_opened_is_reported_with_a_remedy(spec):
     done = doctor(spec, "--format", "json")
     checks, document = findings(done)
 
-    assert (1, "", False) == (done.returncode, done.stderr, document["works"])
-    assert "missing" == checks[spec]["state"]
+    assert (done.returncode, done.stderr, document["works"]) == (1, "", False)
+    assert checks[spec]["state"] == "missing"
     assert checks[spec]["remedy"]
     assert "numpy" in checks
 
@@ -124,11 +124,11 @@ def test_a_target_that_opens_is_captured_and_unwound():
     done = doctor("emulated:demo", "--format", "json")
     checks, document = findings(done)
 
-    assert (0, True, "emulated:demo") == (
+    assert (
         done.returncode,
         document["works"],
         document["target"],
-    )
+    ) == (0, True, "emulated:demo")
     assert "threads copied" in checks["emulated:demo"]["found"]
 
 
@@ -145,15 +145,15 @@ def test_without_the_capability_other_users_are_out_of_reach():
         finally:
             other.kill()
     checks, _ = findings(done)
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "root lacks CAP_SYS_PTRACE" in checks[str(other.pid)]["found"]
     assert "--cap-add=SYS_PTRACE" in checks[str(other.pid)]["remedy"]
 
     done = doctor("--format", "json", before=WITHOUT_TRACING)
     checks, _ = findings(done)
-    assert 0 == done.returncode
-    assert "limited" == checks["processes of others"]["state"]
-    assert "ok" == checks["own children"]["state"]
+    assert done.returncode == 0
+    assert checks["processes of others"]["state"] == "limited"
+    assert checks["own children"]["state"] == "ok"
 
 
 @pytest.mark.live
@@ -172,9 +172,9 @@ def test_a_process_that_is_not_dumpable_cannot_be_captured():
         finally:
             hidden.kill()
     checks, _ = findings(done)
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert checks[str(hidden.pid)]["remedy"]
-    assert "missing" == checks[str(hidden.pid)]["state"]
+    assert checks[str(hidden.pid)]["state"] == "missing"
 
 
 def forbid(*calls):
@@ -199,10 +199,10 @@ def test_a_sandbox_that_forbids_tracing_is_named():
     done = doctor("--format", "json", preexec_fn=lambda: forbid(ptrace, process_vm_readv))
     checks, document = findings(done)
 
-    assert (1, False) == (done.returncode, document["works"])
+    assert (done.returncode, document["works"]) == (1, False)
     assert "seccomp" in checks["own children"]["found"]
-    assert "missing" == checks["process_vm_readv"]["state"]
-    assert "limited" == checks["sandbox"]["state"]
+    assert checks["process_vm_readv"]["state"] == "missing"
+    assert checks["sandbox"]["state"] == "limited"
 
 
 @pytest.mark.live
@@ -214,7 +214,7 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path):
     )
     checks, _ = findings(done)
 
-    assert "limited" == checks["debug indices"]["state"]
+    assert checks["debug indices"]["state"] == "limited"
     assert "MACHTRACE_CACHE" in checks["debug indices"]["remedy"]
 
 
@@ -261,16 +261,16 @@ def test_yama_levels(scope, status, state, word):
 
 def test_selinux_namespaces_containers_and_filters():
     denied = others_of(rights(deny_ptrace="1 1", self__status=ROOT))
-    assert (State.MISSING, True) == (denied.state, "setsebool" in denied.remedy)
+    assert (denied.state, "setsebool" in denied.remedy) == (State.MISSING, True)
     inside = others_of(rights(uid_map="0 1000 1\n", self__status=ROOT))
-    assert (State.OK, True) == (inside.state, "namespace" in inside.found)
+    assert (inside.state, "namespace" in inside.found) == (State.OK, True)
     plain = others_of(rights(self__status=STATUS))
-    assert (State.LIMITED, True) == (plain.state, "1000" in plain.found)
+    assert (plain.state, "1000" in plain.found) == (State.LIMITED, True)
     filtered = sandbox_of(rights(self__status=ROOT, dockerenv=""))
     assert State.LIMITED is filtered.state
     assert "container" in filtered.found
     assert State.OK is sandbox_of(rights(self__status=STATUS)).state
-    assert 0 == rights().seccomp  # unreadable files report no filter
+    assert rights().seccomp == 0  # unreadable files report no filter
 
 
 @pytest.mark.parametrize(
@@ -299,6 +299,6 @@ def test_rights_on_macos():
     assert "sign" in tasks_of(501, "Developer mode is currently enabled.\n", "_developer").remedy
     assert State.OK is tasks_of(0, "", "").state
     protected = integrity_of("System Integrity Protection status: enabled.\n")
-    assert (State.LIMITED, True) == (protected.state, "get-task-allow" in protected.remedy)
+    assert (protected.state, "get-task-allow" in protected.remedy) == (State.LIMITED, True)
     assert State.OK is integrity_of("System Integrity Protection status: disabled.\n").state
     assert State.LIMITED is integrity_of("").state

@@ -40,7 +40,7 @@ def run(*arguments):
 def test_without_options_it_shows_all_parts(folder):
     """The parts are groups, waits and functions."""
     status, out, _ = run(folder)
-    assert 0 == status
+    assert status == 0
     assert "Groups: 2 of 3 reports" in out
     assert "Functions of 3 stacks" in out
     assert "_pthread_mutex_firstfit_lock_slow" in out.partition("Waits in")[2]
@@ -49,13 +49,13 @@ def test_without_options_it_shows_all_parts(folder):
 def test_groups_as_json(folder):
     """The groups have the frames of their fingerprints."""
     status, out, _ = run(folder, "--groups", "--format", "json")
-    assert 0 == status
+    assert status == 0
     document = json.loads(out)
     assert {"reports", "groups"} == set(document)
     first = document["groups"][0]
-    assert 2 == len(first["reports"])
-    assert ["fail", "main"] == [frame["name"] for frame in first["frames"]]
-    assert "it is the program" == first["frames"][0]["reason"]
+    assert len(first["reports"]) == 2
+    assert [frame["name"] for frame in first["frames"]] == ["fail", "main"]
+    assert first["frames"][0]["reason"] == "it is the program"
 
 
 def test_explained_groups(folder):
@@ -78,7 +78,7 @@ def test_differences(folder):
 def test_the_top(folder):
     """It lists the requested number of functions."""
     _, out, _ = run(folder, "--top", "2")
-    assert 4 == len(out.splitlines())
+    assert len(out.splitlines()) == 4
 
 
 def test_unreadable_files(folder, tmp_path):
@@ -86,18 +86,18 @@ def test_unreadable_files(folder, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_text("no report")
     status, out, err = run(folder / "a.json", bad, "--groups")
-    assert 1 == status
+    assert status == 1
     assert "Groups: 1 of 1 reports" in out
     assert "bad.txt" in err
     status, out, err = run(tmp_path / "nowhere")
-    assert (1, "") == (status, out)
+    assert (status, out) == (1, "")
     assert "nowhere" in err
 
 
 def test_an_unknown_format(folder):
     """The error lists the formats."""
     status, _, err = run(folder, "--format", "xml")
-    assert 0 != status
+    assert status != 0
     assert "'xml' is not one of 'text', 'json'" in err
 
 

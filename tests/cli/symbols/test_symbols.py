@@ -77,16 +77,16 @@ def test_adding_listing_finding(symbols, archive, tmp_path):
     paths = symbols("find", "82D13D98219E3040B62A07A297007A7C")
     folder = tmp_path / "store/82/d13d98219e3040b62a07a297007a7c"
 
-    assert 0 == added.returncode
+    assert added.returncode == 0
     assert "added               2  1 debuginfo, 1 executable" in added.stdout
     assert "skipped             1  1 static library" in added.stdout
     assert "static library: " in added.stderr
     assert "already there       2" in again.stdout
     assert f"{str(ARM).upper()} arm64 debuginfo: already there" in again.stdout
-    assert [0, 0] == [listed.returncode, again.returncode]
+    assert [listed.returncode, again.returncode] == [0, 0]
     row = listed.stdout.splitlines()[1].split()
     assert [str(ARM).upper(), "arm64", "debuginfo", "executable"] == row[:4]
-    assert "App" == row[-1]
+    assert row[-1] == "App"
     assert "1 image, 2 files" in listed.stdout
     assert f"{folder}/debuginfo\n{folder}/executable\n" == paths.stdout
 
@@ -99,14 +99,14 @@ def test_find_takes_uuids_and_names_as_they_are_written(symbols, archive, query)
     """The status is 1 if nothing matches."""
     symbols("add", archive)
 
-    assert 2 == symbols("find", query).stdout.count("\n")
+    assert symbols("find", query).stdout.count("\n") == 2
     for missing in ("23516be4-29be-350c-91c9-f36e7999f0f1", "Nothing"):
         done = symbols("find", missing)
-        assert (1, "") == (done.returncode, done.stdout)
+        assert (done.returncode, done.stdout) == (1, "")
         assert missing in done.stderr.splitlines()[0]
         assert done.stderr.splitlines()[1].startswith("hint: ")
     assert "is neither a UUID, a build-id nor an image's name" in done.stderr
-    assert "" == symbols("find", query, "--arch", "x86_64").stdout
+    assert symbols("find", query, "--arch", "x86_64").stdout == ""
 
 
 def test_json_has_the_same_facts(symbols, archive):
@@ -114,12 +114,12 @@ def test_json_has_the_same_facts(symbols, archive):
     added = json.loads(symbols("add", archive, "--format", "json").stdout)
     listed = json.loads(symbols("list", "--format", "json").stdout)
 
-    assert [1, 1] == [added["schema"], listed["schema"]]
-    assert [True, True] == [image["new"] for image in added["images"]]
-    assert [("static library", False)] == [
-        (skip["reason"], skip["failure"]) for skip in added["skipped"]
+    assert [added["schema"], listed["schema"]] == [1, 1]
+    assert [image["new"] for image in added["images"]] == [True, True]
+    assert [(skip["reason"], skip["failure"]) for skip in added["skipped"]] == [
+        ("static library", False)
     ]
-    assert 1 == added["other_files"]
+    assert added["other_files"] == 1
     assert {"debuginfo", "executable"} == {file["kind"] for file in listed["files"]}
     assert [str(ARM).upper()] * 2 == [file["uuid"] for file in listed["files"]]
 
@@ -133,7 +133,7 @@ def test_paths_without_an_image_are_errors(symbols, tmp_path):
     names = ("text", "cut", "empty", "nowhere", "App")
     done = symbols("add", *(tmp_path / name for name in names))
 
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "added               1" in done.stdout
     assert [
         f"machtrace: no image: {tmp_path / 'text'}",
@@ -149,10 +149,10 @@ def test_limits_can_be_set(symbols, tmp_path):
         archive.writestr("App", APP)
     done = symbols("add", tmp_path / "a.zip", "--max-member", "1K")
 
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "beyond a limit" in done.stderr
-    assert 0 == symbols("add", tmp_path / "a.zip", "--max-member", "1.5 MB").returncode
-    assert 2 == symbols("add", tmp_path / "a.zip", "--max-member", "much").returncode
+    assert symbols("add", tmp_path / "a.zip", "--max-member", "1.5 MB").returncode == 0
+    assert symbols("add", tmp_path / "a.zip", "--max-member", "much").returncode == 2
 
 
 @pytest.mark.peer
@@ -165,16 +165,17 @@ def test_images_that_a_report_needs(symbols, archive, tmp_path):
     after = symbols("missing", "-", "--no-system", input=REPORT)
     document = json.loads(symbols("missing", report, "--format", "json").stdout)
 
-    assert 1 == before.returncode
+    assert before.returncode == 1
     assert [str(ARM).upper(), "arm64", "all", "/x/App.app/App"] == before.stdout.splitlines()[
         1
     ].split()
     assert "2 images: 2 missing" in before.stdout
-    assert (0, "1 image: 0 missing, 0 without a debug file, 1 complete\n") == (
+    assert (
         after.returncode, after.stdout,
-    )  # fmt: skip
-    assert [(False, ["debuginfo"]), (True, [])] == [
-        (image["system"], image["stored"]) for image in document["images"]
+    ) == (0, "1 image: 0 missing, 0 without a debug file, 1 complete\n")  # fmt: skip
+    assert [(image["system"], image["stored"]) for image in document["images"]] == [
+        (False, ["debuginfo"]),
+        (True, []),
     ]
 
 
@@ -184,7 +185,7 @@ def test_images_that_a_core_needs(symbols, tmp_path):
     path.write_bytes(synthetic_process(Arch.ARM64, threads=1, images=3, depth=3).core())
     done = symbols("missing", path)
 
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "3 images: 3 missing" in done.stdout
 
 
@@ -193,7 +194,7 @@ def test_images_that_a_core_needs(symbols, tmp_path):
 def test_a_report_without_images_is_an_error(symbols, text):
     done = symbols("missing", "-", input=text)
 
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("machtrace: no list of binary images: ")
 
 
@@ -201,14 +202,14 @@ def test_gc_removes_only_requested_files(symbols, archive):
     """A dry run removes nothing."""
     symbols("add", archive)
 
-    assert "0 files removed, 0 bytes\n" == symbols("gc").stdout
+    assert symbols("gc").stdout == "0 files removed, 0 bytes\n"
     assert "0 files removed" in symbols("gc", "--unused-for", "1d", "--orphans").stdout
     dry = symbols("gc", "--max-size", "0", "--dry-run")
     assert "2 files would be removed" in dry.stdout
-    assert 2 == symbols("find", "App").stdout.count("\n")
+    assert symbols("find", "App").stdout.count("\n") == 2
     assert "2 files removed" in symbols("gc", "--max-size", "0").stdout
     assert "0 images, 0 files" in symbols("list").stdout
-    assert 2 == symbols("gc", "--unused-for", "soon").returncode
+    assert symbols("gc", "--unused-for", "soon").returncode == 2
 
 
 def aged(path, content=b"x"):
@@ -225,7 +226,7 @@ def test_a_folder_that_is_no_store_is_not_cleaned(symbols, tmp_path, name):
 
     done = symbols("gc", "--store", tmp_path / "other", "--max-size", "0", "--orphans")
 
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (done.returncode, done.stdout) == (1, "")
     assert "this folder is no symbol store" in done.stderr
     assert retained.exists()
 
@@ -249,13 +250,13 @@ def test_exporting_for_lldb(symbols, archive, tmp_path):
     symbols("add", archive)
     done = symbols("export", tmp_path / "uuids", "App", "Other")
 
-    assert 1 == done.returncode
-    assert "      2  written\n" == done.stdout
+    assert done.returncode == 1
+    assert done.stdout == "      2  written\n"
     assert "machtrace: nothing for Other" in done.stderr
     link = tmp_path / "uuids/82D1/3D98/219E/3040/B62A/07A297007A7C"
-    assert DSYM == link.read_bytes()
-    assert "      2  already there\n" == symbols("export", tmp_path / "uuids").stdout
-    assert 1 == symbols("export", tmp_path / "other", "--layout", "build-id").returncode
+    assert link.read_bytes() == DSYM
+    assert symbols("export", tmp_path / "uuids").stdout == "      2  already there\n"
+    assert symbols("export", tmp_path / "other", "--layout", "build-id").returncode == 1
 
 
 @pytest.mark.peer
@@ -305,9 +306,9 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path):
         if running.returncode != 0:  # on a busy machine it may be done before it is interrupted
             break
 
-    assert (130, b"") == (running.returncode, complaint)
+    assert (running.returncode, complaint) == (130, b"")
     left = [path for path in root.rglob("*") if path.is_file()]
-    assert [] == [path for path in left if "unfinished" in path.name]
+    assert [path for path in left if "unfinished" in path.name] == []
     assert {len(ThinFile(code=bytes(100_000)).build())} >= {
         path.stat().st_size for path in left if path.suffix != ".meta"
     }
@@ -317,7 +318,7 @@ def test_a_store_that_is_a_file_is_an_error(symbols, tmp_path, archive):
     (tmp_path / "store").write_text("")
     done = symbols("add", archive)
 
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert done.stderr.count("\n") == 2
     assert str(tmp_path / "store") in done.stderr
 

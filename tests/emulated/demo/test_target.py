@@ -22,7 +22,7 @@ from machtrace.targets.open import open_target
 def test_spec_opens_it():
     """The words that the command line takes."""
     with open_target("emulated:demo") as target:
-        assert "Demo" == target.process.name
+        assert target.process.name == "Demo"
         assert target.process.pid is None
         assert target.process.pointer_mask.bits == (1 << 47) - 1
 
@@ -84,7 +84,7 @@ def test_stack_limit_is_kept(demo, threads):
     """The copy begins below the stack pointer, by the red zone."""
     whole = threads["com.machtrace.render"]
     (short,) = demo.snapshot([whole.info.id], stack_limit=1024).threads
-    assert 1024 == len(short.stack.data)
+    assert len(short.stack.data) == 1024
     assert whole.stack.start == short.stack.start == whole.registers.sp - 128
 
 

@@ -33,7 +33,7 @@ def words(memory, address, count):
 
 def test_main_thread_is_the_view_controllers(threads, place, true_callers):
     """The chain of the tutorial, without the objc_msgSend that each of its calls went through."""
-    assert ("-[ViewController test2:b:]", 0x14) == place(threads["main"].registers.pc)
+    assert place(threads["main"].registers.pc) == ("-[ViewController test2:b:]", 0x14)
     assert [
         "-[ViewController test1:]",
         "-[ViewController viewDidLoad]",
@@ -140,8 +140,8 @@ def test_rendering_uses_every_register_that_calls_preserve(threads):
 def test_message_thread_is_inside_the_method_lookup(threads, place):
     """Where an Objective-C program is often found, under the method that sent the message."""
     registers = threads["com.machtrace.messages"].registers
-    assert "_objc_msgSend" == place(registers.pc)[0]
-    assert "-[Mailbox drain:]" == place(registers.lr)[0]
+    assert place(registers.pc)[0] == "_objc_msgSend"
+    assert place(registers.lr)[0] == "-[Mailbox drain:]"
 
 
 def test_return_addresses_are_signed(snapshot, demo, threads):
@@ -168,11 +168,11 @@ def test_async_frame_says_that_it_is_one_and_holds_its_context(snapshot, threads
         context, resume = words(snapshot.memory, context, 2)
         if resume:
             resumed.append(place(resume))
-    assert [
+    assert resumed == [
         ("_loadFeed_resume", 0),
         ("_refreshFeed_resume", 0),
         ("_completeTask", 0),
-    ] == resumed
+    ]
 
 
 def test_outermost_frames_end_the_chain(threads):
@@ -193,7 +193,7 @@ def test_threads_are_listed_as_an_app_lists_them(demo):
     assert main.queue == "com.apple.main-thread"
     assert not any(thread.is_main or thread.crashed for thread in others)
     assert [*range(1, 11)] == [thread.index for thread in demo.threads()]
-    assert 10 == len({thread.id for thread in demo.threads()})
+    assert len({thread.id for thread in demo.threads()}) == 10
 
 
 def test_image_can_be_read_from_the_snapshots_memory(snapshot, demo):

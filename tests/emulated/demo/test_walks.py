@@ -97,7 +97,7 @@ def test_async_continuations_follow_the_frame_that_runs(walks, place):
     assert [(f"_{name}", 0) for name in CONTINUATIONS] == [
         place(found.address) for found in walk.addresses[2:]
     ]
-    assert "_swift_job_run" == place(walk.physical_remainder.addresses[0].address)[0]
+    assert place(walk.physical_remainder.addresses[0].address)[0] == "_swift_job_run"
 
 
 @pytest.mark.parametrize("thread", THREADS)
@@ -143,15 +143,15 @@ def test_frames_have_the_names_of_the_source(snapshot):
         name: [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
         for name, stack in stacks.items()
     }
-    assert [
+    assert names["main"][:3] == [
         "-[ViewController test2:b:]",
         "-[ViewController test1:]",
         "-[ViewController viewDidLoad]",
-    ] == names["main"][:3]
-    assert ["main", "start"] == names["main"][-2:]
+    ]
+    assert names["main"][-2:] == ["main", "start"]
     assert ["decodePixels", "downloadImage_resume", *CONTINUATIONS] == names["com.machtrace.async"]
     for name in set(THREADS) - {"main", "com.machtrace.async"}:
-        assert ["_pthread_start", "thread_start"] == names[name][-2:]
+        assert names[name][-2:] == ["_pthread_start", "thread_start"]
     assert {Certainty.EXACT} == {
         frame.certainty for stack in stacks.values() for frame in stack.frames
     }
@@ -165,4 +165,4 @@ def test_objc_msgsend_shows_only_where_a_thread_is_in_it(snapshot):
         for index, frame in enumerate(stack.frames)
         if frame.symbol is not None and frame.symbol.name == "objc_msgSend"
     ]
-    assert [("com.machtrace.messages", 0)] == with_it
+    assert with_it == [("com.machtrace.messages", 0)]

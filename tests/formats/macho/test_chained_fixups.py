@@ -309,7 +309,7 @@ def test_a_chain_that_leaves_its_page_ends_there():
     data = bytearray(write_chained_image(2, {8: 0x10, 16: 0x20, 4096: 0x30, 4104: 0x40}))
     struct.pack_into("<Q", data, DATA_OFFSET + 16, 0x20 | 4000 << 51)
     found = parse_pointers(FileContents(bytes(data), "made"))
-    assert [0x10, 0x20, 0x30, 0x40] == found.rebases.targets.tolist()
+    assert found.rebases.targets.tolist() == [0x10, 0x20, 0x30, 0x40]
     assert "leaves its page" in str(found.problem)
 
 
@@ -319,7 +319,7 @@ def test_invalid_imports_leave_the_rebases():
     payload = DATA_OFFSET + 4 * PAGE_SIZE
     struct.pack_into("<I", data, payload + 20, 9)
     found = parse_pointers(FileContents(bytes(data), "made"))
-    assert [0x10] == found.rebases.targets.tolist()
+    assert found.rebases.targets.tolist() == [0x10]
     assert "format 9" in str(found.problem)
 
 

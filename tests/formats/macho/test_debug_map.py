@@ -63,12 +63,12 @@ def test_functions_and_object_files_of_a_map(*, is_64: bool, little_endian: bool
     symbols = parse_symbols(contents)
     rows = parse_debug_map(symbols)
 
-    assert [("/b/a.o", 1_700_000_000), ("/b/lib.a(b.o)", 0)] == list(object_stabs(contents))
+    assert list(object_stabs(contents)) == [("/b/a.o", 1_700_000_000), ("/b/lib.a(b.o)", 0)]
     names = [symbols.name(int(row)) for row in rows.name_rows]
     found = list(zip(names, rows.starts.tolist(), rows.sizes.tolist(), strict=True))
     expected = [("_f", 0x400, 16), ("_unsized", 0x410, 0), ("_g", 0x420, 8), ("_h", 0x430, 4)]
-    assert expected == found
-    assert [0, 0, 0, 1] == rows.object_ids.tolist()
+    assert found == expected
+    assert rows.object_ids.tolist() == [0, 0, 0, 1]
 
 
 def test_thumb_functions_have_even_addresses():
@@ -77,15 +77,15 @@ def test_thumb_functions_have_even_addresses():
     file = ThinFile(symbols=map_of_thumb, cputype=CPU_TYPE_ARM, cpusubtype=9, is_64=False)
     symbols = parse_symbols(FileContents(file.build(), "thumb"))
 
-    assert [0x400] == parse_debug_map(symbols, has_thumb=True).starts.tolist()
+    assert parse_debug_map(symbols, has_thumb=True).starts.tolist() == [0x400]
 
 
 def test_a_file_without_a_map_has_none():
     """Without symbols, and with none for debuggers."""
     for symbols in ((), (BuiltSymbol("_f", 0x400),)):
         contents = FileContents(ThinFile(symbols=symbols).build(), "none")
-        assert () == object_stabs(contents)
-        assert 0 == len(parse_debug_map(parse_symbols(contents)).starts)
+        assert object_stabs(contents) == ()
+        assert len(parse_debug_map(parse_symbols(contents)).starts) == 0
 
 
 # --- static libraries ---
@@ -108,7 +108,7 @@ def test_a_thin_archive_names_its_members():
     """They are separate files."""
     data = thin_archive([("sub/a.o", 5, 1000), ("b.o", 6, 77)])
     found = [(one.name, one.modified, one.data) for one in archive_members(data, "lib")]
-    assert [("sub/a.o", 5, None), ("b.o", 6, None)] == found
+    assert found == [("sub/a.o", 5, None), ("b.o", 6, None)]
 
 
 @pytest.mark.peer
@@ -221,7 +221,7 @@ def test_any_bytes_of_a_map_are_a_value_or_an_error(data: st.DataObject):
 
 def test_paths_that_overlap_are_refused():
     contents = FileContents(ThinFile(symbols=(stab(OSO, "x" * 4000, 1),)).build(), "one")
-    assert 1 == len(object_stabs(contents))
+    assert len(object_stabs(contents)) == 1
     data = bytearray(ThinFile(symbols=(stab(OSO, "x" * 4000, 1), *MAP * 20)).build())
     contents = FileContents(bytes(data), "many")
     symtab = contents.image.symtab

@@ -171,10 +171,10 @@ def test_stubs_of_messages_are_named_as_the_linker_does(zig, shapes, llvm, tmp_p
         if symbols.name(row).startswith("_objc_msgSend$")
     }
     assert len(expected) == 2
-    assert expected == {
+    assert {
         at: f"_objc_msgSend${stubs.selector(row)}"
         for row, at in enumerate(stubs.addresses.tolist())
-    }
+    } == expected
     assert set(stubs.sizes.tolist()) == {32 if size.endswith("fast") else 12}
 
 

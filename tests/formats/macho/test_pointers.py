@@ -128,8 +128,8 @@ def test_chains_of_early_arm64e_alternate_rebases_and_binds():
     at = DATA.vmaddr
     assert [at + 0x08, at + 0x10] == actual.rebases.places.tolist()
     assert [base + 0x123, base + 0x456] == actual.rebases.targets.tolist()
-    assert ["_second", "_first"] == actual.symbols(np.array([at + 0x20, at + 0x28], np.uint64))
-    assert [16, 0] == actual.binds.addends.tolist()
+    assert actual.symbols(np.array([at + 0x20, at + 0x28], np.uint64)) == ["_second", "_first"]
+    assert actual.binds.addends.tolist() == [16, 0]
 
 
 def test_every_word_into_a_fixed_image_is_a_pointer():
@@ -191,9 +191,9 @@ def test_relocations_of_old_images_are_followed():
     """Plain and scattered local ones; external ones, and pointers of the indirect symbols."""
     actual = pointers(old_image())
     assert actual.problem is None
-    assert {0x4000: 0x4020, 0x4004: 0x4030} == dict(
+    assert dict(
         zip(actual.rebases.places.tolist(), actual.rebases.targets.tolist(), strict=True)
-    )
+    ) == {0x4000: 0x4020, 0x4004: 0x4030}
     assert actual.symbol(Svma(0x4008)) == "_imported"
     assert actual.symbol(Svma(0x4080)) == "_other"
     assert actual.target(Svma(0x400C)) is None
@@ -208,7 +208,7 @@ class Memory:
     def read(self, address: Avma, size: int) -> bytes:
         """Read bytes of the image, unless some are of the missing page."""
         at = address - self.start
-        inside = 0 <= at and at + size <= len(self.data)
+        inside = at >= 0 and at + size <= len(self.data)
         if not inside or (at < self.missing + 0x4000 and at + size > self.missing):
             raise MemoryReadError(address, size)
         return self.data[at : at + size]

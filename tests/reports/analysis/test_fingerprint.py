@@ -36,7 +36,7 @@ def test_another_frame_of_the_app_is_another_problem():
         hash_of("run", "kit:fail"),
         hash_of("kit:fail", "walk"),
     }
-    assert 4 == len(prints)
+    assert len(prints) == 4
 
 
 def test_how_deep_recursion_went_does_not_count():
@@ -52,11 +52,11 @@ def test_its_basis_is_stated():
     identity = fingerprint(report.threads[0].frames, report)
     assert FingerprintBasis.APP_FRAMES is identity.basis
     assert not identity.is_build_sensitive
-    assert [
+    assert [(one.place, one.image, one.name, one.reason) for one in identity.frames] == [
         (1, "Kit", "fail", OwnerReason.BUNDLE),
         (2, "Demo", "run()", OwnerReason.PROGRAM),
-    ] == [(one.place, one.image, one.name, one.reason) for one in identity.frames]
-    assert "fail (Kit)" == identity.title
+    ]
+    assert identity.title == "fail (Kit)"
 
 
 def test_without_frames_of_the_app_all_count():
@@ -64,20 +64,20 @@ def test_without_frames_of_the_app_all_count():
     report = crash("system:abort", "system:start")
     identity = fingerprint(report.threads[0].frames, report)
     assert FingerprintBasis.OTHER_FRAMES is identity.basis
-    assert ["abort", "start"] == [one.name for one in identity.frames]
+    assert [one.name for one in identity.frames] == ["abort", "start"]
 
 
 def test_a_frame_without_a_name_is_its_place_in_the_build():
     """Another build does not share it, and the fingerprint is marked so."""
     report = crash("", "run")
     identity = fingerprint(report.threads[0].frames, report)
-    assert "0x1000" == identity.frames[0].name
+    assert identity.frames[0].name == "0x1000"
     assert identity.is_build_sensitive
 
 
 def test_a_report_without_stacks_has_one_too():
     (group,) = report_groups([made_report(), made_report()])
-    assert 2 == group.count
+    assert group.count == 2
     assert FingerprintBasis.NOTHING is group.fingerprint.basis
     assert group.subject is None
 
@@ -90,10 +90,10 @@ def test_groups_are_counted():
         crash("load", "main", version="1.1"),
     ]
     first, second = report_groups(reports)
-    assert (1, 2) == first.reports
-    assert (("EXC_BAD_ACCESS", 1), ("EXC_CRASH", 1)) == first.exceptions
-    assert (("1.0", 1), ("1.1", 1)) == first.versions
-    assert (0,) == second.reports
+    assert first.reports == (1, 2)
+    assert first.exceptions == (("EXC_BAD_ACCESS", 1), ("EXC_CRASH", 1))
+    assert first.versions == (("1.0", 1), ("1.1", 1))
+    assert second.reports == (0,)
 
 
 def test_an_exception_s_stack_goes_before_the_thread_that_it_ended():
@@ -103,7 +103,7 @@ def test_an_exception_s_stack_goes_before_the_thread_that_it_ended():
     subject = subject_stack(replace(report, language_exception=thrown))
     assert subject is not None
     assert SubjectKind.EXCEPTION is subject.kind
-    assert "pick" == subject.frames[0].symbol.name
+    assert subject.frames[0].symbol.name == "pick"
 
 
 def test_of_a_tree_the_heaviest_stack_counts():
@@ -111,4 +111,4 @@ def test_of_a_tree_the_heaviest_stack_counts():
     tree = made_tree([(None, 9, "main"), (0, 2, "read"), (0, 7, "draw"), (2, 7, "system:wait")])
     subject = subject_stack(made_report(trees=[tree]))
     assert subject is not None
-    assert ["wait", "draw", "main"] == [frame.symbol.name for frame in subject.frames]
+    assert [frame.symbol.name for frame in subject.frames] == ["wait", "draw", "main"]

@@ -19,19 +19,19 @@ def test_groups_come_go_and_change():
         change.group.fingerprint.frames[0].name: (change.change, change.before, change.after)
         for change in group_differences(before, after)
     }
-    assert (Change.NEW, 0, 1) == changes["new"]
-    assert (Change.GONE, 1, 0) == changes["old"]
-    assert (Change.MORE, 1, 5) == changes["often"]
-    assert (Change.LESS, 1, 1) == changes["rare"]
-    assert (Change.LESS, 1, 2) == changes["same"]
+    assert changes["new"] == (Change.NEW, 0, 1)
+    assert changes["old"] == (Change.GONE, 1, 0)
+    assert changes["often"] == (Change.MORE, 1, 5)
+    assert changes["rare"] == (Change.LESS, 1, 1)
+    assert changes["same"] == (Change.LESS, 1, 2)
     same = group_differences([crash("a")], [crash("a"), crash("a")])
-    assert [Change.SAME] == [change.change for change in same]
+    assert [change.change for change in same] == [Change.SAME]
 
 
 def test_new_groups_come_first():
     """Gone groups follow, then changed ones."""
     differences = group_differences([crash("old"), crash("a")], [crash("a"), crash("new")])
-    assert [Change.NEW, Change.GONE, Change.SAME] == [one.change for one in differences]
+    assert [one.change for one in differences] == [Change.NEW, Change.GONE, Change.SAME]
 
 
 def test_functions_are_compared_by_share():
@@ -59,14 +59,14 @@ def test_functions_are_compared_by_share():
         ]
     )
     first, *_ = differences = function_differences(before, after)
-    assert "read" == first.function.name
-    assert (80, 0) == (first.own_before, first.own_after)
-    assert -0.8 == first.own_change
+    assert first.function.name == "read"
+    assert (first.own_before, first.own_after) == (80, 0)
+    assert first.own_change == -0.8
     changes = {one.function.name: round(one.own_change, 3) for one in differences}
-    assert {"read": -0.8, "draw": 0.4, "copy": 0.4, "main": 0.0} == changes
+    assert changes == {"read": -0.8, "draw": 0.4, "copy": 0.4, "main": 0.0}
 
 
 def test_nothing_against_nothing():
     """Empty sets have no shares."""
-    assert () == group_differences([], [])
-    assert () == function_differences(function_costs([]), function_costs([]))
+    assert group_differences([], []) == ()
+    assert function_differences(function_costs([]), function_costs([])) == ()

@@ -47,7 +47,7 @@ def test_a_call_is_recorded_only_after_it_executed():
     assert shadow.return_addresses == (0x104,)
     shadow.come_to(Avma(0x104), NOP)
     assert shadow.return_addresses == ()
-    assert 3 == shadow.instructions
+    assert shadow.instructions == 3
 
 
 def test_a_return_to_another_address_is_refused():

@@ -43,9 +43,9 @@ def test_arm64_records(code, behind):
 
 def test_x86_records():
     """``push rbp; mov rbp, rsp``, of either size and encoding."""
-    assert 4 == record_end(b"\x55\x48\x89\xe5\x90", Arch.X86_64)
-    assert 4 == record_end(b"\x55\x48\x8b\xec", Arch.X86_64H)
-    assert 3 == record_end(b"\x55\x89\xe5", Arch.I386)
+    assert record_end(b"\x55\x48\x89\xe5\x90", Arch.X86_64) == 4
+    assert record_end(b"\x55\x48\x8b\xec", Arch.X86_64H) == 4
+    assert record_end(b"\x55\x89\xe5", Arch.I386) == 3
     assert record_end(b"\x55\x89\xe5\x90", Arch.X86_64) is None
     assert record_end(b"\x55\x48\x89", Arch.X86_64) is None
 
@@ -82,7 +82,7 @@ def test_the_frame_pointers_rule_is_right_after_the_record(lab_program, arch):
         state = rules.state_behind_start(Svma(at - 1), count)
         assert state is not None
         fp = state.value(arch.registers.fp)
-        assert -16 == fp.offset, hex(start)
+        assert fp.offset == -16, hex(start)
         assert state.slots[-8] == state.machine.return_address
         seen += 1
     assert seen > 3

@@ -47,7 +47,7 @@ def test_notes_say_more():
     assert own.is_own_thread
     assert own.is_deadlock
     assert wait_note("(blocked by turnstile waiting for Demo main thread)").is_main_thread
-    assert 2 == wait_note("(blocked by turnstile waiting for tccd after 2 hops)").hops
+    assert wait_note("(blocked by turnstile waiting for tccd after 2 hops)").hops == 2
     assert not wait_note("(blocked by turnstile)").names_owner
     assert wait_note("(running)") is None
 
@@ -128,9 +128,9 @@ def test_notes_make_a_deadlock():
         notes={1: "(blocked by turnstile waiting for Demo [42] thread 0x1a)"},
     )
     graph = wait_graph(made_report(trees=[first, second]))
-    assert [(0, 1, 60), (1, 0, 58)] == [(e.waiter, e.owner, e.samples) for e in graph.edges]
+    assert [(e.waiter, e.owner, e.samples) for e in graph.edges] == [(0, 1, 60), (1, 0, 58)]
     (deadlock,) = graph.deadlocks
-    assert (0, 1) == deadlock.threads
+    assert deadlock.threads == (0, 1)
     assert deadlock.is_certain
 
 
@@ -142,7 +142,7 @@ def test_a_thread_that_waits_for_itself_is_a_deadlock():
         notes={1: "(blocked by turnstile waiting for this thread - part of a deadlock)"},
     )
     (deadlock,) = wait_graph(made_report(trees=[tree])).deadlocks
-    assert (0,) == deadlock.threads
+    assert deadlock.threads == (0,)
     assert deadlock.is_noted
 
 
@@ -155,16 +155,16 @@ def test_a_process_that_is_waited_for_is_no_thread():
     )
     (edge,) = wait_graph(made_report(trees=[tree])).edges
     assert edge.owner is None
-    assert "tccd [77]" == edge.owner_label
+    assert edge.owner_label == "tccd [77]"
 
 
 def test_who_holds_a_mutex_is_not_guessed():
     """Stacks do not reveal it."""
     report = made_report(made_thread(0, [*MUTEX, "main"]), made_thread(1, ["work", "loop"]))
     graph = wait_graph(report)
-    assert () == graph.edges
-    assert (0,) == graph.ownerless
-    assert () == graph.deadlocks
+    assert graph.edges == ()
+    assert graph.ownerless == (0,)
+    assert graph.deadlocks == ()
 
 
 def test_the_only_queue_is_marked_as_a_guess():
@@ -177,7 +177,7 @@ def test_the_only_queue_is_marked_as_a_guess():
     graph = wait_graph(report)
     assert {EdgeSource.ONLY_QUEUE} == {edge.source for edge in graph.edges}
     (deadlock,) = graph.deadlocks
-    assert (0, 1) == deadlock.threads
+    assert deadlock.threads == (0, 1)
     assert not deadlock.is_certain
 
 
@@ -189,8 +189,8 @@ def test_one_of_several_queues_is_not_chosen():
         made_thread(2, ["work"], queue="org.example.more"),
     )
     graph = wait_graph(report)
-    assert () == graph.edges
-    assert (0,) == graph.ownerless
+    assert graph.edges == ()
+    assert graph.ownerless == (0,)
 
 
 def test_a_caller_that_is_named_after_the_main_thread():
@@ -201,7 +201,7 @@ def test_a_caller_that_is_named_after_the_main_thread():
         made_thread(2, ["work"], queue="org.example.work"),
     )
     (edge,) = wait_graph(report).edges
-    assert (1, 0, EdgeSource.CALLER) == (edge.waiter, edge.owner, edge.source)
+    assert (edge.waiter, edge.owner, edge.source) == (1, 0, EdgeSource.CALLER)
 
 
 def test_a_queue_that_its_own_thread_waits_for():
@@ -213,7 +213,7 @@ def test_a_queue_that_its_own_thread_waits_for():
     report = made_report(made_thread(0, [*DISPATCH_SYNC, "main"], crashed=True))
     report = replace(report, application_information=(("libdispatch.dylib", (message,)),))
     (edge,) = wait_graph(report).edges
-    assert (0, 0, EdgeSource.MESSAGE) == (edge.waiter, edge.owner, edge.source)
+    assert (edge.waiter, edge.owner, edge.source) == (0, 0, EdgeSource.MESSAGE)
     assert wait_graph(report).deadlocks[0].is_certain
 
 
@@ -225,7 +225,7 @@ def test_threads_that_wait_for_the_same_event():
         made_thread(2, ["work"], details={"waitEvent": [1, 0xFFFF_FE00_5678]}),
     )
     (shared,) = wait_graph(report).shared_events
-    assert ((1, 0xFFFF_FE00_1234), (0, 1)) == shared
+    assert shared == ((1, 0xFFFF_FE00_1234), (0, 1))
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=4), min_size=8, max_size=8))
@@ -244,7 +244,7 @@ def test_components_equal_mutual_reachability(edges):
         tuple(o for o in range(8) if o == one or (o in reach[one] and one in reach[o]))
         for one in range(8)
     }
-    assert expected == {tuple(one) for one in strong_components(edges)}
+    assert {tuple(one) for one in strong_components(edges)} == expected
 
 
 def test_a_long_chain_takes_no_recursion():

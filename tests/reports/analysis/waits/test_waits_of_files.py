@@ -20,5 +20,5 @@ def test_a_spindump_s_deadlock(line_end):
     assert {EdgeSource.NOTE} == {edge.source for edge in graph.edges}
     (deadlock,) = graph.deadlocks
     labels = [graph.threads[index].thread.label for index in deadlock.threads]
-    assert ["thread 0x1a (com.apple.main-thread)", "thread 0x1b (worker)"] == labels
+    assert labels == ["thread 0x1a (com.apple.main-thread)", "thread 0x1b (worker)"]
     assert deadlock.is_certain
