@@ -33,6 +33,16 @@ def test_every_thread_is_printed_and_the_status_is_0(core):
     assert {"root"} == {thread["stop"]["reason"] for thread in threads}
 
 
+def test_several_threads_are_chosen_by_repeating_the_option(core):
+    chosen = ("--thread", "worker 3", "--thread", "main")
+    done = machtrace("backtrace", core, *chosen, "--format", "json")
+    assert [thread["index"] for thread in json.loads(done.stdout)["threads"]] == [1, 3]
+
+    done = machtrace("backtrace", core, *chosen, "--thread", "nobody")
+    assert done.returncode == 1
+    assert "no thread matches 'nobody'" in done.stderr
+
+
 @pytest.mark.parametrize(("wanted", "count"), [("main", 1), ("#2", 1), ("worker 3", 1), ("all", 3)])
 def test_threads_are_chosen_by_what_people_call_them(core, wanted, count):
     """Threads are selected by role, by lldb's number or by name."""

@@ -66,7 +66,7 @@ _WITH_DETAILS = (Format.TEXT, Format.JSON)
 def backtrace(  # noqa: PLR0913 - an option each
     *,
     spec: str,
-    thread: str,
+    thread: str | tuple[str, ...],
     form: Format,
     search: tuple[str, ...],
     limit: int,

@@ -92,9 +92,11 @@ def target_argument(*, of_running: bool = False) -> Callable[[_Function], _Funct
 thread_option = click.option(
     "--thread",
     metavar="THREAD",
-    default="all",
+    multiple=True,
+    default=("all",),
     show_default=True,
-    help="Threads: all, main, crashed, a name, an id, or #N as lldb numbers them.",
+    callback=lambda _context, _parameter, choices: choices[0] if len(choices) == 1 else choices,
+    help="Threads: all, main, crashed, a name, an id, or #N as lldb numbers them; may be repeated.",
 )
 
 limit_option = click.option(

@@ -161,7 +161,7 @@ def sample(  # noqa: PLR0913 - an option each
     spec: str,
     hz: float,
     duration: float,
-    thread: str,
+    thread: str | tuple[str, ...],
     form: ProfileFormat,
     output: Path | None,
     search: tuple[str, ...],

@@ -56,7 +56,7 @@ def snapshot(
     *,
     spec: str,
     output: Path,
-    thread: str,
+    thread: str | tuple[str, ...],
     stack_limit: int,
     images: Images,
     form: DocumentFormat,

@@ -21,7 +21,7 @@ from machtrace.model.options import (
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.symbolizer.symbolicator import Symbolicator
-from machtrace.targets.base import PythonTarget, Target, select_threads
+from machtrace.targets.base import ALL_THREADS, PythonTarget, Target, ThreadChoice, select_threads
 from machtrace.targets.open import invalid_spec, open_target
 from machtrace.unwinder.unwinder import Unwinder
 
@@ -32,7 +32,7 @@ _DEFAULT_NAMES = NameOptions()
 def backtraces(
     target: Target | int | str | Path = "self",
     *,
-    threads: str = "all",
+    threads: ThreadChoice = ALL_THREADS,
     symbolicate: bool = True,
     lines: bool = True,
     search: Sequence[str | Path] = (),
@@ -47,7 +47,8 @@ def backtraces(
     Args:
         target: an open target, or any spec that :func:`machtrace.open_target` takes; by default
             this process.
-        threads: ``all``, ``main``, ``crashed``, a thread's name or id, or ``#N`` as lldb counts.
+        threads: ``all``, ``main``, ``crashed``, a thread's name or id, or ``#N`` as lldb counts;
+            or several of these.
         symbolicate: whether to look up function names.
         lines: whether to look up source lines and inlined calls, where names are looked up. Debug
             information is read as a whole the first time, which can take seconds, and cached.
@@ -75,19 +76,19 @@ def backtraces(
 def snapshot(
     target: Target | int | str | Path,
     *,
-    threads: str = "all",
+    threads: ThreadChoice = ALL_THREADS,
     stack_limit: int = DEFAULT_STACK_LIMIT,
 ) -> Snapshot:
     """Copy a target's threads, each suspended only while it is copied; see :func:`backtraces`."""
     with _opened(target) as opened:
-        chosen = None if threads == "all" else select_threads(opened.threads(), threads)
+        chosen = None if threads == ALL_THREADS else select_threads(opened.threads(), threads)
         return opened.snapshot(chosen, stack_limit=stack_limit)
 
 
 def snapshot_with_python(
     target: Target | int | str | Path,
     *,
-    threads: str = "all",
+    threads: ThreadChoice = ALL_THREADS,
     stack_limit: int = DEFAULT_STACK_LIMIT,
 ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
     """Return a :func:`snapshot`, and each thread's Python functions at the same moment.
@@ -105,12 +106,12 @@ def snapshot_with_python(
                 remedy="pass a process of this machine, self, or a core of a Linux process, or "
                 "leave Python functions out",
             )
-        chosen = None if threads == "all" else select_threads(opened.threads(), threads)
+        chosen = None if threads == ALL_THREADS else select_threads(opened.threads(), threads)
         return opened.snapshot_with_python(chosen, stack_limit=stack_limit)
 
 
 def capture_snapshot(
-    target: Target | int | str | Path, threads: str, walk: WalkOptions, names: NameOptions
+    target: Target | int | str | Path, threads: ThreadChoice, walk: WalkOptions, names: NameOptions
 ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
     """Return a snapshot, with the Python functions of its threads if ``names`` requests them."""
     if names.python:

@@ -16,7 +16,7 @@ from machtrace.model.options import (
 )
 from machtrace.model.profile import Profile
 from machtrace.sampling.sampler import FOREVER_NS, Sampler
-from machtrace.targets.base import Target, select_threads
+from machtrace.targets.base import ALL_THREADS, Target, ThreadChoice, select_threads
 from machtrace.targets.core.target import CoreTarget
 from machtrace.targets.open import EMULATED, open_target
 
@@ -31,7 +31,7 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
     *,
     hz: float = 99,
     duration: float = 10,
-    threads: str = "all",
+    threads: ThreadChoice = ALL_THREADS,
     symbolicate: bool = True,
     lines: bool = True,
     search: Sequence[str | Path] = (),
@@ -51,7 +51,7 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
         hz: ticks per second, from 0.001 to 10,000.
         duration: seconds; ``math.inf`` to run until the process exits.
         threads: ``all``, including threads that start meanwhile; ``main``, a thread's name or id,
-            or ``#N`` as lldb counts.
+            or ``#N`` as lldb counts; or several of these.
         symbolicate: whether to look up function names.
         lines: whether to look up source lines and inlined calls, where names are looked up.
         search: files and folders with the program's images.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeAlias, runtime_checkable
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetSpecError
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 
+ALL_THREADS = "all"
 _LISTED = 12
 """Threads named in an error."""
 
@@ -119,30 +120,42 @@ class ClosedWhenLeft(ABC):
         self.close()
 
 
-def select_threads(threads: Sequence[ThreadInfo], wanted: str) -> tuple[ThreadId, ...] | None:
+ThreadChoice: TypeAlias = str | Sequence[str]
+"""``all``, ``main``, ``crashed``, ``#N`` as lldb counts, a thread id, or a name, which several
+threads may share; or several of these."""
+
+
+def select_threads(
+    threads: Sequence[ThreadInfo], wanted: ThreadChoice
+) -> tuple[ThreadId, ...] | None:
     """Return the ids of the threads that ``wanted`` names; None means all.
 
-    ``wanted`` is ``all``, ``main``, ``crashed``, ``#N`` as lldb counts, a thread id, or a name,
-    which several threads may share.
-
     Raises:
-        TargetSpecError: no thread matches; the remedy lists the threads.
+        TargetSpecError: a choice matches no thread; the remedy lists the threads.
     """
-    if wanted == "all":
+    choices = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    if ALL_THREADS in choices:
         return None
-    ids = tuple(thread.id for thread in threads if _matches(thread, wanted))
-    if not ids and wanted == "crashed":
-        raise TargetSpecError(
+    ids: set[ThreadId] = set()
+    for choice in choices:
+        matches = {thread.id for thread in threads if _matches(thread, choice)}
+        if not matches:
+            raise _no_match(threads, choice)
+        ids |= matches
+    return tuple(thread.id for thread in threads if thread.id in ids)
+
+
+def _no_match(threads: Sequence[ThreadInfo], choice: str) -> TargetSpecError:
+    if choice == "crashed":
+        return TargetSpecError(
             "no thread crashed, as far as the target states",
             remedy="choose all, main, or a thread by its name or id",
         )
-    if not ids:
-        listed = ", ".join(_label(thread) for thread in threads[:_LISTED])
-        more = f" and {len(threads) - _LISTED} more" if len(threads) > _LISTED else ""
-        raise TargetSpecError(
-            f"no thread matches {wanted!r}", remedy=f"choose all, main, or one of {listed}{more}"
-        )
-    return ids
+    listed = ", ".join(_label(thread) for thread in threads[:_LISTED])
+    more = f" and {len(threads) - _LISTED} more" if len(threads) > _LISTED else ""
+    return TargetSpecError(
+        f"no thread matches {choice!r}", remedy=f"choose all, main, or one of {listed}{more}"
+    )
 
 
 def _matches(thread: ThreadInfo, wanted: str) -> bool:
