@@ -28,7 +28,7 @@ def read(name: str) -> Report:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_report_of_macos_is_written_as_its_system_shows_it(name: str) -> None:
-    """Report version 12 until macOS 15, and none since: line for line, with all empty lines."""
+    """Every line and empty line is that of version 12, until macOS 15, or of none since."""
     assert crash_text(read(f"{name}.ips")) == (FOLDER / f"{name}.crash").read_text()
 
 
@@ -108,7 +108,7 @@ def test_labels_without_a_field_have_the_keys_of_ips_files(name: str) -> None:
 
 
 def test_fault_registers_are_read_and_written() -> None:
-    """Below the registers of x86, and the bytes around the instruction."""
+    """They follow the registers of x86; the bytes around the instruction come next."""
     (thread, *_) = read("mac-intel.crash").threads
     (from_file, *_) = read("mac-intel.ips").threads
     assert thread.registers is not None

@@ -195,7 +195,7 @@ def test_two_threads_of_one_number_are_both_read() -> None:
 def test_names_of_images_may_look_like_anything(
     line: str, name: str, address: int, symbol: str
 ) -> None:
-    """Names with spaces and with what looks like an address."""
+    """A name may contain spaces and text that looks like an address."""
     frame = FrameLines(()).read(line, Adjustment.EXACT, int(line.split(maxsplit=1)[0]))
     assert frame is not None
     assert frame.address == address
@@ -228,7 +228,7 @@ HEADS = ["", "0   ", "0   image \t", "0   image 0x1 ", "0x1 - 0x2 ", "0x1 - 0x2 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_a_long_line_takes_no_longer_than_it_is_long(head: str, piece: str) -> None:
-    """Lines of 16,000 and of 100,000 characters that patterns could go back and forth in."""
+    """Patterns could backtrack in these lines of 16,000 and of 100,000 characters."""
     for length in (16_000, 100_000):
         for tail in ("", "x", ")", "]"):
             line = head + (piece * length)[:length] + tail

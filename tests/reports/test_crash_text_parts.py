@@ -63,7 +63,7 @@ def test_a_header_alone_is_a_report() -> None:
 
 
 def test_text_of_a_jetsam_event_is_read_again() -> None:
-    """The ended process, and its machine."""
+    """It has the ended process, and its machine."""
     body = {
         "processes": [{"name": "Demo", "pid": 7, "reason": "per-process-limit"}],
         "memoryStatus": {},
@@ -116,7 +116,7 @@ def test_registers_with_long_names_are_read() -> None:
 
 @pytest.mark.parametrize("odd", ["hello", 7, [1, {"a": "b"}], True])
 def test_entries_that_are_not_objects_are_stored(odd: object) -> None:
-    """Frames, threads, images of KSCrash; stacks, frames and diagnostics of MetricKit."""
+    """KSCrash has frames, threads and images; MetricKit stacks, frames and diagnostics."""
     body = {
         "binary_images": [odd],
         "crash": {"threads": [odd, {"backtrace": {"contents": [odd]}}]},
@@ -207,7 +207,7 @@ def test_images_known_from_frames_alone() -> None:
 
 
 def test_extra_fields_of_image_and_fault_lines_are_preserved() -> None:
-    """Architecture and version of an image; an error code in hexadecimal digits alone."""
+    """An image has architecture and version; an error code may be bare hexadecimal digits."""
     text = (
         f"Process: Demo [7]\nException Type:  EXC_CRASH\n\nThread 0 Crashed:\n{FRAMES}\n"
         "Thread 0 crashed with X86 Thread State (64-bit):\n  rip: 0x0000000000000001\n\n"

@@ -192,7 +192,7 @@ def test_writing_takes_as_many_steps_as_was_read(shape: str, name: str) -> None:
 
 
 def test_a_page_of_many_reports_takes_as_many_steps_as_there_are() -> None:
-    """Its overview, too."""
+    """Its overview takes no more either."""
     shape = SHAPES["diagnostics"]
     small, large = _read(shape(_COUNT)), _read(shape(2 * _COUNT))
     assert _steps(lambda: write_reports(large, "html")) < _MOST * _steps(
@@ -306,7 +306,7 @@ def test_places_are_behind_the_last_at(
 
 
 def test_images_are_found_in_long_lines() -> None:
-    """Despite addresses before them."""
+    """Addresses may precede them."""
     identifier = "<82d13d98-219e-3040-b62a-07a297007a7c>"
     begun = "0x1000 - 0x1fff " * 500
     text = f"{begun}<no>\n" * 128 + f"0x1 - 0x2 x <no> 0x1000 - 0x1fff App arm64 {identifier} /App"
@@ -315,7 +315,7 @@ def test_images_are_found_in_long_lines() -> None:
 
 
 def test_many_registers_that_no_row_has() -> None:
-    """Four a row, or up to one with a description."""
+    """A row has four, or one with a description."""
     registers = [ReportedRegister("a", number) for number in range(100_000)]
     registers[1] = registers[1]._replace(description="said")
     lines = list(register_lines(ReportedRegisters(registers=tuple(registers))))
@@ -390,7 +390,7 @@ def test_deep_values_are_written_like_shallow_ones() -> None:
 
 
 def test_deep_values_are_not_indented() -> None:
-    """Thousands of entries, each behind hundreds of spaces."""
+    """Thousands of entries would each follow hundreds of spaces."""
     value: Any = ["x"] * 1000
     for _ in range(500):
         value = [value]
@@ -443,7 +443,7 @@ def test_one_crashed_thread_leaves_the_others_folded() -> None:
 
 
 def test_our_own_json_of_many_reports_is_as_long_as_they_are() -> None:
-    """A payload of a hundred keys and as many diagnostics."""
+    """The payload has a hundred keys and as many diagnostics."""
     small, large = (_read(SHAPES["diagnostics"](count)) for count in (1000, 2000))
     assert len(reports_json(large)) < _MOST * len(reports_json(small))
 

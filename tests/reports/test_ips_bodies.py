@@ -138,7 +138,7 @@ def test_an_odd_body_is_written_as_it_was(body: Any) -> None:
 
 
 def test_repeated_keys_are_both_preserved() -> None:
-    """The second one with a number."""
+    """The second one gets a number."""
     text = f'{json.dumps(HEADER)}\n{{"pid": 1, "pid": 2, "procName": "A", "procName": "B"}}\n'
     (report,) = read(text)
     assert (report.process.pid, report.details["pid (2)"]) == (1, 2)
@@ -168,7 +168,7 @@ def test_a_header_alone_is_a_report_with_a_warning() -> None:
 
 
 def test_a_body_that_is_not_json_is_an_error_or_read_as_far_as_it_goes() -> None:
-    """Never silence."""
+    """It is never dropped in silence."""
     try:
         reports = read(f"{json.dumps(HEADER)}\n{{ this is not JSON")
     except FormatError:
@@ -177,7 +177,7 @@ def test_a_body_that_is_not_json_is_an_error_or_read_as_far_as_it_goes() -> None
 
 
 def test_a_crash_in_text_below_a_header_is_read() -> None:
-    """As iOS wrote until 14, and as Xcode exports."""
+    """Files of iOS until 14 and those that Xcode exports are such."""
     report = read_file("text-body.ips")
     assert report.kind is ReportKind.APPLE_CRASH
     assert (report.process.name, report.process.pid) == ("App", 692)
@@ -253,7 +253,7 @@ def test_a_stackshot_has_all_processes_with_their_threads() -> None:
 
 
 def test_an_exception_that_nobody_caught_is_named() -> None:
-    """By its own key, else by the runtime's last words."""
+    """Its own key has the name, else the runtime's last words."""
     thrown = read_file("mac-26.ips").language_exception
     assert thrown is not None
     assert (thrown.name, thrown.reason) == ("NSRangeException", "index 7 beyond bounds")

@@ -57,7 +57,7 @@ def test_one_key_is_a_header_where_a_body_follows(key: str, body: dict[str, Any]
 
 @pytest.mark.parametrize("key", ["bug_type", "incident_id", "os_version"])
 def test_one_key_is_a_header_above_a_text(key: str) -> None:
-    """As iOS wrote until 14."""
+    """Files of iOS until 14 are such."""
     report = read(f"{json.dumps({key: '109'})}\n{TEXT}")
     assert report.process.name == "Demo"
     assert report.crashed_thread is not None
@@ -82,7 +82,7 @@ def test_other_json_with_a_key_of_headers_is_no_report(text: str) -> None:
 
 @pytest.mark.parametrize("body", [CRASH, JETSAM, STACKSHOT, PANIC], ids=lambda one: next(iter(one)))
 def test_a_body_is_read_without_its_header(body: dict[str, Any]) -> None:
-    """And written without one."""
+    """It is written without one, too."""
     report = read(json.dumps(body))
     assert json.loads(ips_text(report)) == body
     assert read(ips_text(report)) == report

@@ -56,7 +56,7 @@ def test_a_kind_is_known_by_its_bytes(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_report_equals_its_json(kind: str) -> None:
-    """Import, export and import again."""
+    """Import, export and another import return the same report."""
     reports = read(REPORT_SAMPLES[kind])
     assert read(reports_json(reports).encode()) == reports
 

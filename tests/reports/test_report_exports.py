@@ -54,7 +54,7 @@ def test_speedscope_loads_them(tmp_path):
 
 @REPORTS
 def test_the_firefox_profiler_s_functions_are_the_report_s(report, tmp_path):
-    """The samples of each function of the first thread, own and total."""
+    """Each function of the first thread has the same own and total samples."""
     path = tmp_path / "demo.json"
     path.write_bytes(write_reports([report], "firefox"))
     try:
@@ -74,7 +74,7 @@ def test_the_firefox_profiler_s_functions_are_the_report_s(report, tmp_path):
 
 @pytest.mark.peer
 def test_go_s_pprof_counts_the_report_s_samples(tmp_path):
-    """The own and total samples of each function."""
+    """Each function has the same own and total samples."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no go (Debian: golang-go)")

@@ -76,7 +76,7 @@ def read(text: str) -> tuple[Report, ...]:
 
 
 def test_written_stacks_are_read_back() -> None:
-    """Every field, an odd byte, numbers of all sizes and keys in their order."""
+    """They have every field, an odd byte, numbers of all sizes, and keys in their order."""
     text = reports_json([REPORT, Report(kind=ReportKind.LLDB)])
     again = read(text)
     assert again == (REPORT, Report(kind=ReportKind.LLDB))

@@ -145,7 +145,7 @@ def test_a_graph_may_stand_alone() -> None:
 
 
 def test_version_6_has_fewer_brackets() -> None:
-    """Neither around numbers of processes, nor around addresses without a symbol."""
+    """Numbers of processes, and addresses without a symbol, have none around them."""
     text = (
         "Analysis of sampling App (pid 455) every 1 millisecond\nProcess:         App 455\n"
         "Parent Process:  launchd 1\nReport Version:  6\n\nCall graph:\n"

@@ -37,7 +37,7 @@ def test_each_document_is_read(document: dict[str, Any], form: str) -> None:
 
 
 def test_kinds_may_be_mixed() -> None:
-    """Also machtrace's own JSON."""
+    """One of them may be machtrace's own JSON."""
     own = reports_json(read(json.dumps(KSCRASH)))
     text = f"{json.dumps(METRICKIT)}\n{own}{json.dumps(KSCRASH)}"
     kinds = [one.kind for one in read(text)]
@@ -55,7 +55,7 @@ def test_kinds_may_be_mixed() -> None:
     ],
 )
 def test_other_objects_are_stored_with_a_report(text: str, after: str) -> None:
-    """In order, with a warning."""
+    """They stay in order, and a warning states it."""
     (report,) = read(text.format(json.dumps(KSCRASH), '{"a": 1}'))
     (alone,) = read(json.dumps(KSCRASH))
     assert report.details == {**alone.details, "after": after}

@@ -38,7 +38,7 @@ def test_offsets_in_images_are_the_texts_own() -> None:
 
 
 def test_blocks_alone_are_a_spindump_too() -> None:
-    """As people copy them out of one."""
+    """People copy them out of one."""
     report = spun(PROCESS_BLOCKS)
     assert report.kind is ReportKind.SPINDUMP
     assert (report.process.name, report.process.pid) == ("adid", 99159)

@@ -97,7 +97,7 @@ def test_stacks_come_back_with_the_same_frames(
 
 @pytest.mark.parametrize("name", list(REPORT_VARIANTS))
 def test_rare_forms_come_back_from_json(name: str) -> None:
-    """Import, export and import again."""
+    """Import, export and another import return the same stack."""
     reports = read_source(ReportSource(name, REPORT_VARIANTS[name])).reports
     again = write_reports(reports, "json")
     data = again if isinstance(again, bytes) else again.encode()

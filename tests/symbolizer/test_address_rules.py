@@ -240,7 +240,7 @@ def test_a_call_that_never_returns_is_not_named_after_the_next_function(process)
 @pytest.mark.skipif(DSYMUTIL is None, reason="dsymutil is not installed")
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_every_true_stack_of_a_macho_program_is_on_lines_of_calls(arch, tmp_path):
-    """At every instruction of a run in the emulator, which records the true stack."""
+    """A run in the emulator records the true stack at every instruction."""
     source, output = tmp_path / "lines.c", tmp_path / "lines"
     source.write_text(EMULATED_C)
     compile_macho(

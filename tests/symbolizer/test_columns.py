@@ -49,7 +49,7 @@ def table(stripped):
 @pytest.mark.peer
 @pytest.mark.parametrize("count", [6, 6000])
 def test_each_row_is_the_answer_to_its_offset(stripped, table, count):
-    """In the order of the offsets, with and without a table of all."""
+    """Rows are in the order of the offsets, with and without a table of all."""
     asked = np.random.default_rng(2).integers(0, 0x2000, count, dtype=np.uint64)
     columns = Symbolicator().lookup(stripped, asked)
     truth = [table.find(ImageOffset(offset)) for offset in asked.tolist()]
@@ -98,7 +98,7 @@ def test_return_addresses_are_looked_up_inside_the_call(stripped, table):
 
 @pytest.mark.peer
 def test_without_debug_information_lines_are_unknown(stripped):
-    """Columns of the same length, with the values for unknown."""
+    """The columns have the same length, with the values for unknown."""
     columns = Symbolicator().lookup(stripped, offsets(0, 0x1000, 2**64 - 1))
 
     assert columns.files.tolist() == [-1, -1, -1]
@@ -204,7 +204,7 @@ print(found.name, "numpy" in sys.modules)
 
 @pytest.mark.peer
 def test_lines_and_inlined_calls_equal_the_source(tmp_path):
-    """At every address of a function, with the dSYM beside its binary and without the binary."""
+    """They do at every address of a function, with the binary beside its dSYM and without."""
     if DSYMUTIL is None:
         pytest.skip("dsymutil is not installed; it makes the dSYM that is read here")
     (tmp_path / "inlined.c").write_text(INLINED_C)

@@ -107,7 +107,7 @@ def test_an_exception_s_stack_goes_before_the_thread_that_it_ended():
 
 
 def test_of_a_tree_the_heaviest_stack_counts():
-    """Innermost first, as of threads."""
+    """Its frames are innermost first, like those of threads."""
     tree = made_tree([(None, 9, "main"), (0, 2, "read"), (0, 7, "draw"), (2, 7, "system:wait")])
     subject = subject_stack(made_report(trees=[tree]))
     assert subject is not None

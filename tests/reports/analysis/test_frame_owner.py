@@ -47,7 +47,7 @@ def test_an_image_s_owner(program, path, owner, reason):
 
 
 def test_without_paths_the_program_is_known_by_its_name():
-    """As in MetricKit's payloads, and in lines of callStackSymbols."""
+    """MetricKit's payloads and lines of callStackSymbols have no paths."""
     assert FrameOwner.APP is Owners("", "Demo").owner("", "Demo").owner
     assert FrameOwner.UNKNOWN is Owners("", "Demo").owner("", "UIKitCore").owner
 

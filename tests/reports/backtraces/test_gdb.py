@@ -104,7 +104,7 @@ def test_frames(
     image: str | None,
     place: tuple[str, int] | None,
 ) -> None:
-    """Brackets, texts and the words that part them."""
+    """Brackets, texts and the words between them are read."""
     frame = parse_frame_line(line)
     assert frame is not None
     assert frame.name == name
@@ -167,7 +167,7 @@ def test_a_whole_text() -> None:
 
 
 def test_output_of_a_terminal() -> None:
-    """Lines wrapped in every style of gdb's, and the pagination prompt."""
+    """Lines wrapped in every style of gdb's, and the pagination prompt, are read."""
     (thread,) = read(
         b"#0  0x01 in one ()\n   from /lib/a b.so\n"
         b"#1  0x02 in\n    two (a=1,\n    b=2) at\n    /src/c.c:5\n"

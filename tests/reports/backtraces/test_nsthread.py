@@ -40,7 +40,7 @@ def test_offsets_are_from_the_image_where_no_symbol_is_known() -> None:
 
 
 def test_a_redacted_name_is_the_images_uuid() -> None:
-    """With the offset from the image: enough to look it up anywhere."""
+    """With the offset from the image it can be looked up anywhere."""
     report = stacks(
         line(0, "libsystem_kernel.dylib", 0x180000148, "read", 8)
         + "\n"
@@ -99,7 +99,7 @@ def test_swift_prints_an_array_in_one_line() -> None:
     "form", ['["{0}", "{1}"]', '{{"stack":"{0}\\n{1}"}}', '(\n    "{0}",\n    "{1}"\n)']
 )
 def test_arrays_of_all_languages_are_the_same(form: str) -> None:
-    """Swift's, JSON's and Objective-C's."""
+    """Swift, JSON and Objective-C print them differently."""
     lines = (line(0, "App", 0x104560200, "-[Foo bar:]", 2), line(1, "App", 0x104560300, "main", 2))
     assert [frame.address for frame in stacks(form.format(*lines)).threads[0].frames] == [
         *(0x104560200, 0x104560300),
@@ -142,7 +142,7 @@ def test_lines(
     offset: int | None,
     image_offset: int | None,
 ) -> None:
-    """Formats of Apple's Libc in both widths, of glibc, and of libexecinfo."""
+    """Apple's Libc in both widths, glibc and libexecinfo print them differently."""
     parsed = read_line(text)
     assert parsed is not None
     assert (parsed.image, parsed.address) == (image, address)

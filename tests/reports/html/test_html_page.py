@@ -118,7 +118,7 @@ def test_recursion_is_folded():
 
 
 def test_several_reports_are_grouped():
-    """With links to each."""
+    """Each has a link."""
     page = page_of(CRASH, CRASH, made_report(made_thread(0, ["other"], crashed=True)))
     assert 'href="#report-1"' in page
     assert 'id="report-3"' in page
@@ -180,7 +180,7 @@ def test_hostile_names_stay_text():
 
 
 def test_a_page_of_a_big_report_stays_small():
-    """A hundred threads of a hundred frames; a tree of fifty thousand nodes."""
+    """It has a hundred threads of a hundred frames, and a tree of fifty thousand nodes."""
     names = [f"function_{number}" for number in range(100)]
     threads = [made_thread(number, names, crashed=number == 0) for number in range(100)]
     assert len(page_of(made_report(*threads))) < 3_000_000
@@ -275,7 +275,7 @@ def test_a_deep_tree_can_be_scrolled(browser, tmp_path):
 
 
 def test_it_is_dark_where_the_user_has_it_so(browser, tmp_path):
-    """By the system's preference."""
+    """The system's preference decides."""
     page = opened(browser, tmp_path / "page.html", CRASH)
     shade = "getComputedStyle(document.body).backgroundColor"
     assert page.value(shade) == "rgb(255, 255, 255)"

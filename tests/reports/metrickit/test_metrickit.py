@@ -131,7 +131,7 @@ def test_a_crash_that_branches_stays_as_it_is() -> None:
 
 
 def test_a_payload_is_a_report_for_each_diagnostic() -> None:
-    """In the file's order, each with its kind."""
+    """They are in the file's order, each with its kind."""
     diagnostic = {
         "callStackTree": {"callStacks": []},
         "diagnosticMetaData": {"hangDuration": "20 sec"},
@@ -231,7 +231,7 @@ def test_reports_of_ios_27_have_one_diagnostic() -> None:
 
 
 def test_a_crash_of_ios_27_has_its_exception() -> None:
-    """In the diagnostic itself."""
+    """The diagnostic itself contains it."""
     document = {
         "environment": {"pid": 42},
         "crashDiagnostic": {

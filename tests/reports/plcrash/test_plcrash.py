@@ -40,7 +40,7 @@ IMAGE = message((1, APP_BASE), (2, 0x8000), (3, "/x/App"), (4, APP_UUID.bytes))
 
 
 def test_the_numbers_are_the_published_ones() -> None:
-    """``PLCrashReport.proto``: frames in threads, images with UUIDs of sixteen bytes."""
+    """``PLCrashReport.proto`` has frames in threads, and images with UUIDs of sixteen bytes."""
     symbol = message((1, "_main"), (2, APP_BASE + 0x100), (3, APP_BASE + 0x180))
     frames = [message((3, APP_BASE + 0x104), (6, symbol)), message((3, APP_BASE + 0x204))]
     thread = message((1, 5), *((2, frame) for frame in frames), (3, 1))
@@ -91,7 +91,7 @@ def test_undecodable_strings_are_preserved() -> None:
 
 
 def test_unknown_fields_are_preserved() -> None:
-    """By their numbers, also in messages within others."""
+    """The details have them by their numbers, also in messages within others."""
     report = read_one((77, 5), (78, b"\x80\x80\x80"), (7, message((1, "App"), (99, "new"))))
     assert report.details == {
         "process_info": {"field 99": [b"new".hex()]},
@@ -126,7 +126,7 @@ def test_another_version_is_refused() -> None:
 
 
 def test_the_text_has_the_formatters_lines() -> None:
-    """``PLCrashReportTextFormatter.m``: labels, one underscore less, the last byte inclusive."""
+    """``PLCrashReportTextFormatter.m`` has its labels, one underscore less, and inclusive ends."""
     (report,) = read(ReportSource("report", PLCRASH))
     lines = plcrash_text(report).split("\n")
     assert "Process:         App [455]" in lines

@@ -32,7 +32,7 @@ def frames(lines: str, after: str = "") -> tuple[ReportedFrame, ...]:
 
 
 def test_a_whole_crash() -> None:
-    """Every part of it."""
+    """Every part of it is read."""
     (report,) = read_source(ReportSource("log", SWIFT)).reports
     assert report.kind is ReportKind.SWIFT
     assert (report.process.code_type, report.system.os_name) == (
@@ -111,7 +111,7 @@ def test_a_whole_crash() -> None:
 
 
 def test_output_of_a_terminal() -> None:
-    """In colour, with source lines and without addresses: the preset *friendly*."""
+    """The preset *friendly* prints colours and source lines, and no addresses."""
     (report,) = read(
         "\r\x1b[0K💣 Program crashed: Signal 4: Backtracing from 0x7fea78ca09fc...\r\x1b[0K"
         "💣 \x1b[91mProgram crashed: Illegal instruction at 0x00000001000\x1b[0m\n\n"

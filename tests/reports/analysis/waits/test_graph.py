@@ -41,8 +41,8 @@ def test_notes_say_who_is_waited_for(text, process, pid, thread):
     assert note.names_owner
 
 
-def test_notes_say_more():
-    """The thread itself, the main thread, hops, and a deadlock that the system found."""
+def test_notes_state_more_than_frames():
+    """They state the thread itself, the main thread, hops, and a deadlock that the system found."""
     own = wait_note("(blocked by turnstile waiting for this thread - part of a deadlock)")
     assert own.is_own_thread
     assert own.is_deadlock
@@ -115,7 +115,7 @@ def test_a_block_that_waits_is_not_its_queue():
 
 
 def test_notes_make_a_deadlock():
-    """Two threads, each waiting for the other, as spindump notes in their trees."""
+    """Two threads wait for one another, as spindump notes in their trees."""
     first = made_tree(
         [(None, 60, "main"), (0, 60, "system:__psynch_mutexwait")],
         thread=0x1A,
@@ -168,7 +168,7 @@ def test_who_holds_a_mutex_is_not_guessed():
 
 
 def test_the_only_queue_is_marked_as_a_guess():
-    """Two threads in dispatch_sync, each serving a queue: perhaps a deadlock."""
+    """Two threads in dispatch_sync that each serve a queue may be a deadlock."""
     report = made_report(
         made_thread(0, [*DISPATCH_SYNC, "main"], queue="com.apple.main-thread"),
         made_thread(1, [*DISPATCH_SYNC, "work"], queue="org.example.work"),
@@ -248,6 +248,6 @@ def test_components_equal_mutual_reachability(edges):
 
 
 def test_a_long_chain_takes_no_recursion():
-    """Ten thousand threads in a row, and the last waits for the first."""
+    """Ten thousand threads wait in a row, and the last waits for the first."""
     components = strong_components([[at + 1] for at in range(9_999)] + [[0]])
     assert [list(range(10_000))] == components

@@ -13,7 +13,7 @@ SAMPLE = Path(__file__).parents[4] / "docs" / "samples" / "deadlock.txt"
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_a_spindump_s_deadlock(line_end):
-    """Two threads, by their notes."""
+    """The notes of two threads state it."""
     text = SAMPLE.read_text().replace("\n", line_end)
     (report,) = read_source(ReportSource("hang.txt", text.encode())).reports
     graph = wait_graph(report)
