@@ -21,6 +21,7 @@ import pytest
 import machtrace as mt
 from machtrace.errors import ConnectionLostError, TargetError
 from machtrace.model.arch import Arch
+from machtrace.model.cause import linux_cause
 from machtrace.targets.gdbremote import process as gdb_process
 from machtrace.targets.gdbremote.process import GdbRemoteTarget
 from machtrace.targets.linux.process import LinuxProcessTarget
@@ -391,6 +392,9 @@ def test_qemu_shows_both_threads_functions_and_continues(arm64_program, listenin
     assert main[-1] == "_start"
     assert main.count("stop_here") == 4
     assert worker.count("descend") == 6
+    # gdb's number of the signal, which qemu sends, is 30.
+    assert stacks[0].cause == linux_cause(signal.SIGUSR1)
+    assert not any(stack.thread.crashed for stack in stacks)
     assert "wait_forever" in worker
     assert stub.wait(DEADLINE_S) is not None
 

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -183,3 +185,77 @@ def test_a_32_bit_crash_has_a_32_bit_address(build, tmp_path):
         program, core, "(unsigned)$_siginfo._sifields._sigfault.si_addr", "$eflags"
     )
     assert values == [stack.cause.address, dict(stack.registers)["eflags"]]
+
+
+def serve_gdb(port, *command):
+    """Return the command of gdbserver for a program that it starts."""
+    server = shutil.which("gdbserver")
+    if server is None:
+        pytest.skip("gdbserver is not installed; it is the stub")
+    return [server, "--once", f"127.0.0.1:{port}", *command]
+
+
+def serve_lldb(port, *command):
+    """Return the command of lldb-server for a program that it starts."""
+    server = next(filter(None, map(shutil.which, ("lldb-server-19", "lldb-server"))), None)
+    if server is None:
+        pytest.skip("lldb-server is not installed; it is the stub")
+    return [server, "gdbserver", f"127.0.0.1:{port}", "--", *command]
+
+
+@pytest.fixture
+def stub(wait_until):
+    """Start a stub with a program; return its port."""
+    started = []
+
+    def run(serve, *command):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started.append(subprocess.Popen([*map(str, serve(port, *command))], **silent))
+        table = Path("/proc/net/tcp")
+        wait_until(lambda: f":{port:04X} 00000000:0000 0A" in table.read_text(), "it listens")
+        return port
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("how", [how for how in CRASHES if how not in ("readonly", "overflow")])
+@pytest.mark.parametrize("serve", [serve_gdb, serve_lldb], ids=["gdbserver", "lldb-server"])
+def test_a_stub_s_process_states_the_signal_that_stopped_it(build, stub, serve, how):
+    """Gdbserver sends gdb's numbers of signals, lldb-server Linux's: SIGBUS is 10 and 7."""
+    port = stub(serve, build("faults"), how)
+    stacks = mt.backtraces(f"gdb://127.0.0.1:{port}?until=stop")
+    (crashed,) = (stack for stack in stacks if stack.thread.crashed)
+    assert matches(str(crashed.cause), CRASHES[how])
+    assert sum(stack.cause is not None for stack in stacks) == 1
+    flags = "rflags" if os.uname().machine == "x86_64" else "cpsr"
+    assert flags in dict(crashed.registers)
+
+
+def test_lldb_prints_the_same_stop_reason_of_a_stub(build, stub):
+    """With lldb-server lldb 19 prints the fault address, too."""
+    if LLDB is None:
+        pytest.skip("lldb is not installed; it is the peer")
+    ports = [stub(serve_lldb, build("faults"), "unmapped") for _ in range(2)]
+    command = [LLDB, "--no-lldbinit", "--batch", "-o", f"gdb-remote 127.0.0.1:{ports[0]}"]
+    command += ["-o", "continue", "-k", "thread list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    theirs = re.findall(r"^\* thread .*stop reason = (signal.*)$", done.stdout, re.MULTILINE)
+    ours = backtrace(f"gdb://127.0.0.1:{ports[1]}?until=stop", "--format", "lldb", "--limit", "1")
+    assert re.search(r"^\* thread .*stop reason = (.*)$", ours, re.MULTILINE)[1] == theirs[-1]
+
+
+def test_a_snapshot_of_a_stub_s_process_retains_the_crash(build, stub, tmp_path):
+    """Gdb reads the signal from the saved core."""
+    program = build("faults")
+    port = stub(serve_gdb, program, "unmapped")
+    core = tmp_path / "saved.core"
+    mt.save_snapshot(mt.snapshot(f"gdb://127.0.0.1:{port}?until=stop"), core)
+    (stack,) = mt.backtraces(core, threads="crashed")
+    assert str(stack.cause) == CRASHES["unmapped"]
+    signal, (address,) = gdb_reads(program, core, "(long)$_siginfo._sifields._sigfault.si_addr")
+    assert (signal, address) == ("SIGSEGV", 0x12345678)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from machtrace.model.cause import Cause, linux_cause
+from machtrace.model.arch import Arch
+from machtrace.model.cause import Cause, linux_cause, mach_cause
 
 
 @pytest.mark.parametrize(
@@ -35,26 +36,39 @@ from machtrace.model.cause import Cause, linux_cause
             "SIGABRT (SI_TKILL): sent by process 7 of user 1000",
             "signal SIGABRT",
         ),
-        (linux_cause(11, 77, 0x10), "SIGSEGV at 0x10", "signal SIGSEGV"),
+        (linux_cause(11, 77, 0x99999), "SIGSEGV at 0x99999", "signal SIGSEGV"),
+        (
+            linux_cause(31, 1, 0x4000),
+            "SIGSYS (SYS_SECCOMP): system call refused by seccomp",
+            "signal SIGSYS",
+        ),
         (linux_cause(11), "SIGSEGV", "signal SIGSEGV"),
         (linux_cause(40), "SIGRTMIN+6", "signal SIGRTMIN+6"),
         (linux_cause(70), "signal 70", "signal 70"),
         (
-            Cause(
-                signal="SIGSEGV",
-                exception="EXC_BAD_ACCESS",
-                exception_codes=(1, 0x10),
-                code_name="KERN_INVALID_ADDRESS",
-                address=0x10,
-            ),
-            "EXC_BAD_ACCESS (SIGSEGV) at 0x10: KERN_INVALID_ADDRESS",
+            mach_cause(1, (1, 0x10), Arch.ARM64),
+            "EXC_BAD_ACCESS (SIGSEGV) at 0x10: KERN_INVALID_ADDRESS, near null",
             "EXC_BAD_ACCESS (code=1, address=0x10)",
         ),
         (
-            Cause(
-                exception="EXC_BAD_INSTRUCTION", exception_codes=(1, 0), code_name="EXC_I386_INVOP"
-            ),
-            "EXC_BAD_INSTRUCTION: EXC_I386_INVOP",
+            mach_cause(1, (2, 0x100004000), Arch.ARM64),
+            "EXC_BAD_ACCESS (SIGBUS) at 0x100004000: KERN_PROTECTION_FAILURE",
+            "EXC_BAD_ACCESS (code=2, address=0x100004000)",
+        ),
+        (
+            mach_cause(1, (13, 0), Arch.X86_64),
+            "EXC_BAD_ACCESS (SIGSEGV): EXC_I386_GPFLT",
+            "EXC_BAD_ACCESS (code=EXC_I386_GPFLT, address=0x0)",
+        ),
+        (
+            mach_cause(6, (1, 0x100003F6C), Arch.ARM64E),
+            "EXC_BREAKPOINT (SIGTRAP): EXC_ARM_BREAKPOINT",
+            "EXC_BREAKPOINT (code=1, subcode=0x100003f6c)",
+        ),
+        (mach_cause(1, (), Arch.ARM64), "EXC_BAD_ACCESS", "EXC_BAD_ACCESS"),
+        (
+            mach_cause(2, (1, 0), Arch.X86_64),
+            "EXC_BAD_INSTRUCTION (SIGILL): EXC_I386_INVOP",
             "EXC_BAD_INSTRUCTION (code=EXC_I386_INVOP, subcode=0x0)",
         ),
         (Cause(exception="EXC_BREAKPOINT"), "EXC_BREAKPOINT", "EXC_BREAKPOINT"),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
 
 EXCEPTION_TYPES = {
     1: "EXC_BAD_ACCESS",
@@ -84,6 +85,7 @@ DARWIN_SIGNALS = _COMMON_SIGNALS | {
     31: "SIGUSR2",
 }
 """Darwin's ``sys/signal.h``; gdb's remote protocol has the same numbers, but for SIGLOST at 29."""
+_DARWIN_NUMBERS = {name: number for number, name in DARWIN_SIGNALS.items()}
 
 _FATAL = frozenset(
     {
@@ -94,6 +96,9 @@ _FATAL = frozenset(
 """Signals whose default action writes a core (signal(7)). A debugger that writes one stops threads
 by others."""
 _WITH_ADDRESS = frozenset({"SIGILL", "SIGTRAP", "SIGBUS", "SIGFPE", "SIGSEGV"})
+_NULL_END = 0x10000
+"""The default ``vm.mmap_min_addr``: nothing is mapped below, and members of a null object lie
+there. Darwin's 64-bit programs map nothing below 4 GB."""
 _SI_KERNEL = 0x80
 _SI_USER, _SI_QUEUE, _SI_TKILL = 0, -1, -6
 _SENT = frozenset({_SI_USER, _SI_QUEUE, _SI_TKILL})
@@ -235,6 +240,89 @@ class Cause:
             yield f"{label}={others[0]:#x}"
 
 
+SOFTWARE_SIGNAL = 0x10003
+"""``EXC_SOFT_SIGNAL``: the code of an ``EXC_SOFTWARE`` that is a signal."""
+_ACCESS_CODES = {
+    1: "KERN_INVALID_ADDRESS",
+    2: "KERN_PROTECTION_FAILURE",
+    9: "KERN_FAILURE",
+    10: "KERN_MEMORY_ERROR",
+    50: "KERN_CODESIGN_ERROR",
+}
+"""``mach/kern_return.h``."""
+_X86_CODES: dict[tuple[str, int], str] = {
+    ("EXC_BAD_ACCESS", 13): "EXC_I386_GPFLT",
+    ("EXC_BAD_INSTRUCTION", 1): "EXC_I386_INVOP",
+    ("EXC_BAD_INSTRUCTION", 10): "EXC_I386_INVTSSFLT",
+    ("EXC_BAD_INSTRUCTION", 11): "EXC_I386_SEGNPFLT",
+    ("EXC_BAD_INSTRUCTION", 12): "EXC_I386_STKFLT",
+    ("EXC_ARITHMETIC", 1): "EXC_I386_DIV",
+    ("EXC_ARITHMETIC", 2): "EXC_I386_INTO",
+    ("EXC_ARITHMETIC", 4): "EXC_I386_EXTOVR",
+    ("EXC_ARITHMETIC", 5): "EXC_I386_EXTERR",
+    ("EXC_ARITHMETIC", 8): "EXC_I386_SSEEXTERR",
+    ("EXC_SOFTWARE", 7): "EXC_I386_BOUND",
+    ("EXC_BREAKPOINT", 1): "EXC_I386_SGL",
+    ("EXC_BREAKPOINT", 2): "EXC_I386_BPT",
+}
+"""``mach/i386/exception.h``."""
+_ARM_CODES: dict[tuple[str, int], str] = {
+    ("EXC_BAD_ACCESS", 0x101): "EXC_ARM_DA_ALIGN",
+    ("EXC_BAD_ACCESS", 0x102): "EXC_ARM_DA_DEBUG",
+    ("EXC_BAD_ACCESS", 0x103): "EXC_ARM_SP_ALIGN",
+    ("EXC_BAD_ACCESS", 0x104): "EXC_ARM_SWP",
+    ("EXC_BAD_ACCESS", 0x105): "EXC_ARM_PAC_FAIL",
+    ("EXC_BAD_INSTRUCTION", 1): "EXC_ARM_UNDEFINED",
+    ("EXC_BREAKPOINT", 1): "EXC_ARM_BREAKPOINT",
+}
+"""``mach/arm/exception.h``."""
+_EXCEPTION_SIGNALS = {
+    "EXC_BAD_ACCESS": "SIGBUS",
+    "EXC_BAD_INSTRUCTION": "SIGILL",
+    "EXC_ARITHMETIC": "SIGFPE",
+    "EXC_EMULATION": "SIGEMT",
+    "EXC_BREAKPOINT": "SIGTRAP",
+}
+_SEGMENTATION_FAULTS = frozenset({"KERN_INVALID_ADDRESS", "EXC_I386_GPFLT"})
+
+
+def mach_cause(kind: int | str, codes: tuple[int, ...], arch: Arch) -> Cause:
+    """Return the cause that a Mach exception is.
+
+    The signal is the one that xnu makes of it (``bsd/uxkern/ux_exception.c``): for an access that
+    depends on the code, so that without codes it is unknown.
+
+    Args:
+        kind: the exception's number or name.
+        codes: its code and subcode; none if unknown.
+        arch: the process's architecture.
+    """
+    name = EXCEPTION_TYPES.get(kind, f"exception {kind}") if isinstance(kind, int) else kind
+    is_access = name == "EXC_BAD_ACCESS"
+    code_name = None
+    if codes:
+        of_arch = _ARM_CODES if arch.is_arm64 or arch.is_arm else _X86_CODES
+        code_name = of_arch.get((name, codes[0])) or (
+            _ACCESS_CODES.get(codes[0]) if is_access else None
+        )
+    signal = _EXCEPTION_SIGNALS.get(name)
+    if is_access and not codes:
+        signal = None
+    elif is_access and code_name in _SEGMENTATION_FAULTS:
+        signal = "SIGSEGV"
+    # The subcode of a general protection fault is the processor's error code.
+    has_address = is_access and len(codes) > 1 and code_name != "EXC_I386_GPFLT"
+    return Cause(
+        exception=name,
+        exception_codes=codes,
+        code_name=code_name,
+        signal=signal,
+        signal_number=_DARWIN_NUMBERS.get(signal or ""),
+        address=Avma(codes[1]) if has_address else None,
+        region=_null_region(codes[1] if has_address else None),
+    )
+
+
 def linux_cause(
     number: int,
     code: int | None = None,
@@ -266,13 +354,23 @@ def linux_cause(
         )
     named = next((known for known in _CODES.get(name, ()) if known[0] == code), None)
     # The processor does not report a non-canonical address; si_addr is then 0.
-    is_stated = code != _SI_KERNEL and name in _WITH_ADDRESS
+    is_withheld = code == _SI_KERNEL
     return Cause(
         signal=name,
         signal_number=number,
         code=code,
         code_name=None if named is None else named[1],
         meaning="" if named is None else named[2],
-        address=Avma(address) if is_stated and address is not None else None,
-        region="" if is_stated or code != _SI_KERNEL else "not stated by the processor",
+        address=Avma(address)
+        if name in _WITH_ADDRESS and address is not None and not is_withheld
+        else None,
+        region="not stated by the processor"
+        if is_withheld
+        else _null_region(address if name == "SIGSEGV" else None),
     )
+
+
+def _null_region(address: int | None) -> str:
+    if address is None or address >= _NULL_END:
+        return ""
+    return "near null" if address else "a null pointer"

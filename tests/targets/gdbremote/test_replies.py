@@ -27,6 +27,7 @@ from machtrace.targets.gdbremote.registers import (
     parse_register_info,
 )
 from machtrace.targets.gdbremote.replies import (
+    MachException,
     ProcessGone,
     StopReply,
     ThreadName,
@@ -127,6 +128,9 @@ def test_stop_replies():
     assert isinstance(stop, StopReply)
     assert (stop.signal, stop.thread) == (0, ThreadName("pfbc.fbc", 0xFBC, 0xFBC))
     assert parse_stop(b"S05") == StopReply(5, None)
+    stop = parse_stop(b"T91thread:7;metype:1;mecount:2;medata:2;medata:100004000;")
+    assert stop.exception == MachException(1, (2, 0x100004000))
+    assert parse_stop(b"T05metype:x;medata:1;").exception is None
     assert parse_stop(b"W00") == ProcessGone(was_killed=False, code=0)
     assert parse_stop(b"X0b;process:1") == ProcessGone(was_killed=True, code=11)
     assert parse_stop(b"OK") is None

@@ -9,9 +9,6 @@ from machtrace.formats.elf.core.notes import FILE_PAGE
 from machtrace.model.cause import Cause
 from machtrace.model.text import counted
 
-_NULL_END = 0x10000
-"""The default ``vm.mmap_min_addr``: nothing is mapped below, and pointers to members of a null
-object lie there."""
 _STACK_GAP = 1 << 20
 """``stack_guard_gap``: 256 pages below a growing stack, in which the kernel maps nothing."""
 _ACCESSES = frozenset({"SEGV_MAPERR", "SEGV_ACCERR", "SEGV_BNDERR", "SEGV_PKUERR"})
@@ -22,8 +19,8 @@ def address_region(cause: Cause, core: ElfCore) -> str:
     address = cause.address
     if address is None or cause.code_name not in _ACCESSES or cause.signal != "SIGSEGV":
         return ""
-    if address < _NULL_END:
-        return "near null" if address else "a null pointer"
+    if cause.region:
+        return cause.region
     number = bisect_right(core.mapped, int(address), key=lambda region: region.start) - 1
     region = core.mapped[number] if number >= 0 else None
     above = core.mapped[number + 1] if number + 1 < len(core.mapped) else None

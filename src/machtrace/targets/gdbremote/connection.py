@@ -10,6 +10,8 @@ from machtrace.errors import (
     TargetError,
     TargetGoneError,
 )
+from machtrace.model.cause import Cause
+from machtrace.targets.gdbremote.causes import STOPPED_ON_REQUEST, read_cause
 from machtrace.targets.gdbremote.detach import Connect, Departure, StubLeaver, signal_to_deliver
 from machtrace.targets.gdbremote.features import StubFeatures, negotiate, read_documents
 from machtrace.targets.gdbremote.host import RemoteHost, host_of
@@ -30,8 +32,6 @@ from machtrace.targets.gdbremote.session import BATCH, GdbSession
 from machtrace.targets.gdbremote.spec import RemoteSpec
 from machtrace.targets.gdbremote.stream import connect as connect_by_socket
 
-_STOPPED_ON_REQUEST = frozenset({0, 2, 5, 0x11, 0x13, 0x91})
-"""Signals that stubs report for a stop on request."""
 _PASSED = b"QPassSignals:" + b";".join(
     b"%02x" % number for number in range(1, 65) if number not in (5, 9, 0x11, 0x13)
 )
@@ -65,6 +65,8 @@ class StubConnection:
         self._stop: StopReply | None = None
         self.resumed_at_ns: int | None = None
         """When the process was last let run, by the monotonic clock."""
+        self.cause: Cause | None = None
+        """Why the process is stopped, if a signal or an exception did it."""
         self.features = StubFeatures()
         self.pid: int | None = None
         self.session = GdbSession(connect(spec, spec.timeout), spec.timeout)
@@ -105,6 +107,7 @@ class StubConnection:
         session.pid = self.pid or 0
         if spec.runs_to_stop:
             self._run_to_stop()
+        self._read_cause(is_awaited=spec.runs_to_stop)
 
     def _attach(self, pid: int) -> StopReply:
         self.session.ask(b"!")
@@ -178,6 +181,7 @@ class StubConnection:
         self.session.interrupt()
         self._stop = self._standing(b"\x03", self.session.wait(b"\x03", self._spec.timeout))
         self._is_running = False
+        self._read_cause(is_awaited=False)
         return began
 
     def resume(self) -> bool:
@@ -207,7 +211,7 @@ class StubConnection:
         """Return the packet that resumes the process, with an undelivered signal."""
         stop = self._stop
         signal = 0 if stop is None else signal_to_deliver(stop)
-        if stop is None or stop.thread is None or signal in _STOPPED_ON_REQUEST:
+        if stop is None or stop.thread is None or signal in STOPPED_ON_REQUEST:
             return b"vCont;c"
         return b"vCont;C%02x:%s;c" % (signal, stop.thread.text.encode())
 
@@ -217,6 +221,24 @@ class StubConnection:
         self._is_running = True
         self._stop = self._standing(request, self.session.wait(request, self._spec.timeout))
         self._is_running = False
+
+    def _read_cause(self, *, is_awaited: bool) -> None:
+        self.cause = None
+        if self._stop is not None:
+            self.cause = read_cause(
+                self.session, self.features, self.host, self._stop, is_awaited=is_awaited
+            )
+
+    def cause_of(self, thread: int, *, is_only: bool) -> Cause | None:
+        """Return why a thread is stopped, if it is the one that the process stopped for.
+
+        Args:
+            thread: its id.
+            is_only: whether it is the process's only thread.
+        """
+        stopped = None if self._stop is None else self._stop.thread
+        is_stopped = is_only if stopped is None else stopped.id == thread
+        return self.cause if is_stopped else None
 
     def close(self) -> None:
         """Leave the process as it was, and hang up. Raises nothing; safe to call again."""

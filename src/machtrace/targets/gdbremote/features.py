@@ -51,6 +51,8 @@ class StubFeatures:
     has_multiple_reads: bool = False
     """``MultiMemRead``."""
     binary_read: BinaryRead = BinaryRead.NONE
+    has_native_signals: bool = False
+    """Whether signals have the numbers of the process's system, not gdb's."""
     passes_signals: bool = False
     """``QPassSignals``: a signal need not stop the process."""
 
@@ -90,6 +92,7 @@ def features_of(supports: Mapping[str, str], *, has_suffix: bool, probe: bytes) 
         ),
         has_multiple_reads=supports.get("MultiMemRead") == "+",
         binary_read=binary,
+        has_native_signals=has_suffix or supports.get("native-signals") == "+",
         passes_signals=supports.get("QPassSignals") == "+",
     )
 

@@ -20,7 +20,7 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.snapshot import SharedCache
-from machtrace.targets.gdbremote.replies import shortened
+from machtrace.targets.gdbremote.replies import MachException, shortened
 
 _ADDRESSES = 1 << 64
 _U32 = (1 << 32) - 1
@@ -38,6 +38,8 @@ class StubThread:
     """By the stub's own numbers, in the target's byte order; those that it sends unasked."""
     memory: tuple[MemoryRegion, ...] = ()
     """Frame records, which it sends unasked."""
+    exception: MachException | None = None
+    """The Mach exception that stopped it."""
 
 
 class ReportedSegment(NamedTuple):
@@ -111,6 +113,7 @@ def parse_threads_info(reply: bytes) -> tuple[StubThread, ...]:
                 queue=(_text(row.get("qname")) or None) if serves else None,
                 registers=dict(_registers(row.get("registers"))),
                 memory=tuple(_regions(row.get("memory"))),
+                exception=_exception(row),
             )
         )
     return tuple(threads)
@@ -182,6 +185,14 @@ def _registers(row: object) -> Iterator[tuple[int, bytes]]:
         data = _bytes(value)
         if data and isinstance(key, str) and key.isascii() and key.isdigit():
             yield int(key[:9]), data
+
+
+def _exception(row: dict[str, Any]) -> MachException | None:
+    kind, codes = _number(row.get("metype")), row.get("medata")
+    if kind is None:
+        return None
+    numbers = map(_number, codes if isinstance(codes, list) else ())
+    return MachException(kind, tuple(number for number in numbers if number is not None))
 
 
 def _regions(rows: object) -> Iterator[MemoryRegion]:

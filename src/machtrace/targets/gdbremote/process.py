@@ -29,6 +29,7 @@ from machtrace.model.snapshot import (
     ThreadSnapshot,
 )
 from machtrace.targets.base import ClosedWhenLeft
+from machtrace.targets.gdbremote.causes import exception_cause
 from machtrace.targets.gdbremote.connection import StubConnection
 from machtrace.targets.gdbremote.detach import Connect
 from machtrace.targets.gdbremote.host import RemoteSystem
@@ -178,6 +179,9 @@ class GdbRemoteTarget(ClosedWhenLeft):
 
     def _info(self, index: int, thread: RemoteThread) -> ThreadInfo:
         number, pid = thread.handle.id, self._stub.pid
+        cause = self._stub.cause_of(number, is_only=len(self._listed or ()) == 1)
+        if cause is None and thread.exception is not None:
+            cause = exception_cause(thread.exception, self._stub.host.arch, is_awaited=False)
         is_linux = self._stub.host.system is RemoteSystem.LINUX
         return ThreadInfo(
             id=ThreadId(number),
@@ -186,6 +190,8 @@ class GdbRemoteTarget(ClosedWhenLeft):
             queue=thread.queue,
             # Darwin's first thread is the main one.
             is_main=number == pid if is_linux and pid is not None else index == 1,
+            crashed=cause is not None and cause.is_fatal,
+            cause=cause,
         )
 
     def _copy(
@@ -212,13 +218,20 @@ class GdbRemoteTarget(ClosedWhenLeft):
         )
         reader.add_replies(expected, more)
         copied: list[tuple[ThreadInfo, RegisterSet]] = []
-        for (index, listed_thread), found in zip(listed, values, strict=True):
+        others: list[tuple[tuple[str, int], ...]] = []
+        for (index, listed_thread), stated in zip(listed, values, strict=True):
             info = self._info(index, listed_thread)
-            registers = self._registers(found, copies.mask)
+            registers = self._registers(stated, copies.mask)
             if isinstance(registers, MachtraceError):
                 copies.problems.append(Problem(thread=info.id, error=registers))
                 continue
             copied.append((info, registers))
+            has_cause = info.cause is not None
+            others.append(
+                ()
+                if isinstance(stated, MachtraceError)
+                else self._reader.others_of(stated, with_fault=has_cause)
+            )
             copies.records.extend(listed_thread.memory)
         stacks = [self._nothing(registers) for _, registers in copied]
         try:
@@ -228,8 +241,14 @@ class GdbRemoteTarget(ClosedWhenLeft):
         finally:
             # Without stacks, if need be: where each thread is, is good to know, too.
             copies.threads += [
-                ThreadSnapshot(info=info, registers=registers, stack=stack, taken_at_ns=taken_at)
-                for (info, registers), stack in zip(copied, stacks, strict=True)
+                ThreadSnapshot(
+                    info=info,
+                    registers=registers,
+                    stack=stack,
+                    taken_at_ns=taken_at,
+                    other_registers=other,
+                )
+                for (info, registers), stack, other in zip(copied, stacks, others, strict=True)
             ]
 
     def _expected(self, listed: Sequence[tuple[int, RemoteThread]], mask: PacMask) -> list[int]:
@@ -315,6 +334,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
         return replace(thread, stopped_for_ns=ended - began)
 
     def _linux(self, images: RemoteImages) -> LinuxFacts:
+        cause = self._stub.cause
         return LinuxFacts(
             auxiliary_vector=images.auxiliary_vector,
             file_mappings=tuple(
@@ -323,6 +343,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
                 if one.is_file
             ),
             name=images.program.rpartition("/")[2][:15],
+            signal=0 if cause is None or not cause.is_fatal else cause.signal_number or 0,
         )
 
 

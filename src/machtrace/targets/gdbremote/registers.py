@@ -190,6 +190,8 @@ def dwarf_numbers(table: RegisterTable, arch: Arch) -> dict[int, int]:
     return by_stub
 
 
+_FLAGS = frozenset({"rflags", "eflags", "cpsr", "fs_base", "gs_base"})
+_FAULTS = frozenset({"far", "esr", "exception", "trapno", "err", "faultvaddr"})
 _WIDEST = 8
 """Bytes of a general register; vectors are left out."""
 _ALIASES: Mapping[str, Mapping[str, int]] = {
@@ -234,6 +236,31 @@ class RegisterReader:
         known = self.dwarf.keys() | {self.pc.number}
         return tuple(one for one in self.table.registers if one.number in known)
 
+    @property
+    def others(self) -> tuple[RemoteRegister, ...]:
+        """Registers that no register set has: flags, and what the processor states of a fault."""
+        names = _FLAGS | _FAULTS
+        return tuple(
+            one for one in self.table.registers if one.name in names and one.size <= _WIDEST
+        )
+
+    def others_of(
+        self, values: Mapping[int, bytes], *, with_fault: bool
+    ) -> tuple[tuple[str, int], ...]:
+        """Return names and values of :attr:`others`, as far as the stub sent them.
+
+        Args:
+            values: by the stub's numbers.
+            with_fault: whether fault registers are of the thread's own stop: else they are stale.
+        """
+        names = _FLAGS | _FAULTS if with_fault else _FLAGS
+        wide = {"eflags": "rflags"} if self.table.find("rip") is not None else {}
+        return tuple(
+            (wide.get(one.name, one.name), self._integer(values[one.number]))
+            for one in self.others
+            if one.number in values and one.name in names
+        )
+
     def has_all(self, values: Mapping[int, bytes]) -> bool:
         """Whether ``values``, by the stub's numbers, hold all that unwinding may read."""
         numbers = self.arch.registers
@@ -260,7 +287,7 @@ class RegisterReader:
         """Parse the values in a reply to ``g``, by number; unavailable ones are left out."""
         text = reply.decode("ascii", "replace")
         values: dict[int, bytes] = {}
-        for register in self.wanted:
+        for register in (*self.wanted, *self.others):
             if register.offset is None:
                 continue
             data = register_bytes(text[2 * register.offset : 2 * (register.offset + register.size)])

@@ -16,11 +16,13 @@ from machtrace.errors import RemoteProtocolError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 
+_MOST_CODES = 8
 _ERROR = re.compile(rb"E([0-9a-fA-F]{2})(?:;.*)?|E\..*", re.DOTALL)
 _THREAD = re.compile(r"(?:p(-?[0-9a-fA-F]{1,16})\.)?(-?[0-9a-fA-F]{1,16})")
 _STOP = re.compile(rb"([TS])([0-9a-fA-F]{2})(.*)", re.DOTALL)
 _GONE = re.compile(rb"[WX]([0-9a-fA-F]{1,2})")
 _REGION_RANGE = re.compile(r"[0-9a-fA-F]{1,16}")
+_EXCEPTION_CODE = re.compile(rb"(?:^|;)medata:([0-9a-fA-F]{1,16})(?=;|$)")
 _SHOWN = 80
 _SHOWN_WORDS = 400
 _ADDRESSES = 1 << 64
@@ -114,6 +116,14 @@ def hex_text(value: str) -> str:
         return ""
 
 
+class MachException(NamedTuple):
+    """A Mach exception that a stop is for."""
+
+    kind: int
+    """A constant of ``mach/exception_types.h``."""
+    codes: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class StopReply:
     """``T`` or ``S``: the process is stopped, and the reason."""
@@ -123,6 +133,8 @@ class StopReply:
     thread: ThreadName | None
     details: Mapping[str, str] = field(default_factory=dict)
     """Its other fields, by name."""
+    exception: MachException | None = None
+    """None if the stub states none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +159,20 @@ def parse_stop(reply: bytes) -> StopReply | ProcessGone | None:
     if match is None:
         return None
     pairs = parse_pairs(match[3]) if match[1] == b"T" else {}
-    return StopReply(int(match[2], 16), parse_thread(pairs.get("thread", "")), pairs)
+    return StopReply(
+        int(match[2], 16),
+        parse_thread(pairs.get("thread", "")),
+        pairs,
+        _parse_exception(pairs.get("metype", ""), match[3]),
+    )
+
+
+def _parse_exception(kind: str, fields: bytes) -> MachException | None:
+    """Parse ``metype:1;mecount:2;medata:1;medata:10;``, all in hex; None without ``metype``."""
+    if not _REGION_RANGE.fullmatch(kind):
+        return None
+    codes = _EXCEPTION_CODE.findall(fields)[:_MOST_CODES]
+    return MachException(int(kind, 16), tuple(int(code, 16) for code in codes))
 
 
 def parse_supported(reply: bytes) -> dict[str, str]:

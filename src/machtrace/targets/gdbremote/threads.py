@@ -12,6 +12,7 @@ from machtrace.targets.gdbremote.features import StubFeatures, read_documents
 from machtrace.targets.gdbremote.json_documents import StubThread, parse_threads_info
 from machtrace.targets.gdbremote.registers import RegisterReader, register_bytes
 from machtrace.targets.gdbremote.replies import (
+    MachException,
     ThreadName,
     is_error,
     parse_thread,
@@ -35,6 +36,8 @@ class RemoteThread:
     registers: Mapping[int, bytes] = field(default_factory=dict)
     """By the stub's numbers; those that came with the list."""
     memory: tuple[MemoryRegion, ...] = ()
+    exception: MachException | None = None
+    """The Mach exception that stopped it, if the list states it."""
 
 
 def list_threads(session: GdbSession, features: StubFeatures) -> tuple[RemoteThread, ...]:
@@ -64,6 +67,7 @@ def _reported(thread: StubThread) -> RemoteThread:
         queue=thread.queue,
         registers=thread.registers,
         memory=thread.memory,
+        exception=thread.exception,
     )
 
 
