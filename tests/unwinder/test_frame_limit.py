@@ -227,7 +227,7 @@ def test_swift_continuations_are_limited_alike():
         (MemoryRegion(Avma(0), stack + bytes(16)), MemoryRegion(Avma(heap), chain))
     )
     start = RegisterSet.of(Arch.ARM64, pc=0x2000, sp=0, fp=0x10, lr=0)
-    rules = RuleCache(ImageList(), Arch.ARM64, lambda _: ImageRules())
+    rules = RuleCache(ImageList([IMAGE]), Arch.ARM64, lambda _: ImageRules())
     result = walk(start, memory, rules, PacMask.of_width(47), FrameLimit(75, 25))
     rest = result.physical_remainder
 
@@ -251,7 +251,7 @@ def test_a_cycle_of_contexts_does_not_affect_the_native_stack():
         )
     )
     start = RegisterSet.of(Arch.ARM64, pc=0x2000, sp=0, fp=0x10, lr=0)
-    rules = RuleCache(ImageList(), Arch.ARM64, lambda _: ImageRules())
+    rules = RuleCache(ImageList([IMAGE]), Arch.ARM64, lambda _: ImageRules())
     result = walk(start, memory, rules, PacMask.of_width(47))
     rest = result.physical_remainder
 

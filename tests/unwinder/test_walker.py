@@ -36,8 +36,9 @@ SIGNATURE = 0x5A << 56
 
 
 def chain_rules(arch=Arch.ARM64):
-    """Build rules without images, so that only frame pointers are used."""
-    return RuleCache(ImageList(), arch, lambda _image: ImageRules())
+    """Build rules of a Darwin process without its images' bytes: only frame pointers are used."""
+    images = ImageList([image_at(0x7000_0000_0000, "program")])
+    return RuleCache(images, arch, lambda _image: ImageRules())
 
 
 def registers(**changed):
@@ -56,6 +57,15 @@ def test_frame_pointer_chain_is_followed_to_its_root():
         FrameTrust.FRAME_POINTER,
     ]
     assert walked.stop.is_complete
+
+
+def test_a_zero_that_only_the_frame_pointer_leads_to_is_no_root():
+    """Unless the ABI reserves the register: elsewhere it may hold anything."""
+    rules = RuleCache(ImageList(), Arch.ARM64, lambda _image: ImageRules())
+    walked = walk(registers(), STACK, rules, WIDTH_47)
+
+    assert [found.address for found in walked.addresses] == [PC, RET1, RET2]
+    assert (walked.stop.reason, walked.stop.at) == (StopReason.NO_RULE, RET2)
 
 
 def test_lookup_is_inside_the_call():

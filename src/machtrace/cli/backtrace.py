@@ -17,6 +17,7 @@ from machtrace.cli.options import (
     name_options,
     names_option,
     python_option,
+    scan_option,
     search_option,
     stack_limit_option,
     target_argument,
@@ -52,6 +53,7 @@ _WITH_DETAILS = (Format.TEXT, Format.JSON)
 @search_option
 @limit_option
 @stack_limit_option
+@scan_option
 @names_option
 @lines_option
 @click.option(
@@ -71,6 +73,7 @@ def backtrace(  # noqa: PLR0913 - an option each
     search: tuple[str, ...],
     limit: int,
     stack_limit: int,
+    scan: bool,
     names: bool,
     lines: bool,
     explain: bool,
@@ -85,7 +88,7 @@ def backtrace(  # noqa: PLR0913 - an option each
     from machtrace.cli.console import output, print_errors, status_of
     from machtrace.pipeline.backtraces import build_capture, capture_snapshot
 
-    walk = WalkOptions(limit=limit, stack_limit=stack_limit)
+    walk = WalkOptions(limit=limit, stack_limit=stack_limit, scan=scan)
     naming = name_options(search=search, names=names, lines=lines, python=python)
     if explain:
         _check_format("--explain", form, _WITH_DETAILS)

@@ -118,6 +118,13 @@ stack_limit_option = click.option(
     help="Maximum bytes copied of each stack.",
 )
 
+scan_option = click.option(
+    "--scan",
+    is_flag=True,
+    help="Scan stacks for return addresses wherever they would be incomplete. Such frames are "
+    "guesses, marked [scan].",
+)
+
 # --- names ---
 
 

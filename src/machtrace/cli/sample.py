@@ -23,6 +23,7 @@ from machtrace.cli.options import (
     names_option,
     output_option,
     python_option,
+    scan_option,
     search_option,
     stack_limit_option,
     target_argument,
@@ -148,6 +149,7 @@ def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, T
 @search_option
 @limit_option
 @stack_limit_option
+@scan_option
 @names_option
 @lines_option
 @python_option
@@ -167,6 +169,7 @@ def sample(  # noqa: PLR0913 - an option each
     search: tuple[str, ...],
     limit: int,
     stack_limit: int,
+    scan: bool,
     names: bool,
     lines: bool,
     python: bool,
@@ -192,7 +195,7 @@ def sample(  # noqa: PLR0913 - an option each
             target,
             interval_ns=interval,
             threads=select_threads(target.threads(), thread),
-            walk=WalkOptions(limit=limit, stack_limit=stack_limit),
+            walk=WalkOptions(limit=limit, stack_limit=stack_limit, scan=scan),
             names=naming,
         )
         total = None if length >= FOREVER_NS else length

@@ -23,6 +23,9 @@ class WalkOptions:
     """Maximum frames per stack: the innermost; the default keeps both ends of a deeper stack."""
     stack_limit: int = DEFAULT_STACK_LIMIT
     """Maximum bytes copied of each stack."""
+    scan: bool = False
+    """Whether a stack is scanned for return addresses wherever it would be incomplete; without, only
+    in frames that nothing describes, and only near their stack pointer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,8 @@ class FrameTrust(Enum):
     """The link register of a function without unwind information, if it cannot be stale; see
     :mod:`machtrace.unwinder.walker`."""
     SCAN = "scan"
-    """The word on top of the stack, which looks like a return address; the pc is not in code."""
+    """A word on the stack that may be the return address, where nothing else leads to the caller;
+    see :mod:`machtrace.unwinder.stack_scan`. Frames may be missing before it."""
 
     @property
     def label(self) -> str:
@@ -128,7 +129,8 @@ class StopReason(Enum):
     """Why unwinding stopped."""
 
     ROOT = "root"
-    """The outermost frame was reached; the stack is complete."""
+    """The outermost frame was reached: an undefined return address, or zero where a method that
+    claims to be exact reads it. The stack is complete, except where a frame's trust is a guess."""
     UNREADABLE = "unreadable"
     """The next frame is in memory that was not captured or does not exist."""
     NO_PROGRESS = "no-progress"

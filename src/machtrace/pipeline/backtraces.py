@@ -39,6 +39,7 @@ def backtraces(
     limit: int = DEFAULT_FRAME_LIMIT,
     stack_limit: int = DEFAULT_STACK_LIMIT,
     python: bool = False,
+    scan: bool = False,
 ) -> list[CallStack]:
     """Return the call stacks of a target's threads, innermost frame first.
 
@@ -60,12 +61,14 @@ def backtraces(
             (:attr:`~machtrace.model.symbol.Frame.python`); requires names. All threads of the
             process are suspended together meanwhile; see :func:`snapshot_with_python`. Threads
             whose Python functions cannot be read have none.
+        scan: whether to scan a stack for return addresses wherever it would be incomplete; frames
+            found so have :attr:`FrameTrust.SCAN <machtrace.model.stack.FrameTrust.SCAN>`.
 
     Raises:
         TargetSpecError: the target does not provide Python functions.
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
-    walk = WalkOptions(limit=limit, stack_limit=stack_limit)
+    walk = WalkOptions(limit=limit, stack_limit=stack_limit, scan=scan)
     names = NameOptions(
         search=path_names(search), symbolicate=symbolicate, lines=lines, python=python
     )
@@ -140,12 +143,14 @@ def build_capture(
     files = ImageResolver.of(names.search)
     symbolicator = Symbolicator(files, lines=names.lines)
     name = symbolicator.symbolicate if names.symbolicate else symbolicator.locate
-    walked = Unwinder(files).unwind(snapshot, limit=walk.limit)
+    walked = Unwinder(files, scan=walk.scan).unwind(snapshot, limit=walk.limit)
     explanations: tuple[StackExplanation, ...] = ()
     if explain:
         from machtrace.pipeline.explanation import explain_all
 
-        explanations = explain_all(walked, search=files, symbolicate=names.symbolicate)
+        explanations = explain_all(
+            walked, search=files, symbolicate=names.symbolicate, scan=walk.scan
+        )
     stacks = tuple(map(name, walked))
     problems = [Problem(thread=None, error=error) for error in symbolicator.problems]
     if python:

@@ -45,10 +45,11 @@ def explain_all(
     *,
     search: Search = (),
     symbolicate: bool = True,
+    scan: bool = False,
 ) -> tuple[StackExplanation, ...]:
     """Explain many backtraces; rules and names are cached for all stacks of a snapshot."""
     files = ImageResolver.of(search)
-    unwinder, symbolicator = Unwinder(files), Symbolicator(files, lines=False)
+    unwinder, symbolicator = Unwinder(files, scan=scan), Symbolicator(files, lines=False)
     return tuple(
         _explained(backtrace, unwinder, symbolicator, symbolicate=symbolicate)
         for backtrace in backtraces

@@ -38,6 +38,7 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
     limit: int = DEFAULT_FRAME_LIMIT,
     stack_limit: int = DEFAULT_STACK_LIMIT,
     python: bool = False,
+    scan: bool = False,
 ) -> Profile:
     """Sample the stacks of a running process.
 
@@ -60,13 +61,14 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
         stack_limit: maximum bytes copied of each stack.
         python: whether to read the Python functions that CPython's loop runs; requires names. All
             threads are suspended together meanwhile.
+        scan: see :func:`machtrace.backtraces`.
 
     Raises:
         ArgumentError: ``hz`` or ``duration`` is out of range.
         TargetSpecError: the target is a core or an emulated process, which do not run.
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
-    walk = WalkOptions(limit=limit, stack_limit=stack_limit)
+    walk = WalkOptions(limit=limit, stack_limit=stack_limit, scan=scan)
     names = NameOptions(
         search=path_names(search), symbolicate=symbolicate, lines=lines, python=python
     )

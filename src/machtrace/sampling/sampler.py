@@ -138,7 +138,7 @@ class Sampler:
         self._wanted = threads
         self._walk = walk
         files = ImageResolver.of(names.search)
-        self._unwinder = Unwinder(files)
+        self._unwinder = Unwinder(files, scan=walk.scan)
         self._symbolicator = Symbolicator(files, lines=names.lines)
         self._symbolicate = names.symbolicate
         self._stacks = SampledStacks(self._unwinder, self._symbolicator, walk)

@@ -223,7 +223,7 @@ def _reason(frame: _Frame, chosen: MethodAnswer, others: list[MethodAnswer]) -> 
     elif chosen.method is FrameTrust.LINK_REGISTER:
         reason = "no unwind information here, and no call has set the link register"
     elif chosen.method is FrameTrust.SCAN:
-        reason = "no code here, and the word on top of the stack follows a call that may lead here"
+        reason = "nothing describes the code here; the word follows a call that may lead here"
     elif frame.is_interrupted and chosen.method is FrameTrust.PROLOGUE:
         reason = "interrupted: the instructions run so far determine the frame"
         if not chosen.origin:

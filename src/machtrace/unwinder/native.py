@@ -24,6 +24,7 @@ from machtrace.model.stack import (
     Walk,
 )
 from machtrace.unwinder.frame_limit import FrameLimit, FrameLimiter
+from machtrace.unwinder.last_resort import guesses, known_end
 from machtrace.unwinder.rule_cache import CACHE_LIMIT, RuleCache
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -80,9 +81,9 @@ class NativeRules:
         """The table that the loop reads."""
 
     def add(self, lookup: int, *, interrupted: bool, rule: UnwindRule, trust: FrameTrust) -> bool:
-        """Add ``rule`` at ``lookup``; return whether the loop can execute it."""
+        """Add ``rule`` at ``lookup``, which is no guess; return whether the loop can execute it."""
         if interrupted and trust is FrameTrust.FRAME_POINTER:
-            return False  # a guess, which depends on the thread
+            return False  # it depends on the thread
         if len(self.table) >= CACHE_LIMIT:
             self.table.clear()
             self._numbers.clear()
@@ -311,6 +312,7 @@ class NativeWalker:
     def _steps(self, pause: int, memory: MemoryReader) -> _Trace | None:
         walker = self._walker
         stop, entry, depth, end = _ROOT, None, 0, 0
+        is_guessed = False
         while pause != _walk.ROOT:
             if pause == _walk.DOES_NOT_FIT:
                 return None
@@ -324,6 +326,7 @@ class NativeWalker:
             if isinstance(step_up, Stop):
                 stop = step_up
                 break
+            is_guessed = is_guessed or guesses(step_up[1], self._rules)
             if self._rules.objection(here.lookup) is not None:
                 return None  # its frame may have disputes, which no code expresses
             rule, trust, caller = step_up
@@ -345,16 +348,31 @@ class NativeWalker:
                 break
             entry = entry or marked
             pause = walker.resume()
+        stop = self._known_end(stop, is_guessed=is_guessed)
         last_depth = walker.finish()
         if entry is None:  # the last part is empty if its first frame made no progress
             return _Trace(stop, last_depth or depth, len(walker), None)
         return _Trace(stop, depth, end, entry, last_depth)
+
+    def _known_end(self, stop: Stop, *, is_guessed: bool) -> Stop:
+        """Return ``stop``, qualified if a caller was guessed; see :func:`known_end`."""
+        if not is_guessed:
+            return stop
+        pc, interrupted = self._walker.place()
+        here = FrameAddress(Avma(pc), FrameTrust.CONTEXT, _KINDS[interrupted])
+        return known_end(stop, here, self._rules)
 
     def _add(self, lookup: Avma, *, interrupted: bool) -> bool:
         rule, trust = self._rules.find(lookup, interrupted=interrupted)
         is_cached = self._rules.is_cached(lookup, interrupted=interrupted)
         if not is_cached or self._rules.objection(lookup) is not None:
             return False
+        if self._rules.is_guess(lookup, interrupted=interrupted):
+            # Its result depends on the memory, unless the ABI reserves the frame pointer.
+            if interrupted or trust is not FrameTrust.FRAME_POINTER:
+                return False
+            if not self._rules.has_frame_pointers:
+                return False
         return self._native.add(lookup, interrupted=interrupted, rule=rule, trust=trust)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, ImageList
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.rules import (
+    HasFunctions,
     InRegister,
     RegisterOffset,
     RuleSource,
@@ -33,6 +36,40 @@ TrustedRule: TypeAlias = tuple[UnwindRule, FrameTrust]
 """A rule, and the trust in addresses that it recovers."""
 
 
+class ImageCode:
+    """The code of an image."""
+
+    __slots__ = ("_contents", "_ends", "_starts")
+
+    def __init__(self, contents: ImageContents, ranges: Sequence[tuple[int, int]]) -> None:
+        """``ranges``: the (start, end) of each section with code, in Svmas; ascending, disjoint."""
+        self._contents = contents
+        self._starts = [start for start, _ in ranges]
+        self._ends = [end for _, end in ranges]
+
+    def __contains__(self, address: Svma) -> bool:
+        index = bisect_right(self._starts, address) - 1
+        return index >= 0 and address < self._ends[index]
+
+    def read_padded(self, address: Svma, size: int) -> bytes:
+        """Return the code there, with zeros where it is not code or unavailable."""
+        code, end = bytearray(size), address + size
+        for low, high in zip(self._starts, self._ends, strict=True):
+            start, upto = max(low, address), min(high, end)
+            if start < upto:
+                piece = self.read(Svma(start), upto - start)
+                if piece is not None:
+                    code[start - address : upto - address] = piece
+        return bytes(code)
+
+    def read(self, address: Svma, size: int) -> bytes | None:
+        """Return the bytes there; None if they are unavailable."""
+        try:
+            return bytes(self._contents.read_svma(address, size))
+        except MemoryReadError:
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class ImageRules:
     """The rule sources of an image, best first; none if its bytes are unavailable."""
@@ -43,6 +80,8 @@ class ImageRules:
     only the load address."""
     code_check: TableCheck | None = None
     """The check of rules for calls that are not from the code itself."""
+    code: ImageCode | None = None
+    """The image's code, which shows what calls where; None if unavailable."""
 
 
 SourceFinder = Callable[[BinaryImage], ImageRules]
@@ -68,6 +107,7 @@ class RuleCache:
     __slots__ = (
         "_cache",
         "_fallback",
+        "_guesses",
         "_images",
         "_is_walking",
         "_link_register",
@@ -79,10 +119,17 @@ class RuleCache:
         "_sources_of",
         "_uncacheable",
         "budget",
+        "called_from",
+        "has_frame_pointers",
+        "leaves_to",
+        "scans",
         "statistics",
     )
 
-    def __init__(self, images: ImageList, arch: Arch, sources_of: SourceFinder) -> None:
+    def __init__(
+        self, images: ImageList, arch: Arch, sources_of: SourceFinder, *, scans: bool = False
+    ) -> None:
+        """Start with an empty cache; for ``scans`` see the attribute."""
         self._images = images
         self._sources_of = sources_of
         lr = arch.registers.lr
@@ -93,6 +140,16 @@ class RuleCache:
         self._cache: dict[tuple[int, bool], TrustedRule] = {}
         self._objections: dict[Avma, TrustedRule] = {}
         self._missing: dict[tuple[int, int], None] = {}
+        self._guesses: set[tuple[int, bool]] = set()
+        is_darwin = any(image.format is ImageFormat.MACHO for image in images)
+        self.has_frame_pointers = is_darwin and arch.has_link_register
+        """Whether the ABI reserves the frame pointer: Apple's, for arm and arm64, requires that it
+        addresses a frame record at all times, or is zero in the outermost frame."""
+        self.called_from: dict[int, tuple[int, ...]] = {}
+        """See :mod:`machtrace.unwinder.call_sites`, as for the next."""
+        self.leaves_to: dict[int, tuple[int | None, ...]] = {}
+        self.scans = scans
+        """Whether stacks are scanned wherever else they would end before their root."""
         self.statistics = SourceStatistics()
         self.budget = StepBudget()
         """The step budget of the present walk."""
@@ -130,9 +187,10 @@ class RuleCache:
             return cached
         if self._is_walking and self._uncacheable is not None and self._uncacheable[0] == key:
             return self._uncacheable[1]  # a second query would have even fewer steps
-        if len(self._cache) >= CACHE_LIMIT:
+        if max(len(self._cache), len(self._guesses)) >= CACHE_LIMIT:
             self._cache.clear()
             self._objections.clear()
+            self._guesses.clear()
         if not self._is_walking:
             self.budget.refill()
         is_whole, self._skipped_code_check = self.budget.is_whole, False
@@ -170,6 +228,45 @@ class RuleCache:
         rule = code_check.rule_at(located[1])
         return None if rule is None else (rule, code_check.trust)
 
+    def is_guess(self, lookup: Avma, *, interrupted: bool) -> bool:
+        """Return whether the rule that :meth:`find` returned is from no source that claims it.
+
+        Known once :meth:`find` was called.
+        """
+        return (lookup, interrupted) in self._guesses
+
+    def is_code(self, address: Avma) -> bool:
+        """Return whether ``address`` is in an image's code, or in an image with unknown code."""
+        located = self.image_rules_at(address)
+        return located is not None and (located[0].code is None or located[1] in located[0].code)
+
+    def read_code(self, address: Avma, size: int) -> bytes | None:
+        """Return an image's bytes, from its file if memory lacks them; None if unavailable."""
+        located = self.image_rules_at(address)
+        if located is None or located[0].code is None:
+            return None
+        return located[0].code.read(located[1], size)
+
+    def read_padded_code(self, address: Avma, size: int, image: Avma) -> bytes:
+        """Return the code of the image at ``image``, with zeros where it is unavailable."""
+        located = self.image_rules_at(image)
+        if located is None or located[0].code is None:
+            return b""
+        return located[0].code.read_padded(Svma(located[1] + address - image), size)
+
+    def function_at(self, address: Avma) -> tuple[Avma, Avma] | None:
+        """Return the (start, end) of the function that holds ``address``; None if unknown."""
+        located = self.image_rules_at(address)
+        if located is None:
+            return None
+        for source in located[0].sources:
+            if isinstance(source, HasFunctions):
+                bounds = source.function_at(located[1])
+                if bounds is not None:
+                    slide = address - located[1]
+                    return Avma(bounds[0] + slide), Avma(bounds[1] + slide)
+        return None
+
     def image_at(self, address: Avma) -> BinaryImage | None:
         """Return the image that holds ``address``."""
         return self._images.find(address)
@@ -190,6 +287,7 @@ class RuleCache:
     def _query(self, lookup: Avma, *, interrupted: bool) -> TrustedRule:
         located = self.image_rules_at(lookup)
         if located is None:
+            self._guesses.add((lookup, interrupted))
             return self._fallback
         rules, address = located
         second_best: TrustedRule | None = None
@@ -217,6 +315,7 @@ class RuleCache:
                     return rule, source.trust
                 return self._checked(lookup, address, rule, source, rules.code_check)
             second_best = second_best or (rule, source.trust)
+        self._guesses.add((lookup, interrupted))
         return second_best or self._fallback
 
     def _is_lost_in_calls(self, rule: UnwindRule, source: RuleSource) -> bool:

@@ -52,10 +52,16 @@ class Unwinder:
     incomplete, a later, more complete snapshot replaces them. Not thread-safe.
     """
 
-    __slots__ = ("_by_image_list", "_files", "_processes")
+    __slots__ = ("_by_image_list", "_files", "_processes", "_scan")
 
-    def __init__(self, search: Search = ()) -> None:
-        """``search``: files and folders with images whose bytes snapshots lack; or a resolver."""
+    def __init__(self, search: Search = (), *, scan: bool = False) -> None:
+        """Start with an empty cache.
+
+        Args:
+            search: files and folders with images whose bytes snapshots lack; or a resolver.
+            scan: see :attr:`machtrace.model.options.WalkOptions.scan`.
+        """
+        self._scan = scan
         self._files = ImageResolver.of(search)
         self._processes: dict[Hashable, _ProcessUnwinder] = {}
         self._by_image_list: dict[int, _ProcessUnwinder] = {}
@@ -126,7 +132,7 @@ class Unwinder:
         key = _identity(snapshot)
         process = self._processes.get(key)
         if process is None or not process.accepts(snapshot.memory):
-            process = _ProcessUnwinder(snapshot, self._files)
+            process = _ProcessUnwinder(snapshot, self._files, scan=self._scan)
             self._processes.pop(key, None)
             while len(self._processes) >= CACHED_PROCESSES:
                 self._processes.pop(next(iter(self._processes)))
@@ -140,7 +146,7 @@ class _ProcessUnwinder:
 
     __slots__ = ("_files", "_memory", "_process", "_unknown", "images", "rules", "walker")
 
-    def __init__(self, snapshot: Snapshot, files: ImageResolver) -> None:
+    def __init__(self, snapshot: Snapshot, files: ImageResolver, *, scan: bool) -> None:
         process = snapshot.process
         self._process = process
         self._files = files
@@ -148,7 +154,7 @@ class _ProcessUnwinder:
         self._memory = snapshot.memory
         self._unknown: list[BinaryImage] = []
         """Images without rule sources."""
-        self.rules = RuleCache(snapshot.images, process.arch, self._rules_of)
+        self.rules = RuleCache(snapshot.images, process.arch, self._rules_of, scans=scan)
         self.walker: ThreadWalker = thread_walker(self.rules, process.arch, process.pointer_mask)
 
     def is_of(self, snapshot: Snapshot) -> bool:

@@ -39,6 +39,7 @@ def test_elf_sources(tmp_path):
     assert names(elf_rules(ElfFileContents(program.read_bytes(), "program"), Arch.X86_64)) == [
         "LinuxSignalRules",
         "CallFrameRules",
+        "StartRoutineRules",
         "LazyAnalysis",
         "CallSiteRules",
     ]

@@ -10,7 +10,7 @@ from machtrace.formats.elf.structs import ElfType
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.rule_cache import ImageRules
+from machtrace.unwinder.rule_cache import ImageCode, ImageRules
 from machtrace.unwinder.rules import (
     CallAnalysis,
     CallSiteRules,
@@ -22,6 +22,7 @@ from machtrace.unwinder.rules import (
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.sources.plt import LinkageStubRules
+from machtrace.unwinder.sources.start_routines import StartRoutineRules
 from machtrace.unwinder.step_budget import DrawsOnBudget, StepBudget
 
 
@@ -38,13 +39,18 @@ def elf_rules(contents: ElfContents, arch: Arch) -> ImageRules:
         LinuxSignalRules(contents, arch),
         CallFrameRules.of_elf(contents),
         LinkageStubRules.of_elf(contents),
+        StartRoutineRules(contents, arch),
     ]
     if arch.is_arm:
         sources = _arm_sources(contents, sources, is_analysed=is_analysed)
     elif is_analysed:
         analysis = LazyAnalysis(contents, arch)
         sources += [analysis, CallSiteRules(analysis)]
-    return ImageRules(tuple(source for source in sources if source is not None), image.header_svma)
+    return ImageRules(
+        tuple(source for source in sources if source is not None),
+        image.header_svma,
+        code=ImageCode(contents, image.code_ranges),
+    )
 
 
 def _arm_sources(

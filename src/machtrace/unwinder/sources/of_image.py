@@ -42,4 +42,5 @@ def merged_rules(copies: Sequence[ObjectContents], arch: Arch) -> ImageRules:
         tuple(source for image in compatible for source in image.sources),
         header,
         next((image.code_check for image in compatible if image.code_check is not None), None),
+        compatible[0].code,
     )

@@ -17,7 +17,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.code.code_check import CodeAnalysis, CodeCheck
 from machtrace.unwinder.functions.bounds import FunctionBounds, code_ranges
-from machtrace.unwinder.rule_cache import ImageRules
+from machtrace.unwinder.rule_cache import ImageCode, ImageRules
 from machtrace.unwinder.rules import (
     CallAnalysis,
     CallSiteRules,
@@ -72,7 +72,12 @@ def macho_rules(contents: MachOContents, arch: Arch) -> ImageRules:
     ]
     signals = source_or_none(lambda: DarwinSignalRules.of_macho(contents, arch, frames))
     sources = frames if signals is None else [signals, *frames]
-    return ImageRules(tuple(sources), contents.image.header_svma, analysis.code_check)
+    return ImageRules(
+        tuple(sources),
+        contents.image.header_svma,
+        analysis.code_check,
+        ImageCode(contents, code_ranges(contents)),
+    )
 
 
 class UndefinedReturnAddressRules:

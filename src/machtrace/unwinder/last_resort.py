@@ -1,0 +1,205 @@
+"""The caller of a frame without unwind information or code, and what ends a stack behind a guess.
+
+Three heuristics serve frames without unwind information or code. All require evidence.
+
+A link register that no call has overwritten: after a call has returned, the link register holds the
+address after that call, in the very function whose register it is. So if it is in another image
+than the function, the function has not called yet, or is about to return, and its caller is there.
+If it is in the same image it proves nothing and is ignored; walkers that trust it report frames
+that never called.
+
+A call through a null or an overwritten function pointer: the processor has called, and no
+instruction of the callee ran. So the callee has no frame: the return address is in the link
+register or on top of the stack.
+
+A frame pointer that is the last resort is followed only if a call precedes the return address that
+it leads to; else the stack is scanned (:mod:`machtrace.unwinder.stack_scan`). Neither can reach the
+root: only what knows the root reports it (decision 0033).
+"""
+
+from __future__ import annotations
+
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryReader
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop, StopReason
+from machtrace.unwinder.call_sites import CallMatch, CallSites, is_arm64_call
+from machtrace.unwinder.rule_cache import RuleCache
+from machtrace.unwinder.rules import (
+    AtCfa,
+    Lost,
+    RegisterOffset,
+    UnwindRule,
+    link_register_rule,
+)
+from machtrace.unwinder.stack_scan import SCANNED, SCANNED_ON_REQUEST, scan
+from machtrace.unwinder.step import NULL_PAGE, step
+
+
+def entry_rule(arch: Arch) -> UnwindRule:
+    """Return the rule before the first instruction of a function."""
+    if arch.has_link_register:
+        return link_register_rule(arch)
+    word = arch.pointer_size
+    return UnwindRule(RegisterOffset(arch.registers.sp, word), AtCfa(-word))
+
+
+def unsaved_caller(
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
+) -> FrameTrust | None:
+    """Return the trust that a frame without unwind information is as at its function's entry.
+
+    None if its frame pointer is likelier to lead to the caller.
+    """
+    trust = _called_bad_pointer(registers, memory, rules, mask)
+    if trust is FrameTrust.PROLOGUE or (
+        trust and (not rules.is_code(registers.pc) or cannot_run(registers.pc, registers))
+    ):
+        return trust
+    if cannot_run(registers.pc, registers):
+        return None
+    is_fresh = _lr_is_live(registers, memory, rules, mask)
+    return FrameTrust.LINK_REGISTER if is_fresh else None
+
+
+def _called_bad_pointer(
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
+) -> FrameTrust | None:
+    """Return the trust that ``registers`` are at the target of a call, and nothing has run there.
+
+    A null pointer is one. Other code may be generated at run time, or be a function without tables;
+    so the presumed return address must follow a call that leads here, or may lead here: a call
+    through a register, whose caller is in the link register, or on top of the stack. If the code
+    there is unavailable, it must be in an image's code, and the pc must not. None otherwise. Raises
+    nothing.
+    """
+    if registers.pc < NULL_PAGE:
+        return FrameTrust.PROLOGUE
+    arch = registers.arch
+    return_address = _return_address(registers, memory, mask)
+    if return_address is None:
+        return None
+    sites = CallSites(rules, memory, arch)
+    match = sites.match(return_address, registers.pc, is_entry=True)
+    if match is CallMatch.DIRECT and not arch.is_arm:
+        return FrameTrust.PROLOGUE
+    guess = FrameTrust.LINK_REGISTER if arch.has_link_register else FrameTrust.SCAN
+    if match is CallMatch.INDIRECT:
+        return guess
+    if match is CallMatch.UNKNOWN and not rules.is_code(registers.pc):
+        return guess if rules.is_code(Avma(return_address - 1)) else None
+    return None
+
+
+def _return_address(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> int | None:
+    if registers.arch.has_link_register:
+        return None if registers.lr is None else mask.strip(registers.lr)
+    if registers.sp is None:
+        return None
+    return _word(memory, Avma(registers.sp), registers.arch.pointer_size)
+
+
+def _lr_is_live(
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
+) -> bool:
+    """Return whether an interrupted function's caller is in the link register, not in its record.
+
+    Only AArch64 is supported.
+    """
+    if registers.lr is None or not registers.arch.is_arm64:
+        return False
+    address = mask.strip(registers.lr)
+    home = rules.image_at(Avma(address - 1))
+    if home is None or home is rules.image_at(registers.pc):
+        return False
+    word = _word(memory, Avma(address - 4), 4)
+    if word is not None and not is_arm64_call(word):
+        return False
+    size = registers.arch.pointer_size
+    record = mask.strip(registers.fp or 0)
+    saved = _word(memory, Avma(record + size), size)
+    return saved is None or mask.strip(saved) != address
+
+
+def _word(memory: MemoryReader, address: Avma, size: int) -> int | None:
+    try:
+        return int.from_bytes(memory.read(address, size), "little")
+    except MemoryReadError:
+        return None
+
+
+def cannot_run(pc: Avma, registers: RegisterSet) -> bool:
+    """Return whether no instruction can be at ``pc``."""
+    return registers.arch.is_arm64 and pc % 4 != 0
+
+
+def checked_chain(
+    here: FrameAddress,
+    registers: RegisterSet,
+    caller: RegisterSet | Stop,
+    memory: MemoryReader,
+    rules: RuleCache,
+) -> RegisterSet | Stop:
+    """Return ``caller``, which the frame pointer leads to as the last resort, if it is plausible.
+
+    The chain must rise: nothing else locates the next frame. Unless the ABI reserves the register,
+    a call must precede the return address, and the end of the chain is not known to be the root.
+    """
+    if isinstance(caller, RegisterSet) and (caller.sp or 0) <= (registers.sp or 0):
+        return Stop(StopReason.NO_PROGRESS, registers.pc)
+    is_guess = here.kind is AddressKind.PROGRAM_COUNTER and rules.image_at(here.lookup) is None
+    if rules.has_frame_pointers and not is_guess:
+        return caller
+    if isinstance(caller, Stop):
+        return known_end(caller, here, rules)
+    if rules.has_frame_pointers:
+        return caller
+    sites = CallSites(rules, memory, registers.arch)
+    if sites.match(caller.pc, here.lookup) is CallMatch.NONE and not sites.ends_stacks(caller.pc):
+        return Stop(StopReason.NO_RULE, here.address)
+    return caller
+
+
+def scanned_caller(
+    here: FrameAddress,
+    registers: RegisterSet,
+    memory: MemoryReader,
+    rules: RuleCache,
+    mask: PacMask,
+    trust: FrameTrust,
+) -> tuple[UnwindRule, FrameTrust, RegisterSet] | None:
+    """Return the caller that a scan of the stack finds; see :mod:`machtrace.unwinder.stack_scan`.
+
+    Without a request, only where nothing but the frame pointer describes the frame.
+    """
+    if not rules.scans and (trust is not FrameTrust.FRAME_POINTER or rules.has_frame_pointers):
+        return None
+    size = SCANNED_ON_REQUEST if rules.scans else SCANNED
+    sites = CallSites(rules, memory, registers.arch)
+    rule = scan(sites, registers, memory, mask, here.lookup, size=size)
+    caller = None if rule is None else step(rule, registers, memory, mask, rules.budget)
+    if rule is None or caller is None or isinstance(caller, Stop):
+        return None
+    return rule, FrameTrust.SCAN, caller
+
+
+_GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.LINK_REGISTER, FrameTrust.SCAN})
+
+
+def guesses(trust: FrameTrust, rules: RuleCache) -> bool:
+    """Return whether frames above one that was found so may not be the thread's."""
+    return trust in _GUESSES and not rules.has_frame_pointers
+
+
+def known_end(stop: Stop, here: FrameAddress, rules: RuleCache) -> Stop:
+    """Return ``stop``, the end of a stack behind a guess, unless only a zero makes it the root.
+
+    Zero is what a walk reads that lost the stack, too. An undefined return address is known.
+    """
+    interrupted = here.kind is AddressKind.PROGRAM_COUNTER
+    rule, _ = rules.find(here.lookup, interrupted=interrupted)
+    if stop.is_complete and not isinstance(rule.return_address, Lost):
+        return Stop(StopReason.NO_RULE, here.address)
+    return stop
