@@ -24,8 +24,8 @@ class WalkOptions:
     stack_limit: int = DEFAULT_STACK_LIMIT
     """Maximum bytes copied of each stack."""
     scan: bool = False
-    """Whether a stack is scanned for return addresses wherever it would be incomplete; without, only
-    in frames that nothing describes, and only near their stack pointer."""
+    """Whether a stack is scanned for return addresses wherever it would be incomplete. Without, it
+    is scanned in frames that nothing describes, near their stack pointer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

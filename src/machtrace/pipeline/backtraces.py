@@ -29,7 +29,7 @@ _DEFAULT_WALK = WalkOptions()
 _DEFAULT_NAMES = NameOptions()
 
 
-def backtraces(
+def backtraces(  # noqa: PLR0913 - an option each
     target: Target | int | str | Path = "self",
     *,
     threads: ThreadChoice = ALL_THREADS,
