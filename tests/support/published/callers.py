@@ -12,7 +12,10 @@ from tests.support.published.image import PublishedImage
 from tests.support.published.machine import OUTSIDE, STACK, Machine, Values
 from tests.support.published.true_calls import Call, TrueCalls
 
-_TOP = STACK.stop - 0x100
+_RECORD = STACK.stop - 0x20
+"""The last frame record, of zeros."""
+_TOP = STACK.stop - 0x400
+"""Above it is what functions store into the stack's part for their arguments."""
 _DEEPEST = 4
 _ATTEMPTS = 24
 _DIVERTED = 0.4
@@ -53,14 +56,16 @@ def create_callers(machine: Machine, execution: Execution, random: Random) -> Ca
     values = Values(image)
     machine.restore()
     cpu.enter(_TOP, OUTSIDE)
-    machine.uc.mem_write(_TOP, bytes(16))
-    machine.dirty.add(_TOP >> 12)
-    machine.dirty.add((_TOP - 8) >> 12)
+    cpu.write(image.arch.registers.fp, _RECORD)
+    machine.uc.mem_write(_RECORD, bytes(16))
+    machine.dirty.update((_RECORD >> 12, (_TOP - 8) >> 12))
     outermost = cpu.raw_registers()
     sp_index = 1 + cpu.numbers.index(image.arch.registers.sp)
     registers = list(outermost)
     registers[sp_index] = _TOP
     calls = TrueCalls([Call(OUTSIDE, _TOP, tuple(registers))])
+    calls.save(_RECORD, 0)
+    calls.save(_RECORD + 8, 0)
     if not image.arch.is_arm64:
         calls.save(_TOP - 8, OUTSIDE)
     callers = Callers(outermost, _stack(machine), calls)

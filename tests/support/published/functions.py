@@ -8,7 +8,15 @@ from functools import cached_property
 import numpy as np
 
 from tests.support.published.image import PublishedImage
-from tests.support.published.instructions import Decode, Instruction, Kind, decoder_of, linear
+from tests.support.published.instructions import (
+    Decode,
+    Instruction,
+    Kind,
+    decoder_of,
+    linear,
+    stack_use,
+    written,
+)
 
 NO_RETURN = re.compile(
     r"^_*(stack_chk_fail|abort(_msg|_report.*)?|exit|Exit|_exit|quick_exit|pthread_exit|thr_exit|"
@@ -42,6 +50,8 @@ _STRAIGHT = 48
 """Instructions after which a function without a branch is no outlined piece."""
 _LARGEST_SCAN = 1 << 15
 _DEEPEST = 8
+_SCRATCH = frozenset((*range(19), 30, 31))
+"""AArch64 registers that calls need not preserve."""
 
 
 class Functions:
@@ -198,9 +208,33 @@ class Functions:
             return "a part of another function"
         if start in self._branch_targets:
             return "a label: another function branches to it conditionally"
+        if self._is_outlined(start):
+            return "an outlined piece: it changes its caller's frame or registers"
         if self._falls_in(start):
             return "a label: the code before it continues"
         return ""
+
+    def _is_outlined(self, start: int) -> bool:
+        """Return whether straight code uses the frame or the registers of its caller (AArch64)."""
+        if "OUTLINED" in self._image.names.get(start, ""):
+            return True
+        if not self._image.arch.is_arm64 or not self.must_follow(start):
+            return False
+        depth = 0
+        saved: set[int] = set()
+        for address in range(start, start + 4 * _STRAIGHT, 4):
+            word = int.from_bytes(self._image.bytes_at(address, 4), "little")
+            instruction = self.instruction(address)
+            change, lowest = stack_use(word)
+            saved.update(instruction.stored)
+            if lowest is not None and lowest >= depth:
+                return True
+            depth -= change
+            if depth < 0 or written(word) - saved - _SCRATCH:
+                return True
+            if instruction.ends_flow:
+                return depth != 0
+        return False
 
     def _falls_in(self, start: int) -> bool:
         """Return whether the instruction before ``start`` is followed by it."""

@@ -138,6 +138,52 @@ def _stored(word: int) -> tuple[int, ...]:
     return tuple(number for number in registers if number in _CALLEE_SAVED)
 
 
+_PAIR = (0x3A000000, 0x28000000)
+_SINGLE_INDEXED = (0x3B200C00, 0x38000400)
+"""``ldr`` and ``str`` with writeback, after the access; before it, bit 11 is set, too."""
+_SINGLE_OFFSET = (0x3B000000, 0x39000000)
+_ADD_SP, _SUB_SP_CONSTANT = (0xFF8003FF, 0x910003FF), (0xFF8003FF, 0xD10003FF)
+_SP = 31
+
+
+def stack_use(word: int) -> tuple[int, int | None]:
+    """Return by how much an AArch64 instruction raises sp, and the offset from sp that it accesses.
+
+    The offset is that from the stack pointer before the instruction; None without an access.
+    """
+    constant = (word >> 10 & 0xFFF) << (12 if word >> 22 & 1 else 0)
+    if _is(word, _ADD_SP):
+        return constant, None
+    if _is(word, _SUB_SP_CONSTANT):
+        return -constant, None
+    if word >> 5 & 31 != _SP:
+        return 0, None
+    if _is(word, _PAIR):
+        scale = 2 + (word >> 30) if word >> 26 & 1 else 2 + (word >> 31)
+        offset = _signed(word >> 15, 7) // 4 << scale
+        mode = word >> 23 & 3
+        return (offset if mode & 1 else 0), (0 if mode == 1 else offset)
+    if word & 0x3B200400 == _SINGLE_INDEXED[1]:
+        offset = _signed(word >> 12, 9) // 4
+        return offset, (offset if word >> 11 & 1 else 0)
+    if _is(word, _SINGLE_OFFSET):
+        return 0, (word >> 10 & 0xFFF) << (word >> 30)
+    return 0, None
+
+
+def written(word: int) -> set[int]:
+    """Return the general register that most AArch64 instructions write: their lowest field.
+
+    Empty for stores, branches and comparisons, and for floating-point registers.
+    """
+    if word >> 25 & 5 == 4:  # loads and stores
+        if word >> 26 & 1 or not word >> 22 & 1:
+            return set()
+        return {word & 31, word >> 10 & 31} if _is(word, _PAIR) else {word & 31}
+    is_data = word >> 26 & 7 == 4 or word >> 25 & 7 == 5
+    return {word & 31} if is_data else set()
+
+
 _RET_OPCODES = (0xC2, 0xC3)
 _X86_PREFIXES = bytes((0x2E, 0x3E, 0x66, 0xF2, 0xF3, *range(0x40, 0x50)))
 _CALL_NEAR, _JUMP_NEAR, _JUMP_SHORT = 0xE8, 0xE9, 0xEB
@@ -185,6 +231,8 @@ class X86Decoder:
             return Instruction(Kind.RETURN, size)
         if first == _GROUP_5 and body[1] >> 3 & 7 in (2, 4):
             return self._indirect(code, address, size, is_call=body[1] >> 3 & 7 == 2)
+        if first == _GROUP_5 and body[1] >> 3 & 7 in (3, 5):  # far: data
+            return Instruction(Kind.TRAP, size)
         if mnemonic.startswith(("j", "loop")):
             return Instruction(Kind.BRANCH, size, int(operands, 16))
         if first in _TRAPS or (first == _TWO_BYTES and body[1] in (_UD2, 0xB9, 0xFF)):
