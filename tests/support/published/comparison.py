@@ -56,9 +56,9 @@ class Verdict:
 class Comparer:
     """Compares moments of one image; rules are cached over all of them."""
 
-    def __init__(self, image: PublishedImage) -> None:
-        self._image = image
-        self._rules: RuleCache = image.rules()
+    def __init__(self, image: PublishedImage, rules: RuleCache | None = None) -> None:
+        """``rules``: None for all that the image has."""
+        self._rules = rules or image.rules()
         self._walker: ThreadWalker = thread_walker(self._rules, image.arch, MASK)
         numbers = image.arch.registers
         preserved = set() if image.is_go else set(numbers.callee_saved)

@@ -169,7 +169,7 @@ class Execution:
         elif instruction.kind is Kind.RETURN:
             self._return(instruction)
         elif instruction.kind is Kind.SYSTEM_CALL:
-            self._continue_at(address + instruction.size, clobbers=True)
+            self._system_call(address + instruction.size)
         elif instruction.kind is Kind.JUMP:
             assert instruction.target is not None
             self._check_jump(instruction.target)
@@ -243,6 +243,12 @@ class Execution:
             self.machine.dirty.add(sp >> 12)
             self._cpu.write(self._image.arch.registers.sp, sp)
         self._end(DIVERTED)
+
+    def _system_call(self, after: int) -> None:
+        """Return at once from the kernel, which preserves more than functions do."""
+        for number in (0, 1) if self._arm64 else (0, 2, 11):
+            self._cpu.write(number, self._values.draw(self._random))
+        self._cpu.uc.reg_write(self._cpu.pc, after)
 
     def _continue_at(self, address: int, *, clobbers: bool, pops: bool = False) -> None:
         """Step over a call, or return from a function of another image."""

@@ -197,7 +197,7 @@ class Functions:
             known = self._entries[start] = self._entry_problem(start)
         return known
 
-    def _entry_problem(self, start: int) -> str:
+    def _entry_problem(self, start: int) -> str:  # noqa: PLR0911 (one return a case)
         image = self._image
         function = image.function_at(start)
         if function is None:

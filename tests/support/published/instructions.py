@@ -146,7 +146,7 @@ _ADD_SP, _SUB_SP_CONSTANT = (0xFF8003FF, 0x910003FF), (0xFF8003FF, 0xD10003FF)
 _SP = 31
 
 
-def stack_use(word: int) -> tuple[int, int | None]:
+def stack_use(word: int) -> tuple[int, int | None]:  # noqa: PLR0911 (one return a case)
     """Return by how much an AArch64 instruction raises sp, and the offset from sp that it accesses.
 
     The offset is that from the stack pointer before the instruction; None without an access.

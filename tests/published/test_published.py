@@ -1,0 +1,75 @@
+"""The short form of the runs of published binaries: fixed seeds, files that are available."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from machtrace.model.arch import Arch
+from machtrace.model.image import ImageList
+from machtrace.unwinder.rule_cache import ImageRules, RuleCache
+from tests.support.published.comparison import Comparer
+from tests.support.published.files import published_files, subjects
+from tests.support.published.harness import Harness, run_image, run_many
+from tests.support.published.image import load
+from tests.support.published.listing import listed
+
+pytestmark = pytest.mark.emulated
+
+_RUNS = 160
+_SYSTEM = (
+    Path("/lib/x86_64-linux-gnu/libc.so.6"),
+    Path("/lib/aarch64-linux-gnu/libc.so.6"),
+    Path("/usr/bin/git"),
+)
+DEMO = Path(__file__).parents[2] / "src" / "machtrace" / "targets" / "emulator" / "demo.macho"
+
+
+@pytest.mark.parametrize("subject", subjects(published_files()), ids=lambda subject: subject.key)
+def test_every_run_of_a_published_file_has_exact_stacks(subject):
+    if not subject.file.path().is_file():
+        pytest.skip(f"{subject.file.name} is not fetched: make published-files")
+    result = run_image(
+        subject.file.path(), Arch(subject.architecture), 1, _RUNS, name=subject.file.name
+    )
+    assert result.compared > _RUNS // 2
+    assert not result.wrong
+    assert not result.wrong_registers
+
+
+@pytest.mark.parametrize("path", [DEMO, *_SYSTEM], ids=lambda path: path.name)
+def test_every_run_of_an_installed_file_has_exact_stacks(path):
+    if not path.is_file():
+        pytest.skip(f"no file {path}")
+    result = run_image(path, None, 1, _RUNS)
+    assert result.compared > _RUNS // 2
+    assert not result.wrong
+    assert not result.wrong_registers
+
+
+def test_a_run_can_be_repeated_alone():
+    """What a run does depends on its number and the seed, not on the runs before it."""
+    image = load(DEMO, None, "")
+    harness = Harness(image, 1)
+    together = [harness.run(number) for number in range(40)]
+    alone = Harness(image, 1).run(37)
+    assert alone.trace == together[37].trace
+    assert alone.ended == together[37].ended
+    assert [verdict.walk for _, verdict in alone.verdicts] == [
+        verdict.walk for _, verdict in together[37].verdicts
+    ]
+    lines = list(listed(harness, alone))
+    assert any(line.startswith("compared before instruction") for line in lines)
+
+
+def test_wrong_walks_are_found():
+    """The comparison does not pass everything: frame pointers alone are not exact."""
+    image = load(DEMO, None, "")
+    harness = Harness(image, 1)
+    images = ImageList([image.binary_image()])
+    harness.comparer = Comparer(image, RuleCache(images, image.arch, lambda _: ImageRules()))
+    result = run_many(harness, range(80))
+    assert result.compared > 60
+    assert 0 < result.exact < result.compared
+    assert result.unclaimed
