@@ -6,7 +6,7 @@ Debug information of today's compilers has columns of lines, too; a SymCache has
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from machtrace.demangler import demangle
 from machtrace.errors import FormatError, MachtraceError
@@ -19,79 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from machtrace.lines.debug_map.merged_tables import MergedTables
+    from machtrace.lines.symcache import SymCache
     from machtrace.lines.symcache_columns import Indices, Numbers
     from machtrace.symbols.ranges import RangeIndex
-
-
-class DebugColumnTables(Protocol):
-    """Ranges of code, their source locations, and the calls that those are inlined into.
-
-    See :class:`~machtrace.lines.symcache_columns.SymCacheColumns`, which is one file's.
-    """
-
-    @property
-    def range_starts(self) -> Numbers:
-        """The start of each range, an :data:`ImageOffset`; ascending."""
-        ...
-
-    @property
-    def range_locations(self) -> Indices:
-        """The source location of each range; -1 if unknown."""
-        ...
-
-    @property
-    def location_file(self) -> Indices:
-        """The file of each source location; -1 if unknown."""
-        ...
-
-    @property
-    def location_line(self) -> Numbers:
-        """1-based; 0 if unknown."""
-        ...
-
-    @property
-    def location_function(self) -> Indices:
-        """The function of each source location; -1 if unknown."""
-        ...
-
-    @property
-    def location_parent(self) -> Indices:
-        """The location of the call that this one is inlined into; -1 if it is not inlined."""
-        ...
-
-
-class DebugTables(Protocol):
-    """The tables of a :class:`~machtrace.lines.symcache.SymCache`, or of several."""
-
-    @property
-    def source(self) -> str:
-        """The name in errors."""
-        ...
-
-    @property
-    def columns(self) -> DebugColumnTables:
-        """The tables as columns."""
-        ...
-
-    def location_at(self, offset: int) -> int:
-        """Return the source location of an :data:`ImageOffset`; -1 if unknown."""
-        ...
-
-    def location(self, row: int) -> tuple[int, int, int, int]:
-        """Return file, line, function and the call's location of a source location."""
-        ...
-
-    def function_entry(self, number: int) -> int:
-        """Return the start of a function; 2**32 - 1 if unknown."""
-        ...
-
-    def function_name(self, number: int) -> str:
-        """Return a function's linkage name, else its plain one; may be empty."""
-        ...
-
-    def file_path(self, number: int) -> str:
-        """Return a file's path as recorded."""
-        ...
 
 
 _LAST = 2**32 - 1
@@ -143,7 +74,7 @@ class DebugIndex:
 
     def __init__(
         self,
-        cache: DebugTables,
+        cache: SymCache | MergedTables,
         *,
         name: Callable[[str], str] = demangle,
         moved: Callable[[str], str] = str,
@@ -151,7 +82,7 @@ class DebugIndex:
         """Take the tables from ``cache``.
 
         Args:
-            cache: checked tables.
+            cache: checked tables: of one file, or of an image's object files.
             name: makes the name for users from a linkage name.
             moved: returns the path where a source file is now, for the recorded path.
         """
@@ -225,8 +156,6 @@ class DebugIndex:
         return self._moved(self._cache.file_path(file))
 
     def _rows(self, offset: ImageOffset) -> list[int]:
-        if not 0 <= offset <= _LAST:
-            return []
         if not 0 <= offset <= _LAST:
             return []
         cache = self._cache

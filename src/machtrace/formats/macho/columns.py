@@ -6,7 +6,6 @@ column of addresses takes a few calls of numpy.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -108,38 +107,6 @@ class PointerRows:
     binds: BindRows
     problem: MachOError | None = None
     """The error that truncated a table; its earlier rows are included."""
-
-
-class RowPointers(ABC):
-    """The answers of ``Pointers`` for the rows of a table."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def rebases(self) -> RebaseRows:
-        """The pointers into the image."""
-
-    @property
-    @abstractmethod
-    def binds(self) -> BindRows:
-        """The pointers bound by name."""
-
-    def target(self, at: Svma, /) -> Svma | None:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.target`."""
-        return self.rebases.target_at(at)
-
-    def targets(self, at: Addresses, /) -> Addresses:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.targets`."""
-        return self.rebases.targets_at(at)
-
-    def symbol(self, at: Svma, /) -> str | None:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.symbol`."""
-        return self.binds.symbol_at(at)
-
-    def symbols(self, at: Addresses, /) -> list[str]:
-        """See :meth:`machtrace.formats.macho.fixups.pointers.Pointers.symbols`."""
-        return self.binds.symbols_at(at) if len(at) else []
 
 
 def no_rebases() -> RebaseRows:

@@ -29,7 +29,7 @@ class MovedFunctions:
 
 
 class MergedTables:
-    """Many SymCaches as one, which grows; a :class:`DebugTables`.
+    """Many SymCaches as one, which grows: it has the attributes that lookups read of one.
 
     Numbers of locations, functions and files stay as they are when more is added. A file that
     several object files include has a number for each.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from machtrace.formats.macho.columns import (
     BindRows,
     PointerRows,
     RebaseRows,
-    RowPointers,
     ScatteredRecords,
     no_binds,
     no_rebases,
@@ -55,8 +54,61 @@ def inside_image(image: MachOImage, addresses: Addresses) -> npt.NDArray[np.bool
     return is_inside
 
 
-class RawPointers:
-    """Words whose values are addresses in the image. An implementation of :class:`Pointers`."""
+class Pointers:
+    """The pointers of an image, by their addresses: those that its tables list."""
+
+    def __init__(self, rows: PointerRows) -> None:
+        self._rows = rows
+
+    @property
+    def rebases(self) -> RebaseRows:
+        """The pointers into the image."""
+        return self._rows.rebases
+
+    @property
+    def binds(self) -> BindRows:
+        """The pointers bound by name."""
+        return self._rows.binds
+
+    @property
+    def problem(self) -> MachOError | None:
+        """The error that truncated a table; pointers before it are known.
+
+        Tables that were not needed so far are not included: parsing all takes seconds.
+        """
+        return self._rows.problem
+
+    def target(self, at: Svma, /) -> Svma | None:
+        """Return the target of the pointer at ``at``; None if it is not in the image."""
+        return self.rebases.target_at(at)
+
+    def targets(self, at: Addresses, /) -> Addresses:
+        """Return the targets of the pointers at ``at``; 0 if not in the image."""
+        return self.rebases.targets_at(at)
+
+    def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:  # noqa: ARG002
+        """Return the targets of pointers, in the image or outside of it; 0 without a pointer.
+
+        In a file, these are :meth:`targets`. In memory, a pointer may lead to the heap or to
+        another image, at an address slid as the image's are.
+
+        Args:
+            at: the addresses of the pointers.
+            mask: the address bits of loaded pointers, if they are not the usual ones.
+        """
+        return self.targets(at)
+
+    def symbol(self, at: Svma, /) -> str | None:
+        """Return the name that the pointer at ``at`` is bound to, or None."""
+        return self.binds.symbol_at(at)
+
+    def symbols(self, at: Addresses, /) -> list[str]:
+        """Return the names that the pointers at ``at`` are bound to; empty for the others."""
+        return self.binds.symbols_at(at) if len(at) else []
+
+
+class RawPointers(Pointers):
+    """Words whose values are addresses in the image."""
 
     def __init__(
         self,
@@ -67,7 +119,8 @@ class RawPointers:
         binds: BindRows,
         problem: MachOError | None = None,
     ) -> None:
-        """Take the slide of the values, and the mask of their address bits."""
+        """Take the slide of the values, the mask of their address bits, and the listed binds."""
+        super().__init__(PointerRows(no_rebases(), binds, problem))
         self._contents = contents
         self._slide = np.uint64(slide % (1 << 64))
         self._mask = np.uint64(mask.bits)
@@ -76,10 +129,6 @@ class RawPointers:
             ("<" if header.little_endian else ">") + f"u{8 if header.is_64 else 4}"
         )
         self._records = ScatteredRecords(contents)
-        self.binds = binds
-        """The binds in readable tables."""
-        self.problem = problem
-        """The error that truncated a table."""
 
     def target(self, at: Svma, /) -> Svma | None:
         """See :meth:`Pointers.target`."""
@@ -111,14 +160,6 @@ class RawPointers:
         targets = (words & self._mask) - self._slide
         is_inside = inside_image(self._contents.image, targets)
         return np.where(is_inside & (words != 0), targets, np.uint64(0))
-
-    def symbol(self, at: Svma, /) -> str | None:
-        """See :meth:`Pointers.symbol`."""
-        return self.symbols(np.array([at], np.uint64))[0] or None
-
-    def symbols(self, at: Addresses, /) -> list[str]:
-        """See :meth:`Pointers.symbols`."""
-        return self.binds.symbols_at(at)
 
     @cached_property
     def rebases(self) -> RebaseRows:
@@ -163,14 +204,15 @@ _ADDRESS_BITS = 56
 """The bits above are a tag in an image of a program, such as that of C++ type names."""
 
 
-class OpcodePointers(RowPointers):
-    """The pointers of LC_DYLD_INFO. An implementation of :class:`Pointers`.
+class OpcodePointers(Pointers):
+    """The pointers of LC_DYLD_INFO.
 
     In the file, a pointer into the image has its stated target, so a known pointer can be followed
     without the opcodes. These are run when they are needed.
     """
 
     def __init__(self, contents: FileContents, info: DyldInfoCommand) -> None:
+        super().__init__(PointerRows(no_rebases(), no_binds()))
         self._contents = contents
         self._info = info
         header = contents.image.header
@@ -277,84 +319,6 @@ def _as_macho(error: MachtraceError, contents: FileContents, offset: int) -> Mac
 _USER_ADDRESS_BITS = 47
 
 
-class Pointers(Protocol):
-    """The pointers of an image, by their addresses."""
-
-    @property
-    def rebases(self) -> RebaseRows:
-        """The pointers into the image."""
-        ...
-
-    @property
-    def binds(self) -> BindRows:
-        """The pointers bound by name."""
-        ...
-
-    @property
-    def problem(self) -> MachOError | None:
-        """The error that truncated a table; pointers before it are known.
-
-        Tables that were not needed so far are not included: parsing all takes seconds.
-        """
-        ...
-
-    def target(self, at: Svma, /) -> Svma | None:
-        """Return the target of the pointer at ``at``; None if it is not in the image."""
-        ...
-
-    def targets(self, at: Addresses, /) -> Addresses:
-        """Return the targets of the pointers at ``at``; 0 if not in the image."""
-        ...
-
-    def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:
-        """Return the targets of pointers, in the image or outside of it; 0 without a pointer.
-
-        In a file, these are :meth:`targets`. In memory, a pointer may lead to the heap or to
-        another image, at an address slid as the image's are.
-
-        Args:
-            at: the addresses of the pointers.
-            mask: the address bits of loaded pointers, if they are not the usual ones.
-        """
-        ...
-
-    def symbol(self, at: Svma, /) -> str | None:
-        """Return the name that the pointer at ``at`` is bound to, or None."""
-        ...
-
-    def symbols(self, at: Addresses, /) -> list[str]:
-        """Return the names that the pointers at ``at`` are bound to; empty for the others."""
-        ...
-
-
-class FixupPointers(RowPointers):
-    """Pointers listed in tables. An implementation of :class:`Pointers`."""
-
-    __slots__ = ("_rows",)
-
-    def __init__(self, rows: PointerRows) -> None:
-        self._rows = rows
-
-    @property
-    def rebases(self) -> RebaseRows:
-        """The pointers into the image."""
-        return self._rows.rebases
-
-    @property
-    def binds(self) -> BindRows:
-        """The pointers bound by name."""
-        return self._rows.binds
-
-    @property
-    def problem(self) -> MachOError | None:
-        """The error that truncated a table; pointers before it are known."""
-        return self._rows.problem
-
-    def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:  # noqa: ARG002
-        """See :meth:`Pointers.addresses`."""
-        return self.targets(at)
-
-
 def parse_pointers(
     contents: MachOContents,
     *,
@@ -374,16 +338,16 @@ def parse_pointers(
         mask = pac_mask or PacMask.of_width(_USER_ADDRESS_BITS)
         return RawPointers(contents, slide=contents.slide, mask=mask, binds=no_binds())
     if contents.image.header.filetype is FileType.OBJECT:  # whose pointers a linker will write
-        return FixupPointers(PointerRows(no_rebases(), no_binds()))
+        return Pointers(PointerRows(no_rebases(), no_binds()))
     fixups = contents.image.chained_fixups
     if fixups is None or not fixups.size:
         return _unchained(contents)
     from machtrace.formats.macho.fixups.chained import chained_pointers
 
     try:
-        return FixupPointers(chained_pointers(contents, shared_cache_base=shared_cache_base))
+        return Pointers(chained_pointers(contents, shared_cache_base=shared_cache_base))
     except MachOError as error:
-        return FixupPointers(PointerRows(no_rebases(), no_binds(), error))
+        return Pointers(PointerRows(no_rebases(), no_binds(), error))
 
 
 def _unchained(contents: FileContents) -> Pointers:
@@ -396,6 +360,6 @@ def _unchained(contents: FileContents) -> Pointers:
     else:
         rows = relocated_pointers(contents)
         if len(rows.rebases):
-            return FixupPointers(rows)
+            return Pointers(rows)
     # Without a table, pointers have their stated targets.
     return RawPointers(contents, slide=0, mask=PacMask(), binds=rows.binds, problem=rows.problem)
