@@ -328,3 +328,34 @@ with mt.open_target("self") as target:
 print("well")
 """
     assert _run(code).stdout == "well\n"
+
+
+CALLER = """
+import os, machtrace as mt
+def count():
+    stacks = mt.backtraces(lines=False)
+    assert any("_PyEval" in frame.symbol.name for frame in stacks[0].frames if frame.symbol)
+    return len(stacks)
+print(count(), flush=True)
+child = os.fork()
+print(count(), flush=True)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_the_calling_thread_has_a_stack_in_a_program_of_one_thread():
+    """In the child of a fork, too."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLER], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {"1"}
+
+
+def test_all_threads_of_this_process_are_the_calling_one_and_the_others():
+    with running("other", threading.Event.wait):
+        stacks = mt.backtraces(lines=False)
+        listed = {thread.native_id for thread in threading.enumerate()}
+    assert listed <= {stack.thread.id for stack in stacks}
+    assert [stack.thread.is_main for stack in stacks].count(True) == 1

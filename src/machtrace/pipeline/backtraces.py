@@ -22,7 +22,7 @@ from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.targets.base import ALL_THREADS, PythonTarget, Target, ThreadChoice, select_threads
-from machtrace.targets.open import invalid_spec, open_target
+from machtrace.targets.open import SELF, invalid_spec, open_target
 from machtrace.unwinder.unwinder import Unwinder
 
 _DEFAULT_WALK = WalkOptions()
@@ -30,7 +30,7 @@ _DEFAULT_NAMES = NameOptions()
 
 
 def backtraces(  # noqa: PLR0913 - an option each
-    target: Target | int | str | Path = "self",
+    target: Target | int | str | Path = SELF,
     *,
     threads: ThreadChoice = ALL_THREADS,
     symbolicate: bool = True,
@@ -47,7 +47,7 @@ def backtraces(  # noqa: PLR0913 - an option each
 
     Args:
         target: an open target, or any spec that :func:`machtrace.open_target` takes; by default
-            this process.
+            this process, whose stacks include the calling thread's.
         threads: ``all``, ``main``, ``crashed``, a thread's name or id, or ``#N`` as lldb counts;
             or several of these.
         symbolicate: whether to look up function names.
@@ -72,6 +72,10 @@ def backtraces(  # noqa: PLR0913 - an option each
     names = NameOptions(
         search=path_names(search), symbolicate=symbolicate, lines=lines, python=python
     )
+    if target == SELF and not search and not scan:
+        from machtrace.pipeline.inprocess.backtrace import own_stacks
+
+        return own_stacks(threads, walk, names)
     copied, runs = capture_snapshot(target, threads, walk, names)
     return list(build_capture(copied, walk, names, python=runs).stacks)
 

@@ -1,14 +1,15 @@
-"""The stack of a thread of this process in one call."""
+"""The stacks of this process's threads, by its cached rules and names."""
 
 from __future__ import annotations
 
-from machtrace.cpython.runs import PythonRuns, with_python
+from machtrace.cpython.runs import PythonRuns, with_python_runs
 from machtrace.errors import MachtraceError, TargetSpecError, ThreadGoneError
-from machtrace.model.options import DEFAULT_STACK_LIMIT
-from machtrace.model.snapshot import ThreadId
+from machtrace.model.options import DEFAULT_STACK_LIMIT, NameOptions, WalkOptions
+from machtrace.model.snapshot import Problem, ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.pipeline.inprocess import session
-from machtrace.targets.base import select_threads
+from machtrace.pipeline.inprocess.session import OwnProcess
+from machtrace.targets.base import ThreadChoice, select_threads
 from machtrace.targets.inprocess.threads import OwnTarget, ThreadLike
 
 
@@ -48,20 +49,45 @@ def backtrace(
     with session.LOCK:
         own = session.own_process()
         wanted = _thread_id(own.target, thread)
-        runs: dict[ThreadId, PythonRuns] = {}
-        if python:
-            snapshot, runs = own.target.snapshot_with_python((wanted,), stack_limit=stack_limit)
-        else:
-            snapshot = own.target.snapshot((wanted,), stack_limit=stack_limit)
-        if not snapshot.threads:
-            raise _reason([problem.error for problem in snapshot.problems], wanted)
-        walked = own.unwind(snapshot, limit=limit)[0]
-        if not symbolicate:
-            return own.names.locate(walked)
-        stack = (own.lines if lines else own.names).symbolicate(walked)
-        if wanted == own.target.thread_id(None):
-            runs = {wanted: _outside(runs.get(wanted))}
-        return (with_python(stack, runs.get(wanted)) or stack) if python else stack
+        walk = WalkOptions(limit=limit, stack_limit=stack_limit)
+        names = NameOptions(symbolicate=symbolicate, lines=lines, python=python)
+        stacks, problems = _stacks(own, (wanted,), walk, names)
+        if not stacks:
+            raise _reason([problem.error for problem in problems], wanted)
+        return stacks[0]
+
+
+def own_stacks(threads: ThreadChoice, walk: WalkOptions, names: NameOptions) -> list[CallStack]:
+    """Return the call stacks of this process's threads, the calling one included.
+
+    Raises:
+        TargetSpecError: no thread matches, or threads cannot be copied here.
+        TargetError: no signal or memory is available to begin.
+    """
+    with session.LOCK:
+        own = session.own_process()
+        listed = own.target.threads()
+        ids = select_threads(listed, threads) or tuple(thread.id for thread in listed)
+        return _stacks(own, ids, walk, names)[0]
+
+
+def _stacks(
+    own: OwnProcess, threads: tuple[ThreadId, ...], walk: WalkOptions, names: NameOptions
+) -> tuple[list[CallStack], tuple[Problem, ...]]:
+    target, runs = own.target, dict[ThreadId, PythonRuns]()
+    if names.python:
+        snapshot, runs = target.snapshot_with_python(threads, stack_limit=walk.stack_limit)
+        caller = target.thread_id(None)
+        if caller in runs:
+            runs[caller] = _outside(runs[caller])
+    else:
+        snapshot = target.snapshot(threads, stack_limit=walk.stack_limit)
+    symbolicator = own.lines if names.lines else own.names
+    name = symbolicator.symbolicate if names.symbolicate else symbolicator.locate
+    stacks = tuple(map(name, own.unwind(snapshot, limit=walk.limit)))
+    if runs and names.symbolicate:
+        stacks, _ = with_python_runs(stacks, runs)
+    return list(stacks), snapshot.problems
 
 
 _PACKAGE = __file__.rpartition("pipeline")[0]
