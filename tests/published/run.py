@@ -34,7 +34,10 @@ def jobs_of(arguments: argparse.Namespace) -> list[Job]:
     numbers = range(arguments.first, arguments.first + arguments.runs)
     arch = Arch(arguments.arch) if arguments.arch else None
     if arguments.file:
-        return [Job(path, arch, path.name, arguments.seed, numbers) for path in arguments.file]
+        return [
+            Job(path, arch, path.name, arguments.seed, numbers, entry=arguments.entry)
+            for path in arguments.file
+        ]
     return [
         Job(
             subject.file.path(),
@@ -123,6 +126,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3000, help="for each file")
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--entry", type=lambda text: int(text, 0), help="begin all runs here")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--repeat", type=int, help="print this run, of one file")
     parser.add_argument("--failures", type=int, default=5, help="shown of each file")

@@ -14,7 +14,7 @@ from tests.support.published.true_calls import Call, TrueCalls
 
 _RECORD = STACK.stop - 0x20
 """The last frame record, of zeros."""
-_TOP = STACK.stop - 0x400
+_TOP = STACK.stop - 0x140
 """Above it is what functions store into the stack's part for their arguments."""
 _DEEPEST = 4
 _ATTEMPTS = 24

@@ -234,6 +234,9 @@ class Execution:
 
     def _divert(self, after: int) -> None:
         """Make the call, and stop at what would be the callee's first instruction."""
+        if not STACK.start + 8 <= self._cpu.sp < STACK.stop:
+            self._end("left the stack")
+            return
         self._follow(after)
         if self._lr is not None:
             self._cpu.write(30, after)

@@ -50,6 +50,7 @@ _STRAIGHT = 48
 """Instructions after which a function without a branch is no outlined piece."""
 _LARGEST_SCAN = 1 << 15
 _DEEPEST = 8
+_STEP_IN = 160
 _SCRATCH = frozenset((*range(19), 30, 31))
 """AArch64 registers that calls need not preserve."""
 
@@ -230,29 +231,46 @@ class Functions:
             if lowest is not None and lowest >= depth:
                 return True
             depth -= change
-            if depth < 0 or written(word) - saved - _SCRATCH:
+            if depth < 0 or (written(word) | self._read(address)) - saved - _SCRATCH:
                 return True
             if instruction.ends_flow:
                 return depth != 0
         return False
 
+    def _read(self, address: int) -> set[int]:
+        """Return the general registers that an AArch64 instruction reads; stores save theirs."""
+        import capstone  # type: ignore[import-untyped]
+
+        if self.instruction(address).stored:
+            return set()
+        decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+        decoder.detail = True
+        row = next(decoder.disasm(self._image.bytes_at(address, 4), address), None)
+        if row is None:
+            return set()
+        names = {row.reg_name(register) for register in row.regs_access()[0]}
+        return {
+            number for number in range(19, 29) if f"x{number}" in names or f"w{number}" in names
+        }
+
     def _falls_in(self, start: int) -> bool:
         """Return whether the instruction before ``start`` is followed by it."""
+        last = self._before(start)
+        return last is not None and not (last.ends_flow or last.kind in (Kind.CALL, Kind.PADDING))
+
+    def _before(self, start: int) -> Instruction | None:
+        """Return the instruction before ``start``; instructions of any size get into step soon."""
         if self._image.arch.is_arm64:
-            before = start - 4
-            if not self._image.holds_code(before):
-                return False
-            last = self.instruction(before)
-        else:
-            function = self._image.function_at(start - 1)
-            if function is None or function[1] - function[0] > _LARGEST_SCAN:
-                return False
-            code = self._image.bytes_at(function[0], start - function[0])
-            rows = list(linear(self.decode, code, function[0]))
-            if not rows:
-                return False
-            last = rows[-1][1]
-        return not (last.ends_flow or last.kind in (Kind.CALL, Kind.PADDING))
+            return self.instruction(start - 4) if self._image.holds_code(start - 4) else None
+        function = self._image.function_at(start - 1)
+        if function is None:
+            return None
+        first = max(function[0], start - _STEP_IN)
+        for begin in range(first, min(first + 16, start)):
+            rows = list(linear(self.decode, self._image.bytes_at(begin, start - begin), begin))
+            if rows and rows[-1][0] + rows[-1][1].size == start:
+                return rows[-1][1]
+        return None
 
     @cached_property
     def _branch_targets(self) -> frozenset[int]:

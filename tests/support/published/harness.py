@@ -46,8 +46,10 @@ class Finished:
 class Harness:
     """Runs of one image, by number."""
 
-    def __init__(self, image: PublishedImage, seed: int) -> None:
+    def __init__(self, image: PublishedImage, seed: int, entry: int | None = None) -> None:
+        """``entry``: the stated address of the function that all runs begin at; None: random."""
         self.image = image
+        self._entry = None if entry is None else entry + image.slide
         self.seed = seed
         self.functions = Functions(image)
         self.machine = Machine(image, self._key("memory"))
@@ -70,6 +72,8 @@ class Harness:
 
     def entry_of(self, number: int, refused: Counter[str] | None = None) -> int:
         """Return the function that a run begins at."""
+        if self._entry is not None:
+            return self._entry
         random = Random(self._key(f"function/{number // RUNS_OF_FUNCTION}"))
         counts = Counter() if refused is None else refused
         return pick_entry(self.image, self.functions, random, counts)

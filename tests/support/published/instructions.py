@@ -19,6 +19,10 @@ _STORE_PAIR = (0x3A400000, 0x28000000)
 _STORE = (0x3B400000, 0x39000000)
 _STORE_UNSCALED = (0x3B600000, 0x38000000)
 _B, _BL = 0x05, 0x25
+_CONTROL = frozenset(
+    (0x00, *range(0x14, 0x18), *range(0x34, 0x38), 0x54, *range(0x94, 0x98), *range(0xB4, 0xB8))
+) | {0xD4, 0xD5, 0xD6, 0xD7}
+"""The highest bytes of all instructions that are not plain."""
 _SVC, _EXCEPTIONS = 0xD4000001, 0xD4
 _NOP = 0xD503201F
 _SUB_SP = (0xFFE003FF, 0xCB2003FF)
@@ -89,11 +93,13 @@ def _is(word: int, pattern: tuple[int, int]) -> bool:
     return word & pattern[0] == pattern[1]
 
 
-def decode_arm64(code: bytes, address: int) -> Instruction:  # noqa: PLR0911 (one return a kind)
+def decode_arm64(code: bytes, address: int) -> Instruction:  # noqa: C901, PLR0911 (a kind each)
     """Decode an AArch64 instruction."""
     if len(code) < 4:
         return Instruction(Kind.TRAP, 4)
     word = int.from_bytes(code[:4], "little")
+    if word >> 24 not in _CONTROL:
+        return Instruction(Kind.PLAIN, 4, stored=_stored(word), allocates=_is(word, _SUB_SP))
     top = word >> 26
     if top in (_B, _BL):
         distance = (word & 0x03FFFFFF) << 2
@@ -119,7 +125,7 @@ def decode_arm64(code: bytes, address: int) -> Instruction:  # noqa: PLR0911 (on
         return Instruction(Kind.TRAP, 4)
     if word == _NOP:
         return Instruction(Kind.PADDING, 4)
-    return Instruction(Kind.PLAIN, 4, stored=_stored(word), allocates=_is(word, _SUB_SP))
+    return Instruction(Kind.PLAIN, 4)
 
 
 def _signed(value: int, bits: int) -> int:
@@ -214,14 +220,31 @@ class X86Decoder:
         self._rip = constants.X86_REG_RIP
         self._segments = {constants.X86_REG_FS, constants.X86_REG_GS}
 
-    def __call__(  # noqa: PLR0911 (one return a kind)
-        self, code: bytes, address: int
-    ) -> Instruction:
+    def __call__(self, code: bytes, address: int) -> Instruction:
         """Decode the first instruction of ``code``; a trap if there is none."""
-        rows = list(self._quick.disasm_lite(code[:16], address, 1))
-        if not rows:
-            return Instruction(Kind.TRAP, 1)
-        _, size, mnemonic, operands = rows[0]
+        for _, size, mnemonic, operands in self._quick.disasm_lite(code[:16], address, 1):
+            return self._classified(code, address, size, mnemonic, operands)
+        return Instruction(Kind.TRAP, 1)
+
+    def linear(self, code: bytes, address: int) -> Iterator[tuple[int, Instruction]]:
+        """See :func:`linear`."""
+        offset = 0
+        while offset < len(code):
+            part, start = code[offset:], address + offset
+            for at, size, mnemonic, operands in self._quick.disasm_lite(part, start):
+                begin = at - address
+                yield (
+                    at,
+                    self._classified(code[begin : begin + size], at, size, mnemonic, operands),
+                )
+                offset = begin + size
+            if offset < len(code):
+                yield address + offset, Instruction(Kind.TRAP, 1)
+                offset += 1
+
+    def _classified(  # noqa: PLR0911 (one return a kind)
+        self, code: bytes, address: int, size: int, mnemonic: str, operands: str
+    ) -> Instruction:
         body = code[:size].lstrip(_X86_PREFIXES)
         first = body[0] if body else 0
         if first in (_CALL_NEAR, _JUMP_NEAR, _JUMP_SHORT):
@@ -278,8 +301,11 @@ _SAVED = {"rbx": 3, "rbp": 6, "r12": 12, "r13": 13, "r14": 14, "r15": 15}
 
 def linear(decode: Decode, code: bytes, address: int) -> Iterator[tuple[int, Instruction]]:
     """Yield the instructions of ``code`` in sequence."""
+    if isinstance(decode, X86Decoder):
+        yield from decode.linear(code, address)
+        return
     offset = 0
     while offset < len(code):
-        instruction = decode(code[offset : offset + 16], address + offset)
+        instruction = decode(code[offset : offset + 4], address + offset)
         yield address + offset, instruction
         offset += instruction.size

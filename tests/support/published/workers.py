@@ -29,12 +29,14 @@ class Job:
     numbers: range
     samples: int = 0
     """Compared moments to return from each chunk."""
+    entry: int | None = None
+    """The stated address of the function to begin at; None: random ones."""
 
     def chunks(self) -> Iterator[Job]:
         """Yield the job in parts."""
         for first in range(self.numbers.start, self.numbers.stop, CHUNK):
             numbers = range(first, min(first + CHUNK, self.numbers.stop))
-            yield Job(self.path, self.arch, self.name, self.seed, numbers, self.samples)
+            yield Job(self.path, self.arch, self.name, self.seed, numbers, self.samples, self.entry)
 
 
 def harness_of(job: Job) -> Harness:
@@ -43,16 +45,16 @@ def harness_of(job: Job) -> Harness:
     Raises:
         FormatError: it is malformed, or has no code for an emulated architecture.
     """
-    return Harness(load(job.path, job.arch, job.name), job.seed)
+    return Harness(load(job.path, job.arch, job.name), job.seed, job.entry)
 
 
-_LOADED: list[tuple[tuple[Path, Arch | None, str, int], Harness]] = []
+_LOADED: list[tuple[tuple[Path, Arch | None, str, int, int | None], Harness]] = []
 """The harness of this process's last chunk."""
 
 
 def run_chunk(job: Job) -> Result:
     """Execute a chunk, in a process that may have loaded the image for an earlier one."""
-    key = (job.path, job.arch, job.name, job.seed)
+    key = (job.path, job.arch, job.name, job.seed, job.entry)
     if not _LOADED or _LOADED[0][0] != key:
         _LOADED[:] = [(key, harness_of(job))]
     return run_many(_LOADED[0][1], job.numbers, samples=job.samples)
