@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 
 import pytest
 
 from machtrace.cpython.layout import layout_of
 from machtrace.cpython.objects import LineTable
+from machtrace.cpython.runtime import find_runtime
 from machtrace.cpython.threads import read_threads
-from machtrace.errors import FormatError, MachtraceError
+from machtrace.errors import FormatError, MachtraceError, TargetError
+from machtrace.model.address import Avma, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryRegion
 from tests.support.writers.python_memory import PythonMemory
 
@@ -132,12 +137,38 @@ def test_a_run_that_just_begins_shows_no_stale_function(version):
     assert [[item.name for item in run] for run in read(memory).runs(7)] == [["caller"]]
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/usr/bin/python2.7", "unsupported CPython 2.7"),
+        ("/usr/lib/libpython3.6m.so.1.0", "unsupported CPython 3.6"),
+        ("/usr/bin/python3.12", "no CPython found"),  # it has the runtime, but hidden
+        ("/usr/bin/bpython", "no CPython found"),
+    ],
+)
+def test_versions_before_the_runtime_are_known_by_their_images(path, message):
+    image = BinaryImage(
+        path=path,
+        uuid=None,
+        arch=Arch.X86_64,
+        format=ImageFormat.ELF,
+        load_address=Avma(0x1000),
+        header_svma=Svma(0),
+        size=0x1000,
+    )
+    nothing = MemoryRegion(Avma(0), b"")
+    with pytest.raises((FormatError, TargetError), match=re.escape(message)):
+        find_runtime([image], nothing, lambda _image: None, path)
+
+
 def test_unknown_versions_are_reported():
     """As are free-threaded builds, and invalid offsets."""
     with pytest.raises(FormatError, match=r"3\.10"):
         layout_of(bytes(1024), 0x030A0DF0, "x")
     with pytest.raises(FormatError, match="unknown version"):
         layout_of(bytes(1024), None, "x")
+    with pytest.raises(FormatError, match=r"CPython 3\.10;"):
+        layout_of(bytes(1024), None, "/usr/lib/libpython3.10.so.1.0")
     head = bytearray(PythonMemory((3, 14)).data[16 : 16 + 1024])
     later, threaded, far = head[:], head[:], head[:]
     later[8:16] = (0x030F00F0).to_bytes(8, "little")

@@ -7,6 +7,7 @@ and 3.12 were computed by a C compiler from their headers on 64-bit systems.
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 
 from machtrace.errors import FormatError
@@ -220,12 +221,12 @@ def layout_of(head: bytes, version: int | None, source: str) -> PythonLayout:
     if not head.startswith(COOKIE):
         found = None if version is None else _BY_VERSION.get(_major_minor(version))
         if found is None:
-            raise _unknown(source, version)
+            raise unsupported(source, version)
         return found
     _, version, is_free_threaded = _HEAD.unpack_from(head)
     groups = GROUPS_OF_OFFSETS.get(_major_minor(version))
     if groups is None:
-        raise _unknown(source, version)
+        raise unsupported(source, version)
     if is_free_threaded:
         raise FormatError(
             "free-threaded CPython is not supported",
@@ -290,8 +291,21 @@ def _major_minor(version: int) -> tuple[int, int]:
     return version >> _VERSION_SHIFT + 8 & 0xFF, version >> _VERSION_SHIFT & 0xFF
 
 
-def _unknown(source: str, version: int | None) -> FormatError:
-    number = "of unknown version" if version is None else "{}.{}".format(*_major_minor(version))
+_NAMED = re.compile(r"python([23]\.\d+)")
+
+
+def unsupported(source: str, version: int | None) -> FormatError:
+    """Return the error for a CPython whose structures are not known.
+
+    Args:
+        source: the path of its image, which names the version if ``version`` is None.
+        version: ``Py_Version``, which exists since 3.11.
+    """
+    named = _NAMED.search(source.rpartition("/")[2])
+    if version is not None:
+        number = "{}.{}".format(*_major_minor(version))
+    else:
+        number = named[1] if named else "of unknown version"
     return FormatError(
         f"unsupported CPython {number}; supported are {SUPPORTED}",
         source=source,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from struct import Struct
 
 import numpy as np
 
-from machtrace.cpython.layout import COOKIE, HEAD_SIZE, PythonLayout, layout_of
+from machtrace.cpython.layout import COOKIE, HEAD_SIZE, PythonLayout, layout_of, unsupported
 from machtrace.errors import FormatError, MachtraceError, TargetError
 from machtrace.formats.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
 from machtrace.formats.elf.symtab import dynamic_symbol_tables, parse_symbols, symbol_dtype
@@ -23,6 +24,9 @@ _SECTION = ".PyRuntime"
 
 _WORD = Struct("<Q")
 _WIDE = 8
+
+_BEFORE_RUNTIME = re.compile(r"python(2\.\d|3\.[0-6])(?!\d)")
+"""The names of images of versions that had no ``_PyRuntime``."""
 
 FileOf = Callable[[BinaryImage], memoryview | bytes | None]
 """The bytes of an image's file; None if it cannot be had."""
@@ -74,6 +78,9 @@ def find_runtime(
         if not head.startswith(COOKIE) and _VERSION in places:
             version = _WORD.unpack(memory.read(Avma(places[_VERSION]), _WORD.size))[0]
         return PythonRuntime(address, layout_of(head, version, image.path), image)
+    for image in ordered:
+        if _BEFORE_RUNTIME.search(image.name):
+            raise unsupported(image.path, None)
     raise TargetError(
         "no CPython found in the process",
         remedy="leave Python functions out; before 3.13 they cannot be read from a stripped "
