@@ -9,8 +9,6 @@ The operators by their first letter, and the loop that applies them (Mangling.rs
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from machtrace.demangler.swift.conformances import (
     associated_conformance,
     concrete_conformance,
@@ -59,7 +57,7 @@ from machtrace.demangler.swift.identifiers import (
     standard_substitution,
     substitution,
 )
-from machtrace.demangler.swift.machine import END, Machine
+from machtrace.demangler.swift.machine import END, Machine, Operator, fixed
 from machtrace.demangler.swift.nodes import (
     FAILURES,
     FUNCTION_ATTRIBUTES,
@@ -76,14 +74,12 @@ from machtrace.demangler.swift.types import (
     builtin_type,
     declared_type,
     integer_type,
-    metatype,
     modified,
     protocol_list,
     special_type,
     tuple_type,
+    type_of_type,
 )
-
-Operator = Callable[[Machine], Node]
 
 
 def run(machine: Machine) -> None:
@@ -109,13 +105,6 @@ def run(machine: Machine) -> None:
             raise NotUnderstoodError
 
 
-def _fixed(node: Node) -> Operator:
-    def operator(_machine: Machine) -> Node:
-        return node
-
-    return operator
-
-
 def _extension(machine: Machine) -> Node:
     """``E``: what is declared in an extension (Mangling.rst, "Entities")."""
     signature = machine.pop(Kind.GENERIC_SIGNATURE)
@@ -133,10 +122,6 @@ def _type_mangling(machine: Machine) -> Node:
     return Node(Kind.TYPE_MANGLING, [labels, type_] if labels else [type_])
 
 
-def _accessible_function(_machine: Machine) -> Node:
-    return ACCESSIBLE_FUNCTION
-
-
 _CONFORMANCES: dict[str, Operator] = {
     "A": associated_conformance,
     "C": concrete_conformance,
@@ -146,7 +131,7 @@ _CONFORMANCES: dict[str, Operator] = {
     "P": conformance_in_type_module,
     "p": conformance_in_protocol_module,
     "X": pack_conformance,
-    "F": _accessible_function,
+    "F": fixed(ACCESSIBLE_FUNCTION),
 }
 
 
@@ -176,7 +161,7 @@ _OPERATORS: dict[str, Operator] = {
     "G": bound_generic_type,
     "H": _conformance,
     "I": impl_function_type,
-    "K": _fixed(Node(Kind.THROWS, (), " throws")),
+    "K": fixed(Node(Kind.THROWS, (), " throws")),
     "L": local_identifier,
     "M": metadata,
     "N": type_metadata,
@@ -193,27 +178,27 @@ _OPERATORS: dict[str, Operator] = {
     "Z": static,
     "a": declared_type(Kind.TYPE_ALIAS),
     "c": function_type(Kind.FUNCTION_TYPE),
-    "d": _fixed(Node(Kind.VARIADIC)),
+    "d": fixed(Node(Kind.VARIADIC)),
     "f": function_entity,
     "g": retroactive_conformance,
     "h": modified("__shared "),
     "i": subscript,
     "l": generic_signature,
-    "m": metatype,
+    "m": type_of_type(Kind.METATYPE),
     "n": modified("__owned "),
     "o": operator_identifier,
     "p": protocol_list,
     "q": generic_parameter,
     "r": counted_generic_signature,
-    "s": _fixed(Node(Kind.MODULE, text=STANDARD_LIBRARY)),
+    "s": fixed(Node(Kind.MODULE, text=STANDARD_LIBRARY)),
     "t": tuple_type,
     "u": generic_type,
     "v": variable,
     "w": value_witness,
     "x": first_parameter,
-    "y": _fixed(Node(Kind.EMPTY_LIST)),
+    "y": fixed(Node(Kind.EMPTY_LIST)),
     "z": modified("inout "),
-    "_": _fixed(Node(Kind.FIRST_ELEMENT)),
+    "_": fixed(Node(Kind.FIRST_ELEMENT)),
     ".": _suffix,
     "$": integer_type,
 }

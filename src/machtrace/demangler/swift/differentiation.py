@@ -21,7 +21,7 @@ _WITNESSES = {"f": "forward-mode", "r": "reverse-mode", "d": "normal", "l": "lin
 def derivative(machine: Machine, prefix: str = "") -> Node:
     """``TJ``: a derivative, differential or pullback of what was read before."""
     nodes = _all(machine)
-    words = prefix + _word(machine, _FUNCTIONS) + " of {0}"
+    words = prefix + machine.choice(_FUNCTIONS) + " of {0}"
     parameters = _indices(machine, "p")
     results = _indices(machine, "r")
     signature: Sequence[Node] = ()
@@ -43,7 +43,7 @@ def derivative_table_thunk(machine: Machine) -> Node:
 def subset_thunk(machine: Machine) -> Node:
     """``TJS``: a derivative with respect to fewer parameters than it was made for."""
     nodes = _all(machine)
-    words = f"autodiff subset parameters thunk for {_word(machine, _FUNCTIONS)} from {{0}}"
+    words = f"autodiff subset parameters thunk for {machine.choice(_FUNCTIONS)} from {{0}}"
     parameters = _indices(machine, "p")
     results = _indices(machine, "r")
     wanted = _indices(machine, "P")
@@ -62,7 +62,7 @@ def self_reordering_thunk(machine: Machine) -> Node:
     signature = machine.pop(Kind.GENERIC_SIGNATURE)
     to, of = machine.need(Kind.TYPE), machine.need(Kind.TYPE)
     words = "autodiff self-reordering reabstraction thunk for "
-    kind = _word(machine, _FUNCTIONS)
+    kind = machine.choice(_FUNCTIONS)
     short = phrase(words + "{0}", of)
     ends = "from {0} to {1}"
     if signature:
@@ -74,7 +74,7 @@ def differentiability_witness(machine: Machine) -> Node:
     """``WJ``: a table of the derivatives of a function."""
     signature = machine.pop(Kind.GENERIC_SIGNATURE)
     of = Node(Kind.LIST, _all(machine))
-    words = _word(machine, _WITNESSES) + " differentiability witness for {0}"
+    words = machine.choice(_WITNESSES) + " differentiability witness for {0}"
     parameters = _indices(machine, "p")
     results = _indices(machine, "r")
     words += f" with respect to parameters {parameters} and results {results}"
@@ -87,13 +87,6 @@ def _all(machine: Machine) -> list[Node]:
     nodes = machine.stack[:]
     machine.stack.clear()
     return nodes
-
-
-def _word(machine: Machine, words: dict[str, str]) -> str:
-    word = words.get(machine.character())
-    if word is None:
-        raise NotUnderstoodError
-    return word
 
 
 def _indices(machine: Machine, end: str) -> str:

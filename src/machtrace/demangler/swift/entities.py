@@ -165,10 +165,7 @@ def static(machine: Machine) -> Node:
 
 def function_entity(machine: Machine) -> Node:
     """``f``: initialisers, deinitialisers, closures, default arguments, macros."""
-    operator = _FUNCTION_ENTITIES.get(machine.character())
-    if operator is None:
-        raise NotUnderstoodError
-    return operator(machine)
+    return machine.choice(_FUNCTION_ENTITIES)(machine)
 
 
 def _initializer(kind: Kind) -> Callable[[Machine], Node]:
@@ -192,10 +189,7 @@ def _deinitializer(of_class: str, of_others: str = "") -> Callable[[Machine], No
 
 
 def _beginning(text: str) -> Callable[[Machine], Node]:
-    def operator(machine: Machine) -> Node:
-        return Node(Kind.INITIALIZER, [machine.context()], text)
-
-    return operator
+    return lambda machine: Node(Kind.INITIALIZER, [machine.context()], text)
 
 
 def _closure(kind: Kind) -> Callable[[Machine], Node]:

@@ -248,10 +248,7 @@ def _attributes(machine: Machine) -> list[Node]:
         words.append("@isolated(any)")
     if machine.text[machine.at] in DIFFERENTIABILITY:
         words.append("@differentiable" + DIFFERENTIABILITY[machine.character()])
-    callee = _CALLEES.get(machine.character())
-    if callee is None:
-        raise NotUnderstoodError
-    words.append(callee)
+    words.append(machine.choice(_CALLEES))
     attributes = [Node(Kind.IMPL_ATTRIBUTE, (), word) for word in words]
     attributes += _convention(machine)
     words = []
@@ -293,15 +290,9 @@ def _parts(machine: Machine) -> list[tuple[Kind, str]]:
         machine.at += 1
         parts.append((Kind.IMPL_RESULT, words + _derivation(machine)))
     while machine.skip("Y"):
-        words = _PARAMETERS.get(machine.character())
-        if words is None:
-            raise NotUnderstoodError
-        parts.append((Kind.IMPL_RESULT, "@yields " + words))
+        parts.append((Kind.IMPL_RESULT, "@yields " + machine.choice(_PARAMETERS)))
     if machine.skip("z"):
-        words = _RESULTS.get(machine.character())
-        if words is None:
-            raise NotUnderstoodError
-        parts.append((Kind.IMPL_RESULT, "@error " + words))
+        parts.append((Kind.IMPL_RESULT, "@error " + machine.choice(_RESULTS)))
     machine.expect("_")
     return parts
 

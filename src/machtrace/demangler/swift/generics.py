@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from machtrace.demangler.swift.machine import Machine, wrapped
+from machtrace.demangler.swift.machine import Machine, last_type, wrapped
 from machtrace.demangler.swift.nodes import (
     DECLARATION_NAMES,
     NOMINALS,
@@ -152,24 +152,16 @@ def _path_subject(machine: Machine) -> Node:
     return member_path(machine, generic_parameter(machine))
 
 
-def _popped_subject(machine: Machine) -> Node:
-    return machine.need(Kind.TYPE)
-
-
 def _conforms(machine: Machine, subject: Node) -> Node:
     return Node(Kind.REQUIREMENT, [subject, popped_protocol(machine)], "{0}: {1}")
 
 
-def _inherits(machine: Machine, subject: Node) -> Node:
-    return Node(Kind.REQUIREMENT, [subject, machine.need(Kind.TYPE)], "{0}: {1}")
+def _with_type(text: str) -> Callable[[Machine, Node], Node]:
+    """The requirement that relates a subject to a type."""
+    return lambda machine, subject: Node(Kind.REQUIREMENT, [subject, machine.need(Kind.TYPE)], text)
 
 
-def _same_type(machine: Machine, subject: Node) -> Node:
-    return Node(Kind.REQUIREMENT, [subject, machine.need(Kind.TYPE)], "{0} == {1}")
-
-
-def _same_shape(machine: Machine, subject: Node) -> Node:
-    return Node(Kind.REQUIREMENT, [subject, machine.need(Kind.TYPE)], "{0}.shape == {1}.shape")
+_inherits, _same_type = _with_type("{0}: {1}"), _with_type("{0} == {1}")
 
 
 def _pack_marker(_machine: Machine, subject: Node) -> Node:
@@ -205,21 +197,21 @@ _FORMS = {
     "c": _Form(_member_subject, _inherits),
     "C": _Form(_path_subject, _inherits),
     "b": _Form(generic_parameter, _inherits),
-    "B": _Form(_popped_subject, _inherits),
+    "B": _Form(last_type, _inherits),
     "t": _Form(_member_subject, _same_type),
     "T": _Form(_path_subject, _same_type),
     "s": _Form(generic_parameter, _same_type),
-    "S": _Form(_popped_subject, _same_type),
+    "S": _Form(last_type, _same_type),
     "m": _Form(_member_subject, _layout),
     "M": _Form(_path_subject, _layout),
     "l": _Form(generic_parameter, _layout),
-    "L": _Form(_popped_subject, _layout),
+    "L": _Form(last_type, _layout),
     "p": _Form(_member_subject, _conforms),
     "P": _Form(_path_subject, _conforms),
-    "Q": _Form(_popped_subject, _conforms),
-    "h": _Form(generic_parameter, _same_shape),
+    "Q": _Form(last_type, _conforms),
+    "h": _Form(generic_parameter, _with_type("{0}.shape == {1}.shape")),
 }
-_INVERSES = {"i": generic_parameter, "I": _popped_subject}
+_INVERSES = {"i": generic_parameter, "I": last_type}
 _CONFORMANCE = _Form(generic_parameter, _conforms)
 
 

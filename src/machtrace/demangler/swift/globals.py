@@ -7,7 +7,14 @@ from collections.abc import Callable
 from machtrace.demangler.swift.conformances import popped_conformance
 from machtrace.demangler.swift.differentiation import differentiability_witness
 from machtrace.demangler.swift.generics import associated_path, popped_protocol
-from machtrace.demangler.swift.machine import Machine, by_style, phrase
+from machtrace.demangler.swift.machine import (
+    Machine,
+    Operator,
+    by_style,
+    last_type,
+    phrase,
+    phrases,
+)
 from machtrace.demangler.swift.nodes import (
     DECLARATION_NAMES,
     ENTITIES,
@@ -70,23 +77,15 @@ def type_metadata(machine: Machine) -> Node:
 
 def metadata(machine: Machine) -> Node:
     """``M``: metadata, descriptors of reflection, and what makes them."""
-    c = machine.character()
-    if words := _OF_TYPE.get(c):
-        return phrase(words, machine.need(Kind.TYPE))
-    if words := _OF_ANYTHING.get(c):
-        return phrase(words, machine.stack.pop())
-    if words := _OF_CONFORMANCE.get(c):
-        return phrase(words, popped_conformance(machine))
-    if words := _OF_PROTOCOL.get(c):
-        return phrase(words, popped_protocol(machine))
-    operator = _METADATA.get(c)
-    if operator is None:
-        raise NotUnderstoodError
-    return operator(machine)
+    return machine.choice(_METADATA)(machine)
 
 
-def _property_descriptor(machine: Machine) -> Node:
-    return phrase("property descriptor for {0}", machine.need_any(ENTITIES))
+def _last_entity(machine: Machine) -> Node:
+    return machine.need_any(ENTITIES)
+
+
+def _last(machine: Machine) -> Node:
+    return machine.stack.pop()
 
 
 def _superclass_descriptor(machine: Machine) -> Node:
@@ -114,8 +113,12 @@ def _context_descriptor(machine: Machine) -> Node:
     raise NotUnderstoodError
 
 
-_METADATA: dict[str, Callable[[Machine], Node]] = {
-    "V": _property_descriptor,
+_METADATA: dict[str, Operator] = {
+    **phrases(_OF_TYPE, last_type),
+    **phrases(_OF_ANYTHING, _last),
+    **phrases(_OF_CONFORMANCE, popped_conformance),
+    **phrases(_OF_PROTOCOL, popped_protocol),
+    **phrases({"V": "property descriptor for {0}"}, _last_entity),
     "C": _superclass_descriptor,
     "X": _context_descriptor,
 }
@@ -129,43 +132,26 @@ _TABLES = {
     "r": "resilient protocol witness table for {0}",
     "a": "protocol witness table accessor for {0}",
 }
-_LAZY_TABLES = {
-    "l": "lazy protocol witness table accessor for type {0} and conformance {1}",
-    "L": "lazy protocol witness table cache variable for type {0} and conformance {1}",
-}
 
 
 def witness(machine: Machine) -> Node:
     """``W``: witness tables and what is in them, outlined operations, once-only functions."""
-    c = machine.character()
-    if words := _TABLES.get(c):
-        return phrase(words, popped_conformance(machine))
-    if words := _LAZY_TABLES.get(c):
+    return machine.choice(_WITNESSES)(machine)
+
+
+def _lazy_table(word: str) -> Operator:
+    words = f"lazy protocol witness table {word} for type {{0}} and conformance {{1}}"
+
+    def operator(machine: Machine) -> Node:
         conformance = popped_conformance(machine)
         return phrase(words, machine.need(Kind.TYPE), conformance)
-    operator = _WITNESSES.get(c)
-    if operator is None:
-        raise NotUnderstoodError
-    return operator(machine)
 
-
-def _enum_case(machine: Machine) -> Node:
-    return phrase("enum case for {0}", machine.need_any(ENTITIES))
-
-
-def _value_witness_table(machine: Machine) -> Node:
-    return phrase("value witness table for {0}", machine.need(Kind.TYPE))
+    return operator
 
 
 def _field_offset(machine: Machine) -> Node:
-    directness = {"d": "direct", "i": "indirect"}.get(machine.character())
-    if directness is None:
-        raise NotUnderstoodError
+    directness = machine.choice({"d": "direct", "i": "indirect"})
     return phrase(f"{directness} field offset for {{0}}", machine.need_any(ENTITIES))
-
-
-def _self_conformance_table(machine: Machine) -> Node:
-    return phrase("protocol self-conformance witness table for {0}", popped_protocol(machine))
 
 
 def _associated_metadata(machine: Machine) -> Node:
@@ -225,7 +211,7 @@ def _outlined(machine: Machine) -> Node:
     return phrase(words, type_)
 
 
-def _once(words: str) -> Callable[[Machine], Node]:
+def _once(words: str) -> Operator:
     def operator(machine: Machine) -> Node:
         names = []
         while machine.first_element():
@@ -238,11 +224,14 @@ def _once(words: str) -> Callable[[Machine], Node]:
     return operator
 
 
-_WITNESSES: dict[str, Callable[[Machine], Node]] = {
-    "C": _enum_case,
-    "V": _value_witness_table,
+_WITNESSES: dict[str, Operator] = {
+    **phrases(_TABLES, popped_conformance),
+    **phrases({"C": "enum case for {0}"}, _last_entity),
+    **phrases({"V": "value witness table for {0}"}, last_type),
+    **phrases({"S": "protocol self-conformance witness table for {0}"}, popped_protocol),
+    "l": _lazy_table("accessor"),
+    "L": _lazy_table("cache variable"),
     "v": _field_offset,
-    "S": _self_conformance_table,
     "t": _associated_metadata,
     "T": _associated_table,
     "b": _base_table,
@@ -297,24 +286,14 @@ def described_value_witness(letters: str, type_: Callable[[], Node]) -> Node:
     return by_style(phrase(f"{name} value witness for {{0}}", of), phrase(f"{name} for {{0}}", of))
 
 
-_RECORDS: dict[str, Callable[[Machine], Node]] = {
-    "c": popped_conformance,
-    "n": lambda machine: machine.need(Kind.TYPE),
-    "o": lambda machine: machine.stack.pop(),
-    "r": popped_protocol,
-}
-_RECORD_WORDS = {
-    "c": "protocol conformance descriptor runtime record for {0}",
-    "n": "nominal type descriptor runtime record for {0}",
-    "o": "opaque type descriptor runtime record for {0}",
-    "r": "protocol descriptor runtime record for {0}",
+_RECORDS: dict[str, Operator] = {
+    **phrases({"c": "protocol conformance descriptor runtime record for {0}"}, popped_conformance),
+    **phrases({"n": "nominal type descriptor runtime record for {0}"}, last_type),
+    **phrases({"o": "opaque type descriptor runtime record for {0}"}, _last),
+    **phrases({"r": "protocol descriptor runtime record for {0}"}, popped_protocol),
 }
 
 
 def runtime_record(machine: Machine) -> Node:
     """``Hc``, ``Hn``, ``Ho``, ``Hr``: records of an image's contents for the runtime."""
-    c = machine.character()
-    operand = _RECORDS.get(c)
-    if operand is None:
-        raise NotUnderstoodError
-    return phrase(_RECORD_WORDS[c], operand(machine))
+    return machine.choice(_RECORDS)(machine)

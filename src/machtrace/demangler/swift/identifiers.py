@@ -249,10 +249,7 @@ def readable(text: str) -> str:
 def operator_identifier(machine: Machine) -> Node:
     """``o``: an operator, whose characters stand as letters."""
     name = machine.need(Kind.IDENTIFIER).text
-    fixity = _FIXITIES.get(machine.character())
-    if fixity is None:
-        raise NotUnderstoodError
-    return Node(Kind.OPERATOR, text=operator_characters(name) + fixity)
+    return Node(Kind.OPERATOR, text=operator_characters(name) + machine.choice(_FIXITIES))
 
 
 def operator_characters(letters: str) -> str:
@@ -314,9 +311,7 @@ def standard_substitution(machine: Machine) -> Node:
         return machine.substitutable(wrapped(Kind.BOUND_GENERIC, [optional, arguments]))
     number = machine.natural()
     types = CONCURRENCY_TYPES if machine.skip("c") else STANDARD_TYPES
-    node = types.get(machine.character())
-    if node is None:
-        raise NotUnderstoodError
+    node = machine.choice(types)
     _repeat(machine, node, number)
     return node
 

@@ -10,7 +10,8 @@ A mangled Swift name of any age, and how far it is read.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias, TypeVar
 
 from machtrace.demangler.swift.nodes import (
     CONTEXTS,
@@ -19,6 +20,7 @@ from machtrace.demangler.swift.nodes import (
     NotUnderstoodError,
 )
 
+_Choice = TypeVar("_Choice")
 END = "\0"
 """Stands behind the last character of a name; a name with one in it ends there."""
 
@@ -38,6 +40,13 @@ class SwiftCursor:
         at = self.at
         self.at = at + 1
         return self.text[at]
+
+    def choice(self, choices: Mapping[str, _Choice]) -> _Choice:
+        """What the next character stands for among ``choices``; it is then behind."""
+        choice = choices.get(self.character())
+        if choice is None:
+            raise NotUnderstoodError
+        return choice
 
     def skip(self, expected: str) -> bool:
         """Whether the next characters are ``expected``; if so, they are then behind."""
@@ -188,6 +197,29 @@ class Machine(SwiftCursor):
         if node.kind not in CONTEXTS:
             raise NotUnderstoodError
         return node
+
+
+Operator: TypeAlias = Callable[[Machine], Node]
+"""Makes a node of what it reads and pops."""
+
+
+def last_type(machine: Machine) -> Node:
+    """The last node, which has to be a type."""
+    return machine.need(Kind.TYPE)
+
+
+def fixed(node: Node) -> Operator:
+    """The operator that is always the same node."""
+    return lambda _machine: node
+
+
+def phrases(words: Mapping[str, str], operand: Operator) -> dict[str, Operator]:
+    """The operators that print ``words``, by letter, about what ``operand`` pops."""
+
+    def about(text: str) -> Operator:
+        return lambda machine: phrase(text, operand(machine))
+
+    return {letter: about(text) for letter, text in words.items()}
 
 
 def wrapped(kind: Kind, children: list[Node], text: str = "") -> Node:

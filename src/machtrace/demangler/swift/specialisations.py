@@ -53,10 +53,7 @@ def specialisation_without_arguments(machine: Machine) -> Node:
     machine.digits()
     while machine.skip("t"):
         machine.digits()
-    operator = _WITHOUT_ARGUMENTS.get(machine.character())
-    if operator is None:
-        raise NotUnderstoodError
-    return operator(machine)
+    return machine.choice(_WITHOUT_ARGUMENTS)(machine)
 
 
 def partial_specialisation(words: str) -> Callable[[Machine], Node]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from machtrace.demangler.swift.conformances import popped_conformance
 from machtrace.demangler.swift.differentiation import (
     derivative,
@@ -16,7 +14,15 @@ from machtrace.demangler.swift.generics import (
     associated_path,
     popped_protocol,
 )
-from machtrace.demangler.swift.machine import Machine, by_style, phrase
+from machtrace.demangler.swift.machine import (
+    Machine,
+    Operator,
+    by_style,
+    fixed,
+    last_type,
+    phrase,
+    phrases,
+)
 from machtrace.demangler.swift.nodes import (
     ENTITIES,
     Kind,
@@ -44,13 +50,16 @@ _ATTRIBUTES = {
     "I": Node(Kind.THUNK_ATTRIBUTE, (), "dynamically replaceable thunk for "),
     "a": Node(Kind.PARTIAL_APPLY, (), "partial apply ObjC forwarder"),
     "A": Node(Kind.PARTIAL_APPLY, (), "partial apply forwarder"),
-    "wb": Node(Kind.THUNK_ATTRIBUTE, (), "back deployment thunk for "),
-    "wB": Node(Kind.ATTRIBUTE, (), "back deployment fallback for "),
-    "wc": Node(Kind.ATTRIBUTE, (), "coro function pointer to "),
-    "wd": Node(Kind.ATTRIBUTE, (), "default override of "),
-    "wS": Node(Kind.ATTRIBUTE, (), "#_hasSymbol query for "),
 }
 """Attributes before a function's name."""
+_LATER_ATTRIBUTES = {
+    "b": Node(Kind.THUNK_ATTRIBUTE, (), "back deployment thunk for "),
+    "B": Node(Kind.ATTRIBUTE, (), "back deployment fallback for "),
+    "c": Node(Kind.ATTRIBUTE, (), "coro function pointer to "),
+    "d": Node(Kind.ATTRIBUTE, (), "default override of "),
+    "S": Node(Kind.ATTRIBUTE, (), "#_hasSymbol query for "),
+}
+"""Those behind ``w``."""
 ACCESSIBLE_FUNCTION = Node(Kind.THUNK_ATTRIBUTE, (), "accessible function runtime record for ")
 _OF_ENTITY = {
     "c": "curry thunk of {0}",
@@ -60,19 +69,17 @@ _OF_ENTITY = {
 }
 
 
+_OF_ASSOCIATED_TYPE = {
+    "l": "associated type descriptor for {0}",
+    "M": "default associated type metadata accessor for {0}",
+}
+
+
 def thunk(machine: Machine) -> Node:
     """``T``: thunks, specialisations, and attributes before a function's name."""
-    c = machine.character()
-    if c == "w":
-        c += machine.character()
-    if attribute := _ATTRIBUTES.get(c):
-        return attribute
-    if words := _OF_ENTITY.get(c):
-        return phrase(words, machine.need_any(ENTITIES))
-    operator = _THUNKS.get(c)
-    if operator is None:
-        raise NotUnderstoodError
-    return operator(machine)
+    if machine.skip("w"):
+        return machine.choice(_LATER_ATTRIBUTES)
+    return machine.choice(_THUNKS)(machine)
 
 
 def _instance_thunk(machine: Machine) -> Node:
@@ -81,7 +88,7 @@ def _instance_thunk(machine: Machine) -> Node:
     raise NotUnderstoodError
 
 
-def _resumed(word: str) -> Callable[[Machine], Node]:
+def _resumed(word: str) -> Operator:
     """``TQ``, ``TY``: a part of an asynchronous function, from a point at which it resumes."""
 
     def operator(machine: Machine) -> Node:
@@ -91,14 +98,10 @@ def _resumed(word: str) -> Callable[[Machine], Node]:
     return operator
 
 
-def _continuation(machine: Machine) -> Node:
-    return phrase("coroutine continuation prototype for {0}", machine.need(Kind.TYPE))
-
-
 _ERROR_FLAGS = ("", " nonzero on error", " zero on error")
 
 
-def _completion_handler(prefix: str) -> Callable[[Machine], Node]:
+def _completion_handler(prefix: str) -> Operator:
     """``Tz``, ``TZ``: the block that an Objective-C method calls when it is done."""
 
     def operator(machine: Machine) -> Node:
@@ -133,7 +136,7 @@ def reabstraction(words: str, signature: Node | None, to: Node, from_: Node) -> 
     return by_style(phrase(words + "from {1} to {0}", to, from_), short)
 
 
-def _reabstraction(words: str) -> Callable[[Machine], Node]:
+def _reabstraction(words: str) -> Operator:
     def operator(machine: Machine) -> Node:
         signature = machine.pop(Kind.GENERIC_SIGNATURE)
         to, from_ = machine.need(Kind.TYPE), machine.need(Kind.TYPE)
@@ -159,7 +162,7 @@ def _reabstraction_with_actor(machine: Machine) -> Node:
 _PATH_METHODS = {"mu": "key path unapplied method ", "MA": "key path applied method "}
 
 
-def _key_path(words: str) -> Callable[[Machine], Node]:
+def _key_path(words: str) -> Operator:
     """``TK``, ``Tk``: what a key path calls to get or set."""
 
     def operator(machine: Machine) -> Node:
@@ -179,7 +182,7 @@ def _key_path(words: str) -> Callable[[Machine], Node]:
     return operator
 
 
-def _key_path_operator(word: str) -> Callable[[Machine], Node]:
+def _key_path_operator(word: str) -> Operator:
     """``TH``, ``Th``: what compares or hashes the arguments of a subscript in a key path."""
 
     def operator(machine: Machine) -> Node:
@@ -197,20 +200,7 @@ def _key_path_operator(word: str) -> Callable[[Machine], Node]:
     return operator
 
 
-def _associated_descriptor(machine: Machine) -> Node:
-    return phrase("associated type descriptor for {0}", associated_name(machine))
-
-
-def _requirements_base(machine: Machine) -> Node:
-    return phrase("protocol requirements base descriptor for {0}", popped_protocol(machine))
-
-
-def _default_associated_metadata(machine: Machine) -> Node:
-    words = "default associated type metadata accessor for {0}"
-    return phrase(words, associated_name(machine))
-
-
-def _associated_conformance(words: str) -> Callable[[Machine], Node]:
+def _associated_conformance(words: str) -> Operator:
     def operator(machine: Machine) -> Node:
         requirement = popped_protocol(machine)
         path = associated_path(machine)
@@ -257,11 +247,15 @@ def _derivative(machine: Machine) -> Node:
     return derivative(machine)
 
 
-_THUNKS: dict[str, Callable[[Machine], Node]] = {
+_THUNKS: dict[str, Operator] = {
+    **{letter: fixed(attribute) for letter, attribute in _ATTRIBUTES.items()},
+    **phrases(_OF_ENTITY, lambda machine: machine.need_any(ENTITIES)),
+    **phrases({"C": "coroutine continuation prototype for {0}"}, last_type),
+    **phrases(_OF_ASSOCIATED_TYPE, associated_name),
+    **phrases({"L": "protocol requirements base descriptor for {0}"}, popped_protocol),
     "T": _instance_thunk,
     "Q": _resumed("await"),
     "Y": _resumed("suspend"),
-    "C": _continuation,
     "z": _completion_handler(""),
     "Z": _completion_handler("predefined "),
     "V": _vtable_thunk,
@@ -283,9 +277,6 @@ _THUNKS: dict[str, Callable[[Machine], Node]] = {
     "k": _key_path("key path setter for "),
     "H": _key_path_operator("equality"),
     "h": _key_path_operator("hash"),
-    "l": _associated_descriptor,
-    "L": _requirements_base,
-    "M": _default_associated_metadata,
     "n": _associated_conformance("associated conformance descriptor"),
     "N": _associated_conformance("default associated conformance accessor"),
     "b": _base_conformance,

@@ -5,8 +5,6 @@ Associated types, opaque types and packs (Mangling.rst, "Types" and "Generics").
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from machtrace.demangler.swift.functions import function_type
 from machtrace.demangler.swift.generics import (
     FIRST_PARAMETER,
@@ -16,7 +14,7 @@ from machtrace.demangler.swift.generics import (
     member_path,
     popped_protocol,
 )
-from machtrace.demangler.swift.machine import Machine, phrase, wrapped
+from machtrace.demangler.swift.machine import Machine, Operator, fixed, phrase, wrapped
 from machtrace.demangler.swift.nodes import (
     DECLARATION_NAMES,
     REQUIREMENTS,
@@ -46,7 +44,7 @@ _BUILTIN = "Builtin."
 _LARGEST_BUILTIN = 4096
 
 
-def declared_type(kind: Kind) -> Callable[[Machine], Node]:
+def declared_type(kind: Kind) -> Operator:
     """The operator of a kind of declared types: ``C``, ``V``, ``O``, ``P``, ``a``, ``XY``."""
 
     def operator(machine: Machine) -> Node:
@@ -102,7 +100,7 @@ def tuple_type(machine: Machine) -> Node:
     return wrapped(Kind.TUPLE, elements)
 
 
-def modified(text: str) -> Callable[[Machine], Node]:
+def modified(text: str) -> Operator:
     """The operator of a word before a type: ``z``, ``h``, ``n``, and others."""
 
     def operator(machine: Machine) -> Node:
@@ -111,9 +109,9 @@ def modified(text: str) -> Callable[[Machine], Node]:
     return operator
 
 
-def metatype(machine: Machine) -> Node:
-    """``m``: the type of a type."""
-    return wrapped(Kind.METATYPE, [machine.need(Kind.TYPE)])
+def type_of_type(kind: Kind) -> Operator:
+    """The operator of a type that is made of one other: ``m``, its metatype, and others."""
+    return lambda machine: wrapped(kind, [machine.need(Kind.TYPE)])
 
 
 def protocol_list(machine: Machine) -> Node:
@@ -141,10 +139,7 @@ def integer_type(machine: Machine) -> Node:
 
 def special_type(machine: Machine) -> Node:
     """``X``: types that are seldom written."""
-    operator = _SPECIAL.get(machine.character())
-    if operator is None:
-        raise NotUnderstoodError
-    return operator(machine)
+    return machine.choice(_SPECIAL)(machine)
 
 
 def _foreign_function(machine: Machine) -> Node:
@@ -160,18 +155,12 @@ def _foreign_function(machine: Machine) -> Node:
 _REPRESENTATIONS = {"t": "@thin ", "T": "@thick ", "o": "@objc_metatype "}
 
 
-def _represented(kind: Kind) -> Callable[[Machine], Node]:
+def _represented(kind: Kind) -> Operator:
     def operator(machine: Machine) -> Node:
-        representation = _REPRESENTATIONS.get(machine.character())
-        if representation is None:
-            raise NotUnderstoodError
+        representation = machine.choice(_REPRESENTATIONS)
         return wrapped(kind, [machine.need(Kind.TYPE)], representation)
 
     return operator
-
-
-def _existential_metatype(machine: Machine) -> Node:
-    return wrapped(Kind.EXISTENTIAL_METATYPE, [machine.need(Kind.TYPE)])
 
 
 def _constrained_existential(machine: Machine) -> Node:
@@ -190,23 +179,7 @@ def _with_class(machine: Machine) -> Node:
     return wrapped(Kind.PROTOCOL_LIST_WITH_CLASS, [superclass, *_protocols(machine)])
 
 
-def _with_any_object(machine: Machine) -> Node:
-    return wrapped(Kind.PROTOCOL_LIST_WITH_ANY_OBJECT, _protocols(machine))
-
-
-def _dynamic_self(machine: Machine) -> Node:
-    return wrapped(Kind.DYNAMIC_SELF, [machine.need(Kind.TYPE)])
-
-
-def _error_type(_machine: Machine) -> Node:
-    return wrapped(Kind.ERROR_TYPE, [])
-
-
-def _box_of_one(machine: Machine) -> Node:
-    return wrapped(Kind.SUGARED, [machine.need(Kind.TYPE)], "@box {0}")
-
-
-def _box(*, generic: bool) -> Callable[[Machine], Node]:
+def _box(*, generic: bool) -> Operator:
     """``Xx`` and ``XX``: a box of SIL with its fields; mutable ones are mangled as ``inout``."""
 
     def operator(machine: Machine) -> Node:
@@ -233,7 +206,7 @@ def _anonymous_context(machine: Machine) -> Node:
     return Node(Kind.ANONYMOUS_CONTEXT, [machine.context(), name, types])
 
 
-def _existential_shape(*, generic: bool) -> Callable[[Machine], Node]:
+def _existential_shape(*, generic: bool) -> Operator:
     """``Xg`` and ``XG``: what existential types with constraints have in common."""
 
     def operator(machine: Machine) -> Node:
@@ -264,7 +237,7 @@ _SUGAR = {"a": "[{0}]", "p": "({0})"}
 _SUGAR_OF_TWO = {"A": "[{0} of {1}]", "D": "[{0} : {1}]"}
 
 
-_SPECIAL: dict[str, Callable[[Machine], Node]] = {
+_SPECIAL: dict[str, Operator] = {
     "E": function_type(Kind.FUNCTION_TYPE),
     "A": function_type(Kind.AUTOCLOSURE_TYPE),
     "f": function_type(Kind.THIN_TYPE),
@@ -279,29 +252,26 @@ _SPECIAL: dict[str, Callable[[Machine], Node]] = {
     "o": modified("unowned "),
     "u": modified("unowned(unsafe) "),
     "w": modified("weak "),
-    "b": _box_of_one,
-    "D": _dynamic_self,
+    "b": lambda machine: wrapped(Kind.SUGARED, [machine.need(Kind.TYPE)], "@box {0}"),
+    "D": type_of_type(Kind.DYNAMIC_SELF),
     "M": _represented(Kind.METATYPE),
     "m": _represented(Kind.EXISTENTIAL_METATYPE),
     "P": _constrained_existential,
-    "p": _existential_metatype,
+    "p": type_of_type(Kind.EXISTENTIAL_METATYPE),
     "c": _with_class,
-    "l": _with_any_object,
+    "l": lambda machine: wrapped(Kind.PROTOCOL_LIST_WITH_ANY_OBJECT, _protocols(machine)),
     "x": _box(generic=False),
     "X": _box(generic=True),
     "Y": declared_type(Kind.OTHER_NOMINAL),
     "Z": _anonymous_context,
-    "e": _error_type,
+    "e": fixed(wrapped(Kind.ERROR_TYPE, [])),
     "S": _sugared,
 }
 
 
 def archetype(machine: Machine) -> Node:
     """``Q``: a type that stands for others."""
-    operator = _ARCHETYPES.get(machine.character())
-    if operator is None:
-        raise NotUnderstoodError
-    return operator(machine)
+    return machine.choice(_ARCHETYPES)(machine)
 
 
 def _associated_type(machine: Machine) -> Node:
@@ -323,37 +293,9 @@ def _opaque_type(machine: Machine) -> Node:
     return machine.substitutable(Node(Kind.TYPE, [type_]))
 
 
-def _opaque_return_type(_machine: Machine) -> Node:
-    return wrapped(Kind.OPAQUE_RETURN_TYPE, [])
-
-
 def _numbered_opaque_return_type(machine: Machine) -> Node:
     machine.index()
     return wrapped(Kind.OPAQUE_RETURN_TYPE, [])
-
-
-def _member(machine: Machine) -> Node:
-    return member(machine, None)
-
-
-def _member_path(machine: Machine) -> Node:
-    return member_path(machine, None)
-
-
-def _parameter_member(machine: Machine) -> Node:
-    return member(machine, generic_parameter(machine))
-
-
-def _parameter_member_path(machine: Machine) -> Node:
-    return member_path(machine, generic_parameter(machine))
-
-
-def _first_parameter_member(machine: Machine) -> Node:
-    return member(machine, FIRST_PARAMETER)
-
-
-def _first_parameter_member_path(machine: Machine) -> Node:
-    return member_path(machine, FIRST_PARAMETER)
 
 
 def _pack_expansion(machine: Machine) -> Node:
@@ -366,10 +308,6 @@ def _pack_element(machine: Machine) -> Node:
     return wrapped(Kind.PACK_EXPANSION, [pack], f"/* level: {machine.index()} */ each {{0}}")
 
 
-def _pack(machine: Machine) -> Node:
-    return wrapped(Kind.PACK, machine.types())
-
-
 def _lowered_pack(machine: Machine) -> Node:
     c = machine.character()
     if c not in "di":
@@ -377,20 +315,20 @@ def _lowered_pack(machine: Machine) -> Node:
     return wrapped(Kind.PACK, machine.types(), "@direct " if c == "d" else "@indirect ")
 
 
-_ARCHETYPES: dict[str, Callable[[Machine], Node]] = {
+_ARCHETYPES: dict[str, Operator] = {
     "a": _associated_type,
     "O": _opaque_return_type_of,
     "o": _opaque_type,
-    "r": _opaque_return_type,
+    "r": fixed(wrapped(Kind.OPAQUE_RETURN_TYPE, [])),
     "R": _numbered_opaque_return_type,
-    "x": _member,
-    "X": _member_path,
-    "y": _parameter_member,
-    "Y": _parameter_member_path,
-    "z": _first_parameter_member,
-    "Z": _first_parameter_member_path,
+    "x": lambda machine: member(machine, None),
+    "X": lambda machine: member_path(machine, None),
+    "y": lambda machine: member(machine, generic_parameter(machine)),
+    "Y": lambda machine: member_path(machine, generic_parameter(machine)),
+    "z": lambda machine: member(machine, FIRST_PARAMETER),
+    "Z": lambda machine: member_path(machine, FIRST_PARAMETER),
     "p": _pack_expansion,
     "e": _pack_element,
-    "P": _pack,
+    "P": lambda machine: wrapped(Kind.PACK, machine.types()),
     "S": _lowered_pack,
 }
