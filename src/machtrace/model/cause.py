@@ -7,11 +7,12 @@ Sources of numbers and words: Linux's ``asm-generic/siginfo.h`` and sigaction(2)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
+from machtrace.model.text import counted
 
 EXCEPTION_TYPES = {
     1: "EXC_BAD_ACCESS",
@@ -368,6 +369,30 @@ def linux_cause(
         if is_withheld
         else _null_region(address if name == "SIGSEGV" else None),
     )
+
+
+_STACK_GAP = 1 << 20
+"""Linux maps nothing in 256 pages below a growing stack (``stack_guard_gap``)."""
+
+
+def below_stack(
+    address: int, start: int, end: int, stack_pointers: Iterable[tuple[int, int]]
+) -> str:
+    """Return how far an address is below a stack, in words; empty if it is below none.
+
+    Args:
+        address: in no mapping.
+        start: the first address of the next mapping above.
+        end: the mapping's end.
+        stack_pointers: threads' indexes and stack pointers; one in the mapping or in the gap below
+            proves that the mapping is that thread's stack.
+    """
+    if start - address > _STACK_GAP:
+        return ""
+    for thread, sp in stack_pointers:
+        if start - _STACK_GAP <= sp < end:
+            return f"{counted(start - address, 'byte')} below the stack of thread {thread}"
+    return ""
 
 
 def _null_region(address: int | None) -> str:

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.macho import thread_state as states
-from machtrace.formats.macho.core.file import crashed_thread, parse_core
+from machtrace.formats.macho.core.crash import core_cause, crashed_thread
+from machtrace.formats.macho.core.file import parse_core
 from machtrace.formats.macho.header import (
     CPU_TYPE_ARM,
     CPU_TYPE_ARM64,
     CPU_TYPE_I386,
     CPU_TYPE_X86_64,
 )
-from machtrace.formats.macho.thread_state import parse_thread_state
+from machtrace.formats.macho.thread_state import parse_thread_state, thread_command
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from machtrace.model.registers import RegisterSet
 from tests.support.writers.macho_core import CoreSegment, assemble_core, thread_state
 
 ARM64 = pack("<33Q2I", *range(100, 133), 0x6000_0000, 1)
@@ -193,6 +195,114 @@ def test_a_trap_or_an_invalid_access_marks_the_crashed_thread(exceptions, crashe
         segments=[CoreSegment(MemoryRegion(Avma(0x1000), bytes(4096)))],
     )
     assert crashed_thread(parse_core(memoryview(core), "test")) == crashed
+
+
+def crash_of(exception, arch_state=None, cputype=CPU_TYPE_ARM64):
+    """Return the cause of the crashed thread of a core with one exception state."""
+    state = thread_state(6, ARM64) if arch_state is None else arch_state
+    core = parse_core(
+        memoryview(
+            assemble_core(
+                cputype,
+                threads=[state + exception],
+                segments=[CoreSegment(MemoryRegion(Avma(0x1000), bytes(4096)))],
+            )
+        ),
+        "test",
+    )
+    crashed = crashed_thread(core)
+    return None if crashed is None else core_cause(core, crashed)
+
+
+def arm64_state(far, esr):
+    """Return an arm64 exception state."""
+    return thread_state(7, pack("<Q2I", far, esr, 0))
+
+
+def x86_state(trap, error, address):
+    """Return an x86_64 exception state."""
+    return thread_state(6, pack("<2HIQ", trap, 0, error, address))
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (
+            arm64_state(0x10, 0x9200_0046),
+            "EXC_BAD_ACCESS (SIGSEGV) at 0x10: KERN_INVALID_ADDRESS, near null",
+        ),
+        (
+            arm64_state(1 << 50, 0x9200_0004),
+            "EXC_BAD_ACCESS (SIGSEGV) at 0x4000000000000: KERN_INVALID_ADDRESS",
+        ),
+        (
+            arm64_state(0xDEAD_0000, 0x9200_004F),
+            "EXC_BAD_ACCESS (SIGBUS) at 0xdead0000: KERN_PROTECTION_FAILURE",
+        ),
+        (
+            arm64_state(0xDEAD_0003, 0x9200_0021),
+            "EXC_BAD_ACCESS (SIGBUS) at 0xdead0003: EXC_ARM_DA_ALIGN",
+        ),
+        # Whether anything was mapped there, or of which protection, only the process knew.
+        (arm64_state(0xDEAD_0000, 0x9200_0046), "EXC_BAD_ACCESS at 0xdead0000"),
+        (arm64_state(0, 0xF200_0001), "EXC_BREAKPOINT (SIGTRAP): EXC_ARM_BREAKPOINT"),
+        (arm64_state(0, 0x7200_0000), "EXC_BAD_ACCESS (SIGBUS): EXC_ARM_PAC_FAIL"),
+        (arm64_state(0x1234, 0x9200_0046), None),
+        (arm64_state(0, 0x5600_0080), None),
+    ],
+)
+def test_an_arm64_exception_is_derived_as_far_as_it_is_proven(state, text):
+    """The access to memory that the core has may have been a page that the kernel then loaded."""
+    cause = crash_of(state)
+    assert (None if cause is None else str(cause)) == text
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "lldb"),
+    [
+        (
+            x86_state(13, 0, 0),
+            "EXC_BAD_ACCESS (SIGSEGV): EXC_I386_GPFLT",
+            "EXC_BAD_ACCESS (code=EXC_I386_GPFLT, address=0x0)",
+        ),
+        (
+            x86_state(6, 0, 0xF00D),
+            "EXC_BAD_INSTRUCTION (SIGILL): EXC_I386_INVOP",
+            "EXC_BAD_INSTRUCTION (code=EXC_I386_INVOP, subcode=0x0)",
+        ),
+        (
+            x86_state(14, 7, 0xDEAD_0000),
+            "EXC_BAD_ACCESS (SIGBUS) at 0xdead0000: KERN_PROTECTION_FAILURE",
+            "EXC_BAD_ACCESS (code=2, address=0xdead0000)",
+        ),
+        (x86_state(14, 6, 0xDEAD_0000), "EXC_BAD_ACCESS at 0xdead0000", "EXC_BAD_ACCESS"),
+        (
+            x86_state(14, 4, 0),
+            "EXC_BAD_ACCESS (SIGSEGV) at 0x0: KERN_INVALID_ADDRESS, a null pointer",
+            "EXC_BAD_ACCESS (code=1, address=0x0)",
+        ),
+    ],
+)
+def test_an_x86_exception_is_derived_as_far_as_it_is_proven(state, text, lldb):
+    cause = crash_of(state, thread_state(4, X86_64), CPU_TYPE_X86_64)
+    assert (str(cause), cause.lldb_text) == (text, lldb)
+
+
+def test_flags_and_fault_registers_are_the_state_s():
+    state = parsed(
+        Arch.ARM64,
+        thread_state(6, pack("<33Q2I", *range(33), 0x6000_0000, 0)),
+        arm64_state(0xDEAD, 0x9200_0046),
+    )
+    assert state.flags == (("cpsr", 0x6000_0000),)
+    assert state.fault_registers == (("far", 0xDEAD), ("esr", 0x9200_0046))
+    for arch, others in (
+        (Arch.ARM64, (("cpsr", 5), ("far", 6), ("esr", 0x9200_0046))),
+        (Arch.X86_64, (("rflags", 0x202), ("cr2", 7), ("err", 6), ("trap", 14))),
+    ):
+        command = thread_command(RegisterSet.of(arch, pc=1, sp=2), others)
+        written = parse_thread_state(memoryview(command), arch, source="test")
+        assert (*written.flags, *written.fault_registers) == others
 
 
 def test_unknown_flavours_are_skipped_by_their_stated_length():

@@ -11,7 +11,7 @@ flavour wraps another one with a second ``{flavor, count}``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import NamedTuple
@@ -57,6 +57,14 @@ I386_ORDER = (0, 3, 1, 2, 7, 6, 5, 4)
 """The same for :data:`I386_STATE`, by the System V psABI; ss, eflags, eip follow."""
 I386_EIP = 10
 """The index of eip in :data:`I386_STATE`."""
+
+_FLAGS = {
+    "x0": ("cpsr", 33 * 8, 4),
+    "r0": ("cpsr", 16 * 4, 4),
+    "rax": ("rflags", 17 * 8, 8),
+    "eax": ("eflags", 9 * 4, 4),
+}
+"""Names, offsets in a state and sizes of flags registers, by the first register's name."""
 
 # Up to the program counter; later fields are not read.
 _ARM64_REGISTERS = Struct("<33Q")
@@ -107,6 +115,22 @@ class ThreadState:
     """pc without signature or tag; the others unchanged. The architecture is that of the state:
     arm64_32 for 64-bit registers in a 32-bit core."""
     exception: ExceptionState | None
+    flags: tuple[tuple[str, int], ...] = ()
+    """The name and value of the flags register, if the state has it."""
+
+    @property
+    def fault_registers(self) -> tuple[tuple[str, int], ...]:
+        """Names and values of the exception state's registers, as crash reports name them."""
+        exception = self.exception
+        if exception is None:
+            return ()
+        if self.registers.arch.is_arm64 or self.registers.arch.is_arm:
+            return (("far", exception.fault_address), ("esr", exception.syndrome))
+        return (
+            ("cr2", exception.fault_address),
+            ("err", exception.syndrome),
+            ("trap", exception.number),
+        )
 
 
 class _State(NamedTuple):
@@ -130,17 +154,19 @@ def parse_thread_state(
     """
     registers: RegisterSet | None = None
     exception: ExceptionState | None = None
+    flags: tuple[tuple[str, int], ...] = ()
     cut: CoreFileError | None = None
     try:
         for state in _states(command, source, offset):
             inner = _unwrap(state, arch)
-            registers = registers or _registers(inner, arch, mask)
+            if registers is None and (registers := _registers(inner, arch, mask)) is not None:
+                flags = _flags(inner, registers.arch)
             exception = exception or _exception(inner, arch)
     except CoreFileError as error:
         # A truncated vector state after complete general registers does no harm.
         cut = error
     if registers is not None:
-        return ThreadState(registers, exception)
+        return ThreadState(registers, exception, flags)
     raise cut or CoreFileError(
         f"a thread without general registers of {arch.value}", source=source, offset=offset
     )
@@ -197,6 +223,13 @@ def _registers(state: _State, arch: Arch, mask: PacMask) -> RegisterSet | None:
         return _arm64(state, arch if arch.is_arm64 else Arch.ARM64_32, mask)
     narrow = flavour in (ARM_THREAD_STATE, ARM_THREAD_STATE32) and not arch.is_arm64
     return _arm(state, arch) if narrow and size >= _ARM_REGISTERS.size else None
+
+
+def _flags(state: _State, arch: Arch) -> tuple[tuple[str, int], ...]:
+    name, offset, size = _FLAGS[arch.registers.names[0]]
+    value = int.from_bytes(state.data[offset : offset + size], "little")
+    # Writers that do not know them write 0.
+    return ((name, value),) if value and len(state.data) >= offset + size else ()
 
 
 def _arm64(state: _State, arch: Arch, mask: PacMask) -> RegisterSet:
@@ -262,13 +295,35 @@ def _x86_exception(flavour: int, data: memoryview) -> ExceptionState | None:
 
 _COMMAND_HEADER = Struct("<2I")
 _WORD = 4
+_U32 = (1 << 32) - 1
 _ARM64_GENERAL = 32
 """x0 to x28, fp, lr and sp: also the order of DWARF's numbers."""
 _ARM_GENERAL = 15
 
 
-def thread_command(registers: RegisterSet) -> bytes:
-    """Return an ``LC_THREAD`` with the general registers; unknown ones are 0."""
+def thread_command(registers: RegisterSet, others: Sequence[tuple[str, int]] = ()) -> bytes:
+    """Return an ``LC_THREAD`` with the general registers; unknown ones are 0.
+
+    ``others`` are flags and fault registers, as in :class:`ThreadState`; with fault registers, it
+    has an exception state, too.
+    """
+    known = dict(others)
+    command = bytearray(_general_state(registers))
+    name, offset, size = _FLAGS[registers.arch.registers.names[0]]
+    at = _COMMAND_HEADER.size + STATE_HEADER.size + offset
+    command[at : at + size] = (known.get(name, 0) % (1 << 8 * size)).to_bytes(size, "little")
+    if registers.arch is Arch.X86_64 and "cr2" in known:
+        fields = (known.get("trap", 0), 0, known.get("err", 0), known["cr2"])
+        state = _EXCEPTION_X86_64.pack(*fields)
+        command += STATE_HEADER.pack(X86_EXCEPTION_STATE64, len(state) // _WORD) + state
+    elif registers.arch.is_arm64 and "far" in known:
+        state = _EXCEPTION64.pack(known["far"], known.get("esr", 0) & _U32, 0)
+        command += STATE_HEADER.pack(ARM_EXCEPTION_STATE64, len(state) // _WORD) + state
+    _COMMAND_HEADER.pack_into(command, 0, LC_THREAD, len(command))
+    return bytes(command)
+
+
+def _general_state(registers: RegisterSet) -> bytes:
     arch = registers.arch
     if arch.is_arm64:
         return _command(ARM_THREAD_STATE64, ARM64_STATE, _inorder(registers, _ARM64_GENERAL, 64))

@@ -6,11 +6,8 @@ from bisect import bisect_right
 
 from machtrace.formats.elf.core.file import ElfCore, MappedRange
 from machtrace.formats.elf.core.notes import FILE_PAGE
-from machtrace.model.cause import Cause
-from machtrace.model.text import counted
+from machtrace.model.cause import Cause, below_stack
 
-_STACK_GAP = 1 << 20
-"""``stack_guard_gap``: 256 pages below a growing stack, in which the kernel maps nothing."""
 _ACCESSES = frozenset({"SEGV_MAPERR", "SEGV_ACCERR", "SEGV_BNDERR", "SEGV_PKUERR"})
 
 
@@ -24,32 +21,17 @@ def address_region(cause: Cause, core: ElfCore) -> str:
     number = bisect_right(core.mapped, int(address), key=lambda region: region.start) - 1
     region = core.mapped[number] if number >= 0 else None
     above = core.mapped[number + 1] if number + 1 < len(core.mapped) else None
+    stacks = [
+        (noted.index or thread.index, thread.registers.sp or 0)
+        for thread, noted in zip(core.threads, core.noted_threads, strict=True)
+    ]
     if region is None or address >= region.end:
-        return _below_stack(address, above, core)
+        return "" if above is None else below_stack(address, above.start, above.end, stacks)
     if not region.permissions and above is not None and above.start == region.end:
-        thread = _thread_on(above, core, region)
-        if thread is not None:
-            return f"in the guard pages of the stack of thread {thread}"
+        owners = [thread for thread, sp in stacks if region.start <= sp < above.end]
+        if owners:
+            return f"in the guard pages of the stack of thread {owners[0]}"
     return _mapping(address, region, core)
-
-
-def _below_stack(address: int, above: MappedRange | None, core: ElfCore) -> str:
-    if above is None or above.start - address > _STACK_GAP:
-        return ""
-    thread = _thread_on(above, core, MappedRange(above.start - _STACK_GAP, above.start, ""))
-    if thread is None:
-        return ""
-    distance = counted(above.start - address, "byte")
-    return f"{distance} below the stack of thread {thread}"
-
-
-def _thread_on(stack: MappedRange, core: ElfCore, guard: MappedRange) -> int | None:
-    """Return the index of the thread whose stack pointer is in ``stack`` or has overflowed it."""
-    for thread, noted in zip(core.threads, core.noted_threads, strict=True):
-        sp = thread.registers.sp or 0
-        if guard.start <= sp < guard.end or stack.start <= sp < stack.end:
-            return noted.index or thread.index
-    return None
 
 
 def _mapping(address: int, region: MappedRange, core: ElfCore) -> str:

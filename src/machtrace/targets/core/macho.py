@@ -8,7 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from machtrace.formats.macho.core.file import CoreFile, crashed_thread, parse_core
+from machtrace.formats.macho.core.crash import core_cause, crashed_thread
+from machtrace.formats.macho.core.file import CoreFile, parse_core
 from machtrace.formats.macho.core.images import CoreImages, find_images
 from machtrace.formats.macho.thread_state import ThreadState
 from machtrace.model.options import DEFAULT_STACK_LIMIT
@@ -107,6 +108,7 @@ class CorefileTarget(CoreTarget[CoreFile]):
                     stack=stack,
                     taken_at_ns=noted.taken_at_ns,
                     stopped_for_ns=noted.stopped_for_ns,
+                    other_registers=noted.other_registers or _others(thread.state, info),
                 )
             )
         problems += [
@@ -133,12 +135,18 @@ def noted_threads(core: CoreFile) -> tuple[NotedThread, ...]:
     return noted if len(noted) == len(core.threads) else (NotedThread(),) * len(core.threads)
 
 
+def _others(state: ThreadState, info: ThreadInfo) -> tuple[tuple[str, int], ...]:
+    """Return flags and, where they are of the crash, fault registers: others are stale."""
+    return (*state.flags, *(state.fault_registers if info.crashed else ()))
+
+
 def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
     """Return the core's threads; ids and names are from "process metadata".
 
     A thread without an id there gets the lowest number that is free: without the note, its index.
     """
     crashed = crashed_thread(core)
+    cause = None if crashed is None else core_cause(core, crashed)
     noted = noted_threads(core)
     # Darwin's first thread is the main one; a core that names none holds a part of the threads.
     is_named = any(note.is_main is not None for note in noted)
@@ -162,6 +170,7 @@ def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
                 queue=note.queue,
                 is_main=thread.index == main,
                 crashed=thread.index == crashed,
+                cause=note.cause or (cause if thread.index == crashed else None),
             )
         )
     return tuple(infos)

@@ -32,7 +32,7 @@ from machtrace.formats.macho.core.notes import (
 from machtrace.formats.macho.header import FileType, MachHeader, parse_header
 from machtrace.formats.macho.load_commands import LC_NOTE, LC_THREAD, LC_UNIXTHREAD, LoadCommand
 from machtrace.formats.macho.segments import SEGMENT_COMMANDS, parse_segment
-from machtrace.formats.macho.thread_state import ExceptionState, ThreadState, parse_thread_state
+from machtrace.formats.macho.thread_state import ThreadState, parse_thread_state
 from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
@@ -299,39 +299,3 @@ class _NoteReader:
         except FormatError as error:
             self._problems.append(error)
             return None
-
-
-def crashed_thread(core: CoreFile) -> int | None:
-    """Return the index of the crashed thread; None if the core shows none.
-
-    "process metadata" may state it. Otherwise the exception states are examined: first for a fatal
-    trap, then for an aborted access to missing memory. Aborts of pages that the kernel then loaded
-    leave the same state in other threads, so several candidates give none. A process that called
-    ``abort`` has neither.
-    """
-    for thread, noted in zip(core.threads, core.metadata.threads, strict=False):
-        if noted.crashed:
-            return thread.index
-    regions = core.memory.regions
-    mask = core.pointer_mask
-
-    def is_unmapped_access(exception: ExceptionState) -> bool:
-        address = mask.strip(exception.fault_address)
-        return exception.is_abort and regions.region_at(address) is None
-
-    tests: tuple[Callable[[ExceptionState], bool], ...] = (
-        lambda exception: exception.is_trap,
-        is_unmapped_access,
-        lambda exception: exception.is_abort,
-    )
-    for test in tests:
-        indices = [
-            thread.index
-            for thread in core.threads
-            if isinstance(thread.state, ThreadState)
-            and thread.state.exception is not None
-            and test(thread.state.exception)
-        ]
-        if indices:
-            return indices[0] if len(indices) == 1 else None
-    return None

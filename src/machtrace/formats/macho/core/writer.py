@@ -252,7 +252,9 @@ def _chunks(
 ) -> Iterator[bytes | memoryview]:
     arch = snapshot.process.arch
     wide = arch.pointer_size == _WIDE
-    threads = [thread_command(thread.registers) for thread in snapshot.threads]
+    threads = [
+        thread_command(thread.registers, thread.other_registers) for thread in snapshot.threads
+    ]
     stored = [_stored_registers(command, snapshot.process) for command in threads]
     segment_layout = SEGMENT_COMMAND_64 if wide else SEGMENT_COMMAND
     header_size = MACH_HEADER_64_SIZE if wide else MACH_HEADER.size
