@@ -1,4 +1,4 @@
-"""What a file states of the tools that built it."""
+"""The compilers and linkers that a file names."""
 
 from __future__ import annotations
 
