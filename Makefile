@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/build/bytecode" $(BIN)/python -m pytest
 PARALLEL := $(PYTEST) --numprocesses auto --dist worksteal
 
-.PHONY: demo check test lab accuracy schema lint bench fuzz clean
+.PHONY: demo check test lab accuracy published-files published-lab schema lint bench fuzz clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
 # What needs no process, no emulator and no other program: for every save.
 check: .venv/.dev ; $(PARALLEL) -m "not (live or emulated or peer)"
@@ -17,6 +17,9 @@ test: .venv/.dev
 	exit $$status
 lab: .venv/.dev ; $(BIN)/python -m tests.lab.run
 accuracy: .venv/.dev ; $(BIN)/python -m tests.lab.run --write docs/accuracy.md --rows build/accuracy-rows.md
+# Binaries of PyPI, npm and Debian, fetched by pip, npm and apt-get; the lab can be interrupted and resumed.
+published-files: .venv/.dev ; $(BIN)/python -m tests.published.lab --fetch-only
+published-lab: .venv/.dev ; $(BIN)/python -m tests.published.lab --resume --write docs/accuracy-published.md
 schema: .venv/.dev ; $(BIN)/python -c "from machtrace.reports.machtrace_json import schema_text; print(schema_text(), end='')" > docs/report.schema.json
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python scripts/check_language.py
 bench: .venv/.dev ; $(PYTEST) benchmarks --benchmark-only

@@ -57,7 +57,11 @@ def _deb(name: str) -> bytes:
     return output
 
 
-_ARCHIVES = {Registry.PYPI: _wheel, Registry.NPM: _tar, Registry.DEBIAN: _deb}
+_ARCHIVES = {
+    Registry.PYPI: _wheel("./bin/program"),
+    Registry.NPM: _tar("./bin/program"),
+    Registry.DEBIAN: _deb("./bin/program"),
+}
 
 
 def _sha256(data: bytes) -> str:
@@ -73,7 +77,7 @@ def _file(
     member: str = "./bin/program",
 ) -> PublishedFile:
     expected = _CODE if piece is None else _CODE[piece[0] : piece[0] + piece[1]]
-    data = _ARCHIVES[registry]("./bin/program")
+    data = _ARCHIVES[registry]
     return PublishedFile(
         archive=Archive(registry, "package", "1.0", "any", archive_sha256 or _sha256(data)),
         name="program",
@@ -94,7 +98,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[Registry]:
     def download(archive: Archive, directory: Path, _: Path) -> Path:
         used.append(archive.registry)
         path = directory / "archive"
-        path.write_bytes(_ARCHIVES[archive.registry]("./bin/program"))
+        path.write_bytes(_ARCHIVES[archive.registry])
         return path
 
     monkeypatch.setattr(fetching, "_download", download)

@@ -1,0 +1,178 @@
+"""The page of the published binaries, ``docs/accuracy-published.md``, written from rows."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.support.published.files import PublishedFile, Registry
+from tests.support.published.peers import SAMPLES
+from tests.support.published.results import Failure, Row, share
+
+_FAILURES_SHOWN = 40
+"""Failures shown for each row; the rest are counted."""
+_MOST_SHOWN = 3
+_REGISTRIES = {Registry.PYPI: "PyPI", Registry.NPM: "npm", Registry.DEBIAN: "Debian"}
+
+
+def page(
+    rows: Sequence[Row],
+    explanations: Path,
+    seed: int,
+    debuggers: str,
+    missing: Sequence[PublishedFile] = (),
+    errors: Mapping[str, str] | None = None,
+) -> str:
+    """Return the page: totals, a row for each slice, and every stack that was not exact.
+
+    Args:
+        rows: the measured rows, in the table's order.
+        explanations: a TOML file with the reasons why stacks are not exact, by patterns of
+            :attr:`Row.key` and the instruction's address in the file.
+        seed: the seed of the runs.
+        debuggers: their versions.
+        missing: files that could not be fetched.
+        errors: why rows could not be measured, by :attr:`Row.key`.
+    """
+    why = tomllib.loads(explanations.read_text())["explanations"]
+    parts = [
+        "# Accuracy on published binaries",
+        "",
+        *_introduction(rows, seed, debuggers, missing),
+        *(f"{key} was not measured: {error}.\n" for key, error in (errors or {}).items()),
+        *_results(rows),
+        *_files(rows),
+        *_ends(rows),
+        *_failures(rows, why),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _introduction(
+    rows: Sequence[Row], seed: int, debuggers: str, missing: Sequence[PublishedFile]
+) -> list[str]:
+    tools = ", ".join(f"{name} {version(name)}" for name in ("unicorn", "capstone"))
+    runs = sum(row.result.runs for row in rows)
+    compared = sum(row.result.compared for row in rows)
+    exact = sum(row.result.exact for row in rows)
+    minutes = sum(row.result.seconds for row in rows) / 60
+    text = f"""\
+Pieces of programs and libraries that other people built and published, run from random states in an
+emulator that records the true stack: a random function, some of its instructions, calls followed or
+stepped over. At a random instruction the whole stack is compared with the walk's, every address of
+it, and the callee-saved registers that were recovered for each caller.
+
+`make published-lab` fetches the files, runs them and writes this page. A run is determined by the
+seed, {seed}, and its number. This page was written with {tools}, {debuggers}; {runs:,} runs took
+{minutes:.0f} minutes of processor time. {compared:,} runs were compared, {exact:,} were exact: \
+{share(exact, compared)} %. Shares are rounded down: 100.00 means every run.
+
+- **dropped**: runs whose true stack was never certain; the reasons are below.
+- **compared**, **exact**: runs with one or two compared stacks, and those of which every stack was
+  right in every address.
+- **registers**: values of callee-saved registers that were recovered wrong.
+- **lldb**, **gdb**: the share of {SAMPLES} of these moments, evenly spread, at which the debugger
+  finds all addresses that are in the image; it reads a core with the registers and the stack, and
+  the file. What it reports beyond the image's outermost caller does not count.
+"""
+    lines = [*text.splitlines(), ""]
+    for file in missing:
+        lines += [f"Not fetched, and left out: {file.name}, from {file.archive}.", ""]
+    return lines
+
+
+def _results(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        "## Results",
+        "",
+        "| file | runs | dropped | compared | exact, % | registers | lldb | gdb |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        result = row.result
+        peers = " | ".join(str(row.peers.get(peer, "–")) for peer in ("lldb", "gdb"))
+        lines.append(
+            f"| {row.key} | {result.runs:,} | {sum(result.dropped.values()):,} |"
+            f" {result.compared:,} | {row.exact_share} | {_registers(row)} | {peers} |"
+        )
+    missing = sorted({one.missing for row in rows for one in row.peers.values() if one.missing})
+    return [*lines, "", *(f"– of a debugger: {reason}." for reason in missing), ""]
+
+
+def _registers(row: Row) -> int:
+    return len(row.result.wrong_registers)
+
+
+def _files(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        "## Files",
+        "",
+        "Names, hashes and paths in archives are in `tests/published/files.toml`. *Built with* is",
+        "what the file itself states.",
+        "",
+        "| file | from | language | built with | why |",
+        "|---|---|---|---|---|",
+    ]
+    seen: dict[str, list[Row]] = {}
+    for row in rows:
+        seen.setdefault(row.subject.file.name, []).append(row)
+    for name, its_rows in seen.items():
+        file = its_rows[0].subject.file
+        architectures = ", ".join(dict.fromkeys(row.subject.architecture for row in its_rows))
+        built = "; ".join(dict.fromkeys(row.compilers for row in its_rows))
+        origin = (
+            f"{file.archive.package} {file.archive.version} ({_REGISTRIES[file.archive.registry]})"
+        )
+        lines.append(
+            f"| {name} ({architectures}) | {origin} | {file.language} | {built} | {file.why} |"
+        )
+    return [*lines, ""]
+
+
+def _ends(rows: Sequence[Row]) -> list[str]:
+    ended: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    for row in rows:
+        ended.update(row.result.ended)
+        dropped.update(row.result.dropped)
+    lines = [
+        "## Why runs ended",
+        "",
+        "A run is compared before its end. It is dropped if it ended at once, or left its stack.",
+        "",
+        "| reason | runs | dropped | most in |",
+        "|---|--:|--:|---|",
+    ]
+    for reason in sorted(ended | dropped, key=lambda reason: (-ended[reason], reason)):
+        most = sorted(rows, key=lambda row: -row.result.ended.get(reason, 0))[:_MOST_SHOWN]
+        names = ", ".join(
+            f"{row.key} {row.result.ended[reason]:,}" for row in most if row.result.ended[reason]
+        )
+        lines.append(f"| {reason} | {ended[reason]:,} | {dropped[reason]:,} | {names} |")
+    return [*lines, ""]
+
+
+def _failures(rows: Sequence[Row], why: Mapping[str, str]) -> list[str]:
+    lines = ["## Where the stack is not exact", ""]
+    if all(row.is_whole for row in rows):
+        return [*lines, "Nowhere: every row is whole.", ""]
+    for row in rows:
+        if row.is_whole:
+            continue
+        lines += [f"### {row.key}", ""]
+        for failure in row.failures[:_FAILURES_SHOWN]:
+            lines += _failure(row, failure, why)
+        if len(row.failures) > _FAILURES_SHOWN:
+            lines.append(f"- and {len(row.failures) - _FAILURES_SHOWN} more")
+        lines.append("")
+    return lines
+
+
+def _failure(row: Row, failure: Failure, why: Mapping[str, str]) -> list[str]:
+    key = f"{row.key} {failure.address:#x}"
+    reasons = [text for pattern, text in why.items() if fnmatchcase(key, pattern)]
+    return [f"- {failure}", *(f"  {reason}" for reason in reasons or ["The reason is not known."])]
