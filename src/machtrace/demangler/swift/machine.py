@@ -42,7 +42,7 @@ class SwiftCursor:
         return self.text[at]
 
     def choice(self, choices: Mapping[str, _Choice]) -> _Choice:
-        """What the next character stands for among ``choices``; it is then behind."""
+        """The one of ``choices`` that the next character selects."""
         choice = choices.get(self.character())
         if choice is None:
             raise NotUnderstoodError
