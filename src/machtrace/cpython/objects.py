@@ -37,12 +37,7 @@ _NO_LINE = -(1 << 62)
 
 
 class LineTable:
-    """The lines of a piece of code. Whatever the bytes, each instruction has a line or None.
-
-    Args:
-        table: ``co_linetable``.
-        first_line: ``co_firstlineno``.
-    """
+    """The lines of ``co_linetable``. Whatever the bytes, each instruction has a line or None."""
 
     __slots__ = ("_first", "_lines", "_starts")
 
@@ -155,12 +150,7 @@ class Standing(NamedTuple):
 
 
 class PythonObjects:
-    """Reads objects, each piece of code once.
-
-    Args:
-        memory: the process's, which does not change meanwhile.
-        layout: the interpreter's.
-    """
+    """Reads objects of memory that does not change, each piece of code once."""
 
     def __init__(self, memory: MemoryReader, layout: PythonLayout) -> None:
         self._memory = memory

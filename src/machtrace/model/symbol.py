@@ -84,12 +84,7 @@ class Symbol:
 
 
 def unnamed(offset: ImageOffset, size: int | None) -> Symbol:
-    """Return a function without a name.
-
-    Args:
-        offset: of the first instruction.
-        size: in bytes.
-    """
+    """Return a function without a name."""
     return Symbol(
         name=f"unnamed_{offset:x}",
         linkage_name="",

@@ -30,9 +30,7 @@ def macho_go_functions(
 ) -> GoFunctions | None:
     """Return the functions of a Go program in a Mach-O; None if it has no table of them.
 
-    Args:
-        contents: the image, in a file or in memory.
-        pointers: reads its pointers; called if fixups hide them.
+    ``pointers`` is called only if fixups hide them.
 
     Raises:
         FormatError: the table is malformed.
@@ -49,10 +47,6 @@ def macho_go_functions(
 
 def go_names(contents: MachOContents, pointers: Callable[[], Pointers]) -> NamedRanges:
     """Name the functions of a Go program in a Mach-O; none if it is no Go program.
-
-    Args:
-        contents: the image, in a file or in memory.
-        pointers: reads its pointers; called if fixups hide them.
 
     Raises:
         FormatError: the table is malformed.

@@ -56,10 +56,6 @@ def swift_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
     Metadata accessors are called as ``swift-demangle`` calls them. Witnesses of protocols of other
     images are called after the protocol's requirement. Methods in the vtable of a class, and
     witnesses of the image's own protocols, are counted from 0.
-
-    Args:
-        contents: the image, in a file or in memory.
-        pointers: its pointers.
     """
     names = _SwiftNames(SwiftRecords(contents, pointers))
     starts = names.starts - np.uint64(contents.image.header_svma)

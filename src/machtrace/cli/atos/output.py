@@ -35,13 +35,7 @@ class AnswerWriter:
         self._starts: dict[int, tuple[str, int] | None] = {}
 
     def answers(self, names: ImageNames, offsets: Sequence[int], shown: Sequence[int]) -> list[str]:
-        """Return an answer for each offset from the image's header, with its line end.
-
-        Args:
-            names: the image's names.
-            offsets: the offsets.
-            shown: the address to show for each.
-        """
+        """Return a line for each offset from the image's header; ``shown`` are their addresses."""
         if len(offsets) <= _FEW and not names.needs_index:
             starts = [self._start(names.symbol(ImageOffset(offset))) for offset in offsets]
             return list(map(self._named, offsets, shown, starts))

@@ -119,11 +119,7 @@ no such limit."""
 
 
 class ElfFileContents:
-    """An ELF file.
-
-    Args:
-        data: The whole file; a memory map is not copied.
-        source: Its name in errors.
+    """An ELF file; a memory map of it is not copied.
 
     Raises:
         ElfError: it is no ELF, or its headers are not inside it.
@@ -216,11 +212,6 @@ class ElfMemoryContents:
 
     Only the headers, the notes and the dynamic section are read at once. Section headers are not
     loaded: :attr:`image` has segments only.
-
-    Args:
-        memory: The target's memory.
-        load_address: The Avma of the ELF header.
-        source: Its name in errors.
 
     Raises:
         ElfError: the ELF header is missing or malformed.

@@ -150,12 +150,6 @@ MachOContents: TypeAlias = FileContents | MemoryContents
 def read_table(contents: MachOContents, offset: int, size: int, table: str) -> memoryview:
     """Return a table that a load command refers to, mostly in ``__LINKEDIT``.
 
-    Args:
-        contents: the image.
-        offset: the table's :data:`FileOffset`.
-        size: in bytes.
-        table: the table's name in errors.
-
     Raises:
         MachOError: the table is not wholly in the file, or in no segment of a loaded image.
         MemoryReadError: it is in a loaded segment that cannot be read.

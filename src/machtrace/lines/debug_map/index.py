@@ -63,10 +63,6 @@ class DebugMapIndex:
     def __init__(self, debug_map: DebugMap, cache: IndexCache) -> None:
         """Read the functions, and no object file yet.
 
-        Args:
-            debug_map: has the object files.
-            cache: has the indices of object files.
-
         Raises:
             MachOError: the image's symbol table is not in its file.
         """

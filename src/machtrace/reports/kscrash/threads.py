@@ -39,12 +39,7 @@ class ThreadReader:
         self._wrong = 0
 
     def read(self, crash: ObjectReader, kind: str | None) -> tuple[ReportedThread, ...]:
-        """Read all threads in order; old reports and crashes in KSCrash have only one.
-
-        Args:
-            crash: their object.
-            kind: of the error.
-        """
+        """Read all threads in order; old reports and crashes in KSCrash have only one."""
         is_thrown = kind in _THROWN
         entries = crash.objects("threads")
         for key in ("thread", "crashed_thread"):

@@ -52,12 +52,7 @@ class SwiftFrameLine(NamedTuple):
 
 
 def parse_frame_line(line: str, images: Collection[str]) -> SwiftFrameLine | None:
-    """Parse a frame's line; None if it is not one.
-
-    Args:
-        line: without its end.
-        images: names of images, which may have spaces.
-    """
+    """Parse a frame's line; None if it is not one. ``images`` has names that may have spaces."""
     match = _FRAME.fullmatch(line) if len(line) <= LONGEST_LINE else None
     if match is None:
         return None

@@ -117,13 +117,7 @@ class _Part(Enum):
 
 
 class CrashText:
-    """The lines of one crash.
-
-    Args:
-        reason: why the program crashed, as written.
-        signal: its number, if stated.
-        before: the preceding lines.
-    """
+    """The lines of one crash."""
 
     def __init__(self, reason: str, signal: int | None, before: list[str]) -> None:
         self._reason, self._signal, self._before = reason, signal, before

@@ -23,11 +23,6 @@ def first_macho_symbol(
 ) -> Symbol | None:
     """Return the function that holds ``offset``; None if the whole table has to be built.
 
-    Args:
-        _ranges: the extension, which scans the tables.
-        contents: the image's file.
-        offset: where.
-
     Raises:
         MachtraceError: a table is malformed or cut short.
     """

@@ -42,14 +42,7 @@ class DarwinCopier(Protocol):
 
 
 class TaskCopier:
-    """Copies threads of the task that a port is of.
-
-    Args:
-        extension: what talks to the kernel.
-        pid: of the process.
-        port: of its task.
-        mask: which bits of a pointer are address.
-    """
+    """Copies threads of the task that a port is of."""
 
     def __init__(self, extension: TaskExtension, pid: int, port: int, mask: PacMask) -> None:
         self._extension = extension

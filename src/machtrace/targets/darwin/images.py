@@ -70,11 +70,7 @@ class TaskImageFinder:
         self._found: TaskImages | None = None
 
     def find(self, infos: Avma) -> TaskImages:
-        """Find the current images of the process; raises nothing.
-
-        Args:
-            infos: where its ``dyld_all_image_infos`` is.
-        """
+        """Find the current images of the process; raises nothing."""
         known = self._found
         try:
             now = change_time(self._memory, infos)

@@ -55,10 +55,6 @@ _MOST_IMAGES = 1 << 14
 class FridaDarwin:
     """Takes snapshots of a Darwin process.
 
-    Args:
-        agent: the script in it.
-        hello: its description of the process.
-
     Raises:
         TargetSpecError: its architecture is not supported.
         ConnectionLostError, RemoteProtocolError: the script does not respond properly.

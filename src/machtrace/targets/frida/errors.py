@@ -20,12 +20,7 @@ _MESSAGE_MAX = 400
 
 
 def error_of(error: Exception, spec: FridaSpec) -> MachtraceError:
-    """Return our error for an exception of Frida's, which is recognised by its name.
-
-    Args:
-        error: raised by the library.
-        spec: the target that was being reached.
-    """
+    """Return our error for an exception of Frida's, which is recognised by its name."""
     reason = " ".join(str(error).split())[:_MESSAGE_MAX] or type(error).__name__
     make = _KINDS.get(type(error).__name__, _other)
     return make(reason, spec)

@@ -59,10 +59,6 @@ _REASONS = dict(errorcode)
 class FridaLinux:
     """Takes snapshots of a Linux process.
 
-    Args:
-        agent: the script in it.
-        hello: its description of the process.
-
     Raises:
         TargetSpecError: its architecture is not supported.
         ConnectionLostError, RemoteProtocolError: the script does not respond properly.

@@ -142,10 +142,6 @@ def library() -> Any:  # noqa: ANN401 - it is there or not, so nothing is known 
 class FridaScript:
     """The script in one process, loaded.
 
-    Args:
-        spec: which process.
-        source: the script.
-
     Raises:
         MissingExtraError: Frida is not installed.
         TargetSpecError: there is no such device or process, or it is this one.

@@ -41,10 +41,6 @@ _PASSED = b"QPassSignals:" + b";".join(
 class StubConnection:
     """A stub's capabilities, and whether its process runs.
 
-    Args:
-        spec: where it is.
-        connect: makes the stream; by default a socket's.
-
     Raises:
         ConnectionLostError: nobody answers.
         RemoteProtocolError: what answers is no stub, or has no registers.

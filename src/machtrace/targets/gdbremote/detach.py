@@ -100,12 +100,7 @@ _RETURN_TIMEOUT = 1.5
 
 
 class StubLeaver:
-    """Knows how a stub is to be left, and does it.
-
-    Args:
-        spec: where it is.
-        connect: makes another stream to it.
-    """
+    """Knows how a stub is to be left, and does it."""
 
     def __init__(self, spec: RemoteSpec, connect: Connect) -> None:
         self._spec = spec

@@ -156,11 +156,6 @@ class RemoteImageFinder:
     ) -> list[MemoryRegion]:
         """Copy the bytes that unwinding ``threads`` needs of images without a file here.
 
-        Args:
-            images: of the process.
-            threads: what was copied of them.
-            more: stacks besides.
-
         Raises:
             ConnectionLostError: the stub does not answer.
         """

@@ -99,11 +99,7 @@ def decode_payload(raw: bytes, limit: int = LONGEST_REPLY) -> bytes:
 
 
 class PacketDecoder:
-    """Makes events of bytes as they come, in pieces of any size.
-
-    Args:
-        limit: bytes of one packet at most.
-    """
+    """Makes events of bytes as they come; ``limit`` bounds the bytes of one packet."""
 
     def __init__(self, limit: int = LONGEST_REPLY) -> None:
         self._limit = limit

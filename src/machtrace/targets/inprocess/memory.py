@@ -76,10 +76,8 @@ class OwnFacts(FactsGatherer):
 class MappedFilesMemory:
     """A :class:`~machtrace.model.memory.MemoryReader` of what cannot have been written.
 
-    A file is read only if it still is the one that was mapped, by its device and inode.
-
-    Args:
-        mappings: by address.
+    ``mappings`` are sorted by address. A file is read only if it still is the one that was mapped,
+    by its device and inode.
     """
 
     __slots__ = ("_mappings", "_starts")

@@ -160,13 +160,7 @@ def _denial(facts: AccessFacts) -> tuple[str, str] | None:
 def access_error(
     directory: ProcessDirectory, error: OSError, thread: int | None = None
 ) -> TargetAccessError | TargetGoneError:
-    """Return the error for a process or thread that the kernel denied access to.
-
-    Args:
-        directory: the process's.
-        error: the kernel's, or that the process has exited.
-        thread: the thread; None for the process.
-    """
+    """Return the error for a process or thread that the kernel denied access to."""
     if isinstance(error, TargetGoneError):
         return error
     errno = error.errno or EPERM

@@ -40,11 +40,6 @@ class FreezingCopier:
 
     A :class:`~machtrace.targets.shared.thread_copy.ThreadCopier`. Each copy also reads the Python
     functions of all threads, before any thread is resumed.
-
-    Args:
-        directory: the process's.
-        other_tracer: waits for a tracer that has a thread.
-        runtime: its CPython.
     """
 
     def __init__(

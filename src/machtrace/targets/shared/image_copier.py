@@ -21,14 +21,7 @@ COPY_LIMIT = 1 << 26
 
 
 class ImageCopier:
-    """Copies bytes of one process's images and caches them.
-
-    Args:
-        memory: of the process.
-        pages: the same, for headers.
-        arch: of the process.
-        mask: which bits of its pointers are address.
-    """
+    """Copies bytes of one process's images and caches them."""
 
     def __init__(
         self, memory: MemoryOfRanges, pages: PagedMemory, arch: Arch, mask: PacMask

@@ -27,12 +27,7 @@ _FIXITIES = {"i": " infix", "p": " prefix", "P": " postfix"}
 
 
 class OldCursor(SwiftCursor, ABC):
-    """A name, how far it is read, and what may be referred to.
-
-    Args:
-        text: the name.
-        at: where reading begins.
-    """
+    """A name, how far it is read, and what may be referred to."""
 
     __slots__ = ("depth", "substitutions")
 

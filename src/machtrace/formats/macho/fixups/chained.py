@@ -48,13 +48,7 @@ class SegmentStarts:
 def parse_starts(
     data: memoryview, starts_offset: int, source: str
 ) -> Iterator[SegmentStarts | MachOError]:
-    """Yield the chains of each segment that has any, or their error.
-
-    Args:
-        data: the payload of LC_DYLD_CHAINED_FIXUPS.
-        starts_offset: the offset in its header.
-        source: the name in errors.
-    """
+    """Yield the chains of each segment in LC_DYLD_CHAINED_FIXUPS, or their error."""
     if starts_offset + 4 > len(data):
         yield MachOError("chain starts are cut short", source=source, offset=starts_offset)
         return

@@ -157,13 +157,7 @@ def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
 def slid_segment(
     contents: FileContents, segment: Segment, pointers: NDArray[np.uint64], slide: int
 ) -> bytes:
-    """Return the bytes of a segment as in memory, with ``slide`` added to its pointers.
-
-    Args:
-        contents: the file.
-        segment: one of its segments.
-        pointers: the result of :func:`rebased_pointers`.
-        slide: bytes; may be negative.
+    """Return a segment's bytes as in memory, with ``slide`` added to its rebased pointers.
 
     Raises:
         MemoryReadError: the segment is beyond the end of the file.

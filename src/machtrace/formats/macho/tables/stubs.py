@@ -58,10 +58,6 @@ def parse_indirect_symbols(contents: MachOContents) -> npt.NDArray[np.uint32]:
 def parse_stubs(contents: MachOContents, symbols: SymbolRows) -> StubRows:
     """Return the stubs of an image, and its lazy-binding helpers that are still in use.
 
-    Args:
-        contents: the image.
-        symbols: its symbol table.
-
     Raises:
         MachOError: the indirect symbol table is not in the file, sections share its entries, or
             the names that it refers to overlap.

@@ -18,10 +18,9 @@ from machtrace.reports.analysis.waits.threads import WaitingThread, WaitNote, wa
 
 
 def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the components, each ascending; a node on no cycle is alone.
+    """Return the components, each ascending; ``edges`` has the successors of each node.
 
-    Args:
-        edges: of each node the indices of its successors.
+    A node on no cycle is alone.
     """
     order = [-1] * len(edges)
     lowest = [0] * len(edges)
