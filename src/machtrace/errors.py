@@ -30,6 +30,7 @@ can do, in the imperative. The command line prints them as two lines, the second
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 
@@ -221,13 +222,20 @@ class ArgumentError(MachtraceError, ValueError):
     """Invalid argument."""
 
 
+def pip_install(requirement: str) -> str:
+    """Return the shell command that installs a package for the running interpreter."""
+    from shlex import quote
+
+    return f"{quote(sys.executable or 'python3')} -m pip install {quote(requirement)}"
+
+
 class MissingExtraError(MachtraceError):
     """An optional dependency is not installed."""
 
     def __init__(self, feature: str, *, extra: str) -> None:
         super().__init__(
             f"{feature} requires the extra {extra!r}",
-            remedy=f"install it with: pip install 'machtrace[{extra}]'",
+            remedy=f"install it with: {pip_install(f'machtrace[{extra}]')}",
         )
         self.feature = feature
         self.extra = extra

@@ -13,6 +13,7 @@ from machtrace.images.search_path import SearchPath
 from machtrace.images.search_record import Outcome, SearchRecord
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageFormat
+from machtrace.model.text import counted
 
 if TYPE_CHECKING:
     from machtrace.formats.macho.contents import FileContents
@@ -98,12 +99,14 @@ def usable_debug_map(
         folders=tuple(root for root in search_path.paths if os.path.isdir(root)),  # noqa: PTH112
     )
     if _any_exists(debug_map):
-        record.add(binary.path, Outcome.FOUND, f"a debug map of {len(stabs)} object files")
+        record.add(
+            binary.path, Outcome.FOUND, f"a debug map of {counted(len(stabs), 'object file')}"
+        )
         return debug_map
     for one in debug_map.objects[:_LISTED]:
         record.add(str(one), Outcome.NO_FILE, "an object file of the debug map")
     if len(stabs) > _LISTED:
-        record.add(f"{len(stabs) - _LISTED} more object files", Outcome.NO_FILE)
+        record.add(counted(len(stabs) - _LISTED, "more object file"), Outcome.NO_FILE)
     return None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from uuid import UUID
 
+from machtrace.errors import FileAccessError
 from machtrace.images.debug_file import NOT_MOVED, SourcePaths
 from machtrace.images.search_record import Outcome, SearchRecord
 
@@ -161,3 +162,14 @@ def _cut(path: object) -> str:
     if not isinstance(path, str):
         return ""
     return "/".join(path.rstrip("/").split("/")[:-2])
+
+
+def dsym_error(folder: object, count: int) -> FileAccessError:
+    """Return the error for a dSYM's folder that does not have one file."""
+    if not count:
+        error = FileAccessError(str(folder), "the dSYM has no file")
+        error.remedy = "copy the dSYM again, as a whole"
+        return error
+    error = FileAccessError(str(folder), f"the dSYM has {count} files")
+    error.remedy = "pass one of them"
+    return error

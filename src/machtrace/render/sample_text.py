@@ -224,7 +224,8 @@ def _header(profile: Profile) -> Iterator[str]:
     name = printable(process.name) or "process"
     pid = "?" if process.pid is None else str(process.pid)
     every = f"{run.interval_ns / 1e6:.3f}".rstrip("0").rstrip(".")
-    yield f"Analysis of sampling {name} (pid {pid}) every {every} milliseconds"
+    plural = "" if every == "1" else "s"
+    yield f"Analysis of sampling {name} (pid {pid}) every {every} millisecond{plural}"
     yield f"Process:         {name} [{pid}]"
     yield f"Path:            {printable(process.path) or '?'}"
     program = next((one for one in profile.images if one.path == process.path), None)

@@ -199,7 +199,9 @@ class SymbolStore:
                     return PutResult.ADDED if is_new else PutResult.PRESENT, path
             except OSError as error:
                 place = str(error.filename or path)
-                raise FileAccessError(place, error.strerror or "cannot be written") from error
+                refused = FileAccessError(place, error.strerror or "cannot be written")
+                refused.remedy = "name a writable folder with --store, or in MACHTRACE_SYMBOLS"
+                raise refused from error
             if path is plain and read_meta(path).arch in (None, image.arch):
                 break
         return PutResult.COLLISION, path

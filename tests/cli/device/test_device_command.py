@@ -159,7 +159,7 @@ def test_without_the_library():
     for words in (["device", "list"], ["backtrace", "device:///a.b"]):
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
         assert done.returncode == 1
-        assert "pip install 'machtrace[device]'" in done.stderr
+        assert "-m pip install 'machtrace[device]'" in done.stderr
         assert done.stderr.count("\n") == 2
     done = subprocess.run([*command, "device", "--help"], capture_output=True, check=False)
     assert done.returncode == 0

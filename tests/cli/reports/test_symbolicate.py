@@ -270,8 +270,8 @@ def test_usage_errors_are_reported_before_any_file_is_read(machtrace, tmp_path):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "it is empty"),
-        (bytes(100), "it is empty"),
+        (b"", "no bytes"),
+        (bytes(100), "no bytes"),
         (b"hello", "unknown kind of report"),
         (b"\x1f\x8bnothing", "cannot be decompressed"),
         (b"PK\x03\x04nothing", "cannot be unpacked"),

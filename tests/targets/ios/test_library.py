@@ -113,7 +113,7 @@ def test_the_remedy_without_the_library_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, PACKAGE, None)
     with pytest.raises(MissingExtraError) as missing:
         mt.open_target(f"device:///{APP}")
-    assert "pip install 'machtrace[device]'" in missing.value.remedy
+    assert "-m pip install 'machtrace[device]'" in missing.value.remedy
 
 
 def opened(*devices, **host):

@@ -11,6 +11,7 @@ from machtrace.cli.atos.arguments import AddressMode, AtosRequest, LoadError
 from machtrace.cli.atos.output import AnswerWriter
 from machtrace.errors import FileAccessError, FormatError, MemoryReadError
 from machtrace.formats.object_file import ObjectFile, linked_image
+from machtrace.images.dsym import dsym_error
 from machtrace.images.open_file import IdentifiedFile, OpenedFile
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.symbolizer.image_names import ImageNames
@@ -90,7 +91,7 @@ def _only(folder: Path, name: str) -> Path:
         raise FileAccessError(str(folder), error.strerror or "cannot be listed") from error
     named = [file for file in files if file.name == name] or files
     if len(named) != 1:
-        raise FileAccessError(str(folder), f"{len(files)} files in a dSYM; give one of them")
+        raise dsym_error(folder, len(files))
     return named[0]
 
 

@@ -13,6 +13,7 @@ from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from machtrace.cli.doctor.findings import Check, Finding, State
+from machtrace.errors import pip_install
 
 
 class _Extension(NamedTuple):
@@ -86,7 +87,7 @@ def extension(row: _Extension) -> Finding:
 
 def library(row: _Library) -> Finding:
     """Check whether a library can be imported, and its version."""
-    command = f"pip install 'machtrace[{row.extra}]'" if row.extra else f"pip install {row.package}"
+    command = pip_install(f"machtrace[{row.extra}]" if row.extra else row.package)
     try:
         import_module(row.module)
     except ImportError as error:

@@ -13,6 +13,7 @@ import click
 
 from machtrace.cli.options import DocumentFormat, check_search_paths, format_option, search_option
 from machtrace.errors import FileAccessError, FormatError, MachtraceError
+from machtrace.images.dsym import dsym_error
 from machtrace.model.address import Svma
 
 if TYPE_CHECKING:  # its package is imported when the command runs
@@ -150,7 +151,7 @@ def _in_bundle(path: Path) -> Path:
     except OSError as error:
         raise FileAccessError(str(inside), error.strerror or "cannot be read") from error
     if len(files) != 1:
-        raise FileAccessError(str(inside), f"{len(files)} files in a dSYM; give one of them")
+        raise dsym_error(inside, len(files))
     return files[0]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from machtrace.cli.console import output, wants_colour
 from machtrace.cli.tables import table
 from machtrace.frozen import dataclass
-from machtrace.model.text import printable
+from machtrace.model.text import counted, printable
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
 from machtrace.reports.analysis.groups import (
     Change,
@@ -176,7 +176,7 @@ def group_changes(differences: Sequence[GroupDifference], before: int, after: in
     changed = [row for row in differences if row.change is not Change.SAME]
     same = len(differences) - len(changed)
     return Section(
-        title=f"Groups: {before} reports before, {after} after",
+        title=f"Groups: {counted(before, 'report')} before, {after:,} after",
         headings=("", "before", "after", "fingerprint", "frame"),
         rows=tuple(
             (
@@ -224,4 +224,4 @@ def _function(function: FunctionKey) -> str:
 def _counts(counts: Counts) -> str:
     if len(counts) == 1:
         return counts[0][0]
-    return ", ".join(f"{label} ({count})" for label, count in counts)
+    return ", ".join(f"{label} ×{count}" for label, count in counts)
