@@ -25,7 +25,7 @@ from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64
 from machtrace.unwinder.code.code_check import CodeCheck
 from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rules import CallSiteRules, RuleSource, frame_pointer_rule
-from machtrace.unwinder.step_budget import StepBudget
+from machtrace.unwinder.step_budget import WalkBudgets
 
 CODE_AT = Svma(0x1000)
 MACHINES = (Arch.ARM64, Arch.X86_64, Arch.I386, Arch.ARMV7)
@@ -67,20 +67,20 @@ class Code:
         return Svma(self._cuts[index]), Svma(self._cuts[index + 1])
 
     def sources(self, arch: Arch) -> tuple[tuple[RuleSource, ...], CodeCheck | None]:
-        """Return the rule sources for this code, and the code check, with one step budget."""
-        budget = StepBudget()
+        """Return the rule sources for this code, and the code check, with a walk's budgets."""
+        budgets = WalkBudgets()
         if arch is Arch.ARMV7:
             arm = ArmInstructionRules(self, self.function_at, InstructionSets({}))
-            arm.draw_on(budget)
+            arm.draw_on(budgets)
             return (arm, CallSiteRules(arm)), None
         if arch is not Arch.ARM64:
             mode = MODE_32 if arch is Arch.I386 else MODE_64
             x86 = X86InstructionRules(self, self.function_at, mode=mode)
-            x86.draw_on(budget)
+            x86.draw_on(budgets)
             return (x86, CallSiteRules(x86)), CodeCheck(x86, self, arch)
         sections = [(CODE_AT, CODE_AT + len(self._code))]
         rules = InstructionRules(self, self.function_at, sections)
-        rules.draw_on(budget)
+        rules.draw_on(budgets)
         return (rules, CallSiteRules(rules)), CodeCheck(rules, self, arch)
 
 

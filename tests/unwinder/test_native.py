@@ -32,7 +32,7 @@ from machtrace.unwinder.rules import (
     frame_pointer_rule,
 )
 from machtrace.unwinder.sources.of_image import image_rules
-from machtrace.unwinder.step_budget import StepBudget
+from machtrace.unwinder.step_budget import WalkBudgets
 from machtrace.unwinder.thread_walker import PythonWalker
 from machtrace.unwinder.walker import walk
 from tests.support.emulated.run import EmulatedRun
@@ -310,12 +310,12 @@ class Expensive:
     claims = Claims.AT_CALLS
 
     def __init__(self):
-        self.budget = StepBudget()
+        self.budget = WalkBudgets().code
         self.asked = 0
 
-    def draw_on(self, budget):
-        """See DrawsOnWork."""
-        self.budget = budget
+    def draw_on(self, budgets):
+        """See DrawsOnBudgets."""
+        self.budget = budgets.code
 
     def rule_for(self, lookup, /, *, interrupted):  # noqa: ARG002 (the same everywhere)
         """See RuleSource."""

@@ -48,7 +48,12 @@ from machtrace.unwinder.rules import (
     UnwindRule,
 )
 from machtrace.unwinder.sources.cfi import CallFrameRules, IndexedSection, RegisterNumbering
-from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
+from machtrace.unwinder.step_budget import (
+    RESERVED_STEPS,
+    WALK_STEPS,
+    StepBudget,
+    WalkBudgets,
+)
 from machtrace.unwinder.walker import walk
 
 SLACK = WALK_STEPS // 4
@@ -159,11 +164,11 @@ def test_arbitrary_code_has_bounded_steps(which: int, size: int):
     ):
         code = _Code(worst[which], size)
         rules = build(code)
-        budget = StepBudget()
-        rules.draw_on(budget)
+        budgets = WalkBudgets()
+        rules.draw_on(budgets)
         for at in range(0, len(code.code), max(size, 4096)):
             rules.rule_for(Svma(code.address + at), interrupted=True)
-        assert WALK_STEPS - budget.left <= WALK_STEPS + SLACK
+        assert budgets.code.spent <= WALK_STEPS + RESERVED_STEPS + SLACK
 
 
 class _Fixed:
@@ -221,7 +226,7 @@ def test_frames_in_expensive_functions_share_a_budget():
     """The next walk has its own budget, and caches the rest."""
     size = 1 << 12
     words = [SUB_SP, *[NOP] * (size // 4 - 3), ADD_SP, RET]
-    code = _Code(struct.pack(f"<{len(words)}I", *words) * 200, size)
+    code = _Code(struct.pack(f"<{len(words)}I", *words) * 800, size)
     analysis = InstructionRules(code, code.function_at)
     source = CallSiteRules(analysis)
     rules = _process(analysis, source, arch=Arch.ARM64, address=code.address, size=len(code.code))
@@ -232,8 +237,8 @@ def test_frames_in_expensive_functions_share_a_budget():
     ]
     known = answers.count(FrameTrust.PROLOGUE)
     assert 0 < known < len(answers)
-    assert rules.budget.is_used_up
-    assert rules.budget.left >= -SLACK
+    assert rules.budgets.code.is_used_up
+    assert rules.budgets.code.left >= -SLACK
     rules.begin_walk()
     again = [
         rules.find(Avma(code.address + at + 64), interrupted=True)[1]
@@ -275,13 +280,13 @@ def test_call_frame_programs_without_end_are_not_run(program: bytes):
     data += _record(len(data) + 4, struct.pack("<2Q", 0x9000, 0x10) + b"\0" + b"\x41\x0e\x10")
     indexed = IndexedSection(_section(data), RegisterNumbering(Arch.X86_64), build_index)
     rules = CallFrameRules(indexed)
-    budget = StepBudget()
-    rules.draw_on(budget)
+    budgets = WalkBudgets()
+    rules.draw_on(budgets)
     for _ in range(3):
         with pytest.raises(DwarfError):
             rules.rule_for(Svma(0x1FFF), interrupted=True)
-        assert -2 * len(data) < budget.left
-        budget.refill()
+        assert -2 * len(data) < budgets.tables.left
+        budgets.refill()
     assert rules.rule_for(Svma(0x9008), interrupted=True) is not None
 
 

@@ -242,7 +242,7 @@ class CallSites:
             return
         decoder, at, reached = Decoder(MODES[self.arch]), 0, 0
         jumps: list[int] = []
-        while at < len(code) and self.rules.budget.spend(_STEPS_AN_INSTRUCTION):
+        while at < len(code) and self.rules.budgets.code.spend(_STEPS_AN_INSTRUCTION):
             length, effects = decoder.decode(code, at)
             last = effects[-1]
             if isinstance(last, Jump):

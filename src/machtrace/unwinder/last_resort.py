@@ -179,7 +179,9 @@ def scanned_caller(
     size = SCANNED_ON_REQUEST if rules.scans else SCANNED
     sites = CallSites(rules, memory, registers.arch)
     rule = scan(sites, registers, memory, mask, here.lookup, size=size)
-    caller = None if rule is None else step(rule, registers, memory, mask, rules.budget)
+    caller = (
+        None if rule is None else step(rule, registers, memory, mask, rules.budgets.expressions)
+    )
     if rule is None or caller is None or isinstance(caller, Stop):
         return None
     return rule, FrameTrust.SCAN, caller

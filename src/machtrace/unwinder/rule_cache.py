@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeAlias
 
 from machtrace.errors import FormatError, MemoryReadError
@@ -22,7 +22,7 @@ from machtrace.unwinder.rules import (
     UnwindRule,
     frame_pointer_rule,
 )
-from machtrace.unwinder.step_budget import DrawsOnBudget, StepBudget
+from machtrace.unwinder.step_budget import DrawsOnBudgets, WalkBudgets
 
 CACHE_LIMIT = 1 << 16
 """Rules cached per process; a full cache is cleared. A rule is about 500 bytes."""
@@ -118,7 +118,7 @@ class RuleCache:
         "_skipped_code_check",
         "_sources_of",
         "_uncacheable",
-        "budget",
+        "budgets",
         "called_from",
         "has_frame_pointers",
         "leaves_to",
@@ -151,8 +151,8 @@ class RuleCache:
         self.scans = scans
         """Whether stacks are scanned wherever else they would end before their root."""
         self.statistics = SourceStatistics()
-        self.budget = StepBudget()
-        """The step budget of the present walk."""
+        self.budgets = WalkBudgets()
+        """The step budgets of the present walk."""
         self._is_walking = False
         self._skipped_code_check = False
         """Whether the code check was skipped because too few steps were left."""
@@ -160,13 +160,13 @@ class RuleCache:
         """The present walk's last answer, if a walk with more steps left may find a better one."""
 
     def begin_walk(self) -> None:
-        """Start a walk with a full step budget; outside of walks every query has its own."""
+        """Start a walk with full step budgets; outside of walks every query has its own."""
         self._is_walking = True
         self._uncacheable = None
-        self.budget.refill()
+        self.budgets.refill()
 
     def end_walk(self) -> None:
-        """End the walk; queries have a full step budget each from now on."""
+        """End the walk; queries have full step budgets each from now on."""
         self._is_walking = False
 
     def missing_ranges(self) -> Collection[tuple[int, int]] | None:
@@ -192,11 +192,11 @@ class RuleCache:
             self._objections.clear()
             self._guesses.clear()
         if not self._is_walking:
-            self.budget.refill()
-        is_whole, self._skipped_code_check = self.budget.is_whole, False
+            self.budgets.refill()
+        is_whole, self._skipped_code_check = self.budgets.is_whole, False
         answer = self._query(lookup, interrupted=interrupted)
         # An answer that a full budget would not improve is final, whatever it left undone.
-        if is_whole or not (self.budget.is_used_up or self._skipped_code_check):
+        if is_whole or not (self.budgets.is_used_up or self._skipped_code_check):
             self._cache[key] = answer
         else:
             self._uncacheable = key, answer
@@ -267,6 +267,20 @@ class RuleCache:
                     return Avma(bounds[0] + slide), Avma(bounds[1] + slide)
         return None
 
+    def others(self, lookup: Avma, than: UnwindRule, *, interrupted: bool) -> Iterator[TrustedRule]:
+        """Yield the rules at ``lookup`` besides ``than``, best first, for when that cannot be used.
+
+        The frame-pointer convention is not among them. Raises nothing.
+        """
+        located = self.image_rules_at(lookup)
+        if located is None:
+            return
+        rules, address = located
+        for source in rules.sources:
+            rule = self._rule_of(source, address, interrupted=interrupted)
+            if rule is not None and rule != than:
+                yield rule, source.trust
+
     def image_at(self, address: Avma) -> BinaryImage | None:
         """Return the image that holds ``address``."""
         return self._images.find(address)
@@ -280,8 +294,8 @@ class RuleCache:
         if rules is None:
             rules = self._rules[image] = self._sources_of(image)
             for source in rules.sources:
-                if isinstance(source, DrawsOnBudget):
-                    source.draw_on(self.budget)
+                if isinstance(source, DrawsOnBudgets):
+                    source.draw_on(self.budgets)
         return rules, Svma(image.offset_of(lookup) + rules.header_svma)
 
     def _query(self, lookup: Avma, *, interrupted: bool) -> TrustedRule:
@@ -292,16 +306,9 @@ class RuleCache:
         rules, address = located
         second_best: TrustedRule | None = None
         for source in rules.sources:
-            try:
-                rule = source.rule_for(address, interrupted=interrupted)
-            except FormatError:
-                self.statistics.malformed += 1
+            if interrupted and second_best and not source.claims.hold(interrupted=True):
                 continue
-            except MemoryReadError as error:
-                self.statistics.missing += 1
-                if len(self._missing) < MISSING_LIMIT:
-                    self._missing[error.address, error.size] = None
-                continue
+            rule = self._rule_of(source, address, interrupted=interrupted)
             if rule is None:
                 continue
             if interrupted:
@@ -317,6 +324,20 @@ class RuleCache:
             second_best = second_best or (rule, source.trust)
         self._guesses.add((lookup, interrupted))
         return second_best or self._fallback
+
+    def _rule_of(
+        self, source: RuleSource, address: Svma, *, interrupted: bool
+    ) -> UnwindRule | None:
+        """Return a source's rule; None also where it is malformed or was not captured."""
+        try:
+            return source.rule_for(address, interrupted=interrupted)
+        except FormatError:
+            self.statistics.malformed += 1
+        except MemoryReadError as error:
+            self.statistics.missing += 1
+            if len(self._missing) < MISSING_LIMIT:
+                self._missing[error.address, error.size] = None
+        return None
 
     def _is_lost_in_calls(self, rule: UnwindRule, source: RuleSource) -> bool:
         """Return whether a rule depends on a register that calls do not preserve.
@@ -345,7 +366,7 @@ class RuleCache:
         stated = rule, source.trust
         if code_check is None or source.trust is code_check.trust or rule.is_signal_frame:
             return stated
-        if 2 * self.budget.left < self.budget.limit:
+        if 2 * self.budgets.code.left < self.budgets.code.limit:
             self._skipped_code_check = True  # the rest is for frames without a table
             return stated
         objection = code_check.objection(address, rule)

@@ -35,7 +35,7 @@ from machtrace.unwinder.last_resort import (
     scanned_caller,
     unsaved_caller,
 )
-from machtrace.unwinder.rule_cache import RuleCache
+from machtrace.unwinder.rule_cache import RuleCache, TrustedRule
 from machtrace.unwinder.rules import AtCfa, UnwindRule
 from machtrace.unwinder.step import step
 from machtrace.unwinder.swift_async import AsyncEntry, async_entry
@@ -166,8 +166,9 @@ def find_caller(
     """Return the rule for the caller, the trust in it, and the caller's registers; or the stop.
 
     ``registers`` are those of the frame ``here``. If a table and the code contradict each other,
-    the table is followed, unless it leads nowhere and the code does not. If a table needs a
-    register that was lost, the code is followed. Cycles are not detected here. Raises nothing.
+    the table is followed, unless it leads nowhere and the code does not. A rule that needs a
+    register that was lost, or an expression that cannot be evaluated, is skipped. Cycles are not
+    detected here. Raises nothing.
     """
     rule, trust, caller = _followed(here, registers, memory, rules, mask)
     if trust is FrameTrust.FRAME_POINTER:
@@ -198,20 +199,30 @@ def _followed(
         guess = unsaved_caller(registers, memory, rules, mask)
         if guess is not None:
             rule, trust = entry_rule(registers.arch), guess
-    caller = step(rule, registers, memory, mask, rules.budget)
+    caller = step(rule, registers, memory, mask, rules.budgets.expressions)
     other = None if interrupted else rules.objection(here.lookup)
     if other is not None:
-        alternative = step(other[0], registers, memory, mask, rules.budget)
+        alternative = step(other[0], registers, memory, mask, rules.budgets.expressions)
         if _is_nowhere(caller, rules) and not _is_nowhere(alternative, rules):
             return *other, alternative
-    elif not interrupted and isinstance(caller, Stop) and caller.reason is StopReason.NO_RULE:
-        # A register that the CFA depends on was lost, as in ``longjmp``; the code may use others.
-        other = rules.rule_in_code(here.lookup)
-        if other is not None:
-            alternative = step(other[0], registers, memory, mask, rules.budget)
+    elif isinstance(caller, Stop) and caller.reason is StopReason.NO_RULE:
+        # A register that the CFA depends on was lost, as in ``longjmp``; other rules may not.
+        for other in _other_rules(here, rule, rules):
+            alternative = step(other[0], registers, memory, mask, rules.budgets.expressions)
             if not isinstance(alternative, Stop):
                 return *other, alternative
     return rule, trust, caller
+
+
+def _other_rules(
+    here: FrameAddress, unusable: UnwindRule, rules: RuleCache
+) -> Iterator[TrustedRule]:
+    """Yield the rules besides ``unusable``, best first: for calls, the code's comes first."""
+    interrupted = here.kind is AddressKind.PROGRAM_COUNTER
+    own = None if interrupted else rules.rule_in_code(here.lookup)
+    if own is not None:
+        yield own
+    yield from rules.others(here.lookup, unusable, interrupted=interrupted)
 
 
 def _is_nowhere(caller: RegisterSet | Stop, rules: RuleCache) -> bool:
@@ -240,7 +251,7 @@ def disputes(
         return ()
     contradictions: list[Dispute] = []
     for rule, trust in (rules.find(here.lookup, interrupted=False), objection):
-        other = step(rule, registers, memory, mask, rules.budget)
+        other = step(rule, registers, memory, mask, rules.budgets.expressions)
         if isinstance(other, Stop):
             contradictions.append(Dispute(trust, None))
         elif (other.pc, other.sp) != (caller.pc, caller.sp):

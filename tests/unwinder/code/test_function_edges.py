@@ -13,7 +13,7 @@ from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset
 
 START = Svma(0x1000)
-BRANCHES = 30_000
+BRANCHES = 60_000
 
 
 class Code:

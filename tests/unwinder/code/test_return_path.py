@@ -42,10 +42,10 @@ class _Words:
         return self._words[address].to_bytes(4, "little")
 
 
-def _rule(*code: Effect) -> UnwindRule | None:
-    """Return the rule of code that is entered with sp unknown."""
+def _rule(*code: Effect, start: int = 0) -> UnwindRule | None:
+    """Return the rule at ``start`` of code that is entered with sp unknown."""
     state = MODE_32.entry.after(Writes((ESP,)))
-    return rule_across_stacks(code, 0, state, None)
+    return rule_across_stacks(code, start, state, None)
 
 
 def _caller(rule: UnwindRule | None, registers: dict[int, int], words: dict[int, int]):
@@ -81,9 +81,9 @@ def test_longjmp_before_it_has_loaded_anything_from_the_buffer():
     )
     words = {0x100: 0xEB, 0x108: 0x9000, 0x10C: 0x4444}
     for done in range(2):
-        caller = _caller(_rule(*code[done:]), {ECX: 0x100, EBX: 0xEB}, words)
+        caller = _caller(_rule(*code, start=done), {ECX: 0x100, EBX: 0xEB}, words)
         assert (caller.pc, caller.sp, caller.get(EBX)) == (0x4444, 0x9004, 0xEB)
-    assert _rule(code[-1]) == UnwindRule(RegisterOffset(ESP, 0), InRegister(EDX))
+    assert _rule(*code, start=len(code) - 1) == UnwindRule(RegisterOffset(ESP, 0), InRegister(EDX))
 
 
 def test_longjmp_that_jumps_through_its_buffer():
@@ -92,7 +92,7 @@ def test_longjmp_that_jumps_through_its_buffer():
     words = {0x100: 0xEB, 0x108: 0x9000, 0x10C: 0x4444}
     for done in range(3):
         known = {ECX: 0x100, EBX: 0xEB, ESP: 0x9000}
-        caller = _caller(_rule(*code[done:]), known, words)
+        caller = _caller(_rule(*code, start=done), known, words)
         assert (caller.pc, caller.sp, caller.get(EBX)) == (0x4444, 0x9000, 0xEB)
 
 

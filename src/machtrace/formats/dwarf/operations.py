@@ -106,3 +106,33 @@ def read_operations(expression: bytes, pointer_size: int) -> Iterator[tuple[int,
     while not cursor.at_end:
         start = cursor.offset
         yield start, read_operation(cursor, pointer_size)
+
+
+_LEB_BITS = 7
+
+
+def _sleb128(value: int) -> bytes:
+    encoded = bytearray()
+    while not -(1 << _LEB_BITS - 1) <= value < 1 << _LEB_BITS - 1:
+        encoded.append(value & (1 << _LEB_BITS) - 1 | 1 << _LEB_BITS)
+        value >>= _LEB_BITS
+    encoded.append(value & (1 << _LEB_BITS) - 1)
+    return bytes(encoded)
+
+
+def register_plus(register: int, offset: int) -> bytes:
+    """Return an expression for a register, by a number below :data:`COUNT`, plus ``offset``."""
+    return bytes((BREG0 + register,)) + _sleb128(offset)
+
+
+def plus_register_times(register: int, factor: int) -> bytes:
+    """Return the continuation that adds a register's value times ``factor``."""
+    scaled = register_plus(register, 0) + bytes((CONSTS,)) + _sleb128(factor)
+    return scaled + bytes((MUL, PLUS))
+
+
+def load_plus(offset: int) -> bytes:
+    """Return the continuation that loads from the address so far and adds ``offset``."""
+    if not offset:
+        return bytes((DEREF,))
+    return bytes((DEREF, CONSTS)) + _sleb128(offset) + bytes((PLUS,))

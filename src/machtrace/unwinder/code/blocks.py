@@ -14,6 +14,7 @@ from machtrace.unwinder.code.effects import (
     InsertConstant,
     Jump,
     Load,
+    LoadIndexed,
     MoveRegister,
     Return,
     SetConstant,
@@ -45,7 +46,9 @@ class Blocks:
         "_code",
         "_effects",
         "_known",
+        "_machine",
         "_needed",
+        "_pointers",
         "_sp",
         "_valued",
         "ends",
@@ -60,7 +63,9 @@ class Blocks:
         needed = all_registers(entry.machine)
         if not any(entry.value(register) for register in entry.machine.volatile):
             needed = live_registers(code, entry.machine)
+        self._machine = entry.machine
         self._sp = entry.machine.sp
+        self._pointers: dict[int, bool | None] = {}
         self._needed, self._valued = needed.followed, needed.valued
         self._known: dict[int, Effect | None] = {}
         """The effect of an instruction on a state, if any, by the instruction's identity."""
@@ -93,6 +98,49 @@ class Blocks:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def jumps_to_pointer(self, number: int) -> bool | None:
+        """Return whether the indirect jump at a block's end goes to a function's address.
+
+        True if it is an argument, or was loaded from a location that no index selects: from a table
+        of virtual functions, or a variable. False if it was computed, as the cases of a switch are
+        from an index. None if unknown.
+        """
+        if number not in self._pointers:
+            leaving = self.leaving[number]
+            self._pointers[number] = (
+                self._has_pointer(self.ends[number] - 1, leaving)
+                if isinstance(leaving, IndirectJump)
+                else None
+            )
+        return self._pointers[number]
+
+    def _has_pointer(  # noqa: C901, PLR0911 - one branch a kind
+        self, index: int, jump: IndirectJump
+    ) -> bool | None:
+        frame = (self._machine.sp, self._machine.fp)
+        if jump.base is not None:
+            return jump.base not in frame or None
+        register = jump.register
+        if register not in self._machine.indices:
+            return None  # of an address without a base, or with an index
+        for instruction in reversed(self._code[max(0, index - LONGEST) : index]):
+            match instruction:
+                case Load(registers, _, base, _, write_back) if register in registers:
+                    return (base not in frame and not write_back) or None
+                case MoveRegister(destination, source) | AddConstant(destination, source, 0):
+                    register = source if destination == register else register
+                case Jump(_, is_conditional):
+                    if not is_conditional:
+                        return None
+                case Store():
+                    pass
+                case _:
+                    if type(instruction) in _LEAVING:
+                        return None
+                    if register in _written(instruction):
+                        return False
+        return index <= LONGEST or None  # since the function's start it is unchanged
 
     def effects(self, number: int) -> tuple[Effect, ...]:
         """Return the effects of a block, without its last instruction if that leaves it."""
@@ -158,6 +206,23 @@ class Blocks:
                 return instruction if base in needed else None
             case _:
                 return instruction
+
+
+def _written(instruction: Effect) -> tuple[int, ...]:
+    """Return the registers that a computation sets."""
+    match instruction:
+        case Writes(registers):
+            return registers
+        case (
+            AddConstant(destination)
+            | SetConstant(destination)
+            | InsertConstant(destination)
+            | AddRegister(destination)
+            | LoadIndexed(destination)
+        ):
+            return (destination,)
+        case _:
+            return ()
 
 
 def _writes(registers: tuple[int, ...]) -> Writes | None:

@@ -1,7 +1,11 @@
 """An architecture's calling convention, and the values that registers and stack words can have.
 
 A value is a register as the caller left it, an offset from the canonical frame address (CFA: sp at
-the function's entry), or a number; None is unknown.
+the function's entry), a number, or an index of a location; None is unknown.
+
+Code that aligns the stack pointer, or subtracts a number known at run time only, moves it to an
+address whose distance from the CFA is unknown, but constant. Such addresses are offsets, too: from
+:data:`MOVED`, so far from the CFA that no frame reaches it.
 """
 
 from __future__ import annotations
@@ -27,6 +31,23 @@ class FromCfa:
     offset: int
 
 
+MOVED = -(1 << 44)
+"""The offset that stands for the stack pointer after it was moved by an unknown amount."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A register's value with ``*(MOVED + offset + value * scale) == CFA + saved``.
+
+    Assembly that allocates an array of a size known at run time saves the caller's stack pointer
+    behind it.
+    """
+
+    scale: int
+    offset: int
+    saved: int
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """A constant set by instructions."""
@@ -34,7 +55,17 @@ class Number:
     value: int
 
 
-Value = CallerValue | FromCfa | Number
+Value = CallerValue | FromCfa | Number | Index
+
+
+def is_moved(offset: int) -> bool:
+    """Return whether an offset is from :data:`MOVED`."""
+    return offset < MOVED // 2
+
+
+def depends_on_moved(value: Value | None) -> bool:
+    """Return whether a value is relative to :data:`MOVED`."""
+    return isinstance(value, Index) or (isinstance(value, FromCfa) and is_moved(value.offset))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -71,6 +102,10 @@ def with_part(value: Value | None, part: int, shift: int) -> Value | None:
     if not isinstance(value, Number):
         return None
     return Number(value.value & ~(0xFFFF << shift) | part << shift)
+
+
+MAX_DISTANCE = 1 << 40
+"""The largest distance in a frame; bounds the numbers that hostile arithmetic makes."""
 
 
 class Machine:
@@ -152,3 +187,16 @@ class Machine:
         """Return the bytes that a value takes in memory."""
         is_double = isinstance(value, CallerValue) and value.register in self.doubles
         return 2 * self.word if is_double else self.word
+
+    def plus(self, value: Value | None, amount: int | None) -> Value | None:
+        """Return the sum of a value and a number; None if unknown."""
+        if amount is None:
+            return None
+        if isinstance(value, FromCfa):
+            half = 1 << (8 * self.word - 1)
+            offset = value.offset + (amount + half) % (2 * half) - half
+            origin = MOVED if is_moved(value.offset) else 0
+            return from_cfa(offset) if abs(offset - origin) < MAX_DISTANCE else None
+        if isinstance(value, Number):
+            return Number((value.value + amount) % (1 << 8 * self.word))
+        return value if amount == 0 else None

@@ -8,7 +8,8 @@ of edges are not in the code:
   another frame. So these edges are followed last; if one leads to a state that contradicts the
   other paths, the call is assumed not to return.
 - The target of an indirect jump. Code that nothing else reaches is assumed to be the target of the
-  function's indirect jumps, else (landing pads of exceptions) to have the frame of nearby calls.
+  function's indirect jumps, else (landing pads of exceptions) to have the frame of nearby calls. A
+  jump to a loaded pointer, where the caller's frame is restored, is a tail call.
 
 A contradiction between two states is settled by running both on: with the right one, the function
 returns with sp restored and the caller's registers in place.
@@ -84,10 +85,12 @@ _LANDINGS_TRIED = 4
 class _Landing:
     """The state of indirect jumps with the same frame, and the blocks they may lead to."""
 
-    __slots__ = ("state", "targets")
+    __slots__ = ("is_switch", "state", "targets")
 
-    def __init__(self, state: FrameState) -> None:
+    def __init__(self, state: FrameState, *, is_switch: bool) -> None:
         self.state = state
+        self.is_switch = is_switch
+        """Whether the target of one of the jumps is computed."""
         self.targets: list[int] = []
 
 
@@ -247,7 +250,7 @@ class Flow:
                     return
                 else:
                     if isinstance(leaving, IndirectJump):
-                        self._jump_anywhere(state)
+                        self._jump_anywhere(block, state)
                     return
             block += 1
             sure = True
@@ -273,15 +276,21 @@ class Flow:
         self._is_sure[block] |= sure
         return joined
 
-    def _jump_anywhere(self, state: FrameState) -> None:
-        """Pass ``state`` to all code that only indirect jumps lead to."""
+    def _jump_anywhere(self, block: int, state: FrameState) -> None:
+        """Pass ``state`` to all code that only indirect jumps lead to, unless it is a tail call."""
+        if self._runs.is_tail_call(block, state):
+            return
+        is_pointer = self._blocks.jumps_to_pointer(block)
+        if state.sp_offset is not None and is_pointer:
+            self._runs.is_threaded = True  # a tail call would have removed the frame
         for landing in self._landings:
             self._budget.left -= 2
             if not landing.state.contradicts(state):
                 break
         else:
-            self._landings.append(_Landing(state))
+            self._landings.append(_Landing(state, is_switch=is_pointer is False))
             return
+        landing.is_switch = landing.is_switch or is_pointer is False
         joined = landing.state.join(state)
         if joined != landing.state:
             landing.state = joined
@@ -295,6 +304,9 @@ class Flow:
             if states[block] is not None or self._only_traps(block):
                 continue
             self._next_unreached = block + 1
+            if self._is_padding(block):
+                states[block] = states[block + 1]
+                continue
             if not budget.spend(2 + len(self._landings)):
                 return False
             best = self._best_candidate(block)
@@ -306,6 +318,16 @@ class Flow:
             self._follow(block, best, sure=False)
             return True
         return False
+
+    def _is_padding(self, block: int) -> bool:
+        """Return whether a block changes no state, and falls into one that was reached."""
+        is_last = block + 1 == len(self._states)
+        return (
+            not is_last
+            and self._states[block + 1] is not None
+            and self._blocks.leaving[block] is None
+            and not self._blocks.effects(block)
+        )
 
     def _only_traps(self, block: int) -> bool:
         is_trap = isinstance(self._blocks.leaving[block], Trap)
@@ -328,9 +350,13 @@ class Flow:
 
     def _candidates(self, block: int) -> Iterator[FrameState]:
         """Yield the states that an unreached block may have, likeliest first."""
-        landings = [landing.state for landing in self._landings[:_LANDINGS_TRIED]]
-        tail_calls = [state for state in landings if state.is_restored(self._return_register)]
-        yield from (state for state in landings if state not in tail_calls)
+        landings = self._landings[:_LANDINGS_TRIED]
+        tail_calls = [
+            landing.state
+            for landing in landings
+            if not landing.is_switch and landing.state.is_restored(self._return_register)
+        ]
+        yield from (landing.state for landing in landings if landing.state not in tail_calls)
         # Landing pads have the frame of the calls that they serve.
         for at in (self._reached_calls.before(block), self._reached_calls.after(block)):
             state = None if at is None else self._ends[at]

@@ -88,6 +88,28 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreIndexed:
+    """Writes a register at ``base + index * scale + offset``."""
+
+    register: int
+    base: int
+    index: int
+    scale: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadIndexed:
+    """Reads a register as :class:`StoreIndexed` writes it."""
+
+    register: int
+    base: int
+    index: int
+    scale: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Jump:
     """Jumps ``distance`` bytes ahead of itself, if unconditional."""
 
@@ -137,6 +159,8 @@ Effect = (
     | InsertConstant
     | Store
     | Load
+    | StoreIndexed
+    | LoadIndexed
     | Jump
     | IndirectJump
     | Call

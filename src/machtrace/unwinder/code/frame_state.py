@@ -8,15 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, TypeGuard
 
+from machtrace.formats.dwarf import operations
 from machtrace.frozen import dataclass
 from machtrace.unwinder.code.calling_convention import (
+    MOVED,
     CallerValue,
     FromCfa,
+    Index,
     Machine,
     Number,
     Value,
+    depends_on_moved,
     from_cfa,
     in_common,
+    is_moved,
     is_same,
     with_part,
 )
@@ -29,17 +34,27 @@ from machtrace.unwinder.code.effects import (
     InsertConstant,
     Jump,
     Load,
+    LoadIndexed,
     MoveRegister,
     Return,
     SetConstant,
     Store,
+    StoreIndexed,
     Trap,
     Writes,
 )
-from machtrace.unwinder.rules import AtCfa, InRegister, Lost, Recovery, RegisterOffset, UnwindRule
+from machtrace.unwinder.rules import (
+    AtCfa,
+    AtExpression,
+    Cfa,
+    ExpressionValue,
+    InRegister,
+    Lost,
+    Recovery,
+    RegisterOffset,
+    UnwindRule,
+)
 
-MAX_DISTANCE = 1 << 40
-"""The largest distance in a frame; bounds the numbers that hostile arithmetic makes."""
 MAX_SLOTS = 256
 """Words of a frame that are tracked: thirty registers, and some copies of them."""
 
@@ -98,7 +113,7 @@ class FrameState:
     def sp_offset(self) -> int | None:
         """The offset from the CFA to sp; None if unknown."""
         sp = self.values[self.machine.sp]
-        return sp.offset if isinstance(sp, FromCfa) else None
+        return sp.offset if isinstance(sp, FromCfa) and not is_moved(sp.offset) else None
 
     @property
     def return_address(self) -> Recovery | None:
@@ -117,10 +132,20 @@ class FrameState:
                 return InRegister(self.machine.tracked[index])
         return None
 
-    def _saved(self, wanted: CallerValue) -> AtCfa | None:
+    def _saved(self, wanted: CallerValue) -> AtCfa | AtExpression | None:
+        at = self._slot_of(wanted)
+        if at is None or not is_moved(at):
+            return None if at is None else AtCfa(at)
+        sp = self.values[self.machine.sp]
+        if not isinstance(sp, FromCfa) or not is_moved(sp.offset):
+            return None
+        return AtExpression(operations.register_plus(self.machine.sp, at - sp.offset))
+
+    def _slot_of(self, wanted: CallerValue) -> int | None:
+        """Return the offset at which a register is saved."""
         for at, value in self.slots.items():
             if value is wanted:
-                return AtCfa(at)
+                return at
         return None
 
     def is_restored(self, return_register: int) -> bool | None:
@@ -151,12 +176,8 @@ class FrameState:
         return_address = self.return_address
         if return_address is None:
             return None
-        for base in self.machine.cfa_bases:
-            value = self.values[base]
-            if isinstance(value, FromCfa):
-                cfa = RegisterOffset(base, -value.offset)
-                break
-        else:
+        cfa = self._cfa()
+        if cfa is None:
             return None
         registers: list[tuple[int, Recovery]] = []
         for register in self.machine.callee_saved:
@@ -172,6 +193,27 @@ class FrameState:
                 if self.values[register] is self.machine.caller_values[register]
             ]
         return UnwindRule(cfa, return_address, tuple(registers))
+
+    def _cfa(self) -> Cfa | None:
+        for base in self.machine.cfa_bases:
+            value = self.values[base]
+            if isinstance(value, FromCfa) and not is_moved(value.offset):
+                return RegisterOffset(base, -value.offset)
+        sp = self.values[self.machine.sp]
+        if not isinstance(sp, FromCfa):
+            return None
+        # sp was moved by an unknown amount; its value before may be saved relative to it.
+        number = self.machine.sp
+        for at, saved in self.slots.items():
+            if is_moved(at) and isinstance(saved, FromCfa) and not is_moved(saved.offset):
+                location = operations.register_plus(number, at - sp.offset)
+                return ExpressionValue(location + operations.load_plus(-saved.offset))
+        for register, value in zip(self.machine.tracked, self.values, strict=True):
+            if isinstance(value, Index):
+                location = operations.register_plus(number, MOVED + value.offset - sp.offset)
+                location += operations.plus_register_times(register, value.scale)
+                return ExpressionValue(location + operations.load_plus(-value.saved))
+        return None
 
     def after(self, instruction: Effect) -> FrameState:
         """Return the state after an instruction that falls through; itself if nothing changes.
@@ -189,11 +231,15 @@ class FrameState:
                 if changed is None:
                     changed = list(values)
                 changed[index] = None
-        return self if changed is None else FrameState(self.machine, tuple(changed), self.slots)
+        if changed is None:
+            return self
+        if changed[self.machine.sp] is None and values[self.machine.sp] is not None:
+            return self._with_moved_sp(changed)
+        return FrameState(self.machine, tuple(changed), self.slots)
 
     def _after_add(self, add: AddConstant) -> FrameState:
         value = self.values[add.source]
-        return self._with(((add.destination, self._sum(value, add.amount)),))
+        return self._with(((add.destination, self.machine.plus(value, add.amount)),))
 
     def _after_move(self, move: MoveRegister) -> FrameState:
         return self._with(((move.destination, self.values[move.source]),))
@@ -208,17 +254,17 @@ class FrameState:
     def _after_add_register(self, add: AddRegister) -> FrameState:
         factor = self.values[add.register]
         added = add.sign * (factor.value << add.shift) if isinstance(factor, Number) else None
-        return self._with(((add.destination, self._sum(self.values[add.source], added)),))
+        return self._with(((add.destination, self.machine.plus(self.values[add.source], added)),))
 
     def _unchanged(self, _: Effect) -> FrameState:
         return self
 
     def _after_call(self, _: Call) -> FrameState:
-        sp = self.sp_offset
+        sp = self.values[self.machine.sp]
         state = self
-        if sp is not None and self.slots and min(self.slots) < sp:
+        if isinstance(sp, FromCfa) and self.slots and min(self.slots) < sp.offset:
             # Memory below sp belongs to the callee.
-            slots = {offset: value for offset, value in self.slots.items() if offset >= sp}
+            slots = {at: value for at, value in self.slots.items() if at >= sp.offset}
             state = FrameState(self.machine, self.values, slots)
         return state._after_writes(self.machine.written_by_calls)
 
@@ -231,7 +277,28 @@ class FrameState:
             if values is None:
                 values = list(self.values)
             values[index] = value
-        return self if values is None else FrameState(self.machine, tuple(values), self.slots)
+        if values is None:
+            return self
+        sp = self.machine.sp
+        if values[sp] is None and self.values[sp] is not None:
+            return self._with_moved_sp(values)
+        return FrameState(self.machine, tuple(values), self.slots)
+
+    def _with_moved_sp(self, values: list[Value | None]) -> FrameState:
+        """Return the state with sp at an unknown distance from where it was.
+
+        What is known relative to an earlier such address is forgotten.
+        """
+        values = [None if depends_on_moved(value) else value for value in values]
+        values[self.machine.sp] = from_cfa(MOVED)
+        slots = self.slots
+        if any(is_moved(at) or depends_on_moved(value) for at, value in slots.items()):
+            slots = {
+                at: value
+                for at, value in slots.items()
+                if not is_moved(at) and not depends_on_moved(value)
+            }
+        return FrameState(self.machine, tuple(values), slots)
 
     def _store(self, store: Store) -> FrameState:
         base = self.values[store.base]
@@ -240,7 +307,9 @@ class FrameState:
             slots = self._stored_at(base.offset + store.offset, store)
         values = self.values
         if store.write_back:
-            values = self._with(((store.base, self._sum(base, store.write_back)),)).values
+            moved = self._with(((store.base, self.machine.plus(base, store.write_back)),))
+            values = moved.values
+            slots = slots if moved.slots is self.slots else moved.slots
         if slots is self.slots and values is self.values:
             return self
         return FrameState(self.machine, values, slots)
@@ -283,8 +352,25 @@ class FrameState:
                     value = None
             changes.append((register, value))
         if load.write_back:
-            changes.append((load.base, self._sum(base, load.write_back)))
+            changes.append((load.base, self.machine.plus(base, load.write_back)))
         return self._with(changes)
+
+    def _store_indexed(self, store: StoreIndexed) -> FrameState:
+        base, value = self.values[store.base], self.value(store.register)
+        is_saved = isinstance(value, FromCfa) and not is_moved(value.offset)
+        if not is_saved or not isinstance(base, FromCfa) or not is_moved(base.offset):
+            return self
+        index = Index(store.scale, base.offset + store.offset - MOVED, value.offset)  # type: ignore[union-attr]
+        return self._with(((store.index, index),))
+
+    def _load_indexed(self, load: LoadIndexed) -> FrameState:
+        base, index = self.values[load.base], self.values[load.index]
+        value: Value | None = None
+        if isinstance(base, FromCfa) and isinstance(index, Index):
+            offset = base.offset + load.offset - MOVED
+            if (index.scale, index.offset) == (load.scale, offset):
+                value = from_cfa(index.saved)
+        return self._with(((load.register, value),))
 
     def join(self, other: FrameState) -> FrameState:
         """Return what both states have in common; itself if that is all it has."""
@@ -298,6 +384,12 @@ class FrameState:
             slots = slots if len(common) == len(slots) else common
         if values is self.values and slots is self.slots:
             return self
+        sp = self.machine.sp
+        if values[sp] is None and depends_on_moved(self.values[sp] or other.values[sp]):
+            joined = FrameState(self.machine, values, slots)
+            if self.values[sp] is not None and other.values[sp] is not None:
+                joined = joined._with_moved_sp(list(values))
+            return self if joined == self else joined
         return FrameState(self.machine, values, slots)
 
     def contradicts(self, other: FrameState) -> bool:
@@ -305,12 +397,12 @@ class FrameState:
         machine = self.machine
         mine, its = self.values[machine.sp], other.values[machine.sp]
         if mine is not None and its is not None and not is_same(mine, its):
-            return True
+            return not (depends_on_moved(mine) and depends_on_moved(its))
         wanted = machine.return_address
         if self.value(wanted.register) == wanted == other.value(wanted.register):
             return False
-        saved = self._saved(wanted)
-        if saved is not None and other.slots.get(saved.offset) == wanted:
+        saved = self._slot_of(wanted)
+        if saved is not None and other.slots.get(saved) == wanted:
             return False
         if self.return_address is None or other.return_address is None:
             return False
@@ -326,8 +418,7 @@ class FrameState:
         """Return whether a register is saved at ``at``, and not just pushed to make room."""
         if not isinstance(value, CallerValue):
             return True
-        saved = self._saved(value)
-        return saved is None or saved.offset == at
+        return self._slot_of(value) in (None, at)
 
     def _fits(self, value: Value, register: int, loaded: int) -> bool:
         """Return whether a load into a register reads a whole stored value."""
@@ -335,20 +426,11 @@ class FrameState:
         size = machine.size_of(value)
         return loaded >= size and (size > machine.word) == (register in machine.doubles)
 
-    def _sum(self, value: Value | None, amount: int | None) -> Value | None:
-        if amount is None:
-            return None
-        if isinstance(value, FromCfa):
-            half = 1 << (8 * self.machine.word - 1)
-            offset = value.offset + (amount + half) % (2 * half) - half
-            return from_cfa(offset) if abs(offset) < MAX_DISTANCE else None
-        if isinstance(value, Number):
-            return Number((value.value + amount) % (1 << 8 * self.machine.word))
-        return value if amount == 0 else None
-
     _after: ClassVar[Mapping[type[Effect], Callable[..., FrameState]]] = {
         Store: _store,
         Load: _load,
+        StoreIndexed: _store_indexed,
+        LoadIndexed: _load_indexed,
         Writes: _after_writes,
         Call: _after_call,
         AddConstant: _after_add,

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from machtrace.model.address import Svma
 from machtrace.unwinder.code.calling_convention import FromCfa, Machine
-from machtrace.unwinder.code.data_flow import Flow
+from machtrace.unwinder.code.data_flow import LEAST_STEPS, Flow
 from machtrace.unwinder.code.effects import (
     Call,
     Effect,
@@ -31,7 +31,11 @@ from machtrace.unwinder.code.effects import (
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.return_path import LONGEST_PATH, rule_on_path
 from machtrace.unwinder.rules import FunctionAt, UnwindRule
-from machtrace.unwinder.step_budget import StepBudget
+from machtrace.unwinder.step_budget import StepBudget, WalkBudgets
+
+STEPS_PER_BYTE = 5
+"""Steps per byte of a function's code that its analysis may take from the budget's reserve;
+compiled functions need 1 to 4."""
 
 
 class FollowedFunction(Protocol):
@@ -73,11 +77,11 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         self._functions: dict[Svma, _Function | None] = {}
         self._size = 0
         """Bytes of code of the cached functions."""
-        self._budget = StepBudget(per_query=True)
+        self._budget = WalkBudgets(per_query=True).code
 
-    def draw_on(self, budget: StepBudget) -> None:
-        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudget`."""
-        self._budget = budget
+    def draw_on(self, budgets: WalkBudgets) -> None:
+        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudgets`."""
+        self._budget = budgets.code
 
     def state_in_call(self, lookup: Svma, most: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`."""
@@ -90,8 +94,10 @@ class FunctionAnalysis(ABC, Generic[_Function]):
             return None
         return function.state_in_call(lookup - bounds[0])
 
-    def _function(self, start: Svma, end: Svma) -> _Function | None:
+    def _function(self, start: Svma, end: Svma, *, is_queried: bool = True) -> _Function | None:
         """Return the function there, followed; None if it is too expensive or makes no sense.
+
+        Only one that ``is_queried`` itself may take steps from the budget's reserve.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
@@ -100,17 +106,18 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         if start in functions:
             return functions[start]
         budget = self._budget
+        needed = LEAST_STEPS + STEPS_PER_BYTE * (end - start)
+        is_enough = budget.reserve(needed) if is_queried else budget.is_whole
         if budget.is_used_up:
             return None
         if self._size + end - start > self._limit:
             self._forget()
-        is_whole = budget.is_whole
         # A query for a function during its own analysis, through its callers, has no answer.
         functions[start] = None
         is_final = False
         try:
             function = self._followed(start, end)
-            is_final = is_whole or not budget.is_used_up  # a later walk may do better
+            is_final = is_enough or not budget.is_used_up  # a later walk may do better
         finally:
             if not is_final:
                 functions.pop(start, None)

@@ -19,6 +19,7 @@ from machtrace.unwinder.code.effects import (
     Effect,
     InsertConstant,
     Load,
+    LoadIndexed,
     MoveRegister,
     Return,
     SetConstant,
@@ -77,7 +78,9 @@ class _Search:
         """The preserved registers that are stored or loaded through another register, by that
         register."""
 
-    def record(self, instruction: Effect) -> bool:
+    def record(  # noqa: PLR0911 - one branch a kind
+        self, instruction: Effect
+    ) -> bool:
         """Record an instruction; return False if it sets sp to an untracked value."""
         match instruction:
             case Writes(registers):
@@ -95,6 +98,8 @@ class _Search:
                 if base not in self._frame:
                     self._moved(registers, base)
                 return self._sp not in registers
+            case LoadIndexed(register):
+                return register != self._sp
             case Return(register):
                 self._holding.add(register)
             case _:

@@ -26,9 +26,12 @@ TRIAL_LIMIT = 64
 
 OutlinedBody = Callable[[int], tuple[Effect, ...] | None]
 """Returns all effects of the callee at a distance from the function's start, in bytes, without the
-return; None unless it is so short and simple that the compiler may have outlined it."""
+return, and with a :class:`~machtrace.unwinder.code.effects.Call` at the end for a jump to another
+function; None unless it is so short and simple that the compiler may have outlined it."""
 
 _STEPS_AN_EFFECT = 2
+_CALL_ALIGNMENT = 16
+"""The alignment of the CFA, and of sp at calls, in bytes (x86-64)."""
 
 
 def after_all(state: FrameState, effects: Sequence[Effect]) -> FrameState:
@@ -36,6 +39,23 @@ def after_all(state: FrameState, effects: Sequence[Effect]) -> FrameState:
     for effect in effects:
         state = state.after(effect)
     return state
+
+
+def _loses_caller(state: FrameState) -> bool:
+    """Return whether no compiler calls in a state.
+
+    The call would overwrite the return address, or sp has not the alignment of the ABI.
+    """
+    machine, wanted = state.machine, state.machine.return_address
+    if wanted.register not in machine.indices:
+        offset = state.sp_offset
+        is_64 = machine.word == 8  # noqa: PLR2004 (bytes)
+        return is_64 and offset is not None and offset % _CALL_ALIGNMENT != 0
+    return (
+        state.value(wanted.register) == wanted
+        and state.values.count(wanted) == 1
+        and wanted not in state.slots.values()
+    )
 
 
 class PathSearch:
@@ -51,6 +71,7 @@ class PathSearch:
         "_return_register",
         "_tried",
         "_unit",
+        "is_threaded",
     )
 
     def __init__(
@@ -68,6 +89,9 @@ class PathSearch:
         self._budget = budget
         self._return_register = entry.machine.return_address.register
         self._linking = Writes((self._return_register,))
+        self.is_threaded = False
+        """Whether the function jumps from one part to another through pointers, as interpreters
+        do."""
         self._passed: dict[int, tuple[FrameState, FrameState]] = {}
         """The last state queried before a block, and the one at its end, by block."""
         self._promised: dict[tuple[int, int], tuple[int, FrameState]] = {}
@@ -109,7 +133,7 @@ class PathSearch:
                     return after
         return state.after(call)
 
-    def promise(  # noqa: C901 - a search, and what it remembers
+    def promise(  # noqa: C901, PLR0912 - a search, and what it remembers
         self, block: int, state: FrameState
     ) -> int:
         """Return 1 if a state leads to a proper return, -1 if only to improper ones, 0 if to none.
@@ -139,6 +163,8 @@ class PathSearch:
             if cached is None:
                 end = self.through(block, state)
                 verdict = self.verdict(block, end)
+                if isinstance(self._blocks.leaving[block], Call) and _loses_caller(end):
+                    verdict = False
             if verdict:
                 # Every state on the path here has the same promise.
                 while block >= 0:
@@ -157,7 +183,9 @@ class PathSearch:
                 known[block, id(state)] = (0, state)
         return promise
 
-    def verdict(self, block: int, state: FrameState) -> bool | None:
+    def verdict(  # noqa: PLR0911 - one for each way to leave
+        self, block: int, state: FrameState
+    ) -> bool | None:
         """Return whether leaving the function at a block's end is proper; None if inconclusive."""
         leaving = self._blocks.leaving[block]
         if isinstance(leaving, Return):
@@ -167,15 +195,28 @@ class PathSearch:
             body = self._outlined(target)
             if body is not None:
                 self._budget.left -= len(body) * _STEPS_AN_EFFECT
-                return after_all(state, body).is_restored(self._return_register)
+                is_passed_on = bool(body) and isinstance(body[-1], Call)
+                before = body[:-1] if is_passed_on else body
+                return after_all(state, before).is_restored(self._return_register)
             if state.is_restored(self._return_register):
                 return True
             # With sp below, the target may be an outlined part of this function.
             return False if (state.sp_offset or 0) > 0 else None
-        if isinstance(leaving, IndirectJump) and (state.sp_offset or 0) > 0:
-            return False
+        if isinstance(leaving, IndirectJump):
+            if (state.sp_offset or 0) > 0:
+                return False
+            if self.is_tail_call(block, state):
+                return True
         # Any other indirect jump proves nothing: most lead to another case of a switch.
         return None
+
+    def is_tail_call(self, block: int, state: FrameState) -> bool:
+        """Return whether the indirect jump at a block's end leaves the function for another."""
+        return (
+            not self.is_threaded
+            and bool(self._blocks.jumps_to_pointer(block))
+            and bool(state.is_restored(self._return_register))
+        )
 
     def _onwards(self, block: int, state: FrameState) -> Iterator[tuple[int, FrameState]]:
         """Yield the blocks that follow a block, and the states there; the likeliest last."""

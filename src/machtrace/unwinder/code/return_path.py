@@ -4,11 +4,16 @@ Where a function leaves one stack for another (``longjmp``, a switch of coroutin
 instructions do not describe the frame it is about to return to, but its future ones do: each
 register of that frame is in a register now, or in memory reached from one. The straight path to the
 return is followed with values expressed in the registers at its start.
+
+An indirect jump is nearly always a tail call or part of a switch. It is a return only if its target
+is the caller's return address: in the link register, popped from the stack, or restored by code
+that leaves one stack for another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from machtrace.formats.dwarf import operations
 from machtrace.frozen import dataclass
@@ -22,6 +27,7 @@ from machtrace.unwinder.code.effects import (
     InsertConstant,
     Jump,
     Load,
+    LoadIndexed,
     MoveRegister,
     Return,
     SetConstant,
@@ -31,6 +37,7 @@ from machtrace.unwinder.code.effects import (
 )
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.rules import (
+    AtCfa,
     AtExpression,
     Cfa,
     ExpressionValue,
@@ -44,7 +51,6 @@ from machtrace.unwinder.rules import (
 LONGEST_PATH = 64
 """Instructions to the return."""
 _DEEPEST = 4
-_LEB_BITS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +72,8 @@ class _Chain:
     def expression(self) -> bytes:
         """The value as a DWARF expression."""
         first, *others = self.offsets
-        code = bytes((operations.BREG0 + self.register,)) + _sleb(first)
-        for offset in others:
-            code += bytes((operations.DEREF,))
-            if offset:
-                code += bytes((operations.CONSTS,)) + _sleb(offset) + bytes((operations.PLUS,))
-        return code
+        loads = b"".join(map(operations.load_plus, others))
+        return operations.register_plus(self.register, first) + loads
 
     @property
     def as_cfa(self) -> Cfa:
@@ -79,13 +81,15 @@ class _Chain:
             return RegisterOffset(self.register, self.offsets[0])
         return ExpressionValue(self.expression)
 
-    @property
-    def as_recovery(self) -> Recovery:
+    def recovery(self, cfa: _Chain) -> Recovery:
+        """Return the recovery of the value in a frame with this CFA."""
         *path, last = self.offsets
         if not path:
             return InRegister(self.register, last)
         if last:
             return ExpressionValue(self.expression)
+        if self.register == cfa.register and path[:-1] == list(cfa.offsets[:-1]):
+            return AtCfa(path[-1] - cfa.offsets[-1])
         return AtExpression(_Chain(self.register, tuple(path)).expression)
 
 
@@ -96,6 +100,7 @@ def rule_across_stacks(
     rule: UnwindRule | None,
     *,
     unit: int = 1,
+    has_left: Callable[[], bool] | None = None,
 ) -> UnwindRule | None:
     """Return ``rule``, or a better one where code leaves one stack for another.
 
@@ -105,10 +110,13 @@ def rule_across_stacks(
         state: the state before it.
         rule: the rule of ``state``.
         unit: bytes, or indices, of a distance in ``code`` per instruction.
+        has_left: returns :func:`leaves_stack` of the instructions before, if ``code`` lacks them.
     """
     if rule is not None and not loses_registers(rule):
         return rule
-    path = _rule_on_path(code, start, state.machine, unit=unit, jumps_return=rule is None)
+    if has_left is None:
+        has_left = partial(_leaves_stack_before, code, start, state.machine)
+    path = _rule_on_path(code, start, state.machine, unit=unit, has_left=has_left)
     if path is None:
         return rule
     is_same_stack = isinstance(path.cfa, RegisterOffset) and path.cfa.register == state.machine.sp
@@ -128,7 +136,7 @@ def rule_behind_call(
         machine: the architecture's.
         unit: bytes, or indices, of a distance in ``code`` per instruction.
     """
-    return _rule_on_path(code, start, machine, unit=unit, jumps_return=False, passes_calls=True)
+    return _rule_on_path(code, start, machine, unit=unit, passes_calls=True)
 
 
 def rule_on_path(code: Sequence[Effect], start: int, machine: Machine) -> UnwindRule | None:
@@ -139,7 +147,29 @@ def rule_on_path(code: Sequence[Effect], start: int, machine: Machine) -> Unwind
         start: index of the next one to run.
         machine: the architecture's.
     """
-    return _rule_on_path(code, start, machine, unit=1, jumps_return=False)
+    return _rule_on_path(code, start, machine, unit=1)
+
+
+def leaves_stack(code: Iterable[Effect], machine: Machine) -> bool:
+    """Return whether instructions set sp to a value that is from neither sp nor fp."""
+    frame = (machine.sp, machine.fp)
+    for instruction in code:
+        match instruction:
+            case AddConstant(register, source) | MoveRegister(register, source):
+                if register == machine.sp and source not in frame:
+                    return True
+            case Load(registers):
+                if machine.sp in registers:
+                    return True
+            case LoadIndexed(register) if register == machine.sp:
+                return True
+            case _:
+                pass
+    return False
+
+
+def _leaves_stack_before(code: Sequence[Effect], start: int, machine: Machine) -> bool:
+    return leaves_stack(code[:start], machine)
 
 
 def loses_registers(rule: UnwindRule) -> bool:
@@ -153,22 +183,22 @@ def _rule_on_path(
     machine: Machine,
     *,
     unit: int,
-    jumps_return: bool,
+    has_left: Callable[[], bool] = lambda: False,
     passes_calls: bool = False,
 ) -> UnwindRule | None:
-    """Return the rule of ``code`` that runs straight to its return.
-
-    ``jumps_return``: whether an indirect jump is a return, too. Nearly all are not; but if nothing
-    of a caller is known, no function is tail-called.
-    """
+    """Return the rule of ``code`` that runs straight to its return."""
     path = _Path(machine)
     index = start
     for _ in range(LONGEST_PATH):
         if not 0 <= index < len(code):
             return None
         instruction = code[index]
-        if isinstance(instruction, Return | IndirectJump):
-            return path.rule(instruction, jumps_return=jumps_return)
+        if isinstance(instruction, Return):
+            return path.rule(instruction)
+        if isinstance(instruction, IndirectJump):
+            rule = path.rule(instruction)
+            is_return = path.returns_by(instruction) or (rule is not None and has_left())
+            return rule if is_return else None
         if isinstance(instruction, Trap) or (isinstance(instruction, Call) and not passes_calls):
             return None
         if isinstance(instruction, Jump) and not instruction.is_conditional:
@@ -212,6 +242,8 @@ class _Path:
             case Call():
                 preserved = {*self._machine.callee_saved, self._machine.sp}
                 self._values |= dict.fromkeys(set(range(operations.COUNT)) - preserved)
+            case LoadIndexed(register):
+                self._values[register] = None
             case AddRegister() | SetConstant() | InsertConstant():
                 self._values[instruction.destination] = None
             case _:
@@ -239,7 +271,22 @@ class _Path:
         if amount:
             self._values[base] = None if address is None else address.plus(amount)
 
-    def rule(self, leaving: Return | IndirectJump, *, jumps_return: bool) -> UnwindRule | None:
+    def returns_by(self, jump: IndirectJump) -> bool:
+        """Return whether an indirect jump can only be a return."""
+        machine = self._machine
+        cfa = self._value(machine.sp)
+        if cfa is None:
+            return False
+        if cfa.register != machine.sp or len(cfa.offsets) > 1:
+            return True  # to another stack
+        if jump.base is not None:
+            return False
+        if machine.return_address.register in machine.indices:
+            return jump.register == machine.return_address.register
+        popped = cfa.plus(-machine.word).loaded
+        return popped is not None and self._value(jump.register) == popped
+
+    def rule(self, leaving: Return | IndirectJump) -> UnwindRule | None:
         """Return the rule for the frame that is returned to."""
         machine = self._machine
         cfa = self._value(machine.sp)
@@ -254,21 +301,9 @@ class _Path:
             cfa = None if cfa is None else cfa.plus(machine.word + leaving.pops)
         if cfa is None or return_address is None:
             return None
-        is_loaded = len(return_address.offsets) > 1
-        if isinstance(leaving, IndirectJump) and not is_loaded and not jumps_return:
-            return None  # a tail call
         registers: list[tuple[int, Recovery]] = []
         for register in machine.callee_saved:
             value = self._values.get(register, _Chain(register))
             if value != _Chain(register):
-                registers.append((register, Lost() if value is None else value.as_recovery))
-        return UnwindRule(cfa.as_cfa, return_address.as_recovery, tuple(registers))
-
-
-def _sleb(value: int) -> bytes:
-    encoded = bytearray()
-    while not -(1 << _LEB_BITS - 1) <= value < 1 << _LEB_BITS - 1:
-        encoded.append(value & (1 << _LEB_BITS) - 1 | 1 << _LEB_BITS)
-        value >>= _LEB_BITS
-    encoded.append(value & (1 << _LEB_BITS) - 1)
-    return bytes(encoded)
+                registers.append((register, Lost() if value is None else value.recovery(cfa)))
+        return UnwindRule(cfa.as_cfa, return_address.recovery(cfa), tuple(registers))

@@ -28,7 +28,7 @@ from machtrace.unwinder.rules import (
     RuleSource,
     UnwindRule,
 )
-from machtrace.unwinder.step_budget import DrawsOnBudget, StepBudget
+from machtrace.unwinder.step_budget import DrawsOnBudgets, WalkBudgets
 
 _BEGINNING_SIZE = 96
 """Bytes at a function's start: up to ten pairs of saved registers precede the context."""
@@ -66,10 +66,10 @@ class AsyncEntryRules:
         self._function_at = function_at
         self._stored: dict[Svma, int | None] = {}
 
-    def draw_on(self, budget: StepBudget) -> None:
-        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudget`."""
-        if isinstance(self.inner, DrawsOnBudget):
-            self.inner.draw_on(budget)
+    def draw_on(self, budgets: WalkBudgets) -> None:
+        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudgets`."""
+        if isinstance(self.inner, DrawsOnBudgets):
+            self.inner.draw_on(budgets)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`."""

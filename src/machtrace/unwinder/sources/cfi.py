@@ -37,7 +37,7 @@ from machtrace.unwinder.rules import (
     RegisterOffset,
     UnwindRule,
 )
-from machtrace.unwinder.step_budget import StepBudget
+from machtrace.unwinder.step_budget import WalkBudgets
 
 if TYPE_CHECKING:
     from machtrace.formats.dwarf.frame_index import FrameIndex
@@ -276,7 +276,7 @@ class CallFrameRules:
     trust = FrameTrust.CFI
 
     def __init__(self, *sections: IndexedSection, claims: Claims = Claims.EVERYWHERE) -> None:
-        self._budget = StepBudget(per_query=True)
+        self._budget = WalkBudgets(per_query=True).tables
         self._tables = tuple(_Table(section, self._afford) for section in sections)
         self.claims = claims
 
@@ -330,9 +330,9 @@ class CallFrameRules:
         self._budget.begin_query()
         return self._tables[0].rule_at(offset, lookup)
 
-    def draw_on(self, budget: StepBudget) -> None:
-        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudget`."""
-        self._budget = budget
+    def draw_on(self, budgets: WalkBudgets) -> None:
+        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudgets`."""
+        self._budget = budgets.tables
 
 
 class _Table:

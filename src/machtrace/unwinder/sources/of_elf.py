@@ -23,7 +23,7 @@ from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.sources.plt import LinkageStubRules
 from machtrace.unwinder.sources.start_routines import StartRoutineRules
-from machtrace.unwinder.step_budget import DrawsOnBudget, StepBudget
+from machtrace.unwinder.step_budget import DrawsOnBudgets, WalkBudgets
 
 
 def elf_rules(contents: ElfContents, arch: Arch) -> ImageRules:
@@ -81,7 +81,7 @@ class LazyAnalysis:
     def __init__(self, contents: ElfContents, arch: Arch) -> None:
         self._contents = contents
         self._arch = arch
-        self._budget: StepBudget | None = None
+        self._budgets: WalkBudgets | None = None
 
     @cached_property
     def _analysis(self) -> _Analysis:
@@ -98,15 +98,15 @@ class LazyAnalysis:
             from machtrace.unwinder.arch.x86.analysis import MODES, X86InstructionRules
 
             analysis = X86InstructionRules(self._contents, function_at, mode=MODES[self._arch])
-        if self._budget is not None:
-            analysis.draw_on(self._budget)
+        if self._budgets is not None:
+            analysis.draw_on(self._budgets)
         return analysis
 
-    def draw_on(self, budget: StepBudget) -> None:
-        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudget`."""
-        self._budget = budget
+    def draw_on(self, budgets: WalkBudgets) -> None:
+        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudgets`."""
+        self._budgets = budgets
         if "_analysis" in self.__dict__:
-            self._analysis.draw_on(budget)
+            self._analysis.draw_on(budgets)
 
     def function_at(self, address: Svma) -> tuple[Svma, Svma] | None:
         """See :data:`~machtrace.unwinder.rules.FunctionAt`."""
@@ -121,5 +121,5 @@ class LazyAnalysis:
         return self._analysis.rule_at_call(lookup)
 
 
-class _Analysis(RuleSource, CallAnalysis, DrawsOnBudget, Protocol):
+class _Analysis(RuleSource, CallAnalysis, DrawsOnBudgets, Protocol):
     """Instruction analysis of an architecture."""

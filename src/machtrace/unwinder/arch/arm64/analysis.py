@@ -44,8 +44,10 @@ from machtrace.unwinder.code.function_analysis import (
     pushed_before,
     rule_at_edges,
 )
+from machtrace.unwinder.code.path_search import after_all
 from machtrace.unwinder.code.return_path import (
     LONGEST_PATH,
+    leaves_stack,
     loses_registers,
     rule_across_stacks,
     rule_behind_call,
@@ -151,7 +153,11 @@ class InstructionRules(FunctionAnalysis[_Function]):
         rule = state.rule(keeps_volatile=function.keeps_volatile)
         size = min(bounds[1] - address, LONGEST_PATH * INSTRUCTION_SIZE)
         ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)
-        return rule_across_stacks(ahead, 0, state, rule, unit=INSTRUCTION_SIZE)
+
+        def has_left() -> bool:
+            return leaves_stack(self._read(bounds[0], address - bounds[0]), ARM64)
+
+        return rule_across_stacks(ahead, 0, state, rule, has_left=has_left, unit=INSTRUCTION_SIZE)
 
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, tuple[Effect]]]:
         """Return offset and effect of the first instructions from ``start``."""
@@ -298,7 +304,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
                     continue
             self._nesting += 1
             try:
-                function = self._function(*bounds)
+                function = self._function(*bounds, is_queried=False)
             except MemoryReadError:
                 continue
             finally:
@@ -308,30 +314,47 @@ class InstructionRules(FunctionAnalysis[_Function]):
                 entry = state if entry is None else entry.join(state)
         return entry
 
-    def _outlined_body(self, target: Svma) -> tuple[Effect, ...] | None:
-        """Return all effects of a short callee that neither calls nor jumps; else None."""
+    def _outlined_body(self, target: Svma, nesting: int = 0) -> tuple[Effect, ...] | None:
+        """Return all effects of a short callee without calls and conditions; else None.
+
+        See :data:`~machtrace.unwinder.code.path_search.OutlinedBody`.
+        """
         if target not in self._outlined:
             self._budget.spend(_READING)
             try:
-                self._outlined[target] = self._straight_line(target)
+                self._outlined[target] = self._straight_line(target, nesting)
             except MemoryReadError:
                 self._outlined[target] = None
         return self._outlined[target]
 
-    def _straight_line(self, target: Svma) -> tuple[Effect, ...] | None:
+    def _straight_line(self, target: Svma, nesting: int) -> tuple[Effect, ...] | None:
         bounds = self.function_at(target)
         if bounds is None or bounds[0] != target or bounds[1] - target > OUTLINED_SIZE:
             return None
         body: list[Effect] = []
-        for instruction in self._read(target, bounds[1] - target):
+        for index, instruction in enumerate(self._read(target, bounds[1] - target)):
             if isinstance(instruction, Return):
                 return None if keeps_own_frame(body) else tuple(body)
+            if isinstance(instruction, Jump) and not instruction.is_conditional:
+                onwards = Svma(target + index * INSTRUCTION_SIZE + instruction.distance)
+                return self._passed_on(body, onwards, bounds, nesting)
             if isinstance(instruction, Call | Jump | IndirectJump | Trap) or leaves_frame(
                 instruction
             ):
                 return None
             body.append(instruction)
         return None
+
+    def _passed_on(
+        self, body: list[Effect], target: Svma, bounds: tuple[Svma, Svma], nesting: int
+    ) -> tuple[Effect, ...] | None:
+        """Return ``body`` with the effects of the function that it ends with a jump to."""
+        if target in range(*bounds) or nesting >= _NESTING or keeps_own_frame(body):
+            return None
+        rest = self._outlined_body(target, nesting + 1)
+        if rest is None and after_all(ENTRY, body).sp_offset != ENTRY.sp_offset:
+            return None  # the rest removes a frame, but not in a straight line
+        return (*body, *((Call(None),) if rest is None else rest))
 
 
 def _may_take_away(code: Sequence[Effect]) -> bool:

@@ -26,6 +26,7 @@ from machtrace.unwinder.code.effects import (
     IndirectJump,
     Jump,
     Load,
+    LoadIndexed,
     MoveRegister,
     Return,
     SetConstant,
@@ -178,7 +179,9 @@ class _Inference:
         if index + 1 < len(self._code):
             yield index + 1, self._after(instruction, stack)
 
-    def _after(self, instruction: Effect, stack: _Stack) -> _Stack:
+    def _after(  # noqa: PLR0911 - one branch a kind
+        self, instruction: Effect, stack: _Stack
+    ) -> _Stack:
         machine = self._machine
         sp, fp = stack.sp, stack.fp
         match instruction:
@@ -192,6 +195,9 @@ class _Inference:
                 return self._assigned(stack, destination, source, amount)
             case MoveRegister(destination, source):
                 return self._assigned(stack, destination, source, 0)
+            case LoadIndexed(register):
+                sp = None if machine.sp == register else sp
+                return _Stack(sp, None if machine.fp == register else fp)
             case Writes(registers):
                 sp = None if machine.sp in registers else sp
                 return _Stack(sp, None if machine.fp in registers else fp)

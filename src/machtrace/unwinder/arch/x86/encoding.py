@@ -57,8 +57,15 @@ class Memory:
     base: int | None
     """As instructions number registers; None for an absolute address, one relative to rip, and one
     of 16 bits."""
-    has_index: bool
+    index: int | None
+    """The same; None without one."""
+    scale: int
     displacement: int
+
+    @property
+    def has_index(self) -> bool:
+        """Whether a register's multiple is added."""
+        return self.index is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,19 +271,21 @@ def _modrm(code: _Bytes, rex: int, *, has_16_bits: bool) -> tuple[int, int | Non
         return reg, rm | (8 if rex & REX_B else 0), None
     if has_16_bits:
         size = 2 if kind == 0 and rm == 6 else kind
-        return reg, None, Memory(None, rm < 4, code.signed(size))  # of half registers
+        return reg, None, Memory(None, None, 1, code.signed(size))  # of half registers
     base: int | None = rm | (8 if rex & REX_B else 0)
-    has_index = False
+    index: int | None = None
+    scale = 1
     size = (0, 1, 4)[kind]
     if rm == 4:
         sib = code.byte()
-        has_index = (sib >> 3 & 7) | (8 if rex & REX_X else 0) != 4
+        index, scale = (sib >> 3 & 7) | (8 if rex & REX_X else 0), 1 << (sib >> 6)
+        index = None if index == 4 else index  # sp is none
         base = sib & 7 | (8 if rex & REX_B else 0)
         if sib & 7 == 5 and kind == 0:
             base, size = None, 4
     elif rm == 5 and kind == 0:
         base, size = None, 4
-    return reg, None, Memory(base, has_index, code.signed(size))
+    return reg, None, Memory(base, index, scale, code.signed(size))
 
 
 def _vector(
@@ -370,6 +379,17 @@ def base(parsed: Encoding) -> int | None:
     if memory is None or memory.base is None or memory.has_index:
         return None
     return register(parsed, memory.base)
+
+
+def indexed(parsed: Encoding) -> tuple[int, int, int, int] | None:
+    """Return base, index, scale and offset of a location in the stack that has an index."""
+    memory = parsed.memory
+    if memory is None or memory.base is None or memory.index is None:
+        return None
+    base_register = register(parsed, memory.base)
+    if base_register != parsed.mode.sp:
+        return None
+    return base_register, register(parsed, memory.index), memory.scale, memory.displacement
 
 
 def size(parsed: Encoding) -> int:

@@ -21,6 +21,7 @@ from machtrace.unwinder.arch.x86.encoding import (
     Encoding,
     base,
     changes,
+    indexed,
     pop,
     push,
     push_word,
@@ -40,9 +41,11 @@ from machtrace.unwinder.code.effects import (
     IndirectJump,
     Jump,
     Load,
+    LoadIndexed,
     MoveRegister,
     Return,
     SetConstant,
+    StoreIndexed,
 )
 
 # ruff: noqa: PLR0911, PLR2004 (each number is an opcode or a field of one, each return a row of
@@ -172,6 +175,11 @@ def _move(parsed: Encoding, to: int | None, source: int | None, *, is_load: bool
     count, word = size(parsed), parsed.mode.word
     if to is not None and source is not None:
         return (MoveRegister(to, source),) if count == word else writes(to)
+    location = indexed(parsed) if count == word else None
+    if location is not None and not is_load and source is not None:
+        return (StoreIndexed(source, *location),)
+    if location is not None and is_load and to is not None:
+        return (LoadIndexed(to, *location),)
     if not is_load:
         return store(parsed, source, count)
     at = base(parsed)

@@ -1,0 +1,260 @@
+"""Shapes of code in published programs, at every instruction.
+
+Each shape is a disassembly: offset, bytes, instruction.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Avma, FileOffset, PacMask, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryRegion
+from machtrace.model.registers import RegisterSet
+from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+from machtrace.unwinder.rules import UnwindRule, describe
+from machtrace.unwinder.step import step
+
+START = 0x4000
+"""The address of the first instruction."""
+STACK, DATA, RETURN_ADDRESS = 0x7000_0000, 0x10_0000, 0x60_0000
+
+ARM64_FORMATTER = """
+   0 f9400008  ldr x8, [x0]
+   4 1000008b  adr x11, 0x14
+   8 3868694c  ldrb w12, [x10, x8]
+   c 8b0c096b  add x11, x11, x12, lsl #2
+  10 d61f0160  br x11
+  14 a9402020  ldp x0, x8, [x1]
+  18 f9400d03  ldr x3, [x8, #0x18]
+  1c 1400000f  b 0x58
+  20 a9402020  ldp x0, x8, [x1]
+  24 f9400d03  ldr x3, [x8, #0x18]
+  28 528003c2  mov w2, #0x1e
+  2c d61f0060  br x3
+  30 d10083ff  sub sp, sp, #0x20
+  34 a9017bfd  stp x29, x30, [sp, #0x10]
+  38 910043fd  add x29, sp, #0x10
+  3c f90007e8  str x8, [sp, #0x8]
+  40 94000400  bl 0x1040
+  44 a9417bfd  ldp x29, x30, [sp, #0x10]
+  48 910083ff  add sp, sp, #0x20
+  4c d65f03c0  ret
+  50 a9402020  ldp x0, x8, [x1]
+  54 f9400d03  ldr x3, [x8, #0x18]
+  58 52800162  mov w2, #0xb
+  5c d61f0060  br x3
+"""
+"""A Rust formatter (``<&CertificateError as Debug>::fmt`` of rustls): a switch without a frame,
+whose cases call a virtual function as their last action; one case makes a frame."""
+
+X86_64_FORMATTER = """
+   0 488b07  movq (%rdi), %rax
+   3 488d0d64000000  leaq 0x64(%rip), %rcx
+   a 48630481  movslq (%rcx,%rax,4), %rax
+   e 4801c8  addq %rcx, %rax
+  11 ffe0  jmpq *%rax
+  13 488b3e  movq (%rsi), %rdi
+  16 488b4608  movq 0x8(%rsi), %rax
+  1a ba0b000000  movl $0xb, %edx
+  1f ff6018  jmpq *0x18(%rax)
+  22 50  pushq %rax
+  23 e85f000000  callq 0x87
+  28 59  popq %rcx
+  29 c3  retq
+  2a 488b3e  movq (%rsi), %rdi
+  2d 488b4608  movq 0x8(%rsi), %rax
+  31 488b4818  movq 0x18(%rax), %rcx
+  35 eb05  jmp 0x3c
+  37 ba07000000  movl $0x7, %edx
+  3c ffe1  jmpq *%rcx
+"""
+
+ARM64_OUTLINED = """
+   0 a9bd57f6  stp x22, x21, [sp, #-0x30]!
+   4 a9014ff4  stp x20, x19, [sp, #0x10]
+   8 a9027bfd  stp x29, x30, [sp, #0x20]
+   c 910083fd  add x29, sp, #0x20
+  10 94000007  bl 0x2c
+  14 94000009  bl 0x38
+  18 f9000328  str x8, [x25]
+  1c a9427bfd  ldp x29, x30, [sp, #0x20]
+  20 a9414ff4  ldp x20, x19, [sp, #0x10]
+  24 a8c357f6  ldp x22, x21, [sp], #0x30
+  28 d65f03c0  ret
+  2c aa0203f3  mov x19, x2
+  30 aa0003f5  mov x21, x0
+  34 14000800  b 0x2034
+  38 aa1503f6  mov x22, x21
+  3c f10002df  cmp x22, #0x0
+  40 d65f03c0  ret
+"""
+"""Two pieces of a function that were outlined write its callee-saved registers; the first of them
+ends with a jump to another function."""
+
+X86_64_ALIGNED = """
+   0 4889e0  movq %rsp, %rax
+   3 53  pushq %rbx
+   4 55  pushq %rbp
+   5 4883ec60  subq $0x60, %rsp
+   9 4883e4c0  andq $-0x40, %rsp
+   d 48897c2440  movq %rdi, 0x40(%rsp)
+  12 4889442458  movq %rax, 0x58(%rsp)
+  17 8b07  movl (%rdi), %eax
+  19 8b5f04  movl 0x4(%rdi), %ebx
+  1c eb01  jmp 0x1f
+  1e 90  nop
+  1f 8b2e  movl (%rsi), %ebp
+  21 01eb  addl %ebp, %ebx
+  23 4839d6  cmpq %rdx, %rsi
+  26 72f7  jb 0x1f
+  28 488b742458  movq 0x58(%rsp), %rsi
+  2d 488b6ef0  movq -0x10(%rsi), %rbp
+  31 488b5ef8  movq -0x8(%rsi), %rbx
+  35 488d26  leaq (%rsi), %rsp
+  38 c3  retq
+"""
+"""OpenSSL's ``sha256_block_data_order``: sp is aligned, and its value before is stored."""
+
+X86_64_ARRAY = """
+   0 4589c9  movl %r9d, %r9d
+   3 4889e0  movq %rsp, %rax
+   6 53  pushq %rbx
+   7 55  pushq %rbp
+   8 49f7d9  negq %r9
+   b 4989e3  movq %rsp, %r11
+   e 4e8d54ccf0  leaq -0x10(%rsp,%r9,8), %r10
+  13 49f7d9  negq %r9
+  16 4981e200fcffff  andq $-0x400, %r10
+  1d 4d29d3  subq %r10, %r11
+  20 4981e300f0ffff  andq $-0x1000, %r11
+  27 4b8d241a  leaq (%r10,%r11), %rsp
+  2b 4c8b1c24  movq (%rsp), %r11
+  2f 4c39d4  cmpq %r10, %rsp
+  32 7703  ja 0x37
+  34 eb12  jmp 0x48
+  36 90  nop
+  37 488da42400f0ffff  leaq -0x1000(%rsp), %rsp
+  3f 4c8b1c24  movq (%rsp), %r11
+  43 4c39d4  cmpq %r10, %rsp
+  46 77ef  ja 0x37
+  48 4a8944cc08  movq %rax, 0x8(%rsp,%r9,8)
+  4d 4831ed  xorq %rbp, %rbp
+  50 4831db  xorq %rbx, %rbx
+  53 eb03  jmp 0x58
+  55 0f1f00  nopl (%rax)
+  58 488954dcf0  movq %rdx, -0x10(%rsp,%rbx,8)
+  5d 4883c301  addq $0x1, %rbx
+  61 4c39cb  cmpq %r9, %rbx
+  64 75f2  jne 0x58
+  66 4a8b74cc08  movq 0x8(%rsp,%r9,8), %rsi
+  6b 488b6ef0  movq -0x10(%rsi), %rbp
+  6f 488b5ef8  movq -0x8(%rsi), %rbx
+  73 488d26  leaq (%rsi), %rsp
+  76 c3  retq
+"""
+"""OpenSSL's ``bn_mul_mont``: an array of a size known at run time, probed a page at a time, and the
+caller's sp behind it."""
+
+
+class _Shape:
+    """Code as an image; functions begin at ``starts``."""
+
+    source = "shape"
+
+    def __init__(self, text: str, starts: tuple[int, ...] = (0,)) -> None:
+        lines = [line.split() for line in text.split("\n") if line]
+        self.offsets = [int(line[0], 16) for line in lines]
+        words = [bytes.fromhex(line[1]) for line in lines]
+        is_arm64 = "%" not in text
+        self.code = b"".join(word[::-1] if is_arm64 else word for word in words)
+        self._starts = (*starts, len(self.code))
+        analysis = InstructionRules if is_arm64 else X86InstructionRules
+        self.arch = Arch.ARM64 if is_arm64 else Arch.X86_64
+        self.rules = analysis(self, self.function_at)
+
+    def read_svma(self, address: Svma, size: int, /) -> memoryview:
+        """See :meth:`ImageContents.read_svma`."""
+        start = address - START
+        if start < 0 or start + size > len(self.code):
+            raise MemoryReadError(Avma(address), size)
+        return memoryview(self.code)[start : start + size]
+
+    def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
+        """See :meth:`ImageContents.read_file`."""
+        raise MemoryReadError(offset, size)
+
+    def function_at(self, address: Svma) -> tuple[Svma, Svma] | None:
+        """Return the bounds of one of the functions."""
+        for start, end in zip(self._starts, self._starts[1:], strict=False):
+            if start <= address - START < end:
+                return Svma(START + start), Svma(START + end)
+        return None
+
+    def rule(self, offset: int) -> UnwindRule | None:
+        return self.rules.rule_for(Svma(START + offset), interrupted=True)
+
+    def text(self, offset: int) -> str:
+        rule = self.rule(offset)
+        return "" if rule is None else describe(rule, dict(enumerate(self.arch.registers.names)))
+
+
+def test_the_cases_of_a_switch_that_end_in_tail_calls_have_the_entry_s_frame():
+    """The target of a tail call is no return address."""
+    shape = _Shape(ARM64_FORMATTER)
+    with_frame = range(0x34, 0x4C)
+    assert {shape.text(at) for at in shape.offsets if at not in with_frame} == {"cfa = sp, pc = lr"}
+    assert shape.text(0x40) == "cfa = sp + 32, pc = lr, fp = *(cfa - 16)"
+    shape = _Shape(X86_64_FORMATTER)
+    entry = "cfa = rsp + 8, pc = *(cfa - 8)"
+    pushed = {0x23, 0x28}
+    assert {shape.text(at) for at in shape.offsets if at not in pushed} == {entry}
+    assert {shape.text(at) for at in pushed} == {"cfa = rsp + 16, pc = *(cfa - 8)"}
+
+
+def test_registers_that_outlined_pieces_write_are_recovered():
+    """The function's own code does not change them."""
+    shape = _Shape(ARM64_OUTLINED, (0, 0x2C, 0x38))
+    saved = {0x10: "fp", 0x14: "x19 x21 fp", 0x18: "x19 x21 x22 fp"}
+    for at, registers in saved.items():
+        for register in registers.split():
+            assert f"{register} = *(cfa" in shape.text(at)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("text", [X86_64_ALIGNED, X86_64_ARRAY], ids=["aligned", "array"])
+@pytest.mark.parametrize("below", [0, 16, 40])
+def test_a_saved_stack_pointer_leads_to_the_frame(text: str, below: int):
+    """While rbp has data; wherever the caller's sp is."""
+    unicorn = pytest.importorskip("unicorn")
+    shape = _Shape(text)
+    cpu = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
+    cpu.mem_map(START, 0x1000)
+    cpu.mem_write(START, shape.code)
+    cpu.mem_map(STACK, 0x10000)
+    cpu.mem_map(DATA, 0x1000)
+    cpu.mem_map(RETURN_ADDRESS, 0x1000)
+    names = [name for name in Arch.X86_64.registers.names[:16] if name]
+    numbers = [getattr(unicorn.x86_const, f"UC_X86_REG_{name.upper()}") for name in names]
+    sp = STACK + 0xF000 - below - 8
+    entry = dict.fromkeys(names, DATA) | {"rsp": sp, "r9": 16, "rbx": 0xB, "rbp": 0xEB}
+    cpu.mem_write(sp, RETURN_ADDRESS.to_bytes(8, "little"))
+    for name, number in zip(names, numbers, strict=True):
+        cpu.reg_write(number, entry[name])
+    executed = []
+    pc = START
+    while pc != RETURN_ADDRESS:
+        executed.append(pc - START)
+        rule = shape.rule(pc - START)
+        assert rule is not None, hex(pc - START)
+        registers = RegisterSet(Arch.X86_64, Avma(pc), tuple(map(cpu.reg_read, numbers)))
+        stack = MemoryRegion(Avma(STACK), bytes(cpu.mem_read(STACK, 0x10000)))
+        caller = step(rule, registers, stack, PacMask())
+        assert isinstance(caller, RegisterSet), hex(pc - START)
+        found = (caller.pc, caller.sp, caller.get(3), caller.get(6))
+        assert found == (RETURN_ADDRESS, sp + 8, 0xB, 0xEB), hex(pc - START)
+        cpu.emu_start(pc, 0, count=1)
+        pc = cpu.reg_read(unicorn.x86_const.UC_X86_REG_RIP)
+    assert len(set(executed)) > 15
