@@ -21,6 +21,7 @@ from machtrace.model.capture import (
 )
 from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage
+from machtrace.model.snapshot import ProcessInfo
 from machtrace.model.stack import Stop, stretches
 from machtrace.model.symbol import CallStack, Frame, FrameChain
 from machtrace.model.text import encodable
@@ -72,20 +73,24 @@ SCHEMA = 1
 """Raised when a reader of the old form would misread the new one."""
 
 
+def process_entry(process: ProcessInfo) -> dict[str, Any]:
+    """Return a process."""
+    return {
+        "pid": process.pid,
+        "name": encodable(process.name),
+        "path": encodable(process.path),
+        "arch": process.arch.value,
+    }
+
+
 def document(report: Capture, *, registers: bool | None = None) -> dict[str, Any]:
     """Return the report as values that :mod:`json` can write.
 
     ``registers``: whether threads have them; None gives those of a crashed thread.
     """
-    process = report.process
     return {
         "schema": SCHEMA,
-        "process": {
-            "pid": process.pid,
-            "name": encodable(process.name),
-            "path": encodable(process.path),
-            "arch": process.arch.value,
-        },
+        "process": process_entry(report.process),
         "images": [image_entry(image) for image in report.images],
         "threads": [
             _thread(stack, explanation, registers=registers)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from machtrace.model.profile import MissingFrames, Profile, ProfileFrame
 from machtrace.model.text import encodable
-from machtrace.render.json_document import frame_entry, image_entry
+from machtrace.render.json_document import frame_entry, image_entry, process_entry
 
 SCHEMA = 1
 """Raised when a reader of the old form would misread the new one."""
@@ -18,15 +18,10 @@ SCHEMA = 1
 
 def document(profile: Profile) -> dict[str, Any]:
     """Return the profile as values that :mod:`json` can write."""
-    process, run, samples = profile.process, profile.run, profile.samples
+    run, samples = profile.run, profile.samples
     return {
         "schema": SCHEMA,
-        "process": {
-            "pid": process.pid,
-            "name": encodable(process.name),
-            "path": encodable(process.path),
-            "arch": process.arch.value,
-        },
+        "process": process_entry(profile.process),
         "run": {
             "started_at_ns": run.started_at_ns,
             "duration_ns": run.duration_ns,

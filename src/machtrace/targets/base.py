@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias, runtime_checkable
 
@@ -17,7 +18,7 @@ _LISTED = 12
 """Threads named in an error."""
 
 
-class Target(Protocol):
+class Target(AbstractContextManager["Target"], Protocol):
     """A process, dead or alive, whose threads can be listed and copied.
 
     A context manager: on exit it releases what it opened and resumes every stopped thread.
@@ -59,16 +60,6 @@ class Target(Protocol):
     def close(self) -> None:
         """Release all resources; a second call does nothing."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None: ...
 
 
 @runtime_checkable

@@ -1,18 +1,18 @@
 """``machtrace atos``: its answers, next to a peer's and to the source's lines."""
 
-import gc
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from machtrace.cli.main import main
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from tests.support.command_line import run_command
 from tests.support.compilers.executables import compile_elf, compile_macho
 from tests.support.writers.macho import BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
@@ -49,27 +49,12 @@ THIN = ThinFile(
 
 
 @pytest.fixture
-def atos(tmp_path, monkeypatch, capfd):
+def atos(tmp_path, monkeypatch):
     """Return a function that runs the command: in this process, or with input in a new one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MACHTRACE_SYMBOLS", str(tmp_path / "symbols"))
 
-    def run(*words, **changed):
-        arguments = ["atos", *map(str, words)]
-        if changed:
-            options = {"capture_output": True, "text": True, "timeout": 60} | changed
-            command = [sys.executable, "-m", "machtrace", *arguments]
-            return subprocess.run(command, check=False, **options)
-        monkeypatch.setattr(sys, "argv", ["machtrace", *arguments])
-        try:
-            with pytest.raises(SystemExit) as done:
-                main()
-        finally:
-            gc.enable()
-            gc.unfreeze()
-        return subprocess.CompletedProcess(arguments, done.value.code, *capfd.readouterr())
-
-    return run
+    return partial(run_command, "atos")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """``machtrace symbols``: output, errors, exit statuses, and the store after Ctrl-C."""
 
-import gc
 import json
 import os
 import pty
@@ -9,13 +8,14 @@ import subprocess
 import sys
 import time
 import zipfile
+from functools import partial
 from uuid import UUID
 
 import pytest
 
-from machtrace.cli.main import main
 from machtrace.formats.macho.header import FileType
 from machtrace.model.arch import Arch
+from tests.support.command_line import run_command
 from tests.support.writers.macho import ThinFile
 from tests.support.writers.processes import synthetic_process
 
@@ -31,26 +31,11 @@ Binary Images:
 
 
 @pytest.fixture
-def symbols(tmp_path, monkeypatch, capfd):
+def symbols(tmp_path, monkeypatch):
     """Return a function that runs the command with its own store: in this process, if it can."""
     monkeypatch.setenv("MACHTRACE_SYMBOLS", str(tmp_path / "store"))
 
-    def run(*words, **changed):
-        arguments = ["symbols", *map(str, words)]
-        if changed:
-            options = {"capture_output": True, "text": True, "timeout": 60} | changed
-            command = [sys.executable, "-m", "machtrace", *arguments]
-            return subprocess.run(command, check=False, **options)
-        monkeypatch.setattr(sys, "argv", ["machtrace", *arguments])
-        try:
-            with pytest.raises(SystemExit) as done:
-                main()
-        finally:
-            gc.enable()
-            gc.unfreeze()
-        return subprocess.CompletedProcess(arguments, done.value.code or 0, *capfd.readouterr())
-
-    return run
+    return partial(run_command, "symbols")
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Iterator
-from types import TracebackType
-from typing import Protocol, Self
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from machtrace.errors import MachtraceError
 from machtrace.frozen import dataclass
@@ -62,7 +62,7 @@ class DeviceFile:
     """Seconds since 1970."""
 
 
-class DeviceSession(Protocol):
+class DeviceSession(AbstractContextManager["DeviceSession"], Protocol):
     """One device, connected to.
 
     Everything raises :class:`~machtrace.errors.DeviceError` where the device refuses, and
@@ -111,16 +111,6 @@ class DeviceSession(Protocol):
     def close(self) -> None:
         """Release the device; a second call does nothing."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None: ...
 
 
 class DeviceAccess(Protocol):

@@ -7,10 +7,10 @@ import logging
 import socket
 from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from machtrace.errors import DeviceError, MissingExtraError
+from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.ios.access import EXTRA, Device, DeviceFile, InstalledApp
 from machtrace.targets.ios.errors import REFUSED, device_error, names_of, needs_of
 from machtrace.targets.ios.event_loop import DeviceLoop
@@ -72,7 +72,7 @@ class LibraryAccess:
         return session
 
 
-class LibrarySession:
+class LibrarySession(ClosedWhenLeft):
     """See :class:`~machtrace.targets.ios.access.DeviceSession`."""
 
     def __init__(self, loop: DeviceLoop, device: LibraryDevice, udid: str) -> None:
@@ -163,18 +163,6 @@ class LibrarySession:
                 self._loop.run(self._library.close(), _CLOSING)
         finally:
             self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
 
     # --- calls ---
 
