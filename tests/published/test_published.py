@@ -10,7 +10,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from tests.support.published.comparison import Comparer
-from tests.support.published.files import published_files, subjects
+from tests.support.published.files import SHORT, installed_files, published_files, subjects
 from tests.support.published.harness import Harness, run_image, run_many
 from tests.support.published.image import load
 from tests.support.published.listing import listed
@@ -18,15 +18,11 @@ from tests.support.published.listing import listed
 pytestmark = pytest.mark.emulated
 
 _RUNS = 160
-_SYSTEM = (
-    Path("/lib/x86_64-linux-gnu/libc.so.6"),
-    Path("/lib/aarch64-linux-gnu/libc.so.6"),
-    Path("/usr/bin/git"),
-)
+_FETCHED = [subject for subject in subjects(published_files()) if subject.key in SHORT]
 DEMO = Path(__file__).parents[2] / "src" / "machtrace" / "targets" / "emulator" / "demo.macho"
 
 
-@pytest.mark.parametrize("subject", subjects(published_files()), ids=lambda subject: subject.key)
+@pytest.mark.parametrize("subject", _FETCHED, ids=lambda subject: subject.key)
 def test_every_run_of_a_published_file_has_exact_stacks(subject):
     if not subject.file.path().is_file():
         pytest.skip(f"{subject.file.name} is not fetched: make published-files")
@@ -38,10 +34,8 @@ def test_every_run_of_a_published_file_has_exact_stacks(subject):
     assert not result.wrong_registers
 
 
-@pytest.mark.parametrize("path", [DEMO, *_SYSTEM], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [DEMO, *installed_files()], ids=lambda path: path.name)
 def test_every_run_of_an_installed_file_has_exact_stacks(path):
-    if not path.is_file():
-        pytest.skip(f"no file {path}")
     result = run_image(path, None, 1, _RUNS)
     assert result.compared > _RUNS // 2
     assert not result.wrong

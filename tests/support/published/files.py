@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sysconfig
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,33 @@ REPOSITORY = Path(__file__).parents[3]
 TABLE = REPOSITORY / "tests" / "published" / "files.toml"
 FETCHED = REPOSITORY / "build" / "published"
 """The folder of the extracted files."""
+
+
+SHORT = (
+    "hermesc arm64",
+    "aperture arm64",
+    "fbcontrolcore x86_64",
+    "gfortran arm64",
+    "openssl x86_64",
+    "gmp arm64",
+    "pydantic arm64",
+    "x264 x86_64",
+    "frida-helper arm64e",
+    "busybox arm64",
+    "musl x86_64",
+)
+"""Rows of small files, one of each kind, for a short form; they may be missing."""
+_INSTALLED = (
+    "/lib/*-linux-gnu/libc.so.6",
+    "/usr/lib/*-linux-gnu/libcrypto.so.3",
+    "/usr/lib/*-linux-gnu/libstdc++.so.6",
+    "/usr/bin/bash",
+    "/usr/bin/perl",
+    "rpds/rpds.*.so",
+    "numpy.libs/libgfortran-*.so.*",
+    "capstone/lib/libcapstone.so",
+)
+"""Files of Debian, and of packages that the tests need: C, C++, Fortran, Rust, assembly."""
 
 
 class Registry(StrEnum):
@@ -91,6 +119,13 @@ def subjects(files: tuple[PublishedFile, ...]) -> tuple[Subject, ...]:
     return tuple(
         Subject(file, architecture) for file in files for architecture in file.architectures
     )
+
+
+def installed_files() -> tuple[Path, ...]:
+    """Return those of some files that other people built that are on this machine."""
+    packages = Path(sysconfig.get_path("platlib"))
+    patterns = [packages / pattern for pattern in _INSTALLED]  # an absolute one stays itself
+    return tuple(path for pattern in patterns for path in sorted(Path("/").glob(str(pattern)[1:])))
 
 
 def _files(rows: list[dict[str, Any]]) -> Iterator[PublishedFile]:
