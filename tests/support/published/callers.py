@@ -9,7 +9,7 @@ from machtrace.model.address import Avma
 from tests.support.published.execution import DIVERTED, Execution
 from tests.support.published.functions import Functions
 from tests.support.published.image import PublishedImage
-from tests.support.published.machine import OUTSIDE, STACK, Machine, Values
+from tests.support.published.machine import OUTSIDE, SCRATCH, STACK, Machine, Values
 from tests.support.published.true_calls import Call, TrueCalls
 
 _RECORD = STACK.stop - 0x20
@@ -59,6 +59,8 @@ def create_callers(machine: Machine, execution: Execution, random: Random) -> Ca
     cpu.write(image.arch.registers.fp, _RECORD)
     machine.uc.mem_write(_RECORD, bytes(16))
     machine.dirty.update((_RECORD >> 12, (_TOP - 8) >> 12))
+    if image.is_go:
+        cpu.write(28 if image.arch.is_arm64 else 14, SCRATCH.start)  # the goroutine
     outermost = cpu.raw_registers()
     sp_index = 1 + cpu.numbers.index(image.arch.registers.sp)
     registers = list(outermost)

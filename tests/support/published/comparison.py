@@ -25,8 +25,9 @@ _LIMIT = FrameLimit(128)
 _GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.LINK_REGISTER, FrameTrust.SCAN})
 _THREAD = ThreadInfo(id=ThreadId(1), index=1, is_main=True)
 _PLATFORM_REGISTER = 18
-_SWIFT_ERROR = {True: 21, False: 12}
-"""By whether the architecture is arm64."""
+_SWIFT_REGISTERS = {True: (20, 21, 22), False: (12, 13, 14)}
+"""Of self, an error and the async context, which Swift's calls need not preserve; by whether the
+architecture is arm64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Comparer:
         preserved = set() if image.is_go else set(numbers.callee_saved)
         preserved -= {numbers.sp, _PLATFORM_REGISTER if image.arch.is_arm64 else -1}
         if image.is_swift:
-            preserved.discard(_SWIFT_ERROR[image.arch.is_arm64])
+            preserved.difference_update(_SWIFT_REGISTERS[image.arch.is_arm64])
         self._preserved = tuple(sorted(preserved))
         self._fp = numbers.fp
 

@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.dwarf.frame_index import build_index
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.elf.eh_frame_hdr import DescribedCode
+from machtrace.formats.elf.eh_frame_hdr import DescribedCode, eh_frame_section
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_RELA, ElfType
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
 from machtrace.model.address import Svma
+from machtrace.symbols.go import elf_go_functions
 from machtrace.unwinder.rules import RegisterOffset
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from tests.support.published.image import (
@@ -160,6 +162,12 @@ def _starts(contents: ElfFileContents, tables: list[SymbolRows], slide: int) -> 
         table.addresses[table.is_function & table.is_defined] for table in tables
     ]
     columns.append(np.asarray(DescribedCode(contents).starts, np.uint64))
+    section = eh_frame_section(contents, None)
+    if section is not None:
+        columns.append(build_index(section).starts)
+    go = elf_go_functions(contents)
+    if go is not None:
+        columns.append(go.starts)
     starts = np.unique(np.concatenate(columns))
     ranges = contents.image.code_ranges
     in_code = np.zeros(len(starts), np.bool_)

@@ -66,6 +66,8 @@ class Execution:
         """Instructions that could be compared."""
         self.ended = ""
         """The reason for which the run ended."""
+        self._following: int | None = None
+        """Where to continue after the emulator stopped."""
         self._failure: BaseException | None = None
         machine.uc.hook_add(UC_HOOK_CODE, self._on_instruction)
         machine.uc.hook_add(UC_HOOK_MEM_WRITE, self._on_write)
@@ -99,11 +101,15 @@ class Execution:
         self.calls, self._random, self._base = calls, random, len(calls.calls)
         self._stops, self._visit, self._limit, self._diverts = stops, visit, limit, diverts
         self.trace, self.ended, self.steps, self._failure = [], "", 0, None
-        try:
-            self._cpu.uc.emu_start(entry, 0)
-        except UcError as error:
-            if not self.ended:
-                self.ended = f"the emulator: {error}"
+        following: int | None = entry
+        while following is not None and not self.ended:
+            self._following = None
+            try:
+                self._cpu.uc.emu_start(following, 0)
+            except UcError as error:
+                if not self.ended:
+                    self.ended = f"the emulator: {error}"
+            following = self._following
         if self._failure is not None:
             raise self._failure
         return self.ended or "the emulator stopped"
@@ -117,7 +123,7 @@ class Execution:
     def _on_instruction(self, uc: Uc, address: int, size: int, _: object) -> None:
         del size
         try:
-            if self.ended:
+            if self.ended or self._following is not None:
                 uc.emu_stop()
                 return
             trace = self.trace
@@ -195,7 +201,9 @@ class Execution:
 
     # --- calls ---
 
-    def _call(self, address: int, instruction: Instruction) -> None:
+    def _call(  # noqa: C901 (the cases of a call)
+        self, address: int, instruction: Instruction
+    ) -> None:
         functions, after = self.functions, address + instruction.size
         target = self._target(instruction)
         if target is None:
@@ -206,6 +214,9 @@ class Execution:
             return
         if functions.ends_at(after):
             self._end("a call that does not return, by what follows it")
+            return
+        if functions.keeps_scratch(address):
+            self._call_privately(target, after, is_direct=instruction.target is not None)
             return
         depth = len(self.calls.calls)
         in_code = self._image.holds_code(target)
@@ -224,6 +235,13 @@ class Execution:
             self._follow(after)
         else:
             self._continue_at(after, clobbers=True)
+
+    def _call_privately(self, target: int, after: int, *, is_direct: bool) -> None:
+        """Call from assembly that relies on which scratch registers its callees preserve."""
+        if is_direct and self._image.holds_code(target) and len(self.calls.calls) < _DEEPEST:
+            self._follow(after, is_conventional=False)
+        else:
+            self._continue_at(after, clobbers=False)
 
     def _follow(self, after: int, *, is_conventional: bool = True) -> None:
         raw = self._cpu.raw_registers()
@@ -251,7 +269,12 @@ class Execution:
         """Return at once from the kernel, which preserves more than functions do."""
         for number in (0, 1) if self._arm64 else (0, 2, 11):
             self._cpu.write(number, self._values.draw(self._random))
-        self._cpu.uc.reg_write(self._cpu.pc, after)
+        self._continue(after)
+
+    def _continue(self, address: int) -> None:
+        """Continue elsewhere. To write pc in a hook does not always lead there."""
+        self._following = address
+        self._cpu.uc.emu_stop()
 
     def _continue_at(self, address: int, *, clobbers: bool, pops: bool = False) -> None:
         """Step over a call, or return from a function of another image."""
@@ -264,7 +287,7 @@ class Execution:
         if pops:
             raw[self._sp] += 8
         self._cpu.write_raw(raw)
-        self._cpu.uc.reg_write(self._cpu.pc, address)  # of a batch, pc does not count in a hook
+        self._continue(address)
 
     # --- returns and jumps ---
 

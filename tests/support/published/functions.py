@@ -50,7 +50,18 @@ _STRAIGHT = 48
 """Instructions after which a function without a branch is no outlined piece."""
 _LARGEST_SCAN = 1 << 15
 _DEEPEST = 8
-_STEP_IN = 160
+_COPIES_OF_LR = tuple(0xAA1E03E0 | number for number in range(9, 18))
+"""``mov xN, x30``."""
+_OTHER_RETURNS = tuple(0xD65F0000 | number << 5 for number in range(9, 18))
+"""``ret xN``."""
+_COPIES_OF_RSP = tuple(bytes((0x48, 0x89, 0xE0 | number)) for number in (0, 1, 2)) + tuple(
+    bytes((0x49, 0x89, 0xE0 | number)) for number in range(4)
+)
+"""``mov rax, rsp`` and the same of rcx, rdx, r8 to r11."""
+_LOADS_OF_RSP = tuple(
+    bytes((prefix, 0x89, 0xC4 | number << 3)) for prefix in (0x48, 0x4C) for number in range(8)
+)
+"""``mov rsp, register``."""
 _SCRATCH = frozenset((*range(19), 30, 31))
 """AArch64 registers that calls need not preserve."""
 
@@ -66,6 +77,8 @@ class Functions:
         self._no_return: dict[int, bool] = {}
         self._straight: dict[int, bool] = {}
         self._entries: dict[int, str] = {}
+        self._private: dict[int, bool] = {}
+        self._whole: dict[int, list[tuple[int, Instruction]]] = {}
         self._blocks: dict[int, frozenset[int]] = {}
 
     def instruction(self, address: int) -> Instruction:
@@ -158,6 +171,26 @@ class Functions:
         name = self.name(target)
         return bool(name and _PRESERVING.search(name)) or self.instruction(after).allocates
 
+    def keeps_scratch(self, address: int) -> bool:
+        """Return whether the function at ``address`` has its return address in a scratch register.
+
+        Or its stack pointer: assembly does that, and knows which registers its callees preserve.
+        """
+        function = self._image.function_at(address)
+        if function is None:
+            return False
+        start, end = function
+        known = self._private.get(start)
+        if known is None:
+            code = self._image.bytes_at(start, min(end - start, _LARGEST_SCAN))
+            if self._image.arch.is_arm64:
+                words = np.frombuffer(code[: len(code) & -4], "<u4")
+                known = bool(np.isin(words, (*_COPIES_OF_LR, *_OTHER_RETURNS)).any())
+            else:
+                known = any(copy in code for copy in _COPIES_OF_RSP)
+            self._private[start] = known
+        return known
+
     # --- targets of jumps ---
 
     def is_block(self, target: int, function: tuple[int, int]) -> bool:
@@ -205,9 +238,12 @@ class Functions:
             return "not in code"
         if self.instruction(start).kind is Kind.TRAP:
             return "no instruction at the start"
-        if image.is_part(start) or ".cold" in image.names.get(start, ""):
+        name = image.names.get(start, "")
+        if image.is_part(start) or name.endswith(".cold") or name.startswith(".L"):
             return "a part of another function"
-        if start in self._branch_targets:
+        if self._switches_stacks(start):
+            return "it resumes another stack: longjmp, or similar"
+        if self._is_branched_to(start):
             return "a label: another function branches to it conditionally"
         if self._is_outlined(start):
             return "an outlined piece: it changes its caller's frame or registers"
@@ -258,25 +294,67 @@ class Functions:
         last = self._before(start)
         return last is not None and not (last.ends_flow or last.kind in (Kind.CALL, Kind.PADDING))
 
-    def _before(self, start: int) -> Instruction | None:
-        """Return the instruction before ``start``; instructions of any size get into step soon."""
+    def _switches_stacks(self, start: int) -> bool:
+        """Return whether a function loads its stack pointer and jumps, or returns to elsewhere."""
+        function = self._image.function_at(start)
+        assert function is not None
+        code = self._image.bytes_at(start, min(function[1] - start, _LARGEST_SCAN))
         if self._image.arch.is_arm64:
-            return self.instruction(start - 4) if self._image.holds_code(start - 4) else None
+            words = set(np.frombuffer(code[: len(code) & -4], "<u4").tolist())
+            returns_elsewhere = not words.isdisjoint(_OTHER_RETURNS)
+            loads = any(word & 0xFFFFFC1F == 0x9100001F and word >> 5 & 31 < 29 for word in words)
+            if returns_elsewhere and words.isdisjoint(_COPIES_OF_LR):
+                return True
+            return loads and 0xD65F03C0 not in words
+        if not any(load in code for load in _LOADS_OF_RSP):
+            return False
+        rows = [row for _, row in linear(self.decode, code, start)]
+        return not any(row.kind is Kind.RETURN for row in rows) and any(
+            row.kind is Kind.INDIRECT_JUMP for row in rows
+        )
+
+    def _before(self, start: int) -> Instruction | None:
+        """Return the instruction that runs before ``start``, padding aside; None if unknown."""
+        if self._image.arch.is_arm64:
+            before = start - 4
+            while self._image.holds_code(before):
+                instruction = self.instruction(before)
+                if instruction.kind is not Kind.PADDING:
+                    return instruction
+                before -= 4
+            return None
+        last: Instruction | None = None
+        for _, instruction in self._preceding(start):
+            last = last if instruction.kind is Kind.PADDING else instruction
+        return last
+
+    def _preceding(self, start: int) -> list[tuple[int, Instruction]]:
+        """Return instructions of x86-64 code before ``start``, at best of the whole function."""
         function = self._image.function_at(start - 1)
         if function is None:
-            return None
-        first = max(function[0], start - _STEP_IN)
-        for begin in range(first, min(first + 16, start)):
-            rows = list(linear(self.decode, self._image.bytes_at(begin, start - begin), begin))
-            if rows and rows[-1][0] + rows[-1][1].size == start:
-                return rows[-1][1]
-        return None
+            return []
+        known = self._whole.get(function[0])
+        if known is None:
+            code = self._image.bytes_at(function[0], min(start - function[0], _LARGEST_SCAN))
+            known = self._whole[function[0]] = list(linear(self.decode, code, function[0]))
+        return known
+
+    def _is_branched_to(self, start: int) -> bool:
+        """Return whether the x86-64 function before ``start`` branches to it, or ends amid it."""
+        if self._image.arch.is_arm64:
+            return start in self._branch_targets
+        rows = self._preceding(start)
+        if not rows:
+            return False
+        end = rows[-1][0] + rows[-1][1].size
+        is_whole = start - rows[0][0] < _LARGEST_SCAN
+        return (is_whole and end != start) or any(
+            row.kind is Kind.BRANCH and row.target == start for _, row in rows
+        )
 
     @cached_property
     def _branch_targets(self) -> frozenset[int]:
         """Starts of functions that other functions branch to conditionally (AArch64)."""
-        if not self._image.arch.is_arm64:
-            return frozenset()
         labels: set[int] = set()
         starts = self._image.starts
         for low, high in self._image.code:

@@ -12,6 +12,7 @@ from machtrace.formats.macho.segments import Segment
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.symbols.go import macho_go_functions
 from machtrace.unwinder.functions.bounds import code_ranges
 from machtrace.unwinder.functions.starts import starts_of
 from tests.support.published.image import (
@@ -23,6 +24,8 @@ from tests.support.published.image import (
 )
 
 _STUB_SECTIONS = ("__stubs", "__auth_stubs", "__objc_stubs", "__stub_helper", "__symbol_stub")
+_ABSOLUTE = {"_swift_async_extendedFramePointerFlags": 1 << 60}
+"""Symbols whose address is a number."""
 _WORD = 8
 _WRITABLE, _EXECUTABLE = 2, 4
 
@@ -90,6 +93,9 @@ def _write_pointers(
     pointers = parse_pointers(contents)
     rebases, binds = pointers.rebases, pointers.binds
     addresses, names = import_addresses(binds.names)
+    for row, name in enumerate(binds.names):
+        if name in _ABSOLUTE:
+            addresses[row] = _ABSOLUTE[name]
     bound = (
         addresses[binds.symbols] + binds.addends.astype(np.uint64)
         if len(binds)
@@ -129,4 +135,7 @@ def _starts(contents: FileContents, slide: int) -> Addresses:
         starts = np.frombuffer(listed.offsets, np.uint64) + np.uint64(base)
     else:
         starts = starts_of(contents, sections)
+    go = macho_go_functions(contents, lambda: parse_pointers(contents))
+    if go is not None:
+        starts = np.concatenate([starts, go.starts])
     return np.unique(starts) + np.uint64(slide)
