@@ -16,6 +16,9 @@
  * x86-64, 3.2.2); other architectures have none, and lose nothing by it. */
 #define RED_ZONE 128
 
+/* stack_guard_gap: 256 pages below a growing stack; other stacks have smaller guards. */
+#define STACK_GAP (UINT64_C(1) << 20)
+
 /* The first bytes of a buffer for stacks, which are present before a thread is
  * stopped. Few stacks are deeper, and preparing more would take longer than all else. */
 #define PRESENT_SIZE (256 * 1024)
@@ -77,9 +80,9 @@ void machtrace_scratch_give_back(struct machtrace_scratch *scratch)
         munmap(other, whole_size(other->size));
 }
 
-/* The end of the mapping that holds `address`, or of the next one above: a stack
- * may have grown down, or been mapped, since the mappings were read. */
-static uint64_t mapping_end(const struct machtrace_capture *capture, uint64_t address)
+/* The mapping that holds `address`, or the next one above: a stack may have grown down, or been
+ * mapped, since the mappings were read. */
+static struct machtrace_range mapping_at(const struct machtrace_capture *capture, uint64_t address)
 {
     size_t low = 0;
     size_t high = capture->mapping_count;
@@ -90,7 +93,9 @@ static uint64_t mapping_end(const struct machtrace_capture *capture, uint64_t ad
         else
             high = middle;
     }
-    return low < capture->mapping_count ? capture->mappings[low].end : UINT64_MAX;
+    if (low < capture->mapping_count)
+        return capture->mappings[low];
+    return (struct machtrace_range){UINT64_MAX, UINT64_MAX};
 }
 
 /* As many bytes as can be read; whole pages at the far end. */
@@ -122,7 +127,8 @@ static struct machtrace_stack read_stack(const struct machtrace_capture *capture
                                          uint64_t sp, uint64_t block, unsigned char *to)
 {
     uint64_t start = sp < RED_ZONE ? 0 : sp - RED_ZONE;
-    uint64_t end = mapping_end(capture, sp);
+    struct machtrace_range mapping = mapping_at(capture, sp);
+    uint64_t end = mapping.end;
     if (block > sp && block < end)
         end = block;
     if (end - sp > capture->stack_limit)
@@ -131,10 +137,16 @@ static struct machtrace_stack read_stack(const struct machtrace_capture *capture
     if (size <= 0) {
         /* The red zone may lie in the guard page below the stack. */
         uint64_t page = sp & ~((uint64_t)sysconf(_SC_PAGESIZE) - 1);
-        if (page <= start)
-            return (struct machtrace_stack){sp, 0, NULL};
-        start = page;
-        size = read_memory(thread, start, to, (size_t)(end - start));
+        if (page > start) {
+            start = page;
+            size = read_memory(thread, start, to, (size_t)(end - start));
+        }
+        /* The stack has overflowed: sp is in the gap below it. */
+        if (size <= 0 && mapping.start > sp && mapping.start < end &&
+            mapping.start - sp <= STACK_GAP) {
+            start = mapping.start;
+            size = read_memory(thread, start, to, (size_t)(end - start));
+        }
         if (size <= 0)
             return (struct machtrace_stack){sp, 0, NULL};
     }

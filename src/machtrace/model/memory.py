@@ -72,6 +72,11 @@ class RegionMemory:
             return None
         return self._regions[index]
 
+    def region_above(self, address: Avma) -> MemoryRegion | None:
+        """Return the lowest region that starts above ``address``."""
+        index = bisect_right(self._starts, address)
+        return self._regions[index] if index < len(self._regions) else None
+
     def read(self, address: Avma, size: int, /) -> bytes | memoryview:
         """See :meth:`MemoryReader.read`."""
         region = self.region_at(address)

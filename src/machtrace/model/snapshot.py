@@ -79,6 +79,13 @@ class ThreadSnapshot:
     """Names and values of registers that unwinding does not use and :attr:`native_registers` lacks:
     flags, and what the processor states of a fault."""
 
+    @property
+    def overflowed_stack(self) -> Avma | None:
+        """The lowest address of the stack if the stack pointer is below it; else None."""
+        sp = self.registers.sp
+        is_below = sp is not None and len(self.stack.data) > 0 and sp < self.stack.start
+        return self.stack.start if is_below else None
+
     def __repr__(self) -> str:
         return f"<ThreadSnapshot of {self.info}: {len(self.stack.data):,} bytes of stack>"
 

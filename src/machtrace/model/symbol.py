@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from machtrace.frozen import dataclass
-from machtrace.model.address import ImageOffset
+from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage
 from machtrace.model.registers import register_rows
@@ -266,6 +266,8 @@ class CallStack(FrameChain):
     """See :attr:`~machtrace.model.stack.Walk.physical_remainder`."""
     registers: tuple[tuple[str, int], ...] = ()
     """Names and values of the innermost frame's registers; none if unavailable."""
+    overflowed_stack: Avma | None = None
+    """The lowest address of the stack if the stack pointer is below it: the stack overflowed."""
 
     @property
     def cause(self) -> Cause | None:
@@ -293,6 +295,9 @@ class CallStack(FrameChain):
         yield f"{style.bold}{self.thread.heading(self.stopped_for_ns)}{style.reset}"
         if self.cause is not None:
             yield f"  {printable(str(self.cause))}"
+        if self.overflowed_stack is not None:
+            stack = f"{self.overflowed_stack:#x}"
+            yield f"  the stack pointer is below the stack {stack}: the stack overflowed"
         yield from self.lines(pointer_size=pointer_size, style=style, details=details)
         rest = self.physical_remainder
         if rest is not None:

@@ -132,6 +132,7 @@ def _thread(
         "crashed": info.crashed,
         "cause": None if info.cause is None else _cause(info.cause),
         "stopped_for_ns": stack.stopped_for_ns,
+        "overflowed_stack": stack.overflowed_stack,
         "stop": _stop(stack.stop),
         "gap": _gap(stack),
         "registers": dict(stack.registers) if with_registers else None,

@@ -134,6 +134,7 @@ class Symbolicator:
             if rest is None
             else FrameChain(frames=frames(rest), stop=rest.stop, gap=rest.gap),
             registers=_named_registers(backtrace.thread),
+            overflowed_stack=backtrace.thread.overflowed_stack,
         )
 
     def frame(self, address: FrameAddress, snapshot: Snapshot, *, named: bool = True) -> Frame:

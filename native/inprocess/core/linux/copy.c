@@ -15,8 +15,9 @@
 #include "common/linux/registers.h"
 #include "inprocess/core/current_registers.h"
 
-/* The end of the range that holds `sp`, or of the next one above it; `sp` if there is none. */
-static uint64_t range_end(const struct machtrace_inprocess_capture *capture, uint64_t sp)
+/* The range that holds `sp`, or the next one above it; empty if there is none. */
+static struct machtrace_range range_at(const struct machtrace_inprocess_capture *capture,
+                                       uint64_t sp)
 {
     size_t low = 0;
     size_t high = capture->range_count;
@@ -27,10 +28,11 @@ static uint64_t range_end(const struct machtrace_inprocess_capture *capture, uin
         else
             low = middle + 1;
     }
-    return low < capture->range_count ? capture->ranges[low].end : sp;
+    return low < capture->range_count ? capture->ranges[low] : (struct machtrace_range){sp, sp};
 }
 
 #define RED_ZONE 128            /* System V psABI for x86-64, 3.2.2; others have none */
+#define STACK_GAP (UINT64_C(1) << 20) /* stack_guard_gap: 256 pages below a growing stack */
 #define SIGNAL_FRAME_REACH 65536 /* bytes of a stack that are searched for a signal's frame */
 
 static uint64_t thread_pointer(void)
@@ -68,7 +70,7 @@ static uint64_t stack_end(const struct machtrace_inprocess_capture *capture, uin
                           uint64_t pthread)
 {
     /* A range that begins above it: the main stack has grown, or another is new. */
-    uint64_t end = range_end(capture, sp);
+    uint64_t end = range_at(capture, sp).end;
     /* A thread's own block is at the end of the stack that was made for it, and the kernel shows
      * further mappings after it as one with it. */
     if (pthread > sp && pthread < end)
@@ -85,10 +87,16 @@ static void add_stack(const struct machtrace_inprocess_capture *capture,
     uint64_t start = sp < RED_ZONE ? 0 : sp - RED_ZONE;
     size_t room = thread->room - used;
     ssize_t size = -1;
-    for (int attempt = 0; attempt < 2 && size <= 0 && start < end; attempt++) {
-        /* The red zone may lie in the guard page below the stack. */
+    for (int attempt = 0; attempt < 3 && size <= 0 && start < end; attempt++) {
+        /* The red zone may lie in the guard page below the stack; or sp, if it has overflowed. */
         if (attempt == 1)
             start = sp & ~(page - 1);
+        if (attempt == 2) {
+            uint64_t above = range_at(capture, sp).start;
+            if (above <= sp || above - sp > STACK_GAP || above >= end)
+                break;
+            start = above;
+        }
         size_t wanted = end - start < room ? (size_t)(end - start) : room;
         size = wanted == 0 ? 0 : read_memory(start, thread->buffer + used, wanted);
     }

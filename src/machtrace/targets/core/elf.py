@@ -153,6 +153,7 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
         wanted = {info.id for _, info in listed} if threads is None else set(threads)
         errors: list[tuple[ThreadId | None, MachtraceError]] = [(None, e) for e in core.problems]
         notes = core.noted_threads
+        pointers = [thread.registers.sp or 0 for thread, _ in listed]
         copied: list[ThreadSnapshot] = []
         for thread, info in listed:
             if info.id not in wanted:
@@ -160,7 +161,7 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
             wanted.discard(info.id)
             noted = notes[thread.index - 1]
             registers = noted.restored(thread.registers)
-            stack = stack_region(memory, registers, stack_limit)
+            stack = stack_region(memory, registers, stack_limit, pointers)
             if not stack.data and stack_limit > 0:
                 errors.append((info.id, self._no_stack(info, registers.sp)))
             copied.append(

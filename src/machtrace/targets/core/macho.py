@@ -86,6 +86,8 @@ class CorefileTarget(CoreTarget[CoreFile]):
         listed = frozenset(info.id for info in infos)
         wanted = listed if threads is None else frozenset(threads)
         notes = noted_threads(core)
+        states = [thread.state for thread in core.threads]
+        pointers = [state.registers.sp or 0 for state in states if isinstance(state, ThreadState)]
         copied: list[ThreadSnapshot] = []
         problems = [Problem(thread=None, error=error) for error in core.problems]
         problems += [Problem(thread=None, error=error) for error in images.problems]
@@ -96,7 +98,8 @@ class CorefileTarget(CoreTarget[CoreFile]):
             if not isinstance(thread.state, ThreadState):
                 problems.append(Problem(thread=info.id, error=thread.state))
                 continue
-            stack = stack_region(core.memory.regions, thread.state.registers, stack_limit)
+            registers = thread.state.registers
+            stack = stack_region(core.memory.regions, registers, stack_limit, pointers)
             if not stack.data and stack_limit > 0:
                 error = self._no_stack(info, thread.state.registers.sp)
                 problems.append(Problem(thread=info.id, error=error))

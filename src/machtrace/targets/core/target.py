@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -13,7 +13,7 @@ from machtrace.model.process_metadata import NotedThread
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.targets.base import ClosedWhenLeft
-from machtrace.targets.shared.thread_copy import RED_ZONE, has_red_zone
+from machtrace.targets.shared.thread_copy import RED_ZONE, STACK_GAP, has_red_zone
 
 _Core = TypeVar("_Core")
 
@@ -69,10 +69,14 @@ def noted_indexes(noted: Sequence[NotedThread]) -> list[int]:
     return indexes if len(set(indexes)) == len(indexes) else list(range(1, len(noted) + 1))
 
 
-def stack_region(memory: RegionMemory, registers: RegisterSet, limit: int) -> MemoryRegion:
+def stack_region(
+    memory: RegionMemory, registers: RegisterSet, limit: int, pointers: Collection[int] = ()
+) -> MemoryRegion:
     """Return at most ``limit`` bytes of a stack, from sp less the red zone; empty if absent.
 
-    A stack in several adjoining regions is joined, which copies it.
+    If the stack has overflowed, it starts above sp; ``pointers`` are the stack pointers of all
+    threads, since the region above may be another's. A stack in several adjoining regions is
+    joined, which copies it.
     """
     arch, sp = registers.arch, registers.sp
     if sp is None or limit <= 0:
@@ -80,7 +84,13 @@ def stack_region(memory: RegionMemory, registers: RegisterSet, limit: int) -> Me
     at = Avma(sp)
     region = memory.region_at(at)
     if region is None:
-        return MemoryRegion(at, b"")
+        region = memory.region_above(at)
+        if (
+            region is None
+            or region.start - at > STACK_GAP
+            or any(region.start <= pointer < region.end for pointer in pointers)
+        ):
+            return MemoryRegion(at, b"")
     start = Avma(max(region.start, at - RED_ZONE if has_red_zone(arch) else at))
     end = start + limit
     upto = region.end

@@ -15,7 +15,7 @@ from machtrace.targets.gdbremote.memory import RemoteMemory
 from machtrace.targets.gdbremote.replies import RemoteRegion, parse_region
 from machtrace.targets.gdbremote.session import GdbSession
 from machtrace.targets.shared.proc_maps import Mapping
-from machtrace.targets.shared.thread_copy import RED_ZONE, has_red_zone
+from machtrace.targets.shared.thread_copy import RED_ZONE, STACK_GAP, has_red_zone
 
 UNBOUNDED = 1 << 26
 """Bytes of all stacks together that are copied if their ends are unknown.
@@ -126,6 +126,7 @@ class RemoteStackReader:
             (region.start, region.end) if region is not None and region.is_readable else None
             for region in regions
         ]
+        self._bound_overflowed(bounds, pointers, regions)
         open_ends = [
             index for index, region in enumerate(regions) if region is not None and region.is_stack
         ]
@@ -147,10 +148,30 @@ class RemoteStackReader:
             open_ends = left
         return bounds
 
+    def _bound_overflowed(
+        self,
+        bounds: list[tuple[int, int] | None],
+        pointers: Sequence[int],
+        regions: Sequence[RemoteRegion | None],
+    ) -> None:
+        """Set the bounds of stacks whose pointers are below them, in the gap that guards them."""
+        guards = {
+            index: region.end
+            for index, (sp, region) in enumerate(zip(pointers, regions, strict=True))
+            if region is not None and not region.is_readable and region.end - sp <= STACK_GAP
+        }
+        above = self._regions(list(guards.values()))
+        for (index, end), region in zip(guards.items(), above, strict=True):
+            if region is not None and region.is_readable and region.start == end:
+                bounds[index] = end, region.end
+
     def _mapped(self, sp: int) -> tuple[int, int]:
         index = bisect_right(self._starts, sp) - 1
         if index < 0 or sp >= self._readable[index].end:
-            return sp, sp
+            above = self._readable[index + 1] if index + 1 < len(self._readable) else None
+            if above is None or above.start - sp > STACK_GAP:
+                return sp, sp
+            return above.start, above.end
         return self._readable[index].start, self._readable[index].end
 
     def _regions(self, pointers: Sequence[int]) -> list[RemoteRegion | None]:

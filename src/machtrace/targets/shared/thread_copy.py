@@ -20,6 +20,10 @@ RED_ZONE = 128
 """Bytes below the stack pointer that a leaf function may use (System V psABI for x86-64, 3.2.2).
 Other architectures have none, and lose nothing by it."""
 
+STACK_GAP = 1 << 20
+"""Bytes below a stack that hold its stack pointer if it has overflowed: ``stack_guard_gap``, 256
+pages below a growing stack. Other stacks have smaller guards."""
+
 STOP_LIMIT_NS = 1_000_000_000
 """Time limit for a stop; a runnable thread needs its turn on a CPU first."""
 
