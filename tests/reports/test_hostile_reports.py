@@ -32,7 +32,6 @@ from machtrace.model.report import (
 )
 from machtrace.render import folded
 from machtrace.render.call_tree import DEEPEST, bounded
-from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.crash.registers import register_lines
 from machtrace.reports.image_lists import listed_images
 from machtrace.reports.ips import documents
@@ -41,6 +40,7 @@ from machtrace.reports.lenient_json import _TOKEN, JsonDocument, read_json
 from machtrace.reports.machtrace_json import reports_json
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.profiles import profile_of
 from machtrace.reports.writers import FORMATS, write_reports
 
 _HEADER = '{"bug_type":"309","incident_id":"1","app_name":"a"}\n'

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from io import StringIO
+
 import pytest
 
-from machtrace.model.report import Adjustment, Report, SampledNode
+from machtrace.model.profile import MissingFrames
+from machtrace.model.report import Adjustment, NameSource, Report, ReportedSymbol, SampledNode
+from machtrace.model.symbol import Frame, InlineFrame, PythonFrame, SourceLocation
+from machtrace.render import sample_text
 from machtrace.reports.readers import read_source
 from machtrace.reports.sample import graph_frame, read, thread_heading
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.profiles import profile_of, sampling_run
+from machtrace.reports.writers import write_reports
+from tests.support.reports.models import Seen, function, profile
 
 HEAD = "Analysis of sampling App (pid 455) every 1 millisecond\nProcess:         App [455]\n\n"
 
@@ -163,3 +172,124 @@ def test_version_6_has_fewer_brackets() -> None:
         (None, "start"),
         (0x100000ED8, None),
     ]
+
+
+WHOLE = """\
+Sampling process 455 for 3 seconds with 2 milliseconds of run time between samples
+Sampling completed, processing symbols...
+Analysis of sampling App (pid 455) every 2 milliseconds
+Process:         App [455]
+Path:            /Users/USER/*/App.app/Contents/MacOS/App
+Load Address:    0x100000000
+Identifier:      org.example.app
+Version:         1.2 (34)
+Code Type:       ARM64
+Platform:        macOS
+Parent Process:  launchd [1]
+
+Date/Time:       2026-02-03 04:05:06.789 +0900
+Launch Time:     2026-02-03 04:00:00.001 +0900
+OS Version:      macOS 26.2 (25C56)
+Report Version:  7
+Analysis Tool:   /usr/bin/sample
+
+Physical footprint:         720K
+Physical footprint (peak):  724K
+Idle exit:                  untracked
+----
+
+Call graph:
+    100 Thread_7001   DispatchQueue_1: com.apple.main-thread  (serial)
+    + 60 main  (in App) + 12  [0x10000010c]  main.m:14
+    + ! 50 draw  (in App) + 4,8,...  [0x100000204,0x100000208,...]  draw.m:3,4,...
+    + ! 10 ???  (in App)  load address 0x100000000 + 0x300  [0x100000300]
+    + 40 odd  (in App)  load address 0x100000000 + 1024  [0x100000400]
+    100 Thread_7002: worker   DispatchQueue_13: com.apple.root.default-qos  (concurrent)
+      100 start_wqthread  (in libsystem_pthread.dylib) + 8  [0x180000008]
+        100 ???  (in <unknown binary>)  [0x5000]
+
+Total number in stack (recursive counted multiple, when >=5):
+
+Sort by top of stack, same collapsed (when >= 5):
+        ???  (in <unknown binary>)        100
+        draw  (in App)        50
+
+Binary Images:
+       0x100000000 -        0x100007fff +org.example.app (1.2 - 34) <82D13D98-219E-3040-B62A-07A297007A7C> /Users/USER/*/App.app/Contents/MacOS/App
+       0x180000000 -        0x180003fff  libsystem_pthread.dylib (539.100.4) <A5D3B725-78C3-3E19-A765-CCEB22355093> /usr/lib/system/libsystem_pthread.dylib
+       0x190000000 -                ???  odd /usr/lib/odd
+"""  # noqa: E501 - lines of sample
+
+
+def read_text(text: str) -> Report:
+    """Return the one report of a text."""
+    (report,) = read_source(ReportSource("sample", text.encode())).reports
+    return report
+
+
+def test_a_text_is_written_as_it_was_read() -> None:
+    """Header, marks, queues, lists and images, with everything in them that is unusual."""
+    assert write_reports([read_text(WHOLE)], "sample").decode() == WHOLE
+
+
+def test_parts_of_a_text_are_written_as_they_were_read() -> None:
+    graph = "Call graph:\n" + WHOLE.partition("Call graph:\n")[2]
+    assert write_reports([read_text(graph)], "sample").decode() == graph
+
+
+def test_the_run_is_the_text_s() -> None:
+    """Threads are sampled at the same time: the time is that of one."""
+    run = sampling_run(read_text(WHOLE))
+    assert (run.interval_ns, run.ticks, run.duration_ns) == (2_000_000, 100, 200_000_000)
+    assert run.started_at_ns == 1_770_059_106_789_000_000
+    assert profile_of(read_text(WHOLE)).run == run
+
+
+def test_names_from_files_are_written_in_the_text_s_form() -> None:
+    """Offsets of all addresses are from the function's start, and the lists are counted again."""
+    report = read_text(WHOLE)
+    (main, worker) = report.trees
+    named = [
+        node._replace(
+            frame=node.frame._replace(
+                symbol=ReportedSymbol("paint", 2, NameSource.EXACT),
+                location=SourceLocation("/src/paint.m", 7),
+                details={key: node.frame.details[key] for key in ("addresses",)},
+            )
+        )
+        if name(node) == "draw"
+        else node
+        for node in main.nodes
+    ]
+    changed = replace(report, trees=(replace(main, nodes=tuple(named)), worker))
+    text = write_reports([changed], "sample").decode()
+    assert (
+        "    + ! 50 paint  (in App) + 2,6,...  [0x100000204,0x100000208,...]  paint.m:7\n" in text
+    )
+    assert "        paint  (in App)        50\n" in text
+    assert "draw" not in text
+
+
+def test_a_profile_s_text_comes_back() -> None:
+    """With inlined calls, functions of Python, unknown callers and the parameters of the run."""
+    inner = InlineFrame("inner", SourceLocation("/src/inner.h", 3))
+    python = PythonFrame("work", SourceLocation("/app/job.py", 40))
+    recorded = profile(
+        [
+            Seen(0, [function("main"), function("hot", offset=0x300, inlined=[inner])], 7),
+            Seen(0, [function("main"), function("loop", offset=0x500, python=[python])], 2),
+            Seen(1, [MissingFrames.UNKNOWN_CALLERS, function("", offset=0x600)], 6),
+        ],
+        names=("main", "worker"),
+    )
+    sink = StringIO()
+    sample_text.write(recorded, sink)
+    report = read_text(sink.getvalue())
+    assert write_reports([report], "sample").decode() == sink.getvalue()
+    again = profile_of(report)
+    assert (again.run.interval_ns, again.run.lost) == (10_000_000, 3)
+    assert (again.run.ticks, again.run.duration_ns) == (9, 90_000_000)
+    frames = [frame for frame in again.frames if isinstance(frame, Frame)]
+    assert [call.name for frame in frames for call in frame.inlined] == ["inner"]
+    assert [call.name for frame in frames for call in frame.python] == ["work"]
+    assert MissingFrames.UNKNOWN_CALLERS in again.frames

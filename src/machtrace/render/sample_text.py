@@ -9,14 +9,14 @@ one line; one that called others has a line for each call site.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import TextIO
 
 from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage
-from machtrace.model.profile import OUTERMOST, Profile
+from machtrace.model.profile import OUTERMOST, Profile, SamplingRun
 from machtrace.model.snapshot import ThreadInfo
 from machtrace.model.symbol import Frame, SourceLocation
 from machtrace.model.text import printable
@@ -71,32 +71,21 @@ class SampleGraph:
     def lines(self, tree: CallTree, weights: Mapping[int, int], *, is_last: bool) -> Iterator[str]:
         """Yield a line for each node; ``is_last``: no thread follows, so no line leads on."""
         ends = self._ends(tree, weights)
-        top = ("      ", 0) if is_last else ("    + ", 1)
-        beside: dict[int, tuple[str, int]] = {OUTERMOST: top}
-        depths: dict[int, int] = {OUTERMOST: 0}
-        deeper = 0
-        for node, is_last_called in tree.walk():
-            caller = tree.callers[node]
-            depth = depths[node] = depths[caller] + 1
-            if depth > _DEEPEST:
-                deeper += 1
-                continue
-            before, marks = beside[caller]
+
+        def text(node: int) -> str:
             key = tree.keys[node]
             places = [self.places[key]] if key < len(self.places) else ends[node]
-            yield f"{before}{tree.total[node]} {self._node(places)}"
-            mark = " " if is_last_called else _MARKS[marks % len(_MARKS)]
-            beside[node] = f"{before}{mark} ", marks + (not is_last_called)
-        if deeper:
-            yield f"{top[0]}... {deeper} more lines, deeper than {_DEEPEST} calls"
+            return f"{tree.total[node]} {self._node(places)}"
+
+        nodes = ((node, tree.callers[node], last) for node, last in tree.walk())
+        return graph_lines(nodes, text, is_last=is_last)
 
     def in_many_lines(self, trees: Iterable[CallTree]) -> Iterator[str]:
         """Yield functions by the number of their lines."""
         counts: Counter[str] = Counter()
         for tree in trees:
             counts.update(self._name(self._function(key)) for key in tree.keys)
-        for name, count in _most(counts):
-            yield f"        {count:<7} {name}"
+        yield from many_lines(counts)
 
     def at_the_top(self, trees: Iterable[CallTree]) -> Iterator[str]:
         """Yield functions by how often stacks ended in them."""
@@ -105,8 +94,7 @@ class SampleGraph:
             for key, own in zip(tree.keys, tree.own, strict=True):
                 if own:
                     counts[self._name(self._function(key))] += own
-        for name, count in _most(counts):
-            yield f"        {name}        {count}"
+        yield from top_lines(counts)
 
     def _function(self, key: int) -> Function:
         if key < len(self.places):
@@ -157,6 +145,34 @@ class SampleGraph:
         return f"{name}  (in {printable(function.image.name) or '?'})"
 
 
+def graph_lines(
+    nodes: Iterable[tuple[int, int, bool]], text: Callable[[int], str], *, is_last: bool
+) -> Iterator[str]:
+    """Yield the lines of a thread's nodes, after columns that connect callees of one caller.
+
+    Args:
+        nodes: each node after its caller, with its caller, or
+            :data:`~machtrace.model.profile.OUTERMOST`, and whether it is its caller's last.
+        text: returns a node's count and function.
+        is_last: whether no thread follows.
+    """
+    top = ("      ", 0) if is_last else ("    + ", 1)
+    beside: dict[int, tuple[str, int]] = {OUTERMOST: top}
+    depths: dict[int, int] = {OUTERMOST: 0}
+    deeper = 0
+    for node, caller, is_last_called in nodes:
+        depth = depths[node] = depths[caller] + 1
+        if depth > _DEEPEST:
+            deeper += 1
+            continue
+        before, marks = beside[caller]
+        yield f"{before}{text(node)}"
+        mark = " " if is_last_called else _MARKS[marks % len(_MARKS)]
+        beside[node] = f"{before}{mark} ", marks + (not is_last_called)
+    if deeper:
+        yield f"{top[0]}... {deeper} more lines, deeper than {_DEEPEST} calls"
+
+
 def _offsets(frames: Sequence[Frame]) -> str:
     """Return offsets from the function's start, or from the image's if that is unknown."""
     first = frames[0]
@@ -187,19 +203,47 @@ def _listed(texts: Iterable[str]) -> str:
     return ",".join(shown[:_SHOWN]) + (",..." if len(shown) > _SHOWN else "")
 
 
+def many_lines(counts: Counter[str]) -> Iterator[str]:
+    """Yield the functions with many lines, and their number."""
+    for name, count in _most(counts):
+        yield f"        {count:<7} {name}"
+
+
+def top_lines(counts: Counter[str]) -> Iterator[str]:
+    """Yield the functions in which many stacks ended, and their number."""
+    for name, count in _most(counts):
+        yield f"        {name}        {count}"
+
+
 def _most(counts: Counter[str]) -> list[tuple[str, int]]:
     """Return the frequent ones, most frequent first, equal ones by name."""
     ordered = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
     return [row for row in ordered if row[1] >= _FEW]
 
 
+MANY_LINES = "Total number in stack (recursive counted multiple, when >=5):"
+TOP_OF_STACK = "Sort by top of stack, same collapsed (when >= 5):"
 _MAIN_QUEUE = "com.apple.main-thread"
 
 
-def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> None:
-    """Write the whole report; with ``merge_threads`` one call graph of all threads together."""
+def write(
+    profile: Profile,
+    sink: TextIO,
+    *,
+    merge_threads: bool = False,
+    header: Iterable[str] | None = None,
+) -> None:
+    """Write the whole report.
+
+    Args:
+        profile: what to write.
+        sink: where to.
+        merge_threads: whether to write one call graph of all threads together.
+        header: the lines before the graph; None derives them from the profile.
+    """
     graph = SampleGraph.of(profile)
-    sink.writelines(line + "\n" for line in _header(profile))
+    lines_before = _header(profile) if header is None else header
+    sink.writelines(line + "\n" for line in lines_before)
     sink.write("\nCall graph:\n")
     if merge_threads:
         heads = [f"{sum(profile.samples.weights)} All threads"]
@@ -211,9 +255,9 @@ def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> Non
     for number, head in enumerate(heads):
         lines = graph.lines(trees[number], weights[number], is_last=number == len(heads) - 1)
         sink.writelines(f"{line}\n" for line in (f"    {head}", *lines))
-    sink.write("\nTotal number in stack (recursive counted multiple, when >=5):\n")
+    sink.write(f"\n{MANY_LINES}\n")
     sink.writelines(f"{line}\n" for line in graph.in_many_lines(trees))
-    sink.write("\nSort by top of stack, same collapsed (when >= 5):\n")
+    sink.write(f"\n{TOP_OF_STACK}\n")
     sink.writelines(f"{line}\n" for line in graph.at_the_top(trees))
     sink.write("\nBinary Images:\n")
     sink.writelines(f"{_image(image, profile.process.path)}\n" for image in profile.images)
@@ -223,9 +267,7 @@ def _header(profile: Profile) -> Iterator[str]:
     process, run = profile.process, profile.run
     name = printable(process.name) or "process"
     pid = "?" if process.pid is None else str(process.pid)
-    every = f"{run.interval_ns / 1e6:.3f}".rstrip("0").rstrip(".")
-    plural = "" if every == "1" else "s"
-    yield f"Analysis of sampling {name} (pid {pid}) every {every} millisecond{plural}"
+    yield analysis_line(name, process.pid, run)
     yield f"Process:         {name} [{pid}]"
     yield f"Path:            {printable(process.path) or '?'}"
     program = next((one for one in profile.images if one.path == process.path), None)
@@ -233,14 +275,32 @@ def _header(profile: Profile) -> Iterator[str]:
         yield f"Load Address:    {program.load_address:#x}"
     yield f"Code Type:       {process.arch.value}"
     yield ""
-    started = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=run.started_at_ns // 1000)
-    yield f"Date/Time:       {started:%Y-%m-%d %H:%M:%S}.{started.microsecond // 1000:03d} +0000"
+    yield f"Date/Time:       {start_time(run)}"
     yield "Report Version:  7"
     yield "Analysis Tool:   machtrace"
-    yield f"Sampled:         {run.ticks} times in {run.duration_ns / 1e9:.3f} s, {run.lost} lost"
+    yield f"Sampled:         {sampled_text(run)}"
     if profile.stopped_share is not None:
         yield f"Stopped:         {profile.stopped_share:.2%} of the time"
     yield "----"
+
+
+def analysis_line(name: str, pid: int | None, run: SamplingRun) -> str:
+    """Return the first line: the process and the interval."""
+    every = f"{run.interval_ns / 1e6:.3f}".rstrip("0").rstrip(".")
+    unit = "millisecond" if every == "1" else "milliseconds"
+    return f"Analysis of sampling {name} (pid {'?' if pid is None else pid}) every {every} {unit}"
+
+
+def start_time(run: SamplingRun) -> str:
+    """Return when sampling began, in UTC."""
+    started = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=run.started_at_ns // 1000)
+    return f"{started:%Y-%m-%d %H:%M:%S}.{started.microsecond // 1000:03d} +0000"
+
+
+def sampled_text(run: SamplingRun) -> str:
+    """Return how often the process was sampled, in how long."""
+    times = "time" if run.ticks == 1 else "times"
+    return f"{run.ticks} {times} in {run.duration_ns / 1e9:.3f} s, {run.lost} lost"
 
 
 def _thread(info: ThreadInfo) -> str:

@@ -102,6 +102,10 @@ class ListedImages:
             self._images.append(ReportedImage(name=name))
         return index
 
+    def image(self, index: int) -> ReportedImage:
+        """Return an image."""
+        return self._images[index]
+
     def base(self, index: int) -> Avma | None:
         """Return an image's load address (Avma)."""
         return self._images[index].load_address

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from machtrace.model.address import Avma
+from machtrace.model.image import shown_identifier
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
@@ -24,11 +25,12 @@ from machtrace.model.report import (
 )
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.crash.header import Header
-from machtrace.reports.crash.lines import read_image
-from machtrace.reports.images import ListedImages, named_by_path
+from machtrace.reports.crash.lines import image_end, read_image, shown
+from machtrace.reports.images import LABEL, ListedImages, named_by_path
 from machtrace.reports.source import ReportSource
 
 LONGEST_LINE = 32768
+MAIN_QUEUE = "com.apple.main-thread"
 
 _COUNTED = re.compile(r"(?P<prefix>[ +!:|]{4,20000})(?P<count>[0-9]{1,12}) (?P<rest>\S.*)")
 _THREAD = re.compile(r"Thread_(?P<id>0x[0-9a-fA-F]{1,16}|[0-9a-fA-F]{1,16})(?![0-9A-Za-z_])")
@@ -139,11 +141,14 @@ def graph_frame(text: str) -> GraphFrame:
         symbol = ReportedSymbol(function, None if match["base"] else _number(offsets[0]))
     location = None
     if match["file"] is not None:
-        file, _, line = match["file"].rpartition(":")
+        file, _, lines = match["file"].strip().rpartition(":")
+        line = lines.partition(",")[0]
         is_line = bool(file) and line.isdecimal() and len(line) < _WORD_DIGITS
-        location = (
-            SourceLocation(file, int(line) or None) if is_line else SourceLocation(match["file"])
-        )
+        location = SourceLocation(match["file"].strip())
+        if is_line:
+            location = SourceLocation(file, int(line) or None)
+            if line != lines:
+                details["lines"] = lines
     return GraphFrame(
         symbol,
         None if image == _NO_IMAGE else image,
@@ -153,6 +158,93 @@ def graph_frame(text: str) -> GraphFrame:
         details,
         is_inline,
     )
+
+
+TEXT = "text"
+"""The detail of a frame, a thread or an image whose line has an unusual form: the line."""
+
+
+def frame_text(frame: ReportedFrame, image: ReportedImage | None) -> str:
+    """Return a frame's line, without its count."""
+    line = frame.details.get(TEXT)
+    if isinstance(line, str) and _is_line_of(line, frame):
+        return shown(line)
+    addresses = frame.details.get("addresses")
+    if not isinstance(addresses, str):
+        addresses = "" if frame.address is None else f"{frame.address:#x}"
+    text = "???" if frame.symbol is None else shown(frame.symbol.name)
+    if image is not None:
+        text += f"  (in {shown(image.name) or '?'})"
+        if not frame.is_inline:
+            text += _offsets_text(frame, image, addresses)
+    if addresses:
+        text += f"  [{addresses}]"
+    if frame.location is not None:
+        lines = frame.details.get("lines", frame.location.line)
+        file = shown(frame.location.path.rpartition("/")[2])
+        text += f"  {file}" if lines is None else f"  {file}:{lines}"
+    return f"{text}  {_INLINED}" if frame.is_inline else text
+
+
+def _is_line_of(line: str, frame: ReportedFrame) -> bool:
+    """Return whether ``line`` still has the frame's function and location."""
+    parsed = graph_frame(line)
+    return parsed.symbol == frame.symbol and parsed.location == frame.location
+
+
+def _offsets_text(frame: ReportedFrame, image: ReportedImage, addresses: str) -> str:
+    """Return offsets from the function's start, or from the image's if it has no name."""
+    first, base = frame.address, image.load_address
+    if frame.symbol is not None and frame.symbol.offset is not None:
+        start, form, label = -frame.symbol.offset, "d", ""
+    elif (
+        frame.symbol is None and base is not None and first is not None and frame.offset is not None
+    ):
+        start, form, label = base - first, "#x", f"  load address {base:#x}"
+    else:
+        return ""
+    numbers = [_number(one) for one in addresses.split(",")] if first is not None else [0]
+    offsets = [
+        "..." if number is None else format(number - (first or 0) - start, form)
+        for number in numbers
+    ]
+    return f"{label} + {','.join(offsets)}"
+
+
+def heading_text(tree: SampledTree) -> str:
+    """Return a thread's heading, without its count."""
+    line = tree.details.get(TEXT)
+    if isinstance(line, str):
+        return shown(line)
+    name = "" if tree.name is None else shown(tree.name)
+    if tree.thread is None:
+        return name or "Thread"
+    text = f"Thread_{tree.thread}"
+    if name:
+        text += f": {name}"
+    if tree.queue is None:
+        return text
+    number, kind = tree.details.get("DispatchQueue"), tree.details.get("kind")
+    if tree.queue == MAIN_QUEUE and not tree.details:
+        number, kind = 1, "serial"
+    text += "   DispatchQueue" + ("" if number is None else f"_{number}") + f": {shown(tree.queue)}"
+    return text if kind is None else f"{text}  ({kind})"
+
+
+def image_text(image: ReportedImage) -> str:
+    """Return an image's line."""
+    line = image.details.get(TEXT)
+    if isinstance(line, str):
+        return shown(line)
+    base, label = image.load_address or 0, image.details.get(LABEL, image.name)
+    mark = "+" if image.details.get("main") is True else " "
+    text = f"{base:#18x} - {image_end(image, base + max(1, image.size or 1) - 1):>18s} {mark}"
+    text += shown(str(label)) or "?"
+    if image.version is not None:
+        text += f" ({shown(image.version)})"
+    if image.uuid is not None:
+        text += f" <{shown_identifier(image.uuid)}>"
+    return f"{text} {shown(image.path)}"
 
 
 def _image_and_place(text: str) -> tuple[str, re.Match[str] | None]:
@@ -192,24 +284,26 @@ def _is_number(text: str) -> bool:
 _ANALYSIS = re.compile(r"^(?:Analysis of sampling |Sampling process )", re.MULTILINE)
 _PROCESS = re.compile(r"^((?:Process|Parent Process):[ \t]+\S.{0,400}) ([0-9]{1,10})$")
 """Version 6's form, without brackets around the number."""
-_GRAPH = "Call graph:"
-_IMAGES = "Binary Images:"
+GRAPH = "Call graph:"
+IMAGES = "Binary Images:"
+GRAPH_LINES = "call graph"
+"""The detail of lines of the graph that are no nodes."""
 _EXAMINED = 1 << 16
 
 
 def recognises(source: ReportSource) -> bool:
     """Return whether it is an analysis, or has a call graph with threads."""
     head = source.text[:_EXAMINED]
-    if _ANALYSIS.search(head) is not None and f"\n{_GRAPH}" in source.text:
+    if _ANALYSIS.search(head) is not None and f"\n{GRAPH}" in source.text:
         return True
-    _, graph, rest = f"\n{head}".partition(f"\n{_GRAPH}\n")
+    _, graph, rest = f"\n{head}".partition(f"\n{GRAPH}\n")
     return bool(graph) and " Thread_" in rest[:400]
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
     """Return its one report."""
     lines = source.text.split("\n")
-    start = next((index for index, line in enumerate(lines) if line.startswith(_GRAPH)), len(lines))
+    start = next((index for index, line in enumerate(lines) if line.startswith(GRAPH)), len(lines))
     images, sections, end = _sections(lines, start)
     graph = _Graph(images)
     for line in lines[start + 1 : end]:
@@ -236,7 +330,7 @@ def _report(head: list[str], graph: _Graph, sections: dict[str, JsonValue]) -> R
     )
     details = {**header.details(), **sections}
     if graph.other:
-        details["call graph"] = [*graph.other]
+        details[GRAPH_LINES] = [*graph.other]
     return replace(report, details=details)
 
 
@@ -253,13 +347,21 @@ def _sections(
         if line and not line[0].isspace() and line.rstrip().endswith((":", ")")):
             end = min(end, index)
             title = line.rstrip()
-            if not title.startswith(_IMAGES):
+            if not title.startswith(IMAGES):
                 sections.setdefault(title, [])
-        elif title.startswith(_IMAGES) and (image := read_image(line)) is not None:
-            images.append(named_by_path(image))
+        elif title.startswith(IMAGES) and (image := read_image(line)) is not None:
+            images.append(_listed(image, line))
         elif title and line.strip():
             sections.setdefault(title, []).append(line)
     return images, {title: rows for title, rows in sections.items() if rows}, end
+
+
+def _listed(image: ReportedImage, line: str) -> ReportedImage:
+    """Return the image of a line, with the line if it is unusual."""
+    image = named_by_path(image)
+    if image_text(image) == line:
+        return image
+    return replace(image, details={**image.details, TEXT: line})
 
 
 def exact_ends(
@@ -301,7 +403,7 @@ class _Graph:
         index = None if parsed.image is None else self._images.find(parsed.image, parsed.address)
         if index is not None and parsed.base is not None and self._images.base(index) is None:
             self._images.set_base(index, Avma(parsed.base))
-        return ReportedFrame(
+        frame = ReportedFrame(
             None if parsed.address is None else Avma(parsed.address),
             index,
             self._images.offset(index, parsed.address),
@@ -311,21 +413,25 @@ class _Graph:
             parsed.is_inline,
             parsed.details,
         )
+        if frame_text(frame, None if index is None else self._images.image(index)) == text:
+            return frame
+        return frame._replace(details={**parsed.details, TEXT: text})
 
     def _end(self) -> None:
         if self._heading is not None:
             heading = thread_heading(self._heading.text)
             nodes = exact_ends(self._nodes, {node.parent for node in self._nodes})
-            self._trees.append(
-                SampledTree(
-                    nodes=nodes,
-                    thread=heading.id,
-                    name=heading.name,
-                    queue=heading.queue,
-                    count=self._heading.samples,
-                    details=heading.details,
-                )
+            tree = SampledTree(
+                nodes=nodes,
+                thread=heading.id,
+                name=heading.name,
+                queue=heading.queue,
+                count=self._heading.samples,
+                details=heading.details,
             )
+            if heading_text(tree) != self._heading.text:
+                tree = replace(tree, details={**tree.details, TEXT: self._heading.text})
+            self._trees.append(tree)
         self._nodes, self._open = [], []
 
     def trees(self) -> tuple[SampledTree, ...]:

@@ -71,7 +71,7 @@ class ReportFormat(NamedTuple):
 
 
 def _captures(reports: Sequence[Report], write: Callable[..., None]) -> str:
-    from machtrace.reports.analysis.reported_stacks import capture_of
+    from machtrace.reports.stacks.captures import capture_of
 
     captures = [capture for capture in map(capture_of, reports) if capture.stacks]
     if not captures and any(report.trees for report in reports):
@@ -90,7 +90,7 @@ def _captures(reports: Sequence[Report], write: Callable[..., None]) -> str:
 def _profiles(
     reports: Sequence[Report], write: Callable[..., bytes], *, is_text: bool
 ) -> str | bytes:
-    from machtrace.reports.analysis.reported_stacks import profile_of
+    from machtrace.reports.stacks.profiles import profile_of
 
     if not is_text:
         return b"".join(write(profile_of(report)) for report in reports)
@@ -125,7 +125,7 @@ FORMATS: dict[str, ReportFormat] = {
         _stacks("nsthread", ".txt", f"{_RENDER}.nsthread:write"),
         _stacks("bs", ".txt", f"{_RENDER}.bs:write"),
         _stacks("lldb", ".txt", f"{_RENDER}.lldb:write", is_view=True),
-        _samples("sample", ".txt", f"{_RENDER}.sample_text:write"),
+        _text("sample", ".txt", f"{_OURS}.sample_writer:sample_text", is_view=True),
         _samples("folded", ".folded", f"{_RENDER}.folded:write", holds_many=True, between=b""),
         _alone("speedscope", ".speedscope.json", f"{_RENDER}.speedscope:write"),
         _alone("firefox", ".firefox.json", f"{_RENDER}.firefox:write"),

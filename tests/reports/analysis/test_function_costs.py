@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from machtrace.reports.analysis.function_costs import function_costs
-from machtrace.reports.analysis.reported_stacks import profile_of
+from machtrace.reports.stacks.profiles import profile_of
 from tests.support.reports.models import (
     Seen,
     function,

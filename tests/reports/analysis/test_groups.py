@@ -2,7 +2,7 @@
 
 from machtrace.reports.analysis.function_costs import function_costs
 from machtrace.reports.analysis.groups import Change, function_differences, group_differences
-from machtrace.reports.analysis.reported_stacks import profile_of
+from machtrace.reports.stacks.profiles import profile_of
 from tests.support.reports.models import made_report, made_thread, made_tree
 
 

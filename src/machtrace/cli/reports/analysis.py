@@ -17,10 +17,10 @@ from machtrace.model.report import Report
 from machtrace.model.text import printable
 from machtrace.reports.analysis.function_costs import FunctionCosts, function_costs
 from machtrace.reports.analysis.groups import function_differences, group_differences, report_groups
-from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.analysis.waits.graph import wait_graph
 from machtrace.reports.inputs import ReportInput, report_inputs, standard_input
 from machtrace.reports.readers import read_source
+from machtrace.reports.stacks.profiles import profile_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

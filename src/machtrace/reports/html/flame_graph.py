@@ -11,8 +11,8 @@ from machtrace.model.text import counted, printable
 from machtrace.render.call_tree import thread_weights
 from machtrace.render.functions import Function, functions_of
 from machtrace.reports.analysis.frame_owner import FrameOwner, Owners
-from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.html.markup import element, script_data
+from machtrace.reports.stacks.profiles import profile_of
 
 _MOST_NODES = 300_000
 """Maximum nodes of a graph that browsers still draw promptly."""

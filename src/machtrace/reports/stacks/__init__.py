@@ -1,0 +1,1 @@
+"""Stacks and profiles of machtrace as reports, and reports as stacks and profiles."""

@@ -1,0 +1,496 @@
+"""Stacks as reports, and reports as stacks: the same writers and analyses serve both.
+
+What a report has no field for is in the details of its frames and threads, as the model writes it
+in JSON: how an address was found, what disputes it, where a stack ends and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from machtrace.errors import MachtraceError
+from machtrace.model.address import Avma, ImageOffset, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.capture import Capture
+from machtrace.model.cause import Cause
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.json_value import Details, JsonValue
+from machtrace.model.report import (
+    Adjustment,
+    NameSource,
+    Report,
+    ReportedException,
+    ReportedFrame,
+    ReportedImage,
+    ReportedProcess,
+    ReportedRegister,
+    ReportedRegisters,
+    ReportedSymbol,
+    ReportedTask,
+    ReportedThread,
+    ReportKind,
+)
+from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId, ThreadInfo
+from machtrace.model.stack import (
+    AddressKind,
+    Dispute,
+    FrameAddress,
+    FrameTrust,
+    Gap,
+    Stop,
+    StopReason,
+)
+from machtrace.model.symbol import (
+    CallStack,
+    Certainty,
+    Frame,
+    FrameChain,
+    FrameStatus,
+    InlineFrame,
+    PythonFrame,
+    Symbol,
+    unnamed,
+)
+from machtrace.reports.machtrace_json import UnfitError, form_of
+
+TRUST, DISPUTES, KIND, STATUS = "trust", "disputed_by", "kind", "status"
+"""Details of a frame: its address."""
+FUNCTION, PYTHON = "function", "python"
+"""Details of a frame: the start of a function without a name; the Python functions it runs."""
+STOP, GAP, CAUSE, STOPPED_FOR, REMAINDER = (
+    *("stop", "gap", "cause", "stopped_for_ns", "physical_remainder"),
+)
+"""Details of a thread."""
+PROBLEMS = "problems"
+"""The detail of a report."""
+_IS_MAIN = "is_main"
+_HEADER_SVMA, _FORMAT = "header_svma", "format"
+_ARCHES = {arch.value: arch for arch in Arch}
+_CODE_TYPES = {
+    "ARM-64": Arch.ARM64,
+    "ARM": Arch.ARMV7,
+    "X86-64": Arch.X86_64,
+    "X86": Arch.I386,
+    "ARM64": Arch.ARM64,
+}
+_KINDS = {
+    Adjustment.EXACT: AddressKind.PROGRAM_COUNTER,
+    Adjustment.RETURN: AddressKind.RETURN_ADDRESS,
+    Adjustment.ALREADY_ADJUSTED: AddressKind.ADJUSTED,
+    Adjustment.UNKNOWN: AddressKind.ADJUSTED,
+}
+ADJUSTMENTS = {
+    AddressKind.PROGRAM_COUNTER: Adjustment.EXACT,
+    AddressKind.RETURN_ADDRESS: Adjustment.RETURN,
+    AddressKind.ASYNC_RESUME: Adjustment.EXACT,
+    AddressKind.ADJUSTED: Adjustment.ALREADY_ADJUSTED,
+}
+_LONGEST_PATH = 4096
+"""Characters; the name is repeated for each frame, and no system has longer ones."""
+_CERTAINTIES = {certainty.value: certainty for certainty in Certainty}
+
+_T = TypeVar("_T")
+
+
+def written(value: object, kind: Any) -> JsonValue:  # noqa: ANN401 - a type of the model
+    """Return a value of the model as JSON."""
+    return form_of(kind).write(value)
+
+
+def stored(details: Details, key: str, kind: type[_T]) -> _T | None:
+    """Return the value of the model in a detail; None if it is absent or something else."""
+    value = details.get(key) if details else None
+    return None if value is None else _read(value, kind)
+
+
+def _read(value: JsonValue, kind: Any) -> Any:  # noqa: ANN401 - see written
+    try:
+        return form_of(kind).read(value)
+    except (UnfitError, ValueError):
+        return None
+
+
+# --- reports of stacks ---
+
+
+class ReportedImages:
+    """The images of a report under construction."""
+
+    def __init__(self, images: Iterable[BinaryImage] = ()) -> None:
+        self._numbers: dict[BinaryImage, int] = {}
+        for image in images:
+            self.index(image)
+
+    def index(self, image: BinaryImage) -> int:
+        """Return the image's index; a new one is added."""
+        return self._numbers.setdefault(image, len(self._numbers))
+
+    def all(self) -> tuple[ReportedImage, ...]:
+        """Return all images."""
+        return tuple(map(_reported_image, self._numbers))
+
+
+def _reported_image(image: BinaryImage) -> ReportedImage:
+    details: dict[str, JsonValue] = {}
+    if image.header_svma:
+        details[_HEADER_SVMA] = image.header_svma
+    if image.format is not ImageFormat.identified_by(image.uuid):
+        details[_FORMAT] = image.format.value
+    return ReportedImage(
+        uuid=image.uuid,
+        name=image.name,
+        path=image.path,
+        arch=image.arch.value,
+        load_address=image.load_address,
+        size=image.size,
+        details=details,
+    )
+
+
+def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFrame]:
+    """Yield the calls inlined into a frame, innermost first, and the frame."""
+    image, found = frame.image, frame.address
+    index = None if image is None else images.index(image)
+    offset = None if image is None else image.offset_of(found.address)
+    if offset is not None and offset < 0:
+        offset = None
+    adjustment = ADJUSTMENTS[found.kind]
+    for call in frame.inlined:
+        symbol = ReportedSymbol(call.name, None, NameSource.DEBUG_INFORMATION)
+        yield ReportedFrame(
+            found.address, index, offset, adjustment, symbol, call.location, is_inline=True
+        )
+    details: dict[str, JsonValue] = {}
+    if found.trust is not FrameTrust.CONTEXT:
+        details[TRUST] = found.trust.value
+    if found.disputed_by:
+        details[DISPUTES] = written(found.disputed_by, tuple[Dispute, ...])
+    if found.kind is AddressKind.ASYNC_RESUME:
+        details[KIND] = found.kind.value
+    named: ReportedSymbol | None = None
+    if frame.symbol is not None and frame.symbol.is_named:
+        source = NameSource(frame.symbol.certainty.value)
+        named = ReportedSymbol(frame.symbol.name, frame.symbol_offset, source)
+    elif frame.symbol is not None:
+        details[FUNCTION] = frame.symbol.offset
+    if frame.status is not _usual_status(frame.image, frame.symbol):
+        details[STATUS] = frame.status.value
+    if frame.python:
+        details[PYTHON] = written(frame.python, tuple[PythonFrame, ...])
+    yield ReportedFrame(
+        found.address, index, offset, adjustment, named, frame.location, details=details
+    )
+
+
+def _usual_status(image: BinaryImage | None, symbol: Symbol | None) -> FrameStatus:
+    if image is None:
+        return FrameStatus.UNKNOWN_IMAGE
+    if symbol is None:
+        return FrameStatus.NOT_ASKED
+    return FrameStatus.SYMBOLICATED if symbol.is_named else FrameStatus.MISSING_SYMBOL
+
+
+def reported_process(process: ProcessInfo) -> ReportedProcess:
+    """Return the process, with its architecture as code type."""
+    return ReportedProcess(
+        name=process.name or None,
+        pid=process.pid,
+        path=process.path if "/" in process.path else None,
+        code_type=process.arch.value,
+    )
+
+
+def report_of_capture(capture: Capture) -> Report:
+    """Return a capture as a report, from which :func:`capture_of` returns it again."""
+    images = ReportedImages(capture.images)
+    threads = tuple(_reported_thread(stack, images) for stack in capture.stacks)
+    crashed = next((stack for stack in capture.stacks if stack.thread.crashed), None)
+    cause = None if crashed is None else crashed.cause
+    return Report(
+        kind=ReportKind.MACHTRACE,
+        process=reported_process(capture.process),
+        exception=None if cause is None else exception_of(cause),
+        threads=threads,
+        images=images.all(),
+        details=problems_details(capture.problems),
+    )
+
+
+def problems_details(problems: Iterable[Problem]) -> dict[str, JsonValue]:
+    """Return the details with problems; empty without any."""
+    entries: list[JsonValue] = [
+        {"thread": problem.thread, "error": str(problem.error)} for problem in problems
+    ]
+    return {PROBLEMS: entries} if entries else {}
+
+
+def _reported_thread(stack: CallStack, images: ReportedImages) -> ReportedThread:
+    info, rest = stack.thread, stack.physical_remainder
+    details = {**_chain_details(stack)}
+    if info.cause is not None:
+        details[CAUSE] = written(info.cause, Cause)
+    if info.is_main:
+        details[_IS_MAIN] = True
+    if stack.stopped_for_ns is not None:
+        details[STOPPED_FOR] = stack.stopped_for_ns
+    if rest is not None:
+        frames = tuple(one for frame in rest.frames for one in reported_frames(frame, images))
+        details[REMAINDER] = remainder_details(frames, _chain_details(rest))
+    registers = tuple(ReportedRegister(name, value) for name, value in stack.registers)
+    return ReportedThread(
+        index=info.index - 1,
+        id=info.id,
+        name=info.name,
+        queue=info.queue,
+        crashed=info.crashed,
+        frames=tuple(one for frame in stack.frames for one in reported_frames(frame, images)),
+        registers=ReportedRegisters(registers=registers) if registers else None,
+        details=details,
+    )
+
+
+def remainder_details(
+    frames: tuple[ReportedFrame, ...], details: dict[str, JsonValue]
+) -> dict[str, JsonValue]:
+    """Return the detail of machine frames below a Swift task's."""
+    return {"frames": written(frames, tuple[ReportedFrame, ...]), **details}
+
+
+def _chain_details(chain: FrameChain) -> dict[str, JsonValue]:
+    details: dict[str, JsonValue] = {STOP: written(chain.stop, Stop)}
+    return details if chain.gap is None else details | {GAP: written(chain.gap, Gap)}
+
+
+def exception_of(cause: Cause) -> ReportedException:
+    """Return the cause as reports have it."""
+    at = "" if cause.address is None else f" at {cause.address:#018x}"
+    code = None if cause.code_name is None else f"{cause.code_name}{at}"
+    numbers = ", ".join(f"{number:#018x}" for number in cause.exception_codes)
+    is_mach = cause.exception is not None
+    return ReportedException(
+        type=cause.exception,
+        signal=cause.signal,
+        codes=(numbers or None) if is_mach else code,
+        raw_codes=cause.exception_codes,
+        subtype=code if is_mach else None,
+        message=", ".join(one for one in (cause.meaning, cause.region) if one) or None,
+        address=cause.address,
+    )
+
+
+# --- stacks of reports ---
+
+
+def process_info(task: ReportedTask) -> ProcessInfo:
+    """Return the process; its architecture is its code's, else its images', else arm64."""
+    process = task.process
+    code_type = (process.code_type or "").split(" ")[0]
+    arch = _ARCHES.get(code_type) or _CODE_TYPES.get(code_type.upper())
+    if arch is None:
+        known = (_ARCHES.get(image.arch or "") for image in task.images)
+        arch = next((one for one in known if one is not None), Arch.ARM64)
+    return ProcessInfo(pid=process.pid, path=process.path or process.name or "", arch=arch)
+
+
+class ReportedFrames:
+    """Converts the frames of one task."""
+
+    def __init__(self, task: ReportedTask) -> None:
+        self._arch = process_info(task).arch
+        self.images = tuple(self._image(image) for image in task.images)
+        """In the task's order; an image with an unknown address is at 0."""
+
+    def _image(self, image: ReportedImage) -> BinaryImage:
+        svma, form = image.details.get(_HEADER_SVMA), image.details.get(_FORMAT)
+        return BinaryImage(
+            path=(image.path or image.name)[:_LONGEST_PATH],
+            uuid=image.uuid,
+            arch=_ARCHES.get(image.arch or "", self._arch),
+            format=ImageFormat.ELF if form == "elf" else ImageFormat.identified_by(image.uuid),
+            load_address=image.load_address or Avma(0),
+            header_svma=Svma(svma if isinstance(svma, int) else 0),
+            size=image.size or 0,
+        )
+
+    def stack(self, frames: Iterable[ReportedFrame]) -> Iterator[Frame]:
+        """Convert a thread's stack; inlined calls go into the frame that holds them."""
+        inlined: list[ReportedFrame] = []
+        is_first = True
+        for frame in frames:
+            if frame.is_inline:
+                inlined.append(frame)
+            else:
+                yield self.frame(frame, inlined, is_first=is_first)
+                inlined, is_first = [], False
+        yield from (self.frame(frame) for frame in inlined)
+
+    def frame(
+        self,
+        frame: ReportedFrame,
+        inlined: Sequence[ReportedFrame] = (),
+        python: tuple[PythonFrame, ...] = (),
+        *,
+        is_first: bool = False,
+    ) -> Frame:
+        """Convert one frame, and the calls inlined into it, innermost first."""
+        image = None if frame.image is None else self.images[frame.image]
+        address, details = frame.address, frame.details
+        if frame.offset is not None and image is not None:
+            # Frames of several launches have different addresses; only the offset is reliable.
+            address = Avma(image.load_address + frame.offset)
+        address = Avma(0) if address is None else address
+        symbol = self._symbol(frame, image, address)
+        status = stored(details, STATUS, FrameStatus)
+        return Frame(
+            address=_address(frame, address, is_first=is_first),
+            status=_usual_status(image, symbol) if status is None else status,
+            image=image,
+            symbol=symbol,
+            location=frame.location,
+            inlined=tuple(
+                InlineFrame("" if one.symbol is None else one.symbol.name, one.location)
+                for one in inlined
+            ),
+            python=python or _python(details),
+        )
+
+    def _symbol(
+        self, frame: ReportedFrame, image: BinaryImage | None, address: Avma
+    ) -> Symbol | None:
+        if frame.symbol is None:
+            start = frame.details.get(FUNCTION)
+            return unnamed(ImageOffset(start), None) if type(start) is int else None
+        place = address if image is None else image.offset_of(address)
+        source = frame.symbol.source
+        exact = source in (NameSource.REPORT, NameSource.DEBUG_INFORMATION)
+        return Symbol(
+            name=frame.symbol.name,
+            linkage_name="",
+            offset=ImageOffset(place - (frame.symbol.offset or 0)),
+            size=None,
+            certainty=Certainty.EXACT if exact else _CERTAINTIES[source.value],
+        )
+
+
+def _python(details: Details) -> tuple[PythonFrame, ...]:
+    value = details.get(PYTHON) if details else None
+    return () if value is None else _read(value, tuple[PythonFrame, ...]) or ()
+
+
+def _address(frame: ReportedFrame, address: Avma, *, is_first: bool) -> FrameAddress:
+    kind, trust, disputes = _KINDS[frame.adjustment], FrameTrust.PREWALKED, None
+    if frame.details:
+        kind = stored(frame.details, KIND, AddressKind) or kind
+        trust = stored(frame.details, TRUST, FrameTrust) or trust
+        disputes = _read(frame.details.get(DISPUTES, []), tuple[Dispute, ...])
+    if is_first and frame.adjustment is Adjustment.EXACT and TRUST not in frame.details:
+        trust = FrameTrust.CONTEXT
+    return FrameAddress(address, trust, kind, disputes or ())
+
+
+def capture_of(report: Report) -> Capture:
+    """Return the stacks of the report's process: its threads', then an exception's.
+
+    Sampled trees cover many moments and are left out.
+    """
+    frames = ReportedFrames(report)
+    stacks = [thread_stack(thread, frames, report) for thread in report.threads]
+    exception = report.language_exception
+    if exception is not None and exception.frames:
+        stacks.append(
+            CallStack(
+                thread=ThreadInfo(
+                    id=ThreadId(0), index=len(stacks) + 1, name="last exception backtrace"
+                ),
+                frames=tuple(frames.stack(exception.frames)),
+                stop=Stop(StopReason.ROOT),
+            )
+        )
+    return Capture(
+        process=process_info(report),
+        images=ImageList(image for image in frames.images if image.size),
+        stacks=tuple(stacks),
+        problems=problems_of(report),
+    )
+
+
+def problems_of(report: Report) -> tuple[Problem, ...]:
+    """Return the problems in a report's details."""
+    entries = report.details.get(PROBLEMS)
+    problems = []
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("error"), str):
+            thread = entry.get("thread")
+            number = ThreadId(thread) if isinstance(thread, int) else None
+            problems.append(Problem(thread=number, error=MachtraceError(str(entry["error"]))))
+    return tuple(problems)
+
+
+def thread_stack(
+    thread: ReportedThread, frames: ReportedFrames, report: Report | None = None
+) -> CallStack:
+    """Return a thread's stack; the exception of ``report`` is the cause of the crashed one."""
+    details = thread.details
+    registers = () if thread.registers is None else thread.registers.registers
+    remainder = details.get(REMAINDER)
+    stopped_for = details.get(STOPPED_FOR)
+    exception = None if report is None else report.exception
+    return CallStack(
+        thread=thread_info(thread, exception),
+        frames=tuple(frames.stack(thread.frames)),
+        stop=stored(details, STOP, Stop) or Stop(StopReason.ROOT),
+        gap=stored(details, GAP, Gap),
+        stopped_for_ns=stopped_for if type(stopped_for) is int else None,
+        physical_remainder=_remainder(remainder, frames) if isinstance(remainder, dict) else None,
+        registers=tuple((one.name, one.value) for one in registers),
+    )
+
+
+def _remainder(details: Details, frames: ReportedFrames) -> FrameChain | None:
+    reported = _read(details.get("frames"), tuple[ReportedFrame, ...])
+    count = len(frames.images)
+    if reported is None or any(one.image is not None and one.image >= count for one in reported):
+        return None
+    return FrameChain(
+        frames=tuple(frames.stack(reported)),
+        stop=stored(details, STOP, Stop) or Stop(StopReason.ROOT),
+        gap=stored(details, GAP, Gap),
+    )
+
+
+def thread_info(thread: ReportedThread, exception: ReportedException | None = None) -> ThreadInfo:
+    """Return the thread's identity; its number stands in for a missing id."""
+    cause = stored(thread.details, CAUSE, Cause)
+    if cause is None and thread.crashed and exception is not None:
+        cause = cause_of(exception)
+    return ThreadInfo(
+        id=ThreadId(thread.index if thread.id is None else thread.id),
+        index=thread.index + 1,
+        name=thread.name,
+        queue=thread.queue,
+        is_main=thread.details.get(_IS_MAIN) is True,
+        crashed=thread.crashed,
+        cause=cause,
+    )
+
+
+def cause_of(exception: ReportedException) -> Cause | None:
+    """Return what stopped a crashed thread; None if it was neither a signal nor Mach's."""
+    mach = exception.type if (exception.type or "").startswith("EXC_") else None
+    signal = exception.signal if (exception.signal or "").startswith("SIG") else None
+    if mach is None and signal is None:
+        return None
+    code = (exception.subtype or "").partition(" at ")[0]
+    return Cause(
+        exception=mach,
+        signal=signal,
+        exception_codes=exception.raw_codes if mach else (),
+        code_name=code if code.startswith(("KERN_", "EXC_")) else None,
+        address=None if exception.address is None else Avma(exception.address),
+    )
+
+
+def tasks_of(report: Report) -> tuple[ReportedTask, ...]:
+    """Return the report's process and the others, as far as they have stacks."""
+    return tuple(task for task in report.tasks if task.threads or task.trees)
