@@ -57,8 +57,8 @@ def create_callers(machine: Machine, execution: Execution, random: Random) -> Ca
     machine.restore()
     cpu.enter(_TOP, OUTSIDE)
     cpu.write(image.arch.registers.fp, _RECORD)
-    machine.uc.mem_write(_RECORD, bytes(16))
-    machine.dirty.update((_RECORD >> 12, (_TOP - 8) >> 12))
+    machine.uc.mem_write(_TOP, bytes(STACK.stop - _TOP))
+    machine.dirty.update((_TOP >> 12, (_TOP - 8) >> 12))
     if image.is_go:
         cpu.write(28 if image.arch.is_arm64 else 14, SCRATCH.start)  # the goroutine
     outermost = cpu.raw_registers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -158,13 +159,27 @@ class Functions:
     def _is_straight(self, target: int) -> bool:
         if target not in self.start_set or "OUTLINED" in self._image.names.get(target, ""):
             return True
-        code = self._image.bytes_at(target, 16 * _STRAIGHT)
-        for count, (_, instruction) in enumerate(linear(self.decode, code, target)):
-            if count == _STRAIGHT or instruction.kind is Kind.BRANCH:
-                return False
+        return any(row.ends_flow for _, row in self._straight_code(target))
+
+    def _straight_code(self, start: int) -> Iterator[tuple[int, Instruction]]:
+        """Yield instructions from ``start`` up to a transfer, an end of flow or the limit.
+
+        A branch over a trap is passed: it checks a return address before a tail call (arm64e).
+        """
+        address = start
+        for _ in range(_STRAIGHT):
+            instruction = self.instruction(address)
+            after = address + instruction.size
+            if instruction.kind is Kind.BRANCH:
+                trap = self.instruction(after)
+                if trap.kind is not Kind.TRAP or instruction.target != after + trap.size:
+                    return
+                address = after + trap.size
+                continue
+            yield address, instruction
             if instruction.ends_flow:
-                return True
-        return False
+                return
+            address = after
 
     def preserves_all(self, target: int, after: int) -> bool:
         """Return whether a callee preserves all registers: probes of the stack, and similar."""
@@ -259,9 +274,8 @@ class Functions:
             return False
         depth = 0
         saved: set[int] = set()
-        for address in range(start, start + 4 * _STRAIGHT, 4):
+        for address, instruction in self._straight_code(start):
             word = int.from_bytes(self._image.bytes_at(address, 4), "little")
-            instruction = self.instruction(address)
             change, lowest = stack_use(word)
             saved.update(instruction.stored)
             if lowest is not None and lowest >= depth:

@@ -68,7 +68,7 @@ class Result:
     """Compared stacks, up to two a run."""
     instructions: int = 0
     seconds: float = 0.0
-    """The sum over all processes."""
+    """Processor time, of all processes together."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Runs without a compared stack, by reason."""
     ended: Counter[str] = field(default_factory=Counter)
