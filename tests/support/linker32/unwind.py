@@ -14,7 +14,8 @@ from struct import Struct, pack, unpack_from
 
 from machtrace.formats.cursor import ByteCursor
 from machtrace.formats.macho.segments import Section
-from machtrace.formats.macho.tables.compact_encoding import DWARF_SECTION_OFFSET, MODE_MASK
+from machtrace.formats.macho.tables.compact_encoding import DWARF_SECTION_OFFSET
+from machtrace.formats.macho.tables.unwind_info import MODE_MASK
 from tests.support.linker32.layout import Layout, LinkError, Unit
 from tests.support.linker32.objects import Relocator
 from tests.support.writers.unwind_info import CompactEntry, folded, gaps

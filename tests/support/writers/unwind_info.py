@@ -11,8 +11,13 @@ from itertools import pairwise
 from struct import pack
 from typing import NamedTuple
 
-from machtrace.formats.macho.tables.compact_encoding import DWARF_SECTION_OFFSET, MODE_MASK
-from machtrace.formats.macho.tables.unwind_info import COMPRESSED_PAGE, REGULAR_PAGE, VERSION
+from machtrace.formats.macho.tables.compact_encoding import DWARF_SECTION_OFFSET
+from machtrace.formats.macho.tables.unwind_info import (
+    COMPRESSED_PAGE,
+    MODE_MASK,
+    REGULAR_PAGE,
+    VERSION,
+)
 
 _HEADER_SIZE = 28
 _INDEX_ENTRY_SIZE = 12

@@ -17,15 +17,15 @@ from machtrace.formats.dwarf.cfi_records import CallFrameSection
 from machtrace.formats.dwarf.frame_index import build_index
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers
-from machtrace.formats.macho.tables.compact_encoding import (
+from machtrace.formats.macho.tables.function_starts import FunctionStarts, parse_function_starts
+from machtrace.formats.macho.tables.unwind_info import (
     HAS_LSDA,
     MODE_MASK,
     MODE_SHIFT,
     Arm64Mode,
+    UnwindInfo,
     X86Mode,
 )
-from machtrace.formats.macho.tables.function_starts import FunctionStarts, parse_function_starts
-from machtrace.formats.macho.tables.unwind_info import UnwindInfo
 from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch

@@ -7,44 +7,18 @@ are bytes from the canonical frame address (sp before the call).
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from machtrace.errors import MachOError
+from machtrace.formats.macho.tables.unwind_info import (
+    MODE_MASK,
+    MODE_SHIFT,
+    Arm64Mode,
+    ArmMode,
+    X86Mode,
+)
 from machtrace.frozen import dataclass
 from machtrace.model.arch import ARM_DOUBLES, Arch
 
-HAS_LSDA = 0x40000000
-PERSONALITY_MASK = 0x30000000
-PERSONALITY_SHIFT = 28
-MODE_MASK = 0x0F000000
-MODE_SHIFT = 24
 DWARF_SECTION_OFFSET = 0x00FFFFFF
-
-
-class Arm64Mode(IntEnum):
-    """``UNWIND_ARM64_MODE_*``."""
-
-    FRAMELESS = 2
-    DWARF = 3
-    FRAME = 4
-
-
-class X86Mode(IntEnum):
-    """``UNWIND_X86_64_MODE_*``, and the same numbers of ``UNWIND_X86_MODE_*``."""
-
-    FRAME = 1
-    STACK_IMMEDIATE = 2
-    STACK_INDIRECT = 3
-    DWARF = 4
-
-
-class ArmMode(IntEnum):
-    """``UNWIND_ARM_MODE_*``; only armv7k has them."""
-
-    FRAME = 1
-    FRAME_D = 2
-    DWARF = 4
-
 
 ARM64_STACK_SIZE = 0x00FFF000
 ARM64_STACK_SIZE_SHIFT = 12

@@ -7,16 +7,12 @@ after it). Function offsets are from the Mach-O header, all others from the sect
 from __future__ import annotations
 
 from bisect import bisect_right
+from enum import IntEnum
 from itertools import pairwise
 from struct import Struct, unpack_from
 from typing import TYPE_CHECKING
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.tables.compact_encoding import (
-    HAS_LSDA,
-    PERSONALITY_MASK,
-    PERSONALITY_SHIFT,
-)
 from machtrace.frozen import dataclass
 from machtrace.model.address import ImageOffset
 
@@ -30,6 +26,13 @@ VERSION = 1
 REGULAR_PAGE = 2
 COMPRESSED_PAGE = 3
 
+# Fields of every encoding.
+HAS_LSDA = 0x40000000
+PERSONALITY_MASK = 0x30000000
+PERSONALITY_SHIFT = 28
+MODE_MASK = 0x0F000000
+MODE_SHIFT = 24
+
 _HEADER = Struct("<7I")
 _REGULAR_HEADER = Struct("<4x2H")
 _COMPRESSED_HEADER = Struct("<4x4H")
@@ -39,6 +42,31 @@ _REGULAR_ENTRY = Struct("<2I")
 """Function, encoding."""
 _LSDA_ENTRY_SIZE = 8
 _FUNCTION_MASK = 0xFFFFFF
+
+
+class Arm64Mode(IntEnum):
+    """``UNWIND_ARM64_MODE_*``."""
+
+    FRAMELESS = 2
+    DWARF = 3
+    FRAME = 4
+
+
+class X86Mode(IntEnum):
+    """``UNWIND_X86_64_MODE_*``, and the same numbers of ``UNWIND_X86_MODE_*``."""
+
+    FRAME = 1
+    STACK_IMMEDIATE = 2
+    STACK_INDIRECT = 3
+    DWARF = 4
+
+
+class ArmMode(IntEnum):
+    """``UNWIND_ARM_MODE_*``; only armv7k has them."""
+
+    FRAME = 1
+    FRAME_D = 2
+    DWARF = 4
 
 
 @dataclass(frozen=True, slots=True)
