@@ -95,7 +95,7 @@ def test_the_page_shows_a_row_for_each_slice(demo: Result) -> None:
 def test_the_page_explains_what_is_not_exact(demo: Result, tmp_path: Path) -> None:
     result = replace(demo, exact=demo.exact - 1, wrong=[_mismatch()])
     text = _page(result)
-    assert "0x1004 f + 4, 1 times: frame 1, claimed" in text
+    assert "0x1004 g + 8, ``, 1 times: frame 1, claimed" in text
     assert "The reason is not known." in text
     explanations = tmp_path / "explanations.toml"
     explanations.write_text('[explanations]\n"program arm64 0x1*" = "It was made up."\n')

@@ -11,7 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from machtrace.formats.object_file import sniff
+from machtrace.errors import MachtraceError
+from machtrace.formats.object_file import ObjectFile, sniff
+from machtrace.model.address import Svma
+from tests.support.emulated.cpu import emulated_cpu
 from tests.support.published.compilers import compilers
 from tests.support.published.files import REPOSITORY, TABLE, Subject
 from tests.support.published.peers import PeerShare
@@ -109,12 +112,15 @@ class Failure:
     """In the file."""
     example: Mismatch
     count: int
+    instruction: str = ""
+    """Disassembled: the one to run next, or in a caller the one after its call."""
 
     def __str__(self) -> str:
         example = self.example
         claims = "claimed" if example.claims else "not claimed"
         return (
-            f"{self.address:#x} {example.function}, {self.count} times: frame {example.frame},"
+            f"{self.address:#x} {example.caller}, `{self.instruction}`, {self.count} times:"
+            f" frame {example.frame},"
             f" {claims}; found {_stack(example.walk)}, true is {_stack(example.truth)};"
             f" run {example.run}{'; ' if example.disagreement else ''}{example.disagreement}"
         )
@@ -128,6 +134,8 @@ class Row:
     compilers: str
     result: Result
     peers: Mapping[str, PeerShare] = field(default_factory=dict)
+    contents: ObjectFile | None = None
+    """For the disassembly of failures."""
 
     @property
     def key(self) -> str:
@@ -152,7 +160,7 @@ class Row:
             last_right = min(max(0, mismatch.frame - 1), len(mismatch.truth) - 1)
             by_address.setdefault(mismatch.truth[last_right], []).append(mismatch)
         return [
-            Failure(address, mismatches[0], len(mismatches))
+            Failure(address, mismatches[0], len(mismatches), _disassembled(self.contents, address))
             for address, mismatches in sorted(by_address.items())
         ]
 
@@ -165,12 +173,25 @@ def share(right: int, of: int) -> str:
 def row_of(subject: Subject, result: Result, peers: Mapping[str, PeerShare]) -> Row:
     """Return a row with what its file states."""
     path = subject.file.path()
-    stated = next(
-        compilers(part.open())
+    contents = next(
+        part.open()
         for part in sniff(path.read_bytes(), path.name)
         if part.arch_name == subject.architecture
     )
-    return Row(subject, stated, result, peers)
+    return Row(subject, compilers(contents), result, peers, contents)
+
+
+def _disassembled(contents: ObjectFile | None, address: int) -> str:
+    if contents is None:
+        return ""
+    cpu = emulated_cpu(contents.image.arch)
+    for size in range(cpu.longest_instruction, 0, -1):  # less at the end of a segment
+        try:
+            code = bytes(contents.read_svma(Svma(address), size))
+        except (MachtraceError, ValueError, OverflowError):
+            continue
+        return next((text for _, _, text in cpu.instructions(code, address)), code.hex())
+    return "no code"
 
 
 def _stack(addresses: tuple[int, ...]) -> str:
