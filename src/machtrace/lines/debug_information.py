@@ -11,15 +11,15 @@ from machtrace.images.debug_file import DebugFile
 from machtrace.images.debug_map import DebugMap
 from machtrace.images.resolver import ImageResolver
 from machtrace.model.address import ImageOffset
-from machtrace.model.image import BinaryImage
+from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, Symbol
 
 if TYPE_CHECKING:  # numpy and the builder of indices are imported if debug information exists
-    from machtrace.lines.debug_map.index import DebugMapIndex
     from machtrace.lines.index import DebugIndex
     from machtrace.lines.index_cache import IndexCache
+    from machtrace.lines.parts_index import PartsIndex
 
-AnyDebugIndex: TypeAlias = "DebugIndex | DebugMapIndex"
+AnyDebugIndex: TypeAlias = "DebugIndex | PartsIndex"
 
 
 class DebugInformation:
@@ -96,7 +96,7 @@ class DebugInformation:
             if isinstance(lines, FrameStatus):
                 return FrameStatus.MALFORMED_FILE if unusable else lines
             try:
-                return self._read(lines)
+                return self._read(lines, image)
             except MachtraceError as error:
                 self._failures.append(error)
                 if lines.path in unusable:  # its DWARF was malformed, and now its debug map
@@ -104,16 +104,26 @@ class DebugInformation:
                 unusable.add(lines.path)
                 files = self._files.reject(image, lines.path)
 
-    def _read(self, lines: DebugFile | DebugMap) -> AnyDebugIndex:
+    def _read(self, lines: DebugFile | DebugMap, image: BinaryImage) -> AnyDebugIndex:
         from machtrace.lines.index_cache import IndexCache
 
         if self._cache is None:
             self._cache = IndexCache.of_user()
         if isinstance(lines, DebugFile):
-            return self._cache.index(lines)
+            return self._split_index(lines, image) or self._cache.index(lines)
         from machtrace.lines.debug_map.index import DebugMapIndex
 
         return DebugMapIndex(lines, self._cache)
+
+    def _split_index(self, lines: DebugFile, image: BinaryImage) -> PartsIndex | None:
+        """Return the index of a file with split DWARF; None of other files."""
+        if lines.contents.format is not ImageFormat.ELF:
+            return None
+        if lines.contents.image.section(".debug_addr") is None or self._cache is None:
+            return None
+        from machtrace.lines.split.index import split_index
+
+        return split_index(lines, self._cache, self._files, image)
 
 
 def _renamed(symbol: Symbol, name: str) -> Symbol:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from machtrace.lines.debug_map.merged_tables import MergedTables
+    from machtrace.lines.merged_tables import MergedTables
     from machtrace.lines.symcache import SymCache
     from machtrace.lines.symcache_columns import Indices, Numbers
     from machtrace.symbols.ranges import RangeIndex

@@ -189,7 +189,7 @@ class IndexCache:
         Raises:
             DebugInformationError: no index can be built of the file.
         """
-        return DebugIndex(self._file_index(file), moved=file.source_paths.now)
+        return DebugIndex(self.symcache(file), moved=file.source_paths.now)
 
     def indices(self, objects: Sequence[ObjectBytes]) -> list[SymCache | str]:
         """Return the index of each object file, or why there is none. Raises nothing."""
@@ -208,7 +208,8 @@ class IndexCache:
             self._evict(names[number] for number in missing)
         return ["no index was built" if index is None else index for index in indices]
 
-    def _file_index(self, file: DebugFile) -> SymCache:
+    def symcache(self, file: DebugFile) -> SymCache:
+        """Return the index of ``file`` as stored; raises as :meth:`index` does."""
         name, uuid = index_name(file), symcache_uuid(file)
         index = self._get(name, uuid)
         if index is not None:

@@ -17,11 +17,12 @@ from machtrace.images.search_record import Attempt, Outcome, SearchRecord
 from machtrace.images.store_layout import Identifier, parse_identifier
 from machtrace.lines.debug_map.functions import mapped_functions
 from machtrace.lines.debug_map.objects import LinkedObjects
+from machtrace.lines.split.files import SplitFiles
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat
 from machtrace.model.symbol import FrameStatus
-from machtrace.model.text import printable
+from machtrace.model.text import counted, printable
 
 _REASONS = {
     FrameStatus.MISSING_FILE: "none was found",
@@ -70,10 +71,14 @@ def describe_files(
         size=described.size,
         local_path=str(path.absolute()),
     )
-    files = ImageResolver.of(search).files(image)
+    resolver = ImageResolver.of(search)
+    files = resolver.files(image)
     attempts = list(files.attempts)
     if isinstance(files.lines, DebugFile):
         lines, lines_are = files.lines.path, files.lines.found_by.value
+        units, tried = _split_units(files.lines, resolver, image)
+        lines_are += units
+        attempts += tried
     elif isinstance(files.lines, DebugMap):
         lines, count = files.lines.path, len(files.lines.objects)
         lines_are = f"a debug map of {count} object files"
@@ -86,6 +91,27 @@ def describe_files(
         symbols=None if files.symbols is None else files.symbols.path,
         attempts=tuple(map(str, attempts)),
     )
+
+
+def _split_units(
+    file: DebugFile, resolver: ImageResolver, image: BinaryImage
+) -> tuple[str, Sequence[Attempt]]:
+    """Return how many units that were split from a file were found, and in which files."""
+    if image.format is not ImageFormat.ELF or file.contents.format is not ImageFormat.ELF:
+        return "", ()
+    record = SearchRecord()
+    files = SplitFiles(file, resolver, image, record)
+    if not files.skeletons:
+        return "", record.attempts
+    counts: dict[str, int] = {}
+    for skeleton in files.skeletons:
+        unit = files.unit(skeleton)
+        if unit is not None:
+            counts[unit.path] = counts.get(unit.path, 0) + 1
+    for path, count in counts.items():
+        record.add(path, Outcome.FOUND, counted(count, "split unit"))
+    total = len(files.skeletons)
+    return f"; {sum(counts.values())} of {counted(total, 'split unit')} found", record.attempts
 
 
 def _unusable_objects(debug_map: DebugMap) -> Sequence[Attempt]:
