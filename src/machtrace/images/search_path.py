@@ -184,8 +184,8 @@ class SearchPath:
 
 def debuginfod_cache() -> str:
     """Return the folder where debuginfod's clients store files (*debuginfod_find_debuginfo(3)*)."""
-    given = os.environ.get("DEBUGINFOD_CACHE_PATH")
-    if given:
-        return given
+    folder = os.environ.get("DEBUGINFOD_CACHE_PATH")
+    if folder:
+        return folder
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     return os.path.join(caches, "debuginfod_client")  # noqa: PTH118

@@ -56,9 +56,9 @@ class RegionMemory:
     __slots__ = ("_regions", "_starts")
 
     def __init__(self, regions: Iterable[MemoryRegion] = ()) -> None:
-        kept = sorted((r for r in regions if len(r.data)), key=lambda region: region.start)
-        self._regions = tuple(kept)
-        self._starts = [region.start for region in kept]
+        readable = sorted((r for r in regions if len(r.data)), key=lambda region: region.start)
+        self._regions = tuple(readable)
+        self._starts = [region.start for region in readable]
 
     @property
     def regions(self) -> tuple[MemoryRegion, ...]:

@@ -148,12 +148,12 @@ class SymbolAdder:
         Raises:
             FileAccessError: the store cannot be written.
         """
-        told = 0
+        reported = 0
 
         def progress(size: int) -> None:
-            nonlocal told
-            size = min(size, file.size - told)
-            told += size
+            nonlocal reported
+            size = min(size, file.size - reported)
+            reported += size
             self._progress(size)
 
         yield from self._add(file.path, str(file.path), file.path.name, progress, depth=0)

@@ -194,8 +194,8 @@ class MachOImage:
     @cached_property
     def code_sections(self) -> tuple[Section, ...]:
         """The sections with instructions, by address."""
-        kept = (section for section in self.sections if section.is_code and section.size)
-        return tuple(sorted(kept, key=lambda section: section.address))
+        code = (section for section in self.sections if section.is_code and section.size)
+        return tuple(sorted(code, key=lambda section: section.address))
 
     def segment(self, name: str) -> Segment | None:
         """Return the first segment of this name."""

@@ -50,8 +50,8 @@ def mapped_functions(contents: FileContents) -> MappedFunctions:
     base = np.uint64(image.header_svma)
     # Of functions that were folded into one, the first that the linker names.
     starts, first = np.unique(rows.starts, return_index=True)
-    kept = (starts >= base) & _in_functions(contents, starts)
-    starts, first = starts[kept], first[kept]
+    is_code = (starts >= base) & _in_functions(contents, starts)
+    starts, first = starts[is_code], first[is_code]
     last = np.full(1, 2**64 - 1, np.uint64)
     room = np.append(starts[1:] - starts[:-1], last)[: len(starts)]
     sizes = rows.sizes[first]

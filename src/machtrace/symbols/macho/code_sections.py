@@ -32,8 +32,8 @@ def named_sections(image: MachOImage) -> Ranges:
 
     The code that binds stubs lazily, in ``__stub_helper``, is the linker's own.
     """
-    kept = [one for one in image.code_sections if one.name != "__stub_helper"]
-    return _ranges(image, kept)
+    sections = [one for one in image.code_sections if one.name != "__stub_helper"]
+    return _ranges(image, sections)
 
 
 def _ranges(image: MachOImage, sections: list[Section]) -> Ranges:

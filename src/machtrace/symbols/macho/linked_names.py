@@ -62,8 +62,8 @@ def _rows(symbols: SymbolRows, image: MachOImage, sections: list[Section]) -> np
     table = symbols.rows
     rows = np.flatnonzero(is_defined[table["n_type"]] & chosen[table["n_sect"]])
     base = np.uint64(image.header_svma)
-    kept = (table["n_strx"][rows] != 0) & (table["n_value"][rows] >= base)
-    return rows if kept.all() else rows[kept]
+    is_named = (table["n_strx"][rows] != 0) & (table["n_value"][rows] >= base)
+    return rows if is_named.all() else rows[is_named]
 
 
 def _is_external(symbols: SymbolRows, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:

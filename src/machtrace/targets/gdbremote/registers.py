@@ -78,9 +78,9 @@ def parse_register_documents(read: Callable[[str], bytes | None]) -> RegisterTab
     for element in elements:
         if element.name != "reg":
             continue
-        one = _of_element(element, number)
-        registers.append(one)
-        number = one.number + 1
+        register = _of_element(element, number)
+        registers.append(register)
+        number = register.number + 1
         if len(registers) > _MOST_REGISTERS:
             raise _senseless("target.xml", f"more than {_MOST_REGISTERS} registers")
     return RegisterTable(

@@ -39,8 +39,8 @@ def shortened(data: bytes) -> str:
 def refused(message: str, asked: bytes, came: bytes) -> RemoteProtocolError:
     """Return the error for an invalid or negative reply, in the stub's words if it has any."""
     words = " ".join(error_words(came).split())[:_SHOWN_WORDS]
-    told = f"{message} ({words})" if words else message
-    return RemoteProtocolError(told, request=shortened(asked), reply=shortened(came))
+    text = f"{message} ({words})" if words else message
+    return RemoteProtocolError(text, request=shortened(asked), reply=shortened(came))
 
 
 def is_error(reply: bytes) -> bool:

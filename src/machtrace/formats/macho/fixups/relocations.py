@@ -45,8 +45,8 @@ def local_relocations(contents: FileContents) -> Addresses:
     length = np.where(
         scattered & (not is_64), rows["address"] >> np.uint32(28), rows["bits"] >> _LENGTH_SHIFT
     ) & np.uint32(3)
-    kept = length == (3 if is_64 else 2)
-    places: Addresses = _base(contents) + address[kept].astype(np.uint64)
+    is_pointer = length == (3 if is_64 else 2)
+    places: Addresses = _base(contents) + address[is_pointer].astype(np.uint64)
     return places
 
 

@@ -158,10 +158,10 @@ def read_method_lists(
     least = np.where(is_relative, _RELATIVE.itemsize, 3 * records.layout.pointer)
     counts = headers["count"].astype(np.int64)
     room = records.memory.size
-    kept = known & (lists != 0) & (sizes >= least) & (counts * sizes <= room)
-    kept &= np.cumsum(np.where(kept, counts * sizes, 0)) <= room
-    lists, owners, headers, sizes = lists[kept], owners[kept], headers[kept], sizes[kept]
-    counts, is_relative = counts[kept], is_relative[kept]
+    fits = known & (lists != 0) & (sizes >= least) & (counts * sizes <= room)
+    fits &= np.cumsum(np.where(fits, counts * sizes, 0)) <= room
+    lists, owners, headers, sizes = lists[fits], owners[fits], headers[fits], sizes[fits]
+    counts, is_relative = counts[fits], is_relative[fits]
 
     entries, of_list = _entries(lists, counts, sizes)
     relative = is_relative[of_list]
@@ -195,10 +195,10 @@ def _flattened(records: ObjcRecords, lists: Addresses, owners: Owners) -> tuple[
     sizes = headers["flags"].astype(np.int64)
     counts = headers["count"].astype(np.int64)
     room = records.memory.size
-    kept = known & (sizes >= 8) & (sizes < 1 << 16) & (counts * sizes <= room)  # noqa: PLR2004
-    kept &= np.cumsum(np.where(kept, counts * sizes, 0)) <= room
+    fits = known & (sizes >= 8) & (sizes < 1 << 16) & (counts * sizes <= room)  # noqa: PLR2004
+    fits &= np.cumsum(np.where(fits, counts * sizes, 0)) <= room
     outer, outer_owners, sizes, counts = (
-        outer[kept], outer_owners[kept], sizes[kept], counts[kept],
+        outer[fits], outer_owners[fits], sizes[fits], counts[fits],
     )  # fmt: skip
     entries, of_list = _entries(outer, counts, sizes)
     # 16 bits are the index of the image that the list is from, 48 the offset of the list from here.

@@ -50,10 +50,10 @@ class ObjcStubs:
 def parse_objc_stubs(contents: MachOContents, pointers: Pointers) -> ObjcStubs:
     """Return the stubs of an image with known selectors."""
     records = ObjcRecords(contents, pointers)
-    found = [_in_section(section, records) for section in contents.image.sections
+    stubs = [_in_section(section, records) for section in contents.image.sections
              if section.name == "__objc_stubs"]  # fmt: skip
     starts, ends, selectors = (
-        np.concatenate([np.zeros(0, np.uint64), *(part[column] for part in found)])
+        np.concatenate([np.zeros(0, np.uint64), *(part[column] for part in stubs)])
         for column in range(3)
     )
     selectors = records.strings(selectors)

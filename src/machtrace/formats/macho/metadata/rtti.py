@@ -104,9 +104,9 @@ class _Reader:
     def read(self, places: Addresses, kinds: list[str]) -> TypeInfos:
         names = self._names(places)
         known = np.array([bool(name) for name in names], np.bool_)
-        kept = np.flatnonzero(known)
-        places, names = places[kept], [names[row] for row in kept.tolist()]
-        kinds = [kinds[row] for row in kept.tolist()]
+        known_rows = np.flatnonzero(known)
+        places, names = places[known_rows], [names[row] for row in known_rows.tolist()]
+        kinds = [kinds[row] for row in known_rows.tolist()]
         types = TypeInfos(places, names, [() for _ in names])
         single = np.array([kind == _SINGLE for kind in kinds], np.bool_)
         rows = np.flatnonzero(single)

@@ -301,9 +301,11 @@ def parse_swift_types(records: SwiftRecords) -> SwiftTypes:
     targets = np.unique(targets[marks <= _INDIRECT])
     flags, known = records.memory.read(targets, "<u4")
     kinds = flags & np.uint32(_CONTEXT_KIND)
-    kept = known & (targets != 0)
-    kept &= (kinds >= ContextKind.CLASS) & (kinds <= ContextKind.ENUM)
-    return SwiftTypes(targets[kept], flags[kept], records.relative(targets[kept] + _ACCESSOR))
+    is_type = known & (targets != 0)
+    is_type &= (kinds >= ContextKind.CLASS) & (kinds <= ContextKind.ENUM)
+    return SwiftTypes(
+        targets[is_type], flags[is_type], records.relative(targets[is_type] + _ACCESSOR)
+    )
 
 
 def class_methods(records: SwiftRecords, types: SwiftTypes) -> SwiftMethods:
@@ -323,9 +325,13 @@ def class_methods(records: SwiftRecords, types: SwiftTypes) -> SwiftMethods:
     code[is_async] = records.relative(code[is_async])
     kinds = flags & np.uint32(_METHOD_KIND)
     is_static = ((flags & np.uint32(_IS_INSTANCE)) == 0) & (kinds != MethodKind.INIT)
-    kept = (code != 0) & (kinds <= MethodKind.READ2)
+    is_method = (code != 0) & (kinds <= MethodKind.READ2)
     return SwiftMethods(
-        code[kept], classes[of_class][kept], number[kept], kinds[kept], is_static[kept]
+        code[is_method],
+        classes[of_class][is_method],
+        number[is_method],
+        kinds[is_method],
+        is_static[is_method],
     )
 
 
