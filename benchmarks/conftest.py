@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
@@ -65,7 +65,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 def _recorded(program: Path, arch: Arch, count: int) -> list[tuple[Snapshot, tuple[Avma, ...]]]:
-    contents = FileContents(program.read_bytes(), str(program))
+    contents = MachOFileContents(program.read_bytes(), str(program))
     image = image_of(contents)
     mask = PacMask.of_width(47) if arch.is_arm64 else PacMask()
     process = ProcessInfo(pid=None, path=str(program), arch=arch, pointer_mask=mask)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.images.debug_file import DebugFile, FoundBy
 from machtrace.images.open_file import open_image_file
 from machtrace.lines.index_builder import build_index
@@ -62,7 +62,7 @@ def file(library):
     """The dSYM's DWARF."""
     path = library.with_name(f"{library.name}.dSYM") / "Contents/Resources/DWARF" / library.name
     data = open_image_file(path)
-    contents = FileContents(data, str(path))
+    contents = MachOFileContents(data, str(path))
     return DebugFile(contents=contents, data=data, path=str(path), found_by=FoundBy.GIVEN)
 
 

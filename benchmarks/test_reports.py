@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.images.open_file import open_image_file
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
@@ -61,7 +61,7 @@ def dsym(library):
 @pytest.fixture(scope="module", params=["random", "shared"])
 def files(request, library, tmp_path_factory):
     """The folder of the reports, and the addresses to look up in each."""
-    image = FileContents(open_image_file(library), str(library)).image
+    image = MachOFileContents(open_image_file(library), str(library)).image
     text, base = image.section("__TEXT", "__text"), image.text_segment.vmaddr
     reports = loaded("ips_reports")
     code = range(text.address - base, text.address - base + text.size, 4)

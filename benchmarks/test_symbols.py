@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.segments import Section
 from machtrace.images.open_file import open_image_file
 from machtrace.symbolizer.symbolicator import Symbolicator
@@ -36,11 +36,11 @@ FRESH = 7
 
 FIRST = """
 import sys
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.images.open_file import open_image_file
 from machtrace.symbols.image_symbols import ImageSymbols
 data = open_image_file(sys.argv[1])
-print(ImageSymbols(FileContents(data, sys.argv[1])).find(int(sys.argv[2])).name)
+print(ImageSymbols(MachOFileContents(data, sys.argv[1])).find(int(sys.argv[2])).name)
 """
 FIRST_COLUMN = """
 import sys
@@ -51,7 +51,7 @@ print(*Symbolicator().lookup(sys.argv[1], np.array([int(sys.argv[2])], np.uint64
 MEMORY = """
 import sys
 import numpy as np
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.images.open_file import open_image_file
 from machtrace.symbols.macho.table import macho_symbol_table
 def resident():
@@ -59,7 +59,7 @@ def resident():
         fields = dict(line.split(":", 1) for line in status)
     return int(fields["RssAnon"].split()[0])
 offsets = np.arange(0, 1 << 22, 64, dtype=np.uint64)
-contents = FileContents(open_image_file(sys.argv[1]), sys.argv[1])
+contents = MachOFileContents(open_image_file(sys.argv[1]), sys.argv[1])
 before = resident()
 table = macho_symbol_table(contents)
 table.ids(offsets)
@@ -104,7 +104,7 @@ def image(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def text(image) -> Section:
     """Its code section."""
-    contents = FileContents(open_image_file(image), str(image))
+    contents = MachOFileContents(open_image_file(image), str(image))
     section = contents.image.section("__TEXT", "__text")
     assert section is not None
     return section
@@ -113,7 +113,7 @@ def text(image) -> Section:
 @pytest.fixture(scope="module")
 def base(image) -> int:
     """The stated address of its header."""
-    return FileContents(open_image_file(image), str(image)).image.header_svma
+    return MachOFileContents(open_image_file(image), str(image)).image.header_svma
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +267,6 @@ def test_table(benchmark, image, note):
     """All functions of the image, from the mapped file."""
     from machtrace.symbols.macho.table import macho_symbol_table
 
-    contents = FileContents(open_image_file(image), str(image))
+    contents = MachOFileContents(open_image_file(image), str(image))
     table, rate = timed(benchmark, lambda: macho_symbol_table(contents), 1, 5)
     note(f"table of {len(table):,} functions, ms", f"{1000 / rate:.0f}")

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from tests.support.compilers.debug_programs import DSYMUTIL, INLINED_C, make_dsym
 from tests.support.compilers.executables import compile_elf, compile_macho
@@ -73,7 +73,7 @@ def part_of(output: Path) -> Path:
 
 
 @cache
-def macho_programs() -> tuple[FileContents, ...]:
+def macho_programs() -> tuple[MachOFileContents, ...]:
     """Mach-O executables of each architecture that zig links, with both kinds of tables."""
     programs = []
     for name, optimisation, tables, arch in _MACHO_BUILDS:
@@ -89,7 +89,7 @@ def macho_programs() -> tuple[FileContents, ...]:
                 arch=arch,
             )
             part.replace(output)
-        programs.append(FileContents(output.read_bytes(), name))
+        programs.append(MachOFileContents(output.read_bytes(), name))
     return tuple(programs)
 
 

@@ -11,7 +11,7 @@ from random import Random
 from fuzz.mutation import Mutation, write_number
 from fuzz.programs import macho_programs
 from fuzz.target import ContractError, Target
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.model.address import Svma
@@ -30,7 +30,7 @@ _LOOKUPS = 50
 
 def run(data: bytes) -> None:
     """Read all pointers, and look some of them up."""
-    pointers = parse_pointers(FileContents(data, "fuzz"), shared_cache_base=_CACHE)
+    pointers = parse_pointers(MachOFileContents(data, "fuzz"), shared_cache_base=_CACHE)
     rebases, binds = pointers.rebases, pointers.binds
     if len(rebases) + len(binds) > 2 * len(data) + 2:
         raise ContractError(f"{len(rebases)} and {len(binds)} pointers in {len(data)} bytes")

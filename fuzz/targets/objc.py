@@ -12,7 +12,7 @@ from random import Random
 from fuzz.mutation import Mutation, write_number
 from fuzz.target import ContractError, Target
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.formats.macho.contents import MachOContents, MachOFileContents, MachOMemoryContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.metadata.swift_types import ContextKind
 from machtrace.model.address import Avma, Svma
@@ -42,8 +42,8 @@ class _Memory:
 
 def run(data: bytes) -> None:
     """Find the functions, in the file and as it would lie in memory, and name some of them."""
-    _try(FileContents(data, "fuzz"), len(data))
-    _try(MemoryContents(_Memory(data), _LOADED, "fuzz"), max(len(data), _MOST_LOADED))
+    _try(MachOFileContents(data, "fuzz"), len(data))
+    _try(MachOMemoryContents(_Memory(data), _LOADED, "fuzz"), max(len(data), _MOST_LOADED))
 
 
 def _try(contents: MachOContents, size: int) -> None:

@@ -16,7 +16,7 @@ from fuzz.mutation import Mutation, write_number
 from fuzz.programs import ROOT, cached, part_of
 from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.symbols.rtti import rtti_names
@@ -30,7 +30,7 @@ _SECTIONS = frozenset({"__const", "__data", "__got"})
 
 def run(data: bytes) -> None:
     """Name the virtual methods at the starts that the symbol table has."""
-    contents = FileContents(data, "fuzz")
+    contents = MachOFileContents(data, "fuzz")
     symbols = parse_symbols(contents)
     base = np.uint64(contents.image.header_svma)
     starts = symbols.n_value[np.flatnonzero(symbols.is_code)] - base
@@ -61,7 +61,7 @@ def _change_class(data: bytearray, random: Random) -> None:
     try:
         sections = [
             section
-            for section in FileContents(bytes(data), "fuzz").image.sections
+            for section in MachOFileContents(bytes(data), "fuzz").image.sections
             if section.name in _SECTIONS and section.size
         ]
     except MachtraceError:

@@ -16,7 +16,7 @@ from fuzz.mutation import Mutation, insert_token, write_number
 from fuzz.programs import cached, elf_programs, macho_programs
 from fuzz.target import ContractError, Target
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.formats.macho.structs import N_EXT, N_SECT
 from machtrace.formats.object_file import ObjectFile, Signature, signature
@@ -42,7 +42,7 @@ def run(data: bytes) -> None:
         contents = ElfFileContents(data, "fuzz")
         table = elf_symbol_table(contents)
     else:
-        contents = FileContents(data, "fuzz")
+        contents = MachOFileContents(data, "fuzz")
         table = macho_symbol_table(contents)
     early = {offset: first_symbol(contents, offset, tuple) for offset in _offsets(data)[:3]}
     _check(table, data)

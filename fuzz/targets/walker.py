@@ -20,7 +20,7 @@ from fuzz.programs import cached, elf_programs, macho_programs, part_of
 from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.object_file import ObjectFile, Signature, signature
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.image import BinaryImage, ImageList
@@ -80,7 +80,7 @@ def world_of(data: bytes, like: BinaryImage | None = None) -> World:
         segments = [(s.address, s.offset, s.file_size) for s in contents.image.load_segments]
         start, size = contents.image.header_svma, contents.image.size
     else:
-        contents = FileContents(data, "fuzz")
+        contents = MachOFileContents(data, "fuzz")
         segments = [(s.vmaddr, s.fileoff, s.filesize) for s in contents.image.segments]
         text = contents.image.text_segment
         start, size = (Svma(0), 0) if text is None else (text.vmaddr, text.vmsize)
@@ -182,7 +182,7 @@ def _sampled() -> list[bytes]:
     """Return moments of real runs; for ELF images, which are not run here, synthetic ones."""
     seeds: list[bytes] = []
     for number, world in enumerate(worlds()):
-        if isinstance(world.contents, FileContents):
+        if isinstance(world.contents, MachOFileContents):
             seeds += _moments(number, world.contents)
             continue
         arch, start = world.image.arch, world.image.load_address
@@ -199,7 +199,7 @@ def _sampled() -> list[bytes]:
     return seeds
 
 
-def _moments(number: int, program: FileContents) -> list[bytes]:
+def _moments(number: int, program: MachOFileContents) -> list[bytes]:
     inputs: dict[int, bytes] = {}
 
     def visit(moment: Moment) -> None:

@@ -20,7 +20,7 @@ from machtrace.demangler.itanium.demangler import (
     demangle_type,
     read_cplusplus,
 )
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 
 SOURCE = Path(__file__).with_name("names.cpp")
@@ -66,7 +66,7 @@ def compiled_names(tmp_path_factory) -> list[str]:
     result = tmp_path_factory.mktemp("names") / "names.o"
     command = [sys.executable, "-m", "ziglang", "clang", *CLANG, "-w", "-c", SOURCE, "-o", result]
     subprocess.run(command, check=True, timeout=240)
-    symbols = parse_symbols(FileContents(result.read_bytes(), "names.o"))
+    symbols = parse_symbols(MachOFileContents(result.read_bytes(), "names.o"))
     names = {symbols.name(row) for row in range(len(symbols))}
     return sorted(name for name in names if name.startswith(("__Z", "____Z")))
 

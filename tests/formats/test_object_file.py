@@ -10,7 +10,7 @@ import pytest
 
 from machtrace.errors import FormatError
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.object_file import (
     Signature,
     in_memory,
@@ -73,7 +73,7 @@ def test_each_slice_of_a_fat_file_is_an_image() -> None:
     parts = sniff(fat(APP, INTEL_APP), "fat")
     assert [part.arch_name for part in parts] == ["arm64", "x86_64"]
     assert [bytes(part.data) for part in parts] == [APP, INTEL_APP]
-    assert all(isinstance(part.open(), FileContents) for part in parts)
+    assert all(isinstance(part.open(), MachOFileContents) for part in parts)
 
 
 def test_a_malformed_slice_does_not_affect_the_others() -> None:
@@ -92,7 +92,7 @@ def test_other_files_are_refused(data: bytes) -> None:
 
 
 def test_an_image_in_a_file_has_its_linked_address() -> None:
-    contents = FileContents(LINKED, "/lib/X")
+    contents = MachOFileContents(LINKED, "/lib/X")
     image = linked_image(contents, path="/System/X")
     assert (image.path, image.local_path) == ("/System/X", "/lib/X")
     assert image.load_address == image.header_svma == VMADDR
@@ -102,7 +102,7 @@ def test_an_image_in_a_file_has_its_linked_address() -> None:
 
 
 def test_a_loaded_image_is_read_at_its_load_address() -> None:
-    image = linked_image(FileContents(LINKED, "X"))
+    image = linked_image(MachOFileContents(LINKED, "X"))
     memory = RegionMemory([MemoryRegion(Avma(VMADDR), LINKED)])
     loaded = in_memory(image, memory)
     assert not isinstance(loaded, FrameStatus)
@@ -111,7 +111,7 @@ def test_a_loaded_image_is_read_at_its_load_address() -> None:
 
 
 def test_unreadable_memory_has_a_status() -> None:
-    image = linked_image(FileContents(LINKED, "X"))
+    image = linked_image(MachOFileContents(LINKED, "X"))
     nothing = RegionMemory([])
     zeros = RegionMemory([MemoryRegion(Avma(VMADDR), bytes(len(LINKED)))])
     assert in_memory(image, nothing) is FrameStatus.MISSING_FILE

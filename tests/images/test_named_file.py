@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from machtrace.errors import AmbiguousImageError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.images.named_file import find_by_name
 from machtrace.images.search_path import SearchPath
@@ -65,7 +65,7 @@ def named(text, search):
 def lines(folder):
     """Return the lines of a stripped program's ``callStackSymbols`` for ``first``."""
     path = folder / "one/App"
-    contents = FileContents(path.read_bytes(), str(path))
+    contents = MachOFileContents(path.read_bytes(), str(path))
     symbols = parse_symbols(contents)
     starts = dict(zip(symbols.names(), symbols.n_value.tolist(), strict=True))
     offset = starts["_first"] - contents.image.text_segment.vmaddr + 4
@@ -85,7 +85,7 @@ def test_the_only_file_of_the_images_name_is_used(builds):
 def debug_lines(folder, difference=0):
     """Return the lines of a program with symbols: names, and no offset in the image."""
     path = folder / "one/App"
-    contents = FileContents(path.read_bytes(), str(path))
+    contents = MachOFileContents(path.read_bytes(), str(path))
     symbols = parse_symbols(contents)
     starts = dict(zip(symbols.names(), symbols.n_value.tolist(), strict=True))
     header = contents.image.text_segment.vmaddr

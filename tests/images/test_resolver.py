@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from machtrace.errors import FileAccessError, MachOError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.images.resolver import ImageResolver
 from machtrace.model.arch import Arch
 from machtrace.model.memory import RegionMemory
@@ -30,7 +30,7 @@ def test_a_file_of_another_uuid_is_never_used(tmp_path):
     paths = files_of(process, tmp_path)
 
     found = ImageResolver.of(paths[first.path]).binary(first)
-    assert isinstance(found, FileContents)
+    assert isinstance(found, MachOFileContents)
     assert FrameStatus.MISMATCHED_FILE is ImageResolver.of(paths[first.path]).binary(second)
 
 
@@ -40,9 +40,9 @@ def test_without_a_uuid_a_file_must_have_the_images_name(tmp_path):
     first, second = (replace(image, uuid=None) for image in process.snapshot.images)
     paths = files_of(process, tmp_path)
 
-    assert isinstance(ImageResolver.of(paths[first.path]).binary(first), FileContents)
+    assert isinstance(ImageResolver.of(paths[first.path]).binary(first), MachOFileContents)
     assert FrameStatus.MISMATCHED_FILE is ImageResolver.of(paths[first.path]).binary(second)
-    assert isinstance(ImageResolver.of(tmp_path).binary(second), FileContents)
+    assert isinstance(ImageResolver.of(tmp_path).binary(second), MachOFileContents)
 
 
 def test_images_without_identity_are_kept_apart():
@@ -79,7 +79,7 @@ def test_malformed_tables_of_an_image_are_reported(tmp_path):
     process = synthetic_process(Arch.ARM64, images=1)
     (image,) = process.snapshot.images
     (path,) = files_of(process, tmp_path).values()
-    symtab = FileContents(path.read_bytes(), "made").image.symtab
+    symtab = MachOFileContents(path.read_bytes(), "made").image.symtab
     assert symtab is not None
     data = bytearray(path.read_bytes())
     at = data.index(symtab.symoff.to_bytes(4, "little") + symtab.nsyms.to_bytes(4, "little"))

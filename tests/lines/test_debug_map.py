@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from machtrace.errors import DebugInformationError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.stabs import object_stabs
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.images.debug_map import DebugMap, LinkedObject
@@ -103,7 +103,7 @@ def program(arm64_program, tmp_path):
 
 def image_of(path):
     """Return the image of a Mach-O file."""
-    contents = FileContents(path.read_bytes(), str(path))
+    contents = MachOFileContents(path.read_bytes(), str(path))
     return BinaryImage(
         path=str(path),
         uuid=contents.image.uuid,
@@ -124,7 +124,7 @@ def index_of(path, search=(), indices=None):
 
 def functions(path):
     """Return the ranges of a program's functions, by linkage name and source."""
-    contents = FileContents(path.read_bytes(), str(path))
+    contents = MachOFileContents(path.read_bytes(), str(path))
     mapped = mapped_functions(contents)
     # The linker takes the object files in any order.
     sources = [Path(LinkedObject.parse(*stab).path).stem for stab in object_stabs(contents)]
@@ -147,7 +147,7 @@ def lines_in(index, places):
 @pytest.mark.peer
 def test_functions_have_the_addresses_of_their_symbols(made):
     """The map has the address and the object file of each defined function."""
-    contents = FileContents(made.read_bytes(), str(made))
+    contents = MachOFileContents(made.read_bytes(), str(made))
     symbols = parse_symbols(contents)
     rows = np.flatnonzero(symbols.is_code)
     base = contents.image.header_svma
@@ -389,7 +389,7 @@ def test_a_truncated_dsym_does_not_hide_other_sources(program, tmp_path, whole):
 
 def without_times(program):
     """Set the object files' times in the debug map to 0, as some linkers do."""
-    contents = FileContents(program.read_bytes(), str(program))
+    contents = MachOFileContents(program.read_bytes(), str(program))
     symbols = parse_symbols(contents)
     data = bytearray(program.read_bytes())
     for row in np.flatnonzero(symbols.n_type == 0x66).tolist():
@@ -436,7 +436,7 @@ def archived(program, data, *, modified=LINKED_AT):
     archive.write_bytes(data)
     os.utime(archive, (modified, modified))
     (program.parent / "helper.o").rename(program.parent / MEMBER)
-    contents = FileContents(program.read_bytes(), str(program))
+    contents = MachOFileContents(program.read_bytes(), str(program))
     symtab = contents.image.symtab
     data = bytearray(program.read_bytes())
     symbols = parse_symbols(contents)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.lines.index_cache import IndexCache
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
@@ -106,8 +106,8 @@ def index(program):
 def functions(program):
     """Return the offsets of the program's functions, by name."""
     built, file = program
-    if isinstance(file.contents, FileContents):
-        table = macho_symbol_table(FileContents(built.read_bytes(), str(built)))
+    if isinstance(file.contents, MachOFileContents):
+        table = macho_symbol_table(MachOFileContents(built.read_bytes(), str(built)))
     else:
         table = elf_symbol_table(file.contents)
     symbols = [table.find(offset) for offset in table.starts.tolist()]

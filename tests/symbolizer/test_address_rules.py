@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 import machtrace as mt
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
@@ -247,7 +247,7 @@ def test_every_true_stack_of_a_macho_program_is_on_lines_of_calls(arch, tmp_path
         [source], output, arch=arch, options=("-g", "-O1"), link_options=("-Wl,-e,_main",)
     )
     make_dsym(output)
-    contents = FileContents(output.read_bytes(), str(output))
+    contents = MachOFileContents(output.read_bytes(), str(output))
     text = contents.image.text_segment
     image = BinaryImage(
         path=str(output),

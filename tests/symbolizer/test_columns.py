@@ -15,7 +15,7 @@ from machtrace.errors import (
     MachtraceError,
     MissingExtraError,
 )
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
@@ -43,7 +43,7 @@ def stripped(twins):
 @pytest.fixture
 def table(stripped):
     """Return all its functions."""
-    return macho_symbol_table(FileContents(stripped.read_bytes(), "stripped"))
+    return macho_symbol_table(MachOFileContents(stripped.read_bytes(), "stripped"))
 
 
 @pytest.mark.peer
@@ -182,14 +182,14 @@ def test_a_first_name_takes_neither_numpy_nor_a_table(twins):
     """A single name is faster than loading numpy or a whole table."""
     pytest.importorskip("machtrace._native._ranges", reason="first answers need the C extension")
     whole = twins(Arch.ARM64)[0]
-    table = macho_symbol_table(FileContents(whole.read_bytes(), "whole"))
+    table = macho_symbol_table(MachOFileContents(whole.read_bytes(), "whole"))
     exact = next(one for one in map(table.symbol, range(len(table))) if one.is_named)
     code = """
 import sys
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.images.open_file import open_image_file
 from machtrace.symbols.image_symbols import ImageSymbols
-found = ImageSymbols(FileContents(open_image_file(sys.argv[1]), "x")).find(int(sys.argv[2]))
+found = ImageSymbols(MachOFileContents(open_image_file(sys.argv[1]), "x")).find(int(sys.argv[2]))
 print(found.name, "numpy" in sys.modules)
 """
     done = subprocess.run(
@@ -213,7 +213,7 @@ def test_lines_and_inlined_calls_equal_the_source(tmp_path):
         link_options=("-Wl,-e,_main",),
     )  # fmt: skip
     make_dsym(program)
-    contents = FileContents(program.read_bytes(), "program")
+    contents = MachOFileContents(program.read_bytes(), "program")
     functions = macho_symbol_table(contents)
     (outer,) = (one for one in map(functions.symbol, range(len(functions))) if one.name == "outer")
     asked = np.arange(outer.offset, outer.offset + (outer.size or 0), 4, dtype=np.uint64)

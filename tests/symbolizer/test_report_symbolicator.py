@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.report import NameSource
 from machtrace.render.pprof import Message
@@ -76,7 +76,7 @@ def program(tmp_path_factory):
     (folder / "lines.c").write_text(SOURCE)
     path = compile_macho([folder / "lines.c"], folder / "lines", options=("-O1", "-g"))
     dsym = make_dsym(path)
-    contents = FileContents(path.read_bytes(), str(path))
+    contents = MachOFileContents(path.read_bytes(), str(path))
     symbols = parse_symbols(contents)
     wanted = {"_stop", "_after", "_outer", "_$s3App4ViewC4loadyyF"}
     rows = zip(symbols.names(), symbols.n_value.tolist(), symbols.is_code.tolist(), strict=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64
 from machtrace.formats.macho.structs import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SECT
 from machtrace.model.address import ImageOffset
@@ -26,12 +26,12 @@ from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 ARCHITECTURES = [Arch.ARM64, Arch.X86_64]
 
 
-def opened(path: Path) -> FileContents:
+def opened(path: Path) -> MachOFileContents:
     """Return the file's contents."""
-    return FileContents(path.read_bytes(), str(path))
+    return MachOFileContents(path.read_bytes(), str(path))
 
 
-def built(symbols=(), starts=(), **more) -> FileContents:
+def built(symbols=(), starts=(), **more) -> MachOFileContents:
     """Build a file with symbols and function starts at offsets in its code."""
     places = [0, *(TEXT_OFFSET + start for start in starts)]
     deltas = (after - before for before, after in pairwise(places))
@@ -40,7 +40,7 @@ def built(symbols=(), starts=(), **more) -> FileContents:
         function_starts=b"".join(map(uleb, deltas)) + b"\0" if starts else b"",
         **more,
     )
-    return FileContents(file.build(), "built")
+    return MachOFileContents(file.build(), "built")
 
 
 def at(offset: int) -> ImageOffset:
@@ -263,7 +263,7 @@ def test_names_without_function_starts_are_not_exact():
 def test_malformed_function_starts_leave_the_symbols():
     """The table has the error."""
     file = ThinFile(symbols=(symbol("_f", 0),), function_starts=b"\xff" * 16)
-    table = macho_symbol_table(FileContents(file.build(), "built"))
+    table = macho_symbol_table(MachOFileContents(file.build(), "built"))
 
     assert table.name(0) == "f"
     assert [MachOError] == [type(problem) for problem in table.problems]
@@ -271,7 +271,7 @@ def test_malformed_function_starts_leave_the_symbols():
 
 def test_an_image_whose_tables_are_all_malformed_is_an_error():
     """An empty result would mean that the image has no tables."""
-    contents = FileContents(ThinFile(symbols=(symbol("_f", 0),)).build(), "built")
+    contents = MachOFileContents(ThinFile(symbols=(symbol("_f", 0),)).build(), "built")
     symtab = contents.image.symtab
     assert symtab is not None
     image = dataclasses.replace(contents.image, symtab=symtab._replace(symoff=1 << 30))

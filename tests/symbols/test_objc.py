@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
@@ -59,7 +59,7 @@ def twins(
     return whole, stripped
 
 
-def symbols(contents: FileContents, offsets: list[int]) -> dict[int, Symbol | None]:
+def symbols(contents: MachOFileContents, offsets: list[int]) -> dict[int, Symbol | None]:
     """Return the symbols at the offsets."""
     table = macho_symbol_table(contents)
     return {offset: table.find(ImageOffset(offset)) for offset in offsets}
@@ -69,7 +69,7 @@ def symbols(contents: FileContents, offsets: list[int]) -> dict[int, Symbol | No
 def test_stripped_methods_have_their_names(twins):
     """With the same extent, and Objective-C metadata as their source."""
     whole, stripped = twins
-    named = FileContents(whole.read_bytes(), "whole")
+    named = MachOFileContents(whole.read_bytes(), "whole")
     starts = parse_function_starts(named).offsets.tolist()
     if not starts:  # zig's linker omits them on request
         starts = [int(start) for start in macho_symbol_table(named).starts]
@@ -110,10 +110,10 @@ def test_pointers_that_cannot_be_followed_are_reported():
     code = IMAGE_SVMA + TEXT_OFFSET
     metadata.add_class("First", metadata.methods(ListKind.RELATIVE, {"run": code}), None)
     data = bytearray(metadata.image(metadata.sections()))
-    fixups = FileContents(bytes(data), "made").image.chained_fixups
+    fixups = MachOFileContents(bytes(data), "made").image.chained_fixups
     assert fixups is not None
     data[fixups.offset + 4 : fixups.offset + 8] = b"\xff" * 4  # where the starts of chains are
-    table = macho_symbol_table(FileContents(bytes(data), "made"))
+    table = macho_symbol_table(MachOFileContents(bytes(data), "made"))
 
     assert table.find(ImageOffset(TEXT_OFFSET + 4)) is None
     (problem,) = table.problems

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from machtrace.demangler import demangle
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.symbol import Certainty
@@ -53,7 +53,7 @@ UNNAMED = {
 
 
 @pytest.fixture(scope="module", params=["aarch64", "x86_64"])
-def library(request, tmp_path_factory) -> FileContents:
+def library(request, tmp_path_factory) -> MachOFileContents:
     """Compile classes.cpp as a library of one architecture, with its symbols."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles the library that is read here")
@@ -61,10 +61,10 @@ def library(request, tmp_path_factory) -> FileContents:
     target = ("-target", f"{request.param}-macos")
     command = [sys.executable, "-m", "ziglang", "c++", *target, *OPTIONS, *LINKING]
     subprocess.run([*command, SOURCE, "-o", path], check=True, timeout=240)
-    return FileContents(path.read_bytes(), "classes.dylib")
+    return MachOFileContents(path.read_bytes(), "classes.dylib")
 
 
-def functions(contents: FileContents) -> dict[int, str]:
+def functions(contents: MachOFileContents) -> dict[int, str]:
     """Return the demangled symbol at each function's start, by image offset."""
     symbols = parse_symbols(contents)
     base = contents.image.header_svma
@@ -129,7 +129,7 @@ def test_damaged_libraries_give_names_or_none(library):
         for section in places:
             for at in random.integers(0, max(1, section.size), 6).tolist():
                 changed[section.offset + at] = int(random.integers(256))
-        contents = FileContents(bytes(changed), "damaged")
+        contents = MachOFileContents(bytes(changed), "damaged")
         names = rtti_names(
             contents, lambda item=contents: parse_pointers(item), starts, parse_symbols(contents)
         )

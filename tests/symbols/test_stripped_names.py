@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.unwind_info import UnwindInfo
 from machtrace.model.address import ImageOffset
@@ -48,7 +48,7 @@ _hidden:
 UNLISTED = ("_hidden", "__GLOBAL__sub_I_program.cpp", "___cxx_global_var_init")
 """Functions that ld64 would leave out of LC_FUNCTION_STARTS; LLVM's linker does not."""
 
-Built = tuple[FileContents, FileContents, dict[str, int]]
+Built = tuple[MachOFileContents, MachOFileContents, dict[str, int]]
 
 
 @pytest.fixture(scope="module", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
@@ -90,13 +90,13 @@ def twins(request, objects, tmp_path_factory) -> Built:
     rows = [line.split(" ", 2) for line in printed.splitlines()]
     functions = {name: int(value, 16) for value, kind, name in rows if kind in "tT"}
     subprocess.run([strip, "-x", whole, "-o", stripped], check=True, timeout=60)
-    contents = FileContents(stripped.read_bytes(), "stripped")
+    contents = MachOFileContents(stripped.read_bytes(), "stripped")
     starts = set(parse_function_starts(contents).offsets.tolist())
     base = contents.image.header_svma
     left_out = {functions[name] - base for name in UNLISTED if name in functions}
     assert len(left_out) >= 2
     listed = with_listed_functions(stripped.read_bytes(), starts - left_out)
-    return FileContents(whole.read_bytes(), "whole"), listed, functions
+    return MachOFileContents(whole.read_bytes(), "whole"), listed, functions
 
 
 @pytest.mark.peer
@@ -191,4 +191,6 @@ def test_metadata_names_no_function_of_unknown_end():
     code = IMAGE_SVMA + TEXT_OFFSET
     metadata.add_class("First", metadata.methods(ListKind.RELATIVE, {"run": code}), None)
     data = metadata.image(metadata.sections())
-    assert macho_symbol_table(FileContents(data, "made")).find(ImageOffset(TEXT_OFFSET)) is None
+    assert (
+        macho_symbol_table(MachOFileContents(data, "made")).find(ImageOffset(TEXT_OFFSET)) is None
+    )

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachtraceError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.metadata.swift_types import ContextKind
 from machtrace.model.address import Avma, ImageOffset
@@ -31,7 +31,7 @@ def code(number: int) -> int:
 
 def names(image: bytes) -> dict[int, str]:
     """Return names by number of function."""
-    contents = FileContents(image, "made")
+    contents = MachOFileContents(image, "made")
     functions = swift_names(contents, parse_pointers(contents))
     assert functions.certainty is Certainty.SWIFT
     return {
@@ -88,9 +88,9 @@ def test_types_have_the_same_names_in_memory():
     metadata = game()
     metadata.add_class("Player", metadata.module("Game"), code(10), METHODS, parameters=1)
     data = metadata.image(metadata.sections())
-    contents = MemoryContents(Memory(data, 0x7F0000000), Avma(0x7F0000000), "loaded")
+    contents = MachOMemoryContents(Memory(data, 0x7F0000000), Avma(0x7F0000000), "loaded")
     loaded = swift_names(contents, parse_pointers(contents))
-    in_file = FileContents(data, "made")
+    in_file = MachOFileContents(data, "made")
     expected = swift_names(in_file, parse_pointers(in_file))
     assert expected.starts.tolist() == loaded.starts.tolist()
     for row in range(len(loaded.starts)):

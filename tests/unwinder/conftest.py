@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
 from tests.support.lab.builds import build_program
 
 LAB = Path(__file__).parents[1] / "lab" / "programs"
 
-Build = Callable[..., FileContents]
+Build = Callable[..., MachOFileContents]
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def lab_program(tmp_path_factory: pytest.TempPathFactory) -> Build:
     @cache
     def build(
         name: str, optimisation: str, tables: str = "compact", arch: Arch = Arch.ARM64
-    ) -> FileContents:
+    ) -> MachOFileContents:
         output = tmp_path_factory.mktemp("lab") / name
         return build_program(LAB, name, output, optimisation=optimisation, tables=tables, arch=arch)
 
@@ -38,7 +38,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
     def build(
         text: str, *options: str, arch: Arch = Arch.ARM64, link_options: tuple[str, ...] = ()
-    ) -> FileContents:
+    ) -> MachOFileContents:
         directory = tmp_path_factory.mktemp("compiled")
         source = directory / "program.c"
         source.write_text(text)
@@ -49,6 +49,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Build:
             options=(*COMPACT_TABLES, *options),
             link_options=link_options,
         )
-        return FileContents(output.read_bytes(), "program")
+        return MachOFileContents(output.read_bytes(), "program")
 
     return build

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import machtrace as mt
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.capture import BrokenInformation, FollowedRule
@@ -137,7 +137,7 @@ def test_malformed_tables_are_reported():
     """The method that failed has a reason, and the method that was used is explained."""
     process = synthetic_process(Arch.X86_64, threads=1, images=1, depth=4)
     program = process.regions[0]
-    contents = MemoryContents(process.snapshot.memory, program.start, "program")
+    contents = MachOMemoryContents(process.snapshot.memory, program.start, "program")
     section = contents.image.section("__TEXT", "__unwind_info")
     assert section is not None
     at = section.address - process.images[0].header_svma
@@ -240,7 +240,7 @@ def test_call_frame_information_names_its_fde(lab_program, tmp_path):
         pytest.skip("llvm-dwarfdump is not installed")
 
     contents = lab_program("frames", "-O2 no fp", "dwarf", Arch.ARM64)
-    assert isinstance(contents, FileContents)
+    assert isinstance(contents, MachOFileContents)
     path = tmp_path / "program"
     path.write_bytes(contents.data)
     command = [dwarfdump, "--eh-frame", path]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
@@ -210,7 +210,7 @@ def test_real_tables_and_damaged_stacks_give_the_same_walk(arch):
             process.images,
             arch,
             lambda image: image_rules(
-                MemoryContents(process.memory, image.load_address, image.path), arch
+                MachOMemoryContents(process.memory, image.load_address, image.path), arch
             ),
         )
 

@@ -18,12 +18,12 @@ from machtrace.model.symbol import FrameStatus
 
 if TYPE_CHECKING:
     from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
-    from machtrace.formats.macho.contents import FileContents, MemoryContents
+    from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
     from machtrace.formats.macho.fat import FatSlice
 
-ObjectFile: TypeAlias = "FileContents | ElfFileContents"
+ObjectFile: TypeAlias = "MachOFileContents | ElfFileContents"
 """An image in a file."""
-LoadedObject: TypeAlias = "MemoryContents | ElfMemoryContents"
+LoadedObject: TypeAlias = "MachOMemoryContents | ElfMemoryContents"
 """An image in a target's memory."""
 ObjectContents: TypeAlias = "ObjectFile | LoadedObject"
 """An image's bytes; ``format`` and ``is_loaded`` discriminate between the four classes."""
@@ -88,9 +88,9 @@ class ObjectSlice:
             from machtrace.formats.elf.contents import ElfFileContents
 
             return ElfFileContents(self.data, self.source)
-        from machtrace.formats.macho.contents import FileContents
+        from machtrace.formats.macho.contents import MachOFileContents
 
-        return FileContents(self.data, self.source)
+        return MachOFileContents(self.data, self.source)
 
 
 def sniff(data: bytes | memoryview, source: str) -> tuple[ObjectSlice, ...]:
@@ -144,9 +144,9 @@ def in_memory(image: BinaryImage, memory: MemoryReader) -> LoadedObject | FrameS
             from machtrace.formats.elf.contents import ElfMemoryContents
 
             return ElfMemoryContents(memory, image.load_address, source)
-        from machtrace.formats.macho.contents import MemoryContents
+        from machtrace.formats.macho.contents import MachOMemoryContents
 
-        return MemoryContents(memory, image.load_address, source)
+        return MachOMemoryContents(memory, image.load_address, source)
     except MemoryReadError:
         return FrameStatus.MISSING_FILE
     except FormatError:

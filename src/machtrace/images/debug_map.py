@@ -16,7 +16,7 @@ from machtrace.model.image import ImageFormat
 from machtrace.model.text import counted
 
 if TYPE_CHECKING:
-    from machtrace.formats.macho.contents import FileContents
+    from machtrace.formats.macho.contents import MachOFileContents
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class DebugMap:
 
     path: str
     """The image's file."""
-    contents: FileContents
+    contents: MachOFileContents
     """Its contents."""
     objects: tuple[LinkedObject, ...]
     """In the order of the symbol table."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from machtrace.cli.main import main
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_POWERPC, CPU_TYPE_X86_64
 from machtrace.formats.macho.structs import N_EXT, N_SECT, N_UNDF
 from tests.support.writers.macho import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
@@ -229,7 +229,9 @@ def test_an_elf_file_is_shown_too():
 
 def _broken(path: Path, offset: int, value: int) -> None:
     data = bytearray(BUILT.build())
-    command = next(c for c in FileContents(bytes(data), "").image.commands if c.name == "LC_SYMTAB")
+    command = next(
+        c for c in MachOFileContents(bytes(data), "").image.commands if c.name == "LC_SYMTAB"
+    )
     data[command.offset + offset : command.offset + offset + 4] = value.to_bytes(4, "little")
     path.write_bytes(data)
 

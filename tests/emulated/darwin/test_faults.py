@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 
@@ -29,7 +29,7 @@ CODES = [
 ]
 GONE = {KernReturn.TERMINATED, KernReturn.SEND_INVALID_DEST}
 GIVING_BACK = {"_mach_port_deallocate", "_vm_deallocate"}
-Library = Callable[[Arch], FileContents]
+Library = Callable[[Arch], MachOFileContents]
 
 
 def core_of_three(library: Library, arch: Arch) -> CaptureCore:

@@ -8,7 +8,7 @@ from struct import pack
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 
 pytest.importorskip("unicorn", reason="unicorn runs the core")
@@ -23,7 +23,7 @@ TEXT = 0x1_0000_0000
 DYLD_PATH = "/usr/lib/system/dyld"
 PURE = {"_memcpy", "_memmove", "_memset", "_bzero", "___bzero", "dyld_stub_binder"}
 """Functions that read and write only their arguments."""
-Library = Callable[[Arch], FileContents]
+Library = Callable[[Arch], MachOFileContents]
 
 
 def header(core: CaptureCore, number: int, *, with_uuid: bool = True) -> ListedImage:

@@ -8,7 +8,7 @@ from struct import pack
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
@@ -49,7 +49,7 @@ TOGETHER = pytest.mark.parametrize("together", [False, True], ids=["one by one",
 @pytest.fixture(scope="module", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
 def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> FileContents:
+) -> MachOFileContents:
     """The core, built."""
     pytest.importorskip("ziglang", reason="ziglang compiles and links for Darwin")
     from tests.support.compilers.darwin import build_library
@@ -59,10 +59,10 @@ def library(
     sources.append(Path(__file__).parent / "task_layout.c")
     output = tmp_path_factory.mktemp(request.param.value) / "task.dylib"
     build_library(sources, output, arch=request.param, includes=[NATIVE])
-    return FileContents(output.read_bytes(), output.name)
+    return MachOFileContents(output.read_bytes(), output.name)
 
 
-def state_of(library: FileContents, sp: int, number: int) -> bytes:
+def state_of(library: MachOFileContents, sp: int, number: int) -> bytes:
     """Registers that are like no other thread's."""
     size, place = (272, 31 * 8) if library.image.arch is Arch.ARM64 else (168, 7 * 8)
     state = bytearray(bytes([number]) * size)
@@ -75,7 +75,7 @@ def stack_bytes(number: int) -> bytes:
     return b"".join(pack("<2I", number, place) for place in range(SIZE // 8))
 
 
-def core_of_three(library: FileContents) -> TaskCore:
+def core_of_three(library: MachOFileContents) -> TaskCore:
     """Three threads, each on a stack of its own with a guard below it; the second has a queue."""
     threads = []
     regions = [MachRegion(QUEUES, QUEUES + 8, MemoryRegion(Avma(QUEUES), pack("<Q", 0xABCD)))]
@@ -93,7 +93,7 @@ def core_of_three(library: FileContents) -> TaskCore:
     return core
 
 
-def check_whole(core: TaskCore, library: FileContents, copies: Sequence[TaskCopy]) -> None:
+def check_whole(core: TaskCore, library: MachOFileContents, copies: Sequence[TaskCopy]) -> None:
     """Registers, stacks and queues are what the threads have."""
     for index, copy in enumerate(copies):
         if copy.outcome != COPIED:
@@ -112,7 +112,7 @@ def check_whole(core: TaskCore, library: FileContents, copies: Sequence[TaskCopy
 # --- ports ---
 
 
-def test_a_read_port_is_enough(library: FileContents) -> None:
+def test_a_read_port_is_enough(library: MachOFileContents) -> None:
     """The other ones are not queried."""
     core = core_of_three(library)
     opened = core.open(PID)
@@ -123,7 +123,7 @@ def test_a_read_port_is_enough(library: FileContents) -> None:
     core.task.assert_released()
 
 
-def test_the_control_port_is_asked_for_where_there_is_no_other(library: FileContents) -> None:
+def test_the_control_port_is_asked_for_where_there_is_no_other(library: MachOFileContents) -> None:
     """As on a system that knows no read ports."""
     core = core_of_three(library)
     core.task.read_errno = 78  # ENOSYS of Darwin
@@ -134,7 +134,7 @@ def test_the_control_port_is_asked_for_where_there_is_no_other(library: FileCont
 
 
 @pytest.mark.parametrize("name_answer", [KernReturn.SUCCESS, KernReturn.FAILURE])
-def test_a_refusal_tells_all_answers(library: FileContents, name_answer: KernReturn) -> None:
+def test_a_refusal_tells_all_answers(library: MachOFileContents, name_answer: KernReturn) -> None:
     """And leaves no right, that to the name neither."""
     core = core_of_three(library)
     core.task.read_errno = EPERM
@@ -150,7 +150,7 @@ def test_a_refusal_tells_all_answers(library: FileContents, name_answer: KernRet
     core.task.assert_released()
 
 
-def test_a_process_that_ends_gives_no_port(library: FileContents) -> None:
+def test_a_process_that_ends_gives_no_port(library: MachOFileContents) -> None:
     """Though nothing fails."""
     core = core_of_three(library)
     core.task.is_exiting = True
@@ -160,7 +160,7 @@ def test_a_process_that_ends_gives_no_port(library: FileContents) -> None:
     core.task.assert_released()
 
 
-def test_its_own_port_is_not_asked_for(library: FileContents) -> None:
+def test_its_own_port_is_not_asked_for(library: MachOFileContents) -> None:
     """It has that, and gives back no more than it took."""
     core = core_of_three(library)
     opened = core.open(OWN_PID)
@@ -174,7 +174,7 @@ def test_its_own_port_is_not_asked_for(library: FileContents) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 2, 3, 10])
-def test_threads_are_listed_as_far_as_there_is_room(library: FileContents, room: int) -> None:
+def test_threads_are_listed_as_far_as_there_is_room(library: MachOFileContents, room: int) -> None:
     """Their number is returned in any case; a name that is too long is terminated all the same."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
@@ -186,7 +186,7 @@ def test_threads_are_listed_as_far_as_there_is_room(library: FileContents, room:
 
 
 @TOGETHER
-def test_threads_are_copied_as_they_are(library: FileContents, *, together: bool) -> None:
+def test_threads_are_copied_as_they_are(library: MachOFileContents, *, together: bool) -> None:
     """In the requested order; an id without a thread is gone."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
@@ -205,7 +205,7 @@ def test_threads_are_copied_as_they_are(library: FileContents, *, together: bool
 
 
 @TOGETHER
-def test_stacks_share_the_room_that_there_is(library: FileContents, *, together: bool) -> None:
+def test_stacks_share_the_room_that_there_is(library: MachOFileContents, *, together: bool) -> None:
     """The last one is cut short, or empty; its registers are there."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
@@ -221,7 +221,7 @@ def test_stacks_share_the_room_that_there_is(library: FileContents, *, together:
     core.task.assert_released()
 
 
-def test_a_signed_stack_pointer_is_an_address(library: FileContents) -> None:
+def test_a_signed_stack_pointer_is_an_address(library: MachOFileContents) -> None:
     """By the mask that the caller gives."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
@@ -234,7 +234,7 @@ def test_a_signed_stack_pointer_is_an_address(library: FileContents) -> None:
 
 @TOGETHER
 def test_a_thread_that_ends_meanwhile_leaves_the_others(
-    library: FileContents, *, together: bool
+    library: MachOFileContents, *, together: bool
 ) -> None:
     """Between any two calls."""
     core = core_of_three(library)
@@ -265,7 +265,7 @@ def test_a_thread_that_ends_meanwhile_leaves_the_others(
 
 @TOGETHER
 def test_whatever_call_fails_nothing_stays_suspended(
-    library: FileContents, *, together: bool
+    library: MachOFileContents, *, together: bool
 ) -> None:
     """Each fails once with each error; each thread reports the effect on it."""
     core = core_of_three(library)
@@ -316,7 +316,7 @@ def test_whatever_call_fails_nothing_stays_suspended(
     assert stopping <= tried
 
 
-def test_what_cannot_be_let_go_of_is_told(library: FileContents) -> None:
+def test_what_cannot_be_let_go_of_is_told(library: MachOFileContents) -> None:
     """The kernel never resumes it, whatever is tried."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
@@ -416,7 +416,7 @@ class System:
 
 
 @pytest.fixture(params=[False, True], ids=["told", "not told"])
-def system(request: pytest.FixtureRequest, library: FileContents) -> System:
+def system(request: pytest.FixtureRequest, library: MachOFileContents) -> System:
     """One that returns everything, and one that refuses whatever it may."""
     found = System(refuses=request.param)
     found.core = TaskCore(library, [], found.functions)

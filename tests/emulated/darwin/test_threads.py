@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 
@@ -23,7 +23,7 @@ SIZE = 0x8000
 SP = STACK + 0x4000
 FAULTS = {4, 5, 6, 8, 10, 11, 12}
 """Signals: SIGILL, SIGTRAP, SIGABRT, SIGFPE, SIGBUS, SIGSEGV, SIGSYS."""
-Library = Callable[[Arch], FileContents]
+Library = Callable[[Arch], MachOFileContents]
 
 
 def core_with(library: Library, arch: Arch, ids: range | list[int], sp: int = SP) -> CaptureCore:

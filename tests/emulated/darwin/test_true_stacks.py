@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.thread_state import read_native_state
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
@@ -46,7 +46,7 @@ def test_the_stack_is_the_true_one_at_every_place(
     architecture: str,
     program: str,
     optimisation: str,
-    core_library: Callable[[Arch], FileContents],
+    core_library: Callable[[Arch], MachOFileContents],
     tmp_path: Path,
 ) -> None:
     """The thread is captured before each of its instructions, the first time it is reached."""

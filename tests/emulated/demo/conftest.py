@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.targets.emulator import PROGRAM
 from machtrace.targets.emulator.target import EmulatedTarget
@@ -36,7 +36,7 @@ def place(demo) -> Callable[[int], tuple[str, int]]:
 
     Only the symbol table is used, so that it is the nearest symbol before the address.
     """
-    symbols = parse_symbols(FileContents(PROGRAM.read_bytes(), "demo.macho"))
+    symbols = parse_symbols(MachOFileContents(PROGRAM.read_bytes(), "demo.macho"))
     rows = symbols.is_code.nonzero()[0].tolist()
     named = sorted(zip(symbols.n_value[rows].tolist(), symbols.names(rows), strict=True))
     slide = next(iter(demo.images())).slide

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from machtrace.errors import MemoryReadError, TargetError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.stack import AddressKind, StopReason
 from machtrace.targets.emulator import PROGRAM
 from machtrace.targets.emulator.machine import Emulator
@@ -36,7 +36,7 @@ def test_walk_is_right_before_every_instruction(demo):
     The run goes through prologues, epilogues, shrink-wrapped and tail calls, method lookups,
     system calls, asynchronous functions and signed return addresses.
     """
-    contents = FileContents(PROGRAM.read_bytes(), "demo.macho")
+    contents = MachOFileContents(PROGRAM.read_bytes(), "demo.macho")
     images = demo.images()
     process = demo.process
     rules = RuleCache(images, process.arch, lambda _: image_rules(contents, process.arch))

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from machtrace.errors import MachOError, TargetError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.load_commands import LC_DYLD_INFO_ONLY
 from machtrace.targets.emulator import PROGRAM
 from machtrace.targets.emulator.kernel import Kernel, Leave, SystemCall
@@ -114,22 +114,22 @@ def test_program_for_another_cpu_is_refused():
     data[4:8] = (0x01000007).to_bytes(4, "little")  # CPU_TYPE_X86_64
     data[8:12] = (3).to_bytes(4, "little")
     with pytest.raises(MachOError, match="not an arm64 executable"):
-        Emulator(FileContents(bytes(data), "demo"), slide=0, places={})
+        Emulator(MachOFileContents(bytes(data), "demo"), slide=0, places={})
 
 
 def test_program_that_imports_is_refused():
     """No library has the symbols that it imports."""
     data = bytearray(PROGRAM.read_bytes())
-    command = next(FileContents(data, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
+    command = next(MachOFileContents(data, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
     binds = b"\x11\x40_printf\0\x51\x72\0\x90"
     struct.pack_into("<II", data, command.offset + 16, len(data), len(binds))
     with pytest.raises(MachOError, match="import _printf"):
-        Emulator(FileContents(bytes(data) + binds, "demo"), slide=0, places={})
+        Emulator(MachOFileContents(bytes(data) + binds, "demo"), slide=0, places={})
 
 
 @pytest.mark.parametrize("slide", [0x1000 + 1, -(1 << 32) - 0x4000])
 def test_slide_that_no_loader_would_choose_is_refused(slide):
     """Not a multiple of a page, or below the first address."""
-    contents = FileContents(PROGRAM.read_bytes(), "demo")
+    contents = MachOFileContents(PROGRAM.read_bytes(), "demo")
     with pytest.raises(TargetError, match="cannot be moved"):
         Emulator(contents, slide=slide, places={})

@@ -5,7 +5,7 @@ import struct
 import capstone
 import pytest
 
-from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
@@ -199,7 +199,7 @@ def test_threads_are_listed_as_an_app_lists_them(demo):
 def test_image_can_be_read_from_the_snapshots_memory(snapshot, demo):
     """Load commands and symbol table, for a walk and for names without the file."""
     (image,) = demo.images()
-    contents = MemoryContents(snapshot.memory, image.load_address, image.path)
+    contents = MachOMemoryContents(snapshot.memory, image.load_address, image.path)
     assert (image.uuid, Arch.ARM64) == (contents.image.uuid, contents.image.arch)
     symbols = parse_symbols(contents)
     assert "-[ViewController test2:b:]" in symbols.names()

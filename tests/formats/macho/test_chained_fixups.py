@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachtraceError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS, ChainBases
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.model.address import Svma
@@ -139,7 +139,7 @@ def by_apples_header(zig: Compile) -> Callable[[str, str], bytes]:
         unit = zig(
             f"{name}.o", f'#include "{header}"\n{variable}', "arm64-apple-macos13.0", *options
         )
-        contents = FileContents(unit.read_bytes(), name)
+        contents = MachOFileContents(unit.read_bytes(), name)
         section = next(s for s in contents.image.sections if s.name == "__const")
         return bytes(contents.read_svma(section.address, section.size))
 
@@ -220,7 +220,7 @@ def test_every_pointer_of_a_chain_is_read(number, count):
         base = CACHE
     pointers = {place: 16 + at for at, place in enumerate(places(count, number))}
     image = write_chained_image(number, pointers)
-    actual = parse_pointers(FileContents(image, "made"), shared_cache_base=Svma(CACHE))
+    actual = parse_pointers(MachOFileContents(image, "made"), shared_cache_base=Svma(CACHE))
     assert actual.problem is None
     assert [DATA_SVMA + place for place in pointers] == actual.rebases.places.tolist()
     assert [base + raw for raw in pointers.values()] == actual.rebases.targets.tolist()
@@ -251,7 +251,7 @@ def test_imports_have_their_names_and_addends(tmp_path, llvm, imports_format, is
         4104: 1 << 63 | 3,
     }
     data = write_chained_image(6, pointers, imports=table)
-    actual = parse_pointers(FileContents(data, "made"))
+    actual = parse_pointers(MachOFileContents(data, "made"))
     assert actual.problem is None
     assert [None, "_OBJC_CLASS_$_NSString", None, IMPORTS[1].name, "_printf", None] == [
         actual.symbol(Svma(DATA_SVMA + place)) for place in (0, 8, 24, 32, 4096, 4104)
@@ -281,7 +281,7 @@ def test_pointers_equal_those_that_objdump_lists(tmp_path, llvm, number):
         r"^__DATA\s+__data\s+(0x\w+)\s+0x\w+\s+(rebase|bind)\s.*?(\S+)$", listed, re.MULTILINE
     )
     assert len(pointers) == len(rows)
-    actual = parse_pointers(FileContents(path.read_bytes(), "made"))
+    actual = parse_pointers(MachOFileContents(path.read_bytes(), "made"))
     for place, kind, target in rows:
         at = Svma(int(place, 16))
         if kind == "rebase":
@@ -298,7 +298,7 @@ def test_linkers_chains_equal_those_that_objdump_lists(lld_arm64, llvm):
     rows = re.findall(
         r"^__\S+\s+__\S+\s+(0x\w+)\s+0x\w+\s+(rebase|bind)\s.*?(\S+)$", listed, re.MULTILINE
     )
-    actual = parse_pointers(FileContents(lld_arm64.read_bytes(), "lld"))
+    actual = parse_pointers(MachOFileContents(lld_arm64.read_bytes(), "lld"))
     assert {(int(at, 16), what) for at, kind, what in rows if kind == "bind"} == {
         (at, actual.symbol(Svma(at))) for at in actual.binds.places.tolist()
     }
@@ -308,7 +308,7 @@ def test_linkers_chains_equal_those_that_objdump_lists(lld_arm64, llvm):
 def test_a_chain_that_leaves_its_page_ends_there():
     data = bytearray(write_chained_image(2, {8: 0x10, 16: 0x20, 4096: 0x30, 4104: 0x40}))
     struct.pack_into("<Q", data, DATA_OFFSET + 16, 0x20 | 4000 << 51)
-    found = parse_pointers(FileContents(bytes(data), "made"))
+    found = parse_pointers(MachOFileContents(bytes(data), "made"))
     assert found.rebases.targets.tolist() == [0x10, 0x20, 0x30, 0x40]
     assert "leaves its page" in str(found.problem)
 
@@ -318,7 +318,7 @@ def test_invalid_imports_leave_the_rebases():
     data = bytearray(write_chained_image(2, {8: 0x10, 16: 1 << 63}))
     payload = DATA_OFFSET + 4 * PAGE_SIZE
     struct.pack_into("<I", data, payload + 20, 9)
-    found = parse_pointers(FileContents(bytes(data), "made"))
+    found = parse_pointers(MachOFileContents(bytes(data), "made"))
     assert found.rebases.targets.tolist() == [0x10]
     assert "format 9" in str(found.problem)
 
@@ -327,7 +327,7 @@ def test_an_unknown_pointer_format_is_reported():
     """There are no pointers."""
     data = bytearray(write_chained_image(2, {8: 0x10}))
     struct.pack_into("<H", data, DATA_OFFSET + 4 * PAGE_SIZE + 32 + 16 + 6, 99)
-    found = parse_pointers(FileContents(bytes(data), "made"))
+    found = parse_pointers(MachOFileContents(bytes(data), "made"))
     assert not len(found.rebases)
     assert "format 99" in str(found.problem)
 
@@ -351,7 +351,7 @@ def test_altered_chains_give_a_value_or_an_error(changes):
     for at, value in changes:
         data[at] = value
     try:
-        actual = parse_pointers(FileContents(bytes(data), "made"))
+        actual = parse_pointers(MachOFileContents(bytes(data), "made"))
     except MachtraceError:
         return
     assert len(actual.rebases) + len(actual.binds) <= 4 * PAGE_SIZE

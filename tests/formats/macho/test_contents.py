@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from machtrace.errors import MachOError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma, FileOffset, Svma
@@ -28,9 +28,9 @@ class _CountingMemory:
         return self._memory.read(address, size)
 
 
-def _loaded(path: Path, slide: int) -> tuple[FileContents, _CountingMemory]:
+def _loaded(path: Path, slide: int) -> tuple[MachOFileContents, _CountingMemory]:
     """Return the file, and a memory with its segments as the loader maps them."""
-    contents = FileContents(path.read_bytes(), str(path))
+    contents = MachOFileContents(path.read_bytes(), str(path))
     regions = (
         MemoryRegion(
             Avma(segment.vmaddr + slide),
@@ -50,7 +50,7 @@ def test_memory_and_file_have_the_same_tables(linked_file: Path, slide: int):
     """Tables are found through the segment that contains their file offset."""
     contents, memory = _loaded(linked_file, slide)
     load_address = Avma(contents.image.header_svma + slide)
-    loaded = MemoryContents(memory, load_address, "loaded")
+    loaded = MachOMemoryContents(memory, load_address, "loaded")
     text = contents.image.section("__TEXT", "__text")
     assert text is not None
 
@@ -71,7 +71,7 @@ def test_memory_and_file_have_the_same_tables(linked_file: Path, slide: int):
 def test_an_image_below_its_stated_address_has_a_negative_slide(zig_program: Path):
     """A program may be loaded anywhere."""
     contents, memory = _loaded(zig_program, -0x8000_0000)
-    loaded = MemoryContents(memory, Avma(0x8000_0000), "loaded")
+    loaded = MachOMemoryContents(memory, Avma(0x8000_0000), "loaded")
 
     assert loaded.slide == -0x8000_0000
     assert loaded.read_svma(contents.image.header_svma, 4) == b"\xcf\xfa\xed\xfe"
@@ -81,7 +81,7 @@ def test_an_image_below_its_stated_address_has_a_negative_slide(zig_program: Pat
 def test_only_the_header_is_read_at_first(zig_arm64: Path):
     """Reads from a process are expensive; from a phone they are slow."""
     contents, memory = _loaded(zig_arm64, 0)
-    loaded = MemoryContents(memory, Avma(0), "loaded")
+    loaded = MachOMemoryContents(memory, Avma(0), "loaded")
     end = contents.image.header.size + contents.image.header.sizeofcmds
 
     assert all(address + size <= end for address, size in memory.asked)
@@ -93,7 +93,7 @@ def test_only_the_header_is_read_at_first(zig_arm64: Path):
 def test_only_the_strings_of_its_own_symbols_are_read():
     """Images of a shared cache share one string table of hundreds of megabytes."""
     data = bytearray(ThinFile(symbols=(BuiltSymbol("_f", TEXT_OFFSET),)).build())
-    image = FileContents(bytes(data), "f").image
+    image = MachOFileContents(bytes(data), "f").image
     linkedit = image.segment("__LINKEDIT")
     symtab = next(c for c in image.commands if c.name == "LC_SYMTAB")
     segment = next(c for c in image.commands if c.name == "LC_SEGMENT_64" and c.offset > 40)
@@ -104,7 +104,7 @@ def test_only_the_strings_of_its_own_symbols_are_read():
         at = segment.offset + field
         data[at : at + 8] = huge.to_bytes(8, "little")
     memory = _CountingMemory(RegionMemory([MemoryRegion(Avma(0), bytes(data) + bytes(1 << 20))]))
-    loaded = MemoryContents(memory, Avma(0), "loaded")
+    loaded = MachOMemoryContents(memory, Avma(0), "loaded")
 
     assert parse_symbols(loaded).names() == ["_f"]
     assert sum(size for _, size in memory.asked) < 1 << 18
@@ -114,7 +114,7 @@ def test_only_the_strings_of_its_own_symbols_are_read():
 def test_addresses_outside_of_segments_cannot_be_read(zig_program: Path):
     """Before, between and after them; also offsets beyond the end."""
     contents, memory = _loaded(zig_program, 0)
-    loaded = MemoryContents(memory, Avma(contents.image.header_svma), "loaded")
+    loaded = MachOMemoryContents(memory, Avma(contents.image.header_svma), "loaded")
     text = contents.image.text_segment
     assert text is not None
     size = len(contents.data)
@@ -131,9 +131,9 @@ def test_addresses_outside_of_segments_cannot_be_read(zig_program: Path):
 def test_zero_filled_memory_is_not_in_the_file():
     """A segment's size in memory may be larger than in the file."""
     data = bytearray(ThinFile().build())
-    segment = next(c for c in FileContents(bytes(data), "f").image.commands)
+    segment = next(c for c in MachOFileContents(bytes(data), "f").image.commands)
     data[segment.offset + 32 : segment.offset + 40] = (1 << 20).to_bytes(8, "little")
-    contents = FileContents(bytes(data), "f")
+    contents = MachOFileContents(bytes(data), "f")
 
     with pytest.raises(MemoryReadError):
         contents.read_svma(Svma(0x10000), 1)
@@ -145,11 +145,11 @@ def test_no_header_in_memory_is_an_error_of_its_format_or_of_memory():
     memory = RegionMemory([MemoryRegion(Avma(0x1000), bytes(64)), MemoryRegion(Avma(0x9000), b"a")])
 
     with pytest.raises(MachOError, match="not a Mach-O"):
-        MemoryContents(memory, Avma(0x1000), "zeros")
+        MachOMemoryContents(memory, Avma(0x1000), "zeros")
     with pytest.raises(MemoryReadError):
-        MemoryContents(memory, Avma(0x5000), "nothing")
+        MachOMemoryContents(memory, Avma(0x5000), "nothing")
     with pytest.raises(MemoryReadError):
-        MemoryContents(memory, Avma(0x9000), "one byte")
+        MachOMemoryContents(memory, Avma(0x9000), "one byte")
 
 
 @pytest.mark.peer
@@ -159,7 +159,9 @@ def test_a_table_that_was_not_captured_is_an_error_of_memory(zig_arm64: Path):
     text = contents.image.text_segment
     assert text is not None
     header = bytes(contents.read_file(FileOffset(0), text.filesize))
-    loaded = MemoryContents(RegionMemory([MemoryRegion(Avma(0), header)]), Avma(0), "header only")
+    loaded = MachOMemoryContents(
+        RegionMemory([MemoryRegion(Avma(0), header)]), Avma(0), "header only"
+    )
 
     with pytest.raises(MemoryReadError):
         parse_symbols(loaded)
@@ -167,6 +169,8 @@ def test_a_table_that_was_not_captured_is_an_error_of_memory(zig_arm64: Path):
     command = next(c for c in contents.image.commands if c.name == "LC_SYMTAB")
     lying = bytearray(header)
     lying[command.offset + 8 : command.offset + 12] = (1 << 30).to_bytes(4, "little")
-    loaded = MemoryContents(RegionMemory([MemoryRegion(Avma(0), bytes(lying))]), Avma(0), "lying")
+    loaded = MachOMemoryContents(
+        RegionMemory([MemoryRegion(Avma(0), bytes(lying))]), Avma(0), "lying"
+    )
     with pytest.raises(MachOError, match="no segment holds all of that"):
         parse_symbols(loaded)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError, MachtraceError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.object_rebasing import rebased_object
 from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.formats.macho.static_archive import archive_members, is_static_archive, part_for
@@ -59,7 +59,7 @@ MAP = (
 def test_functions_and_object_files_of_a_map(*, is_64: bool, little_endian: bool):
     """Names with and without sizes; entries before the first object file are ignored."""
     file = ThinFile(symbols=MAP, is_64=is_64, little_endian=little_endian)
-    contents = FileContents(file.build(), "map")
+    contents = MachOFileContents(file.build(), "map")
     symbols = parse_symbols(contents)
     rows = parse_debug_map(symbols)
 
@@ -75,7 +75,7 @@ def test_thumb_functions_have_even_addresses():
     """Linkers write them with and without the bit."""
     map_of_thumb = (stab(OSO, "/a.o", 1), stab(FUN, "_f", 0x401, 1), stab(FUN, "", 8))
     file = ThinFile(symbols=map_of_thumb, cputype=CPU_TYPE_ARM, cpusubtype=9, is_64=False)
-    symbols = parse_symbols(FileContents(file.build(), "thumb"))
+    symbols = parse_symbols(MachOFileContents(file.build(), "thumb"))
 
     assert parse_debug_map(symbols, has_thumb=True).starts.tolist() == [0x400]
 
@@ -83,7 +83,7 @@ def test_thumb_functions_have_even_addresses():
 def test_a_file_without_a_map_has_none():
     """Without symbols, and with none for debuggers."""
     for symbols in ((), (BuiltSymbol("_f", 0x400),)):
-        contents = FileContents(ThinFile(symbols=symbols).build(), "none")
+        contents = MachOFileContents(ThinFile(symbols=symbols).build(), "none")
         assert object_stabs(contents) == ()
         assert len(parse_debug_map(parse_symbols(contents)).starts) == 0
 
@@ -164,7 +164,7 @@ def test_moving_code_raises_every_address_of_its_dwarf(
     """In line tables and of functions; nothing else changes."""
     source = "int g(int);\nint f(int x) {\n return g(x) + 1;\n}\nint h(int x) { return g(x); }\n"
     path = zig(f"moved-{target}.o", source, target, "-c", "-g")
-    contents = FileContents(path.read_bytes(), str(path))
+    contents = MachOFileContents(path.read_bytes(), str(path))
     moved = tmp_path / "moved.o"
     moved.write_bytes(rebased_object(contents, 0x1000))
 
@@ -179,7 +179,7 @@ def test_moving_code_raises_every_address_of_its_dwarf(
 
 def test_invalid_relocations_are_skipped():
     """Missing symbols and sections, offsets outside of their section."""
-    contents = FileContents(ThinFile(symbols=MAP).build(), "none")
+    contents = MachOFileContents(ThinFile(symbols=MAP).build(), "none")
     assert len(contents.data) == len(rebased_object(contents, 0x1000))
 
 
@@ -210,7 +210,7 @@ def test_any_bytes_of_a_map_are_a_value_or_an_error(data: st.DataObject):
         value = data.draw(st.sampled_from([b"\xff" * 4, bytes(4), b"\x66"]) | st.binary(max_size=4))
         bytes_of[at : at + len(value)] = value
     with suppress(MachtraceError):
-        contents = FileContents(bytes(bytes_of), "bad")
+        contents = MachOFileContents(bytes(bytes_of), "bad")
         with suppress(MachtraceError):
             object_stabs(contents)
         with suppress(MachtraceError):
@@ -220,13 +220,13 @@ def test_any_bytes_of_a_map_are_a_value_or_an_error(data: st.DataObject):
 
 
 def test_paths_that_overlap_are_refused():
-    contents = FileContents(ThinFile(symbols=(stab(OSO, "x" * 4000, 1),)).build(), "one")
+    contents = MachOFileContents(ThinFile(symbols=(stab(OSO, "x" * 4000, 1),)).build(), "one")
     assert len(object_stabs(contents)) == 1
     data = bytearray(ThinFile(symbols=(stab(OSO, "x" * 4000, 1), *MAP * 20)).build())
-    contents = FileContents(bytes(data), "many")
+    contents = MachOFileContents(bytes(data), "many")
     symtab = contents.image.symtab
     assert symtab is not None
     first = data[symtab.symoff : symtab.symoff + 16]
     data[symtab.symoff : symtab.symoff + 16 * symtab.nsyms] = bytes(first) * symtab.nsyms
     with pytest.raises(MachOError, match="overlap"):
-        object_stabs(FileContents(bytes(data), "overlapping"))
+        object_stabs(MachOFileContents(bytes(data), "overlapping"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.load_commands import LC_SEGMENT_64, LC_SYMTAB
 from machtrace.formats.macho.tables.symtab import parse_symbols
@@ -28,7 +28,7 @@ def pair(lld: Callable[..., Path], llvm: Callable[..., str]) -> tuple[Path, Path
 
 def test_the_symbols_of_a_dsym_equal_the_librarys(pair: tuple[Path, Path]):
     """Names, addresses, and which of them are code."""
-    library, debug = (FileContents(path.read_bytes(), str(path)) for path in pair)
+    library, debug = (MachOFileContents(path.read_bytes(), str(path)) for path in pair)
     order = [command.cmd for command in debug.image.commands]
     ours, theirs = parse_symbols(debug), parse_symbols(library)
 
@@ -46,7 +46,7 @@ def test_the_symbols_of_a_dsym_equal_the_librarys(pair: tuple[Path, Path]):
 
 
 def test_a_dsym_has_no_instructions(pair: tuple[Path, Path]):
-    debug = FileContents(pair[1].read_bytes(), "dSYM")
+    debug = MachOFileContents(pair[1].read_bytes(), "dSYM")
     text = debug.image.section("__TEXT", "__text")
     info = debug.image.section("__DWARF", "__debug_info")
     assert text is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.exports_trie import Export, parse_exports, walk_exports_trie
 from tests.support.writers.macho import ThinFile
 
@@ -21,7 +21,7 @@ def test_exports_equal_the_ones_objdump_lists(linked_file: Path, llvm: Llvm):
     """Names with their addresses."""
     listed = llvm("llvm-objdump", "--macho", "--exports-trie", linked_file)
     theirs = re.findall(r"^(0x[0-9A-F]+) +(\S+)", listed, re.MULTILINE)
-    contents = FileContents(linked_file.read_bytes(), str(linked_file))
+    contents = MachOFileContents(linked_file.read_bytes(), str(linked_file))
     base = contents.image.header_svma
 
     assert theirs
@@ -42,7 +42,7 @@ def test_weak_and_thread_local_exports_are_marked(
         "-undefined", "dynamic_lookup", "-o", path, unit,
     )  # fmt: skip
     listed = llvm("llvm-objdump", "--macho", "--exports-trie", path)
-    actual = {e.name: e for e in parse_exports(FileContents(path.read_bytes(), "flags"))}
+    actual = {e.name: e for e in parse_exports(MachOFileContents(path.read_bytes(), "flags"))}
 
     assert "_w [weak_def]" in listed
     assert "_t [per-thread]" in listed
@@ -73,7 +73,7 @@ def test_reexports_resolvers_and_absolutes():
 
 
 def test_an_empty_trie_has_no_exports():
-    assert parse_exports(FileContents(ThinFile().build(), "built")) == ()
+    assert parse_exports(MachOFileContents(ThinFile().build(), "built")) == ()
     assert list(walk_exports_trie(b"", "test")) == []
 
 

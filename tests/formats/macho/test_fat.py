@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fat import is_fat, parse_slices
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.arch import Arch
@@ -101,7 +101,7 @@ def test_a_thin_file_is_one_slice(zig_arm64: Path):
     (only,) = parse_slices(data, "thin")
 
     assert (only.arch, only.offset, only.size) == (Arch.ARM64, 0, len(data))
-    assert FileContents(only.data, "thin").image.arch is Arch.ARM64
+    assert MachOFileContents(only.data, "thin").image.arch is Arch.ARM64
 
 
 @pytest.mark.parametrize("version", [45, 52, 65])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM
 from machtrace.formats.macho.tables.function_starts import (
     decode_function_starts,
@@ -33,7 +33,7 @@ def test_function_starts_equal_the_ones_objdump_lists(
     path: Path = request.getfixturevalue(fixture)
     listed = llvm("llvm-objdump", "--macho", "--function-starts=addrs", path).splitlines()
     theirs = [int(line, 16) for line in listed if not line.endswith(":")]
-    contents = FileContents(path.read_bytes(), str(path))
+    contents = MachOFileContents(path.read_bytes(), str(path))
 
     assert len(theirs) == 2
     assert parse_function_starts(contents).offsets.tolist() == theirs
@@ -43,7 +43,7 @@ def test_function_starts_equal_the_ones_objdump_lists(
 @pytest.mark.peer
 def test_an_image_without_function_starts_has_none(zig_arm64: Path):
     """The linker of zig writes the command, and no data."""
-    contents = FileContents(zig_arm64.read_bytes(), str(zig_arm64))
+    contents = MachOFileContents(zig_arm64.read_bytes(), str(zig_arm64))
 
     assert contents.image.function_starts is not None
     assert len(parse_function_starts(contents)) == 0
@@ -87,7 +87,7 @@ def test_thumb_functions_have_even_addresses():
     """On arm the lowest bit of a start is not part of the address."""
     starts = uleb(0x401) + uleb(0x10) + uleb(0x0F)
     file = ThinFile(cputype=CPU_TYPE_ARM, cpusubtype=9, is_64=False, function_starts=starts)
-    found = parse_function_starts(FileContents(file.build(), "built"))
+    found = parse_function_starts(MachOFileContents(file.build(), "built"))
 
     assert found.offsets.tolist() == [0x400, 0x410, 0x420]
     assert found.thumb == {0x400, 0x410}
@@ -96,12 +96,14 @@ def test_thumb_functions_have_even_addresses():
 def test_a_table_outside_the_file_is_an_error():
     data = bytearray(ThinFile(function_starts=b"\x01").build())
     command = next(
-        c for c in FileContents(bytes(data), "f").image.commands if c.name == "LC_FUNCTION_STARTS"
+        c
+        for c in MachOFileContents(bytes(data), "f").image.commands
+        if c.name == "LC_FUNCTION_STARTS"
     )
     data[command.offset + 12 : command.offset + 16] = (1 << 30).to_bytes(4, "little")
 
     with pytest.raises(MachOError, match="function starts should be 1073741824 bytes"):
-        parse_function_starts(FileContents(bytes(data), "f"))
+        parse_function_starts(MachOFileContents(bytes(data), "f"))
 
 
 @settings(deadline=None)  # the first example imports
@@ -147,5 +149,5 @@ def test_without_the_extension_numpy_decodes(monkeypatch: pytest.MonkeyPatch):
 )
 def test_starts_outside_of_code_are_ignored(sections, expected):
     file = ThinFile(function_starts=uleb(0x400) + uleb(0x10))
-    starts = parse_function_starts(FileContents(file.build(), "built"))
+    starts = parse_function_starts(MachOFileContents(file.build(), "built"))
     assert starts.holds_code(sections) is expected

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from machtrace.errors import MachOError, MachtraceError
 from machtrace.formats.macho.command_fields import command_fields
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.header import CPU_TYPE_POWERPC
 from machtrace.formats.macho.load_commands import LC_SYMTAB, LoadCommand
@@ -41,7 +41,7 @@ BIG_ENDIAN = ThinFile(
 QUICK = settings(max_examples=150, deadline=20_000, suppress_health_check=list(HealthCheck))
 
 
-def _read_everything(contents: FileContents | MemoryContents) -> None:
+def _read_everything(contents: MachOFileContents | MachOMemoryContents) -> None:
     """Read every table separately: an error in one hides no other."""
 
     def symbols() -> None:
@@ -80,10 +80,10 @@ def _read_everything(contents: FileContents | MemoryContents) -> None:
 def _survive(data: bytes) -> None:
     with suppress(MachtraceError):
         for part in parse_slices(data, "bad"):
-            _read_everything(FileContents(part.data, "bad"))
+            _read_everything(MachOFileContents(part.data, "bad"))
     with suppress(MachtraceError):
         memory = MemoryRegion(Avma(0x1000), data)
-        _read_everything(MemoryContents(memory, Avma(0x1000), "bad"))
+        _read_everything(MachOMemoryContents(memory, Avma(0x1000), "bad"))
 
 
 @pytest.mark.parametrize("file", [SMALL, BIG_ENDIAN], ids=["little", "big"])
@@ -96,11 +96,11 @@ def test_a_truncated_file_gives_a_value_or_an_error(file: ThinFile):
 
 def test_truncated_load_commands_are_always_an_error():
     data = SMALL.build()
-    header = FileContents(data, "whole").image.header
+    header = MachOFileContents(data, "whole").image.header
 
     for length in range(header.size + header.sizeofcmds):
         with pytest.raises(MachOError):
-            FileContents(data[:length], "cut")
+            MachOFileContents(data[:length], "cut")
 
 
 @QUICK
@@ -175,7 +175,7 @@ def test_impossible_counts_and_sizes_are_refused(offset: int, value: int, compla
     data[offset : offset + 4] = value.to_bytes(4, "little")
 
     with pytest.raises(MachOError, match=complaint) as caught:
-        FileContents(bytes(data), "bad")
+        MachOFileContents(bytes(data), "bad")
     assert caught.value.remedy
 
 
@@ -194,14 +194,14 @@ def test_a_segment_that_wraps_is_refused(field: int):
     data[32 + field : 40 + field] = b"\xff" * 8
 
     with pytest.raises(MachOError, match="beyond the end of the address space"):
-        FileContents(bytes(data), "bad")
+        MachOFileContents(bytes(data), "bad")
 
 
 @pytest.mark.peer
 def test_real_files_with_a_changed_byte_give_a_value_or_an_error(zig_arm64: Path):
     """Every fourth byte of a real header in turn set to 0xff."""
     data = zig_arm64.read_bytes()
-    header = FileContents(data, "good").image.header
+    header = MachOFileContents(data, "good").image.header
     for at in range(4, header.size + header.sizeofcmds, 4):
         changed = bytearray(data)
         changed[at + 3] = 0xFF

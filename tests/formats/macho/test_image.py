@@ -11,7 +11,7 @@ import pytest
 
 from machtrace.formats.macho.build_version import BuildVersion, Platform, Version
 from machtrace.formats.macho.command_fields import command_fields
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.macho.segments import protection
@@ -23,7 +23,7 @@ Llvm = Callable[..., str]
 
 
 def _image_of(path: Path) -> MachOImage:
-    return FileContents(path.read_bytes(), str(path)).image
+    return MachOFileContents(path.read_bytes(), str(path)).image
 
 
 def test_load_commands_equal_the_ones_objdump_lists(any_file: Path, llvm: Llvm):

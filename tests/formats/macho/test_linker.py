@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.function_starts import parse_data_in_code, parse_function_starts
 from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
@@ -96,7 +96,7 @@ def test_calls_lead_to_functions(program: Path):
 def test_data_hold_addresses_of_functions(program: Path):
     """The table of calls, in a constant section."""
     symbols = _symbols(program)
-    contents = FileContents(program.read_bytes(), "program")
+    contents = MachOFileContents(program.read_bytes(), "program")
     section = contents.image.section("__DATA", "__const")
     section = section or contents.image.section("__TEXT", "__const")
     assert section is not None
@@ -133,7 +133,7 @@ def test_unwind_info_equals_that_of_the_objects(
         )
     }
     symbols, kinds = _symbols(path), set()
-    contents = FileContents(path.read_bytes(), "program")
+    contents = MachOFileContents(path.read_bytes(), "program")
     info = _unwind_info(contents)
     for name, encoding in wanted.items():
         offset = symbols[name] - 0x1000
@@ -149,14 +149,14 @@ def test_unwind_info_equals_that_of_the_objects(
     assert {2, 3} <= kinds
 
 
-def _unwind_info(contents: FileContents) -> UnwindInfo:
+def _unwind_info(contents: MachOFileContents) -> UnwindInfo:
     section = contents.image.section("__TEXT", "__unwind_info")
     assert section is not None
     return UnwindInfo(contents.read_svma(section.address, section.size), "program")
 
 
 def test_function_starts_and_tables_among_code(program: Path):
-    contents = FileContents(program.read_bytes(), "program")
+    contents = MachOFileContents(program.read_bytes(), "program")
     base = contents.image.header_svma
     starts = {base + offset for offset in parse_function_starts(contents).offsets}
     symbols = parse_symbols(contents)
@@ -171,7 +171,7 @@ def test_function_starts_and_tables_among_code(program: Path):
 def test_a_stripped_program_differs_in_its_symbols_alone(objects: list[bytes]):
     """Code, tables and function starts are the same."""
     full, stripped = (
-        FileContents(link_macho(objects, is_stripped=is_stripped), "program")
+        MachOFileContents(link_macho(objects, is_stripped=is_stripped), "program")
         for is_stripped in (False, True)
     )
     assert parse_symbols(stripped).names() == ["__mh_execute_header"]
@@ -202,7 +202,7 @@ def test_undefined_symbols_have_stubs(objects: list[bytes], tmp_path: Path):
     """LLVM names the same stubs, and the program's calls lead to them."""
     path = tmp_path / "program"
     path.write_bytes(link_macho(objects[:1], has_stubs=True))
-    contents = FileContents(path.read_bytes(), "program")
+    contents = MachOFileContents(path.read_bytes(), "program")
     stubs = parse_stubs(contents, parse_symbols(contents))
     listed = re.findall(
         r"^(0x[0-9a-f]+)\s+\d+ (_\w+)$", _indirect(path, "__symbol_stub"), re.MULTILINE

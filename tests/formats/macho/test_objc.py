@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachtraceError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.load_commands import LC_ENCRYPTION_INFO_64
 from machtrace.formats.macho.metadata.objc import parse_objc_methods
@@ -89,7 +89,7 @@ def shapes(zig: Compile) -> Callable[..., Path]:
     return compiled
 
 
-def named(contents: FileContents, **arguments: int) -> dict[int, set[str]]:
+def named(contents: MachOFileContents, **arguments: int) -> dict[int, set[str]]:
     """Return the names of the methods at each address in metadata."""
     methods = parse_objc_methods(contents, parse_pointers(contents), **arguments)
     actual: dict[int, set[str]] = {}
@@ -102,7 +102,7 @@ def named(contents: FileContents, **arguments: int) -> dict[int, set[str]]:
     return actual
 
 
-def in_symbol_table(contents: FileContents) -> dict[int, set[str]]:
+def in_symbol_table(contents: MachOFileContents) -> dict[int, set[str]]:
     """Return the names of the methods at each address in the symbol table."""
     symbols = parse_symbols(contents)
     actual: dict[int, set[str]] = {}
@@ -129,7 +129,7 @@ def test_methods_equal_those_of_the_symbol_table(shapes, llvm, tmp_path, options
     library = tmp_path / "shapes.dylib"
     unit = shapes(f"{arch}-apple-macos13.0")
     llvm("ld64.lld", "-arch", arch, *LLD, *rest, "-o", library, unit)
-    contents = FileContents(library.read_bytes(), "shapes")
+    contents = MachOFileContents(library.read_bytes(), "shapes")
     assert in_symbol_table(contents) == named(contents)
     assert len(named(contents)) == 10
 
@@ -140,7 +140,7 @@ def test_methods_of_a_lazily_bound_image_are_read(zig, shapes):
     target = "x86_64-macos.13.0"
     unit = shapes("x86_64-apple-macos13.0")
     library = zig("libshapes.dylib", "", target, "-shared", str(unit))
-    contents = FileContents(library.read_bytes(), "shapes")
+    contents = MachOFileContents(library.read_bytes(), "shapes")
     assert in_symbol_table(contents) == named(contents)
     assert len(named(contents)) == 10
 
@@ -149,7 +149,7 @@ def test_methods_of_a_lazily_bound_image_are_read(zig, shapes):
 @pytest.mark.parametrize("options", [(), ("-mthumb",)])
 def test_32_bit_methods_equal_those_of_the_symbol_table(shapes, options):
     unit = shapes("armv7-apple-ios9.0", ALONE, *options)
-    contents = FileContents(link_macho([unit.read_bytes()]), "shapes")
+    contents = MachOFileContents(link_macho([unit.read_bytes()]), "shapes")
     assert in_symbol_table(contents) == named(contents)
     assert len(named(contents)) == 8
 
@@ -162,7 +162,7 @@ def test_stubs_of_messages_are_named_as_the_linker_does(zig, shapes, llvm, tmp_p
     sends = zig("sends.o", SENDS, "arm64-apple-macos13.0", "-c", "-x", "assembler")
     unit = shapes("arm64-apple-macos13.0")
     llvm("ld64.lld", "-arch", "arm64", *LLD, size, "-o", library, unit, sends)
-    contents = FileContents(library.read_bytes(), "stubs")
+    contents = MachOFileContents(library.read_bytes(), "stubs")
     stubs = parse_objc_stubs(contents, parse_pointers(contents))
     symbols = parse_symbols(contents)
     expected = {
@@ -213,7 +213,7 @@ def image(metadata: ObjcMetadata, categories: str = "__objc_catlist") -> bytes:
 @pytest.mark.parametrize("categories", ["__objc_catlist", "__objc_catlist2"])
 def test_signed_pointers_of_arm64e_are_followed(kind, categories):
     """In lists of both kinds, and in the list of categories of Swift's stubs of classes."""
-    contents = FileContents(image(made(kind), categories=categories), "made")
+    contents = MachOFileContents(image(made(kind), categories=categories), "made")
     assert named(contents) == EXPECTED
 
 
@@ -221,7 +221,7 @@ def test_signed_pointers_of_arm64e_are_followed(kind, categories):
 def test_selectors_of_a_shared_cache_are_relative_to_its_base(kind):
     """Without the base such methods have no name."""
     base = IMAGE_SVMA + DATA_OFFSET + 0x40
-    contents = FileContents(image(made(kind, selector_base=base)), "made")
+    contents = MachOFileContents(image(made(kind, selector_base=base)), "made")
     assert named(contents, selector_base=base) == EXPECTED
     assert named(contents) == {}
 
@@ -234,7 +234,7 @@ def test_lists_of_lists_are_read():
         metadata.methods(ListKind.ABSOLUTE, {"first": code(0)}),
     ]
     metadata.add_class("Shape", metadata.list_of_lists(*lists), None)
-    contents = FileContents(image(metadata), "made")
+    contents = MachOFileContents(image(metadata), "made")
     assert named(contents) == {code(7): {"-[Shape added]"}, code(0): {"-[Shape first]"}}
 
 
@@ -242,7 +242,7 @@ def test_lists_of_lists_are_read():
 def test_object_files_name_no_methods(shapes):
     """Their pointers are addends of relocations, and lead nowhere."""
     unit = shapes("x86_64-apple-macos13.0")
-    assert named(FileContents(unit.read_bytes(), "shapes.o")) == {}
+    assert named(MachOFileContents(unit.read_bytes(), "shapes.o")) == {}
 
 
 def test_encrypted_metadata_names_no_methods():
@@ -252,9 +252,9 @@ def test_encrypted_metadata_names_no_methods():
     command = struct.pack("<6I", LC_ENCRYPTION_INFO_64, 24, DATA_OFFSET, PAGE_SIZE, 1, 0)
     data[at : at + len(command)] = command
     struct.pack_into("<2I", data, 16, struct.unpack_from("<I", data, 16)[0] + 1, at - 32 + 24)
-    assert named(FileContents(bytes(data), "made")) == {}
+    assert named(MachOFileContents(bytes(data), "made")) == {}
     struct.pack_into("<I", data, at + 16, 0)  # no longer marked encrypted
-    assert named(FileContents(bytes(data), "made")) == EXPECTED
+    assert named(MachOFileContents(bytes(data), "made")) == EXPECTED
 
 
 class Memory:
@@ -297,7 +297,7 @@ def test_classes_realised_by_the_runtime_are_read():
         else:
             struct.pack_into("<Q", heap, 8, read_only)
     memory = Memory({IMAGE_SVMA + SLIDE: bytes(data), HEAP: bytes(heap)})
-    contents = MemoryContents(memory, Avma(IMAGE_SVMA + SLIDE), "loaded")
+    contents = MachOMemoryContents(memory, Avma(IMAGE_SVMA + SLIDE), "loaded")
     expected = {at: names for at, names in EXPECTED.items() if at != code(4)}
     assert named(contents) == expected  # whose class is not in this memory
 
@@ -307,7 +307,7 @@ def test_an_invalid_class_does_not_affect_the_others():
     metadata = made(ListKind.RELATIVE)
     odd = metadata.add_class("Odd", metadata.methods(ListKind.RELATIVE, {"x": code(9)}), None)
     metadata.pointers[odd - IMAGE_SVMA - DATA_OFFSET + 32] = IMAGE_SVMA + 0x7FFFFFF0
-    assert named(FileContents(image(metadata), "made")) == EXPECTED
+    assert named(MachOFileContents(image(metadata), "made")) == EXPECTED
 
 
 def test_lists_beyond_the_image_are_skipped():
@@ -317,7 +317,7 @@ def test_lists_beyond_the_image_are_skipped():
     whole = metadata.add(struct.pack("<2I", 0x80000000 | 12, 1000))
     for number in range(100):
         metadata.add_class(f"Class{number}", huge if number % 2 else whole, None)
-    contents = FileContents(image(metadata), "made")
+    contents = MachOFileContents(image(metadata), "made")
     methods = parse_objc_methods(contents, parse_pointers(contents))
     assert len(methods) <= len(contents.data) // 12
 
@@ -338,7 +338,7 @@ def test_altered_metadata_gives_names_or_an_error(changes):
     data = bytearray(MADE)
     for at, value in changes:
         data[at] = value
-    contents = FileContents(bytes(data), "altered")
+    contents = MachOFileContents(bytes(data), "altered")
     try:
         found = named(contents)
     except MachtraceError:
@@ -348,7 +348,7 @@ def test_altered_metadata_gives_names_or_an_error(changes):
 
 @pytest.mark.peer
 def test_an_image_without_metadata_has_no_methods(lld_arm64):
-    contents = FileContents(lld_arm64.read_bytes(), "lld")
+    contents = MachOFileContents(lld_arm64.read_bytes(), "lld")
     pointers = parse_pointers(contents)
     assert len(parse_objc_methods(contents, pointers)) == 0
     assert len(parse_objc_stubs(contents, pointers)) == 0
@@ -360,7 +360,7 @@ def test_pointers_have_the_addresses_of_their_words(lld_x86_64, llvm):
         llvm("llvm-objdump", "--macho", option, lld_x86_64) for option in ("--bind", "--lazy-bind")
     )
     rows = re.findall(r"^__\S+\s+__\S+\s+(0x\w+)\s.*?(\S+)$", listed, re.MULTILINE)
-    found = parse_pointers(FileContents(lld_x86_64.read_bytes(), "lld"))
+    found = parse_pointers(MachOFileContents(lld_x86_64.read_bytes(), "lld"))
     assert rows
     assert {(int(at, 16), name) for at, name in rows} == {
         (at, found.symbol(Svma(at))) for at in found.binds.places.tolist()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError, MachtraceError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
 from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
 from machtrace.formats.macho.load_commands import LC_DYLD_INFO_ONLY
@@ -26,14 +26,14 @@ DATA_SEGMENT, DATA_START = 3, 0x100008000
 def with_table(field, opcodes):
     """Build the demo program with another table of opcodes at its end."""
     data = bytearray(DEMO) + opcodes
-    command = next(FileContents(DEMO, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
+    command = next(MachOFileContents(DEMO, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
     struct.pack_into("<II", data, command.offset + field, len(DEMO), len(opcodes))
     return bytes(data)
 
 
 def rebased(data):
     """Return the addresses as plain numbers."""
-    return rebased_pointers(FileContents(data, "demo")).tolist()
+    return rebased_pointers(MachOFileContents(data, "demo")).tolist()
 
 
 def objdump_rebases(path):
@@ -81,7 +81,7 @@ def test_a_linkers_table_is_read_completely():
 def test_a_segment_is_slid_at_its_pointers_only():
     """Also backwards, and at unaligned addresses."""
     data = with_table(REBASE, bytes((0x11, 0x20 | DATA_SEGMENT, 0x13, 0x51, 0x30, 0x05, 0x51)))
-    contents = FileContents(data, "demo")
+    contents = MachOFileContents(data, "demo")
     segment = contents.image.segments[DATA_SEGMENT]
     before = bytes(contents.read_file(segment.fileoff, segment.filesize))
     for slide in (0x2064000, -0x4000):
@@ -95,7 +95,7 @@ def test_a_segment_is_slid_at_its_pointers_only():
 
 def test_a_segment_without_pointers_is_unchanged():
     """Pointers are in ``__DATA``; ``__TEXT`` equals the file."""
-    contents = FileContents(DEMO, "demo")
+    contents = MachOFileContents(DEMO, "demo")
     text = contents.image.segments[1]
     assert DEMO[: text.filesize] == slid_segment(
         contents, text, rebased_pointers(contents), 0x2064000
@@ -123,7 +123,7 @@ def test_invalid_opcodes_are_refused(opcodes, message):
 
 def test_imports_of_all_tables_are_read():
     """Eagerly, weakly and lazily bound ones; the demo program has none."""
-    assert imported_symbols(FileContents(DEMO, "demo")) == frozenset()
+    assert imported_symbols(MachOFileContents(DEMO, "demo")) == frozenset()
     eager = bytes((0x11, 0x40)) + b"_printf\0" + bytes((0x51, 0x72, 0x00, 0x90))
     more = bytes((0x60, 0x7F, 0x80, 0x08, 0xA0, 0x08, 0xB1, 0xC0, 0x02, 0x08, 0x20, 0x01, 0x3E))
     for field, opcodes in (
@@ -132,7 +132,7 @@ def test_imports_of_all_tables_are_read():
         # Between lazy binds stands a DONE each.
         (LAZY_BIND, eager + b"\0" + more + b"\x40_exit\0\x90\0"),
     ):
-        contents = FileContents(with_table(field, opcodes), "demo")
+        contents = MachOFileContents(with_table(field, opcodes), "demo")
         assert imported_symbols(contents) == {"_printf", "_exit"}
 
 
@@ -140,13 +140,13 @@ def test_imports_of_all_tables_are_read():
 def test_invalid_bind_opcodes_are_refused(opcodes):
     """An unknown opcode, a name without an end, a truncated number."""
     with pytest.raises(MachOError, match="bind opcodes"):
-        imported_symbols(FileContents(with_table(BIND, opcodes), "demo"))
+        imported_symbols(MachOFileContents(with_table(BIND, opcodes), "demo"))
 
 
 @given(st.binary(max_size=64), st.sampled_from([REBASE, BIND, WEAK_BIND, LAZY_BIND]))
 def test_random_opcodes_give_a_value_or_an_error(opcodes, field):
     """The value can be applied."""
-    contents = FileContents(with_table(field, opcodes), "demo")
+    contents = MachOFileContents(with_table(field, opcodes), "demo")
     try:
         pointers = rebased_pointers(contents)
         imported_symbols(contents)

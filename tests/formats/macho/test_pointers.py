@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.formats.macho.fixups.pointers import Pointers, parse_pointers
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, FileType
 from machtrace.formats.macho.load_commands import (
@@ -34,7 +34,7 @@ from tests.support.writers.chained_fixups import (
 )
 
 DEMO = PROGRAM.read_bytes()
-DATA = next(s for s in FileContents(DEMO, "demo").image.segments if s.name == "__DATA")
+DATA = next(s for s in MachOFileContents(DEMO, "demo").image.segments if s.name == "__DATA")
 DATA_SEGMENT = 3
 REBASE, BIND, LAZY_BIND = 8, 16, 32
 ARM64E = 2
@@ -43,7 +43,7 @@ ARM64E = 2
 def with_tables(data: bytes, **tables: bytes) -> bytearray:
     """Build the demo program with other tables of opcodes at its end, by field of the command."""
     changed = bytearray(data)
-    command = next(FileContents(DEMO, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
+    command = next(MachOFileContents(DEMO, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
     for field in (REBASE, BIND, LAZY_BIND):
         table = tables.get(f"at_{field}", b"")
         struct.pack_into("<II", changed, command.offset + field, len(changed), len(table))
@@ -53,7 +53,7 @@ def with_tables(data: bytes, **tables: bytes) -> bytearray:
 
 def pointers(data: bytes | bytearray) -> Pointers:
     """Return the pointers of a file."""
-    return parse_pointers(FileContents(bytes(data), "made"))
+    return parse_pointers(MachOFileContents(bytes(data), "made"))
 
 
 BIND_THREE = (
@@ -114,7 +114,7 @@ def test_chains_of_early_arm64e_alternate_rebases_and_binds():
     )
     data = with_tables(DEMO, at_16=table)
     struct.pack_into("<I", data, 8, ARM64E)
-    base = FileContents(DEMO, "demo").image.header_svma
+    base = MachOFileContents(DEMO, "demo").image.header_svma
     words = {
         0x08: 1 << 51 | (base + 0x123),  # a pointer as it is
         0x10: 1 << 63 | 0xBEEF << 32 | 2 << 51 | 0x456,  # signed, from the header
@@ -232,7 +232,7 @@ def test_pointers_in_memory_lose_slide_and_signature(bits):
     ):
         struct.pack_into("<Q", data, DATA_OFFSET + place, word)
     memory = Memory(bytes(data), IMAGE_SVMA + SLIDE, 0x8000)
-    contents = MemoryContents(memory, Avma(IMAGE_SVMA + SLIDE), "loaded")
+    contents = MachOMemoryContents(memory, Avma(IMAGE_SVMA + SLIDE), "loaded")
     actual = parse_pointers(contents, pac_mask=PacMask.of_width(bits))
     assert actual.target(Svma(data_svma)) == target
     assert actual.target(Svma(data_svma + 8)) == target

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.formats.macho.tables.stubs import parse_indirect_symbols, parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.peer
 Llvm = Callable[..., str]
 
 
-def _contents(path: Path) -> FileContents:
-    return FileContents(path.read_bytes(), str(path))
+def _contents(path: Path) -> MachOFileContents:
+    return MachOFileContents(path.read_bytes(), str(path))
 
 
-def _stubs(contents: FileContents | MemoryContents) -> dict[int, str]:
+def _stubs(contents: MachOFileContents | MachOMemoryContents) -> dict[int, str]:
     stubs = parse_stubs(contents, parse_symbols(contents))
     return dict(zip(stubs.addresses.tolist(), stubs.names, strict=True))
 
@@ -105,7 +105,7 @@ def test_helpers_of_bound_calls_are_not_named(zig_arm64: Path):
                 value = int.from_bytes(data[at : at + 8], "little") + slide
                 data[at : at + 8] = (value if slot else 0x7FFF12345678).to_bytes(8, "little")
         regions.append(MemoryRegion(Avma(segment.vmaddr + slide), bytes(data)))
-    loaded = MemoryContents(RegionMemory(regions), Avma(image.header_svma + slide), "loaded")
+    loaded = MachOMemoryContents(RegionMemory(regions), Avma(image.header_svma + slide), "loaded")
     in_file = {a: name for a, name in _stubs(contents).items() if a in helpers}
     in_memory = {a: name for a, name in _stubs(loaded).items() if a in helpers}
 

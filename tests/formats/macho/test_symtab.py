@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.header import CPU_TYPE_POWERPC, CPU_TYPE_POWERPC64
 from machtrace.formats.macho.structs import N_ABS, N_EXT, N_SECT, N_UNDF
@@ -21,11 +21,11 @@ Llvm = Callable[..., str]
 
 
 def _symbols_of(path: Path) -> SymbolRows:
-    return parse_symbols(FileContents(path.read_bytes(), str(path)))
+    return parse_symbols(MachOFileContents(path.read_bytes(), str(path)))
 
 
 def _built(*symbols: BuiltSymbol, **options: object) -> SymbolRows:
-    return parse_symbols(FileContents(ThinFile(symbols=symbols, **options).build(), "built"))  # type: ignore[arg-type]
+    return parse_symbols(MachOFileContents(ThinFile(symbols=symbols, **options).build(), "built"))  # type: ignore[arg-type]
 
 
 def _chosen(symbols: SymbolRows, mask: np.ndarray) -> list[str]:
@@ -126,11 +126,11 @@ def test_symbols_without_a_usable_name_are_ignored():
         )
     )
     data = bytearray(file.build())
-    image = FileContents(bytes(data), "built").image
+    image = MachOFileContents(bytes(data), "built").image
     assert image.symtab is not None
     data[image.symtab.symoff + 64 : image.symtab.symoff + 68] = b"\xff\xff\xff\x7f"
     data[image.symtab.symoff + 80 : image.symtab.symoff + 84] = bytes(4)
-    symbols = parse_symbols(FileContents(bytes(data), "built"))
+    symbols = parse_symbols(MachOFileContents(bytes(data), "built"))
 
     assert _chosen(symbols, symbols.is_code) == ["_kept", "<redactedly>"]
     assert symbols.names()[4:] == ["", ""]
@@ -189,7 +189,7 @@ def test_overlapping_names_are_refused():
     """A table of n symbols in one string of n bytes would expand to n² bytes."""
     file = ThinFile(symbols=tuple(BuiltSymbol("a" * 40, 0) for _ in range(2000)))
     data = bytearray(file.build())
-    command = FileContents(bytes(data), "built").image.symtab
+    command = MachOFileContents(bytes(data), "built").image.symtab
     assert command is not None
     for row in range(2000):
         at = command.symoff + 16 * row
@@ -197,7 +197,7 @@ def test_overlapping_names_are_refused():
     data[command.stroff + 1 : command.stroff + command.strsize - 1] = b"a" * (command.strsize - 2)
 
     with pytest.raises(MachOError, match="overlap"):
-        parse_symbols(FileContents(bytes(data), "built")).names()
+        parse_symbols(MachOFileContents(bytes(data), "built")).names()
 
 
 @pytest.mark.parametrize("field", [0, 1, 2, 3], ids=["symoff", "nsyms", "stroff", "strsize"])
@@ -205,13 +205,13 @@ def test_the_error_for_a_table_outside_the_file_has_offset_and_remedy(field: int
     """Each of the four fields of LC_SYMTAB can point outside."""
     data = bytearray(ThinFile(symbols=(BuiltSymbol("_f", TEXT_OFFSET),)).build())
     command = next(
-        c for c in FileContents(bytes(data), "f").image.commands if c.name == "LC_SYMTAB"
+        c for c in MachOFileContents(bytes(data), "f").image.commands if c.name == "LC_SYMTAB"
     )
     at = command.offset + 8 + 4 * field
     data[at : at + 4] = (0x7FFFFFFF).to_bytes(4, "little")
 
     with pytest.raises(MachOError) as caught:
-        parse_symbols(FileContents(bytes(data), "the file"))
+        parse_symbols(MachOFileContents(bytes(data), "the file"))
     assert re.match(r"the (symbol|string) table should be \d+ bytes", str(caught.value))
     assert f"the file ends at {len(data):#x}" in str(caught.value)
     assert "the file at 0x" in str(caught.value)

@@ -18,7 +18,7 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.arch import Arch
 from tests.support.compilers.executables import run_zig
@@ -172,7 +172,7 @@ def build_extensions(project: Path, folder: Path, arch: Arch) -> dict[str, Path]
 
 def imported_symbols(path: Path) -> frozenset[str]:
     """Return a Mach-O's imports, with the underscores of its symbol table."""
-    symbols = parse_symbols(FileContents(path.read_bytes(), path.name))
+    symbols = parse_symbols(MachOFileContents(path.read_bytes(), path.name))
     return frozenset(symbols.names((symbols.is_undefined & ~symbols.is_stab).nonzero()[0]))
 
 

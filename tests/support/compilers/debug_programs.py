@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.images.debug_file import DebugFile, FoundBy
 from machtrace.images.open_file import open_image_file
 
@@ -88,5 +88,5 @@ def debug_file(path: Path) -> DebugFile:
     """Return a thin file that is known to have debug information."""
     data = open_image_file(path)
     is_elf = bytes(data[:4]) == b"\x7fELF"
-    contents = ElfFileContents(data, str(path)) if is_elf else FileContents(data, str(path))
+    contents = ElfFileContents(data, str(path)) if is_elf else MachOFileContents(data, str(path))
     return DebugFile(contents=contents, data=data, path=str(path), found_by=FoundBy.GIVEN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from tests.support.emulated.library import EmulatedLibrary, Function
 from tests.support.emulated.libsystem import Libsystem
 from tests.support.emulated.mach import VARIABLES, MachThread
@@ -54,7 +54,7 @@ class TaskCore:
 
     def __init__(
         self,
-        contents: FileContents,
+        contents: MachOFileContents,
         threads: Sequence[MachThread],
         more: Mapping[str, Function] | None = None,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from struct import pack, unpack
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.stubs import parse_indirect_symbols
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.arch import Arch
@@ -15,7 +15,7 @@ _STARTS = {Arch.X86_64: (16, 10, 1), Arch.I386: (12, 10, 1)}
 _ARM64_STARTS = (24, 12, 8)
 
 
-def symbols_of(contents: FileContents) -> dict[str, int]:
+def symbols_of(contents: MachOFileContents) -> dict[str, int]:
     """Stated addresses of what a program defines, by name."""
     table = parse_symbols(contents)
     return {
@@ -24,7 +24,7 @@ def symbols_of(contents: FileContents) -> dict[str, int]:
     }
 
 
-def bound_lazily(contents: FileContents) -> dict[int, bytes]:
+def bound_lazily(contents: MachOFileContents) -> dict[int, bytes]:
     """Lets a program that brings its own ``dyld_stub_binder`` bind its stubs when first called.
 
     Stubs lead to ``_provides_X`` where they are for ``_outside_X``; how, the program reads in its
@@ -53,7 +53,7 @@ def bound_lazily(contents: FileContents) -> dict[int, bytes]:
     return patches
 
 
-def _targets(contents: FileContents, first: int, count: int) -> list[str]:
+def _targets(contents: MachOFileContents, first: int, count: int) -> list[str]:
     """Return the targets of pointers by their indirect symbols, by the program's own convention."""
     table = parse_symbols(contents)
     rows = parse_indirect_symbols(contents)[first : first + count].tolist()

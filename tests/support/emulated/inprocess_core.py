@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from tests.support.emulated.library import Call, EmulatedLibrary, Function
 from tests.support.emulated.libsystem import HANDLE_OFFSET, SELF, Dyld, Libsystem
 from tests.support.emulated.mach import VARIABLES, KernReturn, MachTask, MachThread
@@ -67,7 +67,7 @@ class ListedImage:
 class CaptureCore:
     """The core, loaded into an emulated process of the given threads."""
 
-    def __init__(self, contents: FileContents, threads: Sequence[MachThread]) -> None:
+    def __init__(self, contents: MachOFileContents, threads: Sequence[MachThread]) -> None:
         """Load it.
 
         Args:

@@ -15,7 +15,7 @@ from unicorn.unicorn_const import UC_HOOK_CODE
 # What ``unicorn`` names the same: type checkers see the classes for Python 2 there.
 from unicorn.unicorn_py3.unicorn import Uc, UcContext
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.bind_opcodes import BindReader, BindTable
 from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
 from tests.support.emulated.cpu import EmulatedCpu, emulated_cpu
@@ -113,7 +113,7 @@ class EmulatedLibrary:
 
     def __init__(
         self,
-        contents: FileContents,
+        contents: MachOFileContents,
         functions: Mapping[str, Function],
         variables: Mapping[str, bytes],
         observe: Callable[[str], None],

@@ -17,7 +17,7 @@ from unicorn.unicorn_const import UC_HOOK_BLOCK, UC_HOOK_CODE
 from unicorn.unicorn_py3.unicorn import Uc, UcError
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
@@ -36,7 +36,7 @@ _PAGE = 0x1000
 _UNLIMITED = 1 << 40
 
 
-def main_stack(contents: FileContents) -> range:
+def main_stack(contents: MachOFileContents) -> range:
     """Return the memory that a program's stack is in."""
     start = _STACK_STARTS[contents.image.arch.pointer_size]
     return range(start, start + STACK_SIZE)
@@ -92,7 +92,7 @@ class EmulatedRun:
 
     def __init__(
         self,
-        contents: FileContents,
+        contents: MachOFileContents,
         patches: Mapping[int, bytes] | None = None,
         *,
         prepare: Callable[[EmulatedCpu], None] | None = None,

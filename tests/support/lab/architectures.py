@@ -17,7 +17,7 @@ from pathlib import Path
 from struct import Struct, pack_into, unpack_from
 from typing import Protocol
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.arch import Arch
 from tests.support.compilers.executables import (
@@ -60,7 +60,7 @@ def with_key_b(executable: bytes) -> bytes:
 
 def as_arm64(data: bytes) -> tuple[bytes, list[SignedPointer]]:
     """Convert an object for arm64e to arm64; also return which of its pointers are to be signed."""
-    contents = FileContents(data, "object")
+    contents = MachOFileContents(data, "object")
     changed = bytearray(data)
     pack_into("<I", changed, _OBJECT_SUBTYPE_OFFSET, _ARM64_ALL)
     symbols = _symbols(contents)
@@ -90,7 +90,7 @@ def as_arm64(data: bytes) -> tuple[bytes, list[SignedPointer]]:
     return bytes(changed).replace(_KEY_B, _SIGNAL_FRAME), pointers
 
 
-def _symbols(contents: FileContents) -> list[tuple[int, str]]:
+def _symbols(contents: MachOFileContents) -> list[tuple[int, str]]:
     table = parse_symbols(contents)
     rows = table.is_in_section.nonzero()[0].tolist()
     named = [(int(table.n_value[row]), table.name(row)) for row in rows]

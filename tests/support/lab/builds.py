@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from tests.support.emulated.cpu import EmulatedCpu
 from tests.support.emulated.dyld import symbols_of
@@ -53,8 +53,8 @@ class Built:
     """The files of a build."""
 
     build: Build
-    contents: FileContents
-    stripped: FileContents
+    contents: MachOFileContents
+    stripped: MachOFileContents
     """Without symbols; code and unwind tables are the same."""
     signed: tuple[tuple[int, int, int], ...] = ()
     """Pointers in data to sign before it starts: (Svma, key, discriminator)."""
@@ -138,8 +138,8 @@ def make(build: Build, programs: Path, directory: Path) -> Built:
     objects = [_object(directory, build, source) for source in build.program.sources]
     options = build.program.link_options
     build.architecture.link(objects, stripped_path, options, is_stripped=True)
-    contents = FileContents(path.read_bytes(), build.program.name)
-    stripped = FileContents(stripped_path.read_bytes(), build.program.name)
+    contents = MachOFileContents(path.read_bytes(), build.program.name)
+    stripped = MachOFileContents(stripped_path.read_bytes(), build.program.name)
     for name in _TABLE_SECTIONS:
         assert _section(contents, name) == _section(stripped, name), name
     symbols = symbols_of(contents)
@@ -179,7 +179,7 @@ def _make(
     return signed
 
 
-def _section(contents: FileContents, name: str) -> bytes | None:
+def _section(contents: MachOFileContents, name: str) -> bytes | None:
     section = contents.image.section("__TEXT", name)
     if section is None:
         return None
@@ -195,7 +195,7 @@ def build_program(
     tables: str = "compact",
     arch: Arch = Arch.ARM64,
     link_options: Sequence[str] = (),
-) -> FileContents:
+) -> MachOFileContents:
     """Compile one program, and read it.
 
     Args:
@@ -212,7 +212,7 @@ def build_program(
     """
     build = Build(PROGRAMS[name], ARCHITECTURES[arch.value], optimisation, tables)
     _make(build, programs, output, is_stripped=False, link_options=link_options)
-    return FileContents(output.read_bytes(), name)
+    return MachOFileContents(output.read_bytes(), name)
 
 
 def unpreserved_registers(name: str, optimisation: str, arch: Arch = Arch.ARM64) -> frozenset[int]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.model.address import Avma
 from machtrace.model.image import ImageList
@@ -56,7 +56,7 @@ def lldb_version(program: str) -> str:
 class MomentRecorder:
     """The first moment of each instruction, for lldb."""
 
-    def __init__(self, contents: FileContents, stack_end: int) -> None:
+    def __init__(self, contents: MachOFileContents, stack_end: int) -> None:
         """``stack_end``: of the main stack."""
         self._stack_end = stack_end
         self._data = [
@@ -125,7 +125,7 @@ class Caller:
 def lldb_walks(
     program: str,
     moments: list[RecordedMoment],
-    contents: FileContents,
+    contents: MachOFileContents,
     path: Path,
     caller: Caller,
 ) -> list[tuple[Avma, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.unwinder.frame_limit import FrameLimit
@@ -62,12 +62,12 @@ def rules_policy(rules: RuleCache) -> Policy:
     return policy
 
 
-def process_rules(contents: FileContents, rules: ImageRules) -> RuleCache:
+def process_rules(contents: MachOFileContents, rules: ImageRules) -> RuleCache:
     """Return the rules of a process with this one image, at its stated address."""
     return RuleCache(ImageList([image_of(contents)]), contents.image.arch, lambda _: rules)
 
 
-def image_of(contents: FileContents, path: str | None = None) -> BinaryImage:
+def image_of(contents: MachOFileContents, path: str | None = None) -> BinaryImage:
     """Return an executable at its stated address."""
     parsed = contents.image
     text = parsed.text_segment
@@ -83,12 +83,12 @@ def image_of(contents: FileContents, path: str | None = None) -> BinaryImage:
     )
 
 
-def all_rules(contents: FileContents) -> RuleCache:
+def all_rules(contents: MachOFileContents) -> RuleCache:
     """Everything that is known of a program."""
     return process_rules(contents, image_rules(contents, contents.image.arch))
 
 
-def policies(contents: FileContents) -> dict[str, Policy]:
+def policies(contents: MachOFileContents) -> dict[str, Policy]:
     """Return policies by column name; each falls back to the frame pointer."""
     arch, header = contents.image.arch, contents.image.header_svma
 

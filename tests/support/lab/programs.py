@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from tests.support.emulated.dyld import bound_lazily
 
-Patches = Callable[[FileContents], Mapping[int, bytes]]
+Patches = Callable[[MachOFileContents], Mapping[int, bytes]]
 """Bytes that dyld would write over a program before it starts, by Svma."""
 
 
-def _no_patches(_: FileContents) -> Mapping[int, bytes]:
+def _no_patches(_: MachOFileContents) -> Mapping[int, bytes]:
     return {}
 
 

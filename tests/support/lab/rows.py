@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma, Svma
 from tests.support.emulated.cpu import emulated_cpu
 from tests.support.emulated.dyld import symbols_of
@@ -129,7 +129,7 @@ def _caller(build: Build, programs: Path, directory: Path) -> Caller:
     output, made = directory / "start.o", directory / "start"
     build.architecture.compile(programs / "start.S", output, ())
     build.architecture.link([output], made, (), is_stripped=False)
-    contents = FileContents(made.read_bytes(), "start")
+    contents = MachOFileContents(made.read_bytes(), "start")
     called = symbols_of(contents)["_called_main"]
     return Caller(made, OUTSIDE - called)
 
@@ -193,7 +193,7 @@ def _failure(
     )
 
 
-def disassembled(contents: FileContents, pc: int) -> str:
+def disassembled(contents: MachOFileContents, pc: int) -> str:
     """Disassemble one instruction with capstone."""
     cpu = emulated_cpu(contents.image.arch)
     segment = contents.image.segment_at(Svma(pc))

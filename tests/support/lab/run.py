@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import Stop
@@ -81,7 +81,7 @@ ANY_PROGRAM = Conditions()
 
 
 def run(
-    contents: FileContents,
+    contents: MachOFileContents,
     named: dict[str, Policy] | None = None,
     conditions: Conditions = ANY_PROGRAM,
     recorder: MomentRecorder | None = None,
@@ -118,7 +118,7 @@ class _Judge:
 
     def __init__(
         self,
-        contents: FileContents,
+        contents: MachOFileContents,
         chosen: dict[str, Policy],
         conditions: Conditions,
         recorder: MomentRecorder | None,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import pack
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.structs import INDIRECT_SYMBOL_LOCAL
 from machtrace.model.arch import Arch
 from tests.support.linker32.arm import relocate_arm
@@ -77,7 +77,8 @@ def link_macho(
         FormatError: an object is malformed.
     """
     files = [
-        ObjectFile(FileContents(data, f"object {number}")) for number, data in enumerate(objects)
+        ObjectFile(MachOFileContents(data, f"object {number}"))
+        for number, data in enumerate(objects)
     ]
     arch = files[0].contents.image.arch
     if arch not in TARGETS:

@@ -13,7 +13,7 @@ from functools import cached_property
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.load_commands import LC_DATA_IN_CODE
 from machtrace.formats.macho.segments import Section
 from machtrace.formats.macho.structs import LINKEDIT_DATA_COMMAND, N_EXT, N_SECT, N_STAB, N_TYPE
@@ -133,7 +133,7 @@ class ObjectSymbol(NamedTuple):
 class ObjectFile:
     """The contents of an object file."""
 
-    contents: FileContents
+    contents: MachOFileContents
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.build_version import Version
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.load_commands import LC_BUILD_VERSION, parse_load_commands
 from machtrace.formats.object_file import ObjectFile
 from machtrace.model.image import ImageFormat
@@ -49,7 +49,7 @@ def _comments(contents: ElfFileContents) -> Iterator[str]:
                     )
 
 
-def _build_version(contents: FileContents) -> Iterator[str]:
+def _build_version(contents: MachOFileContents) -> Iterator[str]:
     header = contents.image.header
     data = contents.data[header.size : header.size + header.sizeofcmds]
     for command in parse_load_commands(header, data, contents.source):

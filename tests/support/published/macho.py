@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.segments import Segment
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
@@ -30,7 +30,7 @@ _WORD = 8
 _WRITABLE, _EXECUTABLE = 2, 4
 
 
-def load_macho(contents: FileContents, name: str) -> PublishedImage:
+def load_macho(contents: MachOFileContents, name: str) -> PublishedImage:
     """Load a Mach-O file; see :func:`tests.support.published.image.load`."""
     image = contents.image
     slide = slide_of(image.header_svma, is_movable=True)
@@ -72,7 +72,7 @@ def load_macho(contents: FileContents, name: str) -> PublishedImage:
     )
 
 
-def _segment(contents: FileContents, segment: Segment, slide: int) -> LoadedSegment:
+def _segment(contents: MachOFileContents, segment: Segment, slide: int) -> LoadedSegment:
     start, size = segment.vmaddr, segment.vmsize
     available = min(segment.filesize, size)
     data = bytearray(size)
@@ -87,7 +87,7 @@ def _segment(contents: FileContents, segment: Segment, slide: int) -> LoadedSegm
 
 
 def _write_pointers(
-    contents: FileContents, segments: list[LoadedSegment], slide: int
+    contents: MachOFileContents, segments: list[LoadedSegment], slide: int
 ) -> dict[int, str]:
     """Write the image's pointers as dyld would, unsigned; return the names of imports."""
     pointers = parse_pointers(contents)
@@ -123,7 +123,7 @@ def write_words(data: npt.NDArray[np.uint8], offsets: Addresses, values: Address
         data[at] = np.ascontiguousarray(values.astype("<u8")).view(np.uint8).reshape(-1, _WORD)
 
 
-def _starts(contents: FileContents, slide: int) -> Addresses:
+def _starts(contents: MachOFileContents, slide: int) -> Addresses:
     sections, base = code_ranges(contents), contents.image.header_svma
     try:
         listed = parse_function_starts(contents)

@@ -13,7 +13,7 @@ from errno import ENOSYS, ESRCH
 from typing import TYPE_CHECKING
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.formats.macho.dyld import find_image_infos
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.formats.macho.thread_state import thread_command
@@ -140,7 +140,7 @@ class SnapshotTask:
         self._check(port)
         if "task_info" in self.failing:
             return self.failing["task_info"], 0, 0, 0
-        contents = MemoryContents(RegionMemory((self.dyld,)), self.dyld.start, "dyld")
+        contents = MachOMemoryContents(RegionMemory((self.dyld,)), self.dyld.start, "dyld")
         infos = find_image_infos(contents)
         return 0, infos or 0, 360, 1
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from os.path import commonprefix
 from struct import pack_into, unpack_from
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.image import LinkeditData
 from machtrace.formats.macho.load_commands import LC_FUNCTION_STARTS, LC_SEGMENT_64
 from machtrace.model.address import FileOffset
@@ -39,7 +39,7 @@ def with_function_starts(data: bytes, starts: Iterable[int]) -> bytes:
     Raises:
         AssertionError: it has no command for one.
     """
-    contents = FileContents(data, "program")
+    contents = MachOFileContents(data, "program")
     present = contents.image.function_starts
     if present is not None and present.size:
         return data
@@ -133,14 +133,14 @@ def _padded(value: int) -> bytes:
     return bytes([part | 0x80 for part in parts[:-1]] + parts[-1:])
 
 
-def with_listed_functions(data: bytes, starts: Iterable[int]) -> FileContents:
+def with_listed_functions(data: bytes, starts: Iterable[int]) -> MachOFileContents:
     """Replace the starts (ImageOffset) in the file's LC_FUNCTION_STARTS.
 
     Behind ``data`` there is the table; load commands stay as they are.
     """
     deltas = (after - before for before, after in pairwise([0, *sorted(set(starts))]))
     table = b"".join(map(uleb, deltas)) + b"\0"
-    contents = FileContents(data + table, "with listed functions")
+    contents = MachOFileContents(data + table, "with listed functions")
     place = LinkeditData(FileOffset(len(data)), len(table))
     contents.image = replace(contents.image, function_starts=place)
     return contents

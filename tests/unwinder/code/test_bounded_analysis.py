@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.unwinder.arch.arm64 import analysis
@@ -32,17 +32,17 @@ from machtrace.unwinder.functions.branch_scan import call_targets
 from machtrace.unwinder.sources.of_macho import instruction_rules
 from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
 
-Build = Callable[..., FileContents]
+Build = Callable[..., MachOFileContents]
 LR, SP = 30, 31
 ADD_SP_32, NOP, RET, B = 0x910083FF, 0xD503201F, 0xD65F03C0, 0x14000000
 SECTION_SIZE = 40
 """The offset of ``size`` in a ``section_64``."""
 
 
-def _with_text_size(contents: FileContents, size: int) -> FileContents:
+def _with_text_size(contents: MachOFileContents, size: int) -> MachOFileContents:
     data = bytearray(contents.data)
     struct.pack_into("<Q", data, data.index(b"__text\0\0") + SECTION_SIZE, size)
-    return FileContents(bytes(data), "stated")
+    return MachOFileContents(bytes(data), "stated")
 
 
 @pytest.mark.peer

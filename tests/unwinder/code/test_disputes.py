@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
@@ -149,7 +149,7 @@ def patched_table(encoding):
     """Return a process in whose program the one entry for all functions is different."""
     process = synthetic_process(Arch.X86_64, threads=1, images=2, depth=6)
     program = process.regions[0]
-    section = MemoryContents(process.snapshot.memory, program.start, "program").image.section(
+    section = MachOMemoryContents(process.snapshot.memory, program.start, "program").image.section(
         "__TEXT", "__unwind_info"
     )
     assert section is not None
@@ -225,7 +225,7 @@ def test_a_wrong_row_of_call_frame_information_is_disputed(lab_program, tmp_path
     assert places
     for at in places:
         data[at] += 16
-    rules = process(FileContents(bytes(data), "program"))
+    rules = process(MachOFileContents(bytes(data), "program"))
     right = process(contents)
     disputed = 0
     for address in call_sites(contents, tmp_path / "program"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.arch import Arch
 from machtrace.model.stack import AddressKind, StopReason
@@ -29,7 +29,7 @@ def test_continuations_at_every_instruction(arch: Arch, optimisation: str, tmp_p
     output = tmp_path / "continuations"
     options = (optimisation, *COMPACT_TABLES, "-fswift-async-fp=always")
     compile_macho([PROGRAM], output, arch=arch, options=options)
-    contents = FileContents(output.read_bytes(), "continuations")
+    contents = MachOFileContents(output.read_bytes(), "continuations")
     symbols = parse_symbols(contents)
     starts = sorted(
         (int(symbols.n_value[row]), symbols.name(row)) for row in symbols.is_code.nonzero()[0]

@@ -20,7 +20,7 @@ from machtrace.errors import DwarfError, FormatError, MachtraceError
 from machtrace.formats.dwarf.frame_index import build_index
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.formats.elf.eh_frame_hdr import SearchTable
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
@@ -139,7 +139,7 @@ def _rules(contents: ElfFileContents | ElfMemoryContents) -> CallFrameRules:
     return rules
 
 
-def _of_macho(contents: FileContents) -> CallFrameRules:
+def _of_macho(contents: MachOFileContents) -> CallFrameRules:
     rules = call_frame_rules(contents)
     assert rules is not None
     return rules
@@ -258,7 +258,7 @@ def test_rules_of_mach_o_equal_llvms(
     On x86-64 linkers retain only the FDEs that compact unwind cannot express.
     """
     path = macho(arch)
-    rules = _of_macho(FileContents(path.read_bytes(), path.name))
+    rules = _of_macho(MachOFileContents(path.read_bytes(), path.name))
     assert rules.trust is FrameTrust.CFI
     assert _compare(rules, dump(path), arch) >= places
 
@@ -269,7 +269,7 @@ def test_compact_unwind_names_an_fde_by_its_offset(
 ) -> None:
     """The same rule by the offset as by the address, and none by a neighbour's."""
     path = macho(Arch.ARM64)
-    rules = _of_macho(FileContents(path.read_bytes(), path.name))
+    rules = _of_macho(MachOFileContents(path.read_bytes(), path.name))
     functions = [f for f in dump(path) if f.rows]
     for function, other in pairwise(functions):
         for start in map(Svma, function.rows):
@@ -295,7 +295,7 @@ def test_apples_i386_numbers_are_translated(folder: Path) -> None:
     options = ("-target", "i386-apple-macos10.12", "-O1", "-fno-omit-frame-pointer", "-c")
     command = [sys.executable, "-m", "ziglang", "clang", *options, PROGRAMS / "frames.c"]
     subprocess.run([*command, "-o", unit], check=True, timeout=120)
-    contents = FileContents(unit.read_bytes(), "i386.o")
+    contents = MachOFileContents(unit.read_bytes(), "i386.o")
     rules = _of_macho(contents)
     text = contents.image.section("__TEXT", "__text")
     assert text is not None
@@ -525,8 +525,8 @@ def _any_rules(data: bytes, *, is_elf: bool, in_memory: bool) -> CallFrameRules 
     if is_elf:
         loaded = ElfMemoryContents(memory, memory.start, "memory") if in_memory else None
         return CallFrameRules.of_elf(loaded or ElfFileContents(data, "file"))
-    linked = MemoryContents(memory, memory.start, "memory") if in_memory else None
-    return call_frame_rules(linked or FileContents(data, "file"))
+    linked = MachOMemoryContents(memory, memory.start, "memory") if in_memory else None
+    return call_frame_rules(linked or MachOFileContents(data, "file"))
 
 
 def _by_offset(rules: CallFrameRules) -> Callable[..., UnwindRule | None]:

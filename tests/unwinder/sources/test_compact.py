@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError, MachtraceError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.compact_encoding import (
     Frameless,
     FramelessIndirect,
@@ -36,7 +36,7 @@ from machtrace.unwinder.sources.stubs import StubRules
 from machtrace.unwinder.step import step
 from tests.support.emulated.run import OUTSIDE, EmulatedRun, Moment
 
-Build = Callable[..., FileContents]
+Build = Callable[..., MachOFileContents]
 MASK = PacMask.of_width(47)
 X86_BUILDS = [
     ("frames", "-O0"),
@@ -48,13 +48,13 @@ X86_BUILDS = [
 ]
 
 
-def _info(contents: FileContents) -> UnwindInfo:
+def _info(contents: MachOFileContents) -> UnwindInfo:
     section = contents.image.section("__TEXT", "__unwind_info")
     assert section is not None
     return UnwindInfo(contents.read_svma(section.address, section.size), "test")
 
 
-def _rules(contents: FileContents) -> CompactRules:
+def _rules(contents: MachOFileContents) -> CompactRules:
     call_frames = call_frame_rules(contents)
     rules = CompactRules.of_macho(contents, contents.image.arch, call_frames)
     assert rules is not None
@@ -325,7 +325,7 @@ def test_any_encoding_is_a_value_or_an_error(encoding: int, arch: Arch):
 # --- rules, compared with running programs ---
 
 
-def _calls(contents: FileContents) -> list[tuple[RegisterSet, Moment]]:
+def _calls(contents: MachOFileContents) -> list[tuple[RegisterSet, Moment]]:
     """Yield each caller once for each stack depth: its registers, and the state at the call."""
     seen: set[tuple[int, int | None]] = set()
     steps: list[tuple[RegisterSet, Moment]] = []
@@ -526,7 +526,7 @@ def test_every_instruction_of_a_stub_and_its_helper(arch: Arch, compiled: Build)
 @given(data=st.binary(min_size=64, max_size=64), offset=st.integers(0, 63))
 @settings(max_examples=100, deadline=None)
 def test_any_bytes_in_a_helper_section_are_a_rule_or_none(
-    lab_stub: dict[Arch, FileContents], data: bytes, offset: int
+    lab_stub: dict[Arch, MachOFileContents], data: bytes, offset: int
 ):
     """A shape that no linker writes has no rule, or a harmless one."""
     for arch, contents in lab_stub.items():
@@ -534,14 +534,14 @@ def test_any_bytes_in_a_helper_section_are_a_rule_or_none(
         assert section is not None
         altered = bytearray(contents.data)
         altered[section.offset : section.offset + 64] = data
-        rules = StubRules.of_macho(FileContents(bytes(altered), "altered"), arch)
+        rules = StubRules.of_macho(MachOFileContents(bytes(altered), "altered"), arch)
         assert rules is not None
         address = Svma(section.address + min(offset, section.size - 1))
         rules.rule_for(address, interrupted=True)
 
 
 @pytest.fixture(scope="module")
-def lab_stub(compiled: Build) -> dict[Arch, FileContents]:
+def lab_stub(compiled: Build) -> dict[Arch, MachOFileContents]:
     """A program with stubs, for each architecture."""
     options = ("-Wl,-undefined,dynamic_lookup",)
     return {

@@ -3,7 +3,7 @@
 import pytest
 
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from machtrace.targets.emulator import PROGRAM
 from machtrace.unwinder.sources.of_elf import elf_rules
@@ -17,7 +17,7 @@ def names(rules):
 
 def test_macho_sources():
     """The demo has neither signal frames nor stubs."""
-    contents = FileContents(PROGRAM.read_bytes(), PROGRAM.name)
+    contents = MachOFileContents(PROGRAM.read_bytes(), PROGRAM.name)
 
     assert names(macho_rules(contents, Arch.ARM64)) == [
         "UndefinedReturnAddressRules",

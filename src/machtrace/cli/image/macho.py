@@ -20,7 +20,7 @@ from machtrace.cli.image.description import (
 )
 from machtrace.errors import FormatError
 from machtrace.formats.macho.command_fields import command_fields
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fat import FatSlice
 from machtrace.formats.macho.segments import Segment, protection
 from machtrace.formats.macho.structs import (
@@ -63,7 +63,7 @@ class DescribedMachO(DescribedImage):
         """
         super().__init__()
         self._part = part
-        self._contents = FileContents(part.data, source)
+        self._contents = MachOFileContents(part.data, source)
         self._image = self._contents.image
 
     def describe(self) -> ImageDescription:

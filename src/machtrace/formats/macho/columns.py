@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MachOContents
+from machtrace.formats.macho.contents import MachOContents, MachOFileContents
 from machtrace.formats.macho.header import FileType
 from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
@@ -283,7 +283,7 @@ class ScatteredRecords:
         return b""
 
 
-def _readable(contents: FileContents) -> Iterator[tuple[int, int, int]]:
+def _readable(contents: MachOFileContents) -> Iterator[tuple[int, int, int]]:
     """Yield the readable parts of segments in a file: address, and range of file offsets."""
     command = contents.image.encryption_info
     low = high = 0

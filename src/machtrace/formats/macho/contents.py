@@ -13,7 +13,7 @@ from machtrace.model.memory import MemoryReader
 _ADDRESS_BITS = (1 << 64) - 1
 
 
-class FileContents:
+class MachOFileContents:
     """A thin Mach-O file, or a slice of a fat one.
 
     An :class:`~machtrace.model.memory.ImageContents`.
@@ -73,7 +73,7 @@ class FileContents:
         return self.data[offset : offset + size]
 
 
-class MemoryContents:
+class MachOMemoryContents:
     """A Mach-O as loaded in a target. An :class:`~machtrace.model.memory.ImageContents`.
 
     Only the header, the load commands and requested bytes are read.
@@ -144,7 +144,7 @@ class MemoryContents:
         raise MemoryReadError(offset, size)
 
 
-MachOContents: TypeAlias = FileContents | MemoryContents
+MachOContents: TypeAlias = MachOFileContents | MachOMemoryContents
 
 
 def read_table(contents: MachOContents, offset: int, size: int, table: str) -> memoryview:

@@ -13,7 +13,7 @@ from struct import Struct
 from uuid import UUID
 
 from machtrace.errors import CoreFileError, MemoryReadError
-from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
@@ -55,7 +55,7 @@ class DyldImages:
     """The address of dyld's own header."""
 
 
-def find_image_infos(dyld: MemoryContents) -> Avma | None:
+def find_image_infos(dyld: MachOMemoryContents) -> Avma | None:
     """Return the address of the list in a loaded dyld; None without the section."""
     for section in dyld.image.sections:
         if section.name == _SECTION:

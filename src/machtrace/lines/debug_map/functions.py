@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.segments import S_SYMBOL_STUBS
 from machtrace.formats.macho.tables.symtab import parse_debug_map, parse_symbols
 from machtrace.frozen import dataclass
@@ -38,7 +38,7 @@ class MappedFunctions:
         return frozenset(self.linkage_name(int(entry)) for entry in self.of_object(number))
 
 
-def mapped_functions(contents: FileContents) -> MappedFunctions:
+def mapped_functions(contents: MachOFileContents) -> MappedFunctions:
     """Return the functions in the debug map of a Mach-O; none if it has no debug map.
 
     Raises:
@@ -64,7 +64,9 @@ def mapped_functions(contents: FileContents) -> MappedFunctions:
     )
 
 
-def _in_functions(contents: FileContents, starts: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+def _in_functions(
+    contents: MachOFileContents, starts: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
     """Mark the Svmas in code that is no stub: some linkers state those of imported names."""
     is_inside = np.zeros(len(starts), np.bool_)
     for section in contents.image.code_sections:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.object_rebasing import rebased_object
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.images.debug_map import DebugMap, LinkedObject
@@ -62,7 +62,7 @@ class DebugMapIndex(PartsIndex):
             return None
 
     def _unchanged(
-        self, linked: LinkedObject, contents: FileContents, moved: MovedFunctions
+        self, linked: LinkedObject, contents: MachOFileContents, moved: MovedFunctions
     ) -> MovedFunctions:
         """Return those functions that have the same code in the image and in the object file."""
         image = self._map.contents
@@ -84,7 +84,7 @@ class DebugMapIndex(PartsIndex):
 
 
 def moved_functions(
-    functions: MappedFunctions, number: int, contents: FileContents
+    functions: MappedFunctions, number: int, contents: MachOFileContents
 ) -> MovedFunctions:
     """Return the functions of the object file ``number``, with their offsets in its index.
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.segments import Section
 from machtrace.formats.macho.static_archive import (
@@ -52,7 +52,7 @@ class LinkedObjects:
 
     def open(
         self, linked: LinkedObject, names: Callable[[], frozenset[str]]
-    ) -> FileContents | None:
+    ) -> MachOFileContents | None:
         """Return the object file as it was linked; None if it is missing or was changed.
 
         Args:
@@ -80,7 +80,7 @@ class LinkedObjects:
 
     def _in_file(
         self, file: _File, linked: LinkedObject, names: Callable[[], frozenset[str]]
-    ) -> FileContents | None:
+    ) -> MachOFileContents | None:
         if linked.modified == 0 and self._is_newer(file):
             self._record.add(file.path, Outcome.CHANGED, "it is newer than the image")
             return None
@@ -117,7 +117,7 @@ class LinkedObjects:
 
     def _member(
         self, member: ArchiveMember, linked: LinkedObject, archive: str
-    ) -> FileContents | None:
+    ) -> MachOFileContents | None:
         if member.data is not None:
             return self._thin(member.data, f"{archive}({member.name})")
         path = os.path.join(os.path.dirname(archive), member.name)  # noqa: PTH118, PTH120
@@ -131,10 +131,10 @@ class LinkedObjects:
             return None
         return self._thin(data, path)
 
-    def _thin(self, data: memoryview, source: str) -> FileContents:
+    def _thin(self, data: memoryview, source: str) -> MachOFileContents:
         slices = parse_slices(data, source)
         fitting = (part.data for part in slices if part.arch is self._map.arch)
-        return FileContents(next(fitting, data), source)
+        return MachOFileContents(next(fitting, data), source)
 
     def _is_newer(self, file: _File) -> bool:
         try:
@@ -148,8 +148,8 @@ class LinkedObjects:
 
 
 def _defining(
-    opened: list[FileContents], names: Callable[[], frozenset[str]]
-) -> FileContents | None:
+    opened: list[MachOFileContents], names: Callable[[], frozenset[str]]
+) -> MachOFileContents | None:
     """Return the first of several members of one name that defines the image's functions."""
     if len(opened) > 1:
         wanted = names()
@@ -181,8 +181,8 @@ _INSTRUCTION = 4
 
 
 def are_as_linked(
-    image: FileContents,
-    linked_object: FileContents,
+    image: MachOFileContents,
+    linked_object: MachOFileContents,
     *,
     linked: npt.NDArray[np.uint64],
     sizes: npt.NDArray[np.uint64],
@@ -207,8 +207,8 @@ def are_as_linked(
 
 
 def _is_same(
-    image: FileContents,
-    linked_object: FileContents,
+    image: MachOFileContents,
+    linked_object: MachOFileContents,
     places: dict[Svma, npt.NDArray[np.bool_]],
     linked: int,
     size: int,
@@ -229,7 +229,7 @@ def _is_same(
     return len(np.unique(differing // _INSTRUCTION)) <= int(relocated.sum()) // _INSTRUCTION
 
 
-def _relocated(linked_object: FileContents, section: Section) -> npt.NDArray[np.bool_]:
+def _relocated(linked_object: MachOFileContents, section: Section) -> npt.NDArray[np.bool_]:
     """Mark the bytes of a section that a linker may have changed."""
     # A size beyond the file is invalid.
     length = section.size if section.size <= len(linked_object.data) else 0

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from types import ModuleType
 
-from machtrace.formats.macho.contents import FileContents, read_table
+from machtrace.formats.macho.contents import MachOFileContents, read_table
 from machtrace.formats.macho.structs import SymtabCommand
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, Symbol
@@ -19,7 +19,7 @@ _NLIST_SIZE, _NLIST_64_SIZE = 12, 16
 
 
 def first_macho_symbol(
-    _ranges: ModuleType, contents: FileContents, offset: ImageOffset
+    _ranges: ModuleType, contents: MachOFileContents, offset: ImageOffset
 ) -> Symbol | None:
     """Return the function that holds ``offset``; None if the whole table has to be built.
 
@@ -56,7 +56,7 @@ def first_macho_symbol(
 
 
 def _bounds(
-    contents: FileContents,
+    contents: MachOFileContents,
     offset: ImageOffset,
     function_holding: Callable[[memoryview, int, bool, int], tuple[int, int] | None],
 ) -> tuple[int, int] | None:
@@ -80,7 +80,7 @@ def _holder(sections: Ranges, offset: int) -> tuple[int, int] | None:
     return sections[index]
 
 
-def _name(contents: FileContents, symtab: SymtabCommand, table: memoryview, row: int) -> str:
+def _name(contents: MachOFileContents, symtab: SymtabCommand, table: memoryview, row: int) -> str:
     at = row * (_NLIST_64_SIZE if contents.image.header.is_64 else _NLIST_SIZE)
     n_strx = int.from_bytes(table[at : at + 4], "little")
     size = min(LONGEST, symtab.strsize - n_strx)

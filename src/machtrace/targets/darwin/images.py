@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from uuid import UUID
 
 from machtrace.errors import CoreFileError, FormatError, MachtraceError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOFileContents, MachOMemoryContents
 from machtrace.formats.macho.dyld import DyldImage, DyldProcess, change_time, read_dyld_process
 from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.header import FileType
@@ -161,7 +161,7 @@ def loaded_image(
         MachOError: it is malformed.
     """
     source = listed.path or f"image at {listed.load_address:#x}"
-    parsed = MemoryContents(memory, listed.load_address, source).image
+    parsed = MachOMemoryContents(memory, listed.load_address, source).image
     text = parsed.text_segment
     size = _LARGEST_CODE if text is None else text.vmsize
     image = BinaryImage(
@@ -206,6 +206,6 @@ def _has_image(path: str, uuid: UUID) -> bool:
 
 def _uuid_of(data: memoryview, path: str) -> UUID | None:
     try:
-        return FileContents(data, path).image.uuid
+        return MachOFileContents(data, path).image.uuid
     except FormatError:
         return None

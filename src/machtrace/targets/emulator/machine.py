@@ -14,7 +14,7 @@ from enum import Enum
 from unicorn.unicorn_const import UC_HOOK_CODE, UC_HOOK_INTR
 
 from machtrace.errors import MachOError, TargetError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
 from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
 from machtrace.formats.macho.tables.symtab import parse_symbols
@@ -107,7 +107,7 @@ class Emulator:
 
     def __init__(
         self,
-        contents: FileContents,
+        contents: MachOFileContents,
         *,
         slide: int,
         places: Mapping[str, StopPlace],
@@ -231,7 +231,7 @@ class Emulator:
 
     # --- loading ---
 
-    def _load(self, contents: FileContents, slide: int) -> None:
+    def _load(self, contents: MachOFileContents, slide: int) -> None:
         pointers = rebased_pointers(contents)
         for segment in contents.image.segments:
             if not segment.initprot or not segment.vmsize:
@@ -263,7 +263,7 @@ class Emulator:
         if thread.state is ThreadState.READY:
             raise TargetError(f"the emulated thread {thread.name} reached no stop")
 
-    def _hook(self, contents: FileContents, slide: int) -> None:
+    def _hook(self, contents: MachOFileContents, slide: int) -> None:
         self._cpu.hook_add(UC_HOOK_INTR, self._interrupted)
         text = contents.image.text_segment
         # Before the places: what the last instruction did is noted before the thread stops.
@@ -312,7 +312,7 @@ def _whole_pages(size: int) -> int:
     return -(-size // PAGE_SIZE) * PAGE_SIZE
 
 
-def _entry_point(contents: FileContents) -> int:
+def _entry_point(contents: MachOFileContents) -> int:
     """Return the stated address of the main thread's first instruction.
 
     Raises:
@@ -330,7 +330,7 @@ def _entry_point(contents: FileContents) -> int:
 
 
 def _resolve(
-    contents: FileContents, slide: int, places: Mapping[str, StopPlace]
+    contents: MachOFileContents, slide: int, places: Mapping[str, StopPlace]
 ) -> dict[str | None, tuple[int, int]]:
     """By thread name, the address where it is to stop, and the how-manieth arrival that counts."""
     symbols = parse_symbols(contents)

@@ -13,7 +13,7 @@ from machtrace.errors import (
     TargetSpecError,
     ThreadGoneError,
 )
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
@@ -114,7 +114,7 @@ class EmulatedTarget(ClosedWhenLeft):
                 raise
             raise MissingExtraError(f"emulated:{name}", extra="emulator") from error
         try:
-            contents = FileContents(PROGRAM.read_bytes(), str(PROGRAM.name))
+            contents = MachOFileContents(PROGRAM.read_bytes(), str(PROGRAM.name))
         except OSError as error:
             raise FileAccessError(str(PROGRAM), error.strerror or "cannot be read") from error
         self._emulator: Emulator | None = Emulator(

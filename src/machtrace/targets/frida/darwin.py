@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from machtrace.errors import FormatError, MachtraceError, MemoryReadError, TargetSpecError
-from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.formats.macho.thread_state import STATE_HEADER, parse_thread_state
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
@@ -226,9 +226,9 @@ class FridaDarwin:
             size=min(text.vmsize, (1 << 64) - base),
         )
 
-    def _contents(self, base: Avma, path: str) -> MemoryContents | None:
+    def _contents(self, base: Avma, path: str) -> MachOMemoryContents | None:
         try:
-            return MemoryContents(self._pages, base, path)
+            return MachOMemoryContents(self._pages, base, path)
         except (FormatError, MemoryReadError):
             return None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.image import ElfImage
-from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
@@ -80,10 +80,10 @@ class ImageCopier:
             self._copied.setdefault(image, []).append(MemoryRegion(Avma(start), data))
         return without_overlap(*(self._copied.get(image, ()) for image in images))
 
-    def macho(self, image: BinaryImage) -> MemoryContents | None:
+    def macho(self, image: BinaryImage) -> MachOMemoryContents | None:
         """Read the load commands of a Mach-O, from pages; None if they cannot be read."""
         try:
-            return MemoryContents(self._pages, image.load_address, image.path)
+            return MachOMemoryContents(self._pages, image.load_address, image.path)
         except (FormatError, MemoryReadError):
             return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import machtrace
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.formats.macho.tables.compact_encoding import (
     AlignedRegisters,
@@ -48,7 +48,7 @@ RED_ZONE = 0x100
 DEEP = 5
 """Callers of the function that a thread stands in."""
 
-Program = Callable[..., FileContents]
+Program = Callable[..., MachOFileContents]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """``(sources, arch, *options)`` → one linked program; a source is a path or assembly."""
     pytest.importorskip("ziglang", reason="ziglang, the compiler, is not installed")
 
-    def link(*sources: Path | str, arch: Arch, options: tuple[str, ...]) -> FileContents:
+    def link(*sources: Path | str, arch: Arch, options: tuple[str, ...]) -> MachOFileContents:
         directory = tmp_path_factory.mktemp("arm")
         objects = []
         for number, source in enumerate(sources):
@@ -68,12 +68,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
             output = directory / f"{path.stem}.o"
             compile_object(path, output, arch=arch, options=(*COMPACT_TABLES, *options))
             objects.append(output.read_bytes())
-        return FileContents(link_macho(objects), "program")
+        return MachOFileContents(link_macho(objects), "program")
 
     return link
 
 
-def image_of(contents: FileContents, path: str, end: int | None = None) -> BinaryImage:
+def image_of(contents: MachOFileContents, path: str, end: int | None = None) -> BinaryImage:
     """Return the image at its stated address; ``end``: of its code, if not its segment's."""
     text = contents.image.text_segment
     assert text is not None

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.structs import EncryptionInfoCommand
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
@@ -52,7 +52,7 @@ from machtrace.unwinder.sources.of_macho import call_frame_rules, instruction_ru
 from tests.support.compilers.executables import compile_macho
 from tests.support.lab.builds import unpreserved_registers
 
-Build = Callable[..., FileContents]
+Build = Callable[..., MachOFileContents]
 SHAPES = Path(__file__).parent / "shapes" / "arm64.S"
 LR, SP = 30, 31
 
@@ -61,7 +61,7 @@ LR, SP = 30, 31
 
 
 def _disagreements(
-    contents: FileContents, unpreserved: frozenset[int] = frozenset()
+    contents: MachOFileContents, unpreserved: frozenset[int] = frozenset()
 ) -> tuple[int, list[str]]:
     """Count the instructions with call-frame information, and those where analysis differs."""
     call_frames = call_frame_rules(contents)
@@ -86,7 +86,7 @@ def _disagreements(
     return compared, wrong
 
 
-def _functions(contents: FileContents) -> Iterator[tuple[Svma, tuple[int, ...]]]:
+def _functions(contents: MachOFileContents) -> Iterator[tuple[Svma, tuple[int, ...]]]:
     section = contents.image.section("__TEXT", "__text")
     assert section is not None
     bounds = FunctionBounds.of_macho(contents)
@@ -159,7 +159,7 @@ def test_shapes_that_compilers_seldom_write(tmp_path: Path):
         tmp_path / "shapes",
         options=("-femit-dwarf-unwind=always", "-march=armv8.3-a"),
     )
-    compared, wrong = _disagreements(FileContents(program.read_bytes(), "shapes"))
+    compared, wrong = _disagreements(MachOFileContents(program.read_bytes(), "shapes"))
     assert compared > 100
     assert not wrong, "\n".join(wrong)
 
@@ -382,7 +382,7 @@ def test_each_architecture_has_its_own_analysis(lab_program: Build):
 def test_encrypted_code_is_not_analysed(lab_program: Build):
     """In an encrypted program's file, code and unwind tables are noise; in memory they are not."""
     contents = lab_program("leaves", "-O0")
-    encrypted = FileContents(contents.data, "encrypted")
+    encrypted = MachOFileContents(contents.data, "encrypted")
     command = EncryptionInfoCommand(0x2C, 24, 0x1000, 1 << 20, 1)
     encrypted.image = replace(contents.image, encryption_info=command)
     assert instruction_rules(encrypted, Arch.ARM64) is None

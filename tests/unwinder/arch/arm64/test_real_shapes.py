@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from machtrace.unwinder.arch.arm64.decoder import decode
 from machtrace.unwinder.arch.arm64.outlined import keeps_own_frame
@@ -15,15 +15,15 @@ from tests.support.lab.policies import policies
 from tests.support.lab.run import Conditions, run
 
 
-def assembled(directory: Path, text: str, arch: Arch) -> FileContents:
+def assembled(directory: Path, text: str, arch: Arch) -> MachOFileContents:
     """Assemble a program that ends at a trap."""
     source = directory / "program.S"
     source.write_text(f".text\n{text}\n.subsections_via_symbols\n")
     program = compile_macho([source], directory / "program", arch=arch)
-    return FileContents(program.read_bytes(), "program")
+    return MachOFileContents(program.read_bytes(), "program")
 
 
-def assert_whole(contents: FileContents, at_least: int) -> None:
+def assert_whole(contents: MachOFileContents, at_least: int) -> None:
     """Assert that all stacks are right at every instruction, and no register is wrong or lost."""
     chosen = {"everything": policies(contents)["everything"]}
     result = run(contents, chosen, Conditions())

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from machtrace.unwinder.arch.x86.decoder import Decoder, decode
 from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64, Mode
 
-Build = Callable[..., FileContents]
+Build = Callable[..., MachOFileContents]
 MODES = pytest.mark.parametrize("mode", [MODE_64, MODE_32], ids=["64", "32"])
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
@@ -272,7 +272,7 @@ def test_stubs_of_old_compilers(tmp_path: Path):
     source = tmp_path / "stubs.S"
     source.write_text(OLD_STUBS)
     unit = compile_object(source, tmp_path / "stubs.o", arch=Arch.I386)
-    contents = FileContents(unit.read_bytes(), "stubs.o")
+    contents = MachOFileContents(unit.read_bytes(), "stubs.o")
     rules = StubRules.of_macho(contents, Arch.I386)
     section = contents.image.section("__TEXT", "__picsymbolstub2")
     other = contents.image.section("__IMPORT", "__jump_table")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.function_starts import parse_data_in_code
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
@@ -34,7 +34,7 @@ from machtrace.unwinder.sources.compact import CompactRules
 from machtrace.unwinder.sources.of_macho import call_frame_rules, instruction_rules
 from tests.support.peers.x86_instructions import X86Peer
 
-Build = Callable[..., FileContents]
+Build = Callable[..., MachOFileContents]
 
 
 def _random_code(seed: int, count: int) -> Iterator[bytes]:
@@ -139,7 +139,7 @@ def test_analysis_agrees_with_the_tables_at_calls(build: tuple[str, str], lab_pr
     assert compared > 10
 
 
-def _calls(contents: FileContents) -> Iterator[Svma]:
+def _calls(contents: MachOFileContents) -> Iterator[Svma]:
     bounds = FunctionBounds.of_macho(contents)
     section = contents.image.section("__TEXT", "__text")
     assert section is not None
@@ -243,4 +243,4 @@ def test_data_in_code_entries_are_inside_the_code(lab_program: Build):
 def test_data_in_code_beyond_the_file_is_an_error(lab_program: Build):
     contents = lab_program("switches", "-O2 no fp", "compact", Arch.X86_64)
     with pytest.raises(MachOError, match="data in code"):
-        parse_data_in_code(FileContents(contents.data[: len(contents.data) // 2], "cut"))
+        parse_data_in_code(MachOFileContents(contents.data[: len(contents.data) // 2], "cut"))

@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 
 from machtrace.errors import CoreFileError, FormatError, MachtraceError, MemoryReadError
-from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.formats.macho.core.file import CoreFile
 from machtrace.formats.macho.core.notes import NotedImage
 from machtrace.formats.macho.dyld import DyldImages, find_image_infos, read_dyld_images
@@ -132,7 +132,7 @@ class _Finder:
     def add_from_dyld(self, dyld: Avma) -> bool:
         """Return the images that the dyld at ``dyld`` lists; whether it lists any."""
         try:
-            contents = MemoryContents(self.core.memory.regions, dyld, "dyld")
+            contents = MachOMemoryContents(self.core.memory.regions, dyld, "dyld")
         except (FormatError, MemoryReadError):
             return False
         infos = find_image_infos(contents)
@@ -186,7 +186,7 @@ class _Finder:
                 raise CoreFileError(
                     "load commands of images overlap", source=self.core.source, offset=0
                 )
-            image = MemoryContents(memory, address, source).image
+            image = MachOMemoryContents(memory, address, source).image
         except MemoryReadError:
             return False
         except FormatError as error:

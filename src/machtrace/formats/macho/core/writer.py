@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from machtrace.errors import CoreFileError, FormatError, MemoryReadError
-from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.formats.macho.core.notes import (
     ADDRESSABLE_BITS,
     ADDRESSABLE_BITS_3,
@@ -91,7 +91,7 @@ class WrittenImage:
                 remedy="write a core of a process of an Apple platform",
             )
         try:
-            header = MemoryContents(memory, image.load_address, image.path or "image").image
+            header = MachOMemoryContents(memory, image.load_address, image.path or "image").image
             data = memory.read(image.load_address, header.header.size + header.header.sizeofcmds)
         except (FormatError, MemoryReadError):
             return cls(image, None, None)

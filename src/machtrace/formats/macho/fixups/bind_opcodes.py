@@ -16,7 +16,7 @@ import numpy.typing as npt
 from machtrace.errors import MachOError, MemoryReadError
 from machtrace.formats.cursor import ByteCursor
 from machtrace.formats.macho.columns import BindRows, RebaseRows
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.chained import walk_chains
 from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS, ChainBases
 from machtrace.formats.macho.fixups.rebase_opcodes import PointerRun, places_of
@@ -75,7 +75,7 @@ class BindTable(NamedTuple):
                 yield cls(FileOffset(offset), size, is_lazy)
 
 
-def imported_symbols(contents: FileContents) -> frozenset[str]:
+def imported_symbols(contents: MachOFileContents) -> frozenset[str]:
     """Return an image's binds: eager, weak and lazy together.
 
     Raises:
@@ -95,7 +95,7 @@ class BindReader:
     Binds before the error in a malformed table are retained.
     """
 
-    def __init__(self, contents: FileContents) -> None:
+    def __init__(self, contents: MachOFileContents) -> None:
         self._contents = contents
         self._pointer = 8 if contents.image.header.is_64 else 4
         self._most = len(contents.data) // self._pointer

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from machtrace.errors import MachOError, MemoryReadError
 from machtrace.formats.macho.columns import BindRows, PointerRows, RebaseRows, joined
-from machtrace.formats.macho.contents import FileContents, read_table
+from machtrace.formats.macho.contents import MachOFileContents, read_table
 from machtrace.formats.macho.fixups.chained_formats import (
     POINTER_FORMATS,
     ChainBases,
@@ -213,7 +213,7 @@ Places = npt.NDArray[np.int64]
 
 
 def chained_pointers(
-    contents: FileContents, *, shared_cache_base: int | None = None
+    contents: MachOFileContents, *, shared_cache_base: int | None = None
 ) -> PointerRows:
     """Return the pointers of an image with LC_DYLD_CHAINED_FIXUPS.
 
@@ -306,7 +306,7 @@ def _rows(walks: list[_Walked], imports: Imports, problem: MachOError | None) ->
     )
 
 
-def _walk_segment(contents: FileContents, starts: SegmentStarts, bases: ChainBases) -> _Walked:
+def _walk_segment(contents: MachOFileContents, starts: SegmentStarts, bases: ChainBases) -> _Walked:
     svma = (bases.image + starts.segment_offset) % (1 << 64)
     segment = next((s for s in contents.image.segments if s.vmaddr == svma and s.filesize), None)
     problem: MachOError | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.load_commands import LC_DYSYMTAB, LC_SYMTAB
 from machtrace.formats.macho.segments import Section
 from machtrace.formats.macho.structs import N_SECT, N_STAB, N_TYPE
@@ -25,7 +25,7 @@ _COUNTS = {LC_SYMTAB: (12, 4), LC_DYSYMTAB: (8, 24)}
 """Offsets of symbol counts in load commands: ``nsyms``; ``ilocalsym`` to ``nundefsym``."""
 
 
-def rebased_object(contents: FileContents, distance: int) -> bytearray:
+def rebased_object(contents: MachOFileContents, distance: int) -> bytearray:
     """Return a copy of an object file in whose DWARF all code is ``distance`` bytes higher.
 
     Section headers are unchanged, and the symbol table, whose addresses would be wrong, is dropped.
@@ -46,7 +46,7 @@ def rebased_object(contents: FileContents, distance: int) -> bytearray:
 
 
 def _move(
-    data: bytearray, section: Section, contents: FileContents, distance: np.uint64, order: str
+    data: bytearray, section: Section, contents: MachOFileContents, distance: np.uint64, order: str
 ) -> None:
     table_end = section.reloff + section.nreloc * _RELOCATION_SIZE
     if table_end > len(data) or section.offset + section.size > len(data):
@@ -75,7 +75,7 @@ def _move(
 
 
 def _distances(
-    contents: FileContents,
+    contents: MachOFileContents,
     number: npt.NDArray[np.int64],
     *,
     is_external: npt.NDArray[np.bool_],

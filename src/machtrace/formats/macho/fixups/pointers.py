@@ -24,7 +24,7 @@ from machtrace.formats.macho.columns import (
     no_binds,
     no_rebases,
 )
-from machtrace.formats.macho.contents import FileContents, MachOContents
+from machtrace.formats.macho.contents import MachOContents, MachOFileContents
 from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.macho.structs import DyldInfoCommand
@@ -211,7 +211,7 @@ class OpcodePointers(Pointers):
     without the opcodes. These are run when they are needed.
     """
 
-    def __init__(self, contents: FileContents, info: DyldInfoCommand) -> None:
+    def __init__(self, contents: MachOFileContents, info: DyldInfoCommand) -> None:
         super().__init__(PointerRows(no_rebases(), no_binds()))
         self._contents = contents
         self._info = info
@@ -285,7 +285,7 @@ class OpcodePointers(Pointers):
         return np.where(inside_image(self._contents.image, words), words, np.uint64(0))
 
 
-def relocated_pointers(contents: FileContents) -> PointerRows:
+def relocated_pointers(contents: MachOFileContents) -> PointerRows:
     """Return the pointers in the relocations of LC_DYSYMTAB."""
     from machtrace.formats.macho.fixups.relocations import local_relocations, named_pointers
 
@@ -299,7 +299,7 @@ def relocated_pointers(contents: FileContents) -> PointerRows:
     return PointerRows(rebases, binds, problem)
 
 
-def followed(contents: FileContents, places: Addresses) -> RebaseRows:
+def followed(contents: MachOFileContents, places: Addresses) -> RebaseRows:
     """Follow pointers whose values are stated addresses."""
     header = contents.image.header
     word = ("<" if header.little_endian else ">") + ("u8" if header.is_64 else "u4")
@@ -310,7 +310,7 @@ def followed(contents: FileContents, places: Addresses) -> RebaseRows:
     return RebaseRows.sorted(places[known], targets)
 
 
-def _as_macho(error: MachtraceError, contents: FileContents, offset: int) -> MachOError:
+def _as_macho(error: MachtraceError, contents: MachOFileContents, offset: int) -> MachOError:
     if isinstance(error, MachOError):
         return error
     return MachOError(str(error), source=contents.source, offset=offset)
@@ -350,7 +350,7 @@ def parse_pointers(
         return Pointers(PointerRows(no_rebases(), no_binds(), error))
 
 
-def _unchained(contents: FileContents) -> Pointers:
+def _unchained(contents: MachOFileContents) -> Pointers:
     info = contents.image.dyld_info
     if info is not None:
         opcodes = OpcodePointers(contents, info)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from machtrace.errors import MachOError
 from machtrace.formats.cursor import ByteCursor
 from machtrace.formats.macho.columns import flattened
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.segments import Segment
 from machtrace.model.address import FileOffset
 
@@ -50,7 +50,7 @@ class PointerRun(NamedTuple):
     """In bytes."""
 
 
-def rebased_pointers(contents: FileContents) -> NDArray[np.uint64]:
+def rebased_pointers(contents: MachOFileContents) -> NDArray[np.uint64]:
     """Return the addresses of an image's pointers into itself, to which a loader adds the slide.
 
     Returns:
@@ -78,7 +78,7 @@ def rebased_pointers(contents: FileContents) -> NDArray[np.uint64]:
     return places_of(runs)
 
 
-def read_rebases(contents: FileContents, table: memoryview, runs: list[PointerRun]) -> None:
+def read_rebases(contents: MachOFileContents, table: memoryview, runs: list[PointerRun]) -> None:
     """Append the rebases in ``table`` to ``runs``, up to an error.
 
     Raises:
@@ -155,7 +155,7 @@ def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
 
 
 def slid_segment(
-    contents: FileContents, segment: Segment, pointers: NDArray[np.uint64], slide: int
+    contents: MachOFileContents, segment: Segment, pointers: NDArray[np.uint64], slide: int
 ) -> bytes:
     """Return a segment's bytes as in memory, with ``slide`` added to its rebased pointers.
 

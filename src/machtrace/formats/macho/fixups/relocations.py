@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.formats.macho.columns import Addresses, BindRows
-from machtrace.formats.macho.contents import FileContents, read_table
+from machtrace.formats.macho.contents import MachOFileContents, read_table
 from machtrace.formats.macho.segments import S_LAZY_SYMBOL_POINTERS, S_NON_LAZY_SYMBOL_POINTERS
 from machtrace.formats.macho.structs import (
     INDIRECT_SYMBOL_ABS,
@@ -28,7 +28,7 @@ _LENGTH_SHIFT = 25
 _MH_SPLIT_SEGS = 0x20
 
 
-def local_relocations(contents: FileContents) -> Addresses:
+def local_relocations(contents: MachOFileContents) -> Addresses:
     """Return the addresses of an image's pointers into itself, from local relocations, in order.
 
     Raises:
@@ -50,7 +50,7 @@ def local_relocations(contents: FileContents) -> Addresses:
     return places
 
 
-def named_pointers(contents: FileContents) -> BindRows:
+def named_pointers(contents: MachOFileContents) -> BindRows:
     """Return pointers to symbols of other images: external relocations, and symbol pointers.
 
     Raises:
@@ -87,13 +87,13 @@ def named_pointers(contents: FileContents) -> BindRows:
     )
 
 
-def _rows(contents: FileContents, offset: int, count: int) -> npt.NDArray[np.void]:
+def _rows(contents: MachOFileContents, offset: int, count: int) -> npt.NDArray[np.void]:
     data = read_table(contents, offset, count * _RELOCATION.itemsize, "the relocations")
     little_endian = contents.image.header.little_endian
     return np.frombuffer(data, _RELOCATION if little_endian else _RELOCATION.newbyteorder(">"))
 
 
-def _base(contents: FileContents) -> np.uint64:
+def _base(contents: MachOFileContents) -> np.uint64:
     """Return the base of relocations' addresses: in 64 bits, the first writable segment."""
     image = contents.image
     if image.header.is_64 or image.header.flags & _MH_SPLIT_SEGS:

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents, read_table
+from machtrace.formats.macho.contents import MachOFileContents, read_table
 
 N_OSO = 0x66
 _TYPE_OFFSET = 4
@@ -30,7 +30,7 @@ class ObjectStab(NamedTuple):
     """The modification time in seconds since 1970; 0 if omitted."""
 
 
-def object_stabs(contents: FileContents) -> tuple[ObjectStab, ...]:
+def object_stabs(contents: MachOFileContents) -> tuple[ObjectStab, ...]:
     """Return the object files in the order of the symbol table; none without a debug map.
 
     Raises:
