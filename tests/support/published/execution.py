@@ -30,6 +30,8 @@ _FOLLOWED = 0.5
 ADDRESS_MASK = (1 << 47) - 1
 _START = 100
 """In place of a kind: a plain instruction that starts a function."""
+_TABLE_LOAD = 101
+"""The load of an entry of a jump table."""
 
 RETURNED = "the function returned"
 REACHED_LIMIT = "the limit was reached"
@@ -141,6 +143,8 @@ class Execution:
             if kind == Kind.TRAP:
                 self._end("a trap")
                 return
+            if kind == _TABLE_LOAD:
+                self._tables.choose_index(self._cpu, address, trace)
             if count in self._stops:
                 self._visit()
             self.steps = count + 1
@@ -157,6 +161,8 @@ class Execution:
             kind = Kind.TRAP
         elif kind in (Kind.PLAIN, Kind.PADDING) and address in self.functions.start_set:
             kind = _START
+        elif kind == Kind.PLAIN and self._arm64 and self._tables.is_load(address):
+            kind = _TABLE_LOAD
         self._kinds[address] = kind
         return kind
 

@@ -1,16 +1,31 @@
-"""Jumps through tables: whether the index can have been one that the program computes.
+"""Jumps through tables: whether the index can be one that the program computes.
 
-A random state may hold an index that no program has, where the compiler knew the range. Then the
-jump leads anywhere. It is accepted if the index was compared shortly before, and the target is the
-start of a block of the same function.
+A random state may hold an index that no program has, where the compiler knew the range: the
+discriminant of an enumeration. Then the jump leads anywhere. An index that was compared is in
+range. Another one of a table with narrow entries (AArch64) is replaced by one in range before the
+load: the table's extent is that of the first entries that lead to blocks of the function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.support.emulated.cpu import EmulatedCpu
 from tests.support.published.functions import Functions
 from tests.support.published.image import PublishedImage
+from tests.support.published.instructions import Kind
+
+_BEFORE = 24
+"""Executed instructions among which the comparison is."""
+_NEAR = 8
+"""Instructions between the load of an entry and its jump."""
+_LONGEST_TABLE = 256
+_LOAD_NARROW, _LOAD_MASK = 0x38600800, 0xBFE00C00
+"""``ldrb`` and ``ldrh`` by a register."""
+_ADR, _ADR_MASK = 0x10000000, 0x9F000000
+_BOUNDS = ((0x7F80001F, 0x7100001F), (0x7F800000, 0x12000000), (0x7F800000, 0x53000000))
+"""``cmp`` with a constant, ``and`` with a mask, ``ubfx`` and similar."""
+_ZERO = 31
 
 
 class JumpTables:
@@ -19,13 +34,78 @@ class JumpTables:
     def __init__(self, image: PublishedImage, functions: Functions) -> None:
         self._image = image
         self._functions = functions
+        self._extents: dict[tuple[int, int], int] = {}
 
     def problem(self, address: int, target: int, trace: Sequence[int]) -> str:
         """Return why a jump to ``target``, which is no function's start, has no meaning; or ''."""
-        del trace
         function = self._image.function_at(address)
         if function is None or not function[0] <= target < function[1]:
             return "a jump into another function"
         if not self._functions.is_block(target, function):
             return "a jump through a table to what starts no block"
+        if not self._image.arch.is_arm64 or self._is_bounded(trace[-_BEFORE:-1]):
+            return ""
+        loads = [at for at in trace[-_NEAR:-1] if self._is_narrow(at)]
+        if loads and self._base(loads[-1]) is None:
+            return "a jump through a table by an index that was not compared"
         return ""
+
+    def is_load(self, address: int) -> bool:
+        """Return whether the instruction loads a narrow entry for a jump that follows soon."""
+        return self._is_narrow(address) and self._base(address) is not None
+
+    def choose_index(self, cpu: EmulatedCpu, address: int, trace: Sequence[int]) -> None:
+        """Before the load at ``address``, bring an index in range that was not compared."""
+        base = self._base(address)
+        function = self._image.function_at(address)
+        if base is None or function is None or self._is_bounded(trace[-_BEFORE:-1]):
+            return
+        word = self._word(address)
+        index, table = word >> 16 & 31, word >> 5 & 31
+        if _ZERO in (index, table):
+            return
+        start = cpu.read(table)
+        extent = self._extents.get((address, start))
+        if extent is None:
+            extent = self._extent(start, base, 2 if word >> 30 & 1 else 1, function)
+            self._extents[address, start] = extent
+        cpu.write(index, cpu.read(index) % extent)
+
+    def _extent(self, table: int, base: int, size: int, function: tuple[int, int]) -> int:
+        """Return a number of entries that the table certainly has.
+
+        What follows a table may look like more of it, so that the last ones do not count.
+        """
+        data = self._image.bytes_at(table, size * _LONGEST_TABLE)
+        count = 0
+        for offset in range(0, len(data) - size + 1, size):
+            target = base + 4 * int.from_bytes(data[offset : offset + size], "little")
+            if not function[0] <= target < function[1]:
+                break
+            if not self._functions.is_block(target, function) and target != base:
+                break
+            count += 1
+        return max(1, count - 1 - count // 8)
+
+    def _is_narrow(self, address: int) -> bool:
+        return self._word(address) & _LOAD_MASK == _LOAD_NARROW
+
+    def _is_bounded(self, before: Sequence[int]) -> bool:
+        words = [self._word(at) for at in before]
+        return any(word & mask == value for word in words for mask, value in _BOUNDS)
+
+    def _base(self, load: int) -> int | None:
+        """Return the address that the entries count from, if a jump follows the load soon."""
+        near = range(load - 4 * 4, load + 4 * _NEAR, 4)
+        jumps = (self._functions.instruction(at).kind for at in near if at > load)
+        if Kind.INDIRECT_JUMP not in jumps:
+            return None
+        for at in near:
+            word = self._word(at)
+            if word & _ADR_MASK == _ADR:
+                distance = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
+                return at + distance - (distance >> 20 << 21)
+        return None
+
+    def _word(self, address: int) -> int:
+        return int.from_bytes(self._image.bytes_at(address, 4), "little")
