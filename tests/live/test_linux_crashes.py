@@ -27,7 +27,7 @@ CRASHES = {
     "readonly": r"SIGSEGV (SEGV_ACCERR) at 0x*: invalid permissions for mapped object, in faults + "
     "0x* of the file, mapped r-x",
     "overflow": "SIGSEGV (SEGV_ACCERR) at 0x*: invalid permissions for mapped object, in the guard "
-    "pages of the stack of thread 1",
+    "pages of this thread's stack",
     "bus": "SIGBUS (BUS_ADRERR) at 0x*: illegal address",
     "abort": "SIGABRT (SI_TKILL): sent by process * of user *",
 }
@@ -103,8 +103,8 @@ def test_an_overflow_of_the_main_stack_is_below_it(build, tmp_path):
         (thread,) = (info for info in target.threads() if info.crashed)
     assert matches(
         str(thread.cause).replace(",", ""),
-        "SIGSEGV (SEGV_MAPERR) at 0x*: address not mapped to object * bytes below the stack of "
-        "thread 1",
+        "SIGSEGV (SEGV_MAPERR) at 0x*: address not mapped to object * bytes below this "
+        "thread's stack",
     )
 
 
@@ -259,3 +259,19 @@ def test_a_snapshot_of_a_stub_s_process_retains_the_crash(build, stub, tmp_path)
     assert str(stack.cause) == CRASHES["unmapped"]
     signal, (address,) = gdb_reads(program, core, "(long)$_siginfo._sifields._sigfault.si_addr")
     assert (signal, address) == ("SIGSEGV", 0x12345678)
+
+
+@pytest.mark.parametrize("form", ["apple", "ips"])
+def test_a_core_is_written_as_a_crash_report(build, tmp_path, form):
+    """It can be read again, with signal, address, registers and frames."""
+    core, _ = kernel_core(build("faults"), tmp_path)
+    path = tmp_path / "report"
+    path.write_text(backtrace(core, "--format", form))
+    (report,) = mt.read_reports(path)
+    assert report.exception.address == 0x12345678
+    assert report.termination.code == 11
+    assert report.crashed_thread.registers is not None
+    (stack,) = mt.backtraces(core, threads="crashed")
+    assert [frame.address for frame in report.crashed_thread.frames if not frame.is_inline] == [
+        frame.address.address for frame in stack.frames
+    ]

@@ -37,9 +37,19 @@ class Format(StrEnum):
     NSTHREAD = "nsthread"
     BS = "bs"
     JSON = "json"
+    APPLE = "apple"
+    IPS = "ips"
+    HTML = "html"
 
 
-_WITH_LINES = (Format.TEXT, Format.LLDB, Format.JSON)
+_WITH_LINES = (
+    Format.TEXT,
+    Format.LLDB,
+    Format.JSON,
+    Format.APPLE,
+    Format.IPS,
+    Format.HTML,
+)
 """Formats that show source lines."""
 
 _WITH_DETAILS = (Format.TEXT, Format.JSON)
@@ -172,3 +182,8 @@ def write_report(
             bs.write(result, sink)
         case Format.JSON:
             json_document.write(result, sink, registers=registers)
+        case Format.APPLE | Format.IPS | Format.HTML:
+            from machtrace.reports.stacks.crash_reports import crash_report_of
+            from machtrace.reports.writers import write_reports
+
+            sink.write(write_reports([crash_report_of(result)], form.value).decode())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import ImageList
-from machtrace.model.snapshot import Problem, ProcessInfo
+from machtrace.model.snapshot import LinuxFacts, Problem, ProcessInfo
 from machtrace.model.stack import FrameAddress, FrameTrust, Stop
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.model.text import counted
@@ -91,6 +91,8 @@ class Capture:
     """One per stack if requested, else none."""
     problems: tuple[Problem, ...] = ()
     """Parts that are missing, and why."""
+    linux: LinuxFacts | None = None
+    """Facts of a Linux process."""
 
     @property
     def heading(self) -> str:

@@ -159,6 +159,8 @@ _CODES: dict[str, tuple[tuple[int, str, str], ...]] = {
     ),
     "SIGSYS": ((1, "SYS_SECCOMP", "system call refused by seccomp"),),
 }
+SIGNAL_CODES = {name: meaning for codes in _CODES.values() for _, name, meaning in codes}
+"""The codes of signals in words, by name."""
 _LLDB_DESCRIBES = frozenset({"SIGILL", "SIGFPE", "SIGSEGV", "SIGBUS"})
 
 
@@ -376,7 +378,7 @@ _STACK_GAP = 1 << 20
 
 
 def below_stack(
-    address: int, start: int, end: int, stack_pointers: Iterable[tuple[int, int]]
+    address: int, start: int, end: int, stack_pointers: Iterable[tuple[str, int]]
 ) -> str:
     """Return how far an address is below a stack, in words; empty if it is below none.
 
@@ -384,15 +386,20 @@ def below_stack(
         address: in no mapping.
         start: the first address of the next mapping above.
         end: the mapping's end.
-        stack_pointers: threads' indexes and stack pointers; one in the mapping or in the gap below
-            proves that the mapping is that thread's stack.
+        stack_pointers: names of stacks, and stack pointers; one in the mapping or in the gap below
+            proves that the mapping is that stack.
     """
     if start - address > _STACK_GAP:
         return ""
-    for thread, sp in stack_pointers:
+    for stack, sp in stack_pointers:
         if start - _STACK_GAP <= sp < end:
-            return f"{counted(start - address, 'byte')} below the stack of thread {thread}"
+            return f"{counted(start - address, 'byte')} below {stack}"
     return ""
+
+
+def stack_name(thread: int, *, is_own: bool) -> str:
+    """Return words for the stack of a thread, by its id, or of the thread that is described."""
+    return "this thread's stack" if is_own else f"the stack of thread {thread}"
 
 
 def _null_region(address: int | None) -> str:

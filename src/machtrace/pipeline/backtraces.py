@@ -168,6 +168,7 @@ def build_capture(
         stacks=stacks,
         explanations=explanations,
         problems=(*snapshot.problems, *problems),
+        linux=snapshot.linux,
     )
 
 

@@ -5,6 +5,7 @@ Also files of several JSON documents: lists of reports, and a report a line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -120,6 +121,8 @@ _OF_ONE_DOCUMENT = frozenset(
 _OF_DOCUMENTS = tuple(
     name for name in READERS if name in {*_OF_ONE_DOCUMENT, "machtrace.reports.ips.reader"}
 )
+_CORE = re.compile(rb"\x7fELF.{12}\x04\x00|[\xcf\xce]\xfa\xed\xfe.{8}\x04\x00{3}", re.DOTALL)
+"""The beginning of a little-endian ELF or Mach-O core: its magic and its type."""
 AFTER = "after"
 """The detail of text after a report in its file."""
 
@@ -159,6 +162,13 @@ def read_source(source: ReportSource) -> ReportContents:
     several = _with_parts(listed(source), source.name, ReportContents((), ""))
     if several.reports:
         return several
+    if _CORE.match(source.data):
+        raise FormatError(
+            "a core, not a report",
+            source=source.name,
+            offset=0,
+            remedy="write a report of it with machtrace backtrace FILE --format apple or ips",
+        )
     raise FormatError(
         "unknown kind of report",
         source=source.name,

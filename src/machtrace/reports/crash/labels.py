@@ -165,6 +165,8 @@ def _exception(report: Report, layout: Layout) -> Values:
         if report.kind not in _OF_APPLE:
             exception = in_apple_terms(exception)
         values |= _exception_values(exception, layout)
+        if exception.type is None and exception.signal and report.kind not in _OF_APPLE:
+            values["Exception Type"] = [shown(exception.signal)]
         if (
             exception.type is None
             and exception.signal is None

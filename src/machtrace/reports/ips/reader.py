@@ -202,7 +202,7 @@ def _exception(body: ObjectReader) -> ReportedException | None:
             raw_codes = numbers
             del inner.left["rawCodes"]
     fields = take(body, EXCEPTION)
-    address = accessed_address(fields.get("subtype"))
+    address = accessed_address(fields.get("subtype") or fields.get("codes"))
     return ReportedException(**fields, raw_codes=raw_codes, address=address)
 
 

@@ -7,13 +7,14 @@ in JSON: how an address was found, what disputes it, where a stack ends and why.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from machtrace.errors import MachtraceError
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
-from machtrace.model.cause import Cause
+from machtrace.model.cause import SIGNAL_CODES, Cause, mach_cause
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import (
@@ -271,9 +272,9 @@ def exception_of(cause: Cause) -> ReportedException:
     return ReportedException(
         type=cause.exception,
         signal=cause.signal,
-        codes=(numbers or None) if is_mach else code,
+        codes=(numbers or None) if is_mach else code or at.strip() or None,
         raw_codes=cause.exception_codes,
-        subtype=code if is_mach else None,
+        subtype=(code or at.strip() or None) if cause.exception == "EXC_BAD_ACCESS" else None,
         message=", ".join(one for one in (cause.meaning, cause.region) if one) or None,
         address=cause.address,
     )
@@ -297,7 +298,7 @@ class ReportedFrames:
     """Converts the frames of one task."""
 
     def __init__(self, task: ReportedTask) -> None:
-        self._arch = process_info(task).arch
+        self.arch = process_info(task).arch
         self.images = tuple(self._image(image) for image in task.images)
         """In the task's order; an image with an unknown address is at 0."""
 
@@ -306,7 +307,7 @@ class ReportedFrames:
         return BinaryImage(
             path=(image.path or image.name)[:_LONGEST_PATH],
             uuid=image.uuid,
-            arch=_ARCHES.get(image.arch or "", self._arch),
+            arch=_ARCHES.get(image.arch or "", self.arch),
             format=ImageFormat.ELF if form == "elf" else ImageFormat.identified_by(image.uuid),
             load_address=image.load_address or Avma(0),
             header_svma=Svma(svma if isinstance(svma, int) else 0),
@@ -437,7 +438,7 @@ def thread_stack(
     stopped_for = details.get(STOPPED_FOR)
     exception = None if report is None else report.exception
     return CallStack(
-        thread=thread_info(thread, exception),
+        thread=thread_info(thread, exception, frames.arch),
         frames=tuple(frames.stack(thread.frames)),
         stop=stored(details, STOP, Stop) or Stop(StopReason.ROOT),
         gap=stored(details, GAP, Gap),
@@ -459,11 +460,18 @@ def _remainder(details: Details, frames: ReportedFrames) -> FrameChain | None:
     )
 
 
-def thread_info(thread: ReportedThread, exception: ReportedException | None = None) -> ThreadInfo:
-    """Return the thread's identity; its number stands in for a missing id."""
+def thread_info(
+    thread: ReportedThread,
+    exception: ReportedException | None = None,
+    arch: Arch = Arch.ARM64,
+) -> ThreadInfo:
+    """Return the thread's identity; its number stands in for a missing id.
+
+    ``exception`` is the report's, of a process of ``arch``: the cause of the crashed thread.
+    """
     cause = stored(thread.details, CAUSE, Cause)
     if cause is None and thread.crashed and exception is not None:
-        cause = cause_of(exception)
+        cause = cause_of(exception, arch)
     return ThreadInfo(
         id=ThreadId(thread.index if thread.id is None else thread.id),
         index=thread.index + 1,
@@ -475,19 +483,29 @@ def thread_info(thread: ReportedThread, exception: ReportedException | None = No
     )
 
 
-def cause_of(exception: ReportedException) -> Cause | None:
+def cause_of(exception: ReportedException, arch: Arch) -> Cause | None:
     """Return what stopped a crashed thread; None if it was neither a signal nor Mach's."""
     mach = exception.type if (exception.type or "").startswith("EXC_") else None
     signal = exception.signal if (exception.signal or "").startswith("SIG") else None
+    if mach is None and signal is None and (exception.type or "").startswith("SIG"):
+        signal = exception.type  # as texts have it that know no Mach exception
     if mach is None and signal is None:
         return None
-    code = (exception.subtype or "").partition(" at ")[0]
-    return Cause(
-        exception=mach,
-        signal=signal,
-        exception_codes=exception.raw_codes if mach else (),
-        code_name=code if code.startswith(("KERN_", "EXC_")) else None,
-        address=None if exception.address is None else Avma(exception.address),
+    words = exception.subtype if mach else exception.codes
+    code = (words or "").partition(" at ")[0]
+    if mach is None:
+        meaning = SIGNAL_CODES.get(code, "")
+        cause = Cause(signal=signal, code_name=code if meaning else None, meaning=meaning)
+    else:
+        cause = mach_cause(mach, exception.raw_codes, arch)
+        if code.startswith(("KERN_", "EXC_")):
+            cause = replace(cause, code_name=code)
+    address = exception.address
+    return replace(
+        cause,
+        signal=signal or cause.signal,
+        address=cause.address if address is None else Avma(address),
+        region="",
     )
 
 

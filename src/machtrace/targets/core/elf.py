@@ -208,7 +208,7 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
         cause = thread.cause
         if cause is None or cause.address is None or self.core.metadata is not None:
             return cause
-        return replace(cause, region=address_region(cause, self.core))
+        return replace(cause, region=address_region(cause, self.core, thread))
 
     def _threads(self) -> list[tuple[ElfCoreThread, ThreadInfo]]:
         core = self.core

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from machtrace.formats.elf.core.file import ElfCore, MappedRange
+from machtrace.formats.elf.core.file import ElfCore, ElfCoreThread, MappedRange
 from machtrace.formats.elf.core.notes import FILE_PAGE
-from machtrace.model.cause import Cause, below_stack
+from machtrace.model.cause import Cause, below_stack, stack_name
 
 _ACCESSES = frozenset({"SEGV_MAPERR", "SEGV_ACCERR", "SEGV_BNDERR", "SEGV_PKUERR"})
 
 
-def address_region(cause: Cause, core: ElfCore) -> str:
-    """Return the memory at the address of ``cause`` in words; empty unless the core proves it."""
+def address_region(cause: Cause, core: ElfCore, thread: ElfCoreThread) -> str:
+    """Return the memory at the address of ``cause`` in words; empty unless the core proves it.
+
+    ``thread`` is the one that was stopped.
+    """
     address = cause.address
     if address is None or cause.code_name not in _ACCESSES or cause.signal != "SIGSEGV":
         return ""
@@ -22,15 +25,15 @@ def address_region(cause: Cause, core: ElfCore) -> str:
     region = core.mapped[number] if number >= 0 else None
     above = core.mapped[number + 1] if number + 1 < len(core.mapped) else None
     stacks = [
-        (noted.index or thread.index, thread.registers.sp or 0)
-        for thread, noted in zip(core.threads, core.noted_threads, strict=True)
+        (stack_name(other.id, is_own=other is thread), other.registers.sp or 0)
+        for other in (thread, *core.threads)
     ]
     if region is None or address >= region.end:
         return "" if above is None else below_stack(address, above.start, above.end, stacks)
     if not region.permissions and above is not None and above.start == region.end:
-        owners = [thread for thread, sp in stacks if region.start <= sp < above.end]
+        owners = [stack for stack, sp in stacks if region.start <= sp < above.end]
         if owners:
-            return f"in the guard pages of the stack of thread {owners[0]}"
+            return f"in the guard pages of {owners[0]}"
     return _mapping(address, region, core)
 
 

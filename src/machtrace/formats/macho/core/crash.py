@@ -14,7 +14,7 @@ from machtrace.formats.macho.core.file import CoreFile
 from machtrace.formats.macho.thread_state import ExceptionState, ThreadState
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.cause import Cause, below_stack, mach_cause
+from machtrace.model.cause import Cause, below_stack, mach_cause, stack_name
 from machtrace.model.registers import RegisterSet
 
 _ESR_CLASS_SHIFT = 26
@@ -103,8 +103,8 @@ def core_cause(core: CoreFile, index: int) -> Cause | None:
     if cause is None or cause.address is None or cause.region:
         return cause
     stacks = [
-        (thread.index, thread.state.registers.sp or 0)
-        for thread in core.threads
+        (stack_name(thread.index, is_own=thread.index == index), thread.state.registers.sp or 0)
+        for thread in (core.threads[index - 1], *core.threads)
         if isinstance(thread.state, ThreadState)
     ]
     regions = core.memory.regions.regions
