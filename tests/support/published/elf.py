@@ -16,7 +16,7 @@ from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_RELA, ElfType
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
 from machtrace.model.address import Svma
 from machtrace.symbols.go import elf_go_functions
-from machtrace.unwinder.rules import RegisterOffset
+from machtrace.unwinder.rules import Lost, RegisterOffset
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from tests.support.published.image import (
     ANY_IMPORT,
@@ -188,7 +188,10 @@ def _names(tables: list[SymbolRows], slide: int) -> Iterator[tuple[int, str]]:
 
 
 def _part_test(contents: ElfFileContents, slide: int) -> Callable[[int], bool]:
-    """Return a test whether a start is a part of another function, by its CFI's first row."""
+    """Return a test whether a start is a part of another function, by its CFI's first row.
+
+    Or a function without a caller, such as ``_start``.
+    """
     arch = contents.image.arch
     frames = CallFrameRules.of_elf(contents)
     entry = RegisterOffset(arch.registers.sp, 0 if arch.is_arm64 else 8)
@@ -200,6 +203,9 @@ def _part_test(contents: ElfFileContents, slide: int) -> Callable[[int], bool]:
             )
         except (FormatError, MemoryReadError):
             return False
-        return rule is not None and (rule.cfa != entry or bool(rule.registers))
+        if rule is None:
+            return False
+        has_caller = not isinstance(rule.return_address, Lost)
+        return rule.cfa != entry or bool(rule.registers) or not has_caller
 
     return is_part

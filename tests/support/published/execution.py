@@ -68,6 +68,8 @@ class Execution:
         """Instructions that could be compared."""
         self.ended = ""
         """The reason for which the run ended."""
+        self._called: dict[tuple[int, int, int], int] = {}
+        """Stack pointers at calls, by depth, activation and address."""
         self._following: int | None = None
         """Where to continue after the emulator stopped."""
         self._failure: BaseException | None = None
@@ -103,6 +105,7 @@ class Execution:
         self.calls, self._random, self._base = calls, random, len(calls.calls)
         self._stops, self._visit, self._limit, self._diverts = stops, visit, limit, diverts
         self.trace, self.ended, self.steps, self._failure = [], "", 0, None
+        self._called.clear()
         following: int | None = entry
         while following is not None and not self.ended:
             self._following = None
@@ -221,6 +224,9 @@ class Execution:
         if functions.ends_at(after):
             self._end("a call that does not return, by what follows it")
             return
+        if self._came_otherwise(address):
+            self._end("a call with another stack pointer than at the last time: one did not return")
+            return
         if functions.keeps_scratch(address):
             self._call_privately(target, after, is_direct=instruction.target is not None)
             return
@@ -241,6 +247,17 @@ class Execution:
             self._follow(after)
         else:
             self._continue_at(after, clobbers=True)
+
+    def _came_otherwise(self, address: int) -> bool:
+        """Return whether the same activation called from ``address`` with another sp before.
+
+        Then an earlier call whose return was assumed does not return (or it allocates in a loop).
+        """
+        sp = self._cpu.sp
+        return (
+            self._called.setdefault((len(self.calls.calls), self.calls.calls[-1].sp, address), sp)
+            != sp
+        )
 
     def _call_privately(self, target: int, after: int, *, is_direct: bool) -> None:
         """Call from assembly that relies on which scratch registers its callees preserve."""
