@@ -62,7 +62,9 @@ def test_wrong_walks_are_found():
     image = load(DEMO, None, "")
     harness = Harness(image, 1)
     images = ImageList([image.binary_image()])
-    harness.comparer = Comparer(image, RuleCache(images, image.arch, lambda _: ImageRules()))
+    harness.comparer = Comparer(
+        image, lambda: RuleCache(images, image.arch, lambda _: ImageRules())
+    )
     result = run_many(harness, range(80))
     assert result.compared > 60
     assert 0 < result.exact < result.compared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from machtrace.model.address import Avma
@@ -55,12 +55,17 @@ class Verdict:
 
 
 class Comparer:
-    """Compares moments of one image; rules are cached over all of them."""
+    """Compares moments of one image."""
 
-    def __init__(self, image: PublishedImage, rules: RuleCache | None = None) -> None:
-        """``rules``: None for all that the image has."""
-        self._rules = rules or image.rules()
-        self._walker: ThreadWalker = thread_walker(self._rules, image.arch, MASK)
+    def __init__(
+        self, image: PublishedImage, new_rules: Callable[[], RuleCache] | None = None
+    ) -> None:
+        """``new_rules``: creates a rule cache; None for one with all that the image has."""
+        self._arch = image.arch
+        self._new_rules = new_rules or image.rules
+        self._rules: RuleCache
+        self._walker: ThreadWalker
+        self.reset()
         numbers = image.arch.registers
         preserved = set() if image.is_go else set(numbers.callee_saved)
         preserved -= {numbers.sp, _PLATFORM_REGISTER if image.arch.is_arm64 else -1}
@@ -68,6 +73,11 @@ class Comparer:
             preserved.difference_update(_SWIFT_REGISTERS[image.arch.is_arm64])
         self._preserved = tuple(sorted(preserved))
         self._fp = numbers.fp
+
+    def reset(self) -> None:
+        """Start with nothing cached, as for a user's first stack."""
+        self._rules = self._new_rules()
+        self._walker = thread_walker(self._rules, self._arch, MASK)
 
     def compare(self, machine: Machine, execution: Execution) -> Verdict | None:
         """Compare the present moment; None if the stack pointer left the stack."""

@@ -23,7 +23,7 @@ from tests.support.published.result import Mismatch, Result, Sample
 from tests.support.published.true_calls import TrueCalls
 
 RUNS_OF_FUNCTION = 8
-"""Consecutive runs that begin at the same function."""
+"""Consecutive runs that begin at the same function; the first is walked with nothing cached."""
 _FUNCTIONS_OF_STACK = 2
 """Consecutive functions that are called on the same stack."""
 _NO_STACK = "left the stack"
@@ -86,15 +86,18 @@ class Harness:
         """
         callers = self.callers_of(number)
         is_first = number % RUNS_OF_FUNCTION == 0
+        if is_first:
+            self.comparer.reset()
         entry = self.entry_of(number, self.refused if is_first else None)
         chooser = Random(self._key(f"stops/{number}"))
         share = chooser.random()
         stops = frozenset({int(LIMIT * share * share), chooser.randrange(LIMIT)})
         verdicts = self._execute(number, callers, entry, stops)
         trace = tuple(self.execution.trace)
-        if not verdicts and self.execution.steps:
-            again = frozenset({chooser.randrange(self.execution.steps)})
-            verdicts = self._execute(number, callers, entry, again)
+        bound = self.execution.steps
+        while not verdicts and bound:  # it ended before, or its stack pointer left the stack
+            bound = chooser.randrange(bound)
+            verdicts = self._execute(number, callers, entry, frozenset({bound}))
         return Finished(
             number, entry, self.execution.ended, tuple(verdicts), trace, self.execution.steps
         )
