@@ -99,8 +99,6 @@ class _Layout:
 class GoFunctions:
     """The functions of a Go program, by address."""
 
-    __slots__ = ("_data", "_layout", "_records", "ends", "starts")
-
     def __init__(self, data: memoryview, source: str, *, text_start: int | None = None) -> None:
         """Read the header and the functions' entries.
 

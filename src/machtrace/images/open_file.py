@@ -68,8 +68,6 @@ _LONGEST_MAGIC = 8
 class OpenedFile:
     """A mapped file and the images in it; each image's header is parsed once."""
 
-    __slots__ = ("_images", "_slices", "data", "path")
-
     def __init__(self, path: str) -> None:
         """Map the file.
 

@@ -72,8 +72,6 @@ class ImageResolver:
     resolver. Several threads may use it.
     """
 
-    __slots__ = ("_adopted", "_lock", "_resolutions", "path")
-
     def __init__(self, path: SearchPath | None = None) -> None:
         """Open nothing yet; ``path`` is where to search besides the usual locations."""
         self.path = SearchPath() if path is None else path

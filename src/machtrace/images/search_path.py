@@ -88,16 +88,6 @@ class SearchPath:
     later are found by a new search path only.
     """
 
-    __slots__ = (
-        "_bundles",
-        "_indices",
-        "_opened",
-        "debug_roots",
-        "debuginfod_cache",
-        "paths",
-        "spotlight",
-    )
-
     def __init__(
         self,
         paths: Sequence[str] = (),

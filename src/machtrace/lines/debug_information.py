@@ -25,8 +25,6 @@ AnyDebugIndex: TypeAlias = "DebugIndex | PartsIndex"
 class DebugInformation:
     """Source lines and inlined calls of any number of images; each is opened once."""
 
-    __slots__ = ("_cache", "_failures", "_files", "_indices")
-
     def __init__(self, files: ImageResolver, cache: IndexCache | None = None) -> None:
         """Open nothing yet.
 

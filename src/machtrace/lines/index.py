@@ -67,8 +67,6 @@ class DebugChains:
 class DebugIndex:
     """The debug information of one image, by :data:`~machtrace.model.address.ImageOffset`."""
 
-    __slots__ = ("_cache", "_depth", "_moved", "_name", "_ranges")
-
     problems: ClassVar[Sequence[MachtraceError]] = ()
     """Why lines are missing: none is, since the index is of one file."""
 

@@ -61,8 +61,6 @@ def default_index_folder() -> Path:
 class IndexFolder:
     """Files by name, up to a size. If the folder fails, nothing is stored, which is no error."""
 
-    __slots__ = ("directory", "limit")
-
     def __init__(self, directory: Path, *, limit: int = DEFAULT_LIMIT) -> None:
         """``directory`` is created at the first write."""
         self.directory = directory
@@ -165,8 +163,6 @@ _MOST_IN_BATCH = 512
 
 class IndexCache:
     """Finds indices in a folder, or has them built."""
-
-    __slots__ = ("folder", "limits")
 
     def __init__(self, folder: IndexFolder | None, *, limits: BuildLimits = DEFAULT_LIMITS) -> None:
         """Open nothing yet."""

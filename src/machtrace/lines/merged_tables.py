@@ -35,20 +35,6 @@ class MergedTables:
     several object files include has a number for each.
     """
 
-    __slots__ = (
-        "_file_bases",
-        "_function_bases",
-        "_pieces",
-        "function_entries",
-        "location_file",
-        "location_function",
-        "location_line",
-        "location_parent",
-        "range_locations",
-        "range_starts",
-        "source",
-    )
-
     def __init__(self, source: str) -> None:
         """``source`` is the name in errors; no range exists yet."""
         self.source = source

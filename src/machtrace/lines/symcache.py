@@ -59,20 +59,6 @@ class SymCache:
     and all at once by :attr:`columns`; a reference out of bounds leads to nothing.
     """
 
-    __slots__ = (
-        "_columns",
-        "_paths",
-        "data",
-        "file_count",
-        "function_count",
-        "location_count",
-        "range_count",
-        "source",
-        "strings",
-        "tables",
-        "uuid",
-    )
-
     def __init__(
         self, data: bytes | memoryview, source: str = "index of debug information"
     ) -> None:

@@ -44,8 +44,6 @@ _Range = tuple[int, int]
 class RecordingMemory:
     """A :class:`~machtrace.model.memory.MemoryReader` that records the ranges read through it."""
 
-    __slots__ = ("_memory", "_ranges")
-
     def __init__(self, memory: MemoryReader) -> None:
         self._memory = memory
         self._ranges: set[_Range] = set()
@@ -140,8 +138,6 @@ class ImageFileMemory:
     These are code, constants and tables, at the addresses where a target has the images. A file is
     opened when its image is first read, and used only if its identifier is the image's.
     """
-
-    __slots__ = ("_files", "_images", "_opened", "_segments")
 
     def __init__(self, images: ImageList, files: ImageResolver | None = None) -> None:
         self._images = images

@@ -32,8 +32,6 @@ class TickClock:
         sleep: waits for a number of seconds.
     """
 
-    __slots__ = ("_next", "_now_ns", "_sleep", "began_ns", "interval_ns", "lost")
-
     def __init__(
         self, interval_ns: int, now_ns: Callable[[], int], sleep: Callable[[float], None]
     ) -> None:

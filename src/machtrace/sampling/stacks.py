@@ -32,8 +32,6 @@ MOST_ROWS = 1 << 22
 class StackRows:
     """Builds a :class:`~machtrace.model.profile.StackTable`, stack by stack."""
 
-    __slots__ = ("_callers", "_children", "_frames")
-
     def __init__(self) -> None:
         self._callers = array("i")
         self._frames = array("i")
@@ -83,8 +81,6 @@ class ProfileFrames:
 
     One snapshot is retained for each image, without its threads, for the names.
     """
-
-    __slots__ = ("_cached", "_frames", "_images", "_numbers", "_sources")
 
     def __init__(self) -> None:
         self._images: ImageList | None = None
@@ -171,17 +167,6 @@ class SampledStacks:
         symbolicator: recognises CPython's loop by name, where Python functions are read.
         walk: the limits of each stack.
     """
-
-    __slots__ = (
-        "_images",
-        "_known",
-        "_known_bytes",
-        "_symbolicator",
-        "_unwinder",
-        "_walk",
-        "frames",
-        "rows",
-    )
 
     def __init__(self, unwinder: Unwinder, symbolicator: Symbolicator, walk: WalkOptions) -> None:
         self.frames = ProfileFrames()

@@ -27,8 +27,6 @@ FEW, FEW_WITHOUT_NUMPY = 8, 64
 class ImageSymbols:
     """Functions of an image, in a file or in memory."""
 
-    __slots__ = ("_contents", "_failure", "_instead", "_others", "_replaced", "_scans", "_table")
-
     def __init__(
         self,
         contents: ObjectContents,

@@ -156,9 +156,6 @@ class CodeBounds:
 class SymbolTable:
     """Functions by :data:`ImageOffset`; each has a number, its id, in the order of addresses."""
 
-    __slots__ = ("_ends", "_entry_kinds", "_entry_rows", "_firsts", "_index", "_kinds", "_starts",
-                 "problems")  # fmt: skip
-
     def __init__(
         self,
         kinds: tuple[NamedRanges, ...],

@@ -129,8 +129,6 @@ AddOutcome: TypeAlias = Stored | Skipped
 class SymbolAdder:
     """Adds files to ``store``; one limit covers all archives in them."""
 
-    __slots__ = ("_progress", "_store", "_unpacker")
-
     def __init__(
         self,
         store: SymbolStore,

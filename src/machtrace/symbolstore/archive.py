@@ -61,8 +61,6 @@ class UnpackedMember(NamedTuple):
 class Unpacker:
     """Unpacks archives into ``scratch``, within ``limits`` for all of them together."""
 
-    __slots__ = ("_limits", "_room", "_scratch")
-
     def __init__(self, limits: UnpackLimits, scratch: Path) -> None:
         self._limits = limits
         self._room = limits.total_bytes

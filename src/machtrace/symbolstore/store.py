@@ -135,8 +135,6 @@ class StoredFile:
 class SymbolStore:
     """A symbol store in the folder ``root``, which need not exist yet."""
 
-    __slots__ = ("root",)
-
     def __init__(self, root: str | Path | None = None) -> None:
         """``root``: None for the default store."""
         self.root = default_store_path() if root is None else Path(root)

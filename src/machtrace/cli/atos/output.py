@@ -25,8 +25,6 @@ _REMEMBERED = 1 << 18
 class AnswerWriter:
     """Formats the answers for addresses in one image."""
 
-    __slots__ = ("_frames", "_image", "_request", "_starts")
-
     def __init__(self, image: str, request: AtosRequest) -> None:
         """``image``: its name."""
         self._image = f" (in {printable(image)})"

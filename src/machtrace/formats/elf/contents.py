@@ -125,8 +125,6 @@ class ElfFileContents:
         ElfError: it is no ELF, or its headers are not inside it.
     """
 
-    __slots__ = ("_loaded", "data", "image", "source")
-
     format: ClassVar[Literal[ImageFormat.ELF]] = ImageFormat.ELF
     is_loaded: ClassVar[Literal[False]] = False
     slide: ClassVar[Literal[0]] = 0
@@ -217,8 +215,6 @@ class ElfMemoryContents:
         ElfError: the ELF header is missing or malformed.
         MemoryReadError: the headers could not be read.
     """
-
-    __slots__ = ("_memory", "image", "slide", "source")
 
     format: ClassVar[Literal[ImageFormat.ELF]] = ImageFormat.ELF
     is_loaded: ClassVar[Literal[True]] = True

@@ -55,8 +55,6 @@ class Entry:
 class ExceptionIndex:
     """The table of one image."""
 
-    __slots__ = ("_address", "_contents", "_order", "_words", "source", "starts")
-
     def __init__(self, contents: ElfContents, address: Svma, data: memoryview) -> None:
         """``data``: the table, which is at ``address``."""
         self._contents = contents

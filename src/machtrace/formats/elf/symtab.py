@@ -134,8 +134,6 @@ def symbol_dtype(layout: ElfLayout) -> np.dtype[np.void]:
 class SymbolRows:
     """All entries of a symbol table, in order; none are left out."""
 
-    __slots__ = ("_image", "_source", "_strings", "rows")
-
     def __init__(
         self, rows: npt.NDArray[np.void], strings: memoryview, image: ElfImage, source: str
     ) -> None:

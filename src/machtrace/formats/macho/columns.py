@@ -143,8 +143,6 @@ class ScatteredRecords:
     images: everything around the image can be read, at addresses slid as the image's are.
     """
 
-    __slots__ = ("_contents", "_is_file", "_pages", "_segments")
-
     def __init__(self, contents: MachOContents) -> None:
         self._contents = contents
         self._is_file = not contents.is_loaded

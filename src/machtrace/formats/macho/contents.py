@@ -19,8 +19,6 @@ class MachOFileContents:
     An :class:`~machtrace.model.memory.ImageContents`.
     """
 
-    __slots__ = ("data", "image", "source")
-
     format: ClassVar[Literal[ImageFormat.MACHO]] = ImageFormat.MACHO
     is_loaded: ClassVar[Literal[False]] = False
     slide: ClassVar[Literal[0]] = 0
@@ -78,8 +76,6 @@ class MachOMemoryContents:
 
     Only the header, the load commands and requested bytes are read.
     """
-
-    __slots__ = ("_memory", "image", "load_address", "source")
 
     format: ClassVar[Literal[ImageFormat.MACHO]] = ImageFormat.MACHO
     is_loaded: ClassVar[Literal[True]] = True

@@ -42,8 +42,6 @@ class _File:
 class LinkedObjects:
     """The object files of one debug map; each archive is listed once."""
 
-    __slots__ = ("_archives", "_map", "_record")
-
     def __init__(self, debug_map: DebugMap, record: SearchRecord) -> None:
         """Open nothing yet; ``record`` takes why an object file is missing."""
         self._map = debug_map

@@ -75,8 +75,6 @@ class CallingProcess(Protocol):
 class Kernel:
     """As much of a kernel as one process needs."""
 
-    __slots__ = ("_last_port", "_process", "_task_port", "_thread_start")
-
     def __init__(self, process: CallingProcess) -> None:
         self._process = process
         self._task_port = _FIRST_PORT

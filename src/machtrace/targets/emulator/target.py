@@ -84,8 +84,6 @@ class EmulatedTarget(ClosedWhenLeft):
     was copied.
     """
 
-    __slots__ = ("_emulator", "_image", "name")
-
     def __init__(self, name: str, *, slide: int = _SLIDE, record_calls: bool = False) -> None:
         """Load and run the process.
 

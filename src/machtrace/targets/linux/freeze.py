@@ -142,8 +142,6 @@ class FreezingCopier:
 class FrozenMemory:
     """The memory of a frozen process; each page is seldom read twice."""
 
-    __slots__ = ("_frozen", "_pages")
-
     def __init__(self, frozen: _ptrace.FrozenProcess) -> None:
         self._frozen = frozen
         self._pages: dict[int, bytes] = {}

@@ -85,8 +85,6 @@ def read_mappings(directory: ProcessDirectory) -> tuple[Mapping, ...]:
 class MappingsReader:
     """Reads what one process has mapped; the very same tuple as long as that does not change."""
 
-    __slots__ = ("_directory", "_mappings", "_text")
-
     def __init__(self, directory: ProcessDirectory) -> None:
         self._directory = directory
         self._text = ""

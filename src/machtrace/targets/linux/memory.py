@@ -27,8 +27,6 @@ class ProcessMemory:
         descriptor: of ``/proc/PID/mem``; the caller closes it.
     """
 
-    __slots__ = ("_descriptor",)
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
@@ -127,8 +125,6 @@ class FileSegment:
 
 class FileMemory:
     """A :class:`~machtrace.model.memory.MemoryReader` of file segments."""
-
-    __slots__ = ("_segments", "_starts")
 
     def __init__(self, segments: Iterable[FileSegment]) -> None:
         self._segments = tuple(sorted(segments, key=lambda segment: segment.start))

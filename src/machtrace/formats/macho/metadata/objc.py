@@ -51,8 +51,6 @@ _LAYOUT_32 = _Layout(pointer=4, class_data=16, ro_name=16, ro_methods=20)
 class ObjcRecords:
     """The image, as a source of metadata."""
 
-    __slots__ = ("contents", "is_loaded", "layout", "memory", "pointers")
-
     def __init__(self, contents: MachOContents, pointers: Pointers) -> None:
         self.contents = contents
         self.pointers = pointers

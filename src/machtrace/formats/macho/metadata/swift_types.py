@@ -33,8 +33,6 @@ _WORD = 4
 class SwiftRecords:
     """The image, as a source of metadata."""
 
-    __slots__ = ("_mask", "contents", "memory", "pointers")
-
     def __init__(self, contents: MachOContents, pointers: Pointers) -> None:
         self.contents = contents
         self.pointers = pointers

@@ -64,8 +64,6 @@ def nlist_dtype(*, is_64: bool, little_endian: bool) -> np.dtype[np.void]:
 class SymbolRows:
     """All entries of a symbol table, in its order."""
 
-    __slots__ = ("_image", "_strings", "_strings_start", "rows")
-
     def __init__(
         self,
         rows: npt.NDArray[np.void],
