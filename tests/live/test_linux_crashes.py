@@ -172,6 +172,8 @@ def test_a_core_of_gdb_states_the_signal_of_each_thread(build, tmp_path):
     (crashed,) = (thread for thread in threads if thread.crashed)
     assert str(crashed.cause) == CRASHES["unmapped"]
     assert {t.cause.signal for t in threads if not t.crashed} == {"SIGSTOP"}
+    assert "SIGSTOP" not in backtrace(core)
+    assert backtrace(core, "--format", "lldb").count("stop reason = signal SIGSTOP") == 2
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="runs 32-bit x86 programs")

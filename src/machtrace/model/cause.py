@@ -197,6 +197,11 @@ class Cause:
         return self.exception is not None or self.signal in _FATAL
 
     @property
+    def is_shown(self) -> bool:
+        """Whether text shows it: debuggers that write cores stop all threads by SIGSTOP."""
+        return self.signal != "SIGSTOP"
+
+    @property
     def name(self) -> str:
         """The exception and its signal, or the signal and its code: ``SIGSEGV (SEGV_MAPERR)``."""
         first, second = self.signal or "", self.code_name

@@ -58,9 +58,11 @@ class RegisterSet:
         """Yield names and values of the known registers, pc included, by DWARF number."""
         numbers = self.arch.registers
         pc = "eip" if self.arch is Arch.I386 else "pc" if numbers.lr is not None else "rip"
-        for name, value in zip(numbers.names, self.values, strict=False):
-            if name and name != pc and value is not None:
-                yield name, value
+        yield from [
+            (name, value)
+            for name, value in zip(numbers.names, self.values, strict=False)
+            if value is not None and name and name != pc
+        ]
         yield pc, self.pc
 
     @property

@@ -187,6 +187,8 @@ class Snapshot:
         for thread in self.threads:
             size = f"{len(thread.stack.data):,} bytes of stack"
             lines.append(f"  {thread.info.heading(thread.stopped_for_ns)}  {size}")
+            if thread.info.cause is not None and thread.info.cause.is_shown:
+                lines.append(f"    {printable(str(thread.info.cause))}")
         lines += [f"  {problem}" for problem in self.problems]
         return "\n".join(lines)
 

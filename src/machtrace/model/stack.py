@@ -11,7 +11,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.snapshot import Snapshot, ThreadSnapshot
-from machtrace.model.text import PLAIN, FrameText, Row, Style, chain_lines, counted
+from machtrace.model.text import PLAIN, FrameText, Row, Style, chain_lines, counted, printable
 
 
 class FrameTrust(Enum):
@@ -287,8 +287,11 @@ class Backtrace(Walk):
     """The thread's snapshot, by whose images and memory names are looked up."""
 
     def __str__(self) -> str:
-        heading = self.thread.info.heading(self.thread.stopped_for_ns)
-        return "\n".join((heading, *self.lines(self.snapshot.images)))
+        info = self.thread.info
+        is_shown = info.cause is not None and info.cause.is_shown
+        cause = (f"  {printable(str(info.cause))}",) if is_shown else ()
+        heading = info.heading(self.thread.stopped_for_ns)
+        return "\n".join((heading, *cause, *self.lines(self.snapshot.images)))
 
     def __repr__(self) -> str:
         return f"<Backtrace of {self.thread.info}: {counted(self.depth, 'frame')}, {self.stop}>"

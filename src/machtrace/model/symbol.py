@@ -293,7 +293,7 @@ class CallStack(FrameChain):
             with_registers: whether registers are shown; None shows those of a crashed thread.
         """
         yield f"{style.bold}{self.thread.heading(self.stopped_for_ns)}{style.reset}"
-        if self.cause is not None:
+        if self.cause is not None and self.cause.is_shown:
             yield f"  {printable(str(self.cause))}"
         if self.overflowed_stack is not None:
             stack = f"{self.overflowed_stack:#x}"

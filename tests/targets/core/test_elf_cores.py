@@ -379,13 +379,15 @@ def test_a_signal_s_information_is_read_without_metadata(tmp_path, arch, cause):
     ]
 
 
-def test_a_signal_s_information_that_is_cut_short_is_reported(tmp_path):
-    data = core_bytes(snapshot_of(Arch.X86_64, crashed=1)).replace(b"machtrace\0", b"othertool\0")
+@pytest.mark.parametrize("arch", [Arch.X86_64, Arch.I386])
+@pytest.mark.parametrize("size", [0, 12, 19])
+def test_a_signal_s_information_that_is_cut_short_is_reported(tmp_path, arch, size):
+    data = core_bytes(snapshot_of(arch, crashed=1)).replace(b"machtrace\0", b"othertool\0")
     at = data.index(pack("<II", 128, 0x53494749))
     path = tmp_path / "cut.core"
-    path.write_bytes(data[:at] + pack("<II", 20, 0x53494749) + data[at + 8 :])
+    path.write_bytes(data[:at] + pack("<II", size, 0x53494749) + data[at + 8 :])
     read = open_corefile(path).snapshot()
-    assert "a signal's information of 20 bytes" in str(read.problems[0].error)
+    assert f"a signal's information of {size} bytes" in str(read.problems[0].error)
     assert [t.info.cause for t in read.threads if t.info.crashed] == [linux_cause(11)]
 
 

@@ -295,7 +295,7 @@ def _x86_exception(flavour: int, data: memoryview) -> ExceptionState | None:
 
 _COMMAND_HEADER = Struct("<2I")
 _WORD = 4
-_U32 = (1 << 32) - 1
+_U16, _U32 = (1 << 16) - 1, (1 << 32) - 1
 _ARM64_GENERAL = 32
 """x0 to x28, fp, lr and sp: also the order of DWARF's numbers."""
 _ARM_GENERAL = 15
@@ -313,7 +313,7 @@ def thread_command(registers: RegisterSet, others: Sequence[tuple[str, int]] = (
     at = _COMMAND_HEADER.size + STATE_HEADER.size + offset
     command[at : at + size] = (known.get(name, 0) % (1 << 8 * size)).to_bytes(size, "little")
     if registers.arch is Arch.X86_64 and "cr2" in known:
-        fields = (known.get("trap", 0), 0, known.get("err", 0), known["cr2"])
+        fields = (known.get("trap", 0) & _U16, 0, known.get("err", 0) & _U32, known["cr2"])
         state = _EXCEPTION_X86_64.pack(*fields)
         command += STATE_HEADER.pack(X86_EXCEPTION_STATE64, len(state) // _WORD) + state
     elif registers.arch.is_arm64 and "far" in known:

@@ -211,9 +211,10 @@ def read_signal_information(data: bytes, layout: ElfLayout, source: str) -> Caus
         CoreFileError: it is cut short.
     """
     head, sender, address = _siginfo_layouts(layout)
-    if len(data) < address.size:
+    size = max(sender.size, address.size)
+    if len(data) < size:
         raise CoreFileError(
-            f"a signal's information of {len(data)} bytes, at least {address.size} are needed",
+            f"a signal's information of {len(data)} bytes, at least {size} are needed",
             source=source,
             offset=0,
         )
