@@ -24,6 +24,8 @@ _CONTROL = frozenset(
 ) | {0xD4, 0xD5, 0xD6, 0xD7}
 """The highest bytes of all instructions that are not plain."""
 _SVC, _EXCEPTIONS = 0xD4000001, 0xD4
+_NARROW_LOAD = (0xBFE00C00, 0x38600800)
+"""``ldrb`` and ``ldrh`` by a register."""
 _NOP = 0xD503201F
 _SUB_SP = (0xFFE003FF, 0xCB2003FF)
 """``sub sp, sp, register``."""
@@ -73,6 +75,8 @@ class Instruction(NamedTuple):
     """DWARF numbers of stored callee-saved registers."""
     allocates: bool = False
     """Whether it subtracts a register from the stack pointer."""
+    loads_narrow: bool = False
+    """Whether it loads one or two bytes by an index (AArch64): maybe an entry of a jump table."""
 
     @property
     def ends_flow(self) -> bool:
@@ -99,6 +103,8 @@ def decode_arm64(code: bytes, address: int) -> Instruction:  # noqa: C901, PLR09
         return Instruction(Kind.TRAP, 4)
     word = int.from_bytes(code[:4], "little")
     if word >> 24 not in _CONTROL:
+        if word & _NARROW_LOAD[0] == _NARROW_LOAD[1]:
+            return Instruction(Kind.PLAIN, 4, loads_narrow=True)
         return Instruction(Kind.PLAIN, 4, stored=_stored(word), allocates=_is(word, _SUB_SP))
     top = word >> 26
     if top in (_B, _BL):

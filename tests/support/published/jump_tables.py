@@ -20,8 +20,6 @@ _BEFORE = 24
 _NEAR = 8
 """Instructions between the load of an entry and its jump."""
 _LONGEST_TABLE = 256
-_LOAD_NARROW, _LOAD_MASK = 0x38600800, 0xBFE00C00
-"""``ldrb`` and ``ldrh`` by a register."""
 _ADR, _ADR_MASK = 0x10000000, 0x9F000000
 _BOUNDS = ((0x7F80001F, 0x7100001F), (0x7F800000, 0x12000000), (0x7F800000, 0x53000000))
 """``cmp`` with a constant, ``and`` with a mask, ``ubfx`` and similar."""
@@ -88,7 +86,7 @@ class JumpTables:
         return max(1, count - 1 - count // 8)
 
     def _is_narrow(self, address: int) -> bool:
-        return self._word(address) & _LOAD_MASK == _LOAD_NARROW
+        return self._functions.instruction(address).loads_narrow
 
     def _is_bounded(self, before: Sequence[int]) -> bool:
         words = [self._word(at) for at in before]
