@@ -158,6 +158,53 @@ X86_64_ARRAY = """
 """OpenSSL's ``bn_mul_mont``: an array of a size known at run time, probed a page at a time, and the
 caller's sp behind it."""
 
+X86_64_POPPED = """
+   0 55  pushq %rbp
+   1 4889e5  movq %rsp, %rbp
+   4 4155  pushq %r13
+   6 50  pushq %rax
+   7 488b4508  movq 0x8(%rbp), %rax
+   b 48897d10  movq %rdi, 0x10(%rbp)
+   f 48894538  movq %rax, 0x38(%rbp)
+  13 4883c408  addq $0x8, %rsp
+  17 415d  popq %r13
+  19 5d  popq %rbp
+  1a 4883c430  addq $0x30, %rsp
+  1e e9fb0f0000  jmp 0x101e
+"""
+"""A Swift async function (``swifttailcc``): before its tail call it moves its return address over
+arguments that the callee does not have."""
+
+ARM64_TWO = """
+   0 a9bf7bfd  stp x29, x30, [sp, #-0x10]!
+   4 910003fd  mov x29, sp
+   8 94000400  bl 0x1008
+   c a9be7bfd  stp x29, x30, [sp, #-0x20]!
+  10 910003fd  mov x29, sp
+  14 a90153f3  stp x19, x20, [sp, #0x10]
+  18 aa0003f4  mov x20, x0
+  1c 94000400  bl 0x101c
+  20 a94153f3  ldp x19, x20, [sp, #0x10]
+  24 a8c27bfd  ldp x29, x30, [sp], #0x20
+  28 d65f03c0  ret
+"""
+"""musl: a call that never returns, and the next function behind it without a symbol."""
+
+X86_64_TWO = """
+   0 4883ec08  subq $0x8, %rsp
+   4 e8fb0f0000  callq 0x1004
+   9 0f1f00  nopl (%rax)
+   c 55  pushq %rbp
+   d 53  pushq %rbx
+   e 4883ec18  subq $0x18, %rsp
+  12 e8fb0f0000  callq 0x1012
+  17 4883c418  addq $0x18, %rsp
+  1b 5b  popq %rbx
+  1c 5d  popq %rbp
+  1d c3  retq
+"""
+"""The same with padding between them."""
+
 
 class _Shape:
     """Code as an image; functions begin at ``starts``."""
@@ -258,3 +305,21 @@ def test_a_saved_stack_pointer_leads_to_the_frame(text: str, below: int):
         cpu.emu_start(pc, 0, count=1)
         pc = cpu.reg_read(unicorn.x86_const.UC_X86_REG_RIP)
     assert len(set(executed)) > 15
+
+
+def test_a_moved_return_address_is_no_pushed_one():
+    """Code that is jumped to after pushes pops them, too, but leaves the return address."""
+    shape = _Shape(X86_64_POPPED)
+    assert shape.text(0) == "cfa = rsp + 8, pc = *(cfa - 8)"
+    assert shape.text(4).startswith("cfa = rsp + 16, pc = *(cfa - 8)")
+    assert shape.text(shape.offsets[-1]).startswith("cfa = rsp - 40")
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "rule"),
+    [(ARM64_TWO, 0xC, "cfa = sp, pc = lr"), (X86_64_TWO, 0xC, "cfa = rsp + 8, pc = *(cfa - 8)")],
+    ids=["arm64", "x86_64"],
+)
+def test_a_prologue_behind_a_call_begins_another_function(text: str, first: int, rule: str):
+    """The call never returns."""
+    assert _Shape(text).text(first) == rule

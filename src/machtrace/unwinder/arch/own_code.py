@@ -28,7 +28,8 @@ LARGEST = 1 << 14
 MOST_INSTRUCTIONS = 1 << 15
 """Instructions of one image that are decoded; files state any number of symbols."""
 
-_Decoder = Callable[[bytes, int], tuple[int, tuple[Effect, ...]]]
+Decoder = Callable[[bytes, int], tuple[int, tuple[Effect, ...]]]
+"""Returns length and effects of the instruction at an offset."""
 _MOVES_TO_RAX = ((b"\xb8", 4), (b"\x48\xc7\xc0", 4), (b"\xb0", 1))
 """Encodings of ``mov $number,%eax``, ``%rax`` and ``%al``, and the bytes of the number."""
 _X86_SYSCALL = b"\x0f\x05"
@@ -46,7 +47,7 @@ class OwnCode:
     def __init__(self, contents: ImageContents, arch: Arch | None) -> None:
         self._contents = contents
         self._arch = arch
-        self._decode = _decoder(arch)
+        self._decode = decoder(arch)
         self._left = MOST_INSTRUCTIONS
 
     def end(self, start: Svma, limit: Svma) -> Svma:
@@ -113,7 +114,8 @@ def _moved_to_rax(instruction: bytes) -> int | None:
     return None
 
 
-def _decoder(arch: Arch | None) -> _Decoder | None:
+def decoder(arch: Arch | None) -> Decoder | None:
+    """Return the decoder of AArch64 or x86 instructions; None of others."""
     if arch in (Arch.X86_64, Arch.X86_64H, Arch.I386):
         from machtrace.unwinder.arch.x86.decoder import decode as decode_x86
         from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64

@@ -120,6 +120,7 @@ class Machine:
         "fp",
         "indices",
         "longest",
+        "preserved",
         "return_address",
         "sp",
         "tracked",
@@ -167,6 +168,8 @@ class Machine:
         self.indices = {register: index for index, register in enumerate(self.tracked)}
         self.callee_saved = callee_saved
         kept = {*callee_saved, sp, fp, return_column}
+        self.preserved = frozenset({*callee_saved, fp, return_column})
+        """The registers that functions preserve, and the return address's."""
         self.volatile = tuple(register for register in general if register not in kept)
         self.volatile_set = frozenset(self.volatile)
         self.cfa_bases = (

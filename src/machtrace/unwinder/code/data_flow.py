@@ -5,8 +5,9 @@ only what they agree on is known. What distinguishes this from textbook data flo
 of edges are not in the code:
 
 - Whether a call returns. If it does not, the code after it is reached from elsewhere, maybe with
-  another frame. So these edges are followed last; if one leads to a state that contradicts the
-  other paths, the call is assumed not to return.
+  another frame, or is of the next function. So these edges are followed last; if one leads to a
+  state that contradicts the other paths, or to a second prologue, the call is assumed not to
+  return.
 - The target of an indirect jump. Code that nothing else reaches is assumed to be the target of the
   function's indirect jumps, else (landing pads of exceptions) to have the frame of nearby calls. A
   jump to a loaded pointer, where the caller's frame is restored, is a tail call.
@@ -27,6 +28,7 @@ from machtrace.unwinder.code.effects import (
     IndirectJump,
     Jump,
     Return,
+    Store,
     Trap,
 )
 from machtrace.unwinder.code.frame_state import FrameState
@@ -215,9 +217,27 @@ class Flow:
             elif self._after_calls:
                 # In code order, so that later code is seldom followed twice.
                 block = heappop(self._behind_calls)
-                self._follow(block, self._after_calls.pop(block), sure=False)
+                state = self._after_calls.pop(block)
+                if not self._begins_function(block, state):
+                    self._follow(block, state, sure=False)
             elif not self._reach_further():
                 return
+
+    def _begins_function(self, block: int, state: FrameState) -> bool:
+        """Return whether a block after a call, with its ``state``, belongs to another function.
+
+        It saves registers, and returns with sp lowered: the call never returns.
+        """
+        effects = self._blocks.effects(block) if block < len(self._states) else ()
+        first = effects[0] if effects else None
+        return (
+            isinstance(first, Store)
+            and first.write_back < 0
+            and first.base == state.machine.sp
+            and not state.machine.preserved.isdisjoint(first.registers)
+            and self._states[block] is None
+            and self._runs.promise(block, state) < 0
+        )
 
     def _follow(  # noqa: C901 - one branch a kind of leaving
         self, block: int, state: FrameState, *, sure: bool

@@ -155,9 +155,10 @@ class FrameState:
             return None
         returns_to = self.value(return_register)
         if return_register not in machine.indices:
-            returns_to = self.slots.get(machine.entry_sp)
+            returns_to = self.slots.get(offset)  # above its first location with arguments popped
+        is_popped = offset >= machine.entry_sp and return_register not in machine.indices
         return (
-            offset == machine.entry_sp
+            (offset == machine.entry_sp or is_popped)
             and returns_to == machine.return_address
             and self.values[machine.fp] == machine.caller_values[machine.fp]
         )

@@ -254,6 +254,9 @@ def _sp_where_left(flow: Flow, machine: Machine) -> Iterator[int]:
     for instruction, state in flow.leaving():
         if state.sp_offset is None:
             continue
+        if state.slots.get(state.sp_offset) == machine.return_address:
+            yield machine.entry_sp  # it may have moved the return address, over its arguments
+            continue
         if isinstance(instruction, IndirectJump):
             if state.value(instruction.register) == machine.return_address:
                 yield machine.entry_sp  # a return

@@ -64,6 +64,8 @@ class _Search:
     def __init__(self, machine: Machine) -> None:
         self._sp, self._fp = machine.sp, machine.fp
         self._return = machine.return_address.register
+        self._return_offset = None if self._return in machine.indices else machine.word
+        """The return address's offset from the frame pointer if it is on the stack."""
         self._frame = frozenset({machine.sp, machine.fp})
         self._preserved = frozenset({*machine.callee_saved, machine.fp, self._return})
         self._holding: set[int] = set()
@@ -78,7 +80,7 @@ class _Search:
         """The preserved registers that are stored or loaded through another register, by that
         register."""
 
-    def record(  # noqa: PLR0911 - one branch a kind
+    def record(  # noqa: C901, PLR0911 - one branch a kind
         self, instruction: Effect
     ) -> bool:
         """Record an instruction; return False if it sets sp to an untracked value."""
@@ -94,9 +96,11 @@ class _Search:
                 return destination != self._sp and self._assigned(destination, source)
             case Store(registers, _, base):
                 self._moved(registers, base)
-            case Load(registers, _, base):
+            case Load(registers, _, base, offset):
                 if base not in self._frame:
                     self._moved(registers, base)
+                elif base == self._fp and offset == self._return_offset:
+                    self._holding.update(register for register in registers if register is not None)
                 return self._sp not in registers
             case LoadIndexed(register):
                 return register != self._sp

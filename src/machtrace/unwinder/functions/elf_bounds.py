@@ -1,4 +1,4 @@
-"""The bounds of an ELF image's functions, from its symbols."""
+"""The bounds of an ELF image's functions, from its symbols, and from code that none names."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ from machtrace.model.address import Svma
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 """Svmas."""
 
+BoundsBetween = Callable[[Svma, int, int], tuple[Svma, Svma] | None]
+"""Returns the (start, end) of the function that holds an address, between the last function with a
+name before it and the next one."""
+
 
 class ElfFunctionBounds:
     """Starts and ends of functions; the symbols are read on the first query."""
 
-    __slots__ = ("_contents", "_table")
+    __slots__ = ("_contents", "_table", "_unnamed")
 
-    def __init__(self, contents: ElfContents) -> None:
+    def __init__(self, contents: ElfContents, unnamed: BoundsBetween | None = None) -> None:
+        """``unnamed``: returns the bounds of functions outside of symbols."""
         self._contents = contents
         self._table: tuple[Addresses, Addresses] | None = None
+        self._unnamed = unnamed
 
     def at(self, address: Svma) -> tuple[Svma, Svma] | None:
         """Return the (start, end) of the function that holds ``address``.
 
         None outside of functions.
 
-        A symbol without a size, as in assembly, ends where the next begins. Code outside of symbols
-        may be any function's and has no bounds.
+        A symbol without a size, as in assembly, ends where the next begins. See
+        :mod:`machtrace.unwinder.arch.unnamed_functions` for code outside of symbols.
         """
         if self._table is None:
             self._table = _bounds(self._contents)
@@ -41,8 +47,23 @@ class ElfFunctionBounds:
             return None
         index = int(starts.searchsorted(np.uint64(address), "right")) - 1
         if index < 0 or address >= int(ends[index]):
-            return None
+            return self._unnamed_at(address, starts, ends, index)
         return Svma(int(starts[index])), Svma(int(ends[index]))
+
+    def _unnamed_at(
+        self, address: Svma, starts: Addresses, ends: Addresses, before: int
+    ) -> tuple[Svma, Svma] | None:
+        """Return the bounds of a function behind the symbol ``before``, an index or -1."""
+        image = self._contents.image
+        section = next((one for one in image.code_ranges if one[0] <= address < one[1]), None)
+        if section is None or self._unnamed is None:
+            return None
+        low, high = section
+        if before >= 0:
+            low = max(low, int(ends[before]))
+        if before + 1 < len(starts):
+            high = min(high, int(starts[before + 1]))
+        return self._unnamed(address, low, high)
 
 
 def _bounds(contents: ElfContents) -> tuple[Addresses, Addresses]:

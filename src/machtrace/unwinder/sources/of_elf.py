@@ -85,9 +85,12 @@ class LazyAnalysis:
 
     @cached_property
     def _analysis(self) -> _Analysis:
+        from machtrace.unwinder.arch.unnamed_functions import UnnamedFunctions
         from machtrace.unwinder.functions.elf_bounds import ElfFunctionBounds
 
-        function_at = ElfFunctionBounds(self._contents).at
+        sections = self._contents.image.code_ranges
+        unnamed = UnnamedFunctions(self._contents, self._arch, sections)
+        function_at = ElfFunctionBounds(self._contents, unnamed.at).at
         analysis: _Analysis
         if self._arch.is_arm64:
             from machtrace.unwinder.arch.arm64.analysis import InstructionRules

@@ -10,7 +10,9 @@ import pytest
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
 from machtrace.unwinder.arch.x86.decoder import Decoder, decode
+from machtrace.unwinder.arch.x86.encoding import Effects
 from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64, Mode
+from machtrace.unwinder.code.effects import NOTHING, Load, Writes
 
 Build = Callable[..., MachOFileContents]
 MODES = pytest.mark.parametrize("mode", [MODE_64, MODE_32], ids=["64", "32"])
@@ -79,3 +81,21 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     for at in range(0, len(code), 7):
         assert decode(code, at, MODE_64) == decoder.decode(code, at)
     assert decoder.cached_count <= 110
+
+
+@pytest.mark.parametrize(
+    ("code", "effects"),
+    [
+        ("8fe978cbc0", (NOTHING,)),  # vphadddq xmm0, xmm0
+        ("8fe878c0c005", (NOTHING,)),  # vprotb xmm0, xmm0, 5
+        ("8fea7810c011223344", (Writes((0,)),)),  # bextr eax, eax, 0x44332211
+        ("8fe97801c8", (Writes((0,)),)),  # blcfill eax, eax
+        ("8fc0", (Load((0,), 8, 7, 0, 8),)),  # pop rax
+    ],
+)
+def test_xop_instructions_begin_like_pop(code: str, effects: Effects):
+    """AMD's prefix is pop's opcode with an opcode map where pop has a register or memory."""
+    data = bytes.fromhex(code)
+    length, found = decode(data + b"\x90" * 16, 0)
+    assert length == len(data)
+    assert [one for one in found if one != NOTHING] == [one for one in effects if one != NOTHING]

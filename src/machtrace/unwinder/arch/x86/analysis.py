@@ -57,6 +57,8 @@ _SWEPT_AT_ONCE = 256
 pops."""
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
+_LONGEST_STUB = 256
+"""Bytes of the longest code that is jumped to after pushes."""
 _STEPS_FOR_A_START = 300
 """Steps for a function's first instructions, which are not analysed with less."""
 _STEPS_AN_INSTRUCTION = 2
@@ -179,7 +181,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         if budget.is_used_up:
             return None
         flow = Flow(sweep.effects, self._mode.entry, unit=1, budget=budget)
-        pushed = pushed_before(flow, self._mode.machine)
+        pushed = pushed_before(flow, self._mode.machine) if end - start <= _LONGEST_STUB else 0
         if pushed:
             entry = entry_with(pushed, self._mode.entry)
             flow = Flow(sweep.effects, entry, unit=1, budget=budget)

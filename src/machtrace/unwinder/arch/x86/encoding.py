@@ -47,6 +47,16 @@ _NO_MODRM_0F = frozenset(
 _BYTE_OPERAND_0F = frozenset(b"\x70\x71\x72\x73\xa4\xac\xba\xc2\xc4\xc5\xc6\x0f")
 _INVALID_0F = frozenset(b"\x04\x0a\x0c\x24\x25\x26\x27\x36\x39\x3b\x3c\x3d\x3e\x3f\xa6\xa7")
 
+XOP_MAP = 8
+"""The first opcode map of AMD's XOP (*AMD64 Architecture Programmer's Manual*, volume 6)."""
+_MAPS = {
+    0xC4: (1, 2, 3),
+    0xC5: (1,),
+    0x62: (1, 2, 3, 5, 6),
+    0x8F: (XOP_MAP, XOP_MAP + 1, XOP_MAP + 2),
+}
+"""Opcode maps by the first byte of the prefix."""
+
 REX_W, REX_R, REX_X, REX_B = 8, 4, 2, 1
 
 
@@ -75,10 +85,11 @@ class Encoding:
     mode: Mode
     length: int
     opcode_map: int
-    """0 for one byte, 1 for 0F, 2 for 0F 38, 3 for 0F 3A; with EVEX also 5 and 6."""
+    """0 for one byte, 1 for 0F, 2 for 0F 38, 3 for 0F 3A; with EVEX also 5 and 6, with XOP 8 to
+    10."""
     opcode: int
     is_vector: bool
-    """Whether it has a VEX or EVEX prefix."""
+    """Whether it has a VEX, EVEX or XOP prefix."""
     prefix: int
     """The last of its prefixes 66, F2 and F3; 0 without any."""
     has_16_bit_operands: bool
@@ -151,6 +162,8 @@ def _parse(code: _Bytes, start: int, mode: Mode) -> Encoding | None:
     prefixes = _Prefixes()
     byte = prefixes.read(code, mode)
     if byte in (0xC4, 0xC5, 0x62) and (mode.is_64 or code.peek() >= 0xC0):
+        return _vector(code, start, byte, prefixes, mode)
+    if byte == 0x8F and code.peek() & 0x1F >= XOP_MAP:  # else it is POP
         return _vector(code, start, byte, prefixes, mode)
     opcode_map = 0
     if byte == 0x0F:
@@ -291,13 +304,13 @@ def _modrm(code: _Bytes, rex: int, *, has_16_bits: bool) -> tuple[int, int | Non
 def _vector(
     code: _Bytes, start: int, first: int, prefixes: _Prefixes, mode: Mode
 ) -> Encoding | None:
-    """Parse VEX of two or three bytes, and EVEX, whose inverted bits are restored."""
+    """Parse VEX of two or three bytes, EVEX and XOP, whose inverted bits are restored."""
     second = code.byte()
     if first == 0xC5:
         opcode_map, rex, last = 1, (~second >> 5) & REX_R, second
     else:
         third = code.byte()
-        opcode_map = second & (0x1F if first == 0xC4 else 7)
+        opcode_map = second & (7 if first == 0x62 else 0x1F)
         rex = (~second >> 5) & 7 | (third >> 4) & REX_W
         last = third
     if not mode.is_64:
@@ -306,14 +319,14 @@ def _vector(
     upper = 0
     if is_extended:
         upper = ~code.byte() >> 3 & 1
-    if opcode_map not in ((1, 2, 3, 5, 6) if is_extended else (1, 2, 3)):
+    if opcode_map not in _MAPS[first]:
         return None
     opcode = code.byte()
     reg, rm, memory = opcode & 7, None, None
     if not (opcode_map == 1 and opcode == 0x77 and not is_extended):
         reg, rm, memory = _modrm(code, rex, has_16_bits=prefixes.has_16_bit_addresses(mode))
-    has_operand = opcode_map == 3 or (opcode_map == 1 and opcode in _BYTE_OPERAND_0F)
-    operand = code.signed(1 if has_operand else 0)
+    has_operand = opcode_map in (3, XOP_MAP) or (opcode_map == 1 and opcode in _BYTE_OPERAND_0F)
+    operand = code.signed(4 if opcode_map == XOP_MAP + 2 else has_operand)
     return Encoding(
         mode=mode,
         length=code.at - start,

@@ -17,6 +17,7 @@ from machtrace.unwinder.arch.x86.encoding import (
     NO_EFFECTS,
     SI,
     SP,
+    XOP_MAP,
     Effects,
     Encoding,
     base,
@@ -423,8 +424,13 @@ def _three_bytes_with_operand(parsed: Encoding) -> Effects:
 
 
 def vector(parsed: Encoding) -> Effects:
-    """Return the effects of an instruction with a VEX or EVEX prefix."""
+    """Return the effects of an instruction with a VEX, EVEX or XOP prefix."""
     opcode, opcode_map = parsed.opcode, parsed.opcode_map
+    if opcode_map == XOP_MAP + 1:  # BLCFILL and similar; LLWPCB and SLWPCB
+        changed = {0x01: register(parsed, parsed.vvvv), 0x02: register(parsed, parsed.vvvv)}
+        return writes(changed.get(opcode, rm(parsed) if opcode == 0x12 else None))
+    if opcode_map >= XOP_MAP:
+        return writes(reg(parsed) if opcode == 0x10 and opcode_map > XOP_MAP else None)  # BEXTR
     if opcode_map == 3:
         return _three_bytes_with_operand(parsed)
     if opcode_map == 2:

@@ -1,0 +1,152 @@
+"""The bounds of functions that no table names, from the code between those that tables name.
+
+A function begins where code calls to, and where the one before it ends: after a return, a jump or a
+trap that no jump passes, and after the padding that aligns the next one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.memory import ImageContents
+from machtrace.unwinder.arch.own_code import decoder
+from machtrace.unwinder.code.effects import NOTHING, TRAP, Effect, IndirectJump, Jump, Return, Trap
+from machtrace.unwinder.functions.branch_scan import call_targets
+
+Range = tuple[int, int]
+"""(start, end), in Svmas."""
+
+LONGEST = 1 << 16
+"""Bytes that are decoded from one known start."""
+MOST_INSTRUCTIONS = 1 << 18
+"""Instructions of one image that are decoded."""
+_READ = 1 << 12
+_ALIGNMENT = 16
+_CALL = 0xE8
+_CALL_SIZE = 5
+_BEFORE_FUNCTIONS = np.array([0xC3, 0x90, 0xCC, 0x00], np.uint8)
+"""The last byte of a return and of padding."""
+_PADDING = (b"\x90", b"\xcc", b"\x00", b"\x66", b"\x0f\x1f", b"\x2e")
+_ARM64_PADDING = (b"\x1f\x20\x03\xd5", b"\x00\x00\x00\x00")
+
+
+class UnnamedFunctions:
+    """The functions of one image's code, as far as they were queried."""
+
+    def __init__(self, contents: ImageContents, arch: Arch, sections: tuple[Range, ...]) -> None:
+        """``sections``: the (start, end) of the image's code."""
+        self._contents = contents
+        self._is_arm64 = arch.is_arm64
+        self._sections = sections
+        self._decode = decoder(arch)
+        self._left = MOST_INSTRUCTIONS
+        self._called: npt.NDArray[np.uint64] | None = None
+        self._starts: dict[int, list[int]] = {}
+        """Starts and ends of consecutive functions, by the first, as far as they were decoded."""
+
+    def at(self, address: Svma, low: int, high: int) -> tuple[Svma, Svma] | None:
+        """Return the (start, end) of the function that holds ``address``.
+
+        None in padding, and where too much would have to be decoded. ``low`` and ``high`` are the
+        bounds of code without names.
+        """
+        if self._called is None:
+            self._called = self._call_targets()
+        index = int(self._called.searchsorted(np.uint64(address), "right"))
+        first, end = low, high
+        if index and int(self._called[index - 1]) >= low:
+            first = int(self._called[index - 1])
+        if index < len(self._called):
+            end = min(high, int(self._called[index]))
+        if address - first > LONGEST:
+            return None
+        known = self._starts.setdefault(first, [first])
+        try:
+            while known[-1] <= address and known[-1] < end and self._left > 0:
+                self._extend(known, end)
+        except MemoryReadError:
+            return None
+        position = bisect_right(known, address) - 1
+        if position % 2 or position + 1 >= len(known):
+            return None
+        return Svma(known[position]), Svma(known[position + 1])
+
+    def _extend(self, known: list[int], limit: int) -> None:
+        """Add the end of the last function, and the start of the next."""
+        at = furthest = known[-1]
+        code, base = b"", at
+        while at < limit and self._left > 0:
+            self._left -= 1
+            if at - base + _ALIGNMENT > len(code):
+                code, base = self._read(at, limit), at
+            length, effects = self._decoded(code, at - base)
+            following = at + length
+            for effect in effects:
+                if isinstance(effect, Jump) and known[-1] <= at + effect.distance < limit:
+                    furthest = max(furthest, at + effect.distance)
+            at = following
+            if at <= furthest or at >= limit:
+                continue
+            padded = self._behind_padding(at, limit)
+            if any(map(_ends, effects)) or (
+                isinstance(effects[-1], IndirectJump) and padded > at and padded % _ALIGNMENT == 0
+            ):
+                known += (at, padded)
+                return
+        known += (limit, limit)
+
+    def _behind_padding(self, at: int, limit: int) -> int:
+        code = self._read(at, min(limit, at + 2 * _ALIGNMENT))
+        marks = _ARM64_PADDING if self._is_arm64 else _PADDING
+        offset = 0
+        while offset < len(code) and code.startswith(marks, offset):
+            if not self._is_arm64 and (at + offset) % _ALIGNMENT == 0 and offset:
+                break
+            length, effects = self._decoded(code, offset)
+            is_byte = code[offset : offset + 1] in (b"\xcc", b"\x00") and not self._is_arm64
+            if not is_byte and effects != (NOTHING,) and not self._is_arm64:
+                break
+            offset += 1 if is_byte else length
+        return min(at + offset, limit)
+
+    def _decoded(self, code: bytes, at: int) -> tuple[int, tuple[Effect, ...]]:
+        return (1, (TRAP,)) if self._decode is None else self._decode(code, at)
+
+    def _read(self, at: int, limit: int) -> bytes:
+        return bytes(self._contents.read_svma(Svma(at), min(_READ, limit - at)))
+
+    def _call_targets(self) -> npt.NDArray[np.uint64]:
+        if self._is_arm64:
+            targets = list(call_targets(self._contents, self._sections))
+        else:
+            targets = [self._x86_targets(low, high) for low, high in self._sections]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *targets]))
+
+    def _x86_targets(self, low: int, high: int) -> npt.NDArray[np.uint64]:
+        """Return targets of what looks like calls, if they look like starts of functions."""
+        try:
+            data = np.frombuffer(self._contents.read_svma(Svma(low), high - low), np.uint8)
+        except MemoryReadError:
+            return np.empty(0, np.uint64)
+        calls = np.flatnonzero(data[: 1 - _CALL_SIZE] == _CALL)
+        distances = np.zeros(len(calls), np.int64)
+        for index in range(_CALL_SIZE - 1):
+            distances |= data[calls + 1 + index].astype(np.int64) << 8 * index
+        distances -= (distances >> 31) << 32
+        targets = calls + _CALL_SIZE + distances
+        targets = targets[(targets > 0) & (targets < len(data))]
+        follows = np.isin(data[targets - 1], _BEFORE_FUNCTIONS)
+        targets = targets[follows | ((targets + low) % _ALIGNMENT == 0)]
+        return np.unique(targets).astype(np.uint64) + np.uint64(low)
+
+
+def _ends(effect: Effect) -> bool:
+    if isinstance(effect, Jump):
+        return not effect.is_conditional
+    return isinstance(effect, Return | Trap)
