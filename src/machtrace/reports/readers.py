@@ -145,7 +145,7 @@ def read_source(source: ReportSource) -> ReportContents:
         FormatError: it is empty, of an unknown kind, or invalid.
     """
     if not source.data.strip(b"\0 \t\r\n"):
-        raise FormatError("no bytes", source=source.name, offset=0, remedy="copy the file again")
+        raise FormatError("no content", source=source.name, offset=0, remedy="copy the file again")
     first: FormatError | None = None
     for name in READERS:
         reader: ReportReader = import_module(name)

@@ -270,8 +270,8 @@ def test_usage_errors_are_reported_before_any_file_is_read(machtrace, tmp_path):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no bytes"),
-        (bytes(100), "no bytes"),
+        (b"", "no content"),
+        (bytes(100), "no content"),
         (b"hello", "unknown kind of report"),
         (b"\x1f\x8bnothing", "cannot be decompressed"),
         (b"PK\x03\x04nothing", "cannot be unpacked"),
