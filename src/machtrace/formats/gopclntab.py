@@ -62,8 +62,12 @@ _MAGICS = {0xFFFFFFFB: 2, 0xFFFFFFFA: 16, 0xFFFFFFF0: 18, 0xFFFFFFF1: 20}
 """The release of Go 1 that introduced each magic number."""
 _HEADER = 8
 _LONGEST_NAME = 1 << 16
-_NAME, _PC_FILE, _PC_LINE, _UNIT = 1, 5, 6, 8
-"""Indices of the four-byte fields of a ``_func``, from its entry on."""
+_NAME, _PC_SP, _PC_FILE, _PC_LINE, _UNIT, _KIND = 1, 4, 5, 6, 8, 9
+"""Indices of the four-byte fields of a ``_func``, from its entry on. The kind and the flags are the
+first two bytes of the last one, which has another field before it since Go 1.20."""
+
+TOP_FRAME, WRITES_SP = 1, 2
+"""Flags of functions, since Go 1.17: Go's traceback ends in them; they switch stacks."""
 
 Addresses = npt.NDArray[np.uint64]
 
@@ -142,6 +146,26 @@ class GoFunctions:
         """Return the function's name with its package; empty if the table is malformed."""
         offset = self._field(row, _NAME)
         return "" if offset is None else self._string(self._layout.names, offset)
+
+    def row_at(self, address: int) -> int | None:
+        """Return the row of the function at ``address`` (Svma); None outside of all functions."""
+        if not 0 <= address < 1 << 64:
+            return None
+        row = int(self.starts.searchsorted(np.uint64(address), "right")) - 1
+        return row if row >= 0 and address < int(self.ends[row]) else None
+
+    def frame_size(self, row: int, address: int) -> int | None:
+        """Return the bytes by which the function has lowered sp at ``address``; None if unknown.
+
+        A return address that the call has pushed is not included.
+        """
+        size = self._value(row, _PC_SP, address)
+        return None if size is None or size < 0 else size
+
+    def flags(self, row: int) -> int:
+        """Return the function's flags; none before Go 1.17."""
+        word = self._field(row, _KIND + (self._layout.release >= 20))  # noqa: PLR2004 (Go 1.20)
+        return 0 if word is None or self._layout.release < 16 else word >> 8 & 0xFF  # noqa: PLR2004
 
     def location(self, row: int, address: int) -> GoLocation | None:
         """Return the source line of an address (Svma) in the function, or None.

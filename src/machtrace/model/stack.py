@@ -33,6 +33,8 @@ class FrameTrust(Enum):
     """``__unwind_info``."""
     EXIDX = "exidx"
     """``.ARM.exidx``, the exception tables of 32-bit arm."""
+    PCSP = "pcsp"
+    """Go's own table of frame sizes, in ``.gopclntab``."""
     SIGNAL_FRAME = "signal"
     """Registers that the kernel saved before it called a signal handler."""
     ASYNC = "async"

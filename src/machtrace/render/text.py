@@ -28,6 +28,7 @@ METHODS = {
     FrameTrust.PROLOGUE: "instruction analysis",
     FrameTrust.COMPACT: "compact unwind",
     FrameTrust.EXIDX: "exception tables",
+    FrameTrust.PCSP: "Go's table",
     FrameTrust.SIGNAL_FRAME: "signal frame",
     FrameTrust.ASYNC: "continuation",
     FrameTrust.FRAME_POINTER: "frame pointer",

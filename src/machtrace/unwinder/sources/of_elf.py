@@ -29,14 +29,16 @@ from machtrace.unwinder.step_budget import DrawsOnBudgets, WalkBudgets
 def elf_rules(contents: ElfContents, arch: Arch) -> ImageRules:
     """See :func:`machtrace.unwinder.sources.of_image.image_rules`.
 
-    Signal frames come first. Call-frame information is exact at every instruction, so instructions
-    are analysed only where it is missing; but no table of 32-bit arm is exact in prologues, LLVM's
-    call-frame information included.
+    Signal frames come first, then Go's own table, which shows where stacks are switched. Call-frame
+    information is exact at every instruction, so instructions are analysed only where it is
+    missing; but no table of 32-bit arm is exact in prologues, LLVM's call-frame information
+    included.
     """
     image = contents.image
     is_analysed = image.type is not ElfType.RELOCATABLE and image.layout.little_endian
     sources: list[RuleSource | None] = [
         LinuxSignalRules(contents, arch),
+        _go_rules(contents, arch),
         CallFrameRules.of_elf(contents),
         LinkageStubRules.of_elf(contents),
         StartRoutineRules(contents, arch),
@@ -51,6 +53,14 @@ def elf_rules(contents: ElfContents, arch: Arch) -> ImageRules:
         image.header_svma,
         code=ImageCode(contents, image.code_ranges),
     )
+
+
+def _go_rules(contents: ElfContents, arch: Arch) -> RuleSource | None:
+    if not any(section.name.endswith(".gopclntab") for section in contents.image.sections):
+        return None
+    from machtrace.unwinder.sources.go import GoFrameRules
+
+    return GoFrameRules.of_elf(contents, arch)
 
 
 def _arm_sources(

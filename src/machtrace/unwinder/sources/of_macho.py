@@ -61,6 +61,7 @@ def macho_rules(contents: MachOContents, arch: Arch) -> ImageRules:
     frames = [
         source
         for source in (
+            _go_rules(contents, arch),
             None if tables is None else UndefinedReturnAddressRules(tables),
             analysis.interrupted,
             source_or_none(lambda: StubRules.of_macho(contents, arch)),
@@ -78,6 +79,14 @@ def macho_rules(contents: MachOContents, arch: Arch) -> ImageRules:
         analysis.code_check,
         ImageCode(contents, code_ranges(contents)),
     )
+
+
+def _go_rules(contents: MachOContents, arch: Arch) -> RuleSource | None:
+    if not any(section.name == "__gopclntab" for section in contents.image.sections):
+        return None
+    from machtrace.unwinder.sources.go import GoFrameRules
+
+    return GoFrameRules.of_macho(contents, arch)
 
 
 class UndefinedReturnAddressRules:

@@ -1,0 +1,135 @@
+"""Stacks of Go programs, stripped and not: by Go's own table, to the end of each."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import shutil
+import subprocess
+
+import pytest
+
+import machtrace as mt
+from machtrace.formats.object_file import sniff
+from machtrace.model.address import Svma
+from machtrace.model.image import ImageFormat
+from machtrace.model.stack import FrameTrust, StopReason
+from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.unwinder.rules import Lost
+from machtrace.unwinder.sources.go import GoFrameRules
+from machtrace.unwinder.sources.of_elf import LazyAnalysis
+from machtrace.unwinder.sources.of_macho import instruction_rules
+from machtrace.unwinder.unwinder import unwind
+from tests.live.conftest import PROGRAMS
+
+ENDS = {"runtime.goexit", "runtime.mcall", "runtime.systemstack", "runtime.clone", "runtime.rt0_go"}
+SAMPLED = 400
+INJECTED = "debugCall"
+"""Functions with breakpoint instructions, behind which the analysis expects no code."""
+
+
+@pytest.fixture(scope="session")
+def build_go(tmp_path_factory):
+    """Compile the program of goroutines for a system and a processor."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("go is not installed; it compiles the program")
+    folder = tmp_path_factory.mktemp("go")
+
+    def run(*flags, system="linux", processor="amd64"):
+        program = folder / "-".join((system, processor, *(flag.strip("-") for flag in flags[:1])))
+        environment = os.environ | {
+            "CGO_ENABLED": "0",
+            "GOARCH": processor,
+            "GOCACHE": str(folder / "cache"),
+            "GOFLAGS": "-mod=mod",
+            "GOOS": system,
+            "GOPROXY": "off",
+        }
+        command = [go, "build", *flags, "-o", program, PROGRAMS / "goroutines.go"]
+        subprocess.run(command, env=environment, cwd=folder, capture_output=True, check=True)
+        return program
+
+    return run
+
+
+native = pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is for x86-64")
+
+
+@native
+@pytest.mark.parametrize("flags", [(), ("-ldflags=-s -w",)], ids=["whole", "stripped"])
+def test_every_thread_ends_where_go_s_own_traceback_does(build_go, start, flags):
+    process = start(build_go(*flags))
+    stacks = mt.backtraces(process.pid, lines=False)
+    chains = [
+        [frame.symbol.name.removesuffix(".abi0") for frame in stack.frames] for stack in stacks
+    ]
+    assert {stack.stop.reason for stack in stacks} == {StopReason.ROOT}
+    assert {chain[-1] for chain in chains} <= ENDS
+    trusts = {frame.address.trust for stack in stacks for frame in stack.frames[1:]}
+    assert trusts == {FrameTrust.PCSP}
+    (running,) = (chain for chain in chains if "main.spin" in chain)
+    at = running.index("main.spin")
+    assert running[at:] == ["main.spin", *["main.descend"] * 6, "main.main.func2", "runtime.goexit"]
+
+
+@native
+def test_frames_are_those_of_gdb(build_go, start, gdb):
+    """It reads the same sizes from debugging information, and continues on other stacks."""
+    process = start(build_go())
+    with LinuxProcessTarget(process.pid) as target:
+        walks = unwind(target.snapshot())
+    theirs = {thread["id"]: thread["addresses"] for thread in gdb(process.pid)["threads"]}
+    compared = 0
+    for walked in walks:
+        ours = [frame.address for frame in walked.addresses]
+        expected = theirs[walked.thread.info.id]
+        if ours[0] == expected[0]:  # it waits
+            assert expected[: len(ours)] == ours
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+@pytest.mark.parametrize("processor", ["amd64", "arm64"])
+def test_the_table_agrees_with_the_code(build_go, system, processor):
+    """At random instructions of whole programs: the same canonical frame address."""
+    program = build_go(system=system, processor=processor)
+    (only,) = sniff(program.read_bytes(), program.name)
+    contents = only.open()
+    arch = contents.image.header.arch
+    if only.format is ImageFormat.ELF:
+        rules, analysis = GoFrameRules.of_elf(contents, arch), LazyAnalysis(contents, arch)
+    else:
+        rules, analysis = GoFrameRules.of_macho(contents, arch), instruction_rules(contents, arch)
+    functions = rules._functions
+    chosen, compared = random.Random(15), 0
+    for _ in range(SAMPLED):
+        row = chosen.randrange(len(functions))
+        start, end = int(functions.starts[row]), int(functions.ends[row])
+        at = Svma(start + 4 * chosen.randrange((end - start) // 4)) if arch.is_arm64 else Svma(end)
+        if not arch.is_arm64:
+            at = chosen.choice(instructions(contents, start, end, arch))
+        bounds = analysis.function_at(at)
+        if bounds != (start, end) or functions.name(row).startswith(INJECTED):
+            continue
+        ours, code = (one.rule_for(at, interrupted=True) for one in (rules, analysis))
+        is_claimed = ours is not None and not isinstance(ours.return_address, Lost)
+        if is_claimed and code is not None:
+            assert ours.cfa == code.cfa, (functions.name(row), hex(at))
+            compared += 1
+    assert compared > SAMPLED // 4
+
+
+def instructions(contents, start, end, arch):
+    """Return the addresses of a function's instructions."""
+    from machtrace.unwinder.arch.x86.analysis import MODES
+    from machtrace.unwinder.arch.x86.decoder import Decoder
+
+    decoder, code, at = Decoder(MODES[arch]), bytes(contents.read_svma(Svma(start), end - start)), 0
+    addresses = []
+    while at < len(code):
+        addresses.append(Svma(start + at))
+        at += decoder.decode(code, at)[0]
+    return addresses
