@@ -10,11 +10,11 @@ import subprocess
 import pytest
 
 import machtrace as mt
+from machtrace.formats.go_images import elf_go_functions, macho_go_functions
 from machtrace.formats.object_file import sniff
 from machtrace.model.address import Svma
 from machtrace.model.image import ImageFormat
 from machtrace.model.stack import FrameTrust, StopReason
-from machtrace.symbols.go import elf_go_functions, macho_go_functions
 from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.unwinder.rules import Lost
 from machtrace.unwinder.sources.go import GoFrameRules

@@ -14,8 +14,8 @@ from machtrace.formats.elf.eh_frame_hdr import DescribedCode, eh_frame_section
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_RELA, ElfType
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
+from machtrace.formats.go_images import elf_go_functions
 from machtrace.model.address import Svma
-from machtrace.symbols.go import elf_go_functions
 from machtrace.unwinder.rules import Lost, RegisterOffset
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from tests.support.published.image import (

@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.go_images import macho_go_functions
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.segments import Segment
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
-from machtrace.symbols.go import macho_go_functions
 from machtrace.unwinder.functions.bounds import code_ranges
 from machtrace.unwinder.functions.starts import starts_of
 from tests.support.published.image import (

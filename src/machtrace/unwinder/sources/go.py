@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfContents, ElfFileContents
+from machtrace.formats.go_images import elf_go_functions, macho_go_functions
 from machtrace.formats.gopclntab import TOP_FRAME, WRITES_SP, GoFunctions
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
@@ -21,7 +22,6 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.symbols.go import elf_go_functions, macho_go_functions
 from machtrace.unwinder.rules import (
     AtCfa,
     Claims,
