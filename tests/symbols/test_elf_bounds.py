@@ -17,7 +17,7 @@ from machtrace.model.arch import Arch
 from machtrace.symbols.elf import elf_symbol_table
 from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.table import SymbolTable
-from machtrace.unwinder.arch.own_code import OwnCode
+from machtrace.unwinder.arch.own_code import MOST_INSTRUCTIONS, OwnCode
 from tests.support.compilers.executables import compile_elf
 
 pytestmark = pytest.mark.peer
@@ -126,7 +126,7 @@ def test_names_of_a_stripped_file_are_those_of_the_whole(sources: list[Path], st
 
 
 def test_a_whole_file_names_assembly_code_up_to_the_next_symbol(sources: list[Path]) -> None:
-    """Also what only an indirect jump reaches."""
+    """Functions follow each other without padding; calls return."""
     table = elf_symbol_table(_linked(sources, "unstripped.so"))
     bounds = {
         table.linkage_name(index): (int(table.starts[index]), int(table.ends[index]))
@@ -135,6 +135,21 @@ def test_a_whole_file_names_assembly_code_up_to_the_next_symbol(sources: list[Pa
     order = ["filled", "hidden", "looped", "beyond", "started", "startup"]
     for name, following in itertools.pairwise(order):
         assert bounds[name][1] == bounds[following][0]
+
+
+def test_stripped_code_in_a_file_with_local_symbols_has_no_name(sources: list[Path]) -> None:
+    """A library of which only the assembler knew the local names was linked into it."""
+    text = sources[1].read_text().replace("startup:", "  ret\nstartup:")
+    named, nameless = (sources[1].with_name(name) for name in ("named.s", "nameless.s"))
+    named.write_text(text)
+    whole = _names(_linked([sources[0], named], "all.so"))
+    for name in ("hidden", "beyond", "startup"):
+        text = text.replace(f".type {name}, %function\n", "").replace(f"{name}:", f".L{name}:")
+    nameless.write_text(text)
+    seen = _names(_linked([sources[0], nameless], "partly.so"))
+    assert "local" in seen.values()
+    assert {at: whole[at] for at in seen} == seen
+    assert not {"hidden", "beyond", "startup"} & {whole[at] for at in seen}
 
 
 UNDESCRIBED = """
@@ -284,6 +299,32 @@ def test_own_code_ends_at(arch: Arch, name: str, code: str, size: int) -> None:
     data = b"".join(word[::-1] for word in words)
     contents = _Code(data)
     assert size == OwnCode(contents, arch).end(Svma(0), Svma(len(data))), name
+
+
+WHOLE = {
+    "a call": ("e8 00 10 00 00 c3 90", 6),
+    "a target after padding": ("74 05 c3 66 90 66 90 c3 90", 8),
+    "a target after other code": ("74 05 c3 31 c0 66 90 c3 90", 3),
+    "a target after breakpoints": ("74 03 c3 cc cc c3 90", 6),
+}
+
+
+@pytest.mark.parametrize(("code", "size"), WHOLE.values(), ids=WHOLE)
+def test_own_code_of_an_image_with_local_symbols_ends_at(code: str, size: int) -> None:
+    data = bytes.fromhex(code)
+    own = OwnCode(_Code(data), Arch.X86_64, is_stripped=False)
+    assert size == own.end(Svma(0), Svma(len(data)))
+
+
+def test_own_code_beyond_the_limit_is_not_decoded() -> None:
+    """If there are many symbols without sizes, the first have bounds."""
+    data = b"\x90" * MOST_INSTRUCTIONS + b"\xc3\x90"
+    end = Svma(len(data))
+    for is_stripped, others in ((True, 1), (False, 2)):
+        own = OwnCode(_Code(data), Arch.X86_64, is_stripped=is_stripped)
+        assert own.end(Svma(2), end) == end - 1
+        assert own.end(Svma(end - 2), end) == end - 1
+        assert own.end(Svma(end - 2), end) == end - 2 + others
 
 
 def test_own_code_of_other_architectures_is_the_start() -> None:

@@ -25,9 +25,8 @@ from machtrace.unwinder.arch.own_code import OwnCode
 def elf_symbol_table(contents: ElfContents, others: Sequence[ElfFileContents] = ()) -> SymbolTable:
     """Build the table of an ELF image, in a file or in memory, where only ``.dynsym`` is.
 
-    ELF symbols state their sizes. The few that do not, of assembly code, extend to the next symbol
-    if local symbols are among them; else as far as their call-frame description or, without one,
-    the code that is provably theirs.
+    ELF symbols state their sizes. The few that do not, of assembly code, extend as far as their
+    call-frame description or, without one, the code that is their own.
 
     Args:
         contents: the image.
@@ -96,16 +95,17 @@ def _bounds(contents: ElfContents, *, has_locals: bool) -> CodeBounds:
     image = contents.image
     base = image.header_svma
     starts, ends = _code_ranges(image)
-    described, own = DescribedCode(contents), OwnCode(contents, image.arch)
+    described, own = (
+        DescribedCode(contents),
+        OwnCode(contents, image.arch, is_stripped=not has_locals),
+    )
     first = int(described.starts.searchsorted(np.uint64(base)))
     return CodeBounds(
         section_starts=starts,
         section_ends=ends,
         function_starts=described.starts[first:] - np.uint64(base),
         described_ends=lambda rows: described.ends(rows + first) - np.uint64(base),
-        own_end=None
-        if has_locals
-        else lambda start, limit: own.end(Svma(base + start), Svma(base + limit)) - base,
+        own_end=lambda start, limit: own.end(Svma(base + start), Svma(base + limit)) - base,
     )
 
 

@@ -150,7 +150,7 @@ class CodeBounds:
     that is unknown. None if the next start ends each."""
     own_end: Callable[[int, int], int] | None = None
     """Returns where the code of a symbol without a size ends, from its start and a limit. None if
-    only the next symbol or start ends it: then no symbols were stripped."""
+    only the next symbol or start ends it."""
 
 
 class SymbolTable:
@@ -380,7 +380,6 @@ def _ends(
     """Return the ends that the next function, the section and the stated size leave."""
     following = np.append(starts[1:], _LAST)[: len(starts)]
     ends: Offsets = np.minimum(following, _section_ends(starts, bounds)[1])
-    is_named = np.zeros(len(starts), np.bool_)
     is_sized = np.zeros(len(starts), np.bool_)
     if len(entries):
         at = np.minimum(firsts, len(entries) - 1)
@@ -392,7 +391,7 @@ def _ends(
     if bounds.described_ends is None:
         return ends
     # A function ends with its description; one without a name or a size has no other end.
-    rows = np.flatnonzero(~is_sized if bounds.own_end is not None else ~is_named)
+    rows = np.flatnonzero(~is_sized)
     described = bounds.function_starts.searchsorted(starts[rows], "right").astype(np.intp) - 1
     limits = np.zeros(len(rows), np.uint64)
     has_start = described >= 0

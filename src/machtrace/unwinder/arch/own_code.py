@@ -1,8 +1,8 @@
 """The end of a function whose size nothing states, by its instructions.
 
-Assembly code often has symbols without sizes. In a file without local symbols other functions may
-follow, so that such a symbol names only the code that is provably its own: what runs on from its
-start, up to an instruction after which nothing runs on.
+Assembly code often has symbols without sizes. Functions whose symbols were stripped may follow, in
+the whole file or in a library that was linked into it. So such a symbol names only the code that is
+its own: what runs on from its start, up to an instruction after which nothing runs on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import ImageContents
 from machtrace.unwinder.code.effects import (
+    NOTHING,
+    TRAP,
     Call,
     Effect,
     IndirectJump,
@@ -25,8 +27,12 @@ from machtrace.unwinder.code.effects import (
 
 LARGEST = 1 << 14
 """Bytes of the largest function that is followed."""
-MOST_INSTRUCTIONS = 1 << 15
-"""Instructions of one image that are decoded; files state any number of symbols."""
+MOST_INSTRUCTIONS = 1 << 13
+"""Instructions of one image that are decoded, a tenth of a second; files state any number of
+symbols. In musl's library there are 400."""
+
+_MOST_PADDING = 64
+"""Bytes between parts of one function."""
 
 Decoder = Callable[[bytes, int], tuple[int, tuple[Effect, ...]]]
 """Returns length and effects of the instruction at an offset."""
@@ -44,7 +50,17 @@ _ARM64_LEAVING = frozenset({93, 94, 139})
 class OwnCode:
     """Ends of functions of one image; each that is computed spends of the same limit."""
 
-    def __init__(self, contents: ImageContents, arch: Arch | None) -> None:
+    def __init__(
+        self, contents: ImageContents, arch: Arch | None, *, is_stripped: bool = True
+    ) -> None:
+        """Decode nothing yet.
+
+        Args:
+            contents: the image.
+            arch: its architecture.
+            is_stripped: whether it has no local symbols, so that other functions follow often.
+        """
+        self._is_stripped = is_stripped
         self._contents = contents
         self._arch = arch
         self._decode = decoder(arch)
@@ -54,23 +70,33 @@ class OwnCode:
         """Return where the code that runs on from ``start`` ends, at most ``limit``.
 
         Code runs on after an instruction that does not return or jump, and where a conditional jump
-        before leads to. It does not after a call, unless a conditional jump passes it: the call may
-        be of a function that never returns. Of an architecture without a decoder, and of code that
-        cannot be read, the result is the start alone: its first byte.
+        before leads to. In a stripped image it does not after a call, unless a conditional jump
+        passes it: the call may be of a function that never returns. Nor does it after padding,
+        since functions are aligned.
+
+        If that cannot be decoded (another architecture, no bytes, too much code), the result is
+        ``limit``, in a stripped image the end of the first byte.
         """
         size = min(limit - start, LARGEST)
         try:
             code = bytes(self._contents.read_svma(start, size))
         except MemoryReadError:
             code = b""
-        return Svma(start + min(max(self._size(code), 1), limit - start))
+        own = self._size(code)
+        if own is None:
+            return Svma(start + 1) if self._is_stripped else limit
+        return Svma(start + min(max(own, 1), limit - start))
 
-    def _size(self, code: bytes) -> int:
+    def _size(self, code: bytes) -> int | None:
         at = furthest = 0
         targets: set[int] = set()
         number: int | None = None
-        while self._decode is not None and at < len(code) and self._left > 0:
+        if self._decode is None or not code:
+            return None
+        while at < len(code):
             self._left -= 1
+            if self._left < 0:
+                return None
             length, effects = self._decode(code, at)
             start, at = at, at + length
             if at > len(code):
@@ -83,10 +109,26 @@ class OwnCode:
             targets.update(forward)
             furthest = max(furthest, *forward, 0)
             ends, number = self._ends_program(code[start:at], effects, number)
-            ends |= furthest <= at and any(isinstance(effect, Call) for effect in effects)
+            if self._is_stripped and furthest <= at:
+                ends |= any(isinstance(effect, Call) for effect in effects)
             if (ends or any(map(_leaves, effects))) and at not in targets:
-                break
+                following = None if self._is_stripped else self._after_padding(code, at, targets)
+                if following is None:
+                    return at
+                at = following
         return at
+
+    def _after_padding(self, code: bytes, at: int, targets: set[int]) -> int | None:
+        """Return the next of ``targets`` if only instructions without effect are before it."""
+        following = min((target for target in targets if target > at), default=None)
+        if self._decode is None or following is None or following - at > _MOST_PADDING:
+            return None
+        while at < following <= len(code):
+            length, effects = self._decode(code, at)
+            if effects not in ((NOTHING,), (TRAP,)):
+                return None
+            at += length
+        return following if at == following else None
 
     def _ends_program(
         self, instruction: bytes, effects: tuple[Effect, ...], number: int | None
