@@ -98,8 +98,8 @@ def test_the_page_explains_what_is_not_exact(demo: Result, tmp_path: Path) -> No
     assert "0x1004 g + 8, ``, 1 times: frame 1, claimed" in text
     assert "The reason is not known." in text
     explanations = tmp_path / "explanations.toml"
-    explanations.write_text('[explanations]\n"program arm64 0x1*" = "It was made up."\n')
-    assert "It was made up." in _page(result, explanations)
+    explanations.write_text('[explanations]\n"program arm64 0x1*" = "It was synthetic."\n')
+    assert "It was synthetic." in _page(result, explanations)
 
 
 @pytest.mark.peer

@@ -43,7 +43,7 @@ def test_every_run_of_an_installed_file_has_exact_stacks(path):
 
 
 def test_a_run_can_be_repeated_alone():
-    """What a run does depends on its number and the seed, not on the runs before it."""
+    """A run depends on its number and the seed, not on the runs before it."""
     image = load(DEMO, None, "")
     harness = Harness(image, 1)
     together = [harness.run(number) for number in range(40)]

@@ -181,13 +181,13 @@ def test_swift_continuations_follow_the_first_async_frame():
     memory = LayeredMemory((MemoryRegion(Avma(0), stack), heap))
     walked = walk(registers(sp=0, fp=0x10), memory, chain_rules(), WIDTH_47)
 
-    assert [(found.address, found.kind) for found in walked.addresses] == [
+    assert [(frame.address, frame.kind) for frame in walked.addresses] == [
         (PC, AddressKind.PROGRAM_COUNTER),
         (0x1000_0000, AddressKind.ASYNC_RESUME),
         (0x2000_0000, AddressKind.ASYNC_RESUME),
     ]
     rest = walked.physical_remainder
-    assert [found.address for found in rest.addresses] == [RET1, RET2]
+    assert [frame.address for frame in rest.addresses] == [RET1, RET2]
     assert rest.stop.is_complete
     assert walked.stop.is_complete
 

@@ -151,24 +151,24 @@ def _reported_image(image: BinaryImage) -> ReportedImage:
 
 def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFrame]:
     """Yield the calls inlined into a frame, innermost first, and the frame."""
-    image, found = frame.image, frame.address
+    image, address = frame.image, frame.address
     index = None if image is None else images.index(image)
-    offset = None if image is None else image.offset_of(found.address)
+    offset = None if image is None else image.offset_of(address.address)
     if offset is not None and offset < 0:
         offset = None
-    adjustment = ADJUSTMENTS[found.kind]
+    adjustment = ADJUSTMENTS[address.kind]
     for call in frame.inlined:
         symbol = ReportedSymbol(call.name, None, NameSource.DEBUG_INFORMATION)
         yield ReportedFrame(
-            found.address, index, offset, adjustment, symbol, call.location, is_inline=True
+            address.address, index, offset, adjustment, symbol, call.location, is_inline=True
         )
     details: dict[str, JsonValue] = {}
-    if found.trust is not FrameTrust.CONTEXT:
-        details[TRUST] = found.trust.value
-    if found.disputed_by:
-        details[DISPUTES] = written(found.disputed_by, tuple[Dispute, ...])
-    if found.kind is AddressKind.ASYNC_RESUME:
-        details[KIND] = found.kind.value
+    if address.trust is not FrameTrust.CONTEXT:
+        details[TRUST] = address.trust.value
+    if address.disputed_by:
+        details[DISPUTES] = written(address.disputed_by, tuple[Dispute, ...])
+    if address.kind is AddressKind.ASYNC_RESUME:
+        details[KIND] = address.kind.value
     named: ReportedSymbol | None = None
     if frame.symbol is not None and frame.symbol.is_named:
         source = NameSource(frame.symbol.certainty.value)
@@ -180,7 +180,7 @@ def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFr
     if frame.python:
         details[PYTHON] = written(frame.python, tuple[PythonFrame, ...])
     yield ReportedFrame(
-        found.address, index, offset, adjustment, named, frame.location, details=details
+        address.address, index, offset, adjustment, named, frame.location, details=details
     )
 
 
@@ -236,7 +236,9 @@ def _reported_thread(stack: CallStack, images: ReportedImages) -> ReportedThread
     if stack.stopped_for_ns is not None:
         details[STOPPED_FOR] = stack.stopped_for_ns
     if rest is not None:
-        frames = tuple(one for frame in rest.frames for one in reported_frames(frame, images))
+        frames = tuple(
+            reported for frame in rest.frames for reported in reported_frames(frame, images)
+        )
         details[REMAINDER] = remainder_details(frames, _chain_details(rest))
     registers = tuple(ReportedRegister(name, value) for name, value in stack.registers)
     return ReportedThread(
@@ -245,7 +247,9 @@ def _reported_thread(stack: CallStack, images: ReportedImages) -> ReportedThread
         name=info.name,
         queue=info.queue,
         crashed=info.crashed,
-        frames=tuple(one for frame in stack.frames for one in reported_frames(frame, images)),
+        frames=tuple(
+            reported for frame in stack.frames for reported in reported_frames(frame, images)
+        ),
         registers=ReportedRegisters(registers=registers) if registers else None,
         details=details,
     )

@@ -360,13 +360,13 @@ class _TreeRows:
         called = [nodes[part].frame for part in reversed(parts)]
         python = tuple(
             PythonFrame(
-                name="" if one.symbol is None else one.symbol.name,
-                location=one.location or SourceLocation(""),
+                name="" if call.symbol is None else call.symbol.name,
+                location=call.location or SourceLocation(""),
             )
-            for one in called
-            if not one.is_inline
+            for call in called
+            if not call.is_inline
         )
-        inlined = [one for one in called if one.is_inline]
+        inlined = [call for call in called if call.is_inline]
         if inlined and inlined[0].address is not None:
             holder = _moved(holder, inlined[0].address - (holder.address or 0))
         return self._frames.frame(holder, inlined, python, is_first=True)
