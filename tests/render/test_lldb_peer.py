@@ -4,10 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.model.arch import Arch
+from machtrace.targets.core.macho import open_corefile
 from tests.support.writers.processes import synthetic_process
 
 pytestmark = pytest.mark.peer
@@ -37,3 +40,32 @@ def test_bt_all_is_the_same_text(tmp_path, arch):
     ).stdout
 
     assert theirs == NAMES.sub("", ours)
+
+
+@pytest.mark.skipif(LLDB is None, reason="lldb is not installed")
+def test_stop_reasons_of_an_arm64_core_are_the_same_text(tmp_path):
+    """The 64 exception classes, one for each thread, as "thread list" prints them."""
+    process = synthetic_process(Arch.ARM64, threads=64, images=2, depth=3)
+    snapshot = process.snapshot
+    threads = [
+        replace(thread, other_registers=(("far", 0x1000 + kind), ("esr", kind << 26 | 0x46)))
+        for kind, thread in enumerate(snapshot.threads)
+    ]
+    core = tmp_path / "exceptions.core"
+    # Another owner's metadata is ignored, so that all is from the exception states.
+    data = core_bytes(replace(snapshot, threads=tuple(threads)))
+    core.write_bytes(data.replace(b'"crashed"', b'"ignored"'))
+    theirs = subprocess.run(
+        [LLDB, "--no-lldbinit", "--batch", "--core", core, "-o", "thread list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    with open_corefile(core) as target:
+        ours = {
+            thread.index: None if thread.cause is None else thread.cause.lldb_text
+            for thread in target.threads()
+        }
+    reasons = re.findall(r"thread #(\d+): tid = .*?(?:stop reason = (.*))?$", theirs, re.MULTILINE)
+    assert ours == {int(number): reason or None for number, reason in reasons}

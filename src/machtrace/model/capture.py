@@ -98,9 +98,12 @@ class Capture:
     def heading(self) -> str:
         """The line above the stacks: the process, and how much was captured of it."""
         threads, images = counted(len(self.stacks), "thread"), counted(len(self.images), "image")
-        crashed = [stack.thread for stack in self.stacks if stack.thread.crashed]
         parts = [f"{self.process}", threads, images]
-        parts += [f"{t.cause.name} in thread {t.index}" for t in crashed if t.cause is not None]
+        parts += [
+            f"{stack.cause.name} in thread {stack.thread.index}"
+            for stack in self.stacks
+            if stack.thread.crashed and stack.cause is not None and stack.cause.is_shown
+        ]
         return "  ".join(parts)
 
     def __str__(self) -> str:

@@ -190,6 +190,11 @@ class Cause:
     """The id of the process that sent the signal."""
     sender_user: int | None = None
     """The user id of that process."""
+    trap: str = ""
+    """The arm64 processor's exception class in a Darwin core: ``ESR_EC_DABORT_EL0``. It may be of
+    an earlier exception; lldb prints it as the stop reason."""
+    trap_address: Avma | None = None
+    """The address in the exception state, which not every class sets."""
 
     @property
     def is_fatal(self) -> bool:
@@ -199,7 +204,7 @@ class Cause:
     @property
     def is_shown(self) -> bool:
         """Whether text shows it: debuggers that write cores stop all threads by SIGSTOP."""
-        return self.signal != "SIGSTOP"
+        return self.signal != "SIGSTOP" and bool(self.name)
 
     @property
     def name(self) -> str:
@@ -225,6 +230,8 @@ class Cause:
     @property
     def lldb_text(self) -> str:
         """The cause as lldb prints it after ``stop reason =``."""
+        if self.trap:
+            return f"{self.trap} (fault address: {self.trap_address or 0:#x})"
         if self.exception is not None:
             codes = ", ".join(self._lldb_codes())
             return f"{self.exception} ({codes})" if codes else self.exception

@@ -259,7 +259,7 @@ def json_of_cause(cause: Cause) -> dict[str, Any]:
 def _cause(value: object) -> Cause | None:
     if not isinstance(value, dict):
         return None
-    address = _integer(value.get("address"))
+    address, trap_address = _integer(value.get("address")), _integer(value.get("trap_address"))
     code = value.get("code")
     cause = Cause(
         signal=_string(value.get("signal")),
@@ -278,8 +278,10 @@ def _cause(value: object) -> Cause | None:
         region=_string(value.get("region")) or "",
         sender=_integer(value.get("sender")),
         sender_user=_integer(value.get("sender_user")),
+        trap=_string(value.get("trap")) or "",
+        trap_address=None if trap_address is None else Avma(trap_address),
     )
-    return cause if cause.signal or cause.exception else None
+    return cause if cause.signal or cause.exception or cause.trap else None
 
 
 def _other_registers(value: object) -> Iterator[tuple[str, int]]:

@@ -159,6 +159,8 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "region": encodable(cause.region) or None,
         "sender": cause.sender,
         "sender_user": cause.sender_user,
+        "trap": cause.trap or None,
+        "trap_address": cause.trap_address,
     }
 
 

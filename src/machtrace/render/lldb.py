@@ -1,8 +1,9 @@
 """lldb's ``bt all``, which people who debug on a Mac read every day.
 
 The lines follow lldb's default ``thread-format`` and ``frame-format`` settings. The selected
-thread, marked with ``*``, is the crashed one, else the first. lldb prints a deep stack in full;
-here a line states how many frames are missing from the middle, and the others keep their numbers.
+thread, marked with ``*``, is the crashed one, else the first with a cause, else the first. lldb
+prints a deep stack in full; here a line states how many frames are missing from the middle, and the
+others keep their numbers.
 Inlined calls are frames of their own, with the address of the function that they are in.
 """
 
@@ -81,7 +82,8 @@ def write(report: Capture, sink: TextIO) -> None:
     """Write every thread of the report."""
     chosen = next((stack for stack in report.stacks if stack.thread.crashed), None)
     if chosen is None and report.stacks:
-        chosen = report.stacks[0]
+        stopped = (stack for stack in report.stacks if stack.cause is not None)
+        chosen = next(stopped, report.stacks[0])
     for stack in report.stacks:
         sink.writelines(
             text + "\n"

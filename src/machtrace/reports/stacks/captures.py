@@ -211,7 +211,7 @@ def report_of_capture(capture: Capture) -> Report:
     return Report(
         kind=ReportKind.MACHTRACE,
         process=reported_process(capture.process),
-        exception=None if cause is None else exception_of(cause),
+        exception=None if cause is None or not cause.name else exception_of(cause),
         threads=threads,
         images=images.all(),
         details=problems_details(capture.problems),

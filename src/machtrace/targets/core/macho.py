@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from machtrace.formats.macho.core.crash import core_cause, crashed_thread
+from machtrace.formats.macho.core.crash import core_cause, crashed_thread, with_trap
 from machtrace.formats.macho.core.file import CoreFile, parse_core
 from machtrace.formats.macho.core.images import CoreImages, find_images
 from machtrace.formats.macho.thread_state import ThreadState
@@ -140,7 +140,8 @@ def noted_threads(core: CoreFile) -> tuple[NotedThread, ...]:
 
 def _others(state: ThreadState, info: ThreadInfo) -> tuple[tuple[str, int], ...]:
     """Return flags and, where they are of the crash, fault registers: others are stale."""
-    return (*state.flags, *(state.fault_registers if info.crashed else ()))
+    has_fault = info.crashed or info.cause is not None
+    return (*state.flags, *(state.fault_registers if has_fault else ()))
 
 
 def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
@@ -173,7 +174,8 @@ def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
                 queue=note.queue,
                 is_main=thread.index == main,
                 crashed=thread.index == crashed,
-                cause=note.cause or (cause if thread.index == crashed else None),
+                cause=note.cause
+                or with_trap(cause if thread.index == crashed else None, thread.state),
             )
         )
     return tuple(infos)

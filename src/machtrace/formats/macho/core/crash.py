@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from machtrace.errors import FormatError
 from machtrace.formats.macho.core.file import CoreFile
 from machtrace.formats.macho.thread_state import ExceptionState, ThreadState
 from machtrace.model.address import Avma
@@ -18,6 +19,40 @@ from machtrace.model.cause import Cause, below_stack, mach_cause, stack_name
 from machtrace.model.registers import RegisterSet
 
 _ESR_CLASS_SHIFT = 26
+_SYSTEM_CALLS = frozenset({0x00, 0x11, 0x15})
+"""Classes of which lldb prints nothing: no exception, and system calls."""
+_ESR_CLASSES = {
+    0x01: "ESR_EC_WFI_WFE",
+    0x03: "ESR_EC_MCR_MRC_CP15_TRAP",
+    0x04: "ESR_EC_MCRR_MRRC_CP15_TRAP",
+    0x05: "ESR_EC_MCR_MRC_CP14_TRAP",
+    0x06: "ESR_EC_LDC_STC_CP14_TRAP",
+    0x07: "ESR_EC_TRAP_SIMD_FP",
+    0x09: "ESR_EC_PTRAUTH_INSTR_TRAP",
+    0x0C: "ESR_EC_MCRR_MRRC_CP14_TRAP",
+    0x0E: "ESR_EC_ILLEGAL_INSTR_SET",
+    0x18: "ESR_EC_MSR_TRAP",
+    0x1C: "ESR_EC_PAC_FAIL",
+    0x20: "ESR_EC_IABORT_EL0",
+    0x21: "ESR_EC_IABORT_EL1",
+    0x22: "ESR_EC_PC_ALIGN",
+    0x24: "ESR_EC_DABORT_EL0",
+    0x25: "ESR_EC_DABORT_EL1",
+    0x26: "ESR_EC_SP_ALIGN",
+    0x28: "ESR_EC_FLOATING_POINT_32",
+    0x2C: "ESR_EC_FLOATING_POINT_64",
+    0x2F: "ESR_EC_SERROR_INTERRUPT",
+    0x30: "ESR_EC_BKPT_REG_MATCH_EL0",
+    0x31: "ESR_EC_BKPT_REG_MATCH_EL1",
+    0x32: "ESR_EC_SW_STEP_DEBUG_EL0",
+    0x33: "ESR_EC_SW_STEP_DEBUG_EL1",
+    0x34: "ESR_EC_WATCHPT_MATCH_EL0",
+    0x35: "ESR_EC_WATCHPT_MATCH_EL1",
+    0x38: "ESR_EC_BKPT_AARCH32",
+    0x3C: "ESR_EC_BRK_AARCH64",
+    0x3F: "ESR_EC_PRIV",
+}
+"""xnu's names, by ``EC`` of the syndrome register (``osfmk/arm64/proc_reg.h``)."""
 _FAULT_STATUS = 0x3F
 _PERMISSION_FAULTS = range(0x0C, 0x10)
 _ALIGNMENT_FAULT = 0x21
@@ -112,6 +147,23 @@ def core_cause(core: CoreFile, index: int) -> Cause | None:
     if above is None or not is_missing:
         return cause
     return replace(cause, region=below_stack(cause.address, above.start, above.end, stacks))
+
+
+def with_trap(cause: Cause | None, state: ThreadState | FormatError) -> Cause | None:
+    """Add the arm64 processor's exception class to a thread's cause, as lldb does.
+
+    Args:
+        cause: the thread's, if it crashed.
+        state: its registers.
+    """
+    exception = state.exception if isinstance(state, ThreadState) else None
+    if exception is None or not isinstance(state, ThreadState) or not state.registers.arch.is_arm64:
+        return cause
+    kind = (exception.syndrome >> _ESR_CLASS_SHIFT) & 0x3F
+    if kind in _SYSTEM_CALLS:
+        return cause
+    trap = _ESR_CLASSES.get(kind, "Unknown Exception Class")
+    return replace(cause or Cause(), trap=trap, trap_address=exception.fault_address)
 
 
 def cause_of_state(exception: ExceptionState, registers: RegisterSet) -> Cause | None:
