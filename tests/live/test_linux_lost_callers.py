@@ -11,6 +11,7 @@ import pytest
 from machtrace.model.stack import FrameTrust, StopReason
 from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.unwinder.rule_cache import RuleCache
+from machtrace.unwinder.sources.of_elf import LazyAnalysis
 from machtrace.unwinder.unwinder import unwind
 
 NO_TABLES = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
@@ -48,10 +49,21 @@ def stripped_twin(build, tmp_path):
     return stripped, functions_of(program)
 
 
-def test_the_stack_is_scanned_where_no_table_describes_the_code(
-    build, start, wait_blocked, tmp_path
+@pytest.fixture
+def no_analysis(monkeypatch):
+    """Leave only conventions for code without tables, as for code that cannot be analysed."""
+    monkeypatch.setattr(LazyAnalysis, "rule_for", lambda *_, **__: None)
+    monkeypatch.setattr(LazyAnalysis, "rule_at_call", lambda *_: None)
+    monkeypatch.setattr(LazyAnalysis, "function_at", lambda *_: None)
+
+
+@pytest.mark.parametrize("is_analysed", [True, False])
+def test_no_caller_is_lost_where_no_table_describes_the_code(
+    build, start, wait_blocked, tmp_path, request, is_analysed
 ):
-    """Each thread's stack reaches its start; frames that were guessed are marked."""
+    """Each thread's stack reaches its start: by analysis, else by a scan, which is marked."""
+    if not is_analysed:
+        request.getfixturevalue("no_analysis")
     program, name = stripped_twin(build, tmp_path)
     process = start(program)
     wait_blocked(process.pid)
@@ -72,9 +84,10 @@ def test_the_stack_is_scanned_where_no_table_describes_the_code(
             for below, frame in zip(images, walked.addresses[1:], strict=False)
             if below.label.startswith("no_tables")
         ]
-        assert set(trusts) <= GUESSES
+        assert set(trusts) <= ({FrameTrust.PROLOGUE} if is_analysed else GUESSES)
 
 
+@pytest.mark.usefixtures("no_analysis")
 def test_a_frame_pointer_of_zero_is_no_root(build, start, wait_blocked, tmp_path, monkeypatch):
     """If nothing on the stack is a return address either, the stack is incomplete."""
     program, _ = stripped_twin(build, tmp_path)

@@ -73,6 +73,16 @@ def is_arm64_call(word: int) -> bool:
     )
 
 
+def arm64_call_target(return_address: int, code: bytes) -> int | None:
+    """Return where ``code``, the instruction before ``return_address``, calls if it is BL."""
+    word = int.from_bytes(code, "little")
+    if word >> 26 != _ARM64_BL:
+        return None
+    distance = (word & 0x03FFFFFF) << 2
+    distance -= (distance & 1 << 27) << 1
+    return return_address - 4 + distance
+
+
 @dataclass(frozen=True, slots=True)
 class CallSites:
     """Calls in a process's code."""
@@ -139,10 +149,9 @@ class CallSites:
         if code is None:
             return CallMatch.NONE if address % 4 else CallMatch.UNKNOWN
         word = int.from_bytes(code, "little")
-        if word >> 26 == _ARM64_BL:
-            distance = (word & 0x03FFFFFF) << 2
-            distance -= (distance & 1 << 27) << 1
-            is_match = self._may_lead_to(address - 4 + distance, callee, is_entry=is_entry)
+        target = arm64_call_target(address, code)
+        if target is not None:
+            is_match = self._may_lead_to(target, callee, is_entry=is_entry)
             return CallMatch.DIRECT if is_match else CallMatch.NONE
         return CallMatch.INDIRECT if is_arm64_call(word) else CallMatch.NONE
 

@@ -25,7 +25,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop, StopReason
-from machtrace.unwinder.call_sites import CallMatch, CallSites, is_arm64_call
+from machtrace.unwinder.call_sites import CallMatch, CallSites, arm64_call_target, is_arm64_call
 from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -36,6 +36,16 @@ from machtrace.unwinder.rules import (
 )
 from machtrace.unwinder.stack_scan import SCANNED, SCANNED_ON_REQUEST, scan
 from machtrace.unwinder.step import NULL_PAGE, step
+
+_WORD = 4
+_LONGEST_LEAF = 1 << 12
+"""Bytes that are searched for calls."""
+_LONGEST_START = 8 * _WORD
+"""Bytes of a start routine up to its call."""
+_BRANCHES, _MEMORY = 0b101, 0b0100
+"""Bits of an arm64 instruction that tell groups of encodings apart."""
+_HINT, _HINT_MASK = 0xD503201F, 0xFFFFF01F
+"""NOP, BTI, PACIBSP and similar."""
 
 
 def entry_rule(arch: Arch) -> UnwindRule:
@@ -61,7 +71,30 @@ def unsaved_caller(
     if cannot_run(registers.pc, registers):
         return None
     is_fresh = _lr_is_live(registers, memory, rules, mask)
+    is_fresh = is_fresh or _has_not_called(registers, memory, rules, mask)
     return FrameTrust.LINK_REGISTER if is_fresh else None
+
+
+def _has_not_called(
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
+) -> bool:
+    """Return whether the link register is from a call of this function, which has not called yet.
+
+    Only AArch64 is supported.
+    """
+    if registers.lr is None or not registers.arch.is_arm64:
+        return False
+    address = mask.strip(registers.lr)
+    sites = CallSites(rules, memory, registers.arch)
+    before = sites.read(Avma(address - _WORD), _WORD)
+    target = None if before is None else arm64_call_target(address, before)
+    if target is None or not 0 <= registers.pc - target <= _LONGEST_LEAF:
+        return False
+    code = sites.read(Avma(target), registers.pc - target)
+    return code is not None and not any(
+        is_arm64_call(int.from_bytes(code[at : at + _WORD], "little"))
+        for at in range(0, len(code), _WORD)
+    )
 
 
 def _called_bad_pointer(
@@ -150,7 +183,7 @@ def checked_chain(
     if isinstance(caller, RegisterSet) and (caller.sp or 0) <= (registers.sp or 0):
         return Stop(StopReason.NO_PROGRESS, registers.pc)
     is_guess = here.kind is AddressKind.PROGRAM_COUNTER and rules.image_at(here.lookup) is None
-    if rules.has_frame_pointers and not is_guess:
+    if rules.keeps_frame_pointers(here.lookup) and not is_guess:
         return caller
     if isinstance(caller, Stop):
         return known_end(caller, here, rules)
@@ -160,6 +193,29 @@ def checked_chain(
     if sites.match(caller.pc, here.lookup) is CallMatch.NONE and not sites.ends_stacks(caller.pc):
         return Stop(StopReason.NO_RULE, here.address)
     return caller
+
+
+def _starts_threads(here: FrameAddress, rules: RuleCache) -> bool:
+    """Return whether the call in progress is by an arm64 function that saved no return address.
+
+    The call overwrote it, so that the function cannot return: Darwin's ``thread_start`` and
+    ``start_wqthread``.
+    """
+    bounds = rules.function_at(here.lookup) if rules.has_frame_pointers else None
+    if bounds is None or here.kind is not AddressKind.RETURN_ADDRESS:
+        return False
+    size = here.address - bounds[0]
+    code = rules.read_code(bounds[0], size) if 0 < size <= _LONGEST_START else None
+    if code is None or size % _WORD:
+        return False
+    words = [int.from_bytes(code[at : at + _WORD], "little") for at in range(0, size, _WORD)]
+    return is_arm64_call(words[-1]) and not any(map(_saves_or_jumps, words))
+
+
+def _saves_or_jumps(word: int) -> bool:
+    """Return whether an arm64 instruction jumps, or loads or stores anything."""
+    is_branch = word >> 26 & 0b111 == _BRANCHES and not is_arm64_call(word)
+    return (is_branch and word & _HINT_MASK != _HINT) or word >> 25 & 0b0101 == _MEMORY
 
 
 def scanned_caller(
@@ -190,9 +246,11 @@ def scanned_caller(
 _GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.LINK_REGISTER, FrameTrust.SCAN})
 
 
-def guesses(trust: FrameTrust, rules: RuleCache) -> bool:
-    """Return whether frames above one that was found so may not be the thread's."""
-    return trust in _GUESSES and not rules.has_frame_pointers
+def guesses(trust: FrameTrust, here: FrameAddress, rules: RuleCache) -> bool:
+    """Return whether the callers of ``here``, the first of which was found so, may be others'."""
+    if trust is FrameTrust.FRAME_POINTER:
+        return not rules.keeps_frame_pointers(here.lookup)
+    return trust in _GUESSES
 
 
 def known_end(stop: Stop, here: FrameAddress, rules: RuleCache) -> Stop:
@@ -202,6 +260,7 @@ def known_end(stop: Stop, here: FrameAddress, rules: RuleCache) -> Stop:
     """
     interrupted = here.kind is AddressKind.PROGRAM_COUNTER
     rule, _ = rules.find(here.lookup, interrupted=interrupted)
-    if stop.is_complete and not isinstance(rule.return_address, Lost):
+    is_known = isinstance(rule.return_address, Lost) or _starts_threads(here, rules)
+    if stop.is_complete and not is_known:
         return Stop(StopReason.NO_RULE, here.address)
     return stop

@@ -326,7 +326,7 @@ class NativeWalker:
             if isinstance(step_up, Stop):
                 stop = step_up
                 break
-            is_guessed = is_guessed or guesses(step_up[1], self._rules)
+            is_guessed = is_guessed or guesses(step_up[1], here, self._rules)
             if self._rules.objection(here.lookup) is not None:
                 return None  # its frame may have disputes, which no code expresses
             rule, trust, caller = step_up
@@ -369,9 +369,8 @@ class NativeWalker:
             return False
         if self._rules.is_guess(lookup, interrupted=interrupted):
             # Its result depends on the memory, unless the ABI reserves the frame pointer.
-            if interrupted or trust is not FrameTrust.FRAME_POINTER:
-                return False
-            if not self._rules.has_frame_pointers:
+            is_kept = not interrupted and trust is FrameTrust.FRAME_POINTER
+            if not is_kept or not self._rules.keeps_frame_pointers(lookup):
                 return False
         return self._native.add(lookup, interrupted=interrupted, rule=rule, trust=trust)
 

@@ -235,6 +235,16 @@ class RuleCache:
         """
         return (lookup, interrupted) in self._guesses
 
+    def keeps_frame_pointers(self, lookup: Avma) -> bool:
+        """Return whether the ABI reserves the frame pointer, and no code there may contradict it.
+
+        Code that is available, and has neither tables nor an analysis, may have made no record.
+        """
+        if not self.has_frame_pointers:
+            return False
+        located = self.image_rules_at(lookup)
+        return located is None or located[0].code is None
+
     def is_code(self, address: Avma) -> bool:
         """Return whether ``address`` is in an image's code, or in an image with unknown code."""
         located = self.image_rules_at(address)

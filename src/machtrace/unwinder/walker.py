@@ -143,7 +143,7 @@ def _frames_from(
             yield known_end(step_up, here, rules) if is_guessed else step_up
             return
         rule, trust, caller = step_up
-        is_guessed = is_guessed or guesses(trust, rules)
+        is_guessed = is_guessed or guesses(trust, here, rules)
         ended = progress.ended_by(registers, rule, caller)
         if ended is not None:
             yield Stop(ended, caller.pc)
