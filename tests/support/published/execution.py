@@ -126,7 +126,6 @@ class Execution:
     # --- instructions ---
 
     def _on_instruction(self, uc: Uc, address: int, size: int, _: object) -> None:
-        del size
         try:
             if self.ended or self._following is not None:
                 uc.emu_stop()
@@ -136,7 +135,7 @@ class Execution:
             count = self.steps
             kind = self._kinds.get(address)
             if kind is None:
-                kind = self._kind(address)
+                kind = self._kind(address, size)
             if kind == _START and count and self._falls_in(address):
                 self._end("fell into the next function")
                 return
@@ -144,7 +143,7 @@ class Execution:
                 self._end(REACHED_LIMIT)
                 return
             if kind == Kind.TRAP:
-                self._end("a trap")
+                self._end("a trap, or an instruction that the emulator does not know")
                 return
             if kind == _TABLE_LOAD:
                 self._tables.choose_index(self._cpu, address, trace)
@@ -158,9 +157,11 @@ class Execution:
             self._failure = error
             self._end("failure")
 
-    def _kind(self, address: int) -> int:
-        kind: int = self.functions.instruction(address).kind
-        if not self._image.holds_code(address):
+    def _kind(self, address: int, size: int) -> int:
+        instruction = self.functions.instruction(address)
+        kind: int = instruction.kind
+        is_misread = not self._arm64 and size != instruction.size
+        if is_misread or not self._image.holds_code(address):
             kind = Kind.TRAP
         elif kind in (Kind.PLAIN, Kind.PADDING) and address in self.functions.start_set:
             kind = _START

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,8 @@ _PRESERVING = re.compile(r"chkstk|rust_probestack|tlv_bootstrap|tls_get_addr_pre
 _STRAIGHT = 48
 """Instructions after which a function without a branch is no outlined piece."""
 _LARGEST_SCAN = 1 << 15
+_DOUBLES = 64
+_FIRST = 32
 _DEEPEST = 8
 _COPIES_OF_LR = tuple(0xAA1E03E0 | number for number in range(9, 18))
 """``mov xN, x30``."""
@@ -257,6 +260,8 @@ class Functions:
         name = image.names.get(start, "")
         if image.is_part(start) or name.endswith(".cold") or name.startswith(".L"):
             return "a part of another function"
+        if self._uses_unsaved(start):
+            return "a label: it uses callee-saved registers"
         if self._switches_stacks(start):
             return "it resumes another stack: longjmp, or similar"
         if self._is_branched_to(start):
@@ -289,20 +294,80 @@ class Functions:
         return False
 
     def _read(self, address: int) -> set[int]:
-        """Return the general registers that an AArch64 instruction reads; stores save theirs."""
-        import capstone  # type: ignore[import-untyped]
+        """Return the callee-saved general registers that an AArch64 instruction reads.
 
+        Stores save theirs.
+        """
         if self.instruction(address).stored:
             return set()
-        decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
-        decoder.detail = True
-        row = next(decoder.disasm(self._image.bytes_at(address, 4), address), None)
+        return {number for number in self._access(address)[0] if number < _DOUBLES}
+
+    def _access(self, address: int) -> tuple[set[int], set[int]]:
+        """Return the callee-saved registers that an instruction reads, and those that it writes."""
+        row = next(self._detailed.disasm(self._image.bytes_at(address, 16), address, 1), None)
         if row is None:
-            return set()
-        names = {row.reg_name(register) for register in row.regs_access()[0]}
+            return set(), set()
+        read, changed = (
+            {
+                self._callee_saved[name]
+                for name in map(row.reg_name, rows)
+                if name in self._callee_saved
+            }
+            for rows in row.regs_access()
+        )
+        return read, changed
+
+    @cached_property
+    def _detailed(self) -> Any:
+        import capstone  # type: ignore[import-untyped]
+
+        decoder = (
+            capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+            if self._image.arch.is_arm64
+            else capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+        )
+        decoder.detail = True
+        return decoder
+
+    @cached_property
+    def _callee_saved(self) -> dict[str, int]:
+        """Names of callee-saved registers and of their parts."""
+        if self._image.arch.is_arm64:
+            general = {f"{size}{number}": number for number in range(19, 29) for size in "xw"}
+            return general | {
+                f"{size}{number}": _DOUBLES + number for number in range(8, 16) for size in "bhsdqv"
+            }
         return {
-            number for number in range(19, 29) if f"x{number}" in names or f"w{number}" in names
+            name: number
+            for number, names in {
+                3: ("rbx", "ebx", "bx", "bl", "bh"),
+                6: ("rbp", "ebp", "bp", "bpl"),
+                **{n: (f"r{n}", f"r{n}d", f"r{n}w", f"r{n}b") for n in range(12, 16)},
+            }.items()
+            for name in names
         }
+
+    def _uses_unsaved(self, start: int) -> bool:
+        """Return whether the first instructions use a callee-saved register that they did not save.
+
+        Functions do not, but for those of Swift and Go.
+        """
+        if self._image.is_swift or self._image.is_go:
+            return False
+        saved: set[int] = set()
+        address = start
+        for _ in range(_FIRST):
+            instruction = self.instruction(address)
+            if instruction.kind not in (Kind.PLAIN, Kind.PADDING):
+                return False
+            if instruction.stored:
+                saved.update(instruction.stored)
+            else:
+                read, changed = self._access(address)
+                if (read | changed) - saved:
+                    return True
+            address += instruction.size
+        return False
 
     def _falls_in(self, start: int) -> bool:
         """Return whether the instruction before ``start`` is followed by it."""
