@@ -95,11 +95,13 @@ class ReportReader(Protocol):
 READERS: tuple[str, ...] = (
     "machtrace.reports.plcrash.reader",
     "machtrace.reports.machtrace_json",
+    "machtrace.reports.stacks.own_json",
     "machtrace.reports.swift.json_reader",
     "machtrace.reports.ips.reader",
     "machtrace.reports.kscrash.reader",
     "machtrace.reports.metrickit.reader",
     "machtrace.reports.sample",
+    "machtrace.reports.stacks.own_text",
     "machtrace.reports.spindump",
     "machtrace.reports.swift.text_reader",
     "machtrace.reports.crash.reader",
@@ -112,6 +114,7 @@ READERS: tuple[str, ...] = (
 _OF_ONE_DOCUMENT = frozenset(
     {
         "machtrace.reports.machtrace_json",
+        "machtrace.reports.stacks.own_json",
         "machtrace.reports.swift.json_reader",
         "machtrace.reports.kscrash.reader",
         "machtrace.reports.metrickit.reader",

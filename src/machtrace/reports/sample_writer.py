@@ -42,7 +42,8 @@ def sample_text(report: Report) -> str:
     """Return the report as ``sample`` writes it."""
     header = list(_header(report))
     if report.kind is ReportKind.SAMPLE:
-        return "\n".join([*header, *_graph(report), *_tables(report), *_images(report), ""])
+        gap = [""] if header else []
+        return "\n".join([*header, *gap, *_graph(report), *_tables(report), *_images(report), ""])
     sink = StringIO()
     write(profile_of(report), sink, header=header)
     return sink.getvalue()
@@ -64,7 +65,6 @@ def _header(report: Report) -> Iterator[str]:
             yield ""
         yield from part
     yield "----"
-    yield ""
 
 
 def _parts(report: Report) -> Iterator[list[str]]:

@@ -25,6 +25,8 @@ class _Takes(Enum):
     """One report; it returns the file."""
     REPORTS = auto()
     """All reports; it returns the file."""
+    STACKS = auto()
+    """One report that has threads; it returns the file."""
     CAPTURE = auto()
     """The stacks of one report at one moment, and a file to write to."""
     PROFILE = auto()
@@ -63,7 +65,9 @@ class ReportFormat(NamedTuple):
             written = _captures(reports, writer)
         elif self.takes is _Takes.PROFILE:
             written = _profiles(reports, writer, is_text=self.is_text)
-        elif self.takes is _Takes.REPORT:
+        elif self.takes in (_Takes.REPORT, _Takes.STACKS):
+            if self.takes is _Takes.STACKS:
+                reports = _with_threads(reports)
             written = "\n".join(map(writer, reports))
         else:
             written = writer(reports)
@@ -73,18 +77,24 @@ class ReportFormat(NamedTuple):
 def _captures(reports: Sequence[Report], write: Callable[..., None]) -> str:
     from machtrace.reports.stacks.captures import capture_of
 
-    captures = [capture for capture in map(capture_of, reports) if capture.stacks]
-    if not captures and any(report.trees for report in reports):
-        raise ArgumentError(
-            "the report has sampled trees but no threads",
-            remedy="choose sample, folded, speedscope, firefox or pprof",
-        )
+    shown = _with_threads(reports)
+    captures = [capture for capture in map(capture_of, shown) if capture.stacks]
     sink = StringIO()
     for number, capture in enumerate(captures):
         if number:
             sink.write("\n")
         write(capture, sink)
     return sink.getvalue()
+
+
+def _with_threads(reports: Sequence[Report]) -> list[Report]:
+    has_stacks = [one for one in reports if one.threads or one.language_exception is not None]
+    if not has_stacks and any(report.trees for report in reports):
+        raise ArgumentError(
+            "the report has sampled trees but no threads",
+            remedy="choose sample, folded, speedscope, firefox or pprof",
+        )
+    return has_stacks or list(reports)
 
 
 def _profiles(
@@ -122,6 +132,27 @@ FORMATS: dict[str, ReportFormat] = {
         ReportFormat("json", ".json", f"{_OURS}.machtrace_json:reports_json", holds_many=True),
         _text("kscrash", ".crash", f"{_OURS}.kscrash.text:kscrash_text"),
         _text("plcrash", ".crash", f"{_OURS}.plcrash.text:plcrash_text"),
+        _text(
+            "text",
+            ".txt",
+            f"{_OURS}.stacks.own_text:backtrace_text",
+            holds_many=True,
+            is_view=True,
+            takes=_Takes.STACKS,
+        ),
+        _text(
+            "stacks-json",
+            ".stacks.json",
+            f"{_OURS}.stacks.own_json:stacks_json",
+            between=None,
+            takes=_Takes.STACKS,
+        ),
+        _text(
+            "profile-json",
+            ".profile.json",
+            f"{_OURS}.stacks.own_json:profile_document",
+            between=None,
+        ),
         _stacks("nsthread", ".txt", f"{_RENDER}.nsthread:write"),
         _stacks("bs", ".txt", f"{_RENDER}.bs:write"),
         _stacks("lldb", ".txt", f"{_RENDER}.lldb:write", is_view=True),

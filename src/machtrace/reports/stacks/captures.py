@@ -1,6 +1,6 @@
-"""Stacks as reports, and reports as stacks: the same writers and analyses serve both.
+"""The stacks of reports as captures, so that the same writers serve both.
 
-What a report has no field for is in the details of its frames and threads, as the model writes it
+What a report has no field for is in the details of its frames and threads, as the model is written
 in JSON: how an address was found, what disputes it, where a stack ends and why.
 """
 
@@ -24,13 +24,8 @@ from machtrace.model.report import (
     ReportedException,
     ReportedFrame,
     ReportedImage,
-    ReportedProcess,
-    ReportedRegister,
-    ReportedRegisters,
-    ReportedSymbol,
     ReportedTask,
     ReportedThread,
-    ReportKind,
 )
 from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId, ThreadInfo
 from machtrace.model.stack import (
@@ -59,14 +54,15 @@ TRUST, DISPUTES, KIND, STATUS = "trust", "disputed_by", "kind", "status"
 """Details of a frame: its address."""
 FUNCTION, PYTHON = "function", "python"
 """Details of a frame: the start of a function without a name; the Python functions it runs."""
-STOP, GAP, CAUSE, STOPPED_FOR, REMAINDER = (
-    *("stop", "gap", "cause", "stopped_for_ns", "physical_remainder"),
-)
+STOP, GAP, CAUSE, STOPPED_FOR = "stop", "gap", "cause", "stopped_for_ns"
+OVERFLOWED, REMAINDER, IS_MAIN = "overflowed_stack", "physical_remainder", "is_main"
 """Details of a thread."""
-PROBLEMS = "problems"
-"""The detail of a report."""
-_IS_MAIN = "is_main"
-_HEADER_SVMA, _FORMAT = "header_svma", "format"
+STOPPED, LONGEST_STOP = "stopped_ns", "longest_stop_ns"
+"""Details of a sampled thread."""
+PROBLEMS, RUN, SAMPLES = "problems", "run", "samples"
+"""Details of a report: also how it was sampled, and the columns of its samples."""
+HEADER_SVMA, FORMAT = "header_svma", "format"
+"""Details of an image."""
 _ARCHES = {arch.value: arch for arch in Arch}
 _CODE_TYPES = {
     "ARM-64": Arch.ARM64,
@@ -112,179 +108,13 @@ def _read(value: JsonValue, kind: Any) -> Any:  # noqa: ANN401 - see written
         return None
 
 
-# --- reports of stacks ---
-
-
-class ReportedImages:
-    """The images of a report under construction."""
-
-    def __init__(self, images: Iterable[BinaryImage] = ()) -> None:
-        self._numbers: dict[BinaryImage, int] = {}
-        for image in images:
-            self.index(image)
-
-    def index(self, image: BinaryImage) -> int:
-        """Return the image's index; a new one is added."""
-        return self._numbers.setdefault(image, len(self._numbers))
-
-    def all(self) -> tuple[ReportedImage, ...]:
-        """Return all images."""
-        return tuple(map(_reported_image, self._numbers))
-
-
-def _reported_image(image: BinaryImage) -> ReportedImage:
-    details: dict[str, JsonValue] = {}
-    if image.header_svma:
-        details[_HEADER_SVMA] = image.header_svma
-    if image.format is not ImageFormat.identified_by(image.uuid):
-        details[_FORMAT] = image.format.value
-    return ReportedImage(
-        uuid=image.uuid,
-        name=image.name,
-        path=image.path,
-        arch=image.arch.value,
-        load_address=image.load_address,
-        size=image.size,
-        details=details,
-    )
-
-
-def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFrame]:
-    """Yield the calls inlined into a frame, innermost first, and the frame."""
-    image, address = frame.image, frame.address
-    index = None if image is None else images.index(image)
-    offset = None if image is None else image.offset_of(address.address)
-    if offset is not None and offset < 0:
-        offset = None
-    adjustment = ADJUSTMENTS[address.kind]
-    for call in frame.inlined:
-        symbol = ReportedSymbol(call.name, None, NameSource.DEBUG_INFORMATION)
-        yield ReportedFrame(
-            address.address, index, offset, adjustment, symbol, call.location, is_inline=True
-        )
-    details: dict[str, JsonValue] = {}
-    if address.trust is not FrameTrust.CONTEXT:
-        details[TRUST] = address.trust.value
-    if address.disputed_by:
-        details[DISPUTES] = written(address.disputed_by, tuple[Dispute, ...])
-    if address.kind is AddressKind.ASYNC_RESUME:
-        details[KIND] = address.kind.value
-    named: ReportedSymbol | None = None
-    if frame.symbol is not None and frame.symbol.is_named:
-        source = NameSource(frame.symbol.certainty.value)
-        named = ReportedSymbol(frame.symbol.name, frame.symbol_offset, source)
-    elif frame.symbol is not None:
-        details[FUNCTION] = frame.symbol.offset
-    if frame.status is not _usual_status(frame.image, frame.symbol):
-        details[STATUS] = frame.status.value
-    if frame.python:
-        details[PYTHON] = written(frame.python, tuple[PythonFrame, ...])
-    yield ReportedFrame(
-        address.address, index, offset, adjustment, named, frame.location, details=details
-    )
-
-
-def _usual_status(image: BinaryImage | None, symbol: Symbol | None) -> FrameStatus:
+def usual_status(image: BinaryImage | None, symbol: Symbol | None) -> FrameStatus:
+    """Return the status that a frame has unless its details state another one."""
     if image is None:
         return FrameStatus.UNKNOWN_IMAGE
     if symbol is None:
         return FrameStatus.NOT_ASKED
     return FrameStatus.SYMBOLICATED if symbol.is_named else FrameStatus.MISSING_SYMBOL
-
-
-def reported_process(process: ProcessInfo) -> ReportedProcess:
-    """Return the process, with its architecture as code type."""
-    return ReportedProcess(
-        name=process.name or None,
-        pid=process.pid,
-        path=process.path if "/" in process.path else None,
-        code_type=process.arch.value,
-    )
-
-
-def report_of_capture(capture: Capture) -> Report:
-    """Return a capture as a report, from which :func:`capture_of` returns it again."""
-    images = ReportedImages(capture.images)
-    threads = tuple(_reported_thread(stack, images) for stack in capture.stacks)
-    crashed = next((stack for stack in capture.stacks if stack.thread.crashed), None)
-    cause = None if crashed is None else crashed.cause
-    return Report(
-        kind=ReportKind.MACHTRACE,
-        process=reported_process(capture.process),
-        exception=None if cause is None or not cause.name else exception_of(cause),
-        threads=threads,
-        images=images.all(),
-        details=problems_details(capture.problems),
-    )
-
-
-def problems_details(problems: Iterable[Problem]) -> dict[str, JsonValue]:
-    """Return the details with problems; empty without any."""
-    entries: list[JsonValue] = [
-        {"thread": problem.thread, "error": str(problem.error)} for problem in problems
-    ]
-    return {PROBLEMS: entries} if entries else {}
-
-
-def _reported_thread(stack: CallStack, images: ReportedImages) -> ReportedThread:
-    info, rest = stack.thread, stack.physical_remainder
-    details = {**_chain_details(stack)}
-    if info.cause is not None:
-        details[CAUSE] = written(info.cause, Cause)
-    if info.is_main:
-        details[_IS_MAIN] = True
-    if stack.stopped_for_ns is not None:
-        details[STOPPED_FOR] = stack.stopped_for_ns
-    if rest is not None:
-        frames = tuple(
-            reported for frame in rest.frames for reported in reported_frames(frame, images)
-        )
-        details[REMAINDER] = remainder_details(frames, _chain_details(rest))
-    registers = tuple(ReportedRegister(name, value) for name, value in stack.registers)
-    return ReportedThread(
-        index=info.index - 1,
-        id=info.id,
-        name=info.name,
-        queue=info.queue,
-        crashed=info.crashed,
-        frames=tuple(
-            reported for frame in stack.frames for reported in reported_frames(frame, images)
-        ),
-        registers=ReportedRegisters(registers=registers) if registers else None,
-        details=details,
-    )
-
-
-def remainder_details(
-    frames: tuple[ReportedFrame, ...], details: dict[str, JsonValue]
-) -> dict[str, JsonValue]:
-    """Return the detail of machine frames below a Swift task's."""
-    return {"frames": written(frames, tuple[ReportedFrame, ...]), **details}
-
-
-def _chain_details(chain: FrameChain) -> dict[str, JsonValue]:
-    details: dict[str, JsonValue] = {STOP: written(chain.stop, Stop)}
-    return details if chain.gap is None else details | {GAP: written(chain.gap, Gap)}
-
-
-def exception_of(cause: Cause) -> ReportedException:
-    """Return the cause as reports have it."""
-    at = "" if cause.address is None else f" at {cause.address:#018x}"
-    code = None if cause.code_name is None else f"{cause.code_name}{at}"
-    numbers = ", ".join(f"{number:#018x}" for number in cause.exception_codes)
-    is_mach = cause.exception is not None
-    return ReportedException(
-        type=cause.exception,
-        signal=cause.signal,
-        codes=(numbers or None) if is_mach else code or at.strip() or None,
-        raw_codes=cause.exception_codes,
-        subtype=(code or at.strip() or None) if cause.exception == "EXC_BAD_ACCESS" else None,
-        message=", ".join(one for one in (cause.meaning, cause.region) if one) or None,
-        address=cause.address,
-    )
-
-
-# --- stacks of reports ---
 
 
 def process_info(task: ReportedTask) -> ProcessInfo:
@@ -307,7 +137,7 @@ class ReportedFrames:
         """In the task's order; an image with an unknown address is at 0."""
 
     def _image(self, image: ReportedImage) -> BinaryImage:
-        svma, form = image.details.get(_HEADER_SVMA), image.details.get(_FORMAT)
+        svma, form = image.details.get(HEADER_SVMA), image.details.get(FORMAT)
         return BinaryImage(
             path=(image.path or image.name)[:_LONGEST_PATH],
             uuid=image.uuid,
@@ -349,7 +179,7 @@ class ReportedFrames:
         status = stored(details, STATUS, FrameStatus)
         return Frame(
             address=_address(frame, address, is_first=is_first),
-            status=_usual_status(image, symbol) if status is None else status,
+            status=usual_status(image, symbol) if status is None else status,
             image=image,
             symbol=symbol,
             location=frame.location,
@@ -439,7 +269,7 @@ def thread_stack(
     details = thread.details
     registers = () if thread.registers is None else thread.registers.registers
     remainder = details.get(REMAINDER)
-    stopped_for = details.get(STOPPED_FOR)
+    stopped_for, overflowed = details.get(STOPPED_FOR), details.get(OVERFLOWED)
     exception = None if report is None else report.exception
     return CallStack(
         thread=thread_info(thread, exception, frames.arch),
@@ -449,6 +279,7 @@ def thread_stack(
         stopped_for_ns=stopped_for if type(stopped_for) is int else None,
         physical_remainder=_remainder(remainder, frames) if isinstance(remainder, dict) else None,
         registers=tuple((one.name, one.value) for one in registers),
+        overflowed_stack=Avma(overflowed) if type(overflowed) is int else None,
     )
 
 
@@ -481,7 +312,7 @@ def thread_info(
         index=thread.index + 1,
         name=thread.name,
         queue=thread.queue,
-        is_main=thread.details.get(_IS_MAIN) is True,
+        is_main=thread.details.get(IS_MAIN) is True,
         crashed=thread.crashed,
         cause=cause,
     )

@@ -17,7 +17,8 @@ from machtrace.model.report import (
 )
 from machtrace.model.symbol import CallStack
 from machtrace.model.text import counted
-from machtrace.reports.stacks.captures import GAP, report_of_capture
+from machtrace.reports.stacks.captures import GAP
+from machtrace.reports.stacks.reported import report_of_capture
 
 _CODE_TYPES = {
     Arch.X86_64: "X86-64",

@@ -1,8 +1,4 @@
-"""Profiles as reports, and the stacks of reports as profiles.
-
-A report of a profile has a tree for each thread: a node for each frame and caller, the calls
-inlined into it below. When each sample was taken is in the report's details.
-"""
+"""The stacks of reports as profiles, so that the same writers serve both."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from machtrace.model.image import BinaryImage
-from machtrace.model.json_value import JsonValue
 from machtrace.model.profile import (
     OUTERMOST,
     MissingFrames,
@@ -26,37 +21,28 @@ from machtrace.model.profile import (
     StackTable,
 )
 from machtrace.model.report import (
-    Adjustment,
-    Incident,
     Report,
     ReportedFrame,
-    ReportedSymbol,
     ReportedTask,
-    ReportKind,
-    SampledNode,
     SampledTree,
 )
 from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.model.symbol import PythonFrame, SourceLocation
-from machtrace.render.sample_text import start_time
 from machtrace.reports.stacks.captures import (
+    IS_MAIN,
+    LONGEST_STOP,
+    RUN,
+    SAMPLES,
+    STOPPED,
     ReportedFrames,
-    ReportedImages,
-    problems_details,
     problems_of,
     process_info,
-    reported_frames,
-    reported_process,
     stored,
     tasks_of,
     thread_info,
     thread_stack,
-    written,
 )
 
-RUN, SAMPLES = "run", "samples"
-"""Details of a report: how it was sampled; the columns of samples, see :func:`_sample_columns`."""
-_STOPPED, _LONGEST_STOP, _IS_MAIN = "stopped_ns", "longest_stop_ns", "is_main"
 PYTHON_IMAGE = "Python"
 """The image of Python's functions in machtrace's texts, which have no address."""
 _MISSING = {f"[{member.value}]": member for member in MissingFrames}
@@ -66,109 +52,6 @@ _INTERVAL_NS = 1_000_000
 """A sample's duration if the report has none: ``sample`` takes one a millisecond."""
 _LONGEST = 2_000_000
 """Maximum rows made from inverted trees."""
-
-
-# --- reports of profiles ---
-
-
-def report_of_profile(profile: Profile, kind: ReportKind = ReportKind.MACHTRACE) -> Report:
-    """Return a profile as a report, from which :func:`profile_of` returns it again."""
-    images = ReportedImages(profile.images)
-    calls = [_calls(frame, images) for frame in profile.frames]
-    trees = [_TreeBuilder(calls) for _ in profile.threads]
-    samples = profile.samples
-    ends = [
-        trees[thread].add(profile.stacks, row, weight)
-        for thread, row, weight in zip(
-            samples.threads, samples.stacks, samples.weights, strict=True
-        )
-    ]
-    details: dict[str, JsonValue] = {
-        RUN: written(profile.run, SamplingRun),
-        SAMPLES: {
-            "times_ns": [*samples.times_ns],
-            "threads": [*samples.threads],
-            "frames": [*ends],
-            "weights": [*samples.weights],
-        },
-    }
-    return Report(
-        kind=kind,
-        process=reported_process(profile.process),
-        incident=Incident(time=start_time(profile.run) if profile.run.started_at_ns else None),
-        trees=tuple(
-            builder.tree(thread) for builder, thread in zip(trees, profile.threads, strict=True)
-        ),
-        images=images.all(),
-        details=details | problems_details(profile.problems),
-    )
-
-
-def _calls(frame: ProfileFrame, images: ReportedImages) -> list[ReportedFrame]:
-    """Return a frame and the calls inlined into it, outermost first."""
-    if isinstance(frame, MissingFrames):
-        symbol = ReportedSymbol(f"[{frame.value}]", None)
-        return [ReportedFrame(None, None, None, Adjustment.UNKNOWN, symbol)]
-    return [*reported_frames(frame, images)][::-1]
-
-
-class _TreeBuilder:
-    """A tree under construction."""
-
-    def __init__(self, calls: Sequence[Sequence[ReportedFrame]]) -> None:
-        self._calls = calls
-        self._parents: list[int | None] = []
-        self._frames: list[ReportedFrame] = []
-        self._counts: list[int] = []
-        self._ends: dict[int, tuple[int, int]] = {}
-        """Each row's innermost node, and the number of its frame's own node."""
-        self._physical = 0
-
-    def add(self, stacks: StackTable, row: int, weight: int) -> int:
-        """Add samples; return the number of the innermost frame, inlined calls not counted."""
-        path = []
-        at = row
-        while at != OUTERMOST and at not in self._ends:
-            path.append(at)
-            at = stacks.callers[at]
-        node, number = self._ends.get(at, (None, OUTERMOST))
-        for at in reversed(path):
-            number = self._physical
-            self._physical += 1
-            for call in self._calls[stacks.frames[at]]:
-                self._parents.append(node)
-                self._frames.append(call)
-                self._counts.append(0)
-                node = len(self._frames) - 1
-            self._ends[at] = (node or 0, number)
-        if node is not None:
-            self._counts[node] += weight
-        return number
-
-    def tree(self, thread: SampledThread) -> SampledTree:
-        counts = self._counts
-        for node in range(len(counts) - 1, -1, -1):
-            parent = self._parents[node]
-            if parent is not None:
-                counts[parent] += counts[node]
-        details: dict[str, JsonValue] = {}
-        if thread.info.is_main:
-            details[_IS_MAIN] = True
-        if thread.stopped_ns is not None:
-            details[_STOPPED] = thread.stopped_ns
-        if thread.longest_stop_ns is not None:
-            details[_LONGEST_STOP] = thread.longest_stop_ns
-        return SampledTree(
-            nodes=tuple(map(SampledNode, self._parents, counts, self._frames)),
-            thread=thread.info.id,
-            name=thread.info.name,
-            queue=thread.info.queue,
-            count=thread.samples,
-            details=details,
-        )
-
-
-# --- profiles of reports ---
 
 
 def profile_of(report: Report) -> Profile:
@@ -221,11 +104,11 @@ def _tree_thread(tree: SampledTree, number: int) -> SampledThread:
         index=number + 1,
         name=tree.name,
         queue=tree.queue,
-        is_main=tree.details.get(_IS_MAIN) is True,
+        is_main=tree.details.get(IS_MAIN) is True,
         crashed=tree.is_attributed,
     )
     count = max(1, tree.root_samples) if tree.count is None else tree.count
-    stopped, longest = tree.details.get(_STOPPED), tree.details.get(_LONGEST_STOP)
+    stopped, longest = tree.details.get(STOPPED), tree.details.get(LONGEST_STOP)
     return replace(
         _sampled(info, count),
         stopped_ns=stopped if type(stopped) is int else None,
@@ -346,8 +229,12 @@ class _TreeRows:
             path.append(at)
             at = self._tree.nodes[self._holders[at]].parent
         row = OUTERMOST if at is None else self._rows[at]
-        for one in reversed(path):
-            row = self._rows[one] = self._builder.call(row, self._frame(one))
+        # Frames are numbered innermost first, as in sampling: a profile comes back as it was.
+        frames = [self._frame(node) for node in path]
+        for frame in frames:
+            self._builder.number(frame)
+        for node, frame in zip(reversed(path), reversed(frames), strict=True):
+            row = self._rows[node] = self._builder.call(row, frame)
         return row
 
     def _frame(self, index: int) -> ProfileFrame:
@@ -465,11 +352,16 @@ class _ProfileBuilder:
         """Begin a thread, to which the following rows belong."""
         self.threads.append(thread)
 
-    def call(self, caller: int, frame: ProfileFrame) -> int:
-        """Return the row of ``frame`` called from row ``caller``."""
+    def number(self, frame: ProfileFrame) -> int:
+        """Return the number of ``frame``; a new one gets the next."""
         number = self._numbers.setdefault(frame, len(self.frames))
         if number == len(self.frames):
             self.frames.append(frame)
+        return number
+
+    def call(self, caller: int, frame: ProfileFrame) -> int:
+        """Return the row of ``frame`` called from row ``caller``."""
+        number = self.number(frame)
         key = (caller, number)
         row = self._rows.setdefault(key, len(self.callers))
         if row == len(self.callers):

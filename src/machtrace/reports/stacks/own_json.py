@@ -1,0 +1,329 @@
+"""machtrace's own JSON of stacks and of profiles: ``backtrace`` and ``sample --format json``.
+
+The schemas are in ``docs/json-format.md`` and ``docs/sampling.md``. Keys that are not known here
+are stored in the details, and written again.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from machtrace.errors import FormatError
+from machtrace.model.capture import Capture
+from machtrace.model.cause import Cause
+from machtrace.model.image import ImageList
+from machtrace.model.json_value import JsonValue
+from machtrace.model.profile import (
+    OUTERMOST,
+    MissingFrames,
+    Profile,
+    ProfileFrame,
+    SampledThread,
+    SampleTable,
+    SamplingEnd,
+    SamplingRun,
+    StackTable,
+)
+from machtrace.model.report import Report, ReportedFrame, ReportedThread, SampledTree
+from machtrace.model.snapshot import ThreadId, ThreadInfo
+from machtrace.model.stack import (
+    Gap,
+    Stop,
+    StopReason,
+)
+from machtrace.model.symbol import (
+    CallStack,
+    FrameChain,
+)
+from machtrace.render import json_document, profile_json
+from machtrace.reports.machtrace_json import shown
+from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.captures import capture_of
+from machtrace.reports.stacks.json_values import (
+    WORD,
+    JsonImages,
+    JsonObject,
+    SchemaError,
+    address_or_none,
+    enum_member,
+    json_column,
+    json_list,
+    json_number,
+    json_object,
+    json_objects,
+    number_or_none,
+    read_frame,
+    read_problems,
+    read_process,
+    text_or_none,
+)
+from machtrace.reports.stacks.profiles import profile_of
+from machtrace.reports.stacks.reported import report_of_capture, report_of_profile
+
+_SCHEMA = 1
+_OTHER = "json"
+"""The detail of a report, a thread or a frame: keys that have no field."""
+_OF_STACKS = frozenset({"schema", "process", "images", "threads"})
+_OF_PROFILES = frozenset({"run", "frames", "stacks", "samples"})
+
+
+def recognises(source: ReportSource) -> bool:
+    """Return whether it has the keys of stacks or of a profile."""
+    value = source.value
+    return (
+        isinstance(value, dict)
+        and value.keys() >= _OF_STACKS
+        and "problems" in value
+        and (value.keys() >= _OF_PROFILES or not _OF_PROFILES & value.keys())
+    )
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """Return the one report.
+
+    Raises:
+        FormatError: the schema is unknown, or a value violates it.
+    """
+    document = json_object(source.value)
+    if document.get("schema") != _SCHEMA:
+        raise FormatError(
+            f"schema {shown(document.get('schema'))}",
+            source=source.name,
+            offset=0,
+            remedy=f"read it with a newer machtrace; this one reads {_SCHEMA}",
+        )
+    try:
+        if "samples" in document:
+            return (_read_profile(document),)
+        return (_read_capture(document),)
+    except (SchemaError, ValueError) as error:
+        raise source.error(str(error)) from error
+
+
+def _left(entry: JsonObject, written: JsonObject) -> dict[str, JsonValue]:
+    """Return the entries that a written one lacks."""
+    return {key: value for key, value in entry.items() if key not in written}
+
+
+# --- stacks ---
+
+
+def _read_capture(document: JsonObject) -> Report:
+    process = read_process(document)
+    images = JsonImages(document, process.arch)
+    threads = json_objects(document.get("threads"))
+    capture = Capture(
+        process=process,
+        images=ImageList(images.listed),
+        stacks=tuple(_stack(entry, images) for entry in threads),
+        problems=read_problems(document),
+    )
+    report = report_of_capture(capture)
+    document_again = json_document.document(capture)
+    entries: Sequence[JsonObject] = document_again["threads"]
+    details = {**report.details}
+    if left := _left(document, document_again):
+        details[_OTHER] = left
+    return replace(
+        report,
+        details=details,
+        threads=tuple(
+            _with_left(thread, entry, again)
+            for thread, entry, again in zip(report.threads, threads, entries, strict=True)
+        ),
+    )
+
+
+def _with_left(thread: ReportedThread, entry: JsonObject, again: JsonObject) -> ReportedThread:
+    """Return the thread with the keys of its entry and of its frames that have no field."""
+    before, after = json_objects(entry.get("frames")), json_objects(again["frames"])
+    left = [_left(one, other) for one, other in zip(before, after, strict=True)]
+    frames, details = thread.frames, thread.details
+    if any(left):
+        of_frames = iter(left)
+        frames = tuple(
+            frame if frame.is_inline else _with_other(frame, next(of_frames)) for frame in frames
+        )
+    if others := _left(entry, again):
+        details = {**details, _OTHER: others}
+    return replace(thread, frames=frames, details=details)
+
+
+def _with_other(frame: ReportedFrame, left: dict[str, JsonValue]) -> ReportedFrame:
+    return frame._replace(details={**frame.details, _OTHER: left}) if left else frame
+
+
+def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
+    name, queue = text_or_none(entry.get("name")), text_or_none(entry.get("queue"))
+    cause = entry.get("cause")
+    registers = json_object(entry.get("registers") or {})
+    frames = tuple(read_frame(item, images) for item in json_objects(entry.get("frames")))
+    physical_stop = entry.get("physical_stop")
+    remainder = None
+    if physical_stop is not None:
+        entries = json_objects(entry.get("physical_remainder"))
+        rest = tuple(read_frame(item, images) for item in entries)
+        gap = _gap(entry.get("physical_gap"))
+        remainder = FrameChain(frames=rest, stop=_stop(physical_stop), gap=gap)
+    return CallStack(
+        thread=ThreadInfo(
+            id=ThreadId(json_number(entry.get("id"))),
+            index=json_number(entry.get("index"), least=1),
+            name=name,
+            queue=queue,
+            crashed=entry.get("crashed") is True,
+            cause=None if cause is None else _cause(json_object(cause)),
+        ),
+        frames=frames,
+        stop=_stop(entry.get("stop")),
+        gap=_gap(entry.get("gap")),
+        stopped_for_ns=number_or_none(entry.get("stopped_for_ns")),
+        physical_remainder=remainder,
+        registers=tuple((name, json_number(value)) for name, value in registers.items()),
+        overflowed_stack=address_or_none(entry.get("overflowed_stack")),
+    )
+
+
+def _stop(value: JsonValue) -> Stop:
+    entry = json_object(value)
+    return Stop(enum_member(StopReason, entry.get("reason")), address_or_none(entry.get("at")))
+
+
+def _gap(value: JsonValue) -> Gap | None:
+    if value is None:
+        return None
+    entry = json_object(value)
+    return Gap(json_number(entry.get("after")), json_number(entry.get("count")))
+
+
+def _cause(entry: JsonObject) -> Cause:
+    return Cause(
+        signal=text_or_none(entry.get("signal")),
+        signal_number=number_or_none(entry.get("signal_number")),
+        code=number_or_none(entry.get("code")),
+        code_name=text_or_none(entry.get("code_name")),
+        exception=text_or_none(entry.get("exception")),
+        exception_codes=tuple(
+            json_number(one, least=-WORD) for one in json_list(entry.get("exception_codes"))
+        ),
+        meaning=text_or_none(entry.get("meaning")) or "",
+        address=address_or_none(entry.get("address")),
+        region=text_or_none(entry.get("region")) or "",
+        sender=number_or_none(entry.get("sender")),
+        sender_user=number_or_none(entry.get("sender_user")),
+    )
+
+
+def stacks_json(report: Report) -> str:
+    """Return the report's stacks as ``machtrace backtrace --format json`` writes them."""
+    capture = capture_of(report)
+    document = json_document.document(capture)
+    for thread, stack, entry in zip(
+        report.threads, capture.stacks, document["threads"], strict=False
+    ):
+        if stack.registers:
+            entry["registers"] = dict(stack.registers)
+        _restore(entry, thread.details)
+        machine_frames = (frame for frame in thread.frames if not frame.is_inline)
+        for frame, written in zip(machine_frames, entry["frames"], strict=False):
+            _restore(written, frame.details)
+    _restore(document, report.details)
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _restore(entry: dict[str, Any], details: JsonObject) -> None:
+    left = details.get(_OTHER)
+    if isinstance(left, dict):
+        for key, value in left.items():
+            entry.setdefault(key, value)
+
+
+# --- profiles ---
+
+
+def _read_profile(document: JsonObject) -> Report:
+    process = read_process(document)
+    images = JsonImages(document, process.arch)
+    threads = json_objects(document.get("threads"))
+    frames = [_profile_frame(entry, images) for entry in json_objects(document.get("frames"))]
+    stacks, samples = json_object(document.get("stacks")), json_object(document.get("samples"))
+    callers = json_column(stacks, "callers", least=OUTERMOST, below=WORD >> 33)
+    of_rows = json_column(stacks, "frames", least=0, below=len(frames))
+    columns = (
+        json_column(samples, "times_ns", least=0, below=WORD >> 2),
+        json_column(samples, "threads", least=0, below=len(threads)),
+        json_column(samples, "stacks", least=OUTERMOST, below=len(callers)),
+        json_column(samples, "weights", least=0, below=WORD >> 2),
+    )
+    if len(callers) != len(of_rows) or len({len(column) for column in columns}) != 1:
+        raise SchemaError("columns of a table differ in length")
+    if any(caller >= row for row, caller in enumerate(callers)):
+        raise SchemaError("a stack's caller follows it")
+    profile = Profile(
+        process=process,
+        images=tuple(images.listed),
+        threads=tuple(_sampled(entry, index) for index, entry in enumerate(threads, 1)),
+        frames=tuple(frames),
+        stacks=StackTable(array("i", callers), array("i", of_rows)),
+        samples=SampleTable(*map(array, "qiiq", columns)),
+        run=_run(json_object(document.get("run"))),
+        problems=read_problems(document),
+    )
+    report = report_of_profile(profile)
+    written = profile_json.document(profile)
+    details = {**report.details}
+    if left := _left(document, written):
+        details[_OTHER] = left
+    pairs = zip(report.trees, threads, written["threads"], strict=True)
+    trees = tuple(_tree_with_left(tree, _left(entry, again)) for tree, entry, again in pairs)
+    return replace(report, details=details, trees=trees)
+
+
+def _tree_with_left(tree: SampledTree, left: dict[str, JsonValue]) -> SampledTree:
+    return replace(tree, details={**tree.details, _OTHER: left}) if left else tree
+
+
+def _profile_frame(entry: JsonObject, images: JsonImages) -> ProfileFrame:
+    if "missing" in entry:
+        return enum_member(MissingFrames, entry["missing"])
+    return read_frame(entry, images)
+
+
+def _sampled(entry: JsonObject, index: int) -> SampledThread:
+    return SampledThread(
+        info=ThreadInfo(
+            id=ThreadId(json_number(entry.get("id"))),
+            index=index,
+            name=text_or_none(entry.get("name")),
+            queue=text_or_none(entry.get("queue")),
+            is_main=entry.get("is_main") is True,
+        ),
+        samples=json_number(entry.get("samples")),
+        stopped_ns=number_or_none(entry.get("stopped_ns")),
+        longest_stop_ns=number_or_none(entry.get("longest_stop_ns")),
+    )
+
+
+def _run(entry: JsonObject) -> SamplingRun:
+    return SamplingRun(
+        started_at_ns=json_number(entry.get("started_at_ns")),
+        duration_ns=json_number(entry.get("duration_ns"), least=1),
+        interval_ns=json_number(entry.get("interval_ns"), least=1),
+        ticks=json_number(entry.get("ticks")),
+        lost=json_number(entry.get("lost")),
+        end=enum_member(SamplingEnd, entry.get("end")),
+    )
+
+
+def profile_document(report: Report) -> str:
+    """Return the report's stacks as ``machtrace sample --format json`` writes them."""
+    document = profile_json.document(profile_of(report))
+    if len(report.trees) == len(document["threads"]):
+        for tree, entry in zip(report.trees, document["threads"], strict=True):
+            _restore(entry, tree.details)
+    _restore(document, report.details)
+    return json.dumps(document, separators=(",", ":")) + "\n"

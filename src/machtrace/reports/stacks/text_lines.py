@@ -1,0 +1,200 @@
+"""Lines of machtrace's text of stacks: headings of threads, frames, causes."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from machtrace.model.address import Avma
+from machtrace.model.cause import Cause
+from machtrace.model.json_value import JsonValue
+from machtrace.model.stack import Dispute, FrameTrust
+from machtrace.model.symbol import Certainty, SourceLocation
+from machtrace.reports.stacks.captures import DISPUTES, KIND, TRUST, written
+
+LONGEST_LINE = 1 << 16
+_THREAD = re.compile(r"Thread (?P<index>[0-9]{1,9})(?=  |\Z)")
+_STOPPED = re.compile(r"  stopped for (?P<time>[0-9]{1,12}\.[0-9]) (?P<unit>[µm])s\Z")
+_ID = re.compile(r"  id (?P<id>[0-9]{1,20})(?=  |\Z)")
+_CRASHED, _QUEUE = "  crashed", "  queue "
+_NUMBER = re.compile(r" {0,9}[0-9]{1,9}  (?=\S)")
+_ADDRESS = re.compile(r"  (?P<address>0x(?:[0-9a-f]{16}|[0-9a-f]{8}))  (?=\S)")
+_OFFSET = re.compile(r"\? \(image \+ (?P<offset>0x[0-9a-f]{1,16})\)")
+_INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>-?[0-9]{1,19})")
+_UNNAMED = re.compile(r"unnamed_(?P<offset>[0-9a-f]{1,16})")
+_DISPUTE = re.compile(
+    r"but (?P<method>[a-z -]{1,40}) finds (?:(?P<address>0x[0-9a-f]{1,16})|no caller)"
+)
+_CAUSE = re.compile(
+    r"(?P<first>(?:SIG|EXC_|signal |exception )[A-Za-z0-9_+-]*)"
+    r"(?: \((?P<second>[A-Z0-9_]{1,40})\))?"
+    r"(?: at (?P<address>0x[0-9a-f]{1,16}))?(?:: (?P<reasons>.*))?"
+)
+_SENT = re.compile(r"sent by process (?P<pid>[0-9]{1,10})(?: of user (?P<user>[0-9]{1,10}))?")
+_TRUSTS = {trust.label: trust for trust in FrameTrust if trust is not FrameTrust.CONTEXT}
+_CERTAINTIES = {one.value: one for one in Certainty}
+_INLINED, INTERRUPTED = "inlined", "interrupted"
+_UNITS = {"µ": 1_000, "m": 1_000_000}
+CERTAINTY = "certainty"
+"""The detail of a row: of its name; beside :data:`INTERRUPTED`, read once the frame is built."""
+
+
+class Heading(NamedTuple):
+    """A parsed heading of a thread."""
+
+    number: int
+    id: int | None
+    name: str | None
+    queue: str | None
+    crashed: bool
+    stopped_for_ns: int | None
+
+
+def read_heading(line: str) -> Heading | None:
+    """Parse a thread's heading, from its end; return None if it is not one."""
+    match = _THREAD.match(line) if len(line) <= LONGEST_LINE else None
+    if match is None:
+        return None
+    rest, time = line[match.end() :], None
+    if (stopped := _STOPPED.search(rest)) is not None:
+        rest = rest[: stopped.start()]
+        time = round(float(stopped["time"]) * _UNITS[stopped["unit"]])
+    crashed = rest.endswith(_CRASHED)
+    rest = rest.removesuffix(_CRASHED)
+    name, number, queue = rest, None, None
+    last = list(_ID.finditer(rest))[-1:]  # a name may contain the same words
+    if last:
+        name, number = rest[: last[0].start()], int(last[0]["id"])
+        queue = rest[last[0].end() :].removeprefix(_QUEUE) or None
+    elif _QUEUE in rest:
+        name, _, queue = rest.partition(_QUEUE)
+    name = name.removeprefix("  ")
+    if name and not (name.startswith("“") and name.endswith("”")):
+        return None
+    return Heading(int(match["index"]), number, name[1:-1] or None, queue, crashed, time)
+
+
+class StackLine(NamedTuple):
+    """A parsed line of a frame with an address."""
+
+    image: str
+    address: int
+    rest: str
+
+
+def read_stack_line(text: str) -> StackLine | None:
+    """Parse a frame's line; return None if it is not one."""
+    number = _NUMBER.match(text) if len(text) <= LONGEST_LINE else None
+    match = None if number is None else _ADDRESS.search(text, number.end())
+    if number is None or match is None:
+        return None
+    image = text[number.end() : match.start()].rstrip()
+    return StackLine(image, int(match["address"], 16), text[match.end() :])
+
+
+class FrameRow(NamedTuple):
+    """A parsed line of a frame, its image not yet located."""
+
+    image: str
+    address: int
+    name: str
+    offset: int | None
+    """From the function's start."""
+    start: int | None
+    """The image's load address, if the line gives it."""
+    function: int | None
+    """The start of a function without a name, from the image's."""
+    location: SourceLocation | None
+    is_inline: bool
+    details: dict[str, JsonValue]
+
+
+def frame_row(line: StackLine) -> FrameRow:
+    """Parse the function, the location and the note of a frame's line."""
+    text, note = line.rest, ""
+    if text.endswith("]"):
+        before, bracket, inside = text[:-1].rpartition("  [")
+        if bracket and _note(inside) is not None:
+            text, note = before, inside
+    name, location = split_location(text)
+    details = (_note(note) or {}) if note else {}
+    address, is_inline = line.address, note == _INLINED
+    offset = start = function = None
+    if is_inline:
+        name = "" if name == "?" else name
+    elif (image_offset := _OFFSET.fullmatch(name)) is not None:
+        start, name = address - int(image_offset["offset"], 16), ""
+    elif (into := _INTO.fullmatch(name)) is not None:
+        name, offset = into["name"], int(into["offset"])
+        if (unnamed := _UNNAMED.fullmatch(name)) is not None:
+            function = int(unnamed["offset"], 16)
+            start, name = address - offset - function, ""
+    elif name == "?":
+        name = ""
+    image = "" if line.image == "???" else line.image
+    return FrameRow(image, address, name, offset, start, function, location, is_inline, details)
+
+
+def split_location(text: str) -> tuple[str, SourceLocation | None]:
+    """Split a function and its location."""
+    name, at, place = text.rpartition("  at ")
+    if not at or not place or "  " in place or _INTO.fullmatch(place) is not None:
+        return text, None
+    path, colon, line = place.rpartition(":")
+    if colon and path and line.isdecimal() and len(line) < 10:  # noqa: PLR2004 - a line's number
+        return name, SourceLocation(path, int(line))
+    return name, SourceLocation(place)
+
+
+def _note(text: str) -> dict[str, JsonValue] | None:
+    """Return the details of a note; None if it is none."""
+    if text == _INLINED:
+        return {}
+    details: dict[str, JsonValue] = {}
+    disputes: list[Dispute] = []
+    parts = text.split(", ")
+    for number, part in enumerate(parts):
+        dispute = _DISPUTE.fullmatch(part)
+        if number == 0 and part in _TRUSTS:
+            details[TRUST] = _TRUSTS[part].value
+            if _TRUSTS[part] is FrameTrust.ASYNC:
+                details[KIND] = "async-resume"
+        elif part == INTERRUPTED and number == 1 and TRUST in details:
+            details[INTERRUPTED] = True
+        elif dispute is not None and dispute["method"] in _TRUSTS:
+            address = dispute["address"]
+            found = None if address is None else Avma(int(address, 16))
+            disputes.append(Dispute(_TRUSTS[dispute["method"]], found))
+        elif number == len(parts) - 1 and part in _CERTAINTIES:
+            details[CERTAINTY] = part
+        else:
+            return None
+    if disputes:
+        details[DISPUTES] = written(tuple(disputes), tuple[Dispute, ...])
+    return details
+
+
+def read_cause(text: str) -> Cause | None:
+    """Return the cause that a line states; None if it is not one."""
+    match = _CAUSE.fullmatch(text)
+    if match is None:
+        return None
+    is_mach = match["first"].startswith(("EXC_", "exception "))
+    reasons = (match["reasons"] or "").split(", ") if match["reasons"] else []
+    sent = _SENT.fullmatch(reasons[-1]) if reasons else None
+    if sent is not None:
+        reasons.pop()
+    code = match["second"]
+    if is_mach:
+        code = reasons.pop(0) if reasons and reasons[0].isupper() else None
+    cause = Cause(
+        exception=match["first"] if is_mach else None,
+        signal=match["second"] if is_mach else match["first"],
+        code_name=code,
+        address=None if match["address"] is None else Avma(int(match["address"], 16)),
+        meaning=", ".join(reasons[:1]),
+        region=", ".join(reasons[1:]),
+        sender=None if sent is None else int(sent["pid"]),
+        sender_user=None if sent is None or sent["user"] is None else int(sent["user"]),
+    )
+    return cause if str(cause) == text else None
