@@ -25,9 +25,10 @@ first, the last one :data:`~tests.support.published.machine.OUTSIDE`) and ``slid
 less the stated address of the image), so that a debugger can be shown the same moment.
 
 The modules, in the order of their layers: ``image`` (with ``macho`` and ``elf``) loads a file;
-``instructions`` classifies instructions; ``functions`` selects entries and knows callees that do
-not return; ``machine`` is the emulator with memory that is mapped on demand; ``true_calls`` records
-the calls in progress and watches what they saved; ``execution`` runs a function; ``callers``
-creates the stack that it is called on; ``comparison`` walks a moment and compares it; ``harness``
-does all that for many runs, ``listing`` prints one.
+``instructions`` classifies instructions; ``functions`` knows callees that do not return,
+``entries`` selects functions to call, ``jump_tables`` checks jumps; ``machine`` is the emulator,
+whose memory is mapped on demand; ``true_calls`` records the calls in progress and watches what they
+saved; ``execution`` runs a function; ``callers`` creates the stack that it is called on;
+``comparison`` walks a moment and compares it; ``harness`` does all that for many runs, ``result``
+counts them, ``workers`` distributes them, ``listing`` prints one.
 """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
 from machtrace.model.address import Avma
+from tests.support.published.entries import Entries
 from tests.support.published.execution import DIVERTED, Execution
-from tests.support.published.functions import Functions
-from tests.support.published.image import PublishedImage
 from tests.support.published.machine import OUTSIDE, SCRATCH, STACK, Machine, Values
 from tests.support.published.true_calls import Call, TrueCalls
 
@@ -38,19 +38,9 @@ class Callers:
         return STACK.stop - len(self.stack)
 
 
-def pick_entry(
-    image: PublishedImage, functions: Functions, random: Random, refused: dict[str, int]
-) -> int:
-    """Return the entry of a random function; count starts that are none in ``refused``."""
-    while True:
-        start = int(image.starts[random.randrange(len(image.starts))])
-        problem = functions.entry_problem(start)
-        if not problem:
-            return start
-        refused[problem] = refused.get(problem, 0) + 1
-
-
-def create_callers(machine: Machine, execution: Execution, random: Random) -> Callers:
+def create_callers(
+    machine: Machine, execution: Execution, entries: Entries, random: Random
+) -> Callers:
     """Run random functions up to a call each, and return the state at the last one's target."""
     image, cpu = machine.image, machine.cpu
     values = Values(image)
@@ -77,7 +67,7 @@ def create_callers(machine: Machine, execution: Execution, random: Random) -> Ca
             break
         machine.restore()
         place(machine, callers, values, random)
-        entry = pick_entry(image, execution.functions, random, {})
+        entry = entries.pick(random, Counter())
         ended = execution.run(entry, callers.calls.copy(), random, diverts=_DIVERTED)
         if ended == DIVERTED and cpu.sp > _LOWEST:
             callers = Callers(cpu.raw_registers(), _stack(machine), execution.calls.copy())

@@ -26,8 +26,8 @@ _GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.LINK_REGISTER, FrameT
 _THREAD = ThreadInfo(id=ThreadId(1), index=1, is_main=True)
 _PLATFORM_REGISTER = 18
 _SWIFT_REGISTERS = {True: (20, 21, 22), False: (12, 13, 14)}
-"""Registers of self, an error and the async context, which Swift's calls need not preserve; by
-whether the architecture is arm64."""
+"""Swift's registers of self, an error and the async context, which its calls need not preserve;
+by whether the architecture is arm64."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +14,6 @@ from tests.support.published.instructions import (
     Kind,
     decoder_of,
     linear,
-    stack_use,
-    written,
 )
 
 NO_RETURN = re.compile(
@@ -51,24 +47,16 @@ _RUST_PANIC = re.compile(
 _PRESERVING = re.compile(r"chkstk|rust_probestack|tlv_bootstrap|tls_get_addr_preserve")
 _STRAIGHT = 48
 """Instructions after which a function without a branch is no outlined piece."""
-_LARGEST_SCAN = 1 << 15
-_DOUBLES = 64
-_FIRST = 32
+LARGEST_SCAN = 1 << 15
 _DEEPEST = 8
-_COPIES_OF_LR = tuple(0xAA1E03E0 | number for number in range(9, 18))
+COPIES_OF_LR = tuple(0xAA1E03E0 | number for number in range(9, 18))
 """``mov xN, x30``."""
-_OTHER_RETURNS = tuple(0xD65F0000 | number << 5 for number in range(9, 18))
+OTHER_RETURNS = tuple(0xD65F0000 | number << 5 for number in range(9, 18))
 """``ret xN``."""
 _COPIES_OF_RSP = tuple(bytes((0x48, 0x89, 0xE0 | number)) for number in (0, 1, 2)) + tuple(
     bytes((0x49, 0x89, 0xE0 | number)) for number in range(4)
 )
 """``mov rax, rsp`` and the same of rcx, rdx, r8 to r11."""
-_LOADS_OF_RSP = tuple(
-    bytes((prefix, 0x89, 0xC4 | number << 3)) for prefix in (0x48, 0x4C) for number in range(8)
-)
-"""``mov rsp, register``."""
-_SCRATCH = frozenset((*range(19), 30, 31))
-"""AArch64 registers that calls need not preserve."""
 
 
 class Functions:
@@ -81,9 +69,7 @@ class Functions:
         self._instructions: dict[int, Instruction] = {}
         self._no_return: dict[int, bool] = {}
         self._straight: dict[int, bool] = {}
-        self._entries: dict[int, str] = {}
         self._private: dict[int, bool] = {}
-        self._whole: dict[int, list[tuple[int, Instruction]]] = {}
         self._blocks: dict[int, frozenset[int]] = {}
 
     def instruction(self, address: int) -> Instruction:
@@ -121,7 +107,7 @@ class Functions:
         if not image.holds_code(target) or image.is_stub(target) or depth > _DEEPEST:
             return False
         function = image.function_at(target)
-        if function is None or function[0] != target or function[1] - target > _LARGEST_SCAN:
+        if function is None or function[0] != target or function[1] - target > LARGEST_SCAN:
             return False
         start, end = function
         outside: list[int] = []
@@ -163,9 +149,9 @@ class Functions:
     def _is_straight(self, target: int) -> bool:
         if target not in self.start_set or "OUTLINED" in self._image.names.get(target, ""):
             return True
-        return any(row.ends_flow for _, row in self._straight_code(target))
+        return any(row.ends_flow for _, row in self.straight_code(target))
 
-    def _straight_code(self, start: int) -> Iterator[tuple[int, Instruction]]:
+    def straight_code(self, start: int) -> Iterator[tuple[int, Instruction]]:
         """Yield instructions from ``start`` up to a transfer, an end of flow or the limit.
 
         A branch over a trap is passed: it checks a return address before a tail call (arm64e).
@@ -201,10 +187,10 @@ class Functions:
         start, end = function
         known = self._private.get(start)
         if known is None:
-            code = self._image.bytes_at(start, min(end - start, _LARGEST_SCAN))
+            code = self._image.bytes_at(start, min(end - start, LARGEST_SCAN))
             if self._image.arch.is_arm64:
                 words = np.frombuffer(code[: len(code) & -4], "<u4")
-                known = bool(np.isin(words, (*_COPIES_OF_LR, *_OTHER_RETURNS)).any())
+                known = bool(np.isin(words, (*COPIES_OF_LR, *OTHER_RETURNS)).any())
             else:
                 known = any(copy in code for copy in _COPIES_OF_RSP)
             self._private[start] = known
@@ -240,218 +226,3 @@ class Functions:
                     after += self.instruction(after).size
                     blocks.add(after)
         return frozenset(blocks)
-
-    # --- entries ---
-
-    def entry_problem(self, start: int) -> str:
-        """Return why ``start`` is no function's entry; empty if it seems to be one."""
-        known = self._entries.get(start)
-        if known is None:
-            known = self._entries[start] = self._entry_problem(start)
-        return known
-
-    def _entry_problem(self, start: int) -> str:  # noqa: PLR0911 (one return a case)
-        image = self._image
-        function = image.function_at(start)
-        if function is None:
-            return "not in code"
-        if self.instruction(start).kind is Kind.TRAP:
-            return "no instruction at the start"
-        name = image.names.get(start, "")
-        if image.is_part(start) or name.endswith(".cold") or name.startswith(".L"):
-            return "a part of another function"
-        if self._uses_unsaved(start):
-            return "a label: it uses callee-saved registers"
-        if self._switches_stacks(start):
-            return "it resumes another stack: longjmp, or similar"
-        if self._is_branched_to(start):
-            return "a label: another function branches to it conditionally"
-        if self._is_outlined(start):
-            return "an outlined piece: it changes its caller's frame or registers"
-        if self._falls_in(start):
-            return "a label: the code before it continues"
-        return ""
-
-    def _is_outlined(self, start: int) -> bool:
-        """Return whether straight code uses the frame or the registers of its caller (AArch64)."""
-        if "OUTLINED" in self._image.names.get(start, ""):
-            return True
-        if not self._image.arch.is_arm64 or not self.must_follow(start):
-            return False
-        depth = 0
-        saved: set[int] = set()
-        for address, instruction in self._straight_code(start):
-            word = int.from_bytes(self._image.bytes_at(address, 4), "little")
-            change, lowest = stack_use(word)
-            saved.update(instruction.stored)
-            if lowest is not None and lowest >= depth:
-                return True
-            depth -= change
-            if depth < 0 or (written(word) | self._read(address)) - saved - _SCRATCH:
-                return True
-            if instruction.ends_flow:
-                return depth != 0
-        return False
-
-    def _read(self, address: int) -> set[int]:
-        """Return the callee-saved general registers that an AArch64 instruction reads.
-
-        Stores save theirs.
-        """
-        if self.instruction(address).stored:
-            return set()
-        return {number for number in self._access(address)[0] if number < _DOUBLES}
-
-    def _access(self, address: int) -> tuple[set[int], set[int]]:
-        """Return the callee-saved registers that an instruction reads, and those that it writes."""
-        row = next(self._detailed.disasm(self._image.bytes_at(address, 16), address, 1), None)
-        if row is None:
-            return set(), set()
-        read, changed = (
-            {
-                self._callee_saved[name]
-                for name in map(row.reg_name, rows)
-                if name in self._callee_saved
-            }
-            for rows in row.regs_access()
-        )
-        return read, changed
-
-    @cached_property
-    def _detailed(self) -> Any:
-        import capstone  # type: ignore[import-untyped]
-
-        decoder = (
-            capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
-            if self._image.arch.is_arm64
-            else capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-        )
-        decoder.detail = True
-        return decoder
-
-    @cached_property
-    def _callee_saved(self) -> dict[str, int]:
-        """Names of callee-saved registers and of their parts."""
-        if self._image.arch.is_arm64:
-            general = {f"{size}{number}": number for number in range(19, 29) for size in "xw"}
-            return general | {
-                f"{size}{number}": _DOUBLES + number for number in range(8, 16) for size in "bhsdqv"
-            }
-        return {
-            name: number
-            for number, names in {
-                3: ("rbx", "ebx", "bx", "bl", "bh"),
-                6: ("rbp", "ebp", "bp", "bpl"),
-                **{n: (f"r{n}", f"r{n}d", f"r{n}w", f"r{n}b") for n in range(12, 16)},
-            }.items()
-            for name in names
-        }
-
-    def _uses_unsaved(self, start: int) -> bool:
-        """Return whether the first instructions use a callee-saved register that they did not save.
-
-        Functions do not, but for those of Swift and Go.
-        """
-        if self._image.is_swift or self._image.is_go:
-            return False
-        saved: set[int] = set()
-        address = start
-        for _ in range(_FIRST):
-            instruction = self.instruction(address)
-            if instruction.kind not in (Kind.PLAIN, Kind.PADDING):
-                return False
-            if instruction.stored:
-                saved.update(instruction.stored)
-            else:
-                read, changed = self._access(address)
-                if (read | changed) - saved:
-                    return True
-            address += instruction.size
-        return False
-
-    def _falls_in(self, start: int) -> bool:
-        """Return whether the instruction before ``start`` is followed by it."""
-        last = self._before(start)
-        return last is not None and not (last.ends_flow or last.kind in (Kind.CALL, Kind.PADDING))
-
-    def _switches_stacks(self, start: int) -> bool:
-        """Return whether a function loads its stack pointer and jumps, or returns to elsewhere."""
-        function = self._image.function_at(start)
-        assert function is not None
-        code = self._image.bytes_at(start, min(function[1] - start, _LARGEST_SCAN))
-        if self._image.arch.is_arm64:
-            words = set(np.frombuffer(code[: len(code) & -4], "<u4").tolist())
-            returns_elsewhere = not words.isdisjoint(_OTHER_RETURNS)
-            loads = any(word & 0xFFFFFC1F == 0x9100001F and word >> 5 & 31 < 29 for word in words)
-            if returns_elsewhere and words.isdisjoint(_COPIES_OF_LR):
-                return True
-            return loads and 0xD65F03C0 not in words
-        if not any(load in code for load in _LOADS_OF_RSP):
-            return False
-        rows = [row for _, row in linear(self.decode, code, start)]
-        return not any(row.kind is Kind.RETURN for row in rows) and any(
-            row.kind is Kind.INDIRECT_JUMP for row in rows
-        )
-
-    def _before(self, start: int) -> Instruction | None:
-        """Return the instruction that runs before ``start``, padding aside; None if unknown."""
-        if self._image.arch.is_arm64:
-            before = start - 4
-            while self._image.holds_code(before):
-                instruction = self.instruction(before)
-                if instruction.kind is not Kind.PADDING:
-                    return instruction
-                before -= 4
-            return None
-        last: Instruction | None = None
-        for _, instruction in self._preceding(start):
-            last = last if instruction.kind is Kind.PADDING else instruction
-        return last
-
-    def _preceding(self, start: int) -> list[tuple[int, Instruction]]:
-        """Return instructions of x86-64 code before ``start``, at best of the whole function."""
-        function = self._image.function_at(start - 1)
-        if function is None:
-            return []
-        known = self._whole.get(function[0])
-        if known is None:
-            code = self._image.bytes_at(function[0], min(start - function[0], _LARGEST_SCAN))
-            known = self._whole[function[0]] = list(linear(self.decode, code, function[0]))
-        return known
-
-    def _is_branched_to(self, start: int) -> bool:
-        """Return whether the x86-64 function before ``start`` branches to it, or ends amid it."""
-        if self._image.arch.is_arm64:
-            return start in self._branch_targets
-        rows = self._preceding(start)
-        if not rows:
-            return False
-        end = rows[-1][0] + rows[-1][1].size
-        is_whole = start - rows[0][0] < _LARGEST_SCAN
-        return (is_whole and end != start) or any(
-            row.kind is Kind.BRANCH and row.target == start for _, row in rows
-        )
-
-    @cached_property
-    def _branch_targets(self) -> frozenset[int]:
-        """Starts of functions that other functions branch to conditionally (AArch64)."""
-        labels: set[int] = set()
-        starts = self._image.starts
-        for low, high in self._image.code:
-            words = np.frombuffer(self._image.bytes_at(low, (high - low) & -4), "<u4")
-            at = np.arange(len(words), dtype=np.int64) * 4 + low
-            for mask, value, bits in (
-                (0xFF000000, 0x54000000, 19),
-                (0x7E000000, 0x34000000, 19),
-                (0x7E000000, 0x36000000, 14),
-            ):
-                rows = np.flatnonzero(words & np.uint32(mask) == np.uint32(value))
-                distance = (words[rows] >> np.uint32(5)).astype(np.int64) & ((1 << bits) - 1)
-                distance -= (distance >> (bits - 1)) << bits
-                targets = (at[rows] + 4 * distance).astype(np.uint64)
-                places = starts.searchsorted(targets).clip(max=len(starts) - 1)
-                hits = starts[places] == targets
-                sources = starts.searchsorted(at[rows][hits].astype(np.uint64), "right") - 1
-                others = starts[sources.clip(min=0)] != targets[hits]
-                labels.update(targets[hits][others].tolist())
-        return frozenset(labels)

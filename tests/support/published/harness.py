@@ -13,8 +13,9 @@ from random import Random
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
-from tests.support.published.callers import Callers, create_callers, pick_entry, place
+from tests.support.published.callers import Callers, create_callers, place
 from tests.support.published.comparison import Comparer, Verdict
+from tests.support.published.entries import Entries
 from tests.support.published.execution import LIMIT, Execution
 from tests.support.published.functions import Functions
 from tests.support.published.image import PublishedImage, load
@@ -52,6 +53,7 @@ class Harness:
         self._entry = None if entry is None else entry + image.slide
         self.seed = seed
         self.functions = Functions(image)
+        self.entries = Entries(image, self.functions)
         self.machine = Machine(image, self._key("memory"))
         self.execution = Execution(self.machine, self.functions)
         self.comparer = Comparer(image)
@@ -67,7 +69,10 @@ class Harness:
         group = number // (RUNS_OF_FUNCTION * _FUNCTIONS_OF_STACK)
         if self._callers is None or self._callers[0] != group:
             random = Random(self._key(f"callers/{group}"))
-            self._callers = group, create_callers(self.machine, self.execution, random)
+            self._callers = (
+                group,
+                create_callers(self.machine, self.execution, self.entries, random),
+            )
         return self._callers[1]
 
     def entry_of(self, number: int, refused: Counter[str] | None = None) -> int:
@@ -76,7 +81,7 @@ class Harness:
             return self._entry
         random = Random(self._key(f"function/{number // RUNS_OF_FUNCTION}"))
         counts = Counter() if refused is None else refused
-        return pick_entry(self.image, self.functions, random, counts)
+        return self.entries.pick(random, counts)
 
     def run(self, number: int) -> Finished:
         """Execute and compare one run.
