@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from machtrace.errors import FormatError
 from tests.support.published.functions import (
     COPIES_OF_LR,
     LARGEST_SCAN,
@@ -18,6 +19,7 @@ from tests.support.published.functions import (
 from tests.support.published.image import PublishedImage
 from tests.support.published.instructions import Instruction, Kind, linear, stack_use, written
 
+_ATTEMPTS = 10_000
 _DOUBLES = 64
 _FIRST = 32
 """Instructions of a function that are examined."""
@@ -39,14 +41,19 @@ class Entries:
         self._whole: dict[int, list[tuple[int, Instruction]]] = {}
 
     def pick(self, random: Random, refused: Counter[str]) -> int:
-        """Return the entry of a random function; count starts that are none in ``refused``."""
+        """Return the entry of a random function; count starts that are none in ``refused``.
+
+        Raises:
+            FormatError: the image seems to have none.
+        """
         starts = self._image.starts
-        while True:
+        for _ in range(_ATTEMPTS):
             start = int(starts[random.randrange(len(starts))])
             problem = self.problem(start)
             if not problem:
                 return start
             refused[problem] += 1
+        raise FormatError("no start of a function can be called", source=self._image.name, offset=0)
 
     def problem(self, start: int) -> str:
         """Return why ``start`` is no function's entry; empty if it seems to be one."""

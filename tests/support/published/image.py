@@ -152,10 +152,14 @@ def load(contents: bytes | memoryview | Path, arch: Arch | None, name: str) -> P
         if file.format is ImageFormat.ELF:
             from tests.support.published.elf import load_elf
 
-            return load_elf(file, label)
-        from tests.support.published.macho import load_macho
+            image = load_elf(file, label)
+        else:
+            from tests.support.published.macho import load_macho
 
-        return load_macho(file, label)
+            image = load_macho(file, label)
+        if not len(image.starts):
+            raise FormatError("no table lists a function", source=label, offset=0)
+        return image
     wanted = "arm64 or x86_64" if arch is None else arch.value
     raise FormatError(f"no code for {wanted}", source=label, offset=0)
 
