@@ -33,7 +33,7 @@ class ThreadInfo:
     """The label of the dispatch queue that the thread serves."""
     is_main: bool = False
     crashed: bool = False
-    """Whether this thread ended the process."""
+    """Whether this thread ended the process, or would have if no debugger had stopped it."""
     cause: Cause | None = None
     """Why it was stopped, if a signal or an exception did it; it may not have crashed."""
 
