@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -12,7 +13,12 @@ import sys
 import pytest
 
 import machtrace as mt
-from machtrace.model.stack import FrameTrust, StopReason
+from machtrace.cli.backtrace import Format, write_report
+from machtrace.model.options import NameOptions
+from machtrace.model.stack import AddressKind, FrameTrust, StopReason
+from machtrace.model.symbol import FrameStatus
+from machtrace.pipeline.backtraces import build_capture
+from machtrace.symbolizer.symbolicator import SIGNAL_HANDLER_CALLED, Symbolicator
 from tests.support.kernel_cores import kernel_core
 
 OVERFLOWED = re.compile(r"the stack pointer is below the stack 0x[0-9a-f]+: the stack overflowed")
@@ -76,8 +82,25 @@ def test_a_handler_of_an_overflow_has_the_stack_that_overflowed(build, start):
     assert stack.depth > 1000
     assert stack.gap is not None
     first = names(stack)
+    assert first[first.index("handle") + 1] in ("__restore_rt", SIGNAL_HANDLER_CALLED)
     assert first[first.index("handle") + 2] == "overflow"
     assert first[-1] == "_start"
+
+
+@pytest.mark.parametrize("form", ["text", "lldb", "nsthread", "json"])
+def test_a_trampoline_without_a_symbol_is_labelled(build, start, form, monkeypatch):
+    """As in gdb: the function that a handler returns to was called by nobody."""
+    process = start(build("broken_stacks"), "wild", "handled")
+    bare = mt.snapshot(process.pid)
+    monkeypatch.setattr(Symbolicator, "_name", lambda *_: (FrameStatus.MISSING_SYMBOL, None))
+    capture = build_capture(bare, names=NameOptions(lines=False))
+    sink = io.StringIO()
+    write_report(capture, Format(form), sink)
+    assert SIGNAL_HANDLER_CALLED in sink.getvalue()
+    (stack,) = capture.stacks
+    kinds = [frame.address.kind for frame in stack.frames]
+    after = kinds.index(AddressKind.SIGNAL_TRAMPOLINE) + 1
+    assert kinds[after] is AddressKind.PROGRAM_COUNTER
 
 
 def test_a_stub_has_the_whole_overflowed_stack(build):

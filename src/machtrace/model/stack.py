@@ -67,6 +67,8 @@ class AddressKind(Enum):
     """The next instruction: of the innermost frame, or of one interrupted by a signal."""
     RETURN_ADDRESS = "return"
     """The instruction after a call."""
+    SIGNAL_TRAMPOLINE = "signal-trampoline"
+    """The first instruction of the code that a Linux signal handler returns to: nothing called."""
     ASYNC_RESUME = "async-resume"
     """The address at which a suspended Swift function resumes."""
     ADJUSTED = "adjusted"

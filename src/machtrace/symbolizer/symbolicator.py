@@ -14,9 +14,10 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import Snapshot, ThreadSnapshot
-from machtrace.model.stack import AddressChain, Backtrace, FrameAddress
+from machtrace.model.stack import AddressChain, AddressKind, Backtrace, FrameAddress
 from machtrace.model.symbol import (
     CallStack,
+    Certainty,
     Frame,
     FrameChain,
     FrameStatus,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:  # they bring much that the first names can do without
 _Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None, tuple[InlineFrame, ...]]
 """The names of an address; the calls there end with the function that they are inlined into."""
 
+SIGNAL_HANDLER_CALLED = "<signal handler called>"
+"""The name of a signal trampoline without a symbol, as in gdb."""
 _REMEMBERED = 1 << 16
 """Addresses of one snapshot whose answers are cached; at the limit the cache is cleared."""
 
@@ -146,6 +149,16 @@ class Symbolicator:
         if found is None:
             found = self._found[key] = self._find(address.lookup, snapshot, named=named)
         status, image, symbol, calls = found
+        is_trampoline = address.kind is AddressKind.SIGNAL_TRAMPOLINE
+        if named and is_trampoline and image is not None and not (symbol and symbol.is_named):
+            status = FrameStatus.SYMBOLICATED
+            symbol = Symbol(
+                name=SIGNAL_HANDLER_CALLED,
+                linkage_name="",
+                offset=image.offset_of(address.address),
+                size=None,
+                certainty=Certainty.EXACT,
+            )
         return Frame(
             address=address,
             status=status,

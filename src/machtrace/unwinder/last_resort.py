@@ -14,7 +14,7 @@ register or on top of the stack.
 
 A frame pointer that is the last resort is followed only if a call precedes the return address that
 it leads to; else the stack is scanned (:mod:`machtrace.unwinder.stack_scan`). Neither can reach the
-root: only what knows the root reports it (decision 0033).
+root: only what knows the root reports it (decision 0034).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONGEST_LEAF = 1 << 12
 _LONGEST_START = 8 * _WORD
 """Bytes of a start routine up to its call."""
 _BRANCHES, _MEMORY = 0b101, 0b0100
-"""Bits of an arm64 instruction that tell groups of encodings apart."""
+"""Bits of an arm64 instruction that distinguish groups of encodings."""
 _HINT, _HINT_MASK = 0xD503201F, 0xFFFFF01F
 """NOP, BTI, PACIBSP and similar."""
 

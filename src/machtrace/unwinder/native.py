@@ -327,8 +327,9 @@ class NativeWalker:
                 stop = step_up
                 break
             is_guessed = is_guessed or guesses(step_up[1], here, self._rules)
-            if self._rules.objection(here.lookup) is not None:
-                return None  # its frame may have disputes, which no code expresses
+            # No code expresses a frame with disputes, or a trampoline.
+            if step_up[0].is_signal_frame or self._rules.objection(here.lookup) is not None:
+                return None
             rule, trust, caller = step_up
             marked = None if entry is not None else async_entry(here, rule, last, caller)
             if marked is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, PacMask
+from machtrace.model.image import ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import (
@@ -79,9 +81,26 @@ def walk(
     """
     machine = _walk_frames(registers, memory, rules, mask, limit)
     if machine.entry is None or machine.outer is None:
-        return walk_of(machine.inner.chain(machine.stop))
+        return walk_of(_with_trampolines(machine.inner.chain(machine.stop), rules))
     stop = machine.entry.follow(memory, mask, machine.inner.add)
     return walk_of(machine.inner.chain(stop), machine.outer.chain(machine.stop))
+
+
+def _with_trampolines(chain: AddressChain, rules: RuleCache) -> AddressChain:
+    """Return ``chain`` with the kind of addresses that handlers return to, below signals' frames.
+
+    Darwin's trampoline calls the handler, and so has a return address.
+    """
+    addresses = list(chain.addresses)
+    for index, frame in enumerate(chain.addresses[1:]):
+        here = addresses[index]
+        if frame.kind is not AddressKind.PROGRAM_COUNTER:
+            continue
+        image = rules.image_at(here.address)
+        is_elf = image is not None and image.format is ImageFormat.ELF
+        if is_elf and here.kind is AddressKind.RETURN_ADDRESS:
+            addresses[index] = replace(here, kind=AddressKind.SIGNAL_TRAMPOLINE)
+    return replace(chain, addresses=tuple(addresses))
 
 
 def walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None) -> Walk:

@@ -80,6 +80,7 @@ _KINDS = {
 ADJUSTMENTS = {
     AddressKind.PROGRAM_COUNTER: Adjustment.EXACT,
     AddressKind.RETURN_ADDRESS: Adjustment.RETURN,
+    AddressKind.SIGNAL_TRAMPOLINE: Adjustment.EXACT,
     AddressKind.ASYNC_RESUME: Adjustment.EXACT,
     AddressKind.ADJUSTED: Adjustment.ALREADY_ADJUSTED,
 }
