@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Adjustment, Report, ReportKind
+from machtrace.model.report import Adjustment, JsonValue, Report, ReportKind
 from machtrace.reports.crash.reader import read_text
 from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.ips.writer import ips_text

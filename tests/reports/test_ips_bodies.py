@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from machtrace.errors import FormatError
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Adjustment, Report, ReportKind
+from machtrace.model.report import Adjustment, JsonValue, Report, ReportKind
 from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.ips.writer import ips_text
 from machtrace.reports.readers import read_source

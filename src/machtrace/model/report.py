@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar, Union
 from uuid import UUID
 
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
-from machtrace.model.json_value import NO_DETAILS, Details
 from machtrace.model.symbol import SourceLocation
 from machtrace.model.text import counted, printable, report_lines, task_lines
+
+JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
+"""A JSON value; treated as immutable."""
+
+Details: TypeAlias = Mapping[str, JsonValue]
+"""Keys of a source without a field in the model, with their values, in the source's order."""
+
+NO_DETAILS: Details = {}
+"""The shared empty value."""
 
 
 class Adjustment(Enum):

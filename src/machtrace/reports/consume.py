@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from machtrace.frozen import dataclass
-from machtrace.model.json_value import Details, JsonValue
+from machtrace.model.report import Details, JsonValue
 from machtrace.reports.images import NO_UUID, uuid_of
 
 _T = TypeVar("_T", str, bool, list[JsonValue])

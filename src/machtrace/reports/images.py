@@ -13,8 +13,7 @@ from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import ReportedImage
+from machtrace.model.report import JsonValue, ReportedImage
 
 _ADDRESS_BITS = (47, 39, 36)
 """Widths of user-space addresses: macOS, iOS, and KSCrash's mask."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from machtrace.model.json_value import JsonValue
+from machtrace.model.report import JsonValue
 
 DEEPEST_SHOWN = 32
 """Levels that are indented; more would fill memory with spaces."""

@@ -13,7 +13,7 @@ from math import isfinite
 
 from machtrace.errors import FormatError
 from machtrace.frozen import dataclass
-from machtrace.model.json_value import JsonValue
+from machtrace.model.report import JsonValue
 
 
 @dataclass(frozen=True, slots=True)

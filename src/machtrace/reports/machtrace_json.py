@@ -20,9 +20,9 @@ from uuid import UUID
 
 from machtrace.errors import FormatError
 from machtrace.model.image import BuildId, shown_identifier
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Incident,
+    JsonValue,
     LanguageException,
     Report,
     ReportedException,

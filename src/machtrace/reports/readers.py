@@ -13,8 +13,7 @@ from typing import NamedTuple, Protocol
 
 from machtrace.errors import FormatError
 from machtrace.frozen import dataclass
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report
+from machtrace.model.report import JsonValue, Report
 from machtrace.reports.json_writer import dumps
 from machtrace.reports.lenient_json import read_json
 from machtrace.reports.source import ReportSource, next_document

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from machtrace.model.address import Avma
 from machtrace.model.image import shown_identifier
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
+    JsonValue,
     Report,
     ReportedFrame,
     ReportedImage,

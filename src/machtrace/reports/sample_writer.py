@@ -9,9 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from io import StringIO
 
-from machtrace.model.json_value import JsonValue
 from machtrace.model.profile import OUTERMOST
-from machtrace.model.report import NameSource, Report, ReportedFrame, ReportKind, SampledTree
+from machtrace.model.report import (
+    JsonValue,
+    NameSource,
+    Report,
+    ReportedFrame,
+    ReportKind,
+    SampledTree,
+)
 from machtrace.render.sample_text import (
     MANY_LINES,
     TOP_OF_STACK,

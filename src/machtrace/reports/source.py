@@ -8,7 +8,7 @@ from functools import cached_property
 
 from machtrace.errors import FormatError
 from machtrace.frozen import dataclass
-from machtrace.model.json_value import JsonValue
+from machtrace.model.report import JsonValue
 from machtrace.reports.lenient_json import JsonDocument, read_json
 
 _MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
+    JsonValue,
     Report,
     ReportedFrame,
     ReportedImage,

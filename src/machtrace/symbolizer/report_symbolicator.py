@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 from machtrace.frozen import dataclass
 from machtrace.images.store_layout import Identifier
-from machtrace.model.json_value import NO_DETAILS, Details
 from machtrace.model.report import (
+    NO_DETAILS,
     Adjustment,
+    Details,
     Report,
     ReportedFrame,
     ReportedImage,

@@ -13,7 +13,6 @@ from uuid import UUID
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.json_value import JsonValue
 from machtrace.model.profile import (
     OUTERMOST,
     Profile,
@@ -26,6 +25,7 @@ from machtrace.model.profile import (
 )
 from machtrace.model.report import (
     Adjustment,
+    JsonValue,
     Report,
     ReportedException,
     ReportedFrame,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 from machtrace.model.address import Avma
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
+    JsonValue,
     Report,
     ReportedException,
     ReportedFrame,

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
+    JsonValue,
     Report,
     ReportedFrame,
     ReportedImage,

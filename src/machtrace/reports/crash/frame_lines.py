@@ -12,8 +12,15 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.json_value import NO_DETAILS, Details, JsonValue
-from machtrace.model.report import Adjustment, ReportedFrame, ReportedImage, ReportedSymbol
+from machtrace.model.report import (
+    NO_DETAILS,
+    Adjustment,
+    Details,
+    JsonValue,
+    ReportedFrame,
+    ReportedImage,
+    ReportedSymbol,
+)
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.crash.frames import IMAGE, INLINED, NUMBER, PLACE, UNUSUAL, place_text
 from machtrace.reports.crash.lines import LONGEST_LINE

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-from machtrace.model.json_value import Details, JsonValue
-from machtrace.model.report import ReportedFrame, ReportedImage, ReportedThread
+from machtrace.model.report import Details, JsonValue, ReportedFrame, ReportedImage, ReportedThread
 from machtrace.model.symbol import SourceLocation
 from machtrace.model.text import LONGEST_IMAGE_NAME
 from machtrace.reports.crash.lines import shown

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Incident,
+    JsonValue,
     ReportedException,
     ReportedProcess,
     ReportedSystem,
     ReportedTermination,
 )
-from machtrace.reports.exceptions import accessed_address
+from machtrace.reports.log_lines import accessed_address
 
 LABEL = re.compile(r"(?P<label>[A-Z][A-Za-z0-9 /()-]{1,40}?):(?:[ \t]+(?P<value>.*))?")
 LONGEST_LABEL_LINE = 1 << 16

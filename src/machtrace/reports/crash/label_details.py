@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from machtrace.model.json_value import Details, JsonValue
+from machtrace.model.report import Details, JsonValue
 from machtrace.reports.crash.layouts import BACKTRACE
 from machtrace.reports.json_writer import as_text
 

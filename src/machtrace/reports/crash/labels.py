@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportedException, ReportedTermination, ReportKind
+from machtrace.model.report import (
+    JsonValue,
+    Report,
+    ReportedException,
+    ReportedTermination,
+    ReportKind,
+)
 from machtrace.reports.crash.label_details import DETAILS, at, backtraces
 from machtrace.reports.crash.layouts import AFTER, BACKTRACE, GAP, PLACES, ROWS, Layout, Row
 from machtrace.reports.crash.lines import shown

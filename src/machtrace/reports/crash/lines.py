@@ -7,8 +7,7 @@ from uuid import UUID
 
 from machtrace.model.address import Avma
 from machtrace.model.image import BuildId
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import ReportedImage
+from machtrace.model.report import JsonValue, ReportedImage
 from machtrace.reports.images import build_id, uuid_of
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")

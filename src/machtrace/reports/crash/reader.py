@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import LanguageException, Report, ReportedImage, ReportKind
+from machtrace.model.report import JsonValue, LanguageException, Report, ReportedImage, ReportKind
 from machtrace.reports.crash.frame_lines import FrameLines
 from machtrace.reports.crash.header import LABEL, LONGEST_LABEL_LINE, Header, numbered
 from machtrace.reports.crash.label_details import BY_LABEL, put
@@ -30,7 +29,7 @@ from machtrace.reports.crash.layouts import (
 )
 from machtrace.reports.crash.lines import LONGEST_LINE, read_image
 from machtrace.reports.crash.threads import ThreadSections
-from machtrace.reports.exceptions import last_words
+from machtrace.reports.log_lines import last_words
 from machtrace.reports.source import ReportSource
 
 END = "EOF"

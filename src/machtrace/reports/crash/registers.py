@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import ReportedRegister, ReportedRegisters
+from machtrace.model.report import JsonValue, ReportedRegister, ReportedRegisters
 from machtrace.reports.crash.lines import LONGEST_LINE
 from machtrace.reports.json_writer import as_text
 from machtrace.reports.log_lines import LINES

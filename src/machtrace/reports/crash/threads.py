@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 
 from machtrace.frozen import dataclass
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
+    JsonValue,
     LanguageException,
     ReportedFrame,
     ReportedRegister,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
+    JsonValue,
     Report,
     ReportedFrame,
     ReportedImage,

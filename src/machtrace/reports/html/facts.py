@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report
+from machtrace.model.report import JsonValue, Report
 from machtrace.model.text import counted
 from machtrace.reports.analysis.fingerprint import Fingerprint
 from machtrace.reports.analysis.waits.graph import process_label

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from machtrace.errors import FormatError
-from machtrace.model.json_value import JsonValue
+from machtrace.model.report import JsonValue
 from machtrace.reports.crash.reader import is_crash_text
 from machtrace.reports.ips.system_reports import is_jetsam, is_panic, is_stackshot
 from machtrace.reports.lenient_json import JsonDocument, read_broken, read_json

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from machtrace.model.json_value import JsonValue
+from machtrace.model.report import JsonValue
 from machtrace.reports.consume import ObjectReader
 
 

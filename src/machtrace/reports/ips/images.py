@@ -13,8 +13,7 @@ from uuid import UUID
 
 from machtrace.model.address import Avma
 from machtrace.model.image import BuildId
-from machtrace.model.json_value import NO_DETAILS, JsonValue
-from machtrace.model.report import ReportedImage
+from machtrace.model.report import NO_DETAILS, JsonValue, ReportedImage
 from machtrace.reports.images import build_id, uuid_of
 
 WORD = 1 << 64

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
     Incident,
+    JsonValue,
     LanguageException,
     Report,
     ReportedException,
@@ -24,7 +24,6 @@ from machtrace.model.report import (
 from machtrace.reports.consume import ObjectReader
 from machtrace.reports.crash.reader import is_crash_text
 from machtrace.reports.crash.reader import read_text as read_crash_text
-from machtrace.reports.exceptions import accessed_address, last_words
 from machtrace.reports.ips.documents import IpsPart, begins_report, full_report, ips_parts
 from machtrace.reports.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, take
 from machtrace.reports.ips.images import read_images
@@ -37,6 +36,7 @@ from machtrace.reports.ips.system_reports import (
     read_stackshot,
 )
 from machtrace.reports.ips.threads import FrameReader, read_threads
+from machtrace.reports.log_lines import accessed_address, last_words
 from machtrace.reports.source import ReportSource
 from machtrace.reports.spindump import is_spindump, read_text
 

@@ -21,10 +21,12 @@ from dataclasses import replace
 from typing import Any
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.json_value import NO_DETAILS, Details, JsonValue
 from machtrace.model.report import (
+    NO_DETAILS,
     Adjustment,
+    Details,
     Incident,
+    JsonValue,
     Report,
     ReportedFrame,
     ReportedImage,

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from machtrace.model.address import Avma
-from machtrace.model.json_value import NO_DETAILS, JsonValue
 from machtrace.model.report import (
+    NO_DETAILS,
     Adjustment,
+    JsonValue,
     NameSource,
     ReportedFrame,
     ReportedImage,

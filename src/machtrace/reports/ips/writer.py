@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Adjustment, Report, ReportKind
+from machtrace.model.report import Adjustment, JsonValue, Report, ReportKind
 from machtrace.reports.crash.labels import in_apple_terms
 from machtrace.reports.ips.documents import may_be_header
 from machtrace.reports.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, in_order, put

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from machtrace.model.address import Avma
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
     Incident,
+    JsonValue,
     LanguageException,
     Report,
     ReportedException,

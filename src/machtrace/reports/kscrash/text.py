@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
+    JsonValue,
     Report,
     ReportedFrame,
     ReportedImage,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
+    JsonValue,
     ReportedFrame,
     ReportedImage,
     ReportedRegister,

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from machtrace.frozen import dataclass
 from machtrace.model.cause import DARWIN_SIGNALS, EXCEPTION_TYPES
-from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import (
+    Details,
     Incident,
+    JsonValue,
     LanguageException,
     Report,
     ReportedException,

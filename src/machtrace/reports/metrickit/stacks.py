@@ -14,9 +14,9 @@ from uuid import UUID
 
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
+    JsonValue,
     ReportedFrame,
     ReportedImage,
     ReportedProcess,

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.cause import EXCEPTION_TYPES
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,
     Incident,
+    JsonValue,
     LanguageException,
     Report,
     ReportedException,

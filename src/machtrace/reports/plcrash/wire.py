@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from machtrace.errors import FormatError
-from machtrace.model.json_value import JsonValue
+from machtrace.model.report import JsonValue
 
 _VARINT_BYTES = 10
 _WORD = (1 << 64) - 1

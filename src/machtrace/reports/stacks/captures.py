@@ -16,9 +16,10 @@ from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.cause import SIGNAL_CODES, Cause, mach_cause
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import (
     Adjustment,
+    Details,
+    JsonValue,
     NameSource,
     Report,
     ReportedException,

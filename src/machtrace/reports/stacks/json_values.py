@@ -13,7 +13,7 @@ from machtrace.errors import MachtraceError
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.json_value import JsonValue
+from machtrace.model.report import JsonValue
 from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId
 from machtrace.model.stack import AddressKind, Dispute, FrameAddress, FrameTrust
 from machtrace.model.symbol import (

@@ -16,7 +16,6 @@ from machtrace.errors import FormatError
 from machtrace.model.capture import Capture
 from machtrace.model.cause import Cause
 from machtrace.model.image import ImageList
-from machtrace.model.json_value import JsonValue
 from machtrace.model.profile import (
     OUTERMOST,
     MissingFrames,
@@ -28,7 +27,7 @@ from machtrace.model.profile import (
     SamplingRun,
     StackTable,
 )
-from machtrace.model.report import Report, ReportedFrame, ReportedThread, SampledTree
+from machtrace.model.report import JsonValue, Report, ReportedFrame, ReportedThread, SampledTree
 from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.model.stack import (
     Gap,

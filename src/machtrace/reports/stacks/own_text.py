@@ -15,9 +15,10 @@ from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.cause import Cause
-from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import (
     Adjustment,
+    Details,
+    JsonValue,
     NameSource,
     Report,
     ReportedFrame,

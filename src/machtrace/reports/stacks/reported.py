@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from machtrace.model.capture import Capture
 from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.json_value import JsonValue
 from machtrace.model.profile import (
     OUTERMOST,
     MissingFrames,
@@ -24,6 +23,7 @@ from machtrace.model.profile import (
 from machtrace.model.report import (
     Adjustment,
     Incident,
+    JsonValue,
     NameSource,
     Report,
     ReportedException,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from machtrace.model.address import Avma
 from machtrace.model.cause import Cause
-from machtrace.model.json_value import JsonValue
+from machtrace.model.report import JsonValue
 from machtrace.model.stack import Dispute, FrameTrust
 from machtrace.model.symbol import Certainty, SourceLocation
 from machtrace.reports.stacks.captures import DISPUTES, KIND, TRUST, written

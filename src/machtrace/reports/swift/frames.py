@@ -10,8 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from machtrace.model.address import Avma
-from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Adjustment, ReportedException, ReportedFrame, ReportedSymbol
+from machtrace.model.report import (
+    Adjustment,
+    JsonValue,
+    ReportedException,
+    ReportedFrame,
+    ReportedSymbol,
+)
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.images import ImageRanges, ListedImages
 from machtrace.reports.log_lines import line_and_column, located

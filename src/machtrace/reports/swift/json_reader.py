@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from machtrace.model.address import Avma
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Incident,
+    JsonValue,
     Report,
     ReportedFrame,
     ReportedImage,

@@ -12,8 +12,8 @@ from enum import Enum, auto
 
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
+    JsonValue,
     Report,
     ReportedImage,
     ReportedProcess,

@@ -16,8 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from machtrace.frozen import dataclass
-from machtrace.model.json_value import Details
-from machtrace.model.report import ReportedFrame, ReportedTask, ReportedThread, SampledTree
+from machtrace.model.report import Details, ReportedFrame, ReportedTask, ReportedThread, SampledTree
 from machtrace.reports.analysis.subject_stack import heaviest_path
 from machtrace.reports.analysis.waits.frames import Wait, wait_of
 from machtrace.reports.log_lines import LINES
