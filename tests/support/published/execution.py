@@ -234,7 +234,8 @@ class Execution:
         depth = len(self.calls.calls)
         in_code = self._image.holds_code(target)
         outlined = in_code and not self._image.is_stub(target) and functions.must_follow(target)
-        if not in_code or (instruction.register is not None and target not in functions.start_set):
+        is_entered = instruction.target is not None or target in functions.start_set
+        if not in_code or not is_entered:
             self._continue_at(after, clobbers=not functions.preserves_all(target, after))
         elif outlined and depth < _DEEPEST_OUTLINED:
             self._follow(after, is_conventional=False)
