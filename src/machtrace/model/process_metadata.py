@@ -244,7 +244,7 @@ def _thread(value: object) -> NotedThread:
         stopped_for_ns=_integer(value.get("stopped_for_ns")),
         pc=_integer(value.get("pc")),
         registers=tuple(_registers(value.get("registers"))),
-        cause=_cause(value.get("cause")),
+        cause=cause_of_json(value.get("cause")),
         other_registers=tuple(_other_registers(value.get("other_registers"))),
     )
 
@@ -256,7 +256,8 @@ def json_of_cause(cause: Cause) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact not in (None, "", [])}
 
 
-def _cause(value: object) -> Cause | None:
+def cause_of_json(value: object) -> Cause | None:
+    """Return the cause that :func:`json_of_cause` wrote; None for anything else."""
     if not isinstance(value, dict):
         return None
     address, trap_address = _integer(value.get("address")), _integer(value.get("trap_address"))

@@ -343,13 +343,15 @@ class ReportKind(Enum):
     SPINDUMP = "spindump"
     MICROSTACKSHOT = "microstackshot"
     CALL_STACK_SYMBOLS = "call-stack-symbols"
+    BS = "bs"
+    """BSBacktraceLogger's text."""
     LLDB = "lldb"
     GDB = "gdb"
     SANITIZER = "sanitizer"
     SWIFT = "swift"
     """A backtrace of Swift's runtime, as text or as JSON."""
     MACHTRACE = "machtrace"
-    """JSON of machtrace."""
+    """machtrace's own: JSON of reports, stacks and profiles, and the text of stacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,7 @@ READERS: tuple[str, ...] = (
     "machtrace.reports.swift.text_reader",
     "machtrace.reports.crash.reader",
     "machtrace.reports.backtraces.lldb",
+    "machtrace.reports.backtraces.bs",
     "machtrace.reports.backtraces.sanitizer",
     "machtrace.reports.backtraces.gdb",
     "machtrace.reports.backtraces.nsthread",

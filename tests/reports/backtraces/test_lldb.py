@@ -134,3 +134,29 @@ def test_the_stop_reason_of_a_thread_is_the_exception() -> None:
     assert (thread.id, thread.queue, thread.crashed) == (0x1C03, "com.apple.main-thread", True)
     assert thread.details["heading"] == "0x0000000100000f50 a.out`main + 16 at main.c:5"
     assert bt("* thread #1, stop reason = breakpoint 1.1\nframe #0: 0x1 a`f").exception is None
+
+
+def test_the_banner_of_a_stop_is_not_a_stack() -> None:
+    """A debugger shows the frame where a process stopped, before its stacks are requested."""
+    stacks = (
+        "* thread #1, name = 'app', stop reason = signal SIGSTOP\n"
+        "  * frame #0: 0x10 libc.so.6`read + 16\n"
+        "    frame #1: 0x20 app`main + 4\n"
+        "  thread #2, name = 'worker'\n"
+        "    frame #0: 0x30 libc.so.6`poll + 16\n"
+    )
+    banner = (
+        "Process 4711 stopped\n"
+        "* thread #1, name = 'app', stop reason = signal SIGSTOP\n"
+        "    frame #0: 0x10 libc.so.6`read + 16\n"
+        "libc.so.6`read:\n"
+        "->  0x10 <+16>: cmpq   $-0x1000, %rax\n"
+    )
+    report = bt(f"{banner}(lldb) bt all\n{stacks}")
+    assert report.threads == bt(stacks).threads
+    assert report.details["lines"] == [*banner.splitlines(), "(lldb) bt all"]
+
+
+def test_a_stack_of_one_frame_is_not_a_banner() -> None:
+    report = bt("* thread #1\n  * frame #0: 0x10 a`f\n  thread #2\n    frame #0: 0x10 a`f\n")
+    assert [thread.index for thread in report.threads] == [0, 1]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from machtrace.errors import MachtraceError
 from machtrace.model.capture import Capture
@@ -86,6 +86,16 @@ def test_profiles_come_back_from_json(recorded: Profile) -> None:
 def test_profiles_come_back_from_the_text_of_sample(recorded: Profile) -> None:
     data = write_reports([report_of_profile(recorded)], "sample").decode()
     assert again(data, "sample") == data
+
+
+@pytest.mark.parametrize("form", ["lldb", "bs", "nsthread"])
+@given(capture=captures(has_lines=True))
+@settings(max_examples=40, deadline=None)
+def test_stacks_come_back_from_formats_of_other_tools(form: str, capture: Capture) -> None:
+    """Stop reasons, gaps, and numbers of many digits as well."""
+    data = write_reports([report_of_capture(capture)], form).decode()
+    assume("start + 4" not in data)  # lldb writes offsets behind names
+    assert again(data, form) == data
 
 
 def test_explanations_come_back() -> None:

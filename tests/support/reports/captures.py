@@ -63,6 +63,7 @@ IMAGES = tuple(
 _LOCATIONS = st.builds(SourceLocation, st.sampled_from(PATHS), st.none() | st.integers(1, 99_999))
 _CALLS = st.builds(InlineFrame, st.sampled_from(NAMES), st.none() | _LOCATIONS)
 _LINES = st.builds(SourceLocation, st.sampled_from(PATHS), st.integers(1, 999))
+_CALLS_WITH_LINES = st.builds(InlineFrame, st.sampled_from(NAMES), st.none() | _LINES)
 _PYTHON = st.builds(PythonFrame, st.sampled_from(("work", "A.run.<locals>.f")), _LINES)
 _METHODS = st.sampled_from([one for one in FrameTrust if one is not FrameTrust.CONTEXT])
 _ADDRESSES = st.integers(0x1000, 0xFFFF_FFFF_FFF).map(Avma)
@@ -70,7 +71,7 @@ _DISPUTES = st.builds(Dispute, _METHODS, st.none() | _ADDRESSES)
 
 
 @st.composite
-def frames(draw: st.DrawFn, *, is_first: bool = False) -> Frame:
+def frames(draw: st.DrawFn, *, is_first: bool = False, has_lines: bool = False) -> Frame:
     """Return a frame: in an image or none, named or not, with what is inlined and interpreted."""
     image = draw(st.none() | st.sampled_from(IMAGES))
     start = draw(st.integers(0x100, 0x8000))
@@ -102,8 +103,10 @@ def frames(draw: st.DrawFn, *, is_first: bool = False) -> Frame:
         status=status,
         image=image,
         symbol=symbol,
-        location=draw(st.none() | _LOCATIONS) if symbol is not None else None,
-        inlined=tuple(draw(st.lists(_CALLS, max_size=2))) if symbol is not None else (),
+        location=draw(st.none() | (_LINES if has_lines else _LOCATIONS)) if symbol else None,
+        inlined=tuple(draw(st.lists(_CALLS_WITH_LINES if has_lines else _CALLS, max_size=2)))
+        if symbol
+        else (),
         python=tuple(draw(st.lists(_PYTHON, max_size=2)) * draw(st.sampled_from((1, 1, 3)))),
     )
 
@@ -116,10 +119,11 @@ _STOPS = st.sampled_from(StopReason).flatmap(
 
 
 @st.composite
-def chains(draw: st.DrawFn, *, has_first: bool = True) -> dict[str, Any]:
+def chains(draw: st.DrawFn, *, has_first: bool = True, has_lines: bool = False) -> dict[str, Any]:
     """Return the frames of a stack with recursion, its gap, and why it ends."""
-    first = [draw(frames(is_first=True))] if has_first else []
-    others = draw(st.lists(st.tuples(frames(), st.sampled_from((1, 1, 1, 3, 6))), max_size=4))
+    first = [draw(frames(is_first=True, has_lines=has_lines))] if has_first else []
+    frame = frames(has_lines=has_lines)
+    others = draw(st.lists(st.tuples(frame, st.sampled_from((1, 1, 1, 3, 6))), max_size=4))
     every = (*first, *(frame for frame, count in others for _ in range(count)))
     gap = None
     if len(every) > 2 and draw(st.booleans()):
@@ -143,8 +147,8 @@ _CAUSES = st.sampled_from(
 
 
 @st.composite
-def captures(draw: st.DrawFn) -> Capture:
-    """Return a capture of a few threads."""
+def captures(draw: st.DrawFn, *, has_lines: bool = False) -> Capture:
+    """Return a capture of a few threads; ``has_lines``: locations have them."""
     stacks = []
     for number in range(1, draw(st.integers(1, 3)) + 1):
         crashed = number == 1 and draw(st.booleans())
@@ -166,7 +170,7 @@ def captures(draw: st.DrawFn) -> Capture:
                 physical_remainder=remainder,
                 registers=registers,
                 overflowed_stack=draw(st.sampled_from((None, Avma(0x7000)))),
-                **draw(chains()),
+                **draw(chains(has_lines=has_lines)),
             )
         )
     return Capture(

@@ -14,6 +14,18 @@ CALL_STACK_SYMBOLS = b"""\
 ./prog(func+0x12) [0x4005d4]
 """
 
+BS = b"""\
+Call Backtrace of 2 threads:
+Backtrace of Thread 771:
+libsystem_kernel.dylib          0x1b4a1d000 mach_msg_trap + 8
+App                             0x100003f50 -[View load] + 20
+... 12 frames not shown
+App                             0x100003f60 0x100000000 + 16224
+
+Backtrace of Thread 2563:
+0x0000000000000000              0x00001234 0x0 + 4660
+
+"""
 LLDB = b"""\
 (lldb) bt all
 * thread #1, queue = 'com.apple.main-thread', stop reason = breakpoint 1.1

@@ -6,7 +6,7 @@ import json
 from uuid import UUID
 
 from machtrace.render.pprof import Message
-from tests.support.reports.logs import CALL_STACK_SYMBOLS, GDB, LLDB, SANITIZER, SWIFT
+from tests.support.reports.logs import BS, CALL_STACK_SYMBOLS, GDB, LLDB, SANITIZER, SWIFT
 
 APP_UUID = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
 SYSTEM_UUID = UUID("a5d3b725-78c3-3e19-a765-cceb22355093")
@@ -388,6 +388,7 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "spindump": SPINDUMP,
     "microstackshot": MICROSTACKSHOT,
     "call-stack-symbols": CALL_STACK_SYMBOLS,
+    "bs": BS,
     "lldb": LLDB,
     "swift": SWIFT,
     "gdb": GDB,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from machtrace.model.address import Avma
+from machtrace.model.cause import Cause
 from machtrace.model.report import (
     Adjustment,
     JsonValue,
@@ -19,9 +20,10 @@ from machtrace.model.report import (
     ReportedThread,
     ReportKind,
 )
-from machtrace.model.symbol import SourceLocation
+from machtrace.model.symbol import PythonFrame, SourceLocation
 from machtrace.reports.log_lines import LINES, line_and_column, located
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.captures import CAUSE, PYTHON, frames_not_shown, gap_details, written
 
 LONGEST_LINE = 16384
 _THREAD = re.compile(r"[ \t]*+(?P<chosen>\*?)[ \t]*+thread #(?P<number>[0-9]{1,9})(?P<rest>.*)")
@@ -40,6 +42,17 @@ _INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
 _MARKS = (" [opt]", " [artificial]", " [async]", " [hidden]", " [history]")
 """Marks behind a frame; an inlined call is marked before its name."""
 _INLINED = " [inlined] "
+_PYTHON = " [python] "
+"""machtrace's own mark of a Python function, before the frame that runs it."""
+_TRAP = re.compile(
+    r"(?P<trap>ESR_EC_[A-Z0-9_]{1,40}) \(fault address: (?P<address>0x[0-9a-f]{1,16})\)"
+)
+_CODE = re.compile(r"=(0x[0-9a-f]{1,16}|[0-9]{1,19})\b")
+_I386 = re.compile(r"code=(?P<name>EXC_I386_[A-Z]{1,20})")
+_SIGNALLED = re.compile(
+    r"signal (?P<name>SIG[A-Z0-9+-]{1,20}|[0-9]{1,4})"
+    r"(?:: (?P<meaning>[a-z][a-z ,-]{1,80}))?(?: \(fault address: (?P<address>0x[0-9a-f]{1,16})\))?"
+)
 _EXAMINED = 1 << 18
 
 
@@ -69,17 +82,32 @@ class _Reader:
         self._frames: list[ReportedFrame] = []
         self._other: list[JsonValue] = []
         self._before: list[JsonValue] = []
-        self._stop: str | None = None
+        self._indices: set[int] = set()
+        self._stops: dict[bool, str] = {}
+        """The first stop reason of a chosen thread, and of another."""
+        self._gap: dict[str, JsonValue] = {}
+        self._python: list[PythonFrame] = []
+        self._lines: list[JsonValue] = []
+        """The lines of the thread."""
+        self._banner: tuple[int, Avma | None, list[JsonValue]] | None = None
+        """The number, the address and the lines of a thread of which one frame is shown."""
 
     def read(self, line: str) -> None:
         short = len(line) <= LONGEST_LINE
         if short and (match := _FRAME.fullmatch(line)) is not None:
             if int(match["number"]) == 0 and self._frames:
                 self._end()
-            self._frames.append(self._frame(match))
+            self._lines.append(line)
+            if (python := _python_frame(match["rest"])) is not None:
+                self._python.append(python)
+            else:
+                self._frames.append(self._frame(match))
         elif short and (match := _THREAD.fullmatch(line)) is not None:
             self._end()
             self._heading = match
+            self._lines = [line]
+        elif self._frames and not self._gap and (count := frames_not_shown(line)):
+            self._gap = gap_details(self._frames, count)
         elif line.strip():
             in_thread = self._heading is not None or self._frames
             (self._other if in_thread else self._before).append(line)
@@ -91,10 +119,14 @@ class _Reader:
         if marks:
             details["marks"] = marks
         number = int(match["number"])
-        if number != len(self._frames):
+        if number != len(self._frames) and not (self._gap or self._python):
             details["number"] = number
+        if self._python:
+            details[PYTHON] = written(tuple(self._python), tuple[PythonFrame, ...])
+            self._python = []
         function, location = _split_location(function)
-        into = _INTO.fullmatch(function)
+        has_place = location is not None and _INLINED in function
+        into = None if has_place else _INTO.fullmatch(function)
         name, offset = (function, None) if into is None else (into["name"], int(into["offset"]))
         is_inline = _INLINED in name
         if is_inline:
@@ -126,22 +158,30 @@ class _Reader:
         if self._heading is None and not self._frames:
             return
         rest = "" if self._heading is None else self._heading["rest"]
+        number = None if self._heading is None else int(self._heading["number"])
+        self._drop_banner(number)
         details: dict[str, JsonValue] = {LINES: self._other} if self._other else {}
+        details |= self._gap
         described, _, stop = rest.partition(_STOP)
         if stop:
             details["stop reason"] = stop
-            if self._heading is not None and (self._heading["chosen"] or self._stop is None):
-                self._stop = stop
+            if (cause := _cause(stop)) is not None:
+                details[CAUSE] = written(cause, Cause)
+            if self._heading is not None:
+                self._stops.setdefault(bool(self._heading["chosen"]), stop)
         if other := _other_attributes(described):
             details["heading"] = other
-        number = None if self._heading is None else int(self._heading["number"])
+        index = len(self._threads) if not number else number - 1
         if number is not None and number != len(self._threads) + 1:
             details["number"] = number
+        if index in self._indices:  # of another stop
+            index = max(self._indices) + 1
+        self._indices.add(index)
         name = _value(_ID, described) or ""
         thread_id = int(name, 16 if name.startswith("0x") else 10) if name else None
         self._threads.append(
             ReportedThread(
-                index=len(self._threads),
+                index=index,
                 id=thread_id,
                 name=_value(_NAME, described),
                 queue=_value(_QUEUE, described),
@@ -150,14 +190,35 @@ class _Reader:
                 details=details,
             )
         )
+        if len(self._frames) == 1 and number is not None:
+            self._banner = number, self._frames[0].address, self._lines
         self._heading, self._frames, self._other = None, [], []
+        self._gap, self._python, self._lines = {}, [], []
+
+    def _drop_banner(self, number: int | None) -> None:
+        """Drop the one frame that lldb showed when the process stopped, if the stack follows it.
+
+        Its lines are stored with those before the first thread.
+        """
+        address = self._frames[0].address if self._frames else None
+        if self._banner is None or len(self._frames) <= 1 or not self._threads:
+            return
+        banner, its_address, lines = self._banner
+        if (number, address) == (banner, its_address) and self._threads[-1].index == banner - 1:
+            thread = self._threads.pop()
+            self._indices.discard(thread.index)
+            other = thread.details.get(LINES)
+            self._before += lines + (other if isinstance(other, list) else [])
+        self._banner = None
 
     def report(self) -> Report:
         self._end()
         details: dict[str, JsonValue] = {LINES: self._before} if self._before else {}
+        is_chosen = any(thread.crashed for thread in self._threads)
+        stop = self._stops.get(is_chosen)
         return Report(
             kind=ReportKind.LLDB,
-            exception=None if self._stop is None else _exception(self._stop),
+            exception=None if stop is None else _exception(stop),
             threads=tuple(self._threads),
             images=tuple(ReportedImage(name=name) for name in self._images),
             details=details,
@@ -208,6 +269,40 @@ def _other_attributes(heading: str) -> str:
     for pattern in (_QUEUE, _NAME, _ID):
         heading = pattern.sub("", heading, count=1)
     return ", ".join(one for part in heading.split(", ") if (one := part.strip(" \t:,")))
+
+
+def _python_frame(rest: str) -> PythonFrame | None:
+    """Return the Python function of a frame that machtrace wrote; None for other frames."""
+    _, mark, function = rest.partition(_PYTHON)
+    if not mark:
+        return None
+    name, location = _split_location(function)
+    return PythonFrame(name, location or SourceLocation(""))
+
+
+def _cause(stop: str) -> Cause | None:
+    """Return the cause that machtrace wrote; None for other words."""
+    if (match := _TRAP.fullmatch(stop)) is not None:
+        cause = Cause(trap=match["trap"], trap_address=Avma(int(match["address"], 16)))
+    elif (match := _EXCEPTION.fullmatch(stop)) is not None:
+        numbers = [int(one, 0) for one in _CODE.findall(match["codes"] or "")]
+        name = _I386.search(match["codes"] or "")
+        codes = (0, *numbers) if name is not None else numbers
+        cause = Cause(
+            exception=match["type"],
+            exception_codes=tuple(codes),
+            code_name=None if name is None else name["name"],
+        )
+    elif (match := _SIGNALLED.fullmatch(stop)) is not None:
+        signal, address = match["name"], match["address"]
+        cause = Cause(
+            signal=signal if signal.startswith("SIG") else f"signal {signal}",
+            meaning=match["meaning"] or "",
+            address=None if address is None else Avma(int(address, 16)),
+        )
+    else:
+        return None
+    return cause if cause.lldb_text == stop else None
 
 
 def _exception(stop: str) -> ReportedException | None:

@@ -26,6 +26,7 @@ from machtrace.model.report import (
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.log_lines import LINES
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.captures import frames_not_shown, gap_details
 
 LONGEST_LINE = 16384
 LONGEST_TEXT = 1 << 22
@@ -35,10 +36,11 @@ IMAGE_WIDTH = 35
 """Width of the image name's column in Apple's lines."""
 
 _APPLE = re.compile(
-    r"(?P<number>[0-9]{1,6})[ \t]++(?P<image>\S(?:.{0,1000}?\S)?)[ \t]++"
+    r"(?P<number>[0-9]{1,6})(?:[ \t]++|(?<=[0-9]{4}))(?P<image>\S(?:.{0,1000}?\S)?)[ \t]++"
     r"(?P<address>0x[0-9a-fA-F]{8,16})[ \t]++(?P<name>\S.{0,12000}+)"
 )
-"""The part before the offset, which is found from the end: nothing is backtracked."""
+"""The part before the offset, which is found from the end: nothing is backtracked. A number of four
+digits leaves no space."""
 _LOCATION = re.compile(r"(?P<file>[^():\s][^():]{0,1000}):(?P<line>[0-9]{1,9})")
 """In brackets behind the offset, in symbolicated crash reports."""
 _MISSING = "(Missing)"
@@ -193,6 +195,8 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     lines = [(line, read_lines(line)) for line in source.text.split("\n")]
     whole = _whole_names(stack_line.image for _, stack_lines in lines for stack_line in stack_lines)
     for line, stack_lines in lines:
+        if (count := frames_not_shown(line)) and reader.skip(count):
+            continue
         for stack_line in stack_lines:
             reader.add(stack_line._replace(image=whole.get(stack_line.image) or stack_line.image))
         if len(stack_lines) > 1:
@@ -220,6 +224,14 @@ class _Reader:
         self._frames: list[ReportedFrame] = []
         self._other: list[JsonValue] = []
         self._next: list[JsonValue] = []
+        self._gap: dict[str, JsonValue] = {}
+
+    def skip(self, count: int) -> bool:
+        """Note that frames of the stack are missing; return False outside of a stack."""
+        if not self._frames or self._gap:
+            return False
+        self._gap = gap_details(self._frames, count)
+        return True
 
     def add(self, line: StackLine) -> None:
         begins = line.number == 0 or (line.number is None and bool(self._next))
@@ -287,9 +299,11 @@ class _Reader:
     def _end(self) -> None:
         details: dict[str, JsonValue] = {LINES: self._other} if self._other else {}
         self._threads.append(
-            ReportedThread(index=len(self._threads), frames=tuple(self._frames), details=details)
+            ReportedThread(
+                index=len(self._threads), frames=tuple(self._frames), details=details | self._gap
+            )
         )
-        self._frames, self._other = [], []
+        self._frames, self._other, self._gap = [], [], {}
 
     def report(self) -> Report:
         if self._frames:

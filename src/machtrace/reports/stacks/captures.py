@@ -6,6 +6,7 @@ in JSON: how an address was found, what disputes it, where a stack ends and why.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -90,11 +91,24 @@ _LONGEST_PATH = 4096
 _CERTAINTIES = {certainty.value: certainty for certainty in Certainty}
 
 _T = TypeVar("_T")
+_NOT_SHOWN = re.compile(r"[ \t]*+\.\.\. (?P<count>[0-9]{1,14}) frames not shown")
 
 
 def written(value: object, kind: Any) -> JsonValue:  # noqa: ANN401 - a type of the model
     """Return a value of the model as JSON."""
     return form_of(kind).write(value)
+
+
+def frames_not_shown(line: str) -> int:
+    """Return the number of frames that a line of a debugger's text stands for; 0 for others."""
+    match = _NOT_SHOWN.fullmatch(line) if len(line) < _LONGEST_PATH else None
+    return 0 if match is None else int(match["count"])
+
+
+def gap_details(frames: Sequence[ReportedFrame], count: int) -> dict[str, JsonValue]:
+    """Return the details of a stack of which ``count`` frames after ``frames`` are missing."""
+    after = sum(not frame.is_inline for frame in frames)
+    return {GAP: written(Gap(after, count), Gap)} if count else {}
 
 
 def stored(details: Details, key: str, kind: type[_T]) -> _T | None:

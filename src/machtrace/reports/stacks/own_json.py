@@ -14,8 +14,8 @@ from typing import Any
 
 from machtrace.errors import FormatError
 from machtrace.model.capture import Capture
-from machtrace.model.cause import Cause
 from machtrace.model.image import ImageList
+from machtrace.model.process_metadata import cause_of_json
 from machtrace.model.profile import (
     OUTERMOST,
     MissingFrames,
@@ -50,7 +50,6 @@ from machtrace.reports.stacks.json_values import (
     address_or_none,
     enum_member,
     json_column,
-    json_list,
     json_number,
     json_object,
     json_objects,
@@ -158,7 +157,6 @@ def _with_other(frame: ReportedFrame, left: dict[str, JsonValue]) -> ReportedFra
 
 def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
     name, queue = text_or_none(entry.get("name")), text_or_none(entry.get("queue"))
-    cause = entry.get("cause")
     registers = json_object(entry.get("registers") or {})
     frames = tuple(read_frame(item, images) for item in json_objects(entry.get("frames")))
     physical_stop = entry.get("physical_stop")
@@ -175,7 +173,7 @@ def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
             name=name,
             queue=queue,
             crashed=entry.get("crashed") is True,
-            cause=None if cause is None else _cause(json_object(cause)),
+            cause=cause_of_json(entry.get("cause")),
         ),
         frames=frames,
         stop=_stop(entry.get("stop")),
@@ -197,24 +195,6 @@ def _gap(value: JsonValue) -> Gap | None:
         return None
     entry = json_object(value)
     return Gap(json_number(entry.get("after")), json_number(entry.get("count")))
-
-
-def _cause(entry: JsonObject) -> Cause:
-    return Cause(
-        signal=text_or_none(entry.get("signal")),
-        signal_number=number_or_none(entry.get("signal_number")),
-        code=number_or_none(entry.get("code")),
-        code_name=text_or_none(entry.get("code_name")),
-        exception=text_or_none(entry.get("exception")),
-        exception_codes=tuple(
-            json_number(one, least=-WORD) for one in json_list(entry.get("exception_codes"))
-        ),
-        meaning=text_or_none(entry.get("meaning")) or "",
-        address=address_or_none(entry.get("address")),
-        region=text_or_none(entry.get("region")) or "",
-        sender=number_or_none(entry.get("sender")),
-        sender_user=number_or_none(entry.get("sender_user")),
-    )
 
 
 def stacks_json(report: Report) -> str:
