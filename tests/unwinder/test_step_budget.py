@@ -341,3 +341,42 @@ def test_a_truncated_last_instruction_has_no_rule(size: int):
     for at in range(size):
         rule = rules.rule_for(Svma(code.address + at), interrupted=True)
         assert (rule is not None) == (at < 4)
+
+
+def test_an_exhausted_budget_leaves_ordinary_descriptions_in_tables():
+    """A large function, or an endless description, does not cost the rest of the stack."""
+    data = COMMON + _record(
+        len(COMMON) + 4, struct.pack("<2Q", 0x9000, 0x10) + b"\0" + b"\x41\x0e\x10"
+    )
+    indexed = IndexedSection(_section(data), RegisterNumbering(Arch.X86_64), build_index)
+    rules = CallFrameRules(indexed)
+    budgets = WalkBudgets()
+    rules.draw_on(budgets)
+    budgets.code.left = budgets.tables.left = 0
+    assert rules.rule_for(Svma(0x9008), interrupted=True) is not None
+
+
+def test_a_large_function_takes_steps_in_proportion_to_its_size():
+    """More than a walk has without the reserve."""
+    branches = 7000
+    words = [SUB_SP, *[0x34000040, NOP] * branches, ADD_SP, RET]  # cbz w0, .+8
+    code = _Code(struct.pack(f"<{len(words)}I", *words), 4 * len(words))
+    rules = InstructionRules(code, code.function_at)
+    budgets = WalkBudgets()
+    rules.draw_on(budgets)
+    middle = Svma(code.address + 4 * branches)
+    assert rules.rule_for(middle, interrupted=True) is not None
+    assert budgets.code.spent > WALK_STEPS
+    assert not budgets.code.is_used_up
+
+
+@pytest.mark.parametrize("expression", [b"\x31\x2f\xfc\xff", b"\xff"], ids=["endless", "invalid"])
+def test_an_expression_that_cannot_be_evaluated_gives_way_to_the_next_rule(expression: bytes):
+    unusable = UnwindRule(ExpressionValue(expression), AtCfa(-8))
+    usable = UnwindRule(RegisterOffset(7, 16), AtCfa(-8))
+    sources = (_Fixed(unusable), _Fixed(usable))
+    rules = _process(*sources, arch=Arch.X86_64, address=0x10000, size=1 << 20)
+    registers = RegisterSet.of(Arch.X86_64, pc=0x10000, sp=0x7000_0000, fp=0)
+    stack = MemoryRegion(Avma(0x7000_0000), struct.pack("<4Q", 0, 0x10008, 0, 0))
+    walked = walk(registers, stack, rules, PacMask())
+    assert [frame.address for frame in walked.addresses] == [0x10000, 0x10008]

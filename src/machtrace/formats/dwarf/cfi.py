@@ -129,7 +129,7 @@ class CallFrames:
             MemoryReadError: it could not be read.
         """
         if not self._spend(_STEPS_A_FUNCTION):
-            raise self.section.fail("the step budget is exhausted", offset)
+            raise self.section.fail("the walk's step budget for tables is exhausted", offset)
         return read_frame_description(self.section, offset, self._commons)
 
     def row(self, function: FrameDescription, address: Svma) -> CallFrameRow:
@@ -164,7 +164,9 @@ class CallFrames:
         initial = self._initial.get(common.offset)
         if initial is None:
             if not self._spend(_STEPS_A_BYTE * len(common.program)):
-                raise self.section.fail("the step budget is exhausted", common.offset)
+                raise self.section.fail(
+                    "the walk's step budget for tables is exhausted", common.offset
+                )
             start = _Table(
                 self.section, common, _Program.of_common(self.section, common), 0, _State()
             )
@@ -173,7 +175,9 @@ class CallFrames:
             initial = self._initial[common.offset] = start.state
         program = _Program.of_function(self.section, function)
         if not self._spend(_STEPS_A_BYTE * len(program.code)):
-            raise self.section.fail("the step budget is exhausted", function.offset)
+            raise self.section.fail(
+                "the walk's step budget for tables is exhausted", function.offset
+            )
         return _Table(self.section, common, program, function.start, initial)
 
 

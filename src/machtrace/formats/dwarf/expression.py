@@ -110,7 +110,7 @@ class _Machine:
             if self._cursor.at_end:
                 return self._pop()
             if not spend(STEPS_AN_OPERATION):
-                raise self._cursor.fail("the step budget is exhausted")
+                raise self._cursor.fail("the walk's step budget for expressions is exhausted")
             self._execute(op.read_operation(self._cursor, self._word))
         raise self._cursor.fail(f"expression runs longer than {STEP_LIMIT} operations")
 
