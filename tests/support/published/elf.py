@@ -76,7 +76,7 @@ def load_elf(contents: ElfFileContents, name: str) -> PublishedImage:
             if section.name in _PLT_SECTIONS
         ),
         import_names=imports,
-        names=dict(_names(tables, slide)),
+        names=dict(_names(contents, tables, slide)),
         is_part=_part_test(contents, slide),
         is_go=image.section(".gopclntab") is not None,
     )
@@ -178,7 +178,12 @@ def _starts(contents: ElfFileContents, tables: list[SymbolRows], slide: int) -> 
     return np.unique(np.concatenate([starts[in_code], lows])) + np.uint64(slide)
 
 
-def _names(tables: list[SymbolRows], slide: int) -> Iterator[tuple[int, str]]:
+def _names(
+    contents: ElfFileContents, tables: list[SymbolRows], slide: int
+) -> Iterator[tuple[int, str]]:
+    go = elf_go_functions(contents)
+    if go is not None:
+        yield from ((start + slide, go.name(row)) for row, start in enumerate(go.starts.tolist()))
     for table in tables:
         rows = np.flatnonzero(table.is_function & table.is_defined)
         for address, text in zip(

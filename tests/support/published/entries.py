@@ -74,6 +74,8 @@ class Entries:
             return "a part of another function"
         if self._uses_unsaved(start):
             return "a label: it uses callee-saved registers"
+        if self._functions.switches_stacks(start):
+            return "a function of Go's runtime that switches stacks, or has no caller"
         if self._switches_stacks(start):
             return "it resumes another stack: longjmp, or similar"
         if self._is_branched_to(start):

@@ -211,7 +211,7 @@ class Execution:
 
     # --- calls ---
 
-    def _call(  # noqa: C901 (the cases of a call)
+    def _call(  # noqa: C901, PLR0912 (the cases of a call)
         self, address: int, instruction: Instruction
     ) -> None:
         functions, after = self.functions, address + instruction.size
@@ -241,6 +241,8 @@ class Execution:
             self._follow(after, is_conventional=False)
         elif outlined:
             self._end("calls too deep")
+        elif functions.switches_stacks(target):
+            self._continue_at(after, clobbers=True)
         elif depth == self._base and self._random.random() < self._diverts:
             self._divert(after)
         elif functions.preserves_all(target, after):

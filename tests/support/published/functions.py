@@ -45,6 +45,11 @@ _RUST_PANIC = re.compile(
     r"4core4cell\w*panic|_fail(ed)?(17h[0-9a-f]{16}E)?$"
 )
 _PRESERVING = re.compile(r"chkstk|rust_probestack|tlv_bootstrap|tls_get_addr_preserve")
+_OTHER_STACKS = re.compile(
+    r"^runtime\.(mstart\w*|goexit\w*|mcall|systemstack\w*|gogo|gosave\w*|asmcgocall\w*|cgocallback\w*|"
+    r"morestack\w*|sig\w*|rt0_go|gcWriteBarrier\w*|asyncPreempt\w*|debugCall\w*)(\.abi0)?$|_?rt0_"
+)
+"""Go's functions that switch stacks, preserve registers, or have no caller."""
 _STRAIGHT = 48
 """Instructions after which a function without a branch is no outlined piece."""
 LARGEST_SCAN = 1 << 15
@@ -170,6 +175,10 @@ class Functions:
             if instruction.ends_flow:
                 return
             address = after
+
+    def switches_stacks(self, target: int) -> bool:
+        """Return whether a function of Go's runtime runs on another stack, or has no caller."""
+        return self._image.is_go and bool(_OTHER_STACKS.match(self.name(target)))
 
     def preserves_all(self, target: int, after: int) -> bool:
         """Return whether a callee preserves all registers: probes of the stack, and similar."""

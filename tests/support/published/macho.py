@@ -49,6 +49,9 @@ def load_macho(contents: MachOFileContents, name: str) -> PublishedImage:
             symbols.n_value[rows].tolist(), symbols.names(rows.tolist()), strict=True
         )
     }
+    go = macho_go_functions(contents, lambda: parse_pointers(contents))
+    if go is not None:
+        names |= {int(start) + slide: go.name(row) for row, start in enumerate(go.starts.tolist())}
     stubs = parse_stubs(contents, symbols)
     sections = [(section.name, section.address, section.end) for section in image.sections]
     return PublishedImage(
