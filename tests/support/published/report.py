@@ -67,9 +67,11 @@ stepped over. At a random instruction the whole stack is compared with the walk'
 it, and the callee-saved registers that were recovered for each caller.
 
 `make published-lab` fetches the files, runs them and writes this page. A run is determined by the
-seed, {seed}, and its number. This page was written with {tools}, {debuggers}; {runs:,} runs took
-{minutes:.0f} minutes of processor time. {compared:,} runs were compared, {exact:,} were exact: \
-{share(exact, compared)} %. Shares are rounded down: 100.00 means every run.
+seed, {seed}, and its number. {runs:,} runs took {minutes:.0f} minutes of processor time, without \
+the debuggers.
+{compared:,} runs were compared, {exact:,} were exact: {share(exact, compared)} %. Shares are \
+rounded down: 100.00 means every run.
+This page was written with {tools}, {debuggers}.
 
 - **dropped**: runs whose true stack was never certain; the reasons are below.
 - **compared**, **exact**: runs with one or two compared stacks, and those of which every stack was
@@ -168,6 +170,7 @@ def _failures(rows: Sequence[Row], why: Mapping[str, str]) -> list[str]:
             lines += _failure(row, failure, why)
         if len(row.failures) > _FAILURES_SHOWN:
             lines.append(f"- and {len(row.failures) - _FAILURES_SHOWN} more")
+        lines += _wrong_registers(row, why)
         lines.append("")
     return lines
 
@@ -176,3 +179,16 @@ def _failure(row: Row, failure: Failure, why: Mapping[str, str]) -> list[str]:
     key = f"{row.key} {failure.address:#x}"
     reasons = [text for pattern, text in why.items() if fnmatchcase(key, pattern)]
     return [f"- {failure}", *(f"  {reason}" for reason in reasons or ["The reason is not known."])]
+
+
+def _wrong_registers(row: Row, why: Mapping[str, str]) -> list[str]:
+    by_function: dict[str, Counter[str]] = {}
+    for _, function, register in row.result.wrong_registers:
+        by_function.setdefault(function, Counter())[register] += 1
+    lines = []
+    for function, registers in list(by_function.items())[:_FAILURES_SHOWN]:
+        names = ", ".join(f"{name} {count} times" for name, count in registers.items())
+        lines.append(f"- registers of the caller of {function}: {names}")
+        key = f"{row.key} {function}"
+        lines += [f"  {text}" for pattern, text in why.items() if fnmatchcase(key, pattern)]
+    return lines
