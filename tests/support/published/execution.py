@@ -15,6 +15,7 @@ from unicorn.unicorn_const import UC_HOOK_CODE, UC_HOOK_MEM_WRITE
 from unicorn.unicorn_py3.unicorn import Uc, UcError
 
 from machtrace.model.address import Avma
+from tests.support.published.entries import Entries
 from tests.support.published.functions import Functions
 from tests.support.published.instructions import Instruction, Kind
 from tests.support.published.jump_tables import JumpTables
@@ -41,9 +42,10 @@ DIVERTED = "a call was diverted"
 class Execution:
     """Executes code on a machine; one run at a time."""
 
-    def __init__(self, machine: Machine, functions: Functions) -> None:
+    def __init__(self, machine: Machine, functions: Functions, entries: Entries) -> None:
         self.machine = machine
         self.functions = functions
+        self._entries = entries
         self.calls = TrueCalls([])
         self.trace: list[int] = []
         """Addresses of executed instructions, and of the present one."""
@@ -248,7 +250,8 @@ class Execution:
         elif functions.preserves_all(target, after):
             self._continue_at(after, clobbers=False)
         elif depth < _DEEPEST and self._random.random() < _FOLLOWED:
-            self._follow(after)
+            # A part of assembly may not preserve what functions do.
+            self._follow(after, is_conventional=not self._entries.problem(target))
         else:
             self._continue_at(after, clobbers=True)
 

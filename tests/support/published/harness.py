@@ -55,7 +55,7 @@ class Harness:
         self.functions = Functions(image)
         self.entries = Entries(image, self.functions)
         self.machine = Machine(image, self._key("memory"))
-        self.execution = Execution(self.machine, self.functions)
+        self.execution = Execution(self.machine, self.functions, self.entries)
         self.comparer = Comparer(image)
         self.refused: Counter[str] = Counter()
         self._values = Values(image)
