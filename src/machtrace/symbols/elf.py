@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, pars
 from machtrace.model.address import LAST_OFFSET, Svma
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.table import CodeBounds, NamedRanges, Offsets, SymbolTable
-from machtrace.unwinder.arch.own_code import OwnCode
 
 
 def elf_symbol_table(contents: ElfContents, others: Sequence[ElfFileContents] = ()) -> SymbolTable:
@@ -95,18 +95,30 @@ def _bounds(contents: ElfContents, *, has_locals: bool) -> CodeBounds:
     image = contents.image
     base = image.header_svma
     starts, ends = _code_ranges(image)
-    described, own = (
-        DescribedCode(contents),
-        OwnCode(contents, image.arch, is_stripped=not has_locals),
-    )
+    described = DescribedCode(contents)
     first = int(described.starts.searchsorted(np.uint64(base)))
     return CodeBounds(
         section_starts=starts,
         section_ends=ends,
         function_starts=described.starts[first:] - np.uint64(base),
         described_ends=lambda rows: described.ends(rows + first) - np.uint64(base),
-        own_end=lambda start, limit: own.end(Svma(base + start), Svma(base + limit)) - base,
+        own_ends=partial(_own_ends, contents, is_stripped=not has_locals),
     )
+
+
+def _own_ends(
+    contents: ElfContents, starts: Offsets, limits: Offsets, *, is_stripped: bool
+) -> Offsets:
+    """Return where the code of symbols without a size ends; decoders are loaded for it."""
+    from machtrace.unwinder.arch.own_code import OwnCode
+
+    image = contents.image
+    base, own = image.header_svma, OwnCode(contents, image.arch, is_stripped=is_stripped)
+    ends = [
+        own.end(Svma(base + start), Svma(base + limit)) - base
+        for start, limit in zip(starts.tolist(), limits.tolist(), strict=True)
+    ]
+    return np.array(ends, np.uint64)
 
 
 def _code_ranges(image: ElfImage) -> tuple[Offsets, Offsets]:

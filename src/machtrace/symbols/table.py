@@ -148,8 +148,8 @@ class CodeBounds:
     described_ends: Callable[[npt.NDArray[np.intp]], Offsets] | None = None
     """Returns where the functions of some rows of :attr:`function_starts` end; the last number if
     that is unknown. None if the next start ends each."""
-    own_end: Callable[[int, int], int] | None = None
-    """Returns where the code of a symbol without a size ends, from its start and a limit. None if
+    own_ends: Callable[[Offsets, Offsets], Offsets] | None = None
+    """Returns where the code of symbols without a size ends, from their starts and limits. None if
     only the next symbol or start ends it."""
 
 
@@ -184,7 +184,8 @@ class SymbolTable:
         self._firsts = np.empty(len(starts) + 1, np.int32)
         self._firsts[:-1] = entries.starts.searchsorted(starts, "left")
         self._firsts[-1] = len(entries)
-        self._ends = _ends(starts, self._firsts[:-1], entries, bounds)
+        self._bounds = bounds
+        self._ends, self._unbounded = _ends(starts, self._firsts[:-1], entries, bounds)
         self._index: RangeIndex | None = None
 
     def __len__(self) -> int:
@@ -200,6 +201,12 @@ class SymbolTable:
     @property
     def ends(self) -> Offsets:
         """The offset after each one's last byte."""
+        if len(self._unbounded):
+            # Only now, since decoders are loaded for it, and most lookups are of other functions.
+            rows = self._unbounded
+            if self._bounds.own_ends is not None:
+                self._ends[rows] = self._bounds.own_ends(self._starts[rows], self._ends[rows])
+            self._unbounded = rows[:0]
         return self._ends
 
     @property
@@ -233,7 +240,7 @@ class SymbolTable:
             return None
         # A Python int would turn the whole column into floating point.
         index = int(self._starts.searchsorted(np.uint64(offset), side="right")) - 1
-        if index < 0 or offset >= int(self._ends[index]):
+        if index < 0 or offset >= self._end(index):
             return None
         return self.symbol(index)
 
@@ -246,14 +253,18 @@ class SymbolTable:
             threads: see :meth:`RangeIndex.find`.
         """
         if self._index is None:
-            self._index = _index(self._starts, self._ends)
+            self._index = _index(self._starts, self.ends)
         return self._index.find(offsets, back=back, threads=threads)
 
     def symbol(self, index: int) -> Symbol:
         """Return the function with an id."""
         start = int(self._starts[index])
         names = best_first(self._spelt(index))
-        return symbol_of(names, ImageOffset(start), int(self._ends[index]) - start)
+        return symbol_of(names, ImageOffset(start), self._end(index) - start)
+
+    def _end(self, index: int) -> int:
+        is_bounded = not len(self._unbounded) or index not in self._unbounded
+        return int((self._ends if is_bounded else self.ends)[index])
 
     def name(self, index: int) -> str:
         """Return the name of the function with an id, as :attr:`Symbol.name` is."""
@@ -376,8 +387,11 @@ def _plus(starts: Offsets, sizes: Offsets) -> Offsets:
 
 def _ends(
     starts: Offsets, firsts: npt.NDArray[np.int32], entries: Entries, bounds: CodeBounds
-) -> Offsets:
-    """Return the ends that the next function, the section and the stated size leave."""
+) -> tuple[Offsets, npt.NDArray[np.intp]]:
+    """Return the ends that the next function, the section, the size and the description leave.
+
+    And the rows of those that have neither a size nor a description.
+    """
     following = np.append(starts[1:], _LAST)[: len(starts)]
     ends: Offsets = np.minimum(following, _section_ends(starts, bounds)[1])
     is_sized = np.zeros(len(starts), np.bool_)
@@ -389,7 +403,7 @@ def _ends(
             is_sized = sizes > 0
             ends = np.where(is_sized, np.minimum(ends, _plus(starts, sizes)), ends)
     if bounds.described_ends is None:
-        return ends
+        return ends, np.zeros(0, np.intp)
     # A function ends with its description; one without a name or a size has no other end.
     rows = np.flatnonzero(~is_sized)
     described = bounds.function_starts.searchsorted(starts[rows], "right").astype(np.intp) - 1
@@ -398,7 +412,4 @@ def _ends(
     limits[has_start] = bounds.described_ends(described[has_start])
     is_described = limits > starts[rows]
     ends[rows[is_described]] = np.minimum(ends[rows], limits)[is_described]
-    if bounds.own_end is not None:
-        for row in rows[~is_described].tolist():
-            ends[row] = bounds.own_end(int(starts[row]), int(ends[row]))
-    return ends
+    return ends, rows[~is_described]
