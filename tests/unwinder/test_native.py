@@ -12,10 +12,10 @@ from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from machtrace.model.memory import LayeredMemory, MemoryRegion
+from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ThreadId, ThreadInfo, ThreadSnapshot
-from machtrace.model.stack import FrameTrust, StopReason
+from machtrace.model.stack import FrameTrust, Stop, StopReason
 from machtrace.unwinder.frame_limit import DEFAULT_LIMIT, FrameLimit
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import (
@@ -373,3 +373,22 @@ def test_a_rule_whose_code_check_was_skipped_is_not_cached():
         assert [bool(frame.disputed_by) for frame in exact.addresses[1:]] == [False] + [
             is_heard
         ] * (len(exact.addresses) - 2)
+
+
+def test_a_known_dead_end_is_the_same_the_second_time():
+    """Frames of generated code whose frame pointer is zero end the stack as incomplete."""
+    stack = MemoryRegion(Avma(0x1000), struct.pack("<6Q", 0, 0, 0x1020, 0x3000, 0, 0x3100))
+    start = RegisterSet.of(Arch.X86_64, pc=0x2000, sp=0x1000, fp=0x1010)
+    thread = ThreadSnapshot(info=ThreadInfo(id=ThreadId(1), index=1), registers=start, stack=stack)
+    results = []
+    for walker_of in (
+        lambda rules: PythonWalker(rules, PacMask()),
+        lambda rules: NativeWalker(rules, Arch.X86_64, PacMask()),
+    ):
+        walker = walker_of(RuleCache(ImageList(), Arch.X86_64, lambda _: ImageRules()))
+        results += [
+            (walker.collect(thread, RegionMemory(), DEFAULT_LIMIT), walker.take()) for _ in range(3)
+        ]
+    assert results == results[:1] * len(results)
+    assert results[0][0].stop == Stop(StopReason.NO_RULE, Avma(0x3100))
+    assert results[0][0].frame_count == 3

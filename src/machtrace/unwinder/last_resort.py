@@ -228,9 +228,11 @@ def scanned_caller(
 ) -> tuple[UnwindRule, FrameTrust, RegisterSet] | None:
     """Return the caller that a scan of the stack finds; see :mod:`machtrace.unwinder.stack_scan`.
 
-    Without a request, only where nothing but the frame pointer describes the frame.
+    Without a request, only where nothing but the frame pointer describes the frame, and only in
+    images: in generated code, no target of a call can be checked.
     """
-    if not rules.scans and (trust is not FrameTrust.FRAME_POINTER or rules.has_frame_pointers):
+    is_last = trust is FrameTrust.FRAME_POINTER and not rules.has_frame_pointers
+    if not rules.scans and (not is_last or rules.image_at(here.lookup) is None):
         return None
     size = SCANNED_ON_REQUEST if rules.scans else SCANNED
     sites = CallSites(rules, memory, registers.arch)

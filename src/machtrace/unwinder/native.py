@@ -10,6 +10,7 @@ from machtrace._native import _walk
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
+from machtrace.model.image import ImageFormat
 from machtrace.model.memory import LayeredMemory, MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ThreadSnapshot
@@ -199,7 +200,7 @@ class _Plain(dict[int, Collected]):
 class NativeWalker:
     """The walker in C. A :class:`~machtrace.unwinder.thread_walker.ThreadWalker`."""
 
-    __slots__ = ("_arch", "_mask", "_native", "_plain", "_rules", "_walker")
+    __slots__ = ("_arch", "_dead", "_dead_ends", "_mask", "_native", "_plain", "_rules", "_walker")
 
     def __init__(self, rules: RuleCache, arch: Arch, mask: PacMask) -> None:
         """``rules``: cached for the lifetime of ``self``."""
@@ -208,6 +209,10 @@ class NativeWalker:
         self._mask = mask
         self._native = NativeRules(arch)
         self._plain = _Plain()
+        self._dead_ends: dict[int, Stop] = {}
+        """The stops of frames in no image whose frame pointer is zero, by address."""
+        self._dead: dict[tuple[int, Avma], Collected] = {}
+        """The results of walks that end there, by depth and address."""
         self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS, _frame)
 
     @property
@@ -260,6 +265,15 @@ class NativeWalker:
             if count <= limit.inner + limit.outer:  # so the loop has not yet dropped any
                 return self._plain[count]
             stop, depth = _ROOT, walker.finish()
+        elif pause == _walk.NO_RULE and (dead_end := self._known_dead_end()) is not None:
+            count = len(walker) - first
+            if count <= limit.inner + limit.outer:
+                key = count, dead_end
+                result = self._dead.get(key)
+                if result is None:
+                    result = self._dead[key] = Collected(count, Stop(StopReason.NO_RULE, dead_end))
+                return result
+            stop, depth = self._dead_ends[dead_end], walker.finish()
         else:
             trace = self._continue(pause, LayeredMemory((thread.stack, rest)))
             if trace is None or trace.entry is not None:
@@ -324,11 +338,11 @@ class NativeWalker:
             last = RegisterSet(self._arch, here.address, walker.values())
             step_up = find_caller(here, last, memory, self._rules, self._mask)
             if isinstance(step_up, Stop):
-                stop = step_up
+                stop = self._noted_end(here, step_up)
                 break
             is_guessed = is_guessed or guesses(step_up[1], here, self._rules)
             # No code expresses a frame with disputes, or a trampoline.
-            if step_up[0].is_signal_frame or self._rules.objection(here.lookup) is not None:
+            if self._is_trampoline(here, step_up[0]) or self._rules.objection(here.lookup):
                 return None
             rule, trust, caller = step_up
             marked = None if entry is not None else async_entry(here, rule, last, caller)
@@ -354,6 +368,37 @@ class NativeWalker:
         if entry is None:  # the last part is empty if its first frame made no progress
             return _Trace(stop, last_depth or depth, len(walker), None)
         return _Trace(stop, depth, end, entry, last_depth)
+
+    def _is_trampoline(self, here: FrameAddress, rule: UnwindRule) -> bool:
+        if not rule.is_signal_frame:
+            return False
+        image = self._rules.image_at(here.address)
+        return image is not None and image.format is ImageFormat.ELF
+
+    def _noted_end(self, here: FrameAddress, stop: Stop) -> Stop:
+        """Return ``stop``; the next walk finds it sooner if only the frame pointer decides it."""
+        rules = self._rules
+        is_general = not rules.scans and not rules.has_frame_pointers
+        if here.kind is AddressKind.RETURN_ADDRESS and is_general:
+            is_guess = rules.image_at(here.lookup) is None
+            if is_guess and self._walker.values()[self._arch.registers.fp] == 0:
+                if len(self._dead_ends) >= CACHE_LIMIT:
+                    self._dead_ends.clear()
+                    self._dead.clear()
+                self._dead_ends[here.address] = stop
+        return stop
+
+    def _known_dead_end(self) -> Avma | None:
+        """Return the last frame's address if it is in no image, and its frame pointer is zero.
+
+        An earlier walk ended there so.
+        """
+        if not self._dead_ends:
+            return None
+        pc, interrupted = self._walker.place()
+        if interrupted or pc not in self._dead_ends:
+            return None
+        return Avma(pc) if self._walker.values()[self._arch.registers.fp] == 0 else None
 
     def _known_end(self, stop: Stop, *, is_guessed: bool) -> Stop:
         """Return ``stop``, qualified if a caller was guessed; see :func:`known_end`."""
