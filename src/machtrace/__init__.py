@@ -19,6 +19,8 @@ from importlib import import_module
 TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 
 if TYPE_CHECKING:
+    __version__: str
+    """The version of the installed package."""
     from machtrace.demangler import demangle
     from machtrace.errors import MachtraceError
     from machtrace.pipeline.backtraces import backtraces, snapshot
@@ -78,6 +80,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a public name from its home and keep it here."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("machtrace")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_HOMES[name]), name)

@@ -15,11 +15,14 @@ from machtrace.model.stack import MACHINE_FRAMES, FrameAddress, Gap, Stop, addre
 from machtrace.model.text import (
     PLAIN,
     FrameText,
+    PathName,
     Row,
     Style,
     counted,
     folded_rows,
+    html,
     printable,
+    save,
     short_location,
 )
 
@@ -310,6 +313,19 @@ class CallStack(FrameChain):
     def __str__(self) -> str:
         """Return what ``machtrace backtrace`` prints for the thread."""
         return "\n".join(self.text_lines())
+
+    def _repr_html_(self) -> str:
+        """Return the text for notebooks."""
+        return html(str(self))
+
+    def save(self, path: str | PathName) -> None:
+        """Write to a file, in the format of its suffix: ``app.txt``.
+
+        Raises:
+            ArgumentError: no format has the suffix, or it has no place for a stack.
+            FileAccessError: the file cannot be written.
+        """
+        save(self, path)
 
     def __repr__(self) -> str:
         return f"<CallStack of {self.thread}: {counted(self.depth, 'frame')}, {self.stop}>"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from importlib import import_module
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:  # the model's values import this module
     from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedTask
@@ -174,6 +175,42 @@ def _row(row: Row, width: int, pointer_size: int, style: Style) -> str:
     location = f"  {style.dim}at {row.location}{style.reset}" if row.location else ""
     note = f"  {style.dim}[{row.note}]{style.reset}" if row.note else ""
     return f"{row.image:<{width}s}  {number}  {name}{location}{note}"
+
+
+class PathName(Protocol):
+    """An object with a path, as of :mod:`pathlib`."""
+
+    def __fspath__(self) -> str:
+        """Return the path."""
+
+
+def save(value: object, path: str | PathName) -> None:
+    """Write stacks, a profile or a report to a file, in the format of its suffix."""
+    # The writers are above the model, and are loaded when they are used.
+    import_module("machtrace.reports.files").save(value, path)
+
+
+def html(text: str) -> str:
+    """Return a text for notebooks: a disclosure element for each block, with its first line."""
+    from html import escape  # its table of entities takes a millisecond
+
+    blocks = [block for block in text.split("\n\n") if block]
+    parts = []
+    for number, block in enumerate(blocks):
+        head, _, lines = block.partition("\n")
+        if not lines:
+            parts.append(f"<p><b>{escape(head)}</b></p>")
+            continue
+        is_open = not number or len(blocks) <= _OPEN_BLOCKS or "  crashed" in head
+        parts.append(
+            f"<details{' open' if is_open else ''}><summary><b>{escape(head)}</b></summary>"
+            f'<pre style="line-height:1.3;overflow-x:auto">{escape(lines)}</pre></details>'
+        )
+    return f"<div>{''.join(parts)}</div>"
+
+
+_OPEN_BLOCKS = 4
+"""Blocks that are all shown; of more only the first one and those of crashed threads."""
 
 
 def report_lines(report: Report) -> Iterator[str]:

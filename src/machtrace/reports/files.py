@@ -6,14 +6,23 @@ import sys
 from collections.abc import Sequence
 from io import TextIOBase
 from os import PathLike, fspath
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from machtrace.atomic_write import replace_file
 from machtrace.errors import ArgumentError, FormatError, MachtraceError
+from machtrace.model.capture import Capture
+from machtrace.model.profile import Profile
 from machtrace.model.report import Report
+from machtrace.model.symbol import CallStack
 from machtrace.reports.inputs import report_inputs
 from machtrace.reports.readers import read_source
-from machtrace.reports.writers import as_shown, report_format, write_reports
+from machtrace.reports.writers import (
+    FORMATS,
+    as_shown,
+    format_of_suffix,
+    report_format,
+    write_reports,
+)
 
 
 def read_reports(path: str | PathLike[str]) -> tuple[Report, ...]:
@@ -57,32 +66,67 @@ def read_report(path: str | PathLike[str]) -> Report:
     return reports[0]
 
 
+Stacks: TypeAlias = Report | Profile | Capture | CallStack
+"""Everything that can be written."""
+
+
 def write_report(
-    report: Report | Sequence[Report],
+    report: Stacks | Sequence[Report] | Sequence[CallStack],
     format: str,  # noqa: A002 - as the command line's option is called
     sink: str | PathLike[str] | BinaryIO | TextIOBase | None = None,
 ) -> None:
-    """Write one report, or several, in a format of :data:`~machtrace.reports.writers.FORMATS`.
+    """Write reports, stacks or a profile in a format of :data:`~machtrace.reports.writers.FORMATS`.
 
     Args:
-        report: what to write.
+        report: a report or several, the stacks that :func:`machtrace.backtraces` returns, or a
+            profile. Of stacks and profiles, ``text`` and ``json`` are what the commands write.
         format: ``apple``, ``ips``, ``json`` and so on.
         sink: a path, whose file is replaced once all is written; or a binary file, or a text
             file for text formats; default: standard output.
 
-
     Raises:
-        ArgumentError: the format is unknown, or binary and the sink accepts text only.
+        ArgumentError: the format is unknown, or binary and the sink accepts text only; or it has
+            no place for what is to be written.
         FileAccessError: the file cannot be written.
     """
-    reports = [report] if isinstance(report, Report) else report
-    data = write_reports(as_shown(reports, report_format(format)), format)
+    data = _bytes(report, format)
     if isinstance(sink, str | PathLike):
         replace_file(fspath(sink), [data])
     elif sink is None or isinstance(sink, TextIOBase):
         (sys.stdout if sink is None else sink).write(_text(data, format))
     else:
         sink.write(data)
+
+
+def save(stacks: Stacks, path: str | PathLike[str]) -> None:
+    """Write to a file, in the format of its suffix.
+
+    Raises:
+        ArgumentError: no format has the suffix, or it has no place for what is to be written.
+        FileAccessError: the file cannot be written.
+    """
+    name = fspath(path)
+    form = format_of_suffix(name)
+    if form is None and name.endswith(".txt"):
+        trees_alone = isinstance(stacks, Report) and stacks.trees and not stacks.threads
+        form = "sample" if isinstance(stacks, Profile) or trees_alone else "text"
+    if form is None:
+        suffixes = ", ".join(dict.fromkeys(form.suffix for form in FORMATS.values()))
+        raise ArgumentError(f"no format has the suffix of {name}", remedy=f"use one of {suffixes}")
+    write_report(stacks, form, name)
+
+
+def _bytes(report: Stacks | Sequence[Report] | Sequence[CallStack], form: str) -> bytes:
+    from machtrace.reports.stack_files import capture_of_stacks, stacks_bytes
+
+    if isinstance(report, Profile | Capture):
+        return stacks_bytes(report, form)
+    several = [report] if isinstance(report, Report | CallStack) else list(report)
+    stacks = [stack for stack in several if isinstance(stack, CallStack)]
+    if stacks:
+        return stacks_bytes(capture_of_stacks(stacks), form)
+    reports = [one for one in several if isinstance(one, Report)]
+    return write_reports(as_shown(reports, report_format(form)), form)
 
 
 def _text(data: bytes, name: str) -> str:

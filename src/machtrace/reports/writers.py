@@ -182,6 +182,18 @@ def report_format(name: str) -> ReportFormat:
         raise ArgumentError(f"unknown format {name!r}", remedy=f"choose one of: {names}") from None
 
 
+def format_of_suffix(name: str) -> str | None:
+    """Return the format whose suffix a file's name has; None for no or several such formats."""
+    for form in sorted(FORMATS.values(), key=lambda form: -len(form.suffix)):
+        if name.endswith(form.suffix) and form.suffix != _TEXT:
+            return form.name
+    return None
+
+
+_TEXT = ".txt"
+"""The suffix of several formats."""
+
+
 def write_reports(reports: Sequence[Report], name: str) -> bytes:
     """Return reports in the named format, as a file's bytes.
 

@@ -33,7 +33,13 @@ from machtrace.reports.inputs import (
     report_inputs,
     standard_input,
 )
-from machtrace.reports.writers import FORMATS, FileJoiner, ReportFormat, report_format
+from machtrace.reports.writers import (
+    FORMATS,
+    FileJoiner,
+    ReportFormat,
+    format_of_suffix,
+    report_format,
+)
 
 _FILES = 32
 """Files per batch: enough for images to be shared, few enough to show progress."""
@@ -182,9 +188,8 @@ def format_of(target: str) -> str:
     """
     if target == "-" or not Path(target).suffix:
         return "apple"
-    for form in sorted(FORMATS.values(), key=lambda form: -len(form.suffix)):
-        if target.endswith(form.suffix) and form.suffix != ".txt":  # several formats have it
-            return form.name
+    if (form := format_of_suffix(target)) is not None:
+        return form
     raise ArgumentError(
         f"no format has the suffix of {target}",
         remedy=f"pass --format: {', '.join(FORMATS)}",
