@@ -43,7 +43,7 @@ class ImageCode:
 
     def __init__(self, contents: ImageContents, ranges: Sequence[tuple[int, int]]) -> None:
         """``ranges``: the (start, end) of each section with code, in Svmas; ascending, disjoint."""
-        self._contents = contents
+        self._contents = [contents]
         self._starts = [start for start, _ in ranges]
         self._ends = [end for _, end in ranges]
 
@@ -64,10 +64,16 @@ class ImageCode:
 
     def read(self, address: Svma, size: int) -> bytes | None:
         """Return the bytes there; None if they are unavailable."""
-        try:
-            return bytes(self._contents.read_svma(address, size))
-        except MemoryReadError:
-            return None
+        for contents in self._contents:
+            try:
+                return bytes(contents.read_svma(address, size))
+            except MemoryReadError:
+                continue
+        return None
+
+    def add(self, other: ImageCode) -> None:
+        """Read from another copy what this one lacks."""
+        self._contents += other._contents
 
 
 @dataclass(frozen=True, slots=True)

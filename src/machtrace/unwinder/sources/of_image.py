@@ -38,9 +38,13 @@ def merged_rules(copies: Sequence[ObjectContents], arch: Arch) -> ImageRules:
         return ImageRules()
     header = rules[0].header_svma
     compatible = [image for image in rules if image.header_svma == header]
+    code = compatible[0].code
+    for image in compatible[1:]:
+        if code is not None and image.code is not None:
+            code.add(image.code)
     return ImageRules(
         tuple(source for image in compatible for source in image.sources),
         header,
         next((image.code_check for image in compatible if image.code_check is not None), None),
-        compatible[0].code,
+        code,
     )
