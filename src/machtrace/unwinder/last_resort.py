@@ -40,8 +40,10 @@ from machtrace.unwinder.step import NULL_PAGE, step
 _WORD = 4
 _LONGEST_LEAF = 1 << 12
 """Bytes that are searched for calls."""
-_LONGEST_START = 8 * _WORD
-"""Bytes of a start routine up to its call."""
+_LONGEST_START = 16 * _WORD
+"""Bytes of a start routine."""
+_RETURNS = frozenset(map(bytes.fromhex, ("c0035fd6", "ff0b5fd6", "ff0f5fd6")))
+"""RET, RETAA, RETAB."""
 _BRANCHES, _MEMORY = 0b101, 0b0100
 """Bits of an arm64 instruction that distinguish groups of encodings."""
 _HINT, _HINT_MASK = 0xD503201F, 0xFFFFF01F
@@ -198,18 +200,20 @@ def checked_chain(
 def _starts_threads(here: FrameAddress, rules: RuleCache) -> bool:
     """Return whether the call in progress is by an arm64 function that saved no return address.
 
-    The call overwrote it, so that the function cannot return: Darwin's ``thread_start`` and
+    The call overwrote it, and the function has no instruction to return: Darwin's ``thread_start`` and
     ``start_wqthread``.
     """
     bounds = rules.function_at(here.lookup) if rules.has_frame_pointers else None
     if bounds is None or here.kind is not AddressKind.RETURN_ADDRESS:
         return False
-    size = here.address - bounds[0]
-    code = rules.read_code(bounds[0], size) if 0 < size <= _LONGEST_START else None
-    if code is None or size % _WORD:
+    size, called = bounds[1] - bounds[0], here.address - bounds[0]
+    code = rules.read_code(bounds[0], size) if 0 < called <= size <= _LONGEST_START else None
+    if code is None or called % _WORD:
         return False
-    words = [int.from_bytes(code[at : at + _WORD], "little") for at in range(0, size, _WORD)]
-    return is_arm64_call(words[-1]) and not any(map(_saves_or_jumps, words))
+    words = [int.from_bytes(code[at : at + _WORD], "little") for at in range(0, called, _WORD)]
+    returns = any(code[at : at + _WORD] in _RETURNS for at in range(0, size, _WORD))
+    is_start = is_arm64_call(words[-1]) and not any(map(_saves_or_jumps, words))
+    return is_start and not returns
 
 
 def _saves_or_jumps(word: int) -> bool:
