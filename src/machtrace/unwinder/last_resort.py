@@ -200,8 +200,8 @@ def checked_chain(
 def _starts_threads(here: FrameAddress, rules: RuleCache) -> bool:
     """Return whether the call in progress is by an arm64 function that saved no return address.
 
-    The call overwrote it, and the function has no instruction to return: Darwin's ``thread_start`` and
-    ``start_wqthread``.
+    The call overwrote it, and the function has no instruction to return or to jump: Darwin's
+    ``thread_start`` and ``start_wqthread``.
     """
     bounds = rules.function_at(here.lookup) if rules.has_frame_pointers else None
     if bounds is None or here.kind is not AddressKind.RETURN_ADDRESS:
