@@ -13,7 +13,7 @@ from machtrace.errors import MachtraceError
 from machtrace.frozen import dataclass
 from machtrace.model.report import Report
 from machtrace.reports.inputs import ReportInput
-from machtrace.reports.readers import read_source
+from machtrace.reports.readers import ReportContents, read_source
 from machtrace.reports.source import ReportSource
 from machtrace.reports.writers import ReportFormat, as_shown, report_format, write_reports
 from machtrace.symbolizer.report_names import ReportNames
@@ -40,6 +40,8 @@ class BatchOptions:
     """A name in :data:`~machtrace.reports.writers.FORMATS`."""
     search: tuple[str, ...] = ()
     wants_names: bool = True
+    keeps_form: bool = False
+    """Whether a file that the user named is written in its own format, if that can be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class BatchOutcome:
     """Why names or lines may be missing."""
     frames: int = 0
     named: int = 0
+    nameless: int = 0
     contradicted: int = 0
 
 
@@ -89,20 +92,23 @@ class BatchRunner:
 
     def _run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
         outcome = BatchOutcome()
-        read: list[tuple[ReportInput, str | None, tuple[Report, ...]]] = []
+        read: list[tuple[ReportInput, str | None, ReportContents]] = []
         for report_input, target in inputs:
             try:
-                reports = _reports(report_input)
+                contents = _contents(report_input)
             except MachtraceError as error:
                 item = BatchItem(
                     name=report_input.name, error=error, is_named=report_input.is_named
                 )
                 outcome.items.append(item)
             else:
-                read.append((report_input, target, reports))
-        named = self._named([reports for _, _, reports in read], outcome)
-        for (report_input, target, _), reports in zip(read, named, strict=True):
-            outcome.items.append(self._written(report_input, target, reports))
+                read.append((report_input, target, contents))
+        named = self._named([contents.reports for _, _, contents in read], outcome)
+        for (report_input, target, contents), reports in zip(read, named, strict=True):
+            chosen = self._format
+            if self._options.keeps_form and report_input.is_named:
+                chosen = own_format(contents) or chosen
+            outcome.items.append(self._written(report_input, target, reports, chosen))
         outcome.problems = list(self._names.problems)
         return outcome
 
@@ -113,27 +119,32 @@ class BatchRunner:
             return iter(read)
         named = symbolicate_reports([one for reports in read for one in reports], self._names)
         outcome.frames, outcome.named = named.frames, named.named
+        outcome.nameless = named.nameless
         outcome.contradicted = named.contradicted
         outcome.missing = list(named.missing)
         remaining = iter(named.reports)
         return iter([tuple(next(remaining) for _ in reports) for reports in read])
 
     def _written(
-        self, item: ReportInput, target: str | None, reports: tuple[Report, ...]
+        self,
+        item: ReportInput,
+        target: str | None,
+        reports: tuple[Report, ...],
+        chosen: ReportFormat,
     ) -> BatchItem:
         warnings = tuple(text for report in reports for text in report.warnings)
         output = error = None
         of_page: tuple[Report, ...] = ()
         count = len(reports)
         try:
-            reports = tuple(as_shown(reports, self._format))
-            if target is not None and self._format.between is None and count > 1:
+            reports = tuple(as_shown(reports, chosen))
+            if target is not None and chosen.between is None and count > 1:
                 for number, report in enumerate(reports, 1):
                     replace_file(self._numbered(target, number), [self._format.write([report])])
-            elif target is None and self._format.is_page:
+            elif target is None and chosen.is_page:
                 of_page = reports
             else:
-                output = write_reports(reports, self._format.name)
+                output = write_reports(reports, chosen.name)
                 if target is not None:
                     replace_file(target, [output])
                     output = None
@@ -154,11 +165,34 @@ class BatchRunner:
         return target if number == 1 else f"{stem}-{number}{self._format.suffix}"
 
 
-def _reports(read: ReportInput) -> tuple[Report, ...]:
+_OWN = {
+    "machtrace.reports.machtrace_json": "json",
+    "machtrace.reports.ips.reader": "ips",
+    "machtrace.reports.sample": "sample",
+    "machtrace.reports.stacks.own_text": "text",
+    "machtrace.reports.backtraces.lldb": "lldb",
+    "machtrace.reports.backtraces.bs": "bs",
+    "machtrace.reports.backtraces.nsthread": "nsthread",
+}
+"""Formats that are read and written, by the module that reads them."""
+
+
+def own_format(contents: ReportContents) -> ReportFormat | None:
+    """Return the format that a file was read from; None if it is not written or holds fewer."""
+    name = _OWN.get(contents.reader)
+    if contents.reader == "machtrace.reports.stacks.own_json":
+        name = "stacks-json" if contents.reports[0].threads else "profile-json"
+    form = None if name is None else report_format(name)
+    if form is None or (len(contents.reports) > 1 and form.between is None):
+        return None
+    return form
+
+
+def _contents(read: ReportInput) -> ReportContents:
     if isinstance(read.source, MachtraceError):
         raise read.source
     # A source of its own, so that its parsed contents are released before the next file.
-    return read_source(ReportSource(read.source.name, read.source.data)).reports
+    return read_source(ReportSource(read.source.name, read.source.data))
 
 
 class MissingImages:

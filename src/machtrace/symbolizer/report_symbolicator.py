@@ -159,8 +159,10 @@ class NamedReports:
     """The number of frames."""
     named: int
     """How many of them got names from files."""
+    nameless: int
+    """How many have no name at all."""
     contradicted: int
-    """How many of those have another name in the reports."""
+    """How many of the named frames have another name in the reports."""
 
 
 def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedReports:
@@ -193,6 +195,13 @@ def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedR
         missing=wanted.missing(),
         frames=wanted.frames,
         named=named,
+        nameless=sum(
+            frame.symbol is None and not frame.is_inline
+            for report in named_reports
+            for task in report.tasks
+            for frames in stacks(task, report)
+            for frame in frames
+        ),
         contradicted=contradicted,
     )
 

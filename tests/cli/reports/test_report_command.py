@@ -87,7 +87,7 @@ def test_unreadable_files(folder, tmp_path):
     bad.write_text("no report")
     status, out, err = run(folder / "a.json", bad, "--groups")
     assert status == 1
-    assert "Groups: 1 of 1 reports" in out
+    assert "Groups: 1 of 1 report\n" in out
     assert "bad.txt" in err
     status, out, err = run(tmp_path / "nowhere")
     assert (status, out) == (1, "")
@@ -121,7 +121,7 @@ def test_reports_come_by_standard_input(folder):
         timeout=120,
     )
     assert done.returncode == 0
-    assert b"Groups: 1 of 1 reports" in done.stdout
+    assert b"Groups: 1 of 1 report\n" in done.stdout
 
 
 def test_mangled_names_are_written_as_people_do(tmp_path):

@@ -53,7 +53,7 @@ def zipped(**members):
 def test_one_file_goes_to_standard_output(machtrace, tmp_path):
     """The output is Apple's text; missing images are listed with UUIDs, most frames first."""
     (tmp_path / "a.ips").write_bytes(IPS)
-    status, out, err = machtrace("symbolicate", tmp_path / "a.ips")
+    status, out, err = machtrace("symbolicate", tmp_path / "a.ips", "-f", "apple")
 
     assert status == 0
     assert out.lstrip().startswith(b"Incident Identifier: 11111111-2222")
@@ -63,7 +63,7 @@ def test_one_file_goes_to_standard_output(machtrace, tmp_path):
         " 2 frames"
     )
     assert lines[-1] == f"machtrace: no symbols for App arm64 {str(APP_UUID).upper()}: 1 frame"
-    assert "0 of 4 frames were named" in err
+    assert "0 frames named from files; 1 keeps its name from the report; 3 have none" in err
 
 
 def test_a_file_is_written_to_the_requested_path(machtrace, tmp_path):
@@ -76,7 +76,23 @@ def test_a_file_is_written_to_the_requested_path(machtrace, tmp_path):
     assert machtrace("symbolicate", source, "-o", tmp_path / "folder")[:2] == (0, b"")
     written = (tmp_path / "b.crash").read_bytes()
     assert written == (tmp_path / "folder" / "a.crash").read_bytes()
-    assert written == machtrace("symbolicate", source, "-o", "-")[1]
+    assert written == machtrace("symbolicate", source, "-o", "-", "-f", "apple")[1]
+
+
+@pytest.mark.parametrize("kind", ["ips", "crash", "sample", "call-stack-symbols", "lldb", "bs"])
+def test_one_file_keeps_its_form(machtrace, tmp_path, kind):
+    """It is read as the same kind again; KSCrash's JSON is not written, so it becomes a text."""
+    (tmp_path / "a").write_bytes(REPORT_SAMPLES[kind])
+    (tmp_path / "k").write_bytes(REPORT_SAMPLES["kscrash"])
+    out = machtrace("symbolicate", tmp_path / "a")[1]
+    (report,) = read_source(ReportSource("out", out)).reports
+    assert report.kind.value == kind
+    assert machtrace("symbolicate", tmp_path / "a", "-o", tmp_path / "b.txt")[:2] == (0, b"")
+    assert (tmp_path / "b.txt").read_bytes() == out
+    text = machtrace("symbolicate", tmp_path / "k")[1]
+    assert b"Incident Identifier" in text
+    several = machtrace("symbolicate", tmp_path / "a", tmp_path / "k")[1]
+    assert several.count(b"Binary Images:") >= 1
 
 
 def test_folders_and_archives_are_searched(machtrace, tmp_path):
@@ -366,7 +382,7 @@ def test_standard_input_may_be_an_archive_or_a_report():
     """``-`` is read as bytes."""
     for data in (IPS, gzip.compress(IPS)):
         done = subprocess.run(
-            [sys.executable, "-m", "machtrace", "symbolicate", "-"],
+            [sys.executable, "-m", "machtrace", "symbolicate", "-", "-f", "apple"],
             input=data,
             capture_output=True,
             check=False,

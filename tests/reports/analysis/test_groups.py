@@ -1,7 +1,15 @@
 """Differences between two sets."""
 
+from dataclasses import replace
+
+from machtrace.model.report import Incident, ReportKind
 from machtrace.reports.analysis.function_costs import function_costs
-from machtrace.reports.analysis.groups import Change, function_differences, group_differences
+from machtrace.reports.analysis.groups import (
+    Change,
+    function_differences,
+    group_differences,
+    report_groups,
+)
 from machtrace.reports.stacks.profiles import profile_of
 from tests.support.reports.models import made_report, made_thread, made_tree
 
@@ -70,3 +78,23 @@ def test_nothing_against_nothing():
     """Empty sets have no shares."""
     assert group_differences([], []) == ()
     assert function_differences(function_costs([]), function_costs([])) == ()
+
+
+def test_the_files_of_one_incident_count_once() -> None:
+    """Mac's .ips and its text have one identifier, in either case; other writers' ids do not."""
+    first, second = (
+        made_report(made_thread(0, ["fail", "main"])),
+        made_report(made_thread(0, ["other", "main"])),
+    )
+    incident = Incident(id="1B8BEE85-7C25-4B6F-8EFA-6A4A2C3C0001")
+    ips = replace(first, kind=ReportKind.APPLE_IPS, incident=incident)
+    text = replace(
+        second,
+        kind=ReportKind.APPLE_CRASH,
+        incident=Incident(id="1b8bee85-7c25-4b6f-8efa-6a4a2c3c0001"),
+    )
+    (group,) = report_groups([ips, text])
+    assert (group.count, group.reports) == (1, (0, 1))
+    assert sum(count for _, count in group.versions) == 1
+    other = replace(ips, kind=ReportKind.KSCRASH)
+    assert [group.count for group in report_groups([other, other])] == [2]

@@ -116,7 +116,7 @@ def _sections(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> 
         yield sections.function_changes(changes, wanted.top or len(changes))
     if wanted.groups:
         groups = report_groups(read.reports)
-        yield sections.groups(groups, len(read.reports))
+        yield sections.groups(groups, sum(group.count for group in groups))
         if wanted.explain:
             yield from map(sections.explanation, groups)
     if wanted.waits:

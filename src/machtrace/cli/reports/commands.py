@@ -45,10 +45,9 @@ def _report_format(
     "-f",
     "form",
     metavar="FORMAT",
-    default="apple",
-    show_default=True,
     callback=_report_format,
-    help=f"Output format: {_FORMATS}.",
+    help=f"Output format: {_FORMATS} (default: from OUT's suffix; else, of one file, its own if "
+    "that can be written; else apple).",
 )
 @click.option(
     "--jobs",
@@ -61,7 +60,7 @@ def symbolicate(
     files: tuple[str, ...],
     search: tuple[str, ...],
     output: Path | None,
-    form: str,
+    form: str | None,
     jobs: int | None,
 ) -> int:
     """Add function names, source lines and inlined calls to reports.
@@ -72,9 +71,18 @@ def symbolicate(
     """
     from machtrace.cli.reports.run import run
     from machtrace.reports.batches import BatchOptions
+    from machtrace.reports.writers import format_of_suffix
 
     check_search_paths(search)
-    return run(files, BatchOptions(format=form, search=search), output, jobs)
+    is_file = output is None or not output.is_dir()
+    if form is None and output is not None and is_file:
+        form = format_of_suffix(output.name)
+    options = BatchOptions(
+        format=form or "apple",
+        search=search,
+        keeps_form=form is None and len(files) == 1 and is_file,
+    )
+    return run(files, options, output, jobs)
 
 
 @click.command()

@@ -46,6 +46,7 @@ def group(report_group: ReportGroup) -> _Object:
             for frame in fingerprint.frames
         ],
         "reports": list(report_group.reports),
+        "count": report_group.count,
         "exceptions": dict(report_group.exceptions),
         "versions": dict(report_group.versions),
         "systems": dict(report_group.systems),

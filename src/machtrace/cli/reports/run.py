@@ -106,7 +106,7 @@ class RunSummary:
         self._problems: dict[str, None] = {}
         self._only: BatchItem | None = None
         self._files = self._unread = self._reports = self._warned = 0
-        self._frames = self._named = self._contradicted = 0
+        self._frames = self._named = self._nameless = self._contradicted = 0
 
     def add(self, outcome: BatchOutcome) -> None:
         """Add the outcome of a batch."""
@@ -125,6 +125,7 @@ class RunSummary:
         self._problems |= dict.fromkeys(map(str, outcome.problems))
         self._frames += outcome.frames
         self._named += outcome.named
+        self._nameless += outcome.nameless
         self._contradicted += outcome.contradicted
 
     def print(self) -> int:
@@ -161,12 +162,23 @@ class RunSummary:
         differing = ""
         if self._contradicted:
             differing = f", {self._contradicted} of them unlike the report"
-        warn(f"{self._named} of {_counted(self._frames, 'frame')} were named{differing}")
-        for missing in self._missing.most_first():
+        kept = self._frames - self._named - self._nameless
+        warn(
+            f"{_counted(self._named, 'frame')} named from files{differing}; "
+            f"{kept} {'keeps its name' if kept == 1 else 'keep their names'} from the report; "
+            f"{self._nameless} {'has' if self._nameless == 1 else 'have'} none"
+        )
+        images = self._missing.most_first()
+        for missing in images[:_SHOWN]:
             uuid = "no UUID" if missing.image.uuid is None else shown_identifier(missing.image.uuid)
             name = printable(missing.image.name or missing.image.path or "???")
             arch = f" {printable(missing.image.arch)}" if missing.image.arch else ""
             warn(f"no symbols for {name}{arch} {uuid}: {_counted(missing.frames, 'frame')}")
+        if len(images) > _SHOWN:
+            warn(
+                f"no symbols for {_counted(len(images) - _SHOWN, 'more image')}",
+                hint="machtrace symbols missing REPORT lists all images of a report",
+            )
         for problem in list(self._problems)[:_SHOWN]:
             warn(printable(problem))
 

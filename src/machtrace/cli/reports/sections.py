@@ -110,7 +110,7 @@ def groups(report_groups: Sequence[ReportGroup], reports: int) -> Section:
     sensitive = any(group.fingerprint.is_build_sensitive for group in report_groups)
     note = "* frames without names: another build has another fingerprint"
     return Section(
-        title=f"Groups: {len(report_groups)} of {reports} reports",
+        title=f"Groups: {len(report_groups)} of {counted(reports, 'report')}",
         headings=("reports", "fingerprint", "frame", "what befell", "versions"),
         rows=rows,
         right=frozenset({0}),

@@ -11,10 +11,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from machtrace.frozen import dataclass
-from machtrace.model.report import Report
+from machtrace.model.report import Report, ReportKind
 from machtrace.reports.analysis.fingerprint import Fingerprint, fingerprint
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
 from machtrace.reports.analysis.subject_stack import SubjectKind, subject_stack
+from machtrace.reports.images import uuid_of
 
 Counts = tuple[tuple[str, int], ...]
 """Labels with their counts, most frequent first."""
@@ -30,6 +31,8 @@ class ReportGroup:
     """Which stack of the first report it covers; None if it has none."""
     reports: tuple[int, ...]
     """Indices into the grouped sequence, ascending."""
+    count: int
+    """The number of incidents: the .ips and the text of one count once."""
     exceptions: Counts
     """Exception types, or what else ended the processes."""
     versions: Counts
@@ -37,26 +40,39 @@ class ReportGroup:
     systems: Counts
     models: Counts
 
-    @property
-    def count(self) -> int:
-        """The number of reports."""
-        return len(self.reports)
-
 
 def report_groups(reports: Sequence[Report]) -> tuple[ReportGroup, ...]:
     """Return the groups of ``reports``: largest first, equal ones in order of appearance."""
     members: dict[str, list[int]] = {}
     first: dict[str, tuple[Fingerprint, SubjectKind | None]] = {}
+    incidents: dict[str, str] = {}
+    repeated: set[int] = set()
     for index, report in enumerate(reports):
+        incident = _incident(report)
+        if incident is not None and incident in incidents:
+            repeated.add(index)
+            members[incidents[incident]].append(index)
+            continue
         subject = subject_stack(report)
         identity = fingerprint(() if subject is None else subject.frames, report)
         members.setdefault(identity.hash, []).append(index)
         first.setdefault(identity.hash, (identity, None if subject is None else subject.kind))
+        if incident is not None:
+            incidents[incident] = identity.hash
     groups = (
-        _group(*first[key], indices, [reports[index] for index in indices])
+        _group(*first[key], indices, [reports[one] for one in indices if one not in repeated])
         for key, indices in members.items()
     )
     return tuple(sorted(groups, key=lambda group: -group.count))
+
+
+_OF_APPLE = frozenset({ReportKind.APPLE_IPS, ReportKind.APPLE_CRASH})
+
+
+def _incident(report: Report) -> str | None:
+    """Return the identifier that all of Apple's files of one incident have; None without any."""
+    identifier = uuid_of(report.incident.id) if report.kind in _OF_APPLE else None
+    return None if identifier is None else str(identifier)
 
 
 def _group(
@@ -66,6 +82,7 @@ def _group(
         fingerprint=identity,
         subject=subject,
         reports=tuple(indices),
+        count=len(reports),
         exceptions=_counts(exception_label(report) for report in reports),
         versions=_counts(version_label(report) for report in reports),
         systems=_counts(report.system.os_name or "" for report in reports),
@@ -176,11 +193,14 @@ def group_differences(
     """Return each group of either set: new ones, then gone ones, then changed ones."""
     olds = {group.fingerprint.hash: group for group in report_groups(before)}
     news = {group.fingerprint.hash: group for group in report_groups(after)}
+    total_before, total_after = (
+        sum(group.count for group in groups.values()) for groups in (olds, news)
+    )
     differences: list[GroupDifference] = []
     for key, group in {**olds, **news}.items():
         was = olds[key].count if key in olds else 0
         now = news[key].count if key in news else 0
-        change = _change(was * len(after), now * len(before), was=was, now=now)
+        change = _change(was * total_after, now * total_before, was=was, now=now)
         differences.append(GroupDifference(group=group, change=change, before=was, after=now))
     order = list(Change)
     differences.sort(key=lambda group: (order.index(group.change), -group.after, -group.before))
