@@ -17,7 +17,7 @@ from tests.support.published.listing import listed
 
 pytestmark = pytest.mark.emulated
 
-_RUNS = 160
+_RUNS = 96
 _FETCHED = [subject for subject in subjects(published_files()) if subject.key in SHORT]
 DEMO = Path(__file__).parents[2] / "src" / "machtrace" / "targets" / "emulator" / "demo.macho"
 
