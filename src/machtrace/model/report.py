@@ -350,6 +350,9 @@ class ReportKind(Enum):
     SANITIZER = "sanitizer"
     SWIFT = "swift"
     """A backtrace of Swift's runtime, as text or as JSON."""
+    FOLDED = "folded"
+    """Folded stacks, as flamegraph.pl reads them."""
+    SPEEDSCOPE = "speedscope"
     MACHTRACE = "machtrace"
     """machtrace's own: JSON of reports, stacks and profiles, and the text of stacks."""
 

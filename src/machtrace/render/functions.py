@@ -108,7 +108,9 @@ def _calls(frame: ProfileFrame) -> Iterator[_Described]:
         yield frame, missing, None, 0
         return
     function = _machine_function(frame)
-    yield (function.linkage_name or function.name, function.image), function, frame.location, 0
+    # Profiles that name functions by their files alone have no images.
+    where = function.path if function.image is None else function.image
+    yield (function.linkage_name or function.name, where), function, frame.location, 0
     for run in reversed(frame.python):
         python = Function(
             name=run.name,

@@ -169,6 +169,8 @@ _OWN = {
     "machtrace.reports.machtrace_json": "json",
     "machtrace.reports.ips.reader": "ips",
     "machtrace.reports.sample": "sample",
+    "machtrace.reports.profiles.folded": "folded",
+    "machtrace.reports.profiles.speedscope": "speedscope",
     "machtrace.reports.stacks.own_text": "text",
     "machtrace.reports.backtraces.lldb": "lldb",
     "machtrace.reports.backtraces.bs": "bs",

@@ -95,6 +95,7 @@ READERS: tuple[str, ...] = (
     "machtrace.reports.plcrash.reader",
     "machtrace.reports.machtrace_json",
     "machtrace.reports.stacks.own_json",
+    "machtrace.reports.profiles.speedscope",
     "machtrace.reports.swift.json_reader",
     "machtrace.reports.ips.reader",
     "machtrace.reports.kscrash.reader",
@@ -109,12 +110,14 @@ READERS: tuple[str, ...] = (
     "machtrace.reports.backtraces.sanitizer",
     "machtrace.reports.backtraces.gdb",
     "machtrace.reports.backtraces.nsthread",
+    "machtrace.reports.profiles.folded",
 )
 """The modules in the order in which they are tried: the most specific signatures first."""
 _OF_ONE_DOCUMENT = frozenset(
     {
         "machtrace.reports.machtrace_json",
         "machtrace.reports.stacks.own_json",
+        "machtrace.reports.profiles.speedscope",
         "machtrace.reports.swift.json_reader",
         "machtrace.reports.kscrash.reader",
         "machtrace.reports.metrickit.reader",

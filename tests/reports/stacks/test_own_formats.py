@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,7 +15,7 @@ from machtrace.errors import MachtraceError
 from machtrace.model.capture import Capture
 from machtrace.model.profile import Profile
 from machtrace.model.report import Report, ReportedThread
-from machtrace.render import json_document, profile_json, text
+from machtrace.render import folded, json_document, profile_json, speedscope, text
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import capture_of
@@ -96,6 +97,37 @@ def test_stacks_come_back_from_formats_of_other_tools(form: str, capture: Captur
     data = write_reports([report_of_capture(capture)], form).decode()
     assume("start + 4" not in data)  # lldb writes offsets behind names
     assert again(data, form) == data
+
+
+@given(recorded=profiles())
+@settings(max_examples=30, deadline=None)
+def test_folded_stacks_come_back(recorded: Profile) -> None:
+    data = written(folded.write, recorded)
+    assume(data)
+    assert again(data, "folded") == data
+
+
+@given(recorded=profiles())
+@settings(max_examples=30, deadline=None)
+def test_profiles_come_back_from_speedscope(recorded: Profile) -> None:
+    """Functions that differ by their image alone become one."""
+    data = written(speedscope.write, recorded)
+    once = again(data, "speedscope")
+    assert stacks_of(json.loads(once)) == stacks_of(json.loads(data))
+    assert again(once, "speedscope") == once
+
+
+def stacks_of(document: Any) -> list[object]:
+    """Return the samples of each profile with the names and files of functions."""
+    functions = document["shared"]["frames"]
+    return [
+        (
+            profile["name"],
+            profile["weights"],
+            [[functions[number] for number in stack] for stack in profile["samples"]],
+        )
+        for profile in document["profiles"]
+    ]
 
 
 def test_explanations_come_back() -> None:

@@ -14,6 +14,18 @@ CALL_STACK_SYMBOLS = b"""\
 ./prog(func+0x12) [0x4005d4]
 """
 
+FOLDED = b"""\
+main [7001];start;main;work 12
+main [7001];start;main 3
+thread [7002];[unknown callers];poll 15
+"""
+SPEEDSCOPE = b"""\
+{"$schema":"https://www.speedscope.app/file-format-schema.json","name":"App [455]",
+"exporter":"machtrace","activeProfileIndex":0,"shared":{"frames":[{"name":"main","file":"/src/a.c"},
+{"name":"work","file":"/x/App"},{"name":"[unknown callers]"}]},"profiles":[{"type":"sampled",
+"name":"main [7001]","unit":"nanoseconds","startValue":0,"endValue":30,"samples":[[0,1],[0],[2,1]],
+"weights":[10000000,20000000,10000000]}]}
+"""
 BS = b"""\
 Call Backtrace of 2 threads:
 Backtrace of Thread 771:

@@ -6,7 +6,16 @@ import json
 from uuid import UUID
 
 from machtrace.render.pprof import Message
-from tests.support.reports.logs import BS, CALL_STACK_SYMBOLS, GDB, LLDB, SANITIZER, SWIFT
+from tests.support.reports.logs import (
+    BS,
+    CALL_STACK_SYMBOLS,
+    FOLDED,
+    GDB,
+    LLDB,
+    SANITIZER,
+    SPEEDSCOPE,
+    SWIFT,
+)
 
 APP_UUID = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
 SYSTEM_UUID = UUID("a5d3b725-78c3-3e19-a765-cceb22355093")
@@ -389,6 +398,8 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "microstackshot": MICROSTACKSHOT,
     "call-stack-symbols": CALL_STACK_SYMBOLS,
     "bs": BS,
+    "folded": FOLDED,
+    "speedscope": SPEEDSCOPE,
     "lldb": LLDB,
     "swift": SWIFT,
     "gdb": GDB,

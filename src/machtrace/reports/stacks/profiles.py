@@ -48,7 +48,7 @@ PYTHON_IMAGE = "Python"
 _MISSING = {f"[{member.value}]": member for member in MissingFrames}
 _MOST_PARTS = 64
 """Calls of a frame that are joined into one; more are frames of their own."""
-_INTERVAL_NS = 1_000_000
+INTERVAL_NS = 1_000_000
 """A sample's duration if the report has none: ``sample`` takes one a millisecond."""
 _LONGEST = 2_000_000
 """Maximum rows made from inverted trees."""
@@ -60,7 +60,7 @@ def profile_of(report: Report) -> Profile:
     Threads and their trees become the profile's threads. Stacks of inverted trees are limited to
     two million frames.
     """
-    builder = _ProfileBuilder()
+    builder = ProfileBuilder()
     for task in tasks_of(report):
         frames = ReportedFrames(task)
         builder.images += frames.images
@@ -150,7 +150,7 @@ _WORD = 1 << 62
 
 
 def _add_samples(
-    task: ReportedTask, frames: ReportedFrames, columns: _Columns, builder: _ProfileBuilder
+    task: ReportedTask, frames: ReportedFrames, columns: _Columns, builder: ProfileBuilder
 ) -> None:
     """Add samples in their order, so that stacks get the order in which they were first seen."""
     rows = [_TreeRows(tree, task, frames, builder) for tree in task.trees]
@@ -180,7 +180,7 @@ class _TreeRows:
         tree: SampledTree,
         task: ReportedTask,
         frames: ReportedFrames,
-        builder: _ProfileBuilder,
+        builder: ProfileBuilder,
     ) -> None:
         self._tree, self._frames, self._builder = tree, frames, builder
         self._rows: dict[int, int] = {}
@@ -229,12 +229,9 @@ class _TreeRows:
             path.append(at)
             at = self._tree.nodes[self._holders[at]].parent
         row = OUTERMOST if at is None else self._rows[at]
-        # Frames are numbered innermost first, as in sampling: a profile comes back as it was.
-        frames = [self._frame(node) for node in path]
-        for frame in frames:
-            self._builder.number(frame)
-        for node, frame in zip(reversed(path), reversed(frames), strict=True):
-            row = self._rows[node] = self._builder.call(row, frame)
+        rows = self._builder.calls(row, [self._frame(node) for node in path])
+        for node, of_node in zip(reversed(path), rows, strict=True):
+            row = self._rows[node] = of_node
         return row
 
     def _frame(self, index: int) -> ProfileFrame:
@@ -298,7 +295,7 @@ def sampling_run(report: Report) -> SamplingRun:
         for task in tasks_of(report)
         for tree in task.trees
     ]
-    interval, ticks, lost = _INTERVAL_NS, max(counts, default=0), 0
+    interval, ticks, lost = INTERVAL_NS, max(counts, default=0), 0
     prelude, sampled = report.details.get(""), report.details.get("Sampled")
     every = _ANALYSIS.search(prelude) if isinstance(prelude, str) else None
     if every is not None:
@@ -336,7 +333,7 @@ def _own(tree: SampledTree) -> list[int]:
     return [max(0, one) for one in own]
 
 
-class _ProfileBuilder:
+class ProfileBuilder:
     """A profile's columns under construction."""
 
     def __init__(self) -> None:
@@ -359,6 +356,19 @@ class _ProfileBuilder:
             self.frames.append(frame)
         return number
 
+    def calls(self, caller: int, frames: Sequence[ProfileFrame]) -> list[int]:
+        """Return the rows of frames that call one another from row ``caller``, innermost first.
+
+        Frames are numbered innermost first, as in sampling: a profile comes back as it was.
+        """
+        for frame in frames:
+            self.number(frame)
+        rows: list[int] = []
+        for frame in reversed(frames):
+            caller = self.call(caller, frame)
+            rows.append(caller)
+        return rows
+
     def call(self, caller: int, frame: ProfileFrame) -> int:
         """Return the row of ``frame`` called from row ``caller``."""
         number = self.number(frame)
@@ -380,7 +390,7 @@ class _ProfileBuilder:
 
 
 def _inverted(
-    tree: SampledTree, task_frames: ReportedFrames, builder: _ProfileBuilder
+    tree: SampledTree, task_frames: ReportedFrames, builder: ProfileBuilder
 ) -> Iterator[tuple[int, int]]:
     """Yield where stacks end whose innermost frames are roots: one for each of the tree's ends."""
     room = _LONGEST

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from machtrace.model.address import Avma
 from machtrace.model.capture import Capture
 from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage, ImageFormat
@@ -39,7 +40,7 @@ from machtrace.model.report import (
     SampledTree,
 )
 from machtrace.model.snapshot import Problem, ProcessInfo
-from machtrace.model.stack import AddressKind, Dispute, FrameTrust, Gap, Stop
+from machtrace.model.stack import AddressKind, Dispute, FrameAddress, FrameTrust, Gap, Stop
 from machtrace.model.symbol import CallStack, Frame, FrameChain, PythonFrame
 from machtrace.render.sample_text import start_time
 from machtrace.reports.stacks.captures import (
@@ -107,6 +108,9 @@ def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFr
     """Yield the calls inlined into a frame, innermost first, and the frame."""
     image, address = frame.image, frame.address
     index = None if image is None else images.index(image)
+    if address == NO_ADDRESS:
+        yield _named_frame(frame, index)
+        return
     offset = None if image is None else image.offset_of(address.address)
     if offset is not None and offset < 0:
         offset = None
@@ -116,6 +120,19 @@ def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFr
         yield ReportedFrame(
             address.address, index, offset, adjustment, symbol, call.location, is_inline=True
         )
+    named = None
+    if frame.symbol is not None and frame.symbol.is_named:
+        source = NameSource(frame.symbol.certainty.value)
+        named = ReportedSymbol(frame.symbol.name, frame.symbol_offset, source)
+    details = _frame_details(frame)
+    yield ReportedFrame(
+        address.address, index, offset, adjustment, named, frame.location, details=details
+    )
+
+
+def _frame_details(frame: Frame) -> dict[str, JsonValue]:
+    """Return what reports' frames have no field for."""
+    address, symbol = frame.address, frame.symbol
     details: dict[str, JsonValue] = {}
     if address.trust is not FrameTrust.CONTEXT:
         details[TRUST] = address.trust.value
@@ -123,19 +140,22 @@ def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFr
         details[DISPUTES] = written(address.disputed_by, tuple[Dispute, ...])
     if address.kind is AddressKind.ASYNC_RESUME:
         details[KIND] = address.kind.value
-    named: ReportedSymbol | None = None
-    if frame.symbol is not None and frame.symbol.is_named:
-        source = NameSource(frame.symbol.certainty.value)
-        named = ReportedSymbol(frame.symbol.name, frame.symbol_offset, source)
-    elif frame.symbol is not None:
-        details[FUNCTION] = frame.symbol.offset
-    if frame.status is not usual_status(frame.image, frame.symbol):
+    if symbol is not None and not symbol.is_named:
+        details[FUNCTION] = symbol.offset
+    if frame.status is not usual_status(frame.image, symbol):
         details[STATUS] = frame.status.value
     if frame.python:
         details[PYTHON] = written(frame.python, tuple[PythonFrame, ...])
-    yield ReportedFrame(
-        address.address, index, offset, adjustment, named, frame.location, details=details
-    )
+    return details
+
+
+NO_ADDRESS = FrameAddress(Avma(0), FrameTrust.PREWALKED, AddressKind.ADJUSTED)
+"""Stands for the address of a frame of which a profile has only the function's name."""
+
+
+def _named_frame(frame: Frame, index: int | None) -> ReportedFrame:
+    symbol = None if frame.symbol is None else ReportedSymbol(frame.symbol.name, None)
+    return ReportedFrame(None, index, None, Adjustment.UNKNOWN, symbol, frame.location)
 
 
 def reported_process(process: ProcessInfo) -> ReportedProcess:
