@@ -353,6 +353,7 @@ class ReportKind(Enum):
     FOLDED = "folded"
     """Folded stacks, as flamegraph.pl reads them."""
     SPEEDSCOPE = "speedscope"
+    PPROF = "pprof"
     MACHTRACE = "machtrace"
     """machtrace's own: JSON of reports, stacks and profiles, and the text of stacks."""
 

@@ -93,6 +93,7 @@ class ReportReader(Protocol):
 
 READERS: tuple[str, ...] = (
     "machtrace.reports.plcrash.reader",
+    "machtrace.reports.profiles.pprof",
     "machtrace.reports.machtrace_json",
     "machtrace.reports.stacks.own_json",
     "machtrace.reports.profiles.speedscope",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from machtrace.errors import MachtraceError
 from machtrace.model.capture import Capture
 from machtrace.model.profile import Profile
 from machtrace.model.report import Report, ReportedThread
-from machtrace.render import folded, json_document, profile_json, speedscope, text
+from machtrace.render import folded, json_document, pprof, profile_json, speedscope, text
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import capture_of
@@ -115,6 +116,18 @@ def test_profiles_come_back_from_speedscope(recorded: Profile) -> None:
     once = again(data, "speedscope")
     assert stacks_of(json.loads(once)) == stacks_of(json.loads(data))
     assert again(once, "speedscope") == once
+
+
+@given(recorded=profiles())
+@settings(max_examples=30, deadline=None)
+def test_profiles_come_back_from_pprof(recorded: Profile) -> None:
+    """The stacks of each thread by name; threads without samples have no place there."""
+    data = gzip.decompress(pprof.data(recorded))
+    (report,) = read_source(ReportSource("own", data)).reports
+    expected = written(folded.write, recorded).splitlines()
+    assert sorted(written(folded.write, profile_of(report)).splitlines()) == sorted(expected)
+    assert profile_of(report).run.interval_ns == recorded.run.interval_ns
+    assert profile_of(report).run.duration_ns == recorded.run.duration_ns
 
 
 def stacks_of(document: Any) -> list[object]:

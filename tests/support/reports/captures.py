@@ -41,7 +41,8 @@ NAMES = (
     *("main", "-[Foo bar:baz:]", "a::operator+(int, b) const", "f<int, g<1> >(h [2])"),
     *("start + 4", "name at night", "[unknown]", "?", "run  at x", "größe"),
 )
-PATHS = ("/src/read.c", "/usr/lib/python3.11/json/__init__.py", "kit.swift")
+PATHS = ("/src/read.c", "/src/kit/mod.rs", "kit.swift")
+PYTHON_PATHS = ("/usr/lib/python3.11/json/__init__.py", "/app/job.py")
 IMAGES = tuple(
     BinaryImage(
         path=path,
@@ -64,7 +65,11 @@ _LOCATIONS = st.builds(SourceLocation, st.sampled_from(PATHS), st.none() | st.in
 _CALLS = st.builds(InlineFrame, st.sampled_from(NAMES), st.none() | _LOCATIONS)
 _LINES = st.builds(SourceLocation, st.sampled_from(PATHS), st.integers(1, 999))
 _CALLS_WITH_LINES = st.builds(InlineFrame, st.sampled_from(NAMES), st.none() | _LINES)
-_PYTHON = st.builds(PythonFrame, st.sampled_from(("work", "A.run.<locals>.f")), _LINES)
+_PYTHON = st.builds(
+    PythonFrame,
+    st.sampled_from(("work", "A.run.<locals>.f")),
+    st.builds(SourceLocation, st.sampled_from(PYTHON_PATHS), st.integers(1, 999)),
+)
 _METHODS = st.sampled_from([one for one in FrameTrust if one is not FrameTrust.CONTEXT])
 _ADDRESSES = st.integers(0x1000, 0xFFFF_FFFF_FFF).map(Avma)
 _DISPUTES = st.builds(Dispute, _METHODS, st.none() | _ADDRESSES)

@@ -387,6 +387,28 @@ Num samples:      6 (100%)
     2  b + 1 (App + 420) [0x1000001a4]
 """
 
+
+def _pprof() -> bytes:
+    written = Message()
+    written.message(1, Message((1, 1), (2, 2)))
+    sample = Message()
+    sample.numbers(1, (2, 1))
+    sample.numbers(2, (7,))
+    sample.message(3, Message((1, 3), (2, 4)))
+    written.message(2, sample)
+    written.message(3, Message((1, 1), (2, APP_BASE), (3, APP_BASE + 0x8000), (5, 5)))
+    for number, address in ((1, 0x1A0), (2, 0x300)):
+        location = Message((1, number), (2, 1), (3, APP_BASE + address))
+        location.message(4, Message((1, number), (2, 14)))
+        written.message(4, location)
+        written.message(5, Message((1, number), (2, 5 + number), (4, 8)))
+    for text in ("", "samples", "count", "thread", "main [7001]", "/x/App", "main", "work", "/a.c"):
+        written.text(6, text)
+    return bytes(written)
+
+
+PPROF = _pprof()
+
 REPORT_SAMPLES: dict[str, bytes] = {
     "ips": IPS,
     "crash": CRASH,
@@ -400,6 +422,7 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "bs": BS,
     "folded": FOLDED,
     "speedscope": SPEEDSCOPE,
+    "pprof": PPROF,
     "lldb": LLDB,
     "swift": SWIFT,
     "gdb": GDB,

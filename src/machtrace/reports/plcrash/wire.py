@@ -117,6 +117,12 @@ class Message:
         value = self.data(number)
         return None if value is None else value.decode("utf-8", "surrogateescape")
 
+    def strings(self, number: int) -> Iterator[str]:
+        """Consume all strings of a field; an undecodable byte is a lone surrogate."""
+        for value in self._fields.pop(number, []):
+            data = b"" if isinstance(value, int) else bytes(value)
+            yield data.decode("utf-8", "surrogateescape")
+
     def messages(self, number: int) -> Iterator[Message]:
         """Consume all messages of a field."""
         values = self._fields.pop(number, [])

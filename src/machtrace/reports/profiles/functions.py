@@ -29,6 +29,11 @@ _SOURCE = re.compile(
 """Files that a function's location names; other files are images."""
 
 
+def missing_frames(name: str) -> MissingFrames | None:
+    """Return what a function of this name stands for; None for a real one."""
+    return _MISSING.get(name)
+
+
 def named_frame(name: str, file: str = "") -> ProfileFrame:
     """Return the frame of a function; ``file`` is its source's path, or its image's."""
     if name in _MISSING and not file:
