@@ -7,6 +7,7 @@ to registers and load words. Importing this module raises ImportError if the ext
 from __future__ import annotations
 
 from machtrace._native import _walk
+from machtrace.errors import MemoryReadError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
@@ -211,7 +212,7 @@ class NativeWalker:
         self._plain = _Plain()
         self._dead_ends: dict[int, Stop] = {}
         """The stops of frames in no image whose frame pointer is zero, by address."""
-        self._dead: dict[tuple[int, Avma], Collected] = {}
+        self._dead: dict[tuple[int, Stop], Collected] = {}
         """The results of walks that end there, by depth and address."""
         self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS, _frame)
 
@@ -233,12 +234,13 @@ class NativeWalker:
         walker, first = self._walker, len(self._walker)
         try:
             pause = self._start(thread, limit)
-            if pause == _walk.ROOT:
+            stop = _ROOT if pause == _walk.ROOT else self._known_dead_end(pause, thread.stack)
+            if stop is not None:
                 depth = walker.finish()
                 end = len(walker)
                 return Walk(
                     addresses=walker.objects(first, end),
-                    stop=_ROOT,
+                    stop=stop,
                     gap=_gap(end - first, depth, limit) if depth > end - first else None,
                 )
             memory = LayeredMemory((thread.stack, rest))
@@ -265,15 +267,15 @@ class NativeWalker:
             if count <= limit.inner + limit.outer:  # so the loop has not yet dropped any
                 return self._plain[count]
             stop, depth = _ROOT, walker.finish()
-        elif pause == _walk.NO_RULE and (dead_end := self._known_dead_end()) is not None:
+        elif (dead_end := self._known_dead_end(pause, thread.stack)) is not None:
             count = len(walker) - first
             if count <= limit.inner + limit.outer:
                 key = count, dead_end
                 result = self._dead.get(key)
                 if result is None:
-                    result = self._dead[key] = Collected(count, Stop(StopReason.NO_RULE, dead_end))
+                    result = self._dead[key] = Collected(count, dead_end)
                 return result
-            stop, depth = self._dead_ends[dead_end], walker.finish()
+            stop, depth = dead_end, walker.finish()
         else:
             trace = self._continue(pause, LayeredMemory((thread.stack, rest)))
             if trace is None or trace.entry is not None:
@@ -338,7 +340,7 @@ class NativeWalker:
             last = RegisterSet(self._arch, here.address, walker.values())
             step_up = find_caller(here, last, memory, self._rules, self._mask)
             if isinstance(step_up, Stop):
-                stop = self._noted_end(here, step_up)
+                stop = self._noted_end(here, step_up, memory)
                 break
             is_guessed = is_guessed or guesses(step_up[1], here, self._rules)
             # No code expresses a frame with disputes, or a trampoline.
@@ -375,30 +377,40 @@ class NativeWalker:
         image = self._rules.image_at(here.address)
         return image is not None and image.format is ImageFormat.ELF
 
-    def _noted_end(self, here: FrameAddress, stop: Stop) -> Stop:
+    def _noted_end(self, here: FrameAddress, stop: Stop, memory: MemoryReader) -> Stop:
         """Return ``stop``; the next walk finds it sooner if only the frame pointer decides it."""
         rules = self._rules
         is_general = not rules.scans and not rules.has_frame_pointers
         if here.kind is AddressKind.RETURN_ADDRESS and is_general:
             is_guess = rules.image_at(here.lookup) is None
-            if is_guess and self._walker.values()[self._arch.registers.fp] == 0:
+            if is_guess and self._ends_chain(memory):
                 if len(self._dead_ends) >= CACHE_LIMIT:
                     self._dead_ends.clear()
                     self._dead.clear()
                 self._dead_ends[here.address] = stop
         return stop
 
-    def _known_dead_end(self) -> Avma | None:
-        """Return the last frame's address if it is in no image, and its frame pointer is zero.
+    def _known_dead_end(self, pause: int, stack: MemoryReader) -> Stop | None:
+        """Return the stop at a frame in no image whose chain of frame pointers ends there.
 
-        An earlier walk ended there so.
+        None unless an earlier walk ended at this address, so.
         """
-        if not self._dead_ends:
+        if pause != _walk.NO_RULE or not self._dead_ends:
             return None
         pc, interrupted = self._walker.place()
-        if interrupted or pc not in self._dead_ends:
-            return None
-        return Avma(pc) if self._walker.values()[self._arch.registers.fp] == 0 else None
+        stop = None if interrupted else self._dead_ends.get(Avma(pc))
+        return stop if stop is not None and self._ends_chain(stack) else None
+
+    def _ends_chain(self, memory: MemoryReader) -> bool:
+        """Return whether the frame pointer is zero, or the return address of its record is."""
+        record = self._walker.values()[self._arch.registers.fp]
+        if not record:
+            return record == 0
+        size = self._arch.pointer_size
+        try:
+            return not any(memory.read(Avma(record + size), size))
+        except MemoryReadError:
+            return False
 
     def _known_end(self, stop: Stop, *, is_guessed: bool) -> Stop:
         """Return ``stop``, qualified if a caller was guessed; see :func:`known_end`."""
