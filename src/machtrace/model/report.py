@@ -354,6 +354,7 @@ class ReportKind(Enum):
     """Folded stacks, as flamegraph.pl reads them."""
     SPEEDSCOPE = "speedscope"
     PPROF = "pprof"
+    FIREFOX = "firefox"
     MACHTRACE = "machtrace"
     """machtrace's own: JSON of reports, stacks and profiles, and the text of stacks."""
 

@@ -171,6 +171,7 @@ _OWN = {
     "machtrace.reports.sample": "sample",
     "machtrace.reports.profiles.folded": "folded",
     "machtrace.reports.profiles.speedscope": "speedscope",
+    "machtrace.reports.profiles.firefox": "firefox",
     "machtrace.reports.stacks.own_text": "text",
     "machtrace.reports.backtraces.lldb": "lldb",
     "machtrace.reports.backtraces.bs": "bs",

@@ -16,7 +16,7 @@ from machtrace.errors import MachtraceError
 from machtrace.model.capture import Capture
 from machtrace.model.profile import Profile
 from machtrace.model.report import Report, ReportedThread
-from machtrace.render import folded, json_document, pprof, profile_json, speedscope, text
+from machtrace.render import firefox, folded, json_document, pprof, profile_json, speedscope, text
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import capture_of
@@ -128,6 +128,23 @@ def test_profiles_come_back_from_pprof(recorded: Profile) -> None:
     assert sorted(written(folded.write, profile_of(report)).splitlines()) == sorted(expected)
     assert profile_of(report).run.interval_ns == recorded.run.interval_ns
     assert profile_of(report).run.duration_ns == recorded.run.duration_ns
+
+
+@given(recorded=profiles())
+@settings(max_examples=30, deadline=None)
+def test_profiles_come_back_from_firefox(recorded: Profile) -> None:
+    """The samples of each thread with their times, and the run."""
+    report = read(written(firefox.write, recorded))
+    known = profile_of(report)
+    expected = written(folded.write, recorded).splitlines()
+    assert sorted(written(folded.write, known).splitlines()) == sorted(expected)
+    assert (known.run.interval_ns, known.run.duration_ns) == (
+        recorded.run.interval_ns,
+        recorded.run.duration_ns,
+    )
+    assert sorted(known.samples.times_ns) == sorted(recorded.samples.times_ns)
+    again = read(written(firefox.write, known))
+    assert written(firefox.write, profile_of(again)) == written(firefox.write, known)
 
 
 def stacks_of(document: Any) -> list[object]:

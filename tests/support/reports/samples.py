@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from uuid import UUID
 
+from machtrace.render import firefox
 from machtrace.render.pprof import Message
 from tests.support.reports.logs import (
     BS,
@@ -16,6 +18,7 @@ from tests.support.reports.logs import (
     SPEEDSCOPE,
     SWIFT,
 )
+from tests.support.reports.models import Seen, function, profile
 
 APP_UUID = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
 SYSTEM_UUID = UUID("a5d3b725-78c3-3e19-a765-cceb22355093")
@@ -409,6 +412,15 @@ def _pprof() -> bytes:
 
 PPROF = _pprof()
 
+
+def _firefox() -> bytes:
+    sink = StringIO()
+    firefox.write(profile([Seen(0, [function("main"), function("work", offset=0x300)], 3)]), sink)
+    return sink.getvalue().encode()
+
+
+FIREFOX = _firefox()
+
 REPORT_SAMPLES: dict[str, bytes] = {
     "ips": IPS,
     "crash": CRASH,
@@ -423,6 +435,7 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "folded": FOLDED,
     "speedscope": SPEEDSCOPE,
     "pprof": PPROF,
+    "firefox": FIREFOX,
     "lldb": LLDB,
     "swift": SWIFT,
     "gdb": GDB,

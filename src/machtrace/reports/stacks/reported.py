@@ -108,26 +108,23 @@ def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFr
     """Yield the calls inlined into a frame, innermost first, and the frame."""
     image, address = frame.image, frame.address
     index = None if image is None else images.index(image)
-    if address == NO_ADDRESS:
-        yield _named_frame(frame, index)
-        return
+    place: Avma | None = address.address
+    adjustment = ADJUSTMENTS[address.kind]
     offset = None if image is None else image.offset_of(address.address)
     if offset is not None and offset < 0:
         offset = None
-    adjustment = ADJUSTMENTS[address.kind]
-    for call in frame.inlined:
-        symbol = ReportedSymbol(call.name, None, NameSource.DEBUG_INFORMATION)
-        yield ReportedFrame(
-            address.address, index, offset, adjustment, symbol, call.location, is_inline=True
-        )
-    named = None
+    named, details = None, _frame_details(frame)
     if frame.symbol is not None and frame.symbol.is_named:
         source = NameSource(frame.symbol.certainty.value)
         named = ReportedSymbol(frame.symbol.name, frame.symbol_offset, source)
-    details = _frame_details(frame)
-    yield ReportedFrame(
-        address.address, index, offset, adjustment, named, frame.location, details=details
-    )
+    if address == NO_ADDRESS:
+        place, offset, adjustment = None, None, Adjustment.UNKNOWN
+        named = None if named is None else named._replace(offset=None)
+        del details[TRUST]
+    for call in frame.inlined:
+        symbol = ReportedSymbol(call.name, None, NameSource.DEBUG_INFORMATION)
+        yield ReportedFrame(place, index, offset, adjustment, symbol, call.location, is_inline=True)
+    yield ReportedFrame(place, index, offset, adjustment, named, frame.location, details=details)
 
 
 def _frame_details(frame: Frame) -> dict[str, JsonValue]:
@@ -151,11 +148,6 @@ def _frame_details(frame: Frame) -> dict[str, JsonValue]:
 
 NO_ADDRESS = FrameAddress(Avma(0), FrameTrust.PREWALKED, AddressKind.ADJUSTED)
 """Stands for the address of a frame of which a profile has only the function's name."""
-
-
-def _named_frame(frame: Frame, index: int | None) -> ReportedFrame:
-    symbol = None if frame.symbol is None else ReportedSymbol(frame.symbol.name, None)
-    return ReportedFrame(None, index, None, Adjustment.UNKNOWN, symbol, frame.location)
 
 
 def reported_process(process: ProcessInfo) -> ReportedProcess:
