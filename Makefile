@@ -17,9 +17,11 @@ test: .venv/.dev
 	exit $$status
 lab: .venv/.dev ; $(BIN)/python -m tests.lab.run
 accuracy: .venv/.dev ; $(BIN)/python -m tests.lab.run --write docs/accuracy.md --rows build/accuracy-rows.md
-# Binaries of PyPI, npm and Debian, fetched by pip, npm and apt-get; the lab can be interrupted and resumed.
+# Binaries of PyPI, npm and Debian, fetched by pip, npm and apt-get. The lab continues where it was interrupted.
+RUNS ?= 16000
+SEED ?= 12
 published-files: .venv/.dev ; $(BIN)/python -m tests.published.lab --fetch-only
-published-lab: .venv/.dev ; $(BIN)/python -m tests.published.lab --resume --write docs/accuracy-published.md
+published-lab: .venv/.dev ; $(BIN)/python -m tests.published.lab --runs $(RUNS) --seed $(SEED) --peers --results build/published-results.jsonl --write docs/accuracy-published.md
 schema: .venv/.dev ; $(BIN)/python -c "from machtrace.reports.machtrace_json import schema_text; print(schema_text(), end='')" > docs/report.schema.json
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python scripts/check_language.py
 bench: .venv/.dev ; $(PYTEST) benchmarks --benchmark-only

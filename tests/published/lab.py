@@ -1,16 +1,16 @@
-"""The lab of published binaries in full: fetch the files, run their functions, write the page.
+"""Runs of published binaries from random states, compared with the true stacks.
 
-Run it with ``make published-lab``, or with ``.venv/bin/python -m tests.published.lab``; ``--help``
-lists options to run less of it. Finished parts are stored in ``--results``, and ``--resume``
-continues from there. The exit status is 1 if a stack was wrong anywhere, 2 if a file could not be
-fetched, and 130 if the lab was interrupted.
+The table's files are fetched and run; with paths, those files instead. ``--repeat`` prints
+one run of one slice. ``make published-lab`` stores finished parts, shows the same moments to
+debuggers and writes the page. The exit status is 1 if a stack was wrong anywhere, 2 if a file could
+not be fetched, and 130 if the lab was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -20,52 +20,58 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from machtrace.model.arch import Arch
+from machtrace.formats.object_file import sniff
 from tests.support.published.fetch import FetchError, fetch
 from tests.support.published.files import (
     FETCHED,
-    REPOSITORY,
     PublishedFile,
     Subject,
     published_files,
     subjects,
 )
-from tests.support.published.peers import SAMPLES, PeerShare, debuggers, peer_shares
-from tests.support.published.report import page
-from tests.support.published.result import Result
-from tests.support.published.results import Part, ResultStore, Row, row_of
-from tests.support.published.workers import CHUNK, Job, run_chunk
+from tests.support.published.harness import Job, harness_of, run_job
+from tests.support.published.image import ARCHITECTURES
+from tests.support.published.listing import listed
+from tests.support.published.peers import SAMPLES, debuggers, peer_shares
+from tests.support.published.report import Row, page, row_of
+from tests.support.published.results import Part, PeerShare, Result, ResultStore
 
 EXPLANATIONS = Path(__file__).with_name("explanations.toml")
-RESULTS = REPOSITORY / "build" / "published-results.jsonl"
 SEED = 12
-RUNS = 16_000
-"""Runs of a slice; all slices together have a million."""
-PART = CHUNK
+RUNS = 400
+_PART = 2000
 """Runs after which a result is stored."""
+_MOST_REASONS = 8
+_ARCHITECTURES = tuple(sorted(arch.value for arch in ARCHITECTURES))
 
 
-def run_peers(subject: Subject, job: Job, result: Result | None) -> dict[str, PeerShare]:
-    """Unwind samples with debuggers, in a process of its own.
+def run_peers(job: Job, result: Result | None) -> dict[str, PeerShare]:
+    """Unwind samples with debuggers, in a process of a pool.
 
     Args:
-        subject: the row.
-        job: its first part.
+        job: the first part of a row.
         result: that part's result, unless it was executed before an interruption.
     """
     if result is None:
-        result = run_chunk(job)
-    return peer_shares(subject, subject.file.path(), result.samples)
+        result = run_job(job)
+    return peer_shares(job.subject, result.samples)
 
 
 class Lab:
     """The parts of all rows, distributed to processes; results are stored as they come."""
 
-    def __init__(self, wanted: list[Subject], arguments: argparse.Namespace) -> None:
+    def __init__(self, wanted: Sequence[Subject], arguments: argparse.Namespace) -> None:
         """Open the store of results."""
         self._wanted = wanted
-        self._arguments = arguments
-        self.store = ResultStore(arguments.results, resume=arguments.resume)
+        self._processes: int = arguments.jobs
+        self._runs_peers: bool = arguments.peers
+        end = arguments.first + arguments.runs
+        self._parts = [
+            Part(arguments.seed, first, min(_PART, end - first), arguments.entry)
+            for first in range(arguments.first, end, _PART)
+        ]
+        self._sampled: dict[str, Result] = {}
+        self.store = ResultStore(arguments.results)
 
     def run(self, progress: Progress) -> None:
         """Execute what the store does not hold.
@@ -73,26 +79,22 @@ class Lab:
         Raises:
             KeyboardInterrupt: the user's; what is finished is in the store.
         """
-        arguments = self._arguments
-        missing = [
-            (subject, part)
+        jobs = [
+            Job(subject, part, SAMPLES if self._runs_peers and part == self._parts[0] else 0)
             for subject in self._wanted
-            for part in self._parts()
+            for part in self._parts
             if not self.store.has(subject.key, part)
         ]
-        total = sum(part.count for _, part in missing)
-        task = progress.add_task("running", total=total)
-        pool = ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn"))
+        task = progress.add_task("running", total=sum(job.part.count for job in jobs))
+        pool = ProcessPoolExecutor(self._processes, mp_context=get_context("spawn"))
         try:
-            runs = {
-                pool.submit(run_chunk, self._job(subject, part)): (subject, part)
-                for subject, part in missing
-            }
+            runs = {pool.submit(run_job, job): job for job in jobs}
             for future in as_completed(runs):
-                subject, part = runs[future]
-                self._store(subject, part, future)
-                progress.update(task, advance=part.count, description=subject.key)
-            self._run_peers(pool, progress)
+                job = runs[future]
+                self._store(job, future)
+                progress.update(task, advance=job.part.count, description=job.subject.key)
+            if self._runs_peers:
+                self._run_peers(pool, progress)
         except BaseException:
             for process in pool._processes.values():  # noqa: SLF001 (before 3.14 there is no method)
                 process.terminate()
@@ -100,100 +102,117 @@ class Lab:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _store(self, subject: Subject, part: Part, future: Future[Result]) -> None:
+    def _store(self, job: Job, future: Future[Result]) -> None:
+        key = job.subject.key
         try:
-            self.store.add(subject.key, part, future.result())
+            result = future.result()
         except BrokenProcessPool:
             raise
         except Exception as error:  # noqa: BLE001 (the emulator's and the harness's, whatever they are)
             # One file's row is lost, and with it the exit status, but not the others' hours.
-            self.store.errors[subject.key] = f"{type(error).__name__}: {error}"
+            self.store.errors[key] = f"{type(error).__name__}: {error}"
+            return
+        if result.samples:
+            self._sampled[key] = result
+        self.store.add(key, job.part, result)
 
     def _run_peers(self, pool: ProcessPoolExecutor, progress: Progress) -> None:
-        if self._arguments.no_peers:
-            return
+        first = self._parts[0]
         missing = [
             subject
             for subject in self._wanted
-            if not self.store.has_peers(subject.key) and self._is_finished(subject)
+            if self._is_finished(subject) and not self.store.has_peers(subject.key, first)
         ]
         task = progress.add_task("debuggers", total=len(missing))
-        first = self._parts()[0]
         futures = {
             pool.submit(
-                run_peers, subject, self._job(subject, first), self.store.sampled(subject.key)
-            ): subject
+                run_peers, Job(subject, first, SAMPLES), self._sampled.get(subject.key)
+            ): subject.key
             for subject in missing
         }
         for future in as_completed(futures):
-            self.store.add_peers(futures[future].key, future.result())
-            progress.update(task, advance=1, description=f"debuggers, {futures[future].key}")
-
-    def _parts(self) -> list[Part]:
-        seed, runs = self._arguments.seed, self._arguments.runs
-        return [Part(seed, first, min(PART, runs - first)) for first in range(0, runs, PART)]
-
-    def _job(self, subject: Subject, part: Part) -> Job:
-        return Job(
-            path=subject.file.path(),
-            arch=Arch(subject.architecture),
-            name=subject.file.name,
-            seed=part.seed,
-            numbers=range(part.first, part.first + part.count),
-            samples=SAMPLES if part.first == 0 and not self._arguments.no_peers else 0,
-        )
+            key = futures[future]
+            self.store.add_peers(key, first, future.result())
+            progress.update(task, advance=1, description=f"debuggers, {key}")
 
     def rows(self) -> list[Row]:
         """Return the rows with all of their parts, in the table's order."""
         return [
-            row_of(subject, self.store.result(subject.key), self.store.peers(subject.key))
+            row_of(
+                subject,
+                self.store.result(subject.key, self._parts),
+                self.store.peers(subject.key, self._parts[0]),
+            )
             for subject in self._wanted
             if self._is_finished(subject)
         ]
 
     def _is_finished(self, subject: Subject) -> bool:
-        return all(self.store.has(subject.key, part) for part in self._parts())
+        return all(self.store.has(subject.key, part) for part in self._parts)
 
 
-def shown(rows: list[Row]) -> Table:
+def shown(rows: Sequence[Row]) -> Table:
     """Return the rows as a table for the terminal."""
-    table = Table(title="Compared stacks that were exact, %")
-    columns = ("file", "built with", "runs", "dropped", "compared", "exact", "lldb", "gdb")
+    table = Table(title="Runs whose every compared stack is exact, %")
+    peers = sorted({peer for row in rows for peer in row.peers})
+    columns = ("runs", "dropped", "compared", "exact", "wrong", "registers", "runs/s", *peers)
+    table.add_column("file")
     for column in columns:
-        table.add_column(column, justify="left" if column in columns[:2] else "right")
+        table.add_column(column, justify="right")
     for row in rows:
         result = row.result
         table.add_row(
             row.key,
-            row.compilers,
             f"{result.runs:,}",
-            f"{sum(result.dropped.values()):,}",
+            f"{result.dropped.total():,}",
             f"{result.compared:,}",
             row.exact_share,
-            *(str(row.peers.get(peer, "–")) for peer in ("lldb", "gdb")),
+            f"{len(result.wrong)} ({result.unclaimed} as guesses)",
+            f"{len(result.wrong_registers)}",
+            f"{result.runs / result.seconds:.0f}" if result.seconds else "",
+            *(str(row.peers.get(peer, "–")) for peer in peers),
             style=None if row.is_whole else "red",
         )
     return table
 
 
-def parsed(files: tuple[PublishedFile, ...]) -> argparse.Namespace:
+def details(row: Row, most: int) -> Iterator[str]:
+    """Yield why runs of a row ended, and its first failures."""
+    result = row.result
+    yield f"{row.key}: {result.stacks} stacks, {result.instructions} instructions"
+    for title, counts in (("ended", result.ended), ("starts refused", result.refused)):
+        reasons = counts.most_common(_MOST_REASONS)
+        yield f"  {title}: " + "; ".join(f"{count} {reason}" for reason, count in reasons)
+    for failure in row.failures[:most]:
+        yield f"  {failure}"
+        yield from (f"      {line}" for line in failure.code)
+    for number, function, register in result.wrong_registers[:most]:
+        yield f"  run {number}, {function}: {register} of the caller is wrong"
+
+
+def parsed(files: Sequence[PublishedFile]) -> argparse.Namespace:
     """Parse the command line."""
     names = tuple(dict.fromkeys(file.name for file in files))
-    architectures = tuple(dict.fromkeys(one for file in files for one in file.architectures))
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--file", action="append", default=[], choices=names)
-    parser.add_argument("--arch", action="append", default=[], choices=architectures)
+    parser.add_argument("path", nargs="*", type=Path, help="files in place of the table's")
+    parser.add_argument("--file", action="append", default=[], choices=names, metavar="NAME")
+    parser.add_argument("--arch", action="append", default=[], choices=_ARCHITECTURES)
     parser.add_argument("--runs", type=int, default=RUNS, help="runs of each slice")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--entry", type=lambda text: int(text, 0), help="begin all runs here")
+    parser.add_argument("--repeat", type=int, metavar="NUMBER", help="print this run of one slice")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--no-peers", action="store_true", help="leave debuggers out")
+    parser.add_argument("--peers", action="store_true", help="run debuggers, too")
     parser.add_argument("--fetch-only", action="store_true", help="run nothing")
     parser.add_argument("--no-fetch", action="store_true", help="use the files that are fetched")
-    parser.add_argument("--resume", action="store_true", help="continue from the stored results")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the stored results")
+    parser.add_argument("--results", type=Path, help="store parts here, and continue from there")
     parser.add_argument("--failures", type=int, default=5, help="shown of each row")
-    parser.add_argument("--write", type=Path, help="the page")
-    return parser.parse_args()
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="the page")
+    arguments = parser.parse_args()
+    if arguments.path and (arguments.write or arguments.file):
+        parser.error("--file and --write are for the files of the table")
+    return arguments
 
 
 def main() -> int:
@@ -203,6 +222,7 @@ def main() -> int:
     files = tuple(
         file
         for file in every
+        if not arguments.path
         if not arguments.file or file.name in arguments.file
         if not arguments.arch or set(arguments.arch) & set(file.architectures)
     )
@@ -216,12 +236,12 @@ def main() -> int:
     interrupted = False
     failures: list[FetchError] = []
     rows: list[Row] = []
-    errors: dict[str, str] = {}
+    errors: Mapping[str, str] = {}
     try:
         with Progress(*columns, console=console, transient=True) as progress:
             if not arguments.no_fetch:
                 failures = _fetch(files, progress)
-            if not arguments.fetch_only:
+            if not arguments.fetch_only and arguments.repeat is None:
                 lab = Lab(_wanted(files, arguments), arguments)
                 try:
                     lab.run(progress)
@@ -229,42 +249,47 @@ def main() -> int:
                     rows, errors = lab.rows(), lab.store.errors
     except (KeyboardInterrupt, BrokenProcessPool):  # the system may end a process for its memory
         interrupted = True
-    _print(console, rows, errors, failures, arguments.failures)
+    if rows:
+        console.print(shown(rows))
+    lines = [line for row in rows for line in details(row, arguments.failures)]
+    lines += [f"{key}: not measured: {error}" for key, error in errors.items()]
+    lines += [f"not fetched: {problem}" for problem in failures]
+    if arguments.repeat is not None:
+        subject = next(iter(_wanted(files, arguments)))
+        harness = harness_of(subject, arguments.seed, arguments.entry)
+        lines += listed(harness, harness.run(arguments.repeat))
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     if interrupted:
-        console.print("Interrupted: --resume continues.")
+        console.print("Interrupted: what is finished is in --results, if that was passed.")
         return 130
+    missing = [file for file in files if not file.path().exists()]
     if arguments.write:
-        missing = [file for file in files if not file.path().exists()]
         arguments.write.write_text(
             page(rows, EXPLANATIONS, arguments.seed, debuggers(), missing, errors)
         )
-    if any(not file.path().exists() for file in files):
+    if missing:
         return 2
     return 0 if all(row.is_whole for row in rows) and not errors else 1
 
 
 def _wanted(files: tuple[PublishedFile, ...], arguments: argparse.Namespace) -> list[Subject]:
+    slices = [*subjects(files), *(one for path in arguments.path for one in _slices(path))]
     return [
         subject
-        for subject in subjects(tuple(file for file in files if file.path().exists()))
+        for subject in slices
+        if subject.path.exists()
         if not arguments.arch or subject.architecture in arguments.arch
     ]
 
 
-def _print(
-    console: Console,
-    rows: list[Row],
-    errors: Mapping[str, str],
-    unfetched: list[FetchError],
-    most: int,
-) -> None:
-    if rows:
-        console.print(shown(rows))
-    lines = [f"{row.key}: {failure}" for row in rows for failure in row.failures[:most]]
-    lines += [f"{key}: not measured: {error}" for key, error in errors.items()]
-    lines += [f"not fetched: {problem}" for problem in unfetched]
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+def _slices(path: Path) -> list[Subject]:
+    """Return what can be run of a file that is not in the table."""
+    return [
+        Subject(path.name, part.arch_name, path)
+        for part in sniff(path.read_bytes(), path.name)
+        if part.arch_name in _ARCHITECTURES
+    ]
 
 
 def _fetch(files: tuple[PublishedFile, ...], progress: Progress) -> list[FetchError]:

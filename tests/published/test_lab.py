@@ -10,12 +10,12 @@ import pytest
 from machtrace.model.arch import Arch
 from tests.published.lab import EXPLANATIONS
 from tests.support.lab.lldb import lldb_program
+from tests.support.published import results
 from tests.support.published.files import Archive, PublishedFile, Registry, Subject
 from tests.support.published.harness import run_image
-from tests.support.published.peers import PeerShare, peer_shares
-from tests.support.published.report import page
-from tests.support.published.result import Mismatch, Result
-from tests.support.published.results import Part, ResultStore, Row
+from tests.support.published.peers import peer_shares
+from tests.support.published.report import Row, page
+from tests.support.published.results import Mismatch, Part, PeerShare, Result, ResultStore
 
 pytestmark = pytest.mark.emulated
 
@@ -25,7 +25,7 @@ _RUNS = 40
 _SAMPLES = 10
 
 
-def _subject(architecture: str) -> Subject:
+def _subject(architecture: str, path: Path) -> Subject:
     archive = Archive(Registry.PYPI, "package", "1.0", "any", "0" * 64)
     file = PublishedFile(
         archive=archive,
@@ -37,7 +37,7 @@ def _subject(architecture: str) -> Subject:
         language="C",
         why="a test",
     )
-    return Subject(file, architecture)
+    return Subject("program", architecture, path, file)
 
 
 @pytest.fixture(scope="module")
@@ -62,27 +62,30 @@ def _mismatch() -> Mismatch:
 
 
 def _page(result: Result, explanations: Path = EXPLANATIONS) -> str:
-    row = Row(_subject("arm64"), "cc 1.0", result, {"lldb": PeerShare(9, 10)})
+    row = Row(_subject("arm64", DEMO), "cc 1.0", result, {"lldb": PeerShare(9, 10)})
     return page([row], explanations, 1, "lldb 1.0")
 
 
-def test_stored_results_are_continued(demo: Result, tmp_path: Path) -> None:
+def test_stored_results_are_continued(
+    demo: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "results.jsonl"
     first, second = Part(1, 0, _RUNS), Part(1, _RUNS, _RUNS)
     result = replace(demo, wrong=[_mismatch()])
-    store = ResultStore(path, resume=False)
+    store = ResultStore(path)
     store.add("program arm64", first, result)
-    store.add_peers("program arm64", {"lldb": PeerShare(9, 10)})
+    store.add_peers("program arm64", first, {"lldb": PeerShare(9, 10)})
 
-    resumed = ResultStore(path, resume=True)
+    resumed = ResultStore(path)
     assert resumed.has("program arm64", first)
     assert not resumed.has("program arm64", second)
-    assert resumed.result("program arm64") == replace(
-        result, samples=[], seconds=round(result.seconds, 1)
-    )
-    assert resumed.peers("program arm64") == {"lldb": PeerShare(9, 10)}
+    stored = replace(result, samples=[], seconds=round(result.seconds, 1))
+    assert resumed.result("program arm64", [first]) == stored
+    assert resumed.peers("program arm64", first) == {"lldb": PeerShare(9, 10)}
+    assert not resumed.has_peers("program arm64", second)
 
-    assert not ResultStore(path, resume=False).has("program arm64", first)
+    monkeypatch.setattr(results, "_sources", lambda: "others")
+    assert not ResultStore(path).has("program arm64", first)
 
 
 def test_the_page_shows_a_row_for_each_slice(demo: Result) -> None:
@@ -95,7 +98,7 @@ def test_the_page_shows_a_row_for_each_slice(demo: Result) -> None:
 def test_the_page_explains_what_is_not_exact(demo: Result, tmp_path: Path) -> None:
     result = replace(demo, exact=demo.exact - 1, wrong=[_mismatch()])
     text = _page(result)
-    assert "0x1004 g + 8, ``, 1 times: frame 1, claimed" in text
+    assert "0x1004 g + 8, once: frame 1, claimed" in text
     assert "The reason is not known." in text
     explanations = tmp_path / "explanations.toml"
     explanations.write_text('[explanations]\n"program arm64 0x1*" = "It was synthetic."\n')
@@ -114,7 +117,7 @@ def test_debuggers_unwind_most_moments(path: Path, architecture: str, peers: set
     if lldb_program() is None:
         pytest.skip("lldb is not installed")
     result = run_image(path, Arch(architecture), 1, _RUNS, samples=_SAMPLES)
-    shares = peer_shares(_subject(architecture), path, result.samples)
+    shares = peer_shares(_subject(architecture, path), result.samples)
     assert set(shares) == peers
     for share in shares.values():
         assert share.missing or share.right > _SAMPLES // 2

@@ -24,11 +24,9 @@ DEMO = Path(__file__).parents[2] / "src" / "machtrace" / "targets" / "emulator" 
 
 @pytest.mark.parametrize("subject", _FETCHED, ids=lambda subject: subject.key)
 def test_every_run_of_a_published_file_has_exact_stacks(subject):
-    if not subject.file.path().is_file():
-        pytest.skip(f"{subject.file.name} is not fetched: make published-files")
-    result = run_image(
-        subject.file.path(), Arch(subject.architecture), 1, _RUNS, name=subject.file.name
-    )
+    if not subject.path.is_file():
+        pytest.skip(f"{subject.name} is not fetched: make published-files")
+    result = run_image(subject.path, Arch(subject.architecture), 1, _RUNS, name=subject.name)
     assert result.compared > _RUNS // 2
     assert not result.wrong
     assert not result.wrong_registers

@@ -1,7 +1,7 @@
 """Functions of published binaries, run in an emulator from random states, with the true stack.
 
 ``harness.run_image(contents, arch, seed, count, ...)`` executes ``count`` runs of one image and
-returns a :class:`~tests.support.published.result.Result`::
+returns a :class:`~tests.support.published.results.Result`::
 
     run_image(
         contents: bytes | memoryview | Path,  # a Mach-O (thin or fat) or an ELF file
@@ -29,6 +29,8 @@ The modules, in the order of their layers: ``image`` (with ``macho`` and ``elf``
 ``entries`` selects functions to call, ``jump_tables`` checks jumps; ``machine`` is the emulator,
 whose memory is mapped on demand; ``true_calls`` records the calls in progress and watches what they
 saved; ``execution`` runs a function; ``callers`` creates the stack that it is called on;
-``comparison`` walks a moment and compares it; ``harness`` does all that for many runs, ``result``
-counts them, ``workers`` distributes them, ``listing`` prints one.
+``comparison`` walks a moment and compares it; ``harness`` does all that for many runs, in
+processes of a pool, too; ``results`` counts and stores them; ``listing`` prints one. ``files``
+reads the table of published files, ``fetch`` fetches them, ``peers`` shows moments to debuggers,
+and ``report`` writes the page.
 """

@@ -17,10 +17,11 @@ from tests.support.published.callers import Callers, create_callers, place
 from tests.support.published.comparison import Comparer, Verdict
 from tests.support.published.entries import Entries
 from tests.support.published.execution import LIMIT, Execution
+from tests.support.published.files import Subject
 from tests.support.published.functions import Functions
 from tests.support.published.image import PublishedImage, load
 from tests.support.published.machine import Machine, Values
-from tests.support.published.result import Mismatch, Result, Sample
+from tests.support.published.results import Mismatch, Part, Result, Sample
 from tests.support.published.true_calls import TrueCalls
 
 RUNS_OF_FUNCTION = 8
@@ -236,3 +237,40 @@ def _sample(harness: Harness, finished: Finished) -> Sample:
         slide=harness.image.slide,
         is_exact=verdict.is_exact,
     )
+
+
+# --- for processes of a pool ---
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Consecutive runs of one slice of a file."""
+
+    subject: Subject
+    part: Part
+    samples: int = 0
+    """Compared moments to return."""
+
+
+def harness_of(subject: Subject, seed: int, entry: int | None) -> Harness:
+    """Load the image of a subject.
+
+    Raises:
+        FormatError: it is malformed, or has no code for an emulated architecture.
+    """
+    image = load(subject.path, Arch(subject.architecture), subject.name)
+    return Harness(image, seed, entry)
+
+
+_LOADED: list[tuple[tuple[Subject, int, int | None], Harness]] = []
+"""The harness of this process's last job."""
+
+
+def run_job(job: Job) -> Result:
+    """Execute a job, in a process that may have loaded the image for an earlier one."""
+    part = job.part
+    key = (job.subject, part.seed, part.entry)
+    if not _LOADED or _LOADED[0][0] != key:
+        _LOADED[:] = [(key, harness_of(*key))]
+    numbers = range(part.first, part.first + part.count)
+    return run_many(_LOADED[0][1], numbers, samples=job.samples)

@@ -14,9 +14,6 @@ from tests.support.lab.policies import MASK
 from tests.support.published.comparison import Verdict
 from tests.support.published.harness import Finished, Harness
 
-_AROUND = 24
-"""Bytes of code, or instructions, before and after an address of interest."""
-
 
 def listed(harness: Harness, finished: Finished, *, instructions: int = 200) -> Iterator[str]:
     """Yield the lines of a run; addresses are stated ones, as in the file."""
@@ -74,20 +71,6 @@ def explained(harness: Harness, verdict: Verdict) -> Iterator[str]:
         yield f"  frame {number} at {address - harness.image.slide:#x}:"
         for line in explanation_lines(explainer.explain(frame.address, frame.registers, memory)):
             yield f"    {line.strip()}"
-
-
-def disassembled(harness: Harness, address: int, around: int = _AROUND) -> Iterator[str]:
-    """Yield the instructions around ``address``, which is marked."""
-    image = harness.image
-    function = image.function_at(address)
-    if function is None:
-        return
-    code = image.bytes_at(function[0], function[1] - function[0])
-    rows = list(harness.machine.cpu.instructions(code, function[0]))
-    middle = next((index for index, row in enumerate(rows) if row[0] >= address), len(rows))
-    for at, _, text in rows[max(0, middle - around) : middle + around]:
-        mark = "=>" if at == address else "  "
-        yield f"  {mark} {at - image.slide:#x} +{at - function[0]}  {text}"
 
 
 def _instruction(harness: Harness, address: int) -> str:

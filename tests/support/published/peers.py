@@ -11,7 +11,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +33,7 @@ from machtrace.model.snapshot import (
 )
 from tests.support.lab.lldb import lldb_program, lldb_version
 from tests.support.published.files import Subject
-from tests.support.published.result import Sample
+from tests.support.published.results import PeerShare, Sample
 
 SAMPLES = 200
 """Moments of a file that each debugger unwinds."""
@@ -43,35 +42,16 @@ _AT_ONCE = 25
 _TIMEOUT = 600.0
 _MASK = PacMask.of_width(47)
 _PAGE = 0x1000
-_LLDB_SCRIPT = Path(__file__).parents[1] / "lab" / "lldb_walks.py"
-_GDB_SCRIPT = Path(__file__).with_name("gdb_walks.py")
+_SCRIPTS = Path(__file__).parents[1] / "lab"
+_LLDB_SCRIPT, _GDB_SCRIPT = _SCRIPTS / "lldb_walks.py", _SCRIPTS / "gdb_walks.py"
 _GDBS = ("gdb-multiarch", "gdb")
 _GDB_ARCHITECTURES = {Arch.X86_64: "i386:x86-64", Arch.ARM64: "aarch64"}
 
 
-@dataclass(frozen=True, slots=True)
-class PeerShare:
-    """How often a debugger's stack was right."""
-
-    right: int
-    of: int
-    missing: str = ""
-    """The reason why nothing was measured, if so."""
-
-    def __str__(self) -> str:
-        return f"{100 * self.right / self.of:.1f}" if self.of else "–"
-
-
-def peer_shares(subject: Subject, path: Path, samples: Sequence[Sample]) -> dict[str, PeerShare]:
-    """Return the share of each debugger that can read cores of the file's format.
-
-    Args:
-        subject: the row.
-        path: its file.
-        samples: moments that were compared.
-    """
+def peer_shares(subject: Subject, samples: Sequence[Sample]) -> dict[str, PeerShare]:
+    """Return the share of ``samples`` of each debugger that can read cores of the file's format."""
     with TemporaryDirectory(prefix="published-peers-") as directory:
-        contents, thin = _thin_file(path, subject.architecture, Path(directory))
+        contents, thin = _thin_file(subject.path, subject.architecture, Path(directory))
         shares = {"lldb": _share(_lldb_walks, contents, thin, samples)}
         if contents.format is ImageFormat.ELF:
             shares["gdb"] = _share(_gdb_walks, contents, thin, samples)

@@ -1,22 +1,141 @@
-"""The page of the published binaries, ``docs/accuracy-published.md``, written from rows."""
+"""The page of the published binaries, ``docs/accuracy-published.md``, and its rows."""
 
 from __future__ import annotations
 
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.support.published.files import PublishedFile, Registry
+from machtrace.errors import MachtraceError
+from machtrace.formats.object_file import ObjectFile, sniff
+from machtrace.model.address import Svma
+from tests.support.emulated.cpu import emulated_cpu
+from tests.support.published.files import PublishedFile, Registry, Subject, compilers
 from tests.support.published.peers import SAMPLES
-from tests.support.published.results import Failure, Row, share
+from tests.support.published.results import Mismatch, PeerShare, Result, share
 
 _FAILURES_SHOWN = 40
 """Failures shown for each row; the rest are counted."""
 _MOST_SHOWN = 3
+_LONGEST_STACK_SHOWN = 6
+_BEFORE, _AFTER = 4, 3
+"""Instructions of a failure that are shown."""
 _REGISTRIES = {Registry.PYPI: "PyPI", Registry.NPM: "npm", Registry.DEBIAN: "Debian"}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One instruction at which compared stacks were wrong."""
+
+    address: int
+    """In the file."""
+    example: Mismatch
+    count: int
+    code: Sequence[str] = ()
+    """Instructions around it; marked is the one to run next, or the one after a call."""
+
+    def __str__(self) -> str:
+        example = self.example
+        claims = "claimed" if example.claims else "not claimed"
+        times = "once" if self.count == 1 else f"{self.count} times"
+        return (
+            f"{self.address:#x} {example.caller}, {times}: frame {example.frame},"
+            f" {claims}; found {_stack(example.walk)}, true is {_stack(example.truth)};"
+            f" run {example.run}{'; ' if example.disagreement else ''}{example.disagreement}"
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One slice of a file, in tables."""
+
+    subject: Subject
+    compilers: str
+    result: Result
+    peers: Mapping[str, PeerShare] = field(default_factory=dict)
+    contents: ObjectFile | None = None
+    """For the disassembly of failures."""
+
+    @property
+    def key(self) -> str:
+        """The name by which explanations refer to it."""
+        return self.subject.key
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was compared was right, registers too."""
+        return self.result.exact == self.result.compared and not self.result.wrong_registers
+
+    @property
+    def exact_share(self) -> str:
+        """The exact runs in percent, rounded down: only all are 100.00."""
+        return share(self.result.exact, self.result.compared)
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        """The wrong instructions: those at which the walk left the true stack."""
+        by_address: dict[int, list[Mismatch]] = {}
+        for mismatch in self.result.wrong:
+            last_right = min(max(0, mismatch.frame - 1), len(mismatch.truth) - 1)
+            by_address.setdefault(mismatch.truth[last_right], []).append(mismatch)
+        return [
+            Failure(address, rows[0], len(rows), self._code(address, rows[0].caller))
+            for address, rows in sorted(by_address.items())
+        ]
+
+    def _code(self, address: int, label: str) -> list[str]:
+        """Return the code around ``address``, whose label ends with its offset in a function."""
+        offset = label.rpartition(" + ")[2]
+        if self.contents is None or not offset.isdecimal():
+            return []
+        return code_around(self.contents, address - int(offset), address)
+
+
+def row_of(subject: Subject, result: Result, peers: Mapping[str, PeerShare]) -> Row:
+    """Return a row with what its file states."""
+    path = subject.path
+    contents = next(
+        part.open()
+        for part in sniff(path.read_bytes(), path.name)
+        if part.arch_name == subject.architecture
+    )
+    return Row(subject, compilers(contents), result, peers, contents)
+
+
+def code_around(contents: ObjectFile, start: int, address: int) -> list[str]:
+    """Return the instructions around ``address``, which is marked, of the function at ``start``."""
+    cpu = emulated_cpu(contents.image.arch)
+    longest = cpu.longest_instruction
+    for after in range(_AFTER * longest, 0, -1):  # less at the end of a segment
+        try:
+            code = bytes(contents.read_svma(Svma(start), address + after - start))
+            break
+        except (MachtraceError, ValueError, OverflowError):
+            continue
+    else:
+        return []
+    rows: list[tuple[int, str]] = []
+    offset = 0
+    while offset < len(code):
+        for at, size, text in cpu.instructions(code[offset:], start + offset):
+            rows.append((at, text))
+            offset = at + size - start
+        offset += 4 if contents.image.arch.is_arm64 else 1  # data among the code
+    middle = next((index for index, (at, _) in enumerate(rows) if at >= address), len(rows))
+    return [
+        f"{'=>' if at == address else '  '} {at:#x}  {text}"
+        for at, text in rows[max(0, middle - _BEFORE) : middle + _AFTER]
+    ]
+
+
+def _stack(addresses: tuple[int, ...]) -> str:
+    shown = " ".join(f"{address:#x}" for address in addresses[:_LONGEST_STACK_SHOWN])
+    return f"{shown} …" if len(addresses) > _LONGEST_STACK_SHOWN else shown
 
 
 def page(
@@ -59,16 +178,19 @@ def _introduction(
     runs = sum(row.result.runs for row in rows)
     compared = sum(row.result.compared for row in rows)
     exact = sum(row.result.exact for row in rows)
-    minutes = sum(row.result.seconds for row in rows) / 60
+    of_each = max((row.result.runs for row in rows), default=0)
+    seconds = sum(row.result.seconds for row in rows)
+    speed = f"{runs / seconds:.0f} a second" if seconds else "–"
     text = f"""\
 Pieces of programs and libraries that other people built and published, run from random states in an
 emulator that records the true stack: a random function, some of its instructions, calls followed or
 stepped over. At a random instruction the whole stack is compared with the walk's, every address of
 it, and the callee-saved registers that were recovered for each caller.
 
-`make published-lab` fetches the files, runs them and writes this page. A run is determined by the
-seed, {seed}, and its number. {runs:,} runs took {minutes:.0f} minutes of processor time, without \
-the debuggers.
+`make published-lab` fetches the files, runs 16,000 pieces of each slice and writes this page; with
+`RUNS=400`, it runs fewer. A run is determined by the seed, {seed}, and its number. Here are \
+{of_each:,} runs of each slice, {runs:,} together; one processor executes {speed}, without the \
+debuggers.
 {compared:,} runs were compared, {exact:,} were exact: {share(exact, compared)} %. Shares are \
 rounded down: 100.00 means every run.
 This page was written with {tools}, {debuggers}.
@@ -121,9 +243,10 @@ def _files(rows: Sequence[Row]) -> list[str]:
     ]
     seen: dict[str, list[Row]] = {}
     for row in rows:
-        seen.setdefault(row.subject.file.name, []).append(row)
+        seen.setdefault(row.subject.name, []).append(row)
     for name, its_rows in seen.items():
         file = its_rows[0].subject.file
+        assert file is not None
         architectures = ", ".join(dict.fromkeys(row.subject.architecture for row in its_rows))
         built = "; ".join(dict.fromkeys(row.compilers for row in its_rows))
         origin = (
@@ -178,7 +301,11 @@ def _failures(rows: Sequence[Row], why: Mapping[str, str]) -> list[str]:
 def _failure(row: Row, failure: Failure, why: Mapping[str, str]) -> list[str]:
     key = f"{row.key} {failure.address:#x}"
     reasons = [text for pattern, text in why.items() if fnmatchcase(key, pattern)]
-    return [f"- {failure}", *(f"  {reason}" for reason in reasons or ["The reason is not known."])]
+    return [
+        f"- {failure}",
+        *(f"  {reason}" for reason in reasons or ["The reason is not known."]),
+        *("", "  ```asm", *(f"  {line}" for line in failure.code), "  ```", ""),
+    ]
 
 
 def _wrong_registers(row: Row, why: Mapping[str, str]) -> list[str]:

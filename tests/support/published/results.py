@@ -1,58 +1,190 @@
-"""The results of published binaries: stored parts, and the rows that they make."""
+"""The results of runs: counts by reason, every stack that was not exact, and stored parts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from machtrace.errors import MachtraceError
-from machtrace.formats.object_file import ObjectFile, sniff
-from machtrace.model.address import Svma
-from tests.support.emulated.cpu import emulated_cpu
-from tests.support.published.compilers import compilers
-from tests.support.published.files import REPOSITORY, TABLE, Subject
-from tests.support.published.peers import PeerShare
-from tests.support.published.result import Mismatch, Result
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryRegion
+from machtrace.model.registers import RegisterSet
+from tests.support.published.files import REPOSITORY, TABLE
 
-_LONGEST_STACK_SHOWN = 6
 _SOURCES = (
     REPOSITORY / "src" / "machtrace" / "unwinder",
     REPOSITORY / "src" / "machtrace" / "formats",
     REPOSITORY / "tests" / "support" / "emulated",
     REPOSITORY / "tests" / "support" / "published",
 )
-_UNRELATED = frozenset({"compilers.py", "fetch.py", "report.py", "results.py"})
+_UNRELATED = frozenset({"fetch.py", "listing.py", "report.py"})
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A compared moment, for other unwinders."""
+
+    run: int
+    registers: RegisterSet
+    stack: MemoryRegion
+    """From below the stack pointer to the end of the stack."""
+    truth: tuple[Avma, ...]
+    """Pc and return addresses, innermost first."""
+    slide: int
+    """The emulated less the stated address of the image."""
+    is_exact: bool
+    """Whether machtrace's walk is the truth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A walk that is not the truth. Addresses are stated ones, but those in no image."""
+
+    run: int
+    step: int
+    """Executed instructions before it."""
+    function: str
+    """The innermost function, and the offset in it."""
+    caller: str
+    """The function of the last right frame, from which the walk goes wrong, and the offset."""
+    frame: int
+    """The number of the first wrong frame."""
+    truth: tuple[int, ...]
+    walk: tuple[int, ...]
+    methods: tuple[str, ...]
+    """How each address of the walk was found."""
+    stop: str
+    claims: bool
+    """Whether the wrong frame, or the end of the stack, is given as certain."""
+    disagreement: str = ""
+    """The difference between the walkers in C and in Python."""
+
+
+@dataclass(slots=True)
+class Result:
+    """The counts and mismatches of runs of one file."""
+
+    file: str
+    arch: str
+    seed: int
+    runs: int = 0
+    compared: int = 0
+    """Runs with a compared stack."""
+    exact: int = 0
+    """Runs of which every compared stack was exact."""
+    stacks: int = 0
+    """Compared stacks, up to two a run."""
+    instructions: int = 0
+    seconds: float = 0.0
+    """Processor time, of all processes together."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Runs without a compared stack, by reason."""
+    ended: Counter[str] = field(default_factory=Counter)
+    """Why runs ended."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Starts of functions that were drawn and not run, by reason."""
+    wrong: list[Mismatch] = field(default_factory=list)
+    wrong_registers: list[tuple[int, str, str]] = field(default_factory=list)
+    """Run, function and register of callers' callee-saved registers with another value."""
+    lost_registers: Counter[str] = field(default_factory=Counter)
+    """Callee-saved registers that the walk does not recover."""
+    samples: list[Sample] = field(default_factory=list)
+
+    def __add__(self, other: Result) -> Result:
+        """Return the results of both, which are of the same file."""
+        return Result(
+            file=self.file,
+            arch=self.arch,
+            seed=self.seed,
+            runs=self.runs + other.runs,
+            compared=self.compared + other.compared,
+            exact=self.exact + other.exact,
+            stacks=self.stacks + other.stacks,
+            instructions=self.instructions + other.instructions,
+            seconds=self.seconds + other.seconds,
+            dropped=self.dropped + other.dropped,
+            ended=self.ended + other.ended,
+            refused=self.refused + other.refused,
+            wrong=self.wrong + other.wrong,
+            wrong_registers=self.wrong_registers + other.wrong_registers,
+            lost_registers=self.lost_registers + other.lost_registers,
+            samples=self.samples + other.samples,
+        )
+
+    @property
+    def unclaimed(self) -> int:
+        """Wrong stacks whose wrong frame was not given as certain."""
+        return sum(not mismatch.claims for mismatch in self.wrong)
+
+    @property
+    def share(self) -> str:
+        """The share of compared runs that were exact, in percent."""
+        return share(self.exact, self.compared)
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Return all but the samples, as JSON has it."""
+        return {
+            "file": self.file,
+            "arch": self.arch,
+            "seed": self.seed,
+            "runs": self.runs,
+            "compared": self.compared,
+            "exact": self.exact,
+            "stacks": self.stacks,
+            "instructions": self.instructions,
+            "seconds": round(self.seconds, 1),
+            "dropped": dict(self.dropped.most_common()),
+            "ended": dict(self.ended.most_common()),
+            "refused": dict(self.refused.most_common()),
+            "wrong": [asdict(mismatch) for mismatch in self.wrong],
+            "wrong_registers": [list(row) for row in self.wrong_registers],
+            "lost_registers": dict(self.lost_registers.most_common()),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Consecutive runs of a slice."""
 
     seed: int
     first: int
     count: int
+    entry: int | None = None
+    """The stated address of the function that they begin at; None: random ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerShare:
+    """How often a debugger's stack was right."""
+
+    right: int
+    of: int
+    missing: str = ""
+    """The reason why nothing was measured, if so."""
+
+    def __str__(self) -> str:
+        return f"{100 * self.right / self.of:.1f}" if self.of else "–"
 
 
 class ResultStore:
     """Finished parts, a line of JSON each, so that an interrupted lab can be continued."""
 
-    def __init__(self, path: Path, *, resume: bool) -> None:
-        """Read the stored parts; without ``resume``, or if sources changed, begin with none."""
+    def __init__(self, path: Path | None) -> None:
+        """Read what ``path`` holds, unless sources changed since then; None stores nothing."""
         self._path = path
-        self._parts: dict[str, dict[Part, Result]] = {}
-        self._peers: dict[str, dict[str, PeerShare]] = {}
-        self._sampled: dict[str, Result] = {}
+        self._parts: dict[tuple[str, Part], Result] = {}
+        self._peers: dict[tuple[str, Part], dict[str, PeerShare]] = {}
         self.errors: dict[str, str] = {}
         """Why a row was not measured, by its key."""
+        if path is None:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         first = {"sources": _sources()}
-        lines = path.read_text().splitlines() if resume and path.exists() else []
+        lines = path.read_text().splitlines() if path.exists() else []
         if lines and json.loads(lines[0]) == first:
             for line in lines[1:]:
                 self._read(json.loads(line))
@@ -60,145 +192,51 @@ class ResultStore:
             path.write_text(json.dumps(first) + "\n")
 
     def _read(self, row: dict[str, Any]) -> None:
-        key: str = row["key"]
+        key = (row["key"], Part(**row["part"]))
         if "peers" in row:
             self._peers[key] = {name: PeerShare(**one) for name, one in row["peers"].items()}
-            return
-        self._parts.setdefault(key, {})[Part(**row["part"])] = _result_of(row["result"])
+        else:
+            self._parts[key] = _result_of(row["result"])
 
     def has(self, key: str, part: Part) -> bool:
         """Return whether a part is finished."""
-        return part in self._parts.get(key, {})
+        return (key, part) in self._parts
 
-    def has_peers(self, key: str) -> bool:
-        """Return whether the debuggers' shares of a row are there."""
-        return key in self._peers
+    def has_peers(self, key: str, part: Part) -> bool:
+        """Return whether the debuggers' shares of a part are known."""
+        return (key, part) in self._peers
 
     def add(self, key: str, part: Part, result: Result) -> None:
         """Store a finished part."""
-        if result.samples:
-            self._sampled[key] = result
-        self._parts.setdefault(key, {})[part] = result
+        self._parts[key, part] = result
         self._append({"key": key, "part": asdict(part), "result": result.to_json()})
 
-    def add_peers(self, key: str, shares: Mapping[str, PeerShare]) -> None:
-        """Store the debuggers' shares of a row."""
-        self._peers[key] = dict(shares)
-        self._append({"key": key, "peers": {name: asdict(one) for name, one in shares.items()}})
+    def add_peers(self, key: str, part: Part, shares: Mapping[str, PeerShare]) -> None:
+        """Store the debuggers' shares of a part."""
+        self._peers[key, part] = dict(shares)
+        rows = {name: asdict(share) for name, share in shares.items()}
+        self._append({"key": key, "part": asdict(part), "peers": rows})
 
-    def sampled(self, key: str) -> Result | None:
-        """Return the part of a row that has samples, if it was executed now."""
-        return self._sampled.get(key)
-
-    def result(self, key: str) -> Result:
-        """Return all parts of a row together."""
-        first, *rest = (result for _, result in sorted(self._parts[key].items()))
+    def result(self, key: str, parts: Iterable[Part]) -> Result:
+        """Return finished parts of a row together."""
+        first, *rest = (self._parts[key, part] for part in parts)
         for result in rest:
             first = first + result
         return first
 
-    def peers(self, key: str) -> dict[str, PeerShare]:
-        """Return the debuggers' shares of a row, by name."""
-        return self._peers.get(key, {})
+    def peers(self, key: str, part: Part) -> dict[str, PeerShare]:
+        """Return the debuggers' shares of a part, by name."""
+        return self._peers.get((key, part), {})
 
     def _append(self, row: object) -> None:
-        with self._path.open("a") as sink:
-            sink.write(json.dumps(row) + "\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One instruction at which compared stacks were wrong."""
-
-    address: int
-    """In the file."""
-    example: Mismatch
-    count: int
-    instruction: str = ""
-    """Disassembled: the one to run next, or in a caller the one after its call."""
-
-    def __str__(self) -> str:
-        example = self.example
-        claims = "claimed" if example.claims else "not claimed"
-        return (
-            f"{self.address:#x} {example.caller}, `{self.instruction}`, {self.count} times:"
-            f" frame {example.frame},"
-            f" {claims}; found {_stack(example.walk)}, true is {_stack(example.truth)};"
-            f" run {example.run}{'; ' if example.disagreement else ''}{example.disagreement}"
-        )
-
-
-@dataclass(frozen=True)
-class Row:
-    """One slice of a file, in tables."""
-
-    subject: Subject
-    compilers: str
-    result: Result
-    peers: Mapping[str, PeerShare] = field(default_factory=dict)
-    contents: ObjectFile | None = None
-    """For the disassembly of failures."""
-
-    @property
-    def key(self) -> str:
-        """The name by which explanations refer to it."""
-        return self.subject.key
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that was compared was right, registers too."""
-        return self.result.exact == self.result.compared and not self.result.wrong_registers
-
-    @property
-    def exact_share(self) -> str:
-        """The exact runs in percent, rounded down: only all are 100.00."""
-        return share(self.result.exact, self.result.compared)
-
-    @cached_property
-    def failures(self) -> list[Failure]:
-        """The wrong instructions: those at which the walk left the true stack."""
-        by_address: dict[int, list[Mismatch]] = {}
-        for mismatch in self.result.wrong:
-            last_right = min(max(0, mismatch.frame - 1), len(mismatch.truth) - 1)
-            by_address.setdefault(mismatch.truth[last_right], []).append(mismatch)
-        return [
-            Failure(address, mismatches[0], len(mismatches), _disassembled(self.contents, address))
-            for address, mismatches in sorted(by_address.items())
-        ]
+        if self._path is not None:
+            with self._path.open("a") as sink:
+                sink.write(json.dumps(row) + "\n")
 
 
 def share(right: int, of: int) -> str:
-    """Format a share as percent, rounded down."""
+    """Format a share as percent, rounded down: only all are 100.00."""
     return f"{10_000 * right // of / 100:.2f}" if of else "–"
-
-
-def row_of(subject: Subject, result: Result, peers: Mapping[str, PeerShare]) -> Row:
-    """Return a row with what its file states."""
-    path = subject.file.path()
-    contents = next(
-        part.open()
-        for part in sniff(path.read_bytes(), path.name)
-        if part.arch_name == subject.architecture
-    )
-    return Row(subject, compilers(contents), result, peers, contents)
-
-
-def _disassembled(contents: ObjectFile | None, address: int) -> str:
-    if contents is None:
-        return ""
-    cpu = emulated_cpu(contents.image.arch)
-    for size in range(cpu.longest_instruction, 0, -1):  # less at the end of a segment
-        try:
-            code = bytes(contents.read_svma(Svma(address), size))
-        except (MachtraceError, ValueError, OverflowError):
-            continue
-        return next((text for _, _, text in cpu.instructions(code, address)), code.hex())
-    return "no code"
-
-
-def _stack(addresses: tuple[int, ...]) -> str:
-    shown = " ".join(f"{address:#x}" for address in addresses[:_LONGEST_STACK_SHOWN])
-    return f"{shown} …" if len(addresses) > _LONGEST_STACK_SHOWN else shown
 
 
 def _result_of(stored: Mapping[str, Any]) -> Result:
