@@ -175,6 +175,23 @@ X86_64_POPPED = """
 """A Swift async function (``swifttailcc``): before its tail call it moves its return address over
 arguments that the callee does not have."""
 
+ARM64_SWITCH = """
+   0 a9be4ff4  stp x20, x19, [sp, #-0x20]!
+   4 a9017bfd  stp x29, x30, [sp, #0x10]
+   8 910043fd  add x29, sp, #0x10
+   c b40000e1  cbz x1, 0x28
+  10 aa0103f3  mov x19, x1
+  14 aa0003f4  mov x20, x0
+  18 1000008a  adr x10, 0x28
+  1c 7868792b  ldrh w11, [x9, x8, lsl #1]
+  20 8b0b094a  add x10, x10, x11, lsl #2
+  24 d61f0140  br x10
+  28 a9417bfd  ldp x29, x30, [sp, #0x10]
+  2c a8c24ff4  ldp x20, x19, [sp], #0x20
+  30 d65f03c0  ret
+"""
+"""hermesc: a case of a switch returns, as does a condition before the registers are changed."""
+
 ARM64_TWO = """
    0 a9bf7bfd  stp x29, x30, [sp, #-0x10]!
    4 910003fd  mov x29, sp
@@ -253,7 +270,7 @@ def test_the_cases_of_a_switch_that_end_in_tail_calls_have_the_entry_s_frame():
     shape = _Shape(ARM64_FORMATTER)
     with_frame = range(0x34, 0x4C)
     assert {shape.text(at) for at in shape.offsets if at not in with_frame} == {"cfa = sp, pc = lr"}
-    assert shape.text(0x40) == "cfa = sp + 32, pc = lr, fp = *(cfa - 16)"
+    assert shape.text(0x40) == "cfa = sp + 32, pc = *(cfa - 8), fp = *(cfa - 16)"
     shape = _Shape(X86_64_FORMATTER)
     entry = "cfa = rsp + 8, pc = *(cfa - 8)"
     pushed = {0x23, 0x28}
@@ -268,6 +285,16 @@ def test_registers_that_outlined_pieces_write_are_recovered():
     for at, registers in saved.items():
         for register in registers.split():
             assert f"{register} = *(cfa" in shape.text(at)
+
+
+def test_saved_registers_are_recovered_from_the_frame_until_it_is_released():
+    """A switch may lead to where only paths were followed that leave them unchanged."""
+    shape = _Shape(ARM64_SWITCH)
+    for at in (0x28, 0x2C):
+        assert shape.text(at) == (
+            "cfa = sp + 32, pc = *(cfa - 8), x19 = *(cfa - 24), x20 = *(cfa - 32), fp = *(cfa - 16)"
+        )
+    assert shape.text(0x30) == "cfa = sp, pc = lr"
 
 
 @pytest.mark.emulated

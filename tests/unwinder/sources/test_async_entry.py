@@ -22,6 +22,11 @@ PROGRAM = Path(__file__).parent / "programs" / "continuations.c"
 CONTEXT = {Arch.ARM64: 22, Arch.X86_64: 14}
 
 
+def is_outlined_end(moment, name: str) -> bool:
+    """Return whether a moment is in the end of an async function whose record still exists."""
+    return name.startswith("_OUTLINED") and moment.registers.sp < moment.callers[0].sp
+
+
 @pytest.mark.parametrize("optimisation", ["-O1", "-O2", "-Oz"])
 @pytest.mark.parametrize("arch", CONTEXT)
 def test_continuations_at_every_instruction(arch: Arch, optimisation: str, tmp_path: Path):
@@ -47,6 +52,8 @@ def test_continuations_at_every_instruction(arch: Arch, optimisation: str, tmp_p
         depth = next(
             (n for n, at in enumerate(truth[:-1]) if "async" in function(at - (n > 0))[1]), None
         )
+        is_part = is_outlined_end(moment, function(truth[0])[1])
+        depth = 0 if is_part else depth
         result = walk(moment.registers, moment.memory, rules, MASK)
         addresses = [int(frame.address) for frame in result.addresses]
         if depth is None:
@@ -54,7 +61,7 @@ def test_continuations_at_every_instruction(arch: Arch, optimisation: str, tmp_p
                 wrong.append(f"{truth[0]:#x}: {addresses} is not {truth}")
             return
         start, name = function(truth[depth] - (depth > 0))
-        seen.setdefault(name, set()).add(truth[0])
+        seen.setdefault("" if is_part else name, set()).add(truth[0])
         context = moment.callers[depth].registers.get(CONTEXT[arch])
         expected = truth[: depth + 1]
         while context:
@@ -82,4 +89,5 @@ def test_continuations_at_every_instruction(arch: Arch, optimisation: str, tmp_p
 
     EmulatedRun(contents).run(visit)
     assert not wrong, "\n".join(wrong[:20])
+    seen.pop("", None)
     assert seen.keys() == {f"_async_{name}" for name in ("leaf", "working", "saving", "resumed")}

@@ -199,7 +199,7 @@ class CodeCheck:
             return None
         if state is None or verdict(state, rule) is not False:
             return None
-        own = state.rule(prefers_memory=True)
+        own = state.rule()
         return None if own is None else Objection(own, is_confirmed)
 
     def _is_confirmed_at_start(self, lookup: Svma, rule: UnwindRule) -> bool:
@@ -225,7 +225,7 @@ class CodeCheck:
             state = self._analysis.state_in_call(lookup, EXPLAINED_SIZE)
         except (FormatError, MemoryReadError):
             return None
-        return None if state is None else state.rule(prefers_memory=True)
+        return None if state is None else state.rule()
 
     def origin(self, lookup: Svma, /) -> str:
         """See :meth:`~machtrace.unwinder.rules.TableCheck.origin`."""

@@ -121,10 +121,15 @@ class FrameState:
         wanted = self.machine.return_address
         return self._recovery(wanted.register, wanted)
 
-    def _recovery(self, register: int, wanted: CallerValue) -> Recovery | None:
-        if self.value(register) == wanted:
+    def _recovery(
+        self, register: int, wanted: CallerValue, *, prefers_memory: bool = True
+    ) -> Recovery | None:
+        at = self._slot_of(wanted)
+        sp = self.values[self.machine.sp]
+        is_released = at is not None and isinstance(sp, FromCfa) and at < sp.offset
+        if self.value(register) == wanted and (at is None or is_released or not prefers_memory):
             return InRegister(register)
-        saved = self._saved(wanted)
+        saved = self._at_slot(at)
         if saved is not None:
             return saved
         for index, value in enumerate(self.values):
@@ -132,8 +137,7 @@ class FrameState:
                 return InRegister(self.machine.tracked[index])
         return None
 
-    def _saved(self, wanted: CallerValue) -> AtCfa | AtExpression | None:
-        at = self._slot_of(wanted)
+    def _at_slot(self, at: int | None) -> AtCfa | AtExpression | None:
         if at is None or not is_moved(at):
             return None if at is None else AtCfa(at)
         sp = self.values[self.machine.sp]
@@ -164,15 +168,16 @@ class FrameState:
         )
 
     def rule(
-        self, *, keeps_volatile: bool = False, prefers_memory: bool = False
+        self, *, keeps_volatile: bool = False, prefers_memory: bool = True
     ) -> UnwindRule | None:
         """Return the rule for the caller's registers; None if the return address is unknown.
 
         Args:
             keeps_volatile: include the caller-saved registers that are unchanged. The compiler
                 knows which outlined code changes, and keeps values in the others.
-            prefers_memory: recover from memory what is in both memory and its register: during a
-                call the register may belong to another frame.
+            prefers_memory: recover a register that appears unchanged from where it was saved. It
+                may have been changed on a path that was not followed (to a case of a switch, in
+                outlined code), or belong to a callee.
         """
         return_address = self.return_address
         if return_address is None:
@@ -183,10 +188,9 @@ class FrameState:
         registers: list[tuple[int, Recovery]] = []
         for register in self.machine.callee_saved:
             wanted = self.machine.caller_values[register]
-            is_kept = self.value(register) == wanted
-            saved = self._saved(wanted) if prefers_memory or not is_kept else None
-            if saved is not None or not is_kept:
-                registers.append((register, saved or self._recovery(register, wanted) or Lost()))
+            recovery = self._recovery(register, wanted, prefers_memory=prefers_memory) or Lost()
+            if recovery != InRegister(register):
+                registers.append((register, recovery))
         if keeps_volatile:
             registers += [
                 (register, InRegister(register))

@@ -103,8 +103,8 @@ def _agree(
 ) -> bool:
     """Return whether ``rule`` has all of ``expected``, and nothing different.
 
-    One rule may be relative to sp and the other to fp, and a rule may leave a saved register where
-    it is while it is unchanged.
+    One rule may be relative to sp and the other to fp. While a saved register is unchanged it may
+    be recovered from either location.
     """
     assert isinstance(expected.cfa, RegisterOffset)
     assert isinstance(rule.cfa, RegisterOffset)
@@ -120,9 +120,12 @@ def _agree(
         if isinstance(true, AtCfa):
             if state.slots.get(true.offset) != CallerValue(register) or actual not in (true, None):
                 return False
-        elif actual is not None:
+        elif actual is not None and (
+            not isinstance(actual, AtCfa) or state.slots.get(actual.offset) != CallerValue(register)
+        ):
             return False
-        if actual is None and state.value(register) != CallerValue(register):
+        is_in_register = actual is None or not isinstance(true, AtCfa)
+        if is_in_register and state.value(register) != CallerValue(register):
             return False
     return True
 

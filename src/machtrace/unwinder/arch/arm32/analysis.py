@@ -87,7 +87,9 @@ class _Function:
         state = self.flow.state(effect)
         if state is None:
             return None
-        return rule_across_stacks(self._effects, effect, state, state.rule())
+        # Compilers push more registers than they change to make room, and write over them.
+        rule = state.rule(prefers_memory=False)
+        return rule_across_stacks(self._effects, effect, state, rule)
 
     def state_in_call(self, at: int) -> FrameState | None:
         """Return the state in the call that has that byte."""
@@ -140,7 +142,7 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         located = self._function_of(lookup)
         state = None if located is None else located[0].state_in_call(located[1])
-        return None if state is None else state.rule(prefers_memory=True)
+        return None if state is None else state.rule()
 
     def _function_of(self, address: Svma) -> tuple[_Function, int] | None:
         """Return the function that holds ``address``, and the offset in it."""

@@ -149,7 +149,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         if state is None:
             return None
         if not interrupted:
-            return state.after(LINKING).rule(prefers_memory=True)
+            return state.after(LINKING).rule()
         rule = state.rule(keeps_volatile=function.keeps_volatile)
         size = min(bounds[1] - address, LONGEST_PATH * INSTRUCTION_SIZE)
         ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)

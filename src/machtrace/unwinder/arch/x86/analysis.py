@@ -171,7 +171,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
         """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         state = self.state_in_call(lookup, MAX_FUNCTION_SIZE)
-        return None if state is None else state.rule(prefers_memory=True)
+        return None if state is None else state.rule()
 
     def _followed(self, start: Svma, end: Svma) -> _Function | None:
         budget = self._budget
