@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import cached_property
 from random import Random
@@ -27,6 +28,11 @@ _LOADS_OF_RSP = tuple(
     bytes((prefix, 0x89, 0xC4 | number << 3)) for prefix in (0x48, 0x4C) for number in range(8)
 )
 """``mov rsp, register``."""
+_FRAME_FIRST = 8
+_MOST_ARGUMENTS = 0x100
+"""Bytes above the stack pointer that a function may read at its entry: arguments."""
+_RSP_OFFSET = re.compile(r"\[rsp \+ 0x([0-9a-f]+)\]")
+_CHANGES_RSP = re.compile(r"^(push|pop|call|ret|enter|leave)|^\w+ rsp\b")
 _SCRATCH = frozenset((*range(19), 30, 31))
 """AArch64 registers that calls need not preserve."""
 
@@ -62,7 +68,7 @@ class Entries:
             known = self._problems[start] = self._problem(start)
         return known
 
-    def _problem(self, start: int) -> str:  # noqa: PLR0911 (one return a case)
+    def _problem(self, start: int) -> str:  # noqa: C901, PLR0911 (one return a case)
         image = self._image
         function = image.function_at(start)
         if function is None:
@@ -74,6 +80,8 @@ class Entries:
             return "a part of another function"
         if self._uses_unsaved(start):
             return "a label: it uses callee-saved registers"
+        if self._uses_frame(start):
+            return "a label: it uses the frame of the code before it"
         if self._functions.switches_stacks(start):
             return "a function of Go's runtime that switches stacks, or has no caller"
         if self._switches_stacks(start):
@@ -183,6 +191,19 @@ class Entries:
             address += instruction.size
         return False
 
+    def _uses_frame(self, start: int) -> bool:
+        """Return whether x86-64 code accesses the stack far above an unchanged stack pointer."""
+        if self._image.arch.is_arm64:
+            return False
+        code = self._image.bytes_at(start, 15 * _FRAME_FIRST)
+        for row in self._detailed.disasm(code, start, _FRAME_FIRST):
+            if _CHANGES_RSP.search(f"{row.mnemonic} {row.op_str}"):
+                return False
+            access = _RSP_OFFSET.search(row.op_str)
+            if access is not None and int(access[1], 16) > _MOST_ARGUMENTS:
+                return True
+        return False
+
     def _falls_in(self, start: int) -> bool:
         """Return whether the instruction before ``start`` is followed by it."""
         last = self._before(start)
@@ -195,7 +216,7 @@ class Entries:
         code = self._image.bytes_at(start, min(function[1] - start, LARGEST_SCAN))
         if self._image.arch.is_arm64:
             words = set(np.frombuffer(code[: len(code) & -4], "<u4").tolist())
-            returns_elsewhere = not words.isdisjoint(OTHER_RETURNS)
+            returns_elsewhere = not self._continued(start, code, words).isdisjoint(OTHER_RETURNS)
             loads = any(word & 0xFFFFFC1F == 0x9100001F and word >> 5 & 31 < 29 for word in words)
             if returns_elsewhere and words.isdisjoint(COPIES_OF_LR):
                 return True
@@ -206,6 +227,18 @@ class Entries:
         return not any(row.kind is Kind.RETURN for row in rows) and any(
             row.kind is Kind.INDIRECT_JUMP for row in rows
         )
+
+    def _continued(self, start: int, code: bytes, words: set[int]) -> set[int]:
+        """Return the words of AArch64 code, and of the functions that it jumps to."""
+        continued = set(words)
+        for _, instruction in linear(self._functions.decode, code, start):
+            if instruction.kind is Kind.JUMP and instruction.target is not None:
+                function = self._image.function_at(instruction.target)
+                if function is not None and function[0] != start:
+                    size = min(function[1] - instruction.target, LARGEST_SCAN)
+                    more = self._image.bytes_at(instruction.target, size)
+                    continued.update(np.frombuffer(more[: len(more) & -4], "<u4").tolist())
+        return continued
 
     def _before(self, start: int) -> Instruction | None:
         """Return the instruction that runs before ``start``, padding aside; None if unknown."""

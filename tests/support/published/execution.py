@@ -167,7 +167,7 @@ class Execution:
             kind = Kind.TRAP
         elif kind in (Kind.PLAIN, Kind.PADDING) and address in self.functions.start_set:
             kind = _START
-        elif self._arm64 and self._tables.is_load(address):
+        elif self._tables.is_load(address):
             kind = _TABLE_LOAD
         self._kinds[address] = kind
         return kind

@@ -75,8 +75,11 @@ class Instruction(NamedTuple):
     """DWARF numbers of stored callee-saved registers."""
     allocates: bool = False
     """Whether it subtracts a register from the stack pointer."""
-    loads_narrow: bool = False
-    """Whether it loads one or two bytes by an index (AArch64): maybe an entry of a jump table."""
+    loads_entry: bool = False
+    """Whether it may load an entry of a jump table: one or two bytes by an index (AArch64), or a
+    distance of four (x86-64)."""
+    entry: Memory | None = None
+    """The operand of such a load on x86-64."""
 
     @property
     def ends_flow(self) -> bool:
@@ -104,7 +107,7 @@ def decode_arm64(code: bytes, address: int) -> Instruction:  # noqa: C901, PLR09
     word = int.from_bytes(code[:4], "little")
     if word >> 24 not in _CONTROL:
         if word & _NARROW_LOAD[0] == _NARROW_LOAD[1]:
-            return Instruction(Kind.PLAIN, 4, loads_narrow=True)
+            return Instruction(Kind.PLAIN, 4, loads_entry=True)
         return Instruction(Kind.PLAIN, 4, stored=_stored(word), allocates=_is(word, _SUB_SP))
     top = word >> 26
     if top in (_B, _BL):
@@ -272,6 +275,9 @@ class X86Decoder:
             return Instruction(Kind.SYSTEM_CALL, size)
         if mnemonic == "nop" or (mnemonic == "xchg" and operands == "ax, ax"):
             return Instruction(Kind.PADDING, size)
+        if mnemonic == "movsxd" and operands.endswith("*4]"):
+            memory = self._memory(self._detailed_row(code, address), 1, address + size)
+            return Instruction(Kind.PLAIN, size, loads_entry=True, entry=memory)
         allocates = mnemonic == "sub" and operands.startswith("rsp, r")
         return Instruction(
             Kind.PLAIN, size, stored=self._stored(mnemonic, operands), allocates=allocates
@@ -288,20 +294,25 @@ class X86Decoder:
         return () if number is None else (number,)
 
     def _indirect(self, code: bytes, address: int, size: int, *, is_call: bool) -> Instruction:
-        row: Any = next(self._whole.disasm(code[:16], address, 1))
+        row = self._detailed_row(code, address)
         operand = row.operands[0]
         kind = Kind.CALL if is_call else Kind.INDIRECT_JUMP
         if operand.type == self._register_type:
             return Instruction(kind, size, register=self._numbers.get(operand.reg))
-        memory = operand.mem
+        return Instruction(kind, size, memory=self._memory(row, 0, address + size))
+
+    def _detailed_row(self, code: bytes, address: int) -> Any:
+        return next(self._whole.disasm(code[:16], address, 1))
+
+    def _memory(self, row: Any, number: int, after: int) -> Memory | None:
+        """Return a memory operand; None for one of the thread's segment."""
+        memory = row.operands[number].mem
         if memory.segment in self._segments:
-            return Instruction(kind, size)
+            return None
         base = self._numbers.get(memory.base)
-        displacement = memory.disp
-        if memory.base == self._rip:
-            displacement += address + size
+        displacement = memory.disp + (after if memory.base == self._rip else 0)
         index = self._numbers.get(memory.index)
-        return Instruction(kind, size, memory=Memory(base, index, memory.scale, displacement))
+        return Memory(base, index, memory.scale, displacement)
 
 
 _SAVED = {"rbx": 3, "rbp": 6, "r12": 12, "r13": 13, "r14": 14, "r15": 15}

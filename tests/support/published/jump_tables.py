@@ -2,13 +2,17 @@
 
 A random state may hold an index that no program has, where the compiler knew the range: the
 discriminant of an enumeration. Then the jump leads anywhere. An index that was compared is in
-range. Another one of a table with narrow entries (AArch64) is replaced by one in range before the
-load: the table's extent is that of the first entries that lead to blocks of the function.
+range. Another one of a table with narrow entries (AArch64), or with distances from the table
+(x86-64), is replaced by one in range before the load: the table's extent is that of the first
+entries that lead to blocks of the function.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+import numpy as np
 
 from tests.support.emulated.cpu import EmulatedCpu
 from tests.support.published.functions import Functions
@@ -24,6 +28,9 @@ _ADR, _ADR_MASK = 0x10000000, 0x9F000000
 _BOUNDS = ((0x7F80001F, 0x7100001F), (0x7F800000, 0x12000000), (0x7F800000, 0x53000000))
 """``cmp`` with a constant, ``and`` with a mask, ``ubfx`` and similar."""
 _ZERO = 31
+_NEAR_X86, _BEFORE_X86, _LONGEST_X86 = 4, 8, 15
+_X86_BOUND = re.compile(r"(cmp|and|shr) .*, \w+$")
+"""Of any operand: a comparison, a mask, or a shift that leaves few bits."""
 
 
 class JumpTables:
@@ -49,11 +56,23 @@ class JumpTables:
         return ""
 
     def is_load(self, address: int) -> bool:
-        """Return whether the instruction loads a narrow entry for a jump that follows soon."""
-        return self._is_narrow(address) and self._base(address) is not None
+        """Return whether the instruction loads an entry for a jump that follows soon."""
+        if not self._is_narrow(address):
+            return False
+        if self._image.arch.is_arm64:
+            return self._base(address) is not None
+        after = address
+        for _ in range(_NEAR_X86):
+            after += self._functions.instruction(after).size
+            if self._functions.instruction(after).kind is Kind.INDIRECT_JUMP:
+                return True
+        return False
 
     def choose_index(self, cpu: EmulatedCpu, address: int, trace: Sequence[int]) -> None:
         """Before the load at ``address``, bring an index in range that was not compared."""
+        if not self._image.arch.is_arm64:
+            self._choose_distance(cpu, address, trace)
+            return
         base = self._base(address)
         function = self._image.function_at(address)
         if base is None or function is None or self._is_bounded(trace[-_BEFORE:-1]):
@@ -69,6 +88,26 @@ class JumpTables:
             self._extents[address, start] = extent
         cpu.write(index, cpu.read(index) % extent)
 
+    def _choose_distance(self, cpu: EmulatedCpu, address: int, trace: Sequence[int]) -> None:
+        """Do that for an x86-64 table of 32-bit distances from itself."""
+        memory = self._functions.instruction(address).entry
+        function = self._image.function_at(address)
+        if memory is None or memory.base is None or memory.offset is None or function is None:
+            return
+        if any(_X86_BOUND.match(self._text(cpu, at)) for at in trace[-_BEFORE_X86:-1]):
+            return
+        table = cpu.read(memory.base) + memory.displacement
+        extent = self._extents.get((address, table))
+        if extent is None:
+            rows = np.frombuffer(self._image.bytes_at(table, 4 * _LONGEST_TABLE), "<i4").tolist()
+            wrong = (
+                number
+                for number, distance in enumerate(rows)
+                if not self._functions.is_block(table + distance, function)
+            )
+            extent = self._extents[address, table] = self._certain(next(wrong, len(rows)))
+        cpu.write(memory.offset, cpu.read(memory.offset) % extent)
+
     def _extent(self, table: int, base: int, size: int, function: tuple[int, int]) -> int:
         """Return a number of entries that the table certainly has.
 
@@ -83,10 +122,18 @@ class JumpTables:
             if not self._functions.is_block(target, function) and target != base:
                 break
             count += 1
+        return self._certain(count)
+
+    def _text(self, cpu: EmulatedCpu, address: int) -> str:
+        rows = cpu.instructions(self._image.bytes_at(address, _LONGEST_X86), address)
+        return next((text for _, _, text in rows), "")
+
+    @staticmethod
+    def _certain(count: int) -> int:
         return max(1, count - 1 - count // 8)
 
     def _is_narrow(self, address: int) -> bool:
-        return self._functions.instruction(address).loads_narrow
+        return self._functions.instruction(address).loads_entry
 
     def _is_bounded(self, before: Sequence[int]) -> bool:
         words = [self._word(at) for at in before]
