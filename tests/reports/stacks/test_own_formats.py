@@ -228,3 +228,14 @@ def test_an_invalid_profile_is_refused(change: Callable[[dict[str, object]], Non
     change(document)
     with pytest.raises(MachtraceError):
         read(json.dumps(document))
+
+
+def test_recursions_take_no_more_room_than_a_deep_stack() -> None:
+    """A line may stand for any number of frames: there are limits."""
+    data = "Thread 1  id 7\n   0  a  0x0000000100000104  f + 4\n"
+    data += "9  the same frame 200000 more times\n" * 9
+    report = read(data)
+    assert len(report.threads[0].frames) == 200_001
+    lines = report.threads[0].details["lines"]
+    assert isinstance(lines, list)
+    assert len(lines) == 8

@@ -49,6 +49,8 @@ _PYTHON = 2
 """The category of Python's functions in machtrace's profiles."""
 _MOST = 1 << 31
 _NANOSECONDS = 1_000_000
+_LATEST = 1 << 42
+"""Milliseconds since 1970: in the year 2109."""
 _UUID_DIGITS = 32
 
 
@@ -213,11 +215,11 @@ class _Reader:
         )
         total = 0
         for stack, time, weight in zip(stacks, times, weights, strict=True):
-            if not isinstance(time, int | float) or type(weight) is not int or weight < 0:
-                raise SchemaError("a time or a weight that is not a number")
+            if type(weight) is not int or not 0 <= weight < _MOST:
+                raise SchemaError("a weight that is not a number")
             row = OUTERMOST if stack is None else self._row(_row_number(stack, self._callers))
             total += weight
-            self._pending.append((max(0, round(time * _NANOSECONDS)), number, row, weight))
+            self._pending.append((_nanoseconds(time), number, row, weight))
         self._builder.begin(sampled(info, total))
 
     def report(self) -> Report:
@@ -262,8 +264,10 @@ def _row_number(value: JsonValue, rows: list[int]) -> int:
 
 
 def _nanoseconds(value: JsonValue) -> int:
-    is_time = isinstance(value, int | float) and 0 <= value < _MOST * _MOST
-    return round(value * _NANOSECONDS) if is_time and isinstance(value, int | float) else 0
+    """Return a time in milliseconds as nanoseconds; 0 for anything else."""
+    if not isinstance(value, int | float) or not 0 <= value < _LATEST:
+        return 0
+    return round(value * _NANOSECONDS)
 
 
 def _library(entry: JsonObject, size: int) -> BinaryImage:

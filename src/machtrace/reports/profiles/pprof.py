@@ -6,6 +6,7 @@ are already inside calls; a location's last line is the function that holds the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -46,7 +47,9 @@ from machtrace.reports.stacks.reported import report_of_profile
 
 _FIRST_FIELD = b"\x0a"
 """The key of ``sample_type``, which writers put first."""
-_MOST = 1 << 62
+_MOST = 1 << 48
+"""Samples of one stack."""
+_UNNAMED = re.compile(r"(?P<image>.{1,4096})\+0x(?P<offset>[0-9a-f]{1,16})")
 
 
 class _Function(NamedTuple):
@@ -208,14 +211,9 @@ class _Reader:
 
 def _symbol(name: str, address: Avma, image: BinaryImage | None) -> Symbol | None:
     """Return the function; machtrace's names of functions without one have their offset."""
-    if image is None:
-        label, start = name, f"{address:#x}"
-    else:
-        label, _, start = name.rpartition("+0x")
-        if label == image.name and start:
-            return unnamed(ImageOffset(int(start, 16)), None)
-        start = image.name
-    if not name or name == start:
+    if image is not None and (match := _UNNAMED.fullmatch(name)) and match["image"] == image.name:
+        return unnamed(ImageOffset(int(match["offset"], 16)), None)
+    if name in ("", f"{address:#x}" if image is None else image.name):
         return None
     offset = ImageOffset(address if image is None else image.offset_of(address))
     return Symbol(name=name, linkage_name="", offset=offset, size=None, certainty=Certainty.EXACT)

@@ -41,7 +41,7 @@ _UNITS = {
     "seconds": 1_000_000_000,
 }
 _NAME = re.compile(r"(?P<name>.{0,4096}) \[(?P<pid>[0-9]{1,10})\]")
-_MOST = 1 << 62
+_MOST = 1 << 52
 
 
 class _Sample(NamedTuple):

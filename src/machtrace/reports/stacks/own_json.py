@@ -236,7 +236,7 @@ def _read_profile(document: JsonObject) -> Report:
         json_column(samples, "times_ns", least=0, below=WORD >> 2),
         json_column(samples, "threads", least=0, below=len(threads)),
         json_column(samples, "stacks", least=OUTERMOST, below=len(callers)),
-        json_column(samples, "weights", least=0, below=WORD >> 2),
+        json_column(samples, "weights", least=0, below=1 << 48),
     )
     if len(callers) != len(of_rows) or len({len(column) for column in columns}) != 1:
         raise SchemaError("columns of a table differ in length")

@@ -90,6 +90,8 @@ _REGISTERS = re.compile(r"(?: *[a-z0-9_]{1,12}: 0x[0-9a-f]{8,16})+")
 _REGISTER = re.compile(r"([a-z0-9_]{1,12}): 0x([0-9a-f]{8,16})")
 _STOPS = {str(Stop(reason)): reason for reason in StopReason if reason is not StopReason.ROOT}
 _EXAMINED = 1 << 18
+_MOST_REPEATED = 1 << 18
+"""Frames of a report that lines of recursions stand for; further such lines stay lines."""
 _INCOMPLETE, _EXPLAINED = " " * 5 + "incomplete: ", " " * 8
 _NEAR = 16
 """Lines below a thread's heading, one of which is a frame's."""
@@ -136,6 +138,11 @@ class _Chain:
     """Retained frames before the gap."""
     python: list[PythonFrame] = field(default_factory=list)
 
+    def repeat_python(self, count: int) -> bool:
+        """Add the last Python function ``count`` times."""
+        self.python += self.python[-1:] * count
+        return bool(self.python)
+
     def details(self) -> dict[str, JsonValue]:
         details: dict[str, JsonValue] = {STOP: written(self.stop, Stop)}
         if self.gap:
@@ -153,6 +160,7 @@ class _Reader:
         self._chains: list[_Chain] = []
         self._details: dict[str, JsonValue] = {}
         self._registers: list[str] = []
+        self._room = _MOST_REPEATED
         self._other: list[JsonValue] = []
         """Lines before the first thread."""
 
@@ -179,14 +187,25 @@ class _Reader:
         if (parsed := read_stack_line(line)) is not None:
             self._add(chain, parsed)
         elif (python := _PYTHON_ROW.fullmatch(line)) is not None:
-            return _add_python(chain, python["rest"])
+            same = _SAME_FUNCTION.fullmatch(python["rest"])
+            if same is None:
+                name, location = split_location(python["rest"])
+                chain.python.append(PythonFrame(name, location or SourceLocation("")))
+                return True
+            return self._has_room(_count(same["count"])) and chain.repeat_python(
+                _count(same["count"])
+            )
         elif (same := _SAME.fullmatch(line)) is not None:
-            return _repeat(chain, _count(same["count"]))
+            return self._has_room(_count(same["count"])) and _repeat(chain, _count(same["count"]))
         elif (gap := _GAP.fullmatch(line)) is not None:
             chain.gap, chain.after = _count(gap["count"]), _machine_frames(chain.rows)
         else:
             return False
         return True
+
+    def _has_room(self, count: int) -> bool:
+        self._room -= count
+        return self._room > 0
 
     def _read_fact(self, chain: _Chain, line: str) -> bool:
         if line.strip() == MACHINE_FRAMES and len(self._chains) == 1:
@@ -279,25 +298,9 @@ def _repeat(chain: _Chain, count: int) -> bool:
     begin = len(rows) - 1
     while begin > 0 and rows[begin - 1].is_inline:
         begin -= 1
-    if not rows or count > _MOST_REPEATED:
+    if not rows:
         return False
     chain.rows += rows[begin:] * count
-    return True
-
-
-_MOST_REPEATED = 1 << 20
-
-
-def _add_python(chain: _Chain, rest: str) -> bool:
-    same = _SAME_FUNCTION.fullmatch(rest)
-    if same is not None:
-        count = _count(same["count"])
-        if not chain.python or count > _MOST_REPEATED:
-            return False
-        chain.python += [chain.python[-1]] * count
-        return True
-    name, location = split_location(rest)
-    chain.python.append(PythonFrame(name, location or SourceLocation("")))
     return True
 
 
