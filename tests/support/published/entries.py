@@ -207,7 +207,18 @@ class Entries:
     def _falls_in(self, start: int) -> bool:
         """Return whether the instruction before ``start`` is followed by it."""
         last = self._before(start)
-        return last is not None and not (last.ends_flow or last.kind in (Kind.CALL, Kind.PADDING))
+        if last is None or last.ends_flow or last.kind is Kind.PADDING:
+            return False
+        return last.kind is not Kind.CALL or self._returns(last.target)
+
+    def _returns(self, target: int | None) -> bool:
+        """Return whether a callee certainly returns: a function of the image, by its code."""
+        return (
+            target is not None
+            and self._image.holds_code(target)
+            and not self._image.is_stub(target)
+            and not self._functions.never_returns(target)
+        )
 
     def _switches_stacks(self, start: int) -> bool:
         """Return whether a function loads its stack pointer and jumps, or returns to elsewhere."""
