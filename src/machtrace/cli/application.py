@@ -164,7 +164,7 @@ app = lazy_group(
             "Manage the store of images and dSYMs in which names are looked up, by UUID.",
         ),
         "device": LazyCommand(
-            f"{_CLI}.device.commands:device_app",
+            f"{_CLI}.device:device_app",
             "List iOS devices and their apps, and copy their crash reports.",
         ),
     },

@@ -18,7 +18,7 @@ from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.model.stack import Stop, StopReason
 from machtrace.model.symbol import CallStack
 from machtrace.render import json_document, profile_json, sample_text, speedscope, text
-from machtrace.reports.stack_files import capture_of_stacks
+from machtrace.reports.files import capture_of_stacks
 from machtrace.reports.writers import FORMATS
 from tests.support.reports.models import IMAGE, Seen, function, made_report, made_thread, profile
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from machtrace.cli.application import LazyCommand, lazy_group
-from machtrace.cli.device.listing import udid_argument
 from machtrace.cli.options import DocumentFormat, age_value, format_option
 from machtrace.cli.progress import Progress, progress_bar, spinner
 from machtrace.cli.symbols.listing import local_time
@@ -19,6 +18,110 @@ from machtrace.cli.tables import counted, readable_size, write_json, write_table
 
 if TYPE_CHECKING:
     from machtrace.targets.ios.access import Device, DeviceFile
+
+
+udid_argument = click.argument("udid", metavar="[UDID]", required=False)
+
+
+@click.command("list")
+@format_option()
+def list_devices(*, form: DocumentFormat) -> int:
+    """List the connected iOS devices.
+
+    The exit status is 1 if there are none, or one cannot be used; the reason is on stderr.
+    """
+    from machtrace.cli.console import output, print_error, warn
+    from machtrace.model.text import encodable, printable
+    from machtrace.targets.ios.session import LibraryAccess
+
+    devices = LibraryAccess().devices()
+    with output():
+        if form is DocumentFormat.JSON:
+            rows = [
+                {
+                    "udid": device.udid,
+                    "name": encodable(device.name),
+                    "product": encodable(device.product),
+                    "version": encodable(device.version),
+                    "connection": device.connection,
+                    "problem": None if device.problem is None else encodable(str(device.problem)),
+                }
+                for device in devices
+            ]
+            write_json({"devices": rows})
+        elif devices:
+            write_table(
+                ("UDID", "NAME", "MODEL", "SYSTEM", "CONNECTION"),
+                [
+                    (
+                        printable(device.udid),
+                        printable(device.name) or "?",
+                        printable(device.product) or "?",
+                        printable(device.version) or "?",
+                        device.connection,
+                    )
+                    for device in devices
+                ],
+                fixed=frozenset({0}),
+            )
+    for device in devices:
+        if device.problem is not None:
+            print_error(device.problem)
+    if not devices:
+        warn(
+            "no device is connected",
+            hint="connect one by USB, unlock it and trust this computer",
+        )
+    return int(not devices or any(device.problem for device in devices))
+
+
+@click.command()
+@udid_argument
+@click.option("--all", "every", is_flag=True, help="List the system's apps, too.")
+@format_option()
+def apps(*, udid: str | None, every: bool, form: DocumentFormat) -> None:
+    """List the apps of an iOS device, and which of them can be attached to.
+
+    UDID selects the device; it is optional if only one is connected.
+    """
+    from machtrace.cli.console import output
+    from machtrace.model.text import encodable, printable
+    from machtrace.targets.ios.session import LibraryAccess
+
+    with LibraryAccess().open(udid) as session:
+        device = session.device
+        listed = sorted(
+            (app for app in session.apps() if every or app.is_users), key=lambda a: a.bundle_id
+        )
+    with output():
+        if form is DocumentFormat.JSON:
+            rows = [
+                {
+                    "bundle_id": encodable(app.bundle_id),
+                    "name": encodable(app.name),
+                    "version": encodable(app.version),
+                    "path": encodable(app.path),
+                    "kind": "user" if app.is_users else "system",
+                    "debuggable": app.is_debuggable,
+                }
+                for app in listed
+            ]
+            write_json({"device": device.udid, "apps": rows})
+            return
+        table: Sequence[Sequence[str]] = [
+            (
+                printable(app.bundle_id),
+                "yes" if app.is_debuggable else "no",
+                printable(app.version) or "?",
+                printable(app.name) or "?",
+            )
+            for app in listed
+        ]
+        if table:
+            write_table(("BUNDLE ID", "DEBUGGABLE", "VERSION", "NAME"), table, fixed=frozenset({0}))
+        debuggable = sum(app.is_debuggable for app in listed)
+        count = counted(len(listed), "app")
+        sys.stdout.write(f"{count}, {debuggable} can be attached to: {printable(device.udid)}\n")
 
 
 def _since(_context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
@@ -164,13 +267,13 @@ device_app = lazy_group(
     "device",
     "List iOS devices and their apps, and copy their crash reports.",
     {
-        "list": LazyCommand(f"{_DEVICE}.listing:list_devices", "List the connected iOS devices."),
+        "list": LazyCommand(f"{_DEVICE}:list_devices", "List the connected iOS devices."),
         "apps": LazyCommand(
-            f"{_DEVICE}.listing:apps",
+            f"{_DEVICE}:apps",
             "List the apps of an iOS device, and which of them can be attached to.",
         ),
         "reports": LazyCommand(
-            f"{_DEVICE}.commands:reports", "Copy the crash reports of an iOS device into a folder."
+            f"{_DEVICE}:reports", "Copy the crash reports of an iOS device into a folder."
         ),
     },
 )
