@@ -45,7 +45,7 @@ class FrameTrust(Enum):
     :mod:`machtrace.unwinder.walker`."""
     SCAN = "scan"
     """A word on the stack that may be the return address, where nothing else leads to the caller;
-    see :mod:`machtrace.unwinder.stack_scan`. Frames may be missing before it."""
+    see :mod:`machtrace.unwinder.last_resort`. Frames may be missing before it."""
 
     @property
     def label(self) -> str:

@@ -1,6 +1,6 @@
 """The caller of a frame without unwind information or code, and what ends a stack behind a guess.
 
-Three heuristics serve frames without unwind information or code. All require evidence.
+Four heuristics serve frames without unwind information or code. All require evidence.
 
 A link register that no call has overwritten: after a call has returned, the link register holds the
 address after that call, in the very function whose register it is. So if it is in another image
@@ -13,11 +13,16 @@ instruction of the callee ran. So the callee has no frame: the return address is
 register or on top of the stack.
 
 A frame pointer that is the last resort is followed only if a call precedes the return address that
-it leads to; else the stack is scanned (:mod:`machtrace.unwinder.stack_scan`). Neither can reach the
-root: only what knows the root reports it (decision 0034).
+it leads to; else the stack is scanned for a word that is in code and follows a call, which must be
+able to lead to the frame if its target is known. Which of several such words is the return address
+is not known; the lowest one is used, and unwinding resumes above it. Neither can reach the root:
+only what knows the root reports it (decision 0034).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import unpack_from
 
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma, PacMask
@@ -34,8 +39,92 @@ from machtrace.unwinder.rules import (
     UnwindRule,
     link_register_rule,
 )
-from machtrace.unwinder.stack_scan import SCANNED, SCANNED_ON_REQUEST, scan
 from machtrace.unwinder.step import NULL_PAGE, step
+
+SCANNED = 1 << 14
+"""Bytes that are scanned for one frame without a request: more than nearly every frame has."""
+SCANNED_ON_REQUEST = 1 << 24
+_CHUNK = 1 << 12
+_CANDIDATES = 256
+"""Words in code that are checked for one frame."""
+
+
+def scan(
+    sites: CallSites,
+    registers: RegisterSet,
+    memory: MemoryReader,
+    mask: PacMask,
+    callee: Avma,
+    *,
+    size: int = SCANNED,
+) -> UnwindRule | None:
+    """Return the rule by which a word on the stack is the return address; None without one.
+
+    On x86 the word's address is exact: the caller's stack pointer is above it. Elsewhere the frame
+    record is searched, and the stack pointer is only a lower bound.
+
+    Args:
+        sites: the calls in the process's code.
+        registers: those of the frame.
+        memory: the snapshot's.
+        mask: removes signatures.
+        callee: an address in the frame's function.
+        size: bytes to scan.
+    """
+    arch, sp = registers.arch, registers.sp
+    if sp is None:
+        return None
+    word = arch.pointer_size
+    sp += -sp % word
+    checked = 0
+    previous = 0
+    for offset, value in _words(memory, sp, size, word):
+        address = mask.strip(value)
+        record, previous = previous, value
+        if not sites.rules.is_code(Avma(address - 1)):
+            continue
+        at = sp + offset
+        if arch.has_link_register and not (record > at and record % word == 0):
+            continue
+        checked += 1
+        if checked > _CANDIDATES:
+            return None
+        if sites.match(address, callee) <= CallMatch.UNKNOWN:
+            continue
+        return _rule(registers, offset + sp - (registers.sp or 0), record)
+    return None
+
+
+def _rule(registers: RegisterSet, offset: int, record: int) -> UnwindRule:
+    """Return the rule for a return address ``offset`` bytes above sp, after the word ``record``."""
+    arch = registers.arch
+    word = arch.pointer_size
+    at = (registers.sp or 0) + offset
+    numbers = arch.registers
+    is_record = arch.has_link_register or (
+        # The frame pointer was pushed if it does not point upwards and the word does.
+        at < record < at + SCANNED and record % word == 0 and not (registers.fp or 0) > at
+    )
+    saved = ((numbers.fp, AtCfa(-2 * word)),) if is_record and offset else ()
+    return UnwindRule(RegisterOffset(numbers.sp, offset + word), AtCfa(-word), saved)
+
+
+def _words(memory: MemoryReader, start: int, size: int, word: int) -> Iterator[tuple[int, int]]:
+    """Yield the offset and value of words, up to the end of the stack."""
+    form = "Q" if word == 8 else "I"  # noqa: PLR2004 - bytes
+    at, chunk = start, _CHUNK
+    while at < start + size:
+        try:
+            data = memory.read(Avma(at), chunk)
+        except MemoryReadError:
+            if chunk == word:
+                return
+            chunk = max(word, chunk >> 3)
+            continue
+        for index, value in enumerate(unpack_from(f"<{chunk // word}{form}", data)):
+            yield at - start + index * word, value
+        at += chunk
+
 
 _WORD = 4
 _LONGEST_LEAF = 1 << 12
@@ -230,7 +319,7 @@ def scanned_caller(
     mask: PacMask,
     trust: FrameTrust,
 ) -> tuple[UnwindRule, FrameTrust, RegisterSet] | None:
-    """Return the caller that a scan of the stack finds; see :mod:`machtrace.unwinder.stack_scan`.
+    """Return the caller that a scan of the stack finds.
 
     Without a request, only where nothing but the frame pointer describes the frame, and only in
     images: in generated code, no target of a call can be checked.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 from machtrace.cli.console import output, print_error
 from machtrace.cli.progress import Progress, progress_bar
-from machtrace.cli.reports import document, sections
+from machtrace.cli.reports import sections
 from machtrace.cli.reports.run import FEW_FILES, warn_of_nothing
 from machtrace.cli.reports.sections import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
@@ -16,8 +17,15 @@ from machtrace.frozen import dataclass
 from machtrace.model.report import Report
 from machtrace.model.text import printable
 from machtrace.reports.analysis.function_costs import FunctionCosts, function_costs
-from machtrace.reports.analysis.groups import function_differences, group_differences, report_groups
-from machtrace.reports.analysis.waits.graph import wait_graph
+from machtrace.reports.analysis.groups import (
+    FunctionDifference,
+    GroupDifference,
+    ReportGroup,
+    function_differences,
+    group_differences,
+    report_groups,
+)
+from machtrace.reports.analysis.waits.graph import WaitGraph, WaitNode, wait_graph
 from machtrace.reports.inputs import ReportInput, report_inputs, standard_input
 from machtrace.reports.readers import read_source
 from machtrace.reports.stacks.profiles import profile_of
@@ -131,17 +139,131 @@ def _document(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> 
     if before is not None:
         document_parts["before"] = before.names
         changes = group_differences(before.reports, read.reports)
-        document_parts["group_differences"] = list(map(document.group_change, changes))
+        document_parts["group_differences"] = list(map(group_change_document, changes))
         costs = function_differences(_costs(before.reports), _costs(read.reports))
         shown = costs[: wanted.top]
-        document_parts["function_differences"] = list(map(document.function_change, shown))
+        document_parts["function_differences"] = list(map(function_change_document, shown))
     if wanted.groups:
-        document_parts["groups"] = list(map(document.group, report_groups(read.reports)))
+        document_parts["groups"] = list(map(group_document, report_groups(read.reports)))
     if wanted.waits:
         graphs = map(wait_graph, read.reports)
         document_parts["waits"] = [
-            document.waits(graph, name) for graph, name in zip(graphs, read.names, strict=True)
+            waits_document(graph, name) for graph, name in zip(graphs, read.names, strict=True)
         ]
     if wanted.top and before is None:
-        document_parts["functions"] = document.functions(_costs(read.reports), wanted.top)
+        document_parts["functions"] = functions_document(_costs(read.reports), wanted.top)
     return document_parts
+
+
+_Object = dict[str, Any]
+
+
+def functions_document(costs: FunctionCosts, count: int) -> _Object:
+    """Return the document of the functions in which most stacks end."""
+    return {
+        "stacks": costs.weight,
+        "functions": [
+            {
+                **cost.function._asdict(),
+                "own": cost.own,
+                "total": cost.total,
+                "path": cost.path or None,
+            }
+            for cost in costs.functions[:count]
+        ],
+    }
+
+
+def group_document(report_group: ReportGroup) -> _Object:
+    """Return the document of a group, with the frames of its fingerprint."""
+    fingerprint = report_group.fingerprint
+    return {
+        "fingerprint": fingerprint.hash,
+        "basis": fingerprint.basis.name.lower().replace("_", "-"),
+        "is_build_sensitive": fingerprint.is_build_sensitive,
+        "stack": None if report_group.subject is None else report_group.subject.value,
+        "frames": [
+            {
+                "place": frame.place,
+                "image": frame.image or None,
+                "name": frame.name,
+                "is_named": frame.is_named,
+                "reason": frame.reason.value,
+            }
+            for frame in fingerprint.frames
+        ],
+        "reports": list(report_group.reports),
+        "count": report_group.count,
+        "exceptions": dict(report_group.exceptions),
+        "versions": dict(report_group.versions),
+        "systems": dict(report_group.systems),
+        "models": dict(report_group.models),
+    }
+
+
+def waits_document(graph: WaitGraph, name: str) -> _Object:
+    """Return the document of a report's graph; threads are numbered by their list's indices."""
+    return {
+        "report": name,
+        "threads": list(map(_node, graph.threads)),
+        "edges": [
+            {
+                "waiter": edge.waiter,
+                "owner": edge.owner,
+                "owner_label": edge.owner_label or None,
+                "source": edge.source.value,
+                "is_certain": edge.source.is_certain,
+                "samples": edge.samples,
+                "text": edge.text,
+            }
+            for edge in graph.edges
+        ],
+        "deadlocks": [
+            {
+                "threads": list(deadlock.threads),
+                "is_certain": deadlock.is_certain,
+                "is_noted": deadlock.is_noted,
+            }
+            for deadlock in graph.deadlocks
+        ],
+        "shared_events": [
+            {"event": list(event), "threads": list(threads)}
+            for event, threads in graph.shared_events
+        ],
+        "ownerless": list(graph.ownerless),
+    }
+
+
+def _node(node: WaitNode) -> _Object:
+    thread = node.thread
+    wait = thread.wait
+    return {
+        "process": node.process,
+        "index": thread.index,
+        "id": thread.id,
+        "name": thread.name,
+        "queue": thread.queue,
+        "samples": thread.samples,
+        "wait": None
+        if wait is None
+        else {"kind": wait.kind.value, "function": wait.function, "is_idle": wait.kind.is_idle},
+    }
+
+
+def group_change_document(difference: GroupDifference) -> _Object:
+    """Return the document of a group in two sets."""
+    return {
+        "change": difference.change.value,
+        "before": difference.before,
+        "after": difference.after,
+        "fingerprint": difference.group.fingerprint.hash,
+        "title": difference.group.fingerprint.title,
+    }
+
+
+def function_change_document(difference: FunctionDifference) -> _Object:
+    """Return the document of a function in two sets."""
+    return {
+        **difference.function._asdict(),
+        **{name: value for name, value in difference._asdict().items() if name != "function"},
+    }
