@@ -29,7 +29,7 @@ def sample(*words, **changed):
 @pytest.fixture(scope="module")
 def pid():
     """Start a process with a few threads, and yield its id."""
-    command = [sys.executable, "-m", "machtrace.cli.demo.threaded_process"]
+    command = [sys.executable, "-m", "machtrace.cli.threaded_process"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
         yield process.pid

@@ -20,8 +20,7 @@ from machtrace.images.resolver import ImageResolver
 from machtrace.images.search_record import Outcome
 from machtrace.lines import index_builder
 from machtrace.lines.debug_information import DebugInformation
-from machtrace.lines.debug_map.functions import mapped_functions
-from machtrace.lines.debug_map.index import DebugMapIndex
+from machtrace.lines.debug_map import DebugMapIndex, mapped_functions
 from machtrace.lines.index import DebugIndex
 from machtrace.lines.index_builder import BuildLimits, ObjectBytes
 from machtrace.lines.index_cache import IndexCache, IndexFolder

@@ -148,7 +148,7 @@ app = lazy_group(
             f"{_CLI}.demangle:demangle", "Demangle C++, Rust and Swift names in text."
         ),
         "demo": LazyCommand(
-            f"{_CLI}.demo.command:demo",
+            f"{_CLI}.demo:demo",
             "Show the threads of an emulated iOS-like process, then of a real one.",
         ),
         "doctor": LazyCommand(

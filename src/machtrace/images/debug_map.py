@@ -47,7 +47,7 @@ class LinkedObject:
 class DebugMap:
     """The object files with an image's DWARF, of which some exist.
 
-    :class:`~machtrace.lines.debug_map.index.DebugMapIndex` reads them.
+    :class:`~machtrace.lines.debug_map.DebugMapIndex` reads them.
     """
 
     path: str

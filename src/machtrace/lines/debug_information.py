@@ -109,7 +109,7 @@ class DebugInformation:
             self._cache = IndexCache.of_user()
         if isinstance(lines, DebugFile):
             return self._split_index(lines, image) or self._cache.index(lines)
-        from machtrace.lines.debug_map.index import DebugMapIndex
+        from machtrace.lines.debug_map import DebugMapIndex
 
         return DebugMapIndex(lines, self._cache)
 

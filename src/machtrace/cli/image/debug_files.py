@@ -15,8 +15,7 @@ from machtrace.images.debug_map import DebugMap
 from machtrace.images.resolver import ImageResolver
 from machtrace.images.search_record import Attempt, Outcome, SearchRecord
 from machtrace.images.store_layout import Identifier, parse_identifier
-from machtrace.lines.debug_map.functions import mapped_functions
-from machtrace.lines.debug_map.objects import LinkedObjects
+from machtrace.lines.debug_map import LinkedObjects, mapped_functions
 from machtrace.lines.split.files import SplitFiles
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch

@@ -1,6 +1,6 @@
 """A small process with several threads in different functions, to be captured from outside.
 
-``python -m machtrace.cli.demo.threaded_process`` writes ``ready`` to standard output when all its
+``python -m machtrace.cli.threaded_process`` writes ``ready`` to standard output when all its
 threads have reached their functions, and exits when its standard input ends.
 """
 

@@ -54,7 +54,7 @@ def _print(line: str) -> None:
 @contextmanager
 def _threaded_process() -> Iterator[int]:
     """Start a process whose threads have reached their functions; kill it at the end."""
-    command = [sys.executable, "-m", "machtrace.cli.demo.threaded_process"]
+    command = [sys.executable, "-m", "machtrace.cli.threaded_process"]
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

@@ -1,9 +1,4 @@
-"""The object files of a debug map, on their own or in static libraries.
-
-Some linkers do not record when an object file was changed. Then its functions' instructions are
-compared with the image's. A linker changes instructions only at relocations, and beside them where
-it found shorter ways to reach something.
-"""
+"""Source lines of an image whose DWARF is in object files, which are read on demand."""
 
 from __future__ import annotations
 
@@ -17,17 +12,22 @@ import numpy.typing as npt
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.fat import parse_slices
-from machtrace.formats.macho.segments import Section
+from machtrace.formats.macho.fixups.object_rebasing import rebased_object
+from machtrace.formats.macho.segments import S_SYMBOL_STUBS, Section
 from machtrace.formats.macho.static_archive import (
     ArchiveMember,
     archive_members,
     part_for,
 )
-from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.formats.macho.tables.symtab import parse_debug_map, parse_symbols
 from machtrace.frozen import dataclass
 from machtrace.images.debug_map import DebugMap, LinkedObject
 from machtrace.images.open_file import open_image_file
 from machtrace.images.search_record import Outcome, SearchRecord
+from machtrace.lines.index_builder import ObjectBytes
+from machtrace.lines.index_cache import IndexCache
+from machtrace.lines.merged_tables import MovedFunctions
+from machtrace.lines.parts_index import OpenedPart, PartsIndex
 from machtrace.model.address import Svma
 
 
@@ -244,3 +244,158 @@ def _relocated(linked_object: MachOFileContents, section: Section) -> npt.NDArra
         np.add.at(changes, np.minimum(at + _PLACE, len(changes) - 1), -1)
     mask: npt.NDArray[np.bool_] = np.cumsum(changes)[:-1] > 0
     return mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MappedFunctions:
+    """The object file of each function: one entry a function, by address."""
+
+    starts: npt.NDArray[np.uint64]
+    """Each an :data:`ImageOffset`; ascending, no two are equal."""
+    sizes: npt.NDArray[np.uint64]
+    """In bytes: up to the next function at most."""
+    object_ids: npt.NDArray[np.int32]
+    """The index in :attr:`DebugMap.objects` of each."""
+    linkage_name: Callable[[int], str]
+    """Returns the name of an entry, which is that of its symbol in the object file, too."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def of_object(self, number: int) -> npt.NDArray[np.intp]:
+        """Return the entries of one object file."""
+        return np.flatnonzero(self.object_ids == number)
+
+    def names_of(self, number: int) -> frozenset[str]:
+        """Return the linkage names of one object file's entries."""
+        return frozenset(self.linkage_name(int(entry)) for entry in self.of_object(number))
+
+
+def mapped_functions(contents: MachOFileContents) -> MappedFunctions:
+    """Return the functions in the debug map of a Mach-O; none if it has no debug map.
+
+    Raises:
+        MachOError: its symbol table is not in the file.
+    """
+    image = contents.image
+    symbols = parse_symbols(contents)
+    rows = parse_debug_map(symbols, has_thumb=image.arch.is_arm)
+    base = np.uint64(image.header_svma)
+    # Of functions that were folded into one, the first that the linker names.
+    starts, first = np.unique(rows.starts, return_index=True)
+    is_code = (starts >= base) & _in_functions(contents, starts)
+    starts, first = starts[is_code], first[is_code]
+    last = np.full(1, 2**64 - 1, np.uint64)
+    room = np.append(starts[1:] - starts[:-1], last)[: len(starts)]
+    sizes = rows.sizes[first]
+    names = rows.name_rows[first]
+    return MappedFunctions(
+        starts=starts - base,
+        sizes=np.minimum(np.where(sizes > 0, sizes, room), room),
+        object_ids=rows.object_ids[first],
+        linkage_name=lambda entry: symbols.name(int(names[entry])),
+    )
+
+
+def _in_functions(
+    contents: MachOFileContents, starts: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """Mark the Svmas in code that is no stub: some linkers state those of imported names."""
+    is_inside = np.zeros(len(starts), np.bool_)
+    for section in contents.image.code_sections:
+        if section.type != S_SYMBOL_STUBS:
+            begin, end = np.uint64(section.address), np.uint64(section.end)
+            is_inside |= (starts >= begin) & (starts < end)
+    return is_inside
+
+
+_BASE = 0x1000
+"""The address where object files' code is moved: readers of DWARF take address 0 for removed code.
+"""
+_MOST = 1 << 32
+"""More bytes than any object file has."""
+
+
+class DebugMapIndex(PartsIndex):
+    """The index of a debug map, over its object files."""
+
+    missing = "source lines of an object file are missing"
+    remedy = (
+        "keep object files as they were linked, or make a dSYM of them with dsymutil at that time"
+    )
+
+    def __init__(self, debug_map: DebugMap, cache: IndexCache) -> None:
+        """Read the functions, and no object file yet.
+
+        Raises:
+            MachOError: the image's symbol table is not in its file.
+        """
+        self._map = debug_map
+        self._functions = mapped_functions(debug_map.contents)
+        starts, numbers = self._functions.starts, self._functions.object_ids
+        super().__init__(debug_map.path, cache, starts, numbers, len(debug_map.objects))
+        self._files = LinkedObjects(debug_map, self.record)
+
+    def _open(self, number: int) -> OpenedPart | None:
+        linked = self._map.objects[number]
+        contents = self._files.open(linked, lambda: self._functions.names_of(number))
+        if contents is None:
+            return None
+        if not contents.image.has_dwarf:
+            self.record.add(str(linked), Outcome.NO_DWARF)
+            return None
+        try:
+            moved = moved_functions(self._functions, number, contents)
+            if linked.modified == 0:
+                moved = self._unchanged(linked, contents, moved)
+            return ObjectBytes(str(linked), rebased_object(contents, _BASE)), moved
+        except (FormatError, MemoryReadError) as error:
+            self.record.add(str(linked), Outcome.MALFORMED, str(error))
+            return None
+
+    def _unchanged(
+        self, linked: LinkedObject, contents: MachOFileContents, moved: MovedFunctions
+    ) -> MovedFunctions:
+        """Return those functions that have the same code in the image and in the object file."""
+        image = self._map.contents
+        same = are_as_linked(
+            image,
+            contents,
+            linked=moved.linked + np.uint64(image.image.header_svma),
+            sizes=moved.sizes,
+            stated=moved.stated - np.uint64(_BASE),
+        )
+        if not bool(same.all()):
+            other = int(np.count_nonzero(~same))
+            self.record.add(
+                str(linked), Outcome.CHANGED, f"{other} of {len(same)} functions are other ones"
+            )
+        return MovedFunctions(
+            linked=moved.linked[same], sizes=moved.sizes[same], stated=moved.stated[same]
+        )
+
+
+def moved_functions(
+    functions: MappedFunctions, number: int, contents: MachOFileContents
+) -> MovedFunctions:
+    """Return the functions of the object file ``number``, with their offsets in its index.
+
+    Raises:
+        MachOError, MemoryReadError: its symbol table is not in the file, or its names overlap.
+    """
+    entries = functions.of_object(number)
+    symbols = parse_symbols(contents)
+    rows = np.flatnonzero(symbols.is_in_section)
+    values = symbols.n_value
+    stated: dict[str, int] = {}
+    for name, row in zip(symbols.names(rows.tolist()), rows.tolist(), strict=True):
+        if values[row] < _MOST:
+            stated.setdefault(name, int(values[row]))
+    found = [stated.get(functions.linkage_name(int(entry)), -1) for entry in entries]
+    places = np.array(found, np.int64)
+    there = places >= 0
+    return MovedFunctions(
+        linked=functions.starts[entries][there],
+        sizes=functions.sizes[entries][there],
+        stated=places[there].astype(np.uint64) + np.uint64(_BASE),
+    )

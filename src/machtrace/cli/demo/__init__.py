@@ -1,1 +1,0 @@
-"""The command machtrace demo, and the process with threads that it captures."""

@@ -1,1 +1,0 @@
-"""Source lines of images whose debug information is in object files."""
