@@ -230,6 +230,15 @@ def test_an_invalid_profile_is_refused(change: Callable[[dict[str, object]], Non
         read(json.dumps(document))
 
 
+@pytest.mark.parametrize("form", ["folded", "speedscope", "pprof"])
+def test_an_architecture_that_a_format_lacks_is_unknown(form: str) -> None:
+    data = write_reports([report_of_profile(PROFILE)], form)
+    data = gzip.decompress(data) if form == "pprof" else data
+    (report,) = read_source(ReportSource("own", data)).reports
+    assert report.process.code_type is None
+    assert {image.arch for image in report.images} <= {None}
+
+
 def test_recursions_take_no_more_room_than_a_deep_stack() -> None:
     """A line may stand for any number of frames: there are limits."""
     data = "Thread 1  id 7\n   0  a  0x0000000100000104  f + 4\n"

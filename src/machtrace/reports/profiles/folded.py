@@ -17,11 +17,11 @@ from machtrace.reports.profiles.functions import (
     labelled_thread,
     named_frame,
     named_profile,
+    report_without_architecture,
     sampled,
 )
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.profiles import INTERVAL_NS, ProfileBuilder
-from machtrace.reports.stacks.reported import report_of_profile
 
 _COUNT = re.compile(r"[0-9]{1,15}")
 _EXAMINED = 200
@@ -77,7 +77,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
         samples.weights.append(count)
     process = ProcessInfo(pid=None, path="", arch=Arch.ARM64)
     profile = named_profile(builder, process, INTERVAL_NS, max(totals.values(), default=0))
-    report = report_of_profile(profile, ReportKind.FOLDED)
+    report = report_without_architecture(profile, ReportKind.FOLDED)
     if other:
         report.details[LINES] = [*other]  # type: ignore[index]  # this report's alone
     return (report,)

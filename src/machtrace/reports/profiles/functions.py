@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
@@ -16,10 +17,11 @@ from machtrace.model.profile import (
     SamplingRun,
     StackTable,
 )
+from machtrace.model.report import Report, ReportKind
 from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
 from machtrace.model.symbol import Certainty, Frame, FrameStatus, SourceLocation, Symbol
 from machtrace.reports.stacks.profiles import ProfileBuilder
-from machtrace.reports.stacks.reported import NO_ADDRESS
+from machtrace.reports.stacks.reported import NO_ADDRESS, report_of_profile
 
 _LABEL = re.compile(r"(?P<name>.{0,4096}) \[(?P<id>[0-9]{1,19})\]")
 _MISSING = {f"[{member.value}]": member for member in MissingFrames}
@@ -99,6 +101,16 @@ def named_profile(
             lost=0,
             end=SamplingEnd.DURATION,
         ),
+    )
+
+
+def report_without_architecture(profile: Profile, kind: ReportKind) -> Report:
+    """Return the report of a profile whose format does not state the architecture."""
+    report = report_of_profile(profile, kind)
+    return replace(
+        report,
+        process=replace(report.process, code_type=None),
+        images=tuple(replace(image, arch=None) for image in report.images),
     )
 
 

@@ -39,11 +39,11 @@ from machtrace.reports.profiles.functions import (
     labelled_thread,
     missing_frames,
     named_profile,
+    report_without_architecture,
     sampled,
 )
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.profiles import INTERVAL_NS, ProfileBuilder
-from machtrace.reports.stacks.reported import report_of_profile
 
 _FIRST_FIELD = b"\x0a"
 """The key of ``sample_type``, which writers put first."""
@@ -205,7 +205,9 @@ class _Reader:
             duration_ns=self._duration if self._duration > 0 else profile.run.duration_ns,
         )
         images = tuple(dict.fromkeys(self._images.values()))
-        report = report_of_profile(replace(profile, run=run, images=images), ReportKind.PPROF)
+        report = report_without_architecture(
+            replace(profile, run=run, images=images), ReportKind.PPROF
+        )
         return with_changed_frames(report, _without_offsets)
 
 

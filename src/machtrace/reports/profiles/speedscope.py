@@ -18,6 +18,7 @@ from machtrace.reports.profiles.functions import (
     labelled_thread,
     named_frame,
     named_profile,
+    report_without_architecture,
     sampled,
 )
 from machtrace.reports.source import ReportSource
@@ -31,7 +32,6 @@ from machtrace.reports.stacks.json_values import (
     text_or_none,
 )
 from machtrace.reports.stacks.profiles import INTERVAL_NS, ProfileBuilder
-from machtrace.reports.stacks.reported import report_of_profile
 
 _UNITS = {
     "none": 0,
@@ -119,7 +119,7 @@ def _read(document: JsonObject) -> Report:
     made = named_profile(
         builder, process, interval if is_time else INTERVAL_NS, max(totals, default=0)
     )
-    return report_of_profile(made, ReportKind.SPEEDSCOPE)
+    return report_without_architecture(made, ReportKind.SPEEDSCOPE)
 
 
 def _row(stack: tuple[int, ...], frames: list[ProfileFrame], builder: ProfileBuilder) -> int:
