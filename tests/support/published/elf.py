@@ -16,7 +16,7 @@ from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_RELA, ElfType
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
 from machtrace.formats.go_images import elf_go_functions
 from machtrace.model.address import Svma
-from machtrace.unwinder.rules import Lost, RegisterOffset
+from machtrace.unwinder.rules import Lost, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from tests.support.published.image import (
     ANY_IMPORT,
@@ -30,6 +30,8 @@ from tests.support.published.macho import write_words
 
 _PLT_SECTIONS = (".plt", ".plt.sec", ".plt.got", ".iplt")
 _SHT_RELR = 19
+_LANDING = 4
+"""Bytes of ``endbr64`` or ``bti``, after which ``_start`` states that it has no caller."""
 _WRITABLE, _EXECUTABLE = 2, 1
 _RELATIVE = (8, 1027)
 """``R_X86_64_RELATIVE`` and ``R_AARCH64_RELATIVE``."""
@@ -201,16 +203,18 @@ def _part_test(contents: ElfFileContents, slide: int) -> Callable[[int], bool]:
     frames = CallFrameRules.of_elf(contents)
     entry = RegisterOffset(arch.registers.sp, 0 if arch.is_arm64 else 8)
 
-    def is_part(start: int) -> bool:
+    def rule_at(address: int) -> UnwindRule | None:
         try:
-            rule = (
-                None if frames is None else frames.rule_for(Svma(start - slide), interrupted=True)
-            )
+            return None if frames is None else frames.rule_for(Svma(address), interrupted=True)
         except (FormatError, MemoryReadError):
-            return False
+            return None
+
+    def is_part(start: int) -> bool:
+        rule, next_rule = rule_at(start - slide), rule_at(start - slide + _LANDING)
         if rule is None:
             return False
-        has_caller = not isinstance(rule.return_address, Lost)
-        return rule.cfa != entry or bool(rule.registers) or not has_caller
+        if next_rule is not None and isinstance(next_rule.return_address, Lost):
+            return True
+        return rule.cfa != entry or bool(rule.registers)
 
     return is_part

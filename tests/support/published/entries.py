@@ -28,11 +28,11 @@ _LOADS_OF_RSP = tuple(
     bytes((prefix, 0x89, 0xC4 | number << 3)) for prefix in (0x48, 0x4C) for number in range(8)
 )
 """``mov rsp, register``."""
-_FRAME_FIRST = 8
+_FRAME_LAST = 64
 _MOST_ARGUMENTS = 0x100
 """Bytes above the stack pointer that a function may read at its entry: arguments."""
 _RSP_OFFSET = re.compile(r"\[rsp \+ 0x([0-9a-f]+)\]")
-_CHANGES_RSP = re.compile(r"^(push|pop|call|ret|enter|leave)|^\w+ rsp\b")
+_CHANGES_RSP = re.compile(r"(push|pop|leave|enter|\w+(?= rsp\b))")
 _SCRATCH = frozenset((*range(19), 30, 31))
 """AArch64 registers that calls need not preserve."""
 
@@ -192,17 +192,48 @@ class Entries:
         return False
 
     def _uses_frame(self, start: int) -> bool:
-        """Return whether x86-64 code accesses the stack far above an unchanged stack pointer."""
-        if self._image.arch.is_arm64:
-            return False
-        code = self._image.bytes_at(start, 15 * _FRAME_FIRST)
-        for row in self._detailed.disasm(code, start, _FRAME_FIRST):
-            if _CHANGES_RSP.search(f"{row.mnemonic} {row.op_str}"):
+        """Return whether code uses or releases a frame that it did not create, or leaves for one.
+
+        A function accesses nothing far above its unchanged stack pointer, lowers it before it
+        raises it (on x86-64, before calls, too), and branches conditionally into itself alone.
+        """
+        function = self._image.function_at(start)
+        assert function is not None
+        code = self._image.bytes_at(start, min(function[1] - start, LARGEST_SCAN))
+        for number, (address, instruction) in enumerate(
+            linear(self._functions.decode, code, start)
+        ):
+            target = instruction.target
+            if instruction.kind is Kind.BRANCH and target not in range(*function):
+                return target not in self._functions.start_set
+            if instruction.ends_flow or number == _FRAME_LAST:
                 return False
-            access = _RSP_OFFSET.search(row.op_str)
-            if access is not None and int(access[1], 16) > _MOST_ARGUMENTS:
-                return True
+            use = (
+                self._use_arm64(address)
+                if self._image.arch.is_arm64
+                else self._use_x86(address, instruction)
+            )
+            if use is not None:
+                return use
         return False
+
+    def _use_arm64(self, address: int) -> bool | None:
+        """Return whether an instruction releases stack; None if it does not change sp."""
+        change, _ = stack_use(int.from_bytes(self._image.bytes_at(address, 4), "little"))
+        return None if change == 0 else change > 0
+
+    def _use_x86(self, address: int, instruction: Instruction) -> bool | None:
+        """Return that, or whether it calls or accesses a frame above; None if neither."""
+        if instruction.kind is Kind.CALL:
+            return not self._functions.preserves_all(instruction.target or 0, address)
+        row = next(self._detailed.disasm(self._image.bytes_at(address, 15), address, 1), None)
+        if row is None:
+            return False
+        text = f"{row.mnemonic} {row.op_str}"
+        if change := _CHANGES_RSP.match(text):
+            return change[1] in ("pop", "add", "leave")
+        access = _RSP_OFFSET.search(row.op_str)
+        return True if access and int(access[1], 16) > _MOST_ARGUMENTS else None
 
     def _falls_in(self, start: int) -> bool:
         """Return whether the instruction before ``start`` is followed by it."""

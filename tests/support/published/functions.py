@@ -57,6 +57,8 @@ LARGEST_SCAN = 1 << 15
 _DEEPEST = 8
 COPIES_OF_LR = tuple(0xAA1E03E0 | number for number in range(9, 18))
 """``mov xN, x30``."""
+_RESTORES_OF_LR = tuple(0xAA0003FE | number << 16 for number in range(18))
+"""``mov x30, xN``."""
 OTHER_RETURNS = tuple(0xD65F0000 | number << 5 for number in range(9, 18))
 """``ret xN``."""
 _COPIES_OF_RSP = tuple(bytes((0x48, 0x89, 0xE0 | number)) for number in (0, 1, 2)) + tuple(
@@ -200,7 +202,9 @@ class Functions:
             code = self._image.bytes_at(start, min(end - start, LARGEST_SCAN))
             if self._image.arch.is_arm64:
                 words = np.frombuffer(code[: len(code) & -4], "<u4")
-                known = bool(np.isin(words, (*COPIES_OF_LR, *OTHER_RETURNS)).any())
+                known = bool(
+                    np.isin(words, (*COPIES_OF_LR, *_RESTORES_OF_LR, *OTHER_RETURNS)).any()
+                )
             else:
                 known = any(copy in code for copy in _COPIES_OF_RSP)
             self._private[start] = known
