@@ -192,6 +192,28 @@ ARM64_SWITCH = """
 """
 """hermesc: a case of a switch returns, as does a condition before the registers are changed."""
 
+X86_64_LABELS = """
+   0 4883ec40  subq $0x40, %rsp
+   4 48891c24  movq %rbx, (%rsp)
+   8 4889e3  movq %rsp, %rbx
+   b 4883e480  andq $-0x80, %rsp
+   f 4885ff  testq %rdi, %rdi
+  12 7e0d  jle 0x21
+  14 ff0e  decl (%rsi)
+  16 48ffcf  decq %rdi
+  19 75f9  jne 0x14
+  1b 48ffca  decq %rdx
+  1e 7ff4  jg 0x14
+  20 90  nop
+  21 4889dc  movq %rbx, %rsp
+  24 488b1c24  movq (%rsp), %rbx
+  28 4883c440  addq $0x40, %rsp
+  2c c3  retq
+  2d 0000  addb %al, (%rax)
+  2f 0f0b  ud2
+"""
+"""OpenBLAS: a kernel whose labels the linker lists as functions; zeros are between functions."""
+
 ARM64_TWO = """
    0 a9bf7bfd  stp x29, x30, [sp, #-0x10]!
    4 910003fd  mov x29, sp
@@ -295,6 +317,15 @@ def test_saved_registers_are_recovered_from_the_frame_until_it_is_released():
             "cfa = sp + 32, pc = *(cfa - 8), x19 = *(cfa - 24), x20 = *(cfa - 32), fp = *(cfa - 16)"
         )
     assert shape.text(0x30) == "cfa = sp, pc = lr"
+
+
+def test_labels_that_are_listed_as_functions_are_followed_with_the_code_before():
+    """The code before continues into them; none of them returns as a function does."""
+    listed = _Shape(X86_64_LABELS, (0, 0x14, 0x1B, 0x21, 0x2F))
+    whole = _Shape(X86_64_LABELS, (0, 0x2F))
+    for at in reversed(listed.offsets):
+        assert listed.text(at) == whole.text(at)
+    assert listed.text(0x19) == "cfa = rbx + 72, pc = *(cfa - 8), rbx = *(cfa - 72)"
 
 
 @pytest.mark.emulated

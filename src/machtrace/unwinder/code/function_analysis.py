@@ -17,15 +17,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.unwinder.code.calling_convention import FromCfa, Machine
 from machtrace.unwinder.code.data_flow import LEAST_STEPS, Flow
 from machtrace.unwinder.code.effects import (
+    NOTHING,
+    TRAP,
     Call,
     Effect,
     IndirectJump,
     Jump,
     Return,
+    Store,
     Trap,
 )
 from machtrace.unwinder.code.frame_state import FrameState
@@ -53,6 +57,9 @@ class FollowedFunction(Protocol):
 
 _Function = TypeVar("_Function", bound=FollowedFunction)
 
+Effects = Sequence[Effect]
+"""The effects of one processor instruction."""
+
 
 class FunctionAnalysis(ABC, Generic[_Function]):
     """The functions of one image that were queried."""
@@ -75,6 +82,8 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         self._limit = limit
         self._caches = caches
         self._functions: dict[Svma, _Function | None] = {}
+        self._wholes: dict[Svma, tuple[Svma, Svma]] = {}
+        """The bounds of functions that begin at labels, with the code that runs into them."""
         self._size = 0
         """Bytes of code of the cached functions."""
         self._budget = WalkBudgets(per_query=True).code
@@ -85,14 +94,68 @@ class FunctionAnalysis(ABC, Generic[_Function]):
 
     def state_in_call(self, lookup: Svma, most: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`."""
-        bounds = self.function_at(lookup)
+        self._budget.begin_query()
+        bounds = self._bounds_at(lookup, most)
         if bounds is None or bounds[1] - bounds[0] > most:
             return None
-        self._budget.begin_query()
         function = self._function(*bounds)
         if function is None or not function.flow.is_balanced:
             return None
         return function.state_in_call(lookup - bounds[0])
+
+    def _bounds_at(self, lookup: Svma, most: int) -> tuple[Svma, Svma] | None:
+        """Return the (start, end) of the function that holds ``lookup``; None outside of functions.
+
+        Linkers list some labels in assembly as functions. Such a part does not return as a function
+        does, and the code before it continues into it: it is followed with that code.
+
+        ``most``: the bytes of the largest function that is followed.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        bounds = self.function_at(lookup)
+        if bounds is None or bounds[1] - bounds[0] > most:
+            return bounds
+        if bounds[0] not in self._wholes:
+            function = self._function(*bounds)
+            if function is None or not function.flow.is_complete or _returns(function.flow):
+                return bounds
+            whole = self._with_neighbours(bounds, most)
+            if self._budget.is_used_up:
+                return whole
+            self._wholes[bounds[0]] = self._wholes[whole[0]] = whole
+            if whole != bounds:
+                self._functions.pop(whole[0], None)  # only its first part
+        return self._wholes[bounds[0]]
+
+    def _with_neighbours(self, bounds: tuple[Svma, Svma], most: int) -> tuple[Svma, Svma]:
+        """Return the bounds with the code that continues into them, and that they continue into."""
+        start, end = bounds
+        for _ in range(MOST_LABELS):
+            before = self.function_at(Svma(start - 1))
+            if before is None or before[1] != start or end - before[0] > most:
+                break
+            if not self._is_continued(*before):
+                break
+            start = before[0]
+        last = bounds
+        for _ in range(MOST_LABELS if start < bounds[0] else 0):
+            behind = self.function_at(end)
+            if behind is None or behind[0] != end or behind[1] - start > most:
+                break
+            if not self._is_continued(*last):
+                break
+            last, end = behind, behind[1]
+        return start, end
+
+    def _is_continued(self, start: Svma, end: Svma) -> bool:
+        if end - start > _LONGEST_LABEL:
+            return False
+        try:
+            return _continues(self._straight_code(start, end), end - start)
+        except MemoryReadError:
+            return False
 
     def _function(self, start: Svma, end: Svma, *, is_queried: bool = True) -> _Function | None:
         """Return the function there, followed; None if it is too expensive or makes no sense.
@@ -128,21 +191,64 @@ class FunctionAnalysis(ABC, Generic[_Function]):
 
     def _forget(self) -> None:
         self._functions.clear()
+        self._wholes.clear()
         for cache in self._caches:
             cache.clear()
         self._size = 0
+
+    @abstractmethod
+    def _straight_code(self, start: Svma, end: Svma) -> Iterable[tuple[int, Effects]]:
+        """Return offset and effects of the instructions between two addresses.
+
+        Raises:
+            MemoryReadError: they were not captured.
+        """
 
     @abstractmethod
     def _followed(self, start: Svma, end: Svma) -> _Function | None:
         """Follow the function there."""
 
 
+MOST_LABELS = 256
+"""Labels of one function that are listed as functions."""
+_LONGEST_LABEL = 1 << 16
+"""Bytes of code that may continue into a label."""
 LONGEST_BEGINNING = 64
 """Instructions analysed at a function's start."""
 _TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
 
-Effects = Sequence[Effect]
-"""The effects of one processor instruction."""
+
+def _returns(flow: Flow) -> bool:
+    """Return whether code returns as a function does, with the caller's sp."""
+    return any(
+        isinstance(leaving, Return) and state.is_restored(leaving.register)
+        for leaving, state in flow.leaving()
+    )
+
+
+def _continues(instructions: Iterable[tuple[int, Effects]], size: int) -> bool:
+    """Return whether code of ``size`` bytes continues behind its end.
+
+    Its last instruction, padding aside, falls through (a call may never return), or a condition
+    leads there.
+    """
+    last: Effect = TRAP
+    for offset, effects in instructions:
+        for effect in effects:
+            if _is_condition(effect, size - offset):
+                return True
+            if effect != NOTHING:
+                last = effect
+    if isinstance(last, Jump):
+        return last.is_conditional
+    # x86's call of the next instruction is a push.
+    is_call = isinstance(last, Store) and last.registers == (None,) and last.write_back < 0
+    return not is_call and not isinstance(last, _TRANSFERS)
+
+
+def _is_condition(effect: Effect, distance: int) -> bool:
+    return isinstance(effect, Jump) and effect.is_conditional and effect.distance == distance
+
 
 ReadStraight = Callable[[Svma, Svma], Iterable[tuple[int, Effects]]]
 """Returns the first instructions between two addresses: the offset from the first, and effects."""

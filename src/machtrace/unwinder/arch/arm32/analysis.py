@@ -153,6 +153,10 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         function = self._function(*bounds)
         return None if function is None else (function, address - bounds[0])
 
+    def _straight_code(self, start: Svma, end: Svma) -> tuple[()]:
+        del start, end
+        return ()  # no linker lists labels of such code
+
     def _followed(self, start: Svma, end: Svma) -> _Function | None:
         code = bytes(self._contents.read_svma(start, end - start))
         budget = self._budget

@@ -136,10 +136,10 @@ class InstructionRules(FunctionAnalysis[_Function]):
 
     def rule_at(self, address: Svma, *, interrupted: bool) -> UnwindRule | None:
         """Return the rule at an instruction, whatever it calls; see :meth:`rule_for`."""
-        bounds = self.function_at(address)
+        self._budget.begin_query()
+        bounds = self._bounds_at(address, MAX_INSTRUCTIONS * INSTRUCTION_SIZE)
         if bounds is None:
             return None
-        self._budget.begin_query()
         function = self._function(*bounds)
         if function is None or not function.flow.is_complete:
             if not interrupted:
@@ -255,6 +255,10 @@ class InstructionRules(FunctionAnalysis[_Function]):
             return self._contents.read_svma(start, size)
         except MemoryReadError:  # parts of it may be readable
             return None
+
+    def _straight_code(self, start: Svma, end: Svma) -> Iterator[tuple[int, tuple[Effect]]]:
+        code = self._read(start, end - start)
+        return ((INSTRUCTION_SIZE * index, (effect,)) for index, effect in enumerate(code))
 
     def _followed(self, start: Svma, end: Svma) -> _Function | None:
         count = (end - start) // INSTRUCTION_SIZE

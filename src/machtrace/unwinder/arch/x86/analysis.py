@@ -132,10 +132,12 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`."""
-        bounds = self.function_at(lookup) if interrupted else None
-        if bounds is None:
+        if not interrupted:
             return None
         self._budget.begin_query()
+        bounds = self._bounds_at(lookup, MAX_FUNCTION_SIZE)
+        if bounds is None:
+            return None
         is_small = bounds[1] - bounds[0] <= MAX_FUNCTION_SIZE
         function = self._function(*bounds) if is_small else None
         if function is None or not function.flow.is_complete:
@@ -172,6 +174,9 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         state = self.state_in_call(lookup, MAX_FUNCTION_SIZE)
         return None if state is None else state.rule()
+
+    def _straight_code(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
+        return self._instructions(start, end)
 
     def _followed(self, start: Svma, end: Svma) -> _Function | None:
         budget = self._budget
