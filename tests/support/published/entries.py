@@ -65,6 +65,7 @@ class Entries:
         """Return why ``start`` is no function's entry; empty if it seems to be one."""
         known = self._problems.get(start)
         if known is None:
+            self._problems[start] = ""  # for recursion
             known = self._problems[start] = self._problem(start)
         return known
 
@@ -204,8 +205,12 @@ class Entries:
             linear(self._functions.decode, code, start)
         ):
             target = instruction.target
-            if instruction.kind is Kind.BRANCH and target not in range(*function):
-                return target not in self._functions.start_set
+            if (
+                instruction.kind is Kind.BRANCH
+                and target is not None
+                and target not in range(*function)
+            ):
+                return target not in self._functions.start_set or bool(self.problem(target))
             if instruction.ends_flow or number == _FRAME_LAST:
                 return False
             use = (

@@ -26,16 +26,17 @@ FETCHED = REPOSITORY / "build" / "published"
 """The folder of the extracted files."""
 
 SHORT = (
-    "hermesc x86_64",
+    "hermesc arm64",
     "aperture arm64",
     "fbcontrolcore x86_64",
     "gfortran arm64",
     "openssl x86_64",
     "gmp arm64",
     "pydantic arm64",
-    "frida-agent arm64e",
+    "frida-helper arm64e",
     "busybox arm64",
     "musl x86_64",
+    "esbuild-linux x86_64",
 )
 """Rows of one file of each kind, for a short form; they may be missing."""
 _INSTALLED = (
