@@ -191,6 +191,9 @@ def find_caller(
     """
     rule, trust, caller = _followed(here, registers, memory, rules, mask)
     if trust is FrameTrust.FRAME_POINTER:
+        in_code = _by_scratch_register(here, registers, memory, rules, mask)
+        if in_code is not None:
+            return in_code
         caller = checked_chain(here, registers, caller, memory, rules)
     elif isinstance(caller, Stop) and rules.is_guess(
         here.lookup, interrupted=here.kind is AddressKind.PROGRAM_COUNTER
@@ -202,6 +205,26 @@ def find_caller(
         None if caller.is_complete else scanned_caller(here, registers, memory, rules, mask, trust)
     )
     return scanned or caller
+
+
+def _by_scratch_register(
+    here: FrameAddress,
+    registers: RegisterSet,
+    memory: MemoryReader,
+    rules: RuleCache,
+    mask: PacMask,
+) -> tuple[UnwindRule, FrameTrust, RegisterSet] | None:
+    """Return the caller of a frame in a call by its code alone, with its rule and trust.
+
+    Assembly keeps the return address, or its stack pointer, in a scratch register that the
+    functions which it calls leave alone. None if such a register is unknown.
+    """
+    is_call = here.kind is not AddressKind.PROGRAM_COUNTER
+    own = rules.rule_in_code(here.lookup) if is_call else None
+    if own is None:
+        return None
+    caller = step(own[0], registers, memory, mask, rules.budgets.expressions)
+    return None if isinstance(caller, Stop) else (*own, caller)
 
 
 def _followed(

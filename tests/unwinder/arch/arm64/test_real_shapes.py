@@ -97,6 +97,57 @@ _last:
 
 @pytest.mark.emulated
 @pytest.mark.peer
+@pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
+def test_scratch_registers_that_a_callee_leaves_alone(arch: Arch, tmp_path: Path):
+    """Assembly (x264, dav1d) keeps its stack pointer or return address there during a call."""
+    text = """
+.globl _main
+.p2align 2
+_main:
+    stp x29, x30, [sp, #-16]!
+    mov x29, xzr
+    bl _keeping
+    brk #1
+.p2align 2
+_keeping:
+    mov x15, x30
+    bl _leaf
+    nop
+    ret x15
+.p2align 2
+_leaf:
+    mov w0, #1
+    ret
+"""
+    if arch is Arch.X86_64:
+        text = """
+.globl _main
+_main:
+    pushq %rbp
+    xorl %ebp, %ebp
+    callq _keeping
+    ud2
+_keeping:
+    movq %rsp, %rcx
+    andq $-32, %rsp
+    subq $48, %rsp
+    callq _leaf
+    nop
+    movq %rcx, %rsp
+    retq
+_leaf:
+    movl $1, %eax
+    retq
+"""
+    contents = assembled(tmp_path, text, arch)
+    result = run(contents, {"everything": policies(contents)["everything"]}, Conditions())
+    score = result.scores["everything"]
+    assert score.executed >= 9
+    assert not score.wrong, {hex(pc): found for pc, found in score.examples.items()}
+
+
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_a_call_that_switches_stacks_is_not_a_piece_of_its_caller(tmp_path: Path):
     """Code after a call of ``longjmp`` that other paths lead to keeps its frame."""
     text = """

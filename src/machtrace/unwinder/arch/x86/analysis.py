@@ -57,6 +57,8 @@ _SWEPT_AT_ONCE = 256
 pops."""
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
+_LONGEST_LEAF = 1024
+"""Bytes of the longest function whose unchanged caller-saved registers are tracked."""
 _LONGEST_STUB = 256
 """Bytes of the longest code that is jumped to after pushes."""
 _STEPS_FOR_A_START = 300
@@ -82,18 +84,22 @@ _DECODERS = {mode: Decoder(mode) for mode in (MODE_32, MODE_64)}
 class _Function:
     """A followed function, as cached."""
 
-    __slots__ = ("_effects", "_indices", "_starts", "flow")
+    __slots__ = ("_effects", "_indices", "_keeps_volatile", "_starts", "flow")
 
-    def __init__(self, flow: Flow, indices: dict[int, int], effects: list[Effect]) -> None:
+    def __init__(
+        self, flow: Flow, indices: dict[int, int], effects: list[Effect], *, keeps_volatile: bool
+    ) -> None:
         """``indices``: positions in ``effects``, by the instruction's offset in the function."""
         self.flow = flow
+        self._keeps_volatile = keeps_volatile
         self._effects = effects
         self._indices = indices
         self._starts = list(indices)
 
     def rule_across_stacks(self, at: int, state: FrameState) -> UnwindRule | None:
         """See :mod:`machtrace.unwinder.code.return_path`; ``state`` is the one at ``at``."""
-        return rule_across_stacks(self._effects, self._indices[at], state, state.rule())
+        rule = state.rule(keeps_volatile=self._keeps_volatile)
+        return rule_across_stacks(self._effects, self._indices[at], state, rule)
 
     def state(self, at: int) -> FrameState | None:
         """Return the state before the instruction that starts there."""
@@ -185,12 +191,19 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         resolve_probes(sweep.effects, self._mode.sp)
         if budget.is_used_up:
             return None
-        flow = Flow(sweep.effects, self._mode.entry, unit=1, budget=budget)
+        # Assembly keeps values in scratch registers that the functions which it calls leave alone.
+        is_leaf = (
+            self._mode.is_64
+            and end - start <= _LONGEST_LEAF
+            and not any(isinstance(effect, Call) for effect in sweep.effects)
+        )
+        entry = self._mode.entry_of_leaf if is_leaf else self._mode.entry
+        flow = Flow(sweep.effects, entry, unit=1, budget=budget)
         pushed = pushed_before(flow, self._mode.machine) if end - start <= _LONGEST_STUB else 0
         if pushed:
-            entry = entry_with(pushed, self._mode.entry)
+            entry = entry_with(pushed, entry)
             flow = Flow(sweep.effects, entry, unit=1, budget=budget)
-        return _Function(flow, sweep.indices, sweep.effects)
+        return _Function(flow, sweep.indices, sweep.effects, keeps_volatile=is_leaf)
 
     def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
         """Yield offset and effects of each instruction, fewer if the budget is exhausted.

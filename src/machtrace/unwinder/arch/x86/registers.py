@@ -15,7 +15,18 @@ from machtrace.unwinder.code.frame_state import FrameState
 class Mode:
     """32-bit or 64-bit code, and the DWARF numbers of its registers."""
 
-    __slots__ = ("ax", "by_encoding", "cx", "dx", "entry", "is_64", "machine", "sp", "word")
+    __slots__ = (
+        "ax",
+        "by_encoding",
+        "cx",
+        "dx",
+        "entry",
+        "entry_of_leaf",
+        "is_64",
+        "machine",
+        "sp",
+        "word",
+    )
 
     def __init__(self, by_encoding: tuple[int, ...], machine: Machine) -> None:
         self.machine = machine
@@ -28,6 +39,8 @@ class Mode:
         self.is_64 = machine.word == 8  # noqa: PLR2004 (bytes)
         self.entry = FrameState.at_entry(machine, with_volatile=False)
         """The state at a function's first instruction."""
+        self.entry_of_leaf = FrameState.at_entry(machine, with_volatile=True)
+        """The same, with the caller-saved registers."""
 
 
 RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP = range(8)
