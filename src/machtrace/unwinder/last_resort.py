@@ -287,13 +287,13 @@ def checked_chain(
 
 
 def _starts_threads(here: FrameAddress, rules: RuleCache) -> bool:
-    """Return whether the call in progress is by an arm64 function that saved no return address.
+    """Return whether an arm64 function has called and saved no return address before that.
 
     The call overwrote it, and the function has no instruction to return or to jump: Darwin's
     ``thread_start`` and ``start_wqthread``.
     """
     bounds = rules.function_at(here.lookup) if rules.has_frame_pointers else None
-    if bounds is None or here.kind is not AddressKind.RETURN_ADDRESS:
+    if bounds is None:
         return False
     size, called = bounds[1] - bounds[0], here.address - bounds[0]
     code = rules.read_code(bounds[0], size) if 0 < called <= size <= _LONGEST_START else None
@@ -301,8 +301,8 @@ def _starts_threads(here: FrameAddress, rules: RuleCache) -> bool:
         return False
     words = [int.from_bytes(code[at : at + _WORD], "little") for at in range(0, called, _WORD)]
     returns = any(code[at : at + _WORD] in _RETURNS for at in range(0, size, _WORD))
-    is_start = is_arm64_call(words[-1]) and not any(map(_saves_or_jumps, words))
-    return is_start and not returns
+    has_called = any(map(is_arm64_call, words))
+    return has_called and not returns and not any(map(_saves_or_jumps, words))
 
 
 def _saves_or_jumps(word: int) -> bool:

@@ -45,6 +45,7 @@ _SIGNED_BITS = (1 << 55) - 1
 _SIGINFO_SIZE = 128
 _HEADER = Struct("<3ih2x")
 """``pr_info``: signal, code, error number; ``pr_cursig``."""
+_LARGEST_SIGNAL = (1 << 15) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,9 @@ def thread_status(status: ThreadStatus, facts: LinuxFacts, pid: int, layout: Elf
     """Return the bytes of ``NT_PRSTATUS``."""
     offsets = StatusLayout.of(layout)
     data = bytearray(offsets.size(len(status.registers)))
-    _HEADER.pack_into(data, 0, status.signal, 0, 0, status.signal)
+    # A damaged siginfo may have a number that pr_cursig has no room for.
+    current = status.signal if 0 <= status.signal <= _LARGEST_SIGNAL else 0
+    _HEADER.pack_into(data, 0, current, 0, 0, current)
     _IDS.pack_into(data, offsets.ids, _id(status.id), _id(facts.parent), _id(pid), _id(pid))
     data[offsets.registers : offsets.registers + len(status.registers)] = status.registers
     return bytes(data)
