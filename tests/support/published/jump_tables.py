@@ -30,7 +30,7 @@ _BOUNDS = ((0x7F80001F, 0x7100001F), (0x7F800000, 0x12000000), (0x7F800000, 0x53
 _ZERO = 31
 _NEAR_X86, _BEFORE_X86, _LONGEST_X86 = 4, 8, 15
 _X86_BOUND = re.compile(r"(cmp|and|shr) .*, \w+$")
-"""Of any operand: a comparison, a mask, or a shift that leaves few bits."""
+"""A comparison, a mask, or a shift that leaves few bits, with any operand."""
 
 
 class JumpTables:
