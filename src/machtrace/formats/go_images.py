@@ -16,6 +16,7 @@ SECTION = "__gopclntab"
 """The section of a Mach-O; ``.gopclntab`` of an ELF, where it may be among relocated data."""
 _ELF_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 _MODULE = "__go_module"
+_PAGE = 4096
 _TEXT_WORD = 22
 """``moduledata.text`` of Go 1.26, counted in words: a pointer, five slices and a slice of functions
 of three words each, three pointers and two bounds come before it."""
@@ -44,6 +45,8 @@ def macho_go_functions(
 def elf_go_functions(contents: ElfFileContents) -> GoFunctions | None:
     """Return the functions of a Go program in an ELF file; None if it has no table of them.
 
+    None, too, if the table does not state where code begins, and Go's is not all of ``.text``.
+
     Raises:
         FormatError: the table is malformed.
         MemoryReadError: it cannot be read.
@@ -55,7 +58,12 @@ def elf_go_functions(contents: ElfFileContents) -> GoFunctions | None:
             data = contents.read_svma(Svma(section.address), section.size)
             text = sections.get(".text")
             start = None if text is None else text.address
-            return GoFunctions(data, f"{contents.source} {name}", text_start=start)
+            functions = GoFunctions(data, f"{contents.source} {name}", text_start=start)
+            if text is None or functions.states_text_start or not len(functions):
+                return functions
+            # Other linkers put code of C before Go's, and no section says where Go's begins.
+            behind = text.address + text.size - int(functions.ends[-1])
+            return functions if 0 <= behind < _PAGE else None
     return None
 
 

@@ -142,6 +142,11 @@ class GoFunctions:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def states_text_start(self) -> bool:
+        """Whether the table itself states where code begins, or has addresses."""
+        return self._layout.release < 18 or bool(self._layout.text_start)  # noqa: PLR2004 (Go 1.18)
+
     def name(self, row: int) -> str:
         """Return the function's name with its package; empty if the table is malformed."""
         offset = self._field(row, _NAME)

@@ -91,12 +91,13 @@ class UnnamedFunctions:
                 if isinstance(effect, Jump) and known[-1] <= at + effect.distance < limit:
                     furthest = max(furthest, at + effect.distance)
             at = following
+            is_end = any(map(_ends, effects))
             if at <= furthest or at >= limit:
                 continue
+            if not is_end and not isinstance(effects[-1], IndirectJump):
+                continue
             padded = self._behind_padding(at, limit)
-            if any(map(_ends, effects)) or (
-                isinstance(effects[-1], IndirectJump) and padded > at and padded % _ALIGNMENT == 0
-            ):
+            if is_end or (padded > at and padded % _ALIGNMENT == 0):
                 known += (at, padded)
                 return
         known += (limit, limit)
