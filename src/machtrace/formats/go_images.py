@@ -61,7 +61,7 @@ def elf_go_functions(contents: ElfFileContents) -> GoFunctions | None:
             functions = GoFunctions(data, f"{contents.source} {name}", text_start=start)
             if text is None or functions.states_text_start or not len(functions):
                 return functions
-            # Other linkers put code of C before Go's, and no section says where Go's begins.
+            # Other linkers put code of C before Go's, and no section states where Go's begins.
             behind = text.address + text.size - int(functions.ends[-1])
             return functions if 0 <= behind < _PAGE else None
     return None
