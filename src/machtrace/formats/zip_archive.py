@@ -31,13 +31,13 @@ _FAILURES = (
     struct.error,
     EOFError,
     LookupError,
-    NotImplementedError,
     OSError,
     OverflowError,
     RuntimeError,
     ValueError,
 )
-"""Exceptions of ``zipfile`` for a damaged directory."""
+"""Exceptions of ``zipfile`` for a damaged directory, and RuntimeError's subclass for a compression
+method or a version that it does not read."""
 
 
 class ZipProblem(Enum):
