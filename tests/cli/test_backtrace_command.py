@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from machtrace.cli.backtrace import warn_of_guesses
 from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from machtrace.model.stack import FrameTrust
+from machtrace.model.symbol import FrameStatus
+from tests.render.test_formats import NAMED, STACK
 from tests.support.command_line import run_command as machtrace
 from tests.support.writers.processes import synthetic_process
 
@@ -259,3 +263,46 @@ def test_threads_that_exit_meanwhile_are_no_error():
                 assert "hint: no action" not in done.stderr
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("status", "has_hint"),
+    [
+        (FrameStatus.MISSING_FILE, True),
+        (FrameStatus.NOT_ASKED, True),
+        (FrameStatus.SYMBOLICATED, False),
+        (FrameStatus.MISSING_SYMBOL, False),
+    ],
+)
+def test_guessed_callers_have_a_hint_only_if_files_may_help(capsys, status, has_hint):
+    """A file that was read has no more information."""
+    trusts = (FrameTrust.CONTEXT, FrameTrust.FRAME_POINTER)
+    frames = [
+        replace(NAMED, status=status, address=replace(NAMED.address, trust=trust))
+        for trust in trusts
+    ]
+    warn_of_guesses([replace(STACK, frames=tuple(frames)), STACK])
+    written = capsys.readouterr().err
+
+    assert "in 1 of 2 stacks the first caller is a guess: " in written
+    assert ("--search" in written) == has_hint
+
+
+@pytest.mark.live
+@pytest.mark.skipif(sys.platform != "linux", reason="the target is a process of Linux")
+def test_stacks_that_the_limit_cut_have_a_hint():
+    """Each call of sorted() has a frame of C of its own."""
+    hint = "hint: --stack-limit copies more\n"
+    code = (
+        "def f(n): return sorted([n], key=lambda n: f(n - 1) if n else print('ready') or input())"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-uc", f"{code}\nf(100)"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        cut = machtrace("backtrace", process.pid, "--stack-limit", "4096")
+        whole = machtrace("backtrace", process.pid)
+        process.kill()
+
+    assert f"1 stack was copied up to the limit of 4,096 bytes only\n{hint}" in cut.stderr
+    assert hint not in whole.stderr

@@ -258,8 +258,8 @@ def test_text_folds_recursion():
     )
     written = list(text.lines(stack, pointer_size=8))
 
-    assert [line.split()[0] for line in written[1:]] == ["0", "1", "40", "41"]
-    assert "the same frame 39 more times" in written[3]
+    assert [line.split()[0] for line in written[1:]] == ["0", "1", "2–40", "41"]
+    assert written[3] == "2–40  the same frame 39 more times"
 
 
 @pytest.mark.parametrize("form", [text, lldb])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import TextIO
@@ -25,8 +25,10 @@ from machtrace.cli.options import (
 )
 from machtrace.model.capture import Capture
 from machtrace.model.options import WalkOptions
-from machtrace.model.stack import FrameTrust
-from machtrace.model.symbol import CallStack
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.stack import FrameTrust, StopReason
+from machtrace.model.symbol import CallStack, FrameStatus
+from machtrace.model.text import counted
 
 
 class Format(StrEnum):
@@ -112,6 +114,7 @@ def backtrace(  # noqa: PLR0913 - an option each
     with output() as sink:
         write_report(result, form, sink, registers=registers)
     _warn(result, form)
+    _warn_of_limit(copied, result, stack_limit)
     print_errors([problem.error for problem in result.problems])
     # Other problems are names and lines that may be missing; the stacks are whole.
     return status_of(copied)
@@ -125,19 +128,51 @@ def _check_format(option: str, form: Format, formats: tuple[Format, ...]) -> Non
 def _warn(result: Capture, form: Format) -> None:
     from machtrace.cli.console import warn
 
-    count = len(result.stacks)
-    guessed = sum(map(_is_guess_at_top, result.stacks))
-    if guessed:
-        warn(
-            f"in {guessed} of {count} stacks the first caller is a guess: no unwind info or code "
-            "was available there",
-            hint="pass the binaries with --search",
-        )
+    warn_of_guesses(result.stacks)
     if form not in _WITH_DETAILS:
         for fact in _hidden_facts(result):
             warn(fact, hint="--format text shows where")
 
 
+def warn_of_guesses(stacks: Sequence[CallStack]) -> None:
+    """Warn of guessed callers; advise --search only where the image's file was not read."""
+    from machtrace.cli.console import warn
+
+    count = len(stacks)
+    guessed = list(filter(_is_guess_at_top, stacks))
+    unread = [stack for stack in guessed if stack.frames[0].status not in _READ]
+    if unread:
+        warn(
+            f"in {len(unread)} of {count} stacks the first caller is a guess: no unwind info or "
+            "code was available there",
+            hint="pass the binaries with --search",
+        )
+    if len(guessed) > len(unread):
+        warn(
+            f"in {len(guessed) - len(unread)} of {count} stacks the first caller is a guess: the "
+            "binary has no unwind info there, and its code does not determine the caller"
+        )
+
+
+def _warn_of_limit(copied: Snapshot, result: Capture, stack_limit: int) -> None:
+    """Warn of stacks whose copy ended at ``--stack-limit``."""
+    from machtrace.cli.console import warn
+
+    cut = {thread.info.id for thread in copied.threads if len(thread.stack.data) >= stack_limit}
+    ends = sum(
+        stack.stop.reason is StopReason.UNREADABLE and stack.thread.id in cut
+        for stack in result.stacks
+    )
+    if ends:
+        verb = "was" if ends == 1 else "were"
+        warn(
+            f"{counted(ends, 'stack')} {verb} copied up to the limit of {stack_limit:,} bytes only",
+            hint="--stack-limit copies more",
+        )
+
+
+_READ = (FrameStatus.SYMBOLICATED, FrameStatus.MISSING_SYMBOL)
+"""What frames have whose image's file was read."""
 _GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.LINK_REGISTER, FrameTrust.SCAN})
 
 

@@ -132,7 +132,8 @@ def chain_lines(
                 yield f"{first + index:{digits}d}  {_row(row, width, size, style)}"
             if count > 1:
                 same = f"the same frame {count - 1} more times"
-                yield f"{first + index + count - 1:{digits}d}  {style.dim}{same}{style.reset}"
+                span = f"{first + index + 1}–{first + index + count - 1}"
+                yield f"{span:>{digits}s}  {style.dim}{same}{style.reset}"
             if details is not None:
                 yield from (f"{style.dim}{text}{style.reset}" for text in details[printed + index])
         printed += len(frames)

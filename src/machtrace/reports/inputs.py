@@ -20,7 +20,7 @@ from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.formats.zip_archive import ZipError, ZipMember, ZipProblem, is_zip, read_members
 from machtrace.frozen import dataclass
 from machtrace.model.text import printable
-from machtrace.reports.source import ReportSource
+from machtrace.reports.source import STANDARD_INPUT, ReportSource
 
 _PART = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -212,9 +212,9 @@ def report_inputs(
         if isinstance(item, FileAccessError):
             yield ReportInput(item.path, item, is_named)
             continue
-        name = printable(str(item))
+        name = printable(os.fspath(path) if is_named else str(item))  # a Path drops slashes
         try:
-            data = _read(item, limits, is_named=is_named)
+            data = _read(item, name, limits, is_named=is_named)
         except MachtraceError as error:
             yield ReportInput(name, error, is_named)
             continue
@@ -246,8 +246,7 @@ def _files(path: Path, without: Path | None) -> Iterator[tuple[Path | FileAccess
         yield FileAccessError(printable(str(error.filename)), _reason(error)), False
 
 
-def _read(path: Path, limits: InputLimits, *, is_named: bool) -> bytes:
-    name = printable(str(path))
+def _read(path: Path, name: str, limits: InputLimits, *, is_named: bool) -> bytes:
     try:
         mode = path.stat().st_mode
         # A pipe that only happens to be in a folder may never have a writer.
@@ -270,7 +269,7 @@ def _reason(error: Exception) -> str:
 
 def standard_input() -> Iterator[ReportInput]:
     """Yield the piped file, or the members of an archive. Raises nothing."""
-    name, limits = "standard input", InputLimits()
+    name, limits = STANDARD_INPUT, InputLimits()
     try:
         data = read_within(sys.stdin.buffer, limits.file_bytes)
     except (AttributeError, OSError, ValueError):  # it was closed

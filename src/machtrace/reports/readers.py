@@ -16,7 +16,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.report import JsonValue, Report
 from machtrace.reports.json_writer import dumps
 from machtrace.reports.lenient_json import read_json
-from machtrace.reports.source import ReportSource, next_document
+from machtrace.reports.source import STANDARD_INPUT, ReportSource, next_document
 
 _KEYS = frozenset(
     {
@@ -154,7 +154,11 @@ def read_source(source: ReportSource) -> ReportContents:
         FormatError: it is empty, of an unknown kind, or invalid.
     """
     if not source.data.strip(b"\0 \t\r\n"):
-        raise FormatError("no content", source=source.name, offset=0, remedy="copy the file again")
+        is_input = source.name == STANDARD_INPUT
+        remedy = "pipe a report into it" if is_input else "copy the file again"
+        empty = FormatError("no content", source=source.name, offset=0, remedy=remedy)
+        empty.args = (f"{source.name} has no content",)
+        raise empty
     first: FormatError | None = None
     for name in READERS:
         reader: ReportReader = import_module(name)

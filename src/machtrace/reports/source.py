@@ -11,6 +11,8 @@ from machtrace.frozen import dataclass
 from machtrace.model.report import JsonValue
 from machtrace.reports.lenient_json import JsonDocument, read_json
 
+STANDARD_INPUT = "standard input"
+"""The name of the source that is piped in."""
 _MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
 _HALF = re.compile(r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=[\udc80-\udcff])")
 _DOCUMENTS = 2

@@ -72,6 +72,16 @@ def test_text_has_a_line_for_each_check_and_a_verdict():
 
 
 @pytest.mark.live
+def test_the_verdict_on_a_target_is_the_reason_itself():
+    """It names no line that names this one."""
+    done = doctor("gdb://127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == (
+        "gdb://127.0.0.1:1 cannot be captured: cannot connect to 127.0.0.1:1: connection refused"
+    )
+
+
+@pytest.mark.live
 @linux
 def test_missing_packages_are_reported_with_the_command_that_installs_them():
     """One is an extra, the other a requirement."""

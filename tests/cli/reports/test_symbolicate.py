@@ -283,6 +283,17 @@ def test_usage_errors_are_reported_before_any_file_is_read(machtrace, tmp_path):
     assert machtrace("symbolicate", pipe, "--jobs", "0")[0] == 2
 
 
+def test_errors_name_the_input_as_it_was_given(machtrace, monkeypatch):
+    """An address is no path, whose slashes may be merged."""
+    status, _, err = machtrace("convert", "http://example.invalid//a")
+    assert status == 1
+    assert err.splitlines()[0].endswith("no such file or directory: http://example.invalid//a")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    status, _, err = machtrace("convert", "-")
+    assert status == 1
+    assert err == "machtrace: standard input has no content\nhint: pipe a report into it\n"
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -239,6 +239,16 @@ def test_an_architecture_that_a_format_lacks_is_unknown(form: str) -> None:
     assert {image.arch for image in report.images} <= {None}
 
 
+@pytest.mark.parametrize("numbers", ["1–4", "   4", "  1–4"])
+def test_a_folded_recursion_is_read_with_the_numbers_of_its_frames_or_its_last_one(
+    numbers: str,
+) -> None:
+    data = "Thread 1  id 7\n   0  a  0x0000000100000104  f + 4\n"
+    data += f"{numbers}  the same frame 4 more times\n   5  a  0x0000000100000204  g + 4\n"
+    frames = read(data).threads[0].frames
+    assert [str(frame.symbol) for frame in frames] == [*["f + 4"] * 5, "g + 4"]
+
+
 def test_recursions_take_no_more_room_than_a_deep_stack() -> None:
     """A line may stand for any number of frames: there are limits."""
     data = "Thread 1  id 7\n   0  a  0x0000000100000104  f + 4\n"

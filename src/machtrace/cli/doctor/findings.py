@@ -88,8 +88,12 @@ def _lines(answers: Sequence[Answer], spec: str | None, *, colour: bool) -> Iter
                 yield f"  {'':{_WIDTH}s}  {'':{width}s}  → {printable(finding.remedy)}"
     yield ""
     can = "own children can" if spec is None else f"{printable(spec)} can"
-    failing = [printable(answer.check.name) for answer in answers if answer.fails]
-    yield f"{can}not be captured: see {', '.join(failing)}" if failing else f"{can} be captured"
+    failing = [answer for answer in answers if answer.fails]
+    if spec is None:
+        reason = f"see {', '.join(printable(answer.check.name) for answer in failing)}"
+    else:
+        reason = "; ".join(printable(answer.finding.found) for answer in failing)
+    yield f"{can}not be captured: {reason}" if failing else f"{can} be captured"
 
 
 def write_json(answers: Sequence[Answer], spec: str | None, sink: TextIO) -> None:

@@ -79,8 +79,8 @@ def describe_files(
         lines_are += units
         attempts += tried
     elif isinstance(files.lines, DebugMap):
-        lines, count = files.lines.path, len(files.lines.objects)
-        lines_are = f"a debug map of {count} object files"
+        lines = files.lines.path
+        lines_are = f"a debug map of {counted(len(files.lines.objects), 'object file')}"
         attempts += _unusable_objects(files.lines)
     else:
         lines, lines_are = None, _REASONS.get(files.lines, files.lines.value)
