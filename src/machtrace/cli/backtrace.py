@@ -172,7 +172,7 @@ def _warn_of_limit(copied: Snapshot, result: Capture, stack_limit: int) -> None:
 
 
 _READ = (FrameStatus.SYMBOLICATED, FrameStatus.MISSING_SYMBOL)
-"""What frames have whose image's file was read."""
+"""The statuses of frames whose image was read."""
 _GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.LINK_REGISTER, FrameTrust.SCAN})
 
 
