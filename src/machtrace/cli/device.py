@@ -14,7 +14,8 @@ from machtrace.cli.application import LazyCommand, lazy_group
 from machtrace.cli.options import DocumentFormat, age_value, format_option
 from machtrace.cli.progress import Progress, progress_bar, spinner
 from machtrace.cli.symbols.listing import local_time
-from machtrace.cli.tables import counted, readable_size, write_json, write_table
+from machtrace.cli.tables import readable_size, write_json, write_table
+from machtrace.model.text import counted
 
 if TYPE_CHECKING:
     from machtrace.targets.ios.access import Device, DeviceFile

@@ -30,10 +30,10 @@ from machtrace.cli.options import (
     thread_option,
 )
 from machtrace.cli.progress import Progress, progress_bar
-from machtrace.cli.tables import counted
 from machtrace.errors import FileAccessError
 from machtrace.model.options import WalkOptions
 from machtrace.model.profile import Profile, SamplingEnd
+from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
     from machtrace.sampling.sampler import SamplingProgress

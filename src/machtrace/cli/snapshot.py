@@ -20,8 +20,8 @@ from machtrace.cli.options import (
     target_argument,
     thread_option,
 )
-from machtrace.cli.tables import counted
 from machtrace.model.snapshot import Snapshot
+from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
     from machtrace.pipeline.snapshot_writer import SavedCore

@@ -56,11 +56,6 @@ def write_json(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps({"schema": 1, **document}, indent=2) + "\n")
 
 
-def counted(count: int, thing: str, things: str | None = None) -> str:
-    """Return ``1 file`` or ``2 files``."""
-    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
-
-
 _GAP = "  "
 
 

@@ -22,6 +22,7 @@ from machtrace.formats.object_file import Signature, signature
 from machtrace.frozen import dataclass
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import Identifier
+from machtrace.model.text import counted
 
 ENTRIES_LIMIT = 2_000_000
 """Files and folders that one walk visits; beyond it the walk ends and the index is cut short."""
@@ -213,18 +214,14 @@ class FolderIndex:
 
     def __str__(self) -> str:
         """Return the counts as one line."""
-        parts = [_counted(self.files, "file"), _counted(len(self.by_identifier), "image")]
+        parts = [counted(self.files, "file"), counted(len(self.by_identifier), "image")]
         if self.stores:
-            parts.append(_counted(len(self.stores), "symbol store"))
+            parts.append(counted(len(self.stores), "symbol store"))
         if self.malformed:
             parts.append(f"{self.malformed} malformed")
         if self.unreadable:
             parts.append(f"{self.unreadable} unreadable")
         return ", ".join(parts)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 _indices: WeakValueDictionary[str, FolderIndex] = WeakValueDictionary()

@@ -391,8 +391,8 @@ def moved_functions(
     for name, row in zip(symbols.names(rows.tolist()), rows.tolist(), strict=True):
         if values[row] < _MOST:
             stated.setdefault(name, int(values[row]))
-    found = [stated.get(functions.linkage_name(int(entry)), -1) for entry in entries]
-    places = np.array(found, np.int64)
+    names = map(functions.linkage_name, entries.tolist())
+    places = np.array([stated.get(name, -1) for name in names], np.int64)
     there = places >= 0
     return MovedFunctions(
         linked=functions.starts[entries][there],

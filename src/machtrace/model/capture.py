@@ -12,7 +12,7 @@ from machtrace.model.image import ImageList
 from machtrace.model.snapshot import LinuxFacts, Problem, ProcessInfo
 from machtrace.model.stack import FrameAddress, FrameTrust, Stop
 from machtrace.model.symbol import CallStack, Frame
-from machtrace.model.text import PathName, counted, html, save
+from machtrace.model.text import Document, counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class StackExplanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class Capture(Document):
     """The call stacks of one process at one time."""
 
     process: ProcessInfo
@@ -109,19 +109,6 @@ class Capture:
     def __str__(self) -> str:
         """Return what ``machtrace backtrace`` prints, without explanations."""
         return "\n\n".join((self.heading, *map(str, self.stacks)))
-
-    def _repr_html_(self) -> str:
-        """Return the text for notebooks."""
-        return html(str(self))
-
-    def save(self, path: str | PathName) -> None:
-        """Write to a file, in the format of its suffix: ``app.txt``.
-
-        Raises:
-            ArgumentError: no format has the suffix, or it has no place for stacks.
-            FileAccessError: the file cannot be written.
-        """
-        save(self, path)
 
     def __repr__(self) -> str:
         return f"<Capture of {self.heading.replace('  ', ', ')}>"

@@ -12,7 +12,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage
 from machtrace.model.snapshot import Problem, ProcessInfo, ThreadInfo
 from machtrace.model.symbol import Frame
-from machtrace.model.text import PathName, counted, html, printable, save
+from machtrace.model.text import Document, counted, printable
 
 OUTERMOST = -1
 """The caller of an outermost frame in :attr:`StackTable.callers`."""
@@ -136,7 +136,7 @@ class SampledThread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Profile:
+class Profile(Document):
     """The samples of one process."""
 
     process: ProcessInfo
@@ -169,19 +169,6 @@ class Profile:
                 f"{'…':>8s}  {counted(len(innermost) - _FUNCTIONS_SHOWN, 'more function')}"
             )
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        """Return the text for notebooks."""
-        return html(str(self))
-
-    def save(self, path: str | PathName) -> None:
-        """Write to a file, in the format of its suffix: ``app.speedscope.json``.
-
-        Raises:
-            ArgumentError: no format has the suffix, or it has no place for a profile.
-            FileAccessError: the file cannot be written.
-        """
-        save(self, path)
 
     def __repr__(self) -> str:
         threads = counted(len(self.threads), "thread")

@@ -12,7 +12,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
 from machtrace.model.symbol import SourceLocation
-from machtrace.model.text import PathName, counted, html, printable, report_lines, save, task_lines
+from machtrace.model.text import Document, counted, printable, report_lines, task_lines
 
 JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
 """A JSON value; treated as immutable."""
@@ -380,7 +380,7 @@ class ReportedTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Report(ReportedTask):
+class Report(ReportedTask, Document):
     """One incident. Warnings are not compared.
 
     Keys of the source without a field here are in the ``details`` of the value that they describe,
@@ -404,19 +404,6 @@ class Report(ReportedTask):
 
     def __str__(self) -> str:
         return "\n".join(report_lines(self))
-
-    def _repr_html_(self) -> str:
-        """Return the text for notebooks."""
-        return html(str(self))
-
-    def save(self, path: str | PathName) -> None:
-        """Write to a file, in the format of its suffix: ``app.html``.
-
-        Raises:
-            ArgumentError: no format has the suffix, or it has no place for the report.
-            FileAccessError: the file cannot be written.
-        """
-        save(self, path)
 
     @property
     def tasks(self) -> tuple[ReportedTask, ...]:

@@ -14,15 +14,13 @@ from machtrace.model.snapshot import ThreadInfo
 from machtrace.model.stack import MACHINE_FRAMES, FrameAddress, Gap, Stop, address_row, chain_text
 from machtrace.model.text import (
     PLAIN,
+    Document,
     FrameText,
-    PathName,
     Row,
     Style,
     counted,
     folded_rows,
-    html,
     printable,
-    save,
     short_location,
 )
 
@@ -259,7 +257,7 @@ class FrameChain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CallStack(FrameChain):
+class CallStack(FrameChain, Document):
     """A thread's stack with names."""
 
     thread: ThreadInfo
@@ -313,19 +311,6 @@ class CallStack(FrameChain):
     def __str__(self) -> str:
         """Return what ``machtrace backtrace`` prints for the thread."""
         return "\n".join(self.text_lines())
-
-    def _repr_html_(self) -> str:
-        """Return the text for notebooks."""
-        return html(str(self))
-
-    def save(self, path: str | PathName) -> None:
-        """Write to a file, in the format of its suffix: ``app.txt``.
-
-        Raises:
-            ArgumentError: no format has the suffix, or it has no place for a stack.
-            FileAccessError: the file cannot be written.
-        """
-        save(self, path)
 
     def __repr__(self) -> str:
         return f"<CallStack of {self.thread}: {counted(self.depth, 'frame')}, {self.stop}>"

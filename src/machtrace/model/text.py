@@ -38,9 +38,9 @@ def encodable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun: ``1 thread``, ``1,200 threads``."""
-    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
 def duration(nanoseconds: int) -> str:
@@ -185,10 +185,24 @@ class PathName(Protocol):
         """Return the path."""
 
 
-def save(value: object, path: str | PathName) -> None:
-    """Write stacks, a profile or a report to a file, in the format of its suffix."""
-    # The writers are above the model, and are loaded when they are used.
-    import_module("machtrace.reports.files").save(value, path)
+class Document:
+    """Stacks, a profile or a report: HTML in notebooks, a file on request."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Return the text for notebooks."""
+        return html(str(self))
+
+    def save(self, path: str | PathName) -> None:
+        """Write to a file, in the format of its suffix: ``app.html``, ``app.speedscope.json``.
+
+        Raises:
+            ArgumentError: no format has the suffix, or it has no place for the value.
+            FileAccessError: the file cannot be written.
+        """
+        # The writers are above the model, and are loaded when they are used.
+        import_module("machtrace.reports.files").save(self, path)
 
 
 def html(text: str) -> str:

@@ -228,8 +228,8 @@ class CallSites:
             at = code.find(_X86_CALL, at + 1)
         if len(self.rules.called_from) >= _CACHED:
             self.rules.called_from.clear()
-        found = self.rules.called_from[block] = tuple(targets)
-        return found
+        known = self.rules.called_from[block] = tuple(targets)
+        return known
 
     def _left_to(self, target: int) -> tuple[int | None, ...]:
         """Return where the function at ``target`` jumps to other functions; None if unknown."""

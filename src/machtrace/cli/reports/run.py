@@ -19,7 +19,7 @@ from machtrace.cli.progress import Progress, progress_bar, shows_progress
 from machtrace.cli.reports.outputs import Task, tasks
 from machtrace.errors import ArgumentError, FileAccessError, MachtraceError
 from machtrace.model.image import shown_identifier
-from machtrace.model.text import printable
+from machtrace.model.text import counted, printable
 from machtrace.reports.batches import (
     BatchItem,
     BatchOptions,
@@ -145,8 +145,8 @@ class RunSummary:
             if self._unread > 1:
                 passed = f"{self._unread} files were no reports"
             rest = f", {passed}" if self._unread else ""
-            rest += f", {_counted(self._warned, 'file')} with oddities" if self._warned else ""
-            warn(f"{_counted(self._reports, 'report')} of {self._files} files{rest}")
+            rest += f", {counted(self._warned, 'file')} with oddities" if self._warned else ""
+            warn(f"{counted(self._reports, 'report')} of {counted(self._files, 'file')}{rest}")
         if self._files and self._unread == self._files:
             warn_of_nothing("there is no report", self._given)
         return 1 if self._errors or not self._reports else 0
@@ -162,10 +162,10 @@ class RunSummary:
         differing = ""
         if self._contradicted:
             differing = f", {self._contradicted} of them unlike the report"
-        kept = self._frames - self._named - self._nameless
+        others = self._frames - self._named - self._nameless
         warn(
-            f"{_counted(self._named, 'frame')} named from files{differing}; "
-            f"{kept} {'keeps its name' if kept == 1 else 'keep their names'} from the report; "
+            f"{counted(self._named, 'frame')} named from files{differing}; "
+            f"{others} {'keeps its name' if others == 1 else 'keep their names'} from the report; "
             f"{self._nameless} {'has' if self._nameless == 1 else 'have'} none"
         )
         images = self._missing.most_first()
@@ -173,10 +173,10 @@ class RunSummary:
             uuid = "no UUID" if missing.image.uuid is None else shown_identifier(missing.image.uuid)
             name = printable(missing.image.name or missing.image.path or "???")
             arch = f" {printable(missing.image.arch)}" if missing.image.arch else ""
-            warn(f"no symbols for {name}{arch} {uuid}: {_counted(missing.frames, 'frame')}")
+            warn(f"no symbols for {name}{arch} {uuid}: {counted(missing.frames, 'frame')}")
         if len(images) > _SHOWN:
             warn(
-                f"no symbols for {_counted(len(images) - _SHOWN, 'more image')}",
+                f"no symbols for {counted(len(images) - _SHOWN, 'more image')}",
                 hint="machtrace symbols missing REPORT lists all images of a report",
             )
         for problem in list(self._problems)[:_SHOWN]:
@@ -186,10 +186,6 @@ class RunSummary:
 def warn_of_nothing(fact: str, paths: str) -> None:
     """Print that there is nothing in ``paths``, and what to pass."""
     warn(f"{fact} in {paths}", hint="pass reports, or folders or archives of reports")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_of(target: str) -> str:

@@ -13,9 +13,10 @@ import click
 
 from machtrace.cli.options import DocumentFormat, format_option, size_value, store_option
 from machtrace.cli.progress import progress_bar
-from machtrace.cli.tables import counted, readable_size, write_json
+from machtrace.cli.tables import readable_size, write_json
 from machtrace.frozen import dataclass
 from machtrace.model.image import shown_identifier
+from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # their package is imported when the command runs
     from machtrace.symbolstore.adding import AddOutcome, Stored

@@ -17,8 +17,9 @@ from machtrace.cli.options import (
     size_value,
     store_option,
 )
-from machtrace.cli.tables import counted, readable_size, write_json, write_table
+from machtrace.cli.tables import readable_size, write_json, write_table
 from machtrace.model.image import shown_identifier
+from machtrace.model.text import counted
 
 if TYPE_CHECKING:
     from machtrace.symbolstore.gc import Removal

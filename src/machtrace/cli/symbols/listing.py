@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from machtrace.cli.options import DocumentFormat, enum_option, format_option, store_option
-from machtrace.cli.tables import counted, readable_size, write_json, write_table
+from machtrace.cli.tables import readable_size, write_json, write_table
 from machtrace.images.store_layout import ExportLayout
 from machtrace.model.image import shown_identifier
+from machtrace.model.text import counted
 
 if TYPE_CHECKING:
     from machtrace.symbolstore.export import Exported

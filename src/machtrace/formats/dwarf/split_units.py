@@ -258,8 +258,8 @@ class DwarfReader:
         self, unit: UnitHeader, unit_id: int, name: Attribute, attributes: dict[int, Attribute]
     ) -> SkeletonUnit:
         def number(*names: int) -> int | None:
-            found = [attributes[name] for name in names if name in attributes]
-            return _integer(found[0]) if found else None
+            name = next((name for name in names if name in attributes), None)
+            return None if name is None else _integer(attributes[name])
 
         strings = number(_STR_OFFSETS_BASE) or 0
         addresses = number(_ADDR_BASE, _GNU_ADDR_BASE) or 0

@@ -163,8 +163,8 @@ def _note(text: str) -> dict[str, JsonValue] | None:
             details[INTERRUPTED] = True
         elif dispute is not None and dispute["method"] in _TRUSTS:
             address = dispute["address"]
-            found = None if address is None else Avma(int(address, 16))
-            disputes.append(Dispute(_TRUSTS[dispute["method"]], found))
+            caller = None if address is None else Avma(int(address, 16))
+            disputes.append(Dispute(_TRUSTS[dispute["method"]], caller))
         elif number == len(parts) - 1 and part in _CERTAINTIES:
             details[CERTAINTY] = part
         else:
