@@ -131,7 +131,8 @@ def _calls(frame: ProfileFrame) -> Iterator[_Described]:
             kind=FunctionKind.NATIVE,
             path=_path(call.location),
         )
-        yield (call.linkage_name or inlined.name, image), inlined, call.location, depth
+        where = inlined.path if image is None else image
+        yield (call.linkage_name or inlined.name, where), inlined, call.location, depth
 
 
 def _machine_function(frame: Frame) -> Function:

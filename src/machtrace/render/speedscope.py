@@ -7,6 +7,8 @@ in its npm package. The frames of a stack are functions; a sample lasts one inte
 from __future__ import annotations
 
 import json
+from array import array
+from dataclasses import replace
 from typing import Any, TextIO
 
 from machtrace.model.profile import Profile
@@ -38,8 +40,15 @@ def document(profile: Profile) -> dict[str, Any]:
             functions = stacks[row] = [one for frame in reversed(frames) for one in keys[frame]]
         return functions
 
+    rows: dict[tuple[int, ...], int] = {}
+
+    def first_row(row: int) -> int:
+        """Return the first row with the same functions; frames differ by address, too."""
+        return rows.setdefault(tuple(stack(row)), row)
+
     def of_thread(name: str, samples: ThreadSamples) -> dict[str, Any]:
-        merged = without_repeats(samples)
+        stacks = array("i", map(first_row, samples.stacks))
+        merged = without_repeats(replace(samples, stacks=stacks))
         weights = [weight * profile.run.interval_ns for weight in merged.weights]
         return {
             "type": "sampled",

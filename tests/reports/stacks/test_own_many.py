@@ -1,0 +1,250 @@
+"""Stacks and profiles that machtrace wrote are read, and written again as they were."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+
+from machtrace.errors import MachtraceError
+from machtrace.model.capture import Capture
+from machtrace.model.profile import Profile
+from machtrace.model.report import Report, ReportedThread
+from machtrace.render import firefox, folded, json_document, pprof, profile_json, speedscope, text
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.captures import capture_of
+from machtrace.reports.stacks.profiles import profile_of
+from machtrace.reports.stacks.reported import report_of_capture, report_of_profile
+from machtrace.reports.writers import write_reports
+from tests.support.reports.captures import captures, profiles
+from tests.support.reports.models import Seen, function, profile
+
+PROFILE = profile([Seen(0, [function("main"), function("hot", offset=0x300)], 3)])
+
+
+def written(writer: Callable[..., None], value: object) -> str:
+    """Return what a writer writes."""
+    sink = StringIO()
+    writer(value, sink)
+    return sink.getvalue()
+
+
+def read(data: str) -> Report:
+    """Return the one report of a text."""
+    (report,) = read_source(ReportSource("own", data.encode("utf-8", "surrogateescape"))).reports
+    return report
+
+
+def again(data: str, form: str) -> str:
+    """Return a text, read and written again."""
+    return write_reports([read(data)], form).decode()
+
+
+@given(capture=captures())
+@settings(max_examples=60, deadline=None)
+def test_stacks_come_back_from_text(capture: Capture) -> None:
+    """With trust, disputes, inlined calls, Python's functions, recursion, gaps and causes."""
+    data = written(text.write, capture)
+    assert again(data, "text") == data
+
+
+@given(capture=captures())
+@settings(max_examples=60, deadline=None)
+def test_stacks_come_back_from_json(capture: Capture) -> None:
+    data = written(json_document.write, capture)
+    assert again(data, "stacks-json") == data
+
+
+@given(capture=captures())
+@settings(max_examples=40, deadline=None)
+def test_a_report_of_stacks_has_the_stacks(capture: Capture) -> None:
+    """Also after a round trip through the JSON of reports."""
+    report = report_of_capture(capture)
+    expected = written(json_document.write, capture)
+    assert written(json_document.write, capture_of(report)) == expected
+    stored = read(write_reports([report], "json").decode())
+    assert written(json_document.write, capture_of(stored)) == expected
+
+
+@given(recorded=profiles())
+@settings(max_examples=60, deadline=None)
+def test_profiles_come_back_from_json(recorded: Profile) -> None:
+    """With the time of each sample."""
+    known = profile_of(report_of_profile(recorded))
+    data = written(profile_json.write, known)
+    assert again(data, "profile-json") == data
+    assert json.loads(data)["samples"]["times_ns"] == [*recorded.samples.times_ns]
+
+
+@given(recorded=profiles())
+@settings(max_examples=1500, deadline=None)
+def test_profiles_come_back_from_the_text_of_sample(recorded: Profile) -> None:
+    data = write_reports([report_of_profile(recorded)], "sample").decode()
+    assert again(data, "sample") == data
+
+
+@pytest.mark.parametrize("form", ["lldb", "bs", "nsthread"])
+@given(capture=captures(has_lines=True))
+@settings(max_examples=40, deadline=None)
+def test_stacks_come_back_from_formats_of_other_tools(form: str, capture: Capture) -> None:
+    """Stop reasons, gaps, and numbers of many digits as well."""
+    data = write_reports([report_of_capture(capture)], form).decode()
+    assume("start + 4" not in data)  # lldb writes offsets behind names
+    assert again(data, form) == data
+
+
+@given(recorded=profiles())
+@settings(max_examples=1500, deadline=None)
+def test_folded_stacks_come_back(recorded: Profile) -> None:
+    data = written(folded.write, recorded)
+    assume(data)
+    assert again(data, "folded") == data
+
+
+@given(recorded=profiles())
+@settings(max_examples=1500, deadline=None)
+def test_profiles_come_back_from_speedscope(recorded: Profile) -> None:
+    """Functions that differ by their image alone become one."""
+    data = written(speedscope.write, recorded)
+    once = again(data, "speedscope")
+    assert stacks_of(json.loads(once)) == stacks_of(json.loads(data))
+    assert again(once, "speedscope") == once
+
+
+@given(recorded=profiles())
+@settings(max_examples=1500, deadline=None)
+def test_profiles_come_back_from_pprof(recorded: Profile) -> None:
+    """The stacks of each thread by name; threads without samples have no place there."""
+    data = gzip.decompress(pprof.data(recorded))
+    (report,) = read_source(ReportSource("own", data)).reports
+    expected = written(folded.write, recorded).splitlines()
+    assert sorted(written(folded.write, profile_of(report)).splitlines()) == sorted(expected)
+    assert profile_of(report).run.interval_ns == recorded.run.interval_ns
+    assert profile_of(report).run.duration_ns == recorded.run.duration_ns
+
+
+@given(recorded=profiles())
+@settings(max_examples=1500, deadline=None)
+def test_profiles_come_back_from_firefox(recorded: Profile) -> None:
+    """The samples of each thread with their times, and the run."""
+    report = read(written(firefox.write, recorded))
+    known = profile_of(report)
+    expected = written(folded.write, recorded).splitlines()
+    assert sorted(written(folded.write, known).splitlines()) == sorted(expected)
+    assert (known.run.interval_ns, known.run.duration_ns) == (
+        recorded.run.interval_ns,
+        recorded.run.duration_ns,
+    )
+    assert sorted(known.samples.times_ns) == sorted(recorded.samples.times_ns)
+    again = read(written(firefox.write, known))
+    assert written(firefox.write, profile_of(again)) == written(firefox.write, known)
+
+
+def stacks_of(document: Any) -> list[object]:
+    """Return the samples of each profile with the names and files of functions."""
+    functions = document["shared"]["frames"]
+    return [
+        (
+            profile["name"],
+            profile["weights"],
+            [[functions[number] for number in stack] for stack in profile["samples"]],
+        )
+        for profile in document["profiles"]
+    ]
+
+
+def test_explanations_come_back() -> None:
+    """Lines below frames, and JSON's objects."""
+    lines = "        → compact unwind: it claims this pc\n            cfa = sp + 16\n"
+    data = (
+        "Demo [7]  arm64  1 thread  1 image\n\nThread 1  id 7\n"
+        f"   0  Demo  0x0000000100000104  main + 4\n{lines}"
+        "   1  Demo  0x0000000100000204  start + 4  [compact]\n"
+    )
+    assert again(data, "text") == data
+    (entry,) = (one for one in read(data).threads)
+    assert entry.frames[0].details["explanation"] == lines.splitlines()
+
+
+def test_keys_of_later_versions_are_written_again() -> None:
+    document = json_document.document(capture_of(one_stack()))
+    document["new"] = {"key": 1}
+    document["threads"][0]["state"] = "running"
+    document["threads"][0]["frames"][0]["mark"] = [None]
+    data = json.dumps(document, indent=2) + "\n"
+    assert again(data, "stacks-json") == data
+
+
+def one_stack() -> Report:
+    """Return a report of one stack."""
+    report = report_of_profile(PROFILE)
+    (tree,) = report.trees
+    frames = tuple(node.frame for node in reversed(tree.nodes))
+    return replace(report, trees=(), threads=(ReportedThread(index=0, id=7, frames=frames),))
+
+
+def test_lines_of_no_kind_are_stored() -> None:
+    """Nothing of a text is dropped."""
+    data = (
+        "$ machtrace backtrace 7\nDemo [7]  arm64  1 thread  1 image\n\nThread 1  id 7\n"
+        "   0  Demo  0x0000000100000104  main + 4\nan odd line\n"
+    )
+    report = read(data)
+    assert report.details["lines"] == ["$ machtrace backtrace 7"]
+    assert report.threads[0].details["lines"] == ["an odd line"]
+    assert again(data, "text") == data
+
+
+def test_several_processes_are_several_reports() -> None:
+    capture = capture_of(one_stack())
+    data = written(text.write, capture)
+    reports = read_source(ReportSource("own", f"{data}\n{data}".encode())).reports
+    assert len(reports) == 2
+    assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document["stacks"]["callers"].__setitem__(0, 5),
+        lambda document: document["samples"]["stacks"].__setitem__(0, 99),
+        lambda document: document["samples"]["threads"].append(0),
+        lambda document: document["frames"][0].__setitem__("trust", "hope"),
+        lambda document: document["frames"][0].__setitem__("address", -1),
+        lambda document: document["run"].__setitem__("interval_ns", 0),
+        lambda document: document.__setitem__("schema", 2),
+        lambda document: document.__setitem__("process", None),
+    ],
+)
+def test_an_invalid_profile_is_refused(change: Callable[[dict[str, object]], None]) -> None:
+    document = profile_json.document(PROFILE)
+    change(document)
+    with pytest.raises(MachtraceError):
+        read(json.dumps(document))
+
+
+@pytest.mark.parametrize("form", ["folded", "speedscope", "pprof"])
+def test_an_architecture_that_a_format_lacks_is_unknown(form: str) -> None:
+    data = write_reports([report_of_profile(PROFILE)], form)
+    data = gzip.decompress(data) if form == "pprof" else data
+    (report,) = read_source(ReportSource("own", data)).reports
+    assert report.process.code_type is None
+    assert {image.arch for image in report.images} <= {None}
+
+
+def test_recursions_take_no_more_room_than_a_deep_stack() -> None:
+    """A line may stand for any number of frames: there are limits."""
+    data = "Thread 1  id 7\n   0  a  0x0000000100000104  f + 4\n"
+    data += "9  the same frame 200000 more times\n" * 9
+    report = read(data)
+    assert len(report.threads[0].frames) == 200_001
+    lines = report.threads[0].details["lines"]
+    assert isinstance(lines, list)
+    assert len(lines) == 8
