@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     """The version of the installed package."""
     from machtrace.demangler import demangle
     from machtrace.errors import MachtraceError
+    from machtrace.model.symbol import unique_stacks
     from machtrace.pipeline.backtraces import backtraces, snapshot
     from machtrace.pipeline.explanation import explain
     from machtrace.pipeline.inprocess.backtrace import backtrace
@@ -53,6 +54,7 @@ _HOMES = {
     "sample": "machtrace.sampling.api",
     "save_snapshot": "machtrace.pipeline.snapshot_writer",
     "snapshot": "machtrace.pipeline.backtraces",
+    "unique_stacks": "machtrace.model.symbol",
     "unwind": "machtrace.unwinder.unwinder",
     "write_report": "machtrace.reports.files",
 }
@@ -73,6 +75,7 @@ __all__ = [
     "sample",
     "save_snapshot",
     "snapshot",
+    "unique_stacks",
     "unwind",
     "write_report",
 ]

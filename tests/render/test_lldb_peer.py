@@ -69,3 +69,34 @@ def test_stop_reasons_of_an_arm64_core_are_the_same_text(tmp_path):
         }
     reasons = re.findall(r"thread #(\d+): tid = .*?(?:stop reason = (.*))?$", theirs, re.MULTILINE)
     assert ours == {int(number): reason or None for number, reason in reasons}
+
+
+@pytest.mark.skipif(LLDB is None, reason="lldb is not installed")
+def test_unique_stacks_are_the_same_text(tmp_path):
+    """But for their order: lldb sorts them by addresses."""
+    process = synthetic_process(Arch.ARM64, threads=3, images=2, depth=6)
+    first, _, last = process.snapshot.threads
+    second = replace(first, info=replace(first.info, id=last.info.id + 1, index=2))
+    core = tmp_path / "synthetic.core"
+    core.write_bytes(
+        core_bytes(replace(process.snapshot, threads=(first, second, last)), process.regions)
+    )
+    theirs = subprocess.run(
+        [LLDB, "--no-lldbinit", "--batch", "--core", core, "-o", "thread backtrace unique"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout.partition("unique\n")[2]
+    ours = subprocess.run(
+        [sys.executable, "-m", "machtrace", "backtrace", core, "--format", "lldb", "--unique"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    def blocks(text):
+        return sorted(re.split(r"^(?=\d)", text, flags=re.MULTILINE))
+
+    assert ours.startswith("2 thread(s) #1 #2 \n")
+    assert blocks(theirs) == blocks(ours)

@@ -22,6 +22,7 @@ from machtrace.cli.options import (
     stack_limit_option,
     target_argument,
     thread_option,
+    unique_option,
 )
 from machtrace.model.capture import Capture
 from machtrace.model.options import WalkOptions
@@ -54,6 +55,9 @@ _WITH_LINES = (
 )
 """Formats that show source lines."""
 
+_OF_GROUPS = (Format.TEXT, Format.LLDB, Format.JSON)
+"""Formats in which several threads have one stack."""
+
 _WITH_DETAILS = (Format.TEXT, Format.JSON)
 """Formats that show why each stack ends, and how frames were found."""
 
@@ -68,6 +72,7 @@ _WITH_DETAILS = (Format.TEXT, Format.JSON)
 @scan_option
 @names_option
 @lines_option
+@unique_option
 @click.option(
     "--explain", is_flag=True, help="Show how each frame was found, and what other methods found."
 )
@@ -88,6 +93,7 @@ def backtrace(  # noqa: PLR0913 - an option each
     scan: bool,
     names: bool,
     lines: bool,
+    unique: bool,
     explain: bool,
     registers: bool | None,
     python: bool,
@@ -102,6 +108,10 @@ def backtrace(  # noqa: PLR0913 - an option each
 
     walk = WalkOptions(limit=limit, stack_limit=stack_limit, scan=scan)
     naming = name_options(search=search, names=names, lines=lines, python=python)
+    if unique:
+        _check_format("--unique", form, _OF_GROUPS)
+        if registers:
+            raise click.UsageError("--unique merges threads whose --registers differ: omit one")
     if explain:
         _check_format("--explain", form, _WITH_DETAILS)
     if registers:
@@ -111,8 +121,9 @@ def backtrace(  # noqa: PLR0913 - an option each
     copied, runs = capture_snapshot(spec, thread, walk, naming)
     naming = replace(naming, lines=lines and form in _WITH_LINES)
     result = build_capture(copied, walk, naming, explain=explain, python=runs)
+    shown = result.unique if unique else result
     with output() as sink:
-        write_report(result, form, sink, registers=registers)
+        write_report(shown, form, sink, registers=registers, unique=unique)
     _warn(result, form)
     _warn_of_limit(copied, result, stack_limit)
     print_errors([problem.error for problem in result.problems])
@@ -200,9 +211,17 @@ def _hidden_facts(result: Capture) -> Iterator[str]:
 
 
 def write_report(
-    result: Capture, form: Format, sink: TextIO, *, registers: bool | None = None
+    result: Capture,
+    form: Format,
+    sink: TextIO,
+    *,
+    registers: bool | None = None,
+    unique: bool = False,
 ) -> None:
-    """Write ``result`` to ``sink``, with colours if standard output is a terminal."""
+    """Write ``result`` to ``sink``, with colours if standard output is a terminal.
+
+    ``unique``: whether its equal stacks are merged.
+    """
     from machtrace.cli.console import wants_colour
     from machtrace.render import bs, json_document, lldb, nsthread, text
 
@@ -210,7 +229,7 @@ def write_report(
         case Format.TEXT:
             text.write(result, sink, colour=wants_colour(sys.stdout), registers=registers)
         case Format.LLDB:
-            lldb.write(result, sink)
+            (lldb.write_unique if unique else lldb.write)(result, sink)
         case Format.NSTHREAD:
             nsthread.write(result, sink)
         case Format.BS:

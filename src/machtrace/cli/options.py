@@ -99,6 +99,13 @@ thread_option = click.option(
     help="Threads: all, main, crashed, a name, an id, or #N as lldb numbers them; may be repeated.",
 )
 
+unique_option = click.option(
+    "--unique",
+    "-u",
+    is_flag=True,
+    help="Show equal stacks once, with the threads that have them; most threads first.",
+)
+
 limit_option = click.option(
     "--limit",
     metavar="N",

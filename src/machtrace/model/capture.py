@@ -6,12 +6,14 @@ notation: ``*x`` is the pointer stored at ``x``, ``cfa`` the canonical frame add
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import ImageList
 from machtrace.model.snapshot import LinuxFacts, Problem, ProcessInfo
 from machtrace.model.stack import FrameAddress, FrameTrust, Stop
-from machtrace.model.symbol import CallStack, Frame
+from machtrace.model.symbol import CallStack, Frame, unique_stacks
 from machtrace.model.text import Document, counted
 
 
@@ -97,14 +99,53 @@ class Capture(Document):
     @property
     def heading(self) -> str:
         """The line above the stacks: the process, and how much was captured of it."""
-        threads, images = counted(len(self.stacks), "thread"), counted(len(self.images), "image")
-        parts = [f"{self.process}", threads, images]
+        count = len(self.stacks) + sum(len(stack.others) for stack in self.stacks)
+        parts = [f"{self.process}", counted(count, "thread"), counted(len(self.images), "image")]
+        if count > len(self.stacks):
+            parts.append(counted(len(self.stacks), "distinct stack"))
         parts += [
             f"{stack.cause.name} in thread {stack.thread.index}"
             for stack in self.stacks
             if stack.thread.crashed and stack.cause is not None and stack.cause.is_shown
         ]
         return "  ".join(parts)
+
+    @property
+    def unique(self) -> Capture:
+        """The capture with each distinct stack once; see :func:`unique_stacks`."""
+        stacks = tuple(unique_stacks(self.stacks))
+        explanations = dict(
+            zip((stack.thread.id for stack in self.stacks), self.explanations, strict=False)
+        )
+        return replace(
+            self,
+            stacks=stacks,
+            explanations=tuple(
+                explanations[stack.thread.id] for stack in stacks if stack.thread.id in explanations
+            ),
+        )
+
+    @property
+    def of_each_thread(self) -> Capture:
+        """The capture with a stack for each thread, without explanations; itself if it has them.
+
+        Threads that were merged with another one have its frames, and no registers.
+        """
+        if not any(stack.others for stack in self.stacks):
+            return self
+        stacks = [
+            one
+            for stack in self.stacks
+            for one in (
+                replace(stack, others=()),
+                *(
+                    replace(stack, thread=other, others=(), registers=(), stopped_for_ns=None)
+                    for other in stack.others
+                ),
+            )
+        ]
+        stacks.sort(key=lambda stack: stack.thread.index)
+        return replace(self, stacks=tuple(stacks), explanations=())
 
     def __str__(self) -> str:
         """Return what ``machtrace backtrace`` prints, without explanations."""

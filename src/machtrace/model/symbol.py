@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from machtrace.frozen import dataclass
@@ -20,7 +21,9 @@ from machtrace.model.text import (
     Style,
     counted,
     folded_rows,
+    numbered,
     printable,
+    ranges,
     short_location,
 )
 
@@ -269,6 +272,8 @@ class CallStack(FrameChain, Document):
     """Names and values of the innermost frame's registers; none if unavailable."""
     overflowed_stack: Avma | None = None
     """The lowest address of the stack if the stack pointer is below it: the stack overflowed."""
+    others: tuple[ThreadInfo, ...] = ()
+    """Other threads with the same stack, if equal stacks were merged; see :func:`unique_stacks`."""
 
     @property
     def cause(self) -> Cause | None:
@@ -294,6 +299,7 @@ class CallStack(FrameChain, Document):
             with_registers: whether registers are shown; None shows those of a crashed thread.
         """
         yield f"{style.bold}{self.thread.heading(self.stopped_for_ns)}{style.reset}"
+        yield from others_lines(self.others)
         if self.cause is not None and self.cause.is_shown:
             yield f"  {printable(str(self.cause))}"
         if self.overflowed_stack is not None:
@@ -314,3 +320,67 @@ class CallStack(FrameChain, Document):
 
     def __repr__(self) -> str:
         return f"<CallStack of {self.thread}: {counted(self.depth, 'frame')}, {self.stop}>"
+
+
+def unique_stacks(stacks: Iterable[CallStack]) -> list[CallStack]:
+    """Return each distinct stack once, with the threads that share it as its :attr:`others`.
+
+    Stacks are equal if they have the same addresses, found in the same way, and the same Python
+    functions. A thread that a signal or an exception stopped is not merged with others. Crashed
+    threads come first, then the stacks of most threads.
+    """
+    groups: dict[Hashable, list[CallStack]] = {}
+    for stack in stacks:
+        groups.setdefault(_identity(stack), []).append(stack)
+    merged = [
+        replace(group[0], others=tuple(thread for stack in group for thread in _threads(stack))[1:])
+        for group in groups.values()
+    ]
+    return sorted(merged, key=lambda stack: (not stack.thread.crashed, -len(stack.others)))
+
+
+def _threads(stack: CallStack) -> tuple[ThreadInfo, ...]:
+    return (stack.thread, *stack.others)
+
+
+def _identity(stack: CallStack) -> Hashable:
+    info, rest = stack.thread, stack.physical_remainder
+    cause = info.cause if info.cause is not None and info.cause.is_shown else None
+    own = None if not info.crashed and cause is None else info.id
+    return own, _chain_identity(stack), None if rest is None else _chain_identity(rest)
+
+
+def _chain_identity(chain: FrameChain) -> Hashable:
+    frames = tuple(
+        (frame.address.address, frame.address.kind, frame.address.trust, frame.python)
+        for frame in chain.frames
+    )
+    return frames, chain.gap, chain.stop.reason
+
+
+def others_lines(others: Sequence[ThreadInfo]) -> Iterator[str]:
+    """Yield a line for the threads of each name, or of each name with consecutive numbers."""
+    named: dict[tuple[str | None, bool, str | None], list[tuple[ThreadInfo, int | None]]] = {}
+    for thread in others:
+        name, number = (None, None) if thread.name is None else numbered(thread.name)
+        named.setdefault((name, number is None, thread.queue), []).append((thread, number))
+    groups = sorted(named.items(), key=lambda item: -len(item[1]))
+    for (name, _, queue), threads in groups[:_NAMES]:
+        parts = [
+            f"  and {counted(len(threads), 'thread')}: {ranges(one.index for one, _ in threads)}",
+            f"id {ranges(one.id for one, _ in threads)}",
+        ]
+        if name is not None:
+            numbers = [number for _, number in threads if number is not None]
+            parts.append(f"“{printable(name)}”{' ' if numbers else ''}{ranges(numbers)}")
+        if queue:
+            parts.append(f"queue {printable(queue)}")
+        yield "  ".join(parts)
+    rest = groups[_NAMES:]
+    if rest:
+        count = sum(len(threads) for _, threads in rest)
+        yield f"  and {counted(count, 'thread')} of {counted(len(rest), 'other name')}"
+
+
+_NAMES = 8
+"""Names of threads with one stack that text lists."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import re
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -41,6 +42,29 @@ def encodable(name: str) -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun: ``1 thread``, ``1,200 threads``."""
     return f"{count} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, in their order: ``3–7, 9``; ``…`` stands for what is too long."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    shown = ["–".join(map(str, part)) for part in parts[:_RANGES]]
+    return ", ".join([*shown, "…"] if len(parts) > _RANGES else shown)
+
+
+_RANGES = 12
+"""Ranges of numbers that are listed."""
+_NUMBERED = re.compile(r"(.*[^0-9])(0|[1-9][0-9]{0,8})", re.DOTALL)
+
+
+def numbered(name: str) -> tuple[str, int | None]:
+    """Split a name and the number at its end, if any: ``worker-12``."""
+    match = _NUMBERED.fullmatch(name)
+    return (name, None) if match is None else (match[1], int(match[2]))
 
 
 def duration(nanoseconds: int) -> str:

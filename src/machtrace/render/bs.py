@@ -41,6 +41,7 @@ def _line(frame: Frame, pointer_size: int) -> str:
 
 def write(report: Capture, sink: TextIO) -> None:
     """Write every thread, after the heading that ``bs_backtraceOfAllThread`` writes."""
+    report = report.of_each_thread
     sink.write(f"Call Backtrace of {len(report.stacks)} threads:\n")
     for stack in report.stacks:
         for_stack = lines(stack, pointer_size=report.process.arch.pointer_size)

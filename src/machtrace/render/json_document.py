@@ -21,7 +21,7 @@ from machtrace.model.capture import (
 )
 from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage
-from machtrace.model.snapshot import ProcessInfo
+from machtrace.model.snapshot import ProcessInfo, ThreadInfo
 from machtrace.model.stack import Stop, stretches
 from machtrace.model.symbol import CallStack, Frame, FrameChain
 from machtrace.model.text import encodable
@@ -119,17 +119,24 @@ def image_entry(image: BinaryImage) -> dict[str, Any]:
     }
 
 
+def _identity(info: ThreadInfo) -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "index": info.index,
+        "name": None if info.name is None else encodable(info.name),
+        "queue": info.queue,
+    }
+
+
 def _thread(
     stack: CallStack, explained: StackExplanation | None, *, registers: bool | None
 ) -> dict[str, Any]:
     with_registers = stack.thread.crashed if registers is None else registers
     info, rest = stack.thread, stack.physical_remainder
     return {
-        "id": info.id,
-        "index": info.index,
-        "name": None if info.name is None else encodable(info.name),
-        "queue": info.queue,
+        **_identity(info),
         "crashed": info.crashed,
+        "others": [_identity(other) for other in stack.others],
         "cause": None if info.cause is None else _cause(info.cause),
         "stopped_for_ns": stack.stopped_for_ns,
         "overflowed_stack": stack.overflowed_stack,

@@ -19,9 +19,18 @@ from machtrace.model.symbol import CallStack, Frame, SourceLocation, Symbol
 from machtrace.model.text import printable
 
 
-def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterator[str]:
-    """Yield the stack's lines, its heading first, without line ends."""
-    yield ("* " if selected else "  ") + _heading(stack)
+def lines(
+    stack: CallStack, *, selected: bool, pointer_size: int = 8, is_unique: bool = False
+) -> Iterator[str]:
+    """Yield the stack's lines, its heading first, without line ends.
+
+    With ``is_unique`` the heading lists the numbers of all threads with the stack.
+    """
+    if is_unique:
+        threads = (stack.thread, *stack.others)
+        yield f"{len(threads)} thread(s) {''.join(f'#{one.index} ' for one in threads)}"
+    else:
+        yield ("* " if selected else "  ") + _heading(stack)
     index = 0
     for first, frames in stretches(stack.frames, stack.gap):
         if first and stack.gap is not None:
@@ -78,8 +87,20 @@ def _symbol(symbol: Symbol, image: BinaryImage) -> str:
     return f"___lldb_unnamed_symbol_{image.header_svma + symbol.offset:x}"
 
 
+def write_unique(report: Capture, sink: TextIO) -> None:
+    """Write every stack of a :attr:`~machtrace.model.capture.Capture.unique` capture.
+
+    As lldb's ``thread backtrace unique`` does, but for the order.
+    """
+    size = report.process.arch.pointer_size
+    for stack in report.stacks:
+        stack_lines = lines(stack, selected=False, pointer_size=size, is_unique=True)
+        sink.writelines(text + "\n" for text in stack_lines)
+
+
 def write(report: Capture, sink: TextIO) -> None:
     """Write every thread of the report."""
+    report = report.of_each_thread
     chosen = next((stack for stack in report.stacks if stack.thread.crashed), None)
     if chosen is None and report.stacks:
         stopped = (stack for stack in report.stacks if stack.cause is not None)

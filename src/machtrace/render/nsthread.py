@@ -54,6 +54,7 @@ def _spelt(symbol: Symbol, image: BinaryImage | None) -> str:
 
 def write(report: Capture, sink: TextIO) -> None:
     """Write every thread's lines, separated by empty lines."""
+    report = report.of_each_thread
     for number, stack in enumerate(report.stacks):
         if number:
             sink.write("\n")

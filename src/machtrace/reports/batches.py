@@ -15,7 +15,13 @@ from machtrace.model.report import Report
 from machtrace.reports.inputs import ReportInput
 from machtrace.reports.readers import ReportContents, read_source
 from machtrace.reports.source import ReportSource
-from machtrace.reports.writers import ReportFormat, as_shown, report_format, write_reports
+from machtrace.reports.writers import (
+    ReportFormat,
+    as_shown,
+    report_format,
+    write_reports,
+    write_unique,
+)
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import MissingImage, symbolicate_reports
 
@@ -42,6 +48,8 @@ class BatchOptions:
     wants_names: bool = True
     keeps_form: bool = False
     """Whether a file that the user named is written in its own format, if that can be written."""
+    unique: bool = False
+    """Whether equal stacks are merged; the format is one of those for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,13 +146,15 @@ class BatchRunner:
         count = len(reports)
         try:
             reports = tuple(as_shown(reports, chosen))
+            write = write_unique if self._options.unique else write_reports
             if target is not None and chosen.between is None and count > 1:
                 for number, report in enumerate(reports, 1):
-                    replace_file(self._numbered(target, number), [self._format.write([report])])
+                    one_file = [write([report], chosen.name)]
+                    replace_file(self._numbered(target, number), one_file)
             elif target is None and chosen.is_page:
                 of_page = reports
             else:
-                output = write_reports(reports, chosen.name)
+                output = write(reports, chosen.name)
                 if target is not None:
                     replace_file(target, [output])
                     output = None

@@ -211,6 +211,27 @@ def write_reports(reports: Sequence[Report], name: str) -> bytes:
     return chosen.between.join(chosen.write([report]) for report in reports)
 
 
+UNIQUE_FORMATS = {
+    "text": f"{_RENDER}.text:write",
+    "stacks-json": f"{_RENDER}.json_document:write",
+    "lldb": f"{_RENDER}.lldb:write_unique",
+}
+"""Formats in which several threads have one stack, with their writers."""
+
+
+def write_unique(reports: Sequence[Report], name: str) -> bytes:
+    """Return the stacks of reports with equal ones merged, as :func:`write_reports` does.
+
+    Raises:
+        ArgumentError: as there, or the reports have no stacks of one moment.
+    """
+    if len(reports) > 1 and report_format(name).between is None:
+        return write_reports(reports, name)
+    module, _, function = UNIQUE_FORMATS[name].partition(":")
+    write = getattr(import_module(module), function)
+    return encoded(_captures(reports, lambda capture, sink: write(capture.unique, sink)))
+
+
 _JSON_END = b"\n]}\n"
 
 

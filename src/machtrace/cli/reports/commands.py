@@ -13,8 +13,9 @@ from machtrace.cli.options import (
     format_option,
     reports_argument,
     search_option,
+    unique_option,
 )
-from machtrace.reports.writers import FORMATS
+from machtrace.reports.writers import FORMATS, UNIQUE_FORMATS
 
 _FORMATS = ", ".join(FORMATS)
 
@@ -94,9 +95,10 @@ def symbolicate(
     "form",
     metavar="FORMAT",
     callback=_report_format,
-    help=f"Output format: {_FORMATS} (default: from OUT's suffix, else apple).",
+    help=f"Output format: {_FORMATS} (default: from OUT's suffix, else apple; with --unique text).",
 )
-def convert(*, source: str, target: str, form: str | None) -> int:
+@unique_option
+def convert(*, source: str, target: str, form: str | None, unique: bool) -> int:
     """Write a report in another format, with the names that it has.
 
     FILE is a report of any kind, or a folder or archive of them; '-' is stdin. OUT is a file, or a
@@ -105,7 +107,11 @@ def convert(*, source: str, target: str, form: str | None) -> int:
     from machtrace.cli.reports.run import format_of, run
     from machtrace.reports.batches import BatchOptions
 
-    options = BatchOptions(format=form or format_of(target), wants_names=False)
+    chosen = form or ("text" if unique and target == STDOUT else format_of(target))
+    if unique and chosen not in UNIQUE_FORMATS:
+        names = ", ".join(UNIQUE_FORMATS)
+        raise click.UsageError(f"--unique requires --format {names}, not {chosen}")
+    options = BatchOptions(format=chosen, wants_names=False, unique=unique)
     return run([source], options, None if target == STDOUT else Path(target), None)
 
 

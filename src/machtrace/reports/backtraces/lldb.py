@@ -6,6 +6,7 @@ Source: lldb, *Frame and Thread Format*.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from machtrace.model.address import Avma
 from machtrace.model.cause import Cause
@@ -27,6 +28,10 @@ from machtrace.reports.stacks.captures import CAUSE, PYTHON, frames_not_shown, g
 
 LONGEST_LINE = 16384
 _THREAD = re.compile(r"[ \t]*+(?P<chosen>\*?)[ \t]*+thread #(?P<number>[0-9]{1,9})(?P<rest>.*)")
+_SHARED = re.compile(r"[0-9]{1,7} thread\(s\)(?P<numbers>(?: #[0-9]{1,9}){1,9999})")
+"""The heading of ``thread backtrace unique``: the threads with one stack."""
+_MOST_SHARED = 1 << 18
+"""Frames that threads may have by sharing another one's stack."""
 _FRAME = re.compile(
     r"[ \t]*+\*?[ \t]*+frame #(?P<number>[0-9]{1,9}): (?P<address>0x[0-9a-fA-F]{1,16})(?P<rest>.*)"
 )
@@ -89,6 +94,11 @@ class _Reader:
         self._python: list[PythonFrame] = []
         self._lines: list[JsonValue] = []
         """The lines of the thread."""
+        self._shared: list[int] = []
+        """The numbers of other threads with the same stack."""
+        self._room = _MOST_SHARED
+        self._is_sorted = True
+        """Whether threads are listed by their numbers."""
         self._banner: tuple[int, Avma | None, list[JsonValue]] | None = None
         """The number, the address and the lines of a thread of which one frame is shown."""
 
@@ -102,6 +112,12 @@ class _Reader:
                 self._python.append(python)
             else:
                 self._frames.append(self._frame(match))
+        elif short and (match := _SHARED.fullmatch(line)) is not None:
+            self._end()
+            self._is_sorted = False
+            first, *self._shared = map(int, match["numbers"].replace("#", "").split())
+            self._heading = _THREAD.fullmatch(f"thread #{first}")
+            self._lines = [line]
         elif short and (match := _THREAD.fullmatch(line)) is not None:
             self._end()
             self._heading = match
@@ -190,10 +206,19 @@ class _Reader:
                 details=details,
             )
         )
+        self._end_shared()
         if len(self._frames) == 1 and number is not None:
             self._banner = number, self._frames[0].address, self._lines
         self._heading, self._frames, self._other = None, [], []
         self._gap, self._python, self._lines = {}, [], []
+
+    def _end_shared(self) -> None:
+        for number in self._shared:
+            self._room -= len(self._frames)
+            if self._room > 0 and number - 1 not in self._indices:
+                self._indices.add(number - 1)
+                self._threads.append(replace(self._threads[-1], index=number - 1, details={}))
+        self._shared = []
 
     def _drop_banner(self, number: int | None) -> None:
         """Drop the one frame that lldb showed when the process stopped, if the stack follows it.
@@ -214,6 +239,8 @@ class _Reader:
     def report(self) -> Report:
         self._end()
         details: dict[str, JsonValue] = {LINES: self._before} if self._before else {}
+        if not self._is_sorted:
+            self._threads.sort(key=lambda thread: thread.index)
         is_chosen = any(thread.crashed for thread in self._threads)
         stop = self._stops.get(is_chosen)
         return Report(

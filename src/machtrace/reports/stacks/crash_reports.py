@@ -45,6 +45,7 @@ _SIGNAL_WORDS = {
 
 def crash_report_of(capture: Capture) -> Report:
     """Return the report of a capture for formats of crash reports."""
+    capture = capture.of_each_thread
     report = report_of_capture(capture)
     linux = capture.linux
     crashed = next((stack for stack in capture.stacks if stack.thread.crashed), None)

@@ -65,6 +65,8 @@ from machtrace.reports.stacks.reported import report_of_capture, report_of_profi
 _SCHEMA = 1
 _OTHER = "json"
 """The detail of a report, a thread or a frame: keys that have no field."""
+_MOST_SHARED = 1 << 20
+"""Frames that threads may have by sharing another one's stack."""
 _OF_STACKS = frozenset({"schema", "process", "images", "threads"})
 _OF_PROFILES = frozenset({"run", "frames", "stacks", "samples"})
 
@@ -113,13 +115,21 @@ def _left(entry: JsonObject, written: JsonObject) -> dict[str, JsonValue]:
 def _read_capture(document: JsonObject) -> Report:
     process = read_process(document)
     images = JsonImages(document, process.arch)
-    threads = json_objects(document.get("threads"))
+    entries_read = json_objects(document.get("threads"))
     capture = Capture(
         process=process,
         images=ImageList(images.listed),
-        stacks=tuple(_stack(entry, images) for entry in threads),
+        stacks=tuple(_stack(entry, images) for entry in entries_read),
         problems=read_problems(document),
     )
+    if sum(len(stack.others) * len(stack.frames) for stack in capture.stacks) > _MOST_SHARED:
+        raise SchemaError("too many threads share deep stacks")
+    of_threads = {
+        id(stack.thread): entry for stack, entry in zip(capture.stacks, entries_read, strict=True)
+    }
+    capture = capture.of_each_thread
+    # Threads that share a stack have an entry without frames.
+    threads = [of_threads.get(id(stack.thread)) for stack in capture.stacks]
     report = report_of_capture(capture)
     document_again = json_document.document(capture)
     entries: Sequence[JsonObject] = document_again["threads"]
@@ -130,7 +140,7 @@ def _read_capture(document: JsonObject) -> Report:
         report,
         details=details,
         threads=tuple(
-            _with_left(thread, entry, again)
+            thread if entry is None else _with_left(thread, entry, again)
             for thread, entry, again in zip(report.threads, threads, entries, strict=True)
         ),
     )
@@ -156,7 +166,6 @@ def _with_other(frame: ReportedFrame, left: dict[str, JsonValue]) -> ReportedFra
 
 
 def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
-    name, queue = text_or_none(entry.get("name")), text_or_none(entry.get("queue"))
     registers = json_object(entry.get("registers") or {})
     frames = tuple(read_frame(item, images) for item in json_objects(entry.get("frames")))
     physical_stop = entry.get("physical_stop")
@@ -167,14 +176,7 @@ def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
         gap = _gap(entry.get("physical_gap"))
         remainder = FrameChain(frames=rest, stop=_stop(physical_stop), gap=gap)
     return CallStack(
-        thread=ThreadInfo(
-            id=ThreadId(json_number(entry.get("id"))),
-            index=json_number(entry.get("index"), least=1),
-            name=name,
-            queue=queue,
-            crashed=entry.get("crashed") is True,
-            cause=cause_of_json(entry.get("cause")),
-        ),
+        thread=_identity(entry),
         frames=frames,
         stop=_stop(entry.get("stop")),
         gap=_gap(entry.get("gap")),
@@ -182,6 +184,18 @@ def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
         physical_remainder=remainder,
         registers=tuple((name, json_number(value)) for name, value in registers.items()),
         overflowed_stack=address_or_none(entry.get("overflowed_stack")),
+        others=tuple(map(_identity, json_objects(entry.get("others", [])))),
+    )
+
+
+def _identity(entry: JsonObject) -> ThreadInfo:
+    return ThreadInfo(
+        id=ThreadId(json_number(entry.get("id"))),
+        index=json_number(entry.get("index"), least=1),
+        name=text_or_none(entry.get("name")),
+        queue=text_or_none(entry.get("queue")),
+        crashed=entry.get("crashed") is True,
+        cause=cause_of_json(entry.get("cause")),
     )
 
 

@@ -30,6 +30,7 @@ from machtrace.model.report import (
     ReportedThread,
     ReportKind,
 )
+from machtrace.model.snapshot import ThreadInfo
 from machtrace.model.stack import MACHINE_FRAMES, Gap, Stop, StopReason
 from machtrace.model.symbol import PythonFrame, SourceLocation
 from machtrace.reports.log_lines import LINES
@@ -60,6 +61,7 @@ from machtrace.reports.stacks.text_lines import (
     frame_row,
     read_cause,
     read_heading,
+    read_others,
     read_stack_line,
     split_location,
 )
@@ -160,6 +162,8 @@ class _Reader:
         self._chains: list[_Chain] = []
         self._details: dict[str, JsonValue] = {}
         self._registers: list[str] = []
+        self._others: list[tuple[str, list[ThreadInfo]]] = []
+        """Lines with threads that have the same stack."""
         self._room = _MOST_REPEATED
         self._other: list[JsonValue] = []
         """Lines before the first thread."""
@@ -173,9 +177,12 @@ class _Reader:
             if line:
                 self._other.append(line)
         elif line and not self._read_part(line):
-            lines = self._details.setdefault(LINES, [])
-            if isinstance(lines, list):
-                lines.append(line)
+            self._add_line(line)
+
+    def _add_line(self, line: str) -> None:
+        lines = self._details.setdefault(LINES, [])
+        if isinstance(lines, list):
+            lines.append(line)
 
     def _read_part(self, line: str) -> bool:
         """Read a line of a thread; return False if it is unknown."""
@@ -218,6 +225,8 @@ class _Reader:
             self._registers.append(line)
         elif not chain.rows and (overflow := _OVERFLOW.fullmatch(line)) is not None:
             self._details[OVERFLOWED] = int(overflow["stack"], 16)
+        elif not chain.rows and (others := read_others(line)):
+            self._others.append((line, others))
         elif not chain.rows and (cause := read_cause(line.strip())) is not None:
             self._details[CAUSE] = written(cause, Cause)
         else:
@@ -234,7 +243,18 @@ class _Reader:
     def _end(self) -> None:
         if self.thread is not None:
             self.threads.append((self.thread, self._details, self._chains, self._registers))
-        self.thread, self._registers = None, []
+            self._end_others()
+        self.thread, self._registers, self._others = None, [], []
+
+    def _end_others(self) -> None:
+        rows = sum(len(chain.rows) for chain in self._chains)
+        for line, others in self._others:
+            if self._has_room(rows * len(others)):
+                for one in others:
+                    heading = Heading(one.index, one.id, one.name, one.queue)
+                    self.threads.append((heading, {}, self._chains, []))
+            else:
+                self._add_line(line)
 
     def report(self) -> Report:
         """Return the report of all lines."""
@@ -242,6 +262,7 @@ class _Reader:
         images = _Images(
             row for _, _, chains, _ in self.threads for chain in chains for row in chain.rows
         )
+        self.threads.sort(key=lambda parts: parts[0].number)
         threads = tuple(_reported(*parts, images) for parts in self.threads)
         causes = (stored(one.details, CAUSE, Cause) for one in threads if one.crashed)
         cause = next((one for one in causes if one is not None), None)

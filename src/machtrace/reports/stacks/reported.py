@@ -162,6 +162,7 @@ def reported_process(process: ProcessInfo) -> ReportedProcess:
 
 def report_of_capture(capture: Capture) -> Report:
     """Return a capture as a report, from which :func:`capture_of` returns it again."""
+    capture = capture.of_each_thread
     images = ReportedImages(capture.images)
     threads = tuple(_reported_thread(stack, images) for stack in capture.stacks)
     crashed = next((stack for stack in capture.stacks if stack.thread.crashed), None)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from machtrace.model.address import Avma
 from machtrace.model.cause import Cause
 from machtrace.model.report import JsonValue
+from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.model.stack import Dispute, FrameTrust
-from machtrace.model.symbol import Certainty, SourceLocation
+from machtrace.model.symbol import Certainty, SourceLocation, others_lines
 from machtrace.reports.stacks.captures import DISPUTES, KIND, TRUST, written
 
 LONGEST_LINE = 1 << 16
@@ -46,8 +47,8 @@ class Heading(NamedTuple):
     id: int | None
     name: str | None
     queue: str | None
-    crashed: bool
-    stopped_for_ns: int | None
+    crashed: bool = False
+    stopped_for_ns: int | None = None
 
 
 def read_heading(line: str) -> Heading | None:
@@ -172,6 +173,47 @@ def _note(text: str) -> dict[str, JsonValue] | None:
     if disputes:
         details[DISPUTES] = written(tuple(disputes), tuple[Dispute, ...])
     return details
+
+
+_RANGES = r"[0-9]{1,20}(?:–[0-9]{1,20})?(?:, [0-9]{1,20}(?:–[0-9]{1,20})?){0,40}"
+_OTHERS = re.compile(
+    rf"  and [0-9,]{{1,12}} threads?: (?P<indices>{_RANGES})  id (?P<ids>{_RANGES})"
+    rf"(?:  “(?P<name>.*)”(?: (?P<numbers>{_RANGES}))?)?(?:  queue (?P<queue>\S.*))?"
+)
+_MOST_OTHERS = 1 << 18
+"""Threads that a line may list."""
+
+
+def read_others(line: str) -> list[ThreadInfo]:
+    """Return the threads that a line lists which share a stack; none if it is no such line."""
+    match = _OTHERS.fullmatch(line) if len(line) <= LONGEST_LINE else None
+    if match is None:
+        return []
+    indices, ids = _numbers(match["indices"]), _numbers(match["ids"])
+    numbers: list[int] = _numbers(match["numbers"] or "")
+    if len(indices) != len(ids) or len(numbers) not in (0, len(ids)):
+        return []
+    threads = [
+        ThreadInfo(
+            id=ThreadId(number),
+            index=index,
+            name=match["name"] if not numbers else f"{match['name']}{numbers[at]}",
+            queue=match["queue"],
+        )
+        for at, (index, number) in enumerate(zip(indices, ids, strict=True))
+    ]
+    return threads if [*others_lines(threads)] == [line] else []
+
+
+def _numbers(text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(", ") if text else ():
+        first, _, last = part.partition("–")
+        end = int(last or first) + 1
+        if not 0 < end - int(first) <= _MOST_OTHERS - len(numbers):
+            return []
+        numbers += range(int(first), end)
+    return numbers
 
 
 def read_cause(text: str) -> Cause | None:
