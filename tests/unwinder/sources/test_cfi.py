@@ -579,6 +579,67 @@ def test_return_addresses_in_other_registers_are_followed() -> None:
     assert rule.registers == ((30, InRegister(15)), (90, InRegister(90)))
 
 
+DELAYED_STORE = """
+    .globl _start
+_start:
+    .cfi_startproc
+    sub sp, sp, #0x80
+    .cfi_def_cfa_offset 0x80
+    .cfi_offset 30, -16
+    .cfi_offset 19, -32
+    ldr x8, [x0]
+    str x19, [sp, #0x60]
+    cbz x8, 1f
+    stp x9, x30, [sp, #0x68]
+    nop
+1:  bl elsewhere
+    add sp, sp, #0x80
+    ret
+    .cfi_endproc
+elsewhere:
+    .cfi_startproc
+    .cfi_offset 30, -16
+    b _start
+    nop
+    .cfi_endproc
+"""
+"""LLVM paired the store of x30 with a later one, as in a panic of Rust's standard library."""
+
+
+@pytest.mark.peer
+def test_registers_are_unchanged_before_their_store(tmp_path: Path) -> None:
+    """Arm64's rows of a prologue can precede the stores that they describe."""
+    (tmp_path / "program.S").write_text(DELAYED_STORE)
+    contents = _elf(
+        compile_elf(
+            [tmp_path / "program.S"],
+            tmp_path / "program",
+            target="aarch64-linux-musl",
+            options=("-Wl,-e,_start", "-nostdlib"),
+        )
+    )
+    rules, start = _rules(contents), contents.image.code_ranges[0][0]
+    unsaved, saved, x19 = InRegister(30), AtCfa(-16), (19, AtCfa(-32))
+
+    def recovery(offset: int, *, interrupted: bool = True) -> tuple[object, bool]:
+        rule = rules.rule_for(Svma(start + offset), interrupted=interrupted)
+        assert rule is not None
+        return rule.return_address, x19 in rule.registers
+
+    assert [recovery(offset) for offset in range(0, 28, 4)] == [
+        (unsaved, False),
+        (unsaved, False),
+        (unsaved, False),
+        (unsaved, True),
+        (unsaved, True),
+        (saved, True),
+        (saved, True),
+    ]
+    assert recovery(8, interrupted=False) == (saved, True)  # no call can be there
+    assert recovery(32) == (saved, True)  # a call may store registers
+    assert recovery(44)[0] == saved  # a jump may have led here
+
+
 def test_offsets_beyond_any_address_are_refused() -> None:
     """They would give addresses of more than 64 bits."""
     from machtrace.formats.dwarf.cfi_rows import CallFrameRow, CfaRegister

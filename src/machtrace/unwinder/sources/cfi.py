@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache
+from struct import iter_unpack
 from typing import TYPE_CHECKING
 
 from machtrace.errors import DwarfError, ElfError, MemoryReadError
@@ -51,6 +52,11 @@ _ARM_DOUBLES = range(256, 256 + len(ARM_DOUBLES))
 _ARM_SINGLES = range(64, 96)
 """s0 to s31, the halves of d0 to d15, which GCC saves in pairs."""
 _ARM_DWARF_GENERAL = 16
+_LINK_REGISTER = 30
+_GENERAL = range(_LINK_REGISTER + 1)
+"""x0 to x30."""
+_PAIR = 0b10
+"""The upper bits of a store of two x registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,67 @@ def rule_of(row: dwarf.CallFrameRow, numbering: RegisterNumbering) -> UnwindRule
         return_address,
         tuple(registers),
         is_signal_frame=row.is_signal_frame,
+    )
+
+
+_PROLOGUE_SIZE = 256
+"""Bytes after a function's start in which saved registers are looked up in its code."""
+_STORES = (
+    (0xFFC00000, 0xA9000000),
+    (0xFFC00000, 0xA9800000),
+    (0xFFC00000, 0xA8800000),
+    (0xFFC00000, 0xF9000000),
+    (0xFFE00000, 0xF8000000),
+)
+"""Masks and bits of AArch64 stores of x registers: pairs (plain, before and behind a change of the
+base), single ones (with a scaled offset, and all others)."""
+_LEAVES_MASK, _LEAVES = 0x7C000000, 0x14000000
+_LEAVES_BY_REGISTER_MASK, _LEAVES_BY_REGISTER = 0xFE000000, 0xD6000000
+"""Unconditional branches and calls, also by register, and returns."""
+
+
+def _code_before(contents: ElfContents, address: Svma, size: int) -> bytes:
+    """Return the code from a function's start to ``address``; empty if that is far away."""
+    if not 0 < size <= _PROLOGUE_SIZE:
+        return b""
+    try:
+        return bytes(contents.read_svma(Svma(address - size), size))
+    except MemoryReadError:
+        return b""
+
+
+def _without_delayed(rule: UnwindRule, code: bytes) -> UnwindRule:
+    """Return the rule without saved registers that no instruction of arm64 ``code`` stored.
+
+    LLVM describes a store before it pairs it with a later one (``stp x9, x30, [sp, #104]``), so
+    rows of a prologue can precede their stores. Code that branches away proves nothing.
+
+    Args:
+        rule: the rule behind ``code``.
+        code: the instructions from the function's start; empty if unavailable.
+    """
+    stored: set[int] = set()
+    for (word,) in iter_unpack("<I", code):
+        if word & _LEAVES_MASK == _LEAVES:
+            return rule
+        if word & _LEAVES_BY_REGISTER_MASK == _LEAVES_BY_REGISTER:
+            return rule
+        if any(word & mask == bits for mask, bits in _STORES):
+            stored.add(word & 31)
+            if word >> 30 == _PAIR:
+                stored.add(word >> 10 & 31)
+    if not code:
+        return rule
+    delayed = isinstance(rule.return_address, AtCfa) and _LINK_REGISTER not in stored
+    registers = tuple(
+        (number, recovery)
+        for number, recovery in rule.registers
+        if number not in _GENERAL or not isinstance(recovery, AtCfa) or number in stored
+    )
+    return replace(
+        rule,
+        return_address=InRegister(_LINK_REGISTER) if delayed else rule.return_address,
+        registers=registers,
     )
 
 
@@ -271,12 +338,19 @@ class CallFrameRules:
     Little is read before the first query.
     """
 
-    __slots__ = ("_budget", "_tables", "claims")
+    __slots__ = ("_budget", "_contents", "_tables", "claims")
 
     trust = FrameTrust.CFI
 
-    def __init__(self, *sections: IndexedSection, claims: Claims = Claims.EVERYWHERE) -> None:
+    def __init__(
+        self,
+        *sections: IndexedSection,
+        claims: Claims = Claims.EVERYWHERE,
+        contents: ElfContents | None = None,
+    ) -> None:
+        """``contents``: arm64 code that shows which registers are saved at interrupted frames."""
         self._budget = WalkBudgets(per_query=True).tables
+        self._contents = contents
         self._tables = tuple(_Table(section, self._afford) for section in sections)
         self.claims = claims
 
@@ -287,7 +361,8 @@ class CallFrameRules:
         Object files have none: they have no addresses before they are linked. Raises nothing.
         """
         sections = sections_of_elf(contents)
-        return cls(*sections) if sections else None
+        code = contents if contents.image.arch.is_arm64 else None
+        return cls(*sections, contents=code) if sections else None
 
     def _afford(self, steps: int) -> bool:
         return self._budget.afford(steps)  # draw_on replaces the budget
@@ -295,17 +370,19 @@ class CallFrameRules:
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`.
 
-        Rows hold at every instruction, so ``interrupted`` changes nothing.
+        Rows hold at every instruction, except before delayed stores of arm64 prologues.
 
         Raises:
             FormatError: the information is malformed here.
             MemoryReadError: it was not captured.
         """
-        del interrupted
         self._budget.begin_query()
         for table in self._tables:
             rule = table.rule_for(lookup)
             if rule is not None:
+                if interrupted and self._contents is not None:
+                    code = _code_before(self._contents, lookup, table.distance(lookup))
+                    return _without_delayed(rule, code)
                 return rule
         return None
 
@@ -347,6 +424,11 @@ class _Table:
     def rule_for(self, lookup: Svma) -> UnwindRule | None:
         offset = self._indexed.index.find(lookup)
         return None if offset is None else self.rule_at(offset, lookup)
+
+    def distance(self, lookup: Svma) -> int:
+        """Return the number of bytes from the start of the FDE that describes ``lookup``."""
+        offset = self._indexed.index.find(lookup)
+        return 0 if offset is None else lookup - self._frames.function(offset).start
 
     def origin(self, lookup: Svma) -> str:
         offset = self._indexed.index.find(lookup)
