@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import NamedTuple
 
 import click
+import click.shell_completion
+from click.shell_completion import CompletionItem
 
 
 class LazyCommand(NamedTuple):
@@ -38,6 +40,17 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands from the table, and options."""
+        return [
+            *(
+                CompletionItem(name, help=command.summary)
+                for name, command in self.lazy.items()
+                if name.startswith(incomplete)
+            ),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table."""
         del ctx
@@ -60,14 +73,29 @@ def lazy_group(
     return group
 
 
+_OVERVIEW = """\
+machtrace shows the call stack of any thread, on Apple platforms and beyond.
+
+  machtrace backtrace PID         the stacks of a process, a core file or a gdb-remote stub
+  machtrace sample PID            where a process spends its time
+  machtrace symbolicate REPORT    a crash report or hang with names and source lines
+
+machtrace --help lists all commands, machtrace COMMAND --help the options of one. machtrace demo
+shows stacks without a process of yours, machtrace doctor what can be captured on this machine.
+"""
+
+
 def run(words: Sequence[str]) -> int:
     """Run the command that ``words`` name, and return the exit status.
 
     Raises:
         MachtraceError: the command failed.
     """
-    from machtrace.cli.console import warn
+    from machtrace.cli.console import print_message
 
+    if not words:
+        sys.stdout.write(_OVERVIEW)
+        return 0
     try:
         with app.make_context("machtrace", list(words)) as context:
             status: int | None = app.invoke(context)
@@ -82,8 +110,34 @@ def run(words: Sequence[str]) -> int:
         path = "machtrace"
         if isinstance(error, click.UsageError) and error.ctx is not None:
             path = error.ctx.command_path
-        warn(message[:1].lower() + message[1:], hint=f"see {path} --help")
+        print_message(message[:1].lower() + message[1:], hint=f"see {path} --help")
         return error.exit_code
+
+
+COMPLETION = "_MACHTRACE_COMPLETE"
+"""The environment variable by which a shell's script requests completions."""
+
+
+def complete(instruction: str) -> int:
+    """Print the completions that a shell requests, and return the exit status."""
+    return click.shell_completion.shell_complete(app, {}, "machtrace", COMPLETION, instruction)
+
+
+@click.command()
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(*, shell: str) -> int:
+    """Print the script that completes commands, options and formats in a shell.
+
+    SHELL is bash, zsh or fish. Load the script when the shell starts: write
+    eval "$(machtrace completion bash)" into ~/.bashrc, with zsh into ~/.zshrc, or the script of
+    fish to ~/.config/fish/completions/machtrace.fish.
+    """
+    kind = click.shell_completion.get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"this version of click does not support {shell}")
+    script = kind(app, {}, "machtrace", COMPLETION)
+    sys.stdout.write(f"{(script.source_template % script.source_vars()).strip()}\n")
+    return 0
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, requested: bool) -> None:  # noqa: FBT001 - click's signature
@@ -104,7 +158,12 @@ def _show_version(context: click.Context, _parameter: click.Parameter, requested
     add_help_option=False,
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "words",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=lambda _context, _parameter, word: [CompletionItem(word, type="file")],
+)
 def atos(words: tuple[str, ...]) -> int:
     """Name addresses, with the options and output of Apple's atos; see atos -h."""
     from machtrace.cli.atos.command import run  # main() starts it without importing this module
@@ -147,6 +206,10 @@ app = lazy_group(
         "demangle": LazyCommand(
             f"{_CLI}.demangle:demangle", "Demangle C++, Rust and Swift names in text."
         ),
+        "completion": LazyCommand(
+            f"{_CLI}.application:completion",
+            "Print the script that completes commands, options and formats in a shell.",
+        ),
         "demo": LazyCommand(
             f"{_CLI}.demo:demo",
             "Show the threads of an emulated iOS-like process, then of a real one.",
@@ -169,7 +232,7 @@ app = lazy_group(
         ),
     },
     click.Option(
-        ["--version"],
+        ["--version", "-V"],
         is_flag=True,
         is_eager=True,
         expose_value=False,

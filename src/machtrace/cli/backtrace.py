@@ -17,6 +17,7 @@ from machtrace.cli.options import (
     name_options,
     names_option,
     python_option,
+    quiet_option,
     scan_option,
     search_option,
     stack_limit_option,
@@ -82,6 +83,7 @@ _WITH_DETAILS = (Format.TEXT, Format.JSON)
     help="Show registers of all threads, or of none. By default those of a crashed thread.",
 )
 @python_option
+@quiet_option
 def backtrace(  # noqa: PLR0913 - an option each
     *,
     spec: str,

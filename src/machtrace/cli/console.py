@@ -29,6 +29,7 @@ def prepare_output() -> None:
         sys.stdout = _ClosedOutput()
     if sys.stderr is None:
         sys.stderr = _nowhere()
+    set_quiet(False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -115,12 +116,34 @@ def _drop_output() -> None:
     os.close(devnull)
 
 
+class _Quiet:
+    """Whether ``--quiet`` was passed."""
+
+    is_requested = False
+
+
+def set_quiet(requested: bool) -> None:  # noqa: FBT001 - click's flag
+    """Set whether warnings, summaries and progress are omitted."""
+    _Quiet.is_requested = requested
+
+
+def is_quiet() -> bool:
+    """Return whether ``--quiet`` was passed."""
+    return _Quiet.is_requested
+
+
 def print_error(error: MachtraceError) -> None:
     """Print an error on standard error: the fact, and a hint on a line of its own."""
-    warn(str(error), hint=error.remedy or "")
+    print_message(str(error), hint=error.remedy or "")
 
 
 def warn(fact: str, *, hint: str = "") -> None:
+    """Print a message as :func:`print_message` does, unless ``--quiet`` was passed."""
+    if not _Quiet.is_requested:
+        print_message(fact, hint=hint)
+
+
+def print_message(fact: str, *, hint: str = "") -> None:
     """Print a message and a hint on standard error, one line each; ignore a closed stream."""
     lines = [f"machtrace: {fact}", f"hint: {hint}"] if hint else [f"machtrace: {fact}"]
     try:
@@ -142,7 +165,7 @@ def print_errors(errors: Sequence[MachtraceError]) -> None:
     for error in lasting[:_SHOWN]:
         print_error(error)
     if len(lasting) > _SHOWN:
-        warn(f"{len(lasting) - _SHOWN} more errors", hint="--format json lists them all")
+        print_message(f"{len(lasting) - _SHOWN} more errors", hint="--format json lists them all")
 
 
 def status_of(copied: Snapshot) -> int:

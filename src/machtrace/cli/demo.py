@@ -10,24 +10,75 @@ from contextlib import contextmanager
 import click
 
 from machtrace.model.capture import Capture
+from machtrace.model.options import NameOptions, WalkOptions
 
 
 @click.command()
-def demo() -> None:
+@click.option("--all", "every", is_flag=True, help="Show every thread of both, in full.")
+def demo(*, every: bool) -> None:
     """Show the threads of an emulated iOS-like process, then of a real one.
 
     The real process is started for this; on systems other than Linux it is left out.
     """
-    _print(
-        "An arm64 Mach-O process in an emulator, each thread stopped where stack walkers go wrong."
-    )
-    _show(_capture("emulated:demo"))
+    if every:
+        _print("An arm64 Mach-O process in an emulator, each thread stopped where unwinders fail.")
+        _show(_capture("emulated:demo"))
+    else:
+        _show_emulated()
     if sys.platform != "linux":
         _print("\nA real process is shown on Linux only, where its parent may capture it.")
-        return
-    with _threaded_process() as pid:
-        _print("\nA real process with five threads, started for this; it keeps running.")
-        _show(_capture(pid))
+    else:
+        with threaded_process() as pid:
+            _print(_OF_REAL if every else f"{_OF_REAL}{_OF_PYTHON}")
+            if every:
+                _show(_capture(pid))
+            else:
+                _show_stacks(pid, _REAL_THREAD, WalkOptions(limit=_PYTHON_FRAMES), python=True)
+    if not every:
+        _print(_TRY)
+
+
+_OF_REAL = "\nA real process of five threads, started for this; it keeps running."
+_OF_PYTHON = " Python functions\n(--python) are listed with the frame of C that runs them."
+_TRY = """
+Now with a process of your own; machtrace demo --all shows every thread of the two above:
+
+  machtrace backtrace PID    its stacks; --explain shows why each frame is right
+  machtrace sample PID       where it spends its time
+  machtrace doctor           what can be captured on this machine, and how to enable more"""
+_WALK = WalkOptions()
+_REAL_THREAD = "compressor"
+_COLUMNS = 100
+_PYTHON_FRAMES = 8
+
+
+def _show_emulated() -> None:
+    _print(
+        "An arm64 Mach-O program in an emulator. This thread stopped where a function"
+        "\nhas not saved its caller yet: by frame pointers alone, decode_all would be missing."
+    )
+    _show_stacks("emulated:demo", "com.machtrace.prologue")
+    _print(
+        "\nA Swift task has two stacks: the async functions that wait for one another, and the"
+        " machine's\nframes that run the innermost."
+    )
+    _show_stacks("emulated:demo", "com.machtrace.async")
+
+
+def _show_stacks(
+    spec: int | str, thread: str, walk: WalkOptions = _WALK, *, python: bool = False
+) -> None:
+    """Print a thread's stack, its lines cut to the width of a page."""
+    from machtrace.cli.console import output
+    from machtrace.pipeline.backtraces import build_capture, capture_snapshot
+
+    names = NameOptions(lines=False, python=python)
+    copied, runs = capture_snapshot(spec, thread, walk, names)
+    with output() as sink:
+        for stack in build_capture(copied, walk, names, python=runs).stacks:
+            for line in str(stack).splitlines():
+                sink.write(line if len(line) <= _COLUMNS else f"{line[: _COLUMNS - 1]}…")
+                sink.write("\n")
 
 
 def _capture(spec: int | str) -> Capture:
@@ -52,7 +103,7 @@ def _print(line: str) -> None:
 
 
 @contextmanager
-def _threaded_process() -> Iterator[int]:
+def threaded_process() -> Iterator[int]:
     """Start a process whose threads have reached their functions; kill it at the end."""
     command = [sys.executable, "-m", "machtrace.cli.threaded_process"]
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from machtrace.cli.application import LazyCommand, lazy_group
-from machtrace.cli.options import DocumentFormat, age_value, format_option
+from machtrace.cli.options import (
+    DocumentFormat,
+    complete_folders,
+    format_option,
+    parse_age,
+    parse_path,
+)
 from machtrace.cli.progress import Progress, progress_bar, spinner
 from machtrace.cli.symbols.listing import local_time
 from machtrace.cli.tables import readable_size, write_json, write_table
@@ -125,10 +131,8 @@ def apps(*, udid: str | None, every: bool, form: DocumentFormat) -> None:
         sys.stdout.write(f"{count}, {debuggable} can be attached to: {printable(device.udid)}\n")
 
 
-def _since(_context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+def _since(text: str) -> float:
     """Parse a date, or an age before now, as seconds since 1970."""
-    if text is None:
-        return None
     from datetime import datetime
 
     if text[:4].isdecimal() and "-" in text:
@@ -136,8 +140,7 @@ def _since(_context: click.Context, parameter: click.Parameter, text: str | None
             return datetime.fromisoformat(text).timestamp()
         except (ValueError, OverflowError, OSError):
             raise click.BadParameter(f"{text!r} is not a date; write 2026-01-31") from None
-    age = age_value(_context, parameter, text)
-    return None if age is None else time.time() - age
+    return time.time() - parse_age(text)
 
 
 @click.command()
@@ -147,7 +150,8 @@ def _since(_context: click.Context, parameter: click.Parameter, text: str | None
     "-o",
     "folder",
     metavar="FOLDER",
-    type=Path,
+    type=parse_path,
+    shell_complete=complete_folders,
     default=Path("crash-reports"),
     show_default=True,
     help="Output folder; created if it does not exist.",
@@ -155,7 +159,7 @@ def _since(_context: click.Context, parameter: click.Parameter, text: str | None
 @click.option(
     "--newer-than",
     metavar="AGE|DATE",
-    callback=_since,
+    type=_since,
     help="Only reports written since: 7d, 12h, 30m, or 2026-01-31 (local time).",
 )
 @click.option(

@@ -6,6 +6,7 @@ Slow imports are inside :func:`main`, so that an interruption during them is as 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 INTERRUPTED = 130
@@ -31,6 +32,10 @@ def _run() -> int:
     prepare_output()
     try:
         with output():  # for help; results are written as a whole by the commands
+            if "_MACHTRACE_COMPLETE" in os.environ:
+                from machtrace.cli.application import complete
+
+                return complete(os.environ["_MACHTRACE_COMPLETE"])
             if sys.argv[1:2] == ["atos"]:
                 # Scripts run it for each address: it does without the other commands' parser.
                 from machtrace.cli.atos import command as atos

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.model.options import NameOptions, WalkOptions
@@ -60,6 +62,114 @@ def enum_option(
     )
 
 
+# --- values with units ---
+
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
+_TIME = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|[smhdwy]?)", re.IGNORECASE)
+_LARGEST = 1 << 62
+
+
+def size_type(*, least: int = 0) -> Callable[[object], int]:
+    """Return the type of an option in bytes: ``2G``, ``500 MB``, ``4KiB`` or ``1048576``.
+
+    Units are powers of 1024.
+    """
+
+    def parse(text: object) -> int:
+        match = _SIZE.fullmatch(str(text).strip())
+        value = -1.0 if match is None else float(match[1]) * _SIZES[match[2].lower()]
+        if not 0 <= value <= _LARGEST:
+            raise click.BadParameter(f"{text!r} is not a size; write 512K, 10M or 2G")
+        if value < least:
+            raise click.BadParameter(f"{text!r} is too small; write {least} or more")
+        return int(value)
+
+    return parse
+
+
+def parse_age(text: object) -> float:
+    """Parse an age in seconds: ``30d``, ``12h`` or ``2w``; a bare number counts days."""
+    return _seconds(text, "d", "an age; write 30d or 12h")
+
+
+def parse_duration(text: object) -> float:
+    """Parse seconds: ``500ms``, ``10s``, ``2m`` or ``inf``; a bare number counts seconds."""
+    with suppress(ValueError):
+        return float(str(text))  # also inf; what is out of range is refused with its limits
+    return _seconds(text, "s", "a duration; write 500ms, 10s or 2m")
+
+
+def _seconds(text: object, unit: str, wanted: str) -> float:
+    match = _TIME.fullmatch(str(text).strip())
+    value = -1.0 if match is None else float(match[1]) * _SECONDS[match[2].lower() or unit]
+    if not 0 <= value <= _LARGEST:
+        raise click.BadParameter(f"{text!r} is not {wanted}")
+    return value
+
+
+def parse_rate(text: object) -> float:
+    """Parse a number of samples a second."""
+    try:
+        return float(str(text))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not a number of samples per second; write 99"
+        ) from None
+
+
+def count_type(most: int = 10**18) -> Callable[[object], int]:
+    """Return the type of an option that counts something, from 1."""
+
+    def parse(text: object) -> int:
+        digits = str(text).strip()
+        number = int(digits) if digits.isdecimal() and len(digits) <= len(str(most)) else 0
+        if not 1 <= number <= most:
+            limit = f" to {most}" if most < 10**18 else ""
+            raise click.BadParameter(f"{digits!r} is not a whole number from 1{limit}")
+        return number
+
+    return parse
+
+
+def parse_path(text: object) -> Path:
+    """Parse a path, which must not be empty."""
+    if not str(text):
+        raise click.BadParameter("an empty name is no file")
+    return Path(str(text))
+
+
+# --- completion ---
+
+
+def complete_files(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Let the shell complete file names."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_folders(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Let the shell complete names of folders."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_words(
+    *words: str,
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return the completion of an option that takes one of ``words``, or others."""
+
+    def complete(
+        _context: click.Context, _parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
 # --- targets and threads ---
 
 
@@ -84,18 +194,22 @@ def target_argument(*, of_running: bool = False) -> Callable[[_Function], _Funct
 
         text = function.__doc__ or ""
         function.__doc__ = text.replace("{SPECS}", spec_forms(of_running=of_running))
-        return click.argument("spec", metavar="SPEC", callback=_other_than_self)(function)
+        return click.argument(
+            "spec", metavar="SPEC", callback=_other_than_self, shell_complete=complete_files
+        )(function)
 
     return decorate
 
 
 thread_option = click.option(
     "--thread",
+    "-t",
     metavar="THREAD",
     multiple=True,
     default=("all",),
     show_default=True,
     callback=lambda _context, _parameter, choices: choices[0] if len(choices) == 1 else choices,
+    shell_complete=complete_words("all", "main", "crashed"),
     help="Threads: all, main, crashed, a name, an id, or #N as lldb numbers them; may be repeated.",
 )
 
@@ -108,8 +222,9 @@ unique_option = click.option(
 
 limit_option = click.option(
     "--limit",
+    "-l",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=count_type(),
     default=_DEFAULTS.limit,
     show_default=True,
     help="Maximum frames per stack: the innermost N. The default keeps both ends of a deeper stack "
@@ -118,11 +233,11 @@ limit_option = click.option(
 
 stack_limit_option = click.option(
     "--stack-limit",
-    metavar="BYTES",
-    type=click.IntRange(min=4096),
+    metavar="SIZE",
+    type=size_type(least=4096),
     default=_DEFAULTS.stack_limit,
-    show_default=True,
-    help="Maximum bytes copied of each stack.",
+    show_default=f"{_DEFAULTS.stack_limit >> 20}M",
+    help="Maximum bytes copied of each stack, such as 256K or 64M.",
 )
 
 scan_option = click.option(
@@ -154,6 +269,7 @@ search_option = click.option(
     "-s",
     metavar="PATH",
     multiple=True,
+    shell_complete=complete_files,
     help="File or folder with images and debug files; may be repeated.",
 )
 
@@ -194,48 +310,40 @@ def name_options(*, search: tuple[str, ...], names: bool, lines: bool, python: b
 # --- files ---
 
 output_option = click.option(
-    "--output", "-o", metavar="FILE", type=Path, help="Output file; '-' for stdout."
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="Output file; '-' for stdout.",
 )
 
-reports_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True)
+reports_argument = click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files
+)
 
 store_option = click.option(
     "--store",
     metavar="PATH",
-    type=Path,
+    type=parse_path,
+    shell_complete=complete_folders,
     help="Folder of the store. Default: $MACHTRACE_SYMBOLS, else a folder in your data folder.",
 )
 
-# --- sizes and ages ---
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdwy]?)", re.IGNORECASE)
-_LARGEST = 1 << 62
+# --- messages ---
 
 
-def size_value(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> int | None:
-    """Parse bytes, such as ``2G``, ``500 MB`` or ``1048576``; units are powers of 1024."""
-    if text is None:
-        return None
-    match = _SIZE.fullmatch(text.strip())
-    size = -1.0 if match is None else float(match[1]) * _UNITS[match[2].lower()]
-    if not 0 <= size <= _LARGEST:
-        raise click.BadParameter(f"{text!r} is not a size; write 500M or 2G")
-    return int(size)
+def _quiet(_context: click.Context, _parameter: click.Parameter, requested: bool) -> None:  # noqa: FBT001 - click's signature
+    from machtrace.cli import console
+
+    console.set_quiet(requested)
 
 
-def age_value(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> float | None:
-    """Parse seconds, such as ``30d``, ``12h`` or ``2w``; a bare number counts days."""
-    if text is None:
-        return None
-    match = _AGE.fullmatch(text.strip())
-    age = -1.0 if match is None else float(match[1]) * _SECONDS[match[2].lower() or "d"]
-    if not 0 <= age <= _LARGEST:
-        raise click.BadParameter(f"{text!r} is not an age; write 30d or 12h")
-    return age
+quiet_option = click.option(
+    "--quiet",
+    "-q",
+    is_flag=True,
+    expose_value=False,
+    callback=_quiet,
+    help="Print errors only: no warnings, summaries or progress.",
+)

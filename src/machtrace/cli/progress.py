@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from machtrace.cli.console import is_quiet
+
 if TYPE_CHECKING:  # rich is imported only where a terminal shows progress
     from rich.progress import Progress as RichProgress
     from rich.progress import ProgressColumn
@@ -115,4 +117,4 @@ def spinner(label: str) -> Iterator[Callable[[int], object] | None]:
 
 def shows_progress(stream: TextIO) -> bool:
     """Return whether ``stream`` is a terminal that can redraw a line."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and not is_quiet() and os.environ.get("TERM") != "dumb"

@@ -22,7 +22,10 @@ from machtrace.cli.options import (
     name_options,
     names_option,
     output_option,
+    parse_duration,
+    parse_rate,
     python_option,
+    quiet_option,
     scan_option,
     search_option,
     stack_limit_option,
@@ -133,15 +136,23 @@ def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, T
 @click.command()
 @target_argument(of_running=True)
 @click.option(
-    "--hz", type=float, default=99, show_default=True, metavar="RATE", help="Samples per second."
+    "--hz",
+    "--rate",
+    "-r",
+    type=parse_rate,
+    default=99,
+    show_default=True,
+    metavar="RATE",
+    help="Samples per second.",
 )
 @click.option(
     "--duration",
-    type=float,
+    "-d",
+    type=parse_duration,
     default=10,
-    show_default=True,
-    metavar="SECONDS",
-    help="Seconds to sample; 'inf' to run until Ctrl-C.",
+    show_default="10s",
+    metavar="TIME",
+    help="How long to sample: 500ms, 10s or 2m; 'inf' until Ctrl-C. A bare number counts seconds.",
 )
 @thread_option
 @format_option(ProfileFormat)
@@ -153,6 +164,7 @@ def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, T
 @names_option
 @lines_option
 @python_option
+@quiet_option
 @click.option(
     "--merge-threads",
     is_flag=True,

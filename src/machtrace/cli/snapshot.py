@@ -14,8 +14,11 @@ from machtrace.cli import console
 from machtrace.cli.options import (
     STDOUT,
     DocumentFormat,
+    complete_files,
     enum_option,
     format_option,
+    parse_path,
+    quiet_option,
     stack_limit_option,
     target_argument,
     thread_option,
@@ -40,7 +43,8 @@ class Images(StrEnum):
     "--output",
     "-o",
     metavar="FILE",
-    type=Path,
+    type=parse_path,
+    shell_complete=complete_files,
     required=True,
     help="Core file to write; '-' for stdout.",
 )
@@ -52,6 +56,7 @@ class Images(StrEnum):
     help="used: save the image memory that unwinding reads; none: rely on the images' files.",
 )
 @format_option()
+@quiet_option
 def snapshot(
     *,
     spec: str,

@@ -10,7 +10,7 @@ from functools import partial
 import click
 
 from machtrace.cli.doctor.findings import Answer, Check, Finding, State
-from machtrace.cli.options import DocumentFormat, format_option
+from machtrace.cli.options import DocumentFormat, complete_files, format_option
 from machtrace.errors import MachtraceError
 
 _TOPIC = "capture"
@@ -110,7 +110,7 @@ def trial_of(spec: str) -> Check:
 
 
 @click.command()
-@click.argument("spec", metavar="[SPEC]", required=False)
+@click.argument("spec", metavar="[SPEC]", required=False, shell_complete=complete_files)
 @format_option()
 def doctor(*, spec: str | None, form: DocumentFormat) -> int:
     """Report what this machine and user can capture, and how to enable more.

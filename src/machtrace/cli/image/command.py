@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from machtrace.cli.options import DocumentFormat, check_search_paths, format_option, search_option
+from machtrace.cli.options import (
+    DocumentFormat,
+    check_search_paths,
+    complete_files,
+    format_option,
+    parse_path,
+    search_option,
+)
 from machtrace.errors import FileAccessError, FormatError, MachtraceError
 from machtrace.images.dsym import dsym_error
 from machtrace.model.address import Svma
@@ -34,7 +41,7 @@ def _address(_context: click.Context, _parameter: click.Parameter, text: str | N
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=Path)
+@click.argument("file", metavar="FILE", type=parse_path, shell_complete=complete_files)
 @click.option("--symbols", is_flag=True, help="Show the symbol table.")
 @click.option("--segments", is_flag=True, help="Show segments and sections.")
 @click.option(

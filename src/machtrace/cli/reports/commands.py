@@ -10,7 +10,12 @@ from machtrace.cli.options import (
     STDOUT,
     DocumentFormat,
     check_search_paths,
+    complete_files,
+    complete_words,
+    count_type,
     format_option,
+    parse_path,
+    quiet_option,
     reports_argument,
     search_option,
     unique_option,
@@ -38,7 +43,8 @@ def _report_format(
     "--output",
     "-o",
     metavar="OUT",
-    type=Path,
+    type=parse_path,
+    shell_complete=complete_files,
     help="Output file, or a directory for several reports; '-' for stdout.",
 )
 @click.option(
@@ -47,15 +53,18 @@ def _report_format(
     "form",
     metavar="FORMAT",
     callback=_report_format,
+    shell_complete=complete_words(*FORMATS),
     help=f"Output format: {_FORMATS} (default: from OUT's suffix; else, of one file, its own if "
     "that can be written; else apple).",
 )
 @click.option(
     "--jobs",
+    "-j",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=count_type(),
     help="Worker processes (default: chosen from the amount of work).",
 )
+@quiet_option
 def symbolicate(
     *,
     files: tuple[str, ...],
@@ -87,18 +96,30 @@ def symbolicate(
 
 
 @click.command()
-@click.argument("source", metavar="FILE")
-@click.argument("target", metavar="[OUT]", default=STDOUT)
+@click.argument("source", metavar="FILE", shell_complete=complete_files)
+@click.argument("target", metavar="[OUT]", required=False, shell_complete=complete_files)
+@click.option(
+    "--output",
+    "-o",
+    metavar="OUT",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="The same as the argument OUT.",
+)
 @click.option(
     "--format",
     "-f",
     "form",
     metavar="FORMAT",
     callback=_report_format,
+    shell_complete=complete_words(*FORMATS),
     help=f"Output format: {_FORMATS} (default: from OUT's suffix, else apple; with --unique text).",
 )
 @unique_option
-def convert(*, source: str, target: str, form: str | None, unique: bool) -> int:
+@quiet_option
+def convert(
+    *, source: str, target: str | None, output: Path | None, form: str | None, unique: bool
+) -> int:
     """Write a report in another format, with the names that it has.
 
     FILE is a report of any kind, or a folder or archive of them; '-' is stdin. OUT is a file, or a
@@ -107,6 +128,9 @@ def convert(*, source: str, target: str, form: str | None, unique: bool) -> int:
     from machtrace.cli.reports.run import format_of, run
     from machtrace.reports.batches import BatchOptions
 
+    if target is not None and output is not None:
+        raise click.UsageError("--output is the argument OUT: pass one of them")
+    target = str(output or parse_path(STDOUT if target is None else target))
     chosen = form or ("text" if unique and target == STDOUT else format_of(target))
     if unique and chosen not in UNIQUE_FORMATS:
         names = ", ".join(UNIQUE_FORMATS)
@@ -120,7 +144,7 @@ def convert(*, source: str, target: str, form: str | None, unique: bool) -> int:
 @click.option(
     "--top",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=count_type(),
     help="List the N functions in which most stacks end, and which are in most stacks.",
 )
 @click.option(
@@ -134,10 +158,12 @@ def convert(*, source: str, target: str, form: str | None, unique: bool) -> int:
     "--diff",
     metavar="OTHER",
     multiple=True,
+    shell_complete=complete_files,
     help="Show the differences from these reports; may be repeated.",
 )
 @search_option
 @format_option()
+@quiet_option
 def report(
     *,
     files: tuple[str, ...],

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from machtrace.atomic_write import replace_file
-from machtrace.cli.console import binary_output, output, print_error, warn
+from machtrace.cli.console import binary_output, output, print_error, print_message, warn
 from machtrace.cli.progress import Progress, progress_bar, shows_progress
 from machtrace.cli.reports.outputs import Task, tasks
 from machtrace.errors import ArgumentError, FileAccessError, MachtraceError
@@ -133,7 +133,7 @@ class RunSummary:
         for error in self._errors[:_SHOWN]:
             print_error(error)
         if len(self._errors) > _SHOWN:
-            warn(f"{len(self._errors) - _SHOWN} more files could not be read or written")
+            print_message(f"{len(self._errors) - _SHOWN} more files could not be read or written")
         if self._files == 1 and self._only is not None:
             self._print_warnings(self._only)
         if self._options.wants_names and self._reports:
@@ -185,7 +185,7 @@ class RunSummary:
 
 def warn_of_nothing(fact: str, paths: str) -> None:
     """Print that there is nothing in ``paths``, and what to pass."""
-    warn(f"{fact} in {paths}", hint="pass reports, or folders or archives of reports")
+    print_message(f"{fact} in {paths}", hint="pass reports, or folders or archives of reports")
 
 
 def format_of(target: str) -> str:

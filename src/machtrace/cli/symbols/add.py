@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from machtrace.cli.options import DocumentFormat, format_option, size_value, store_option
+from machtrace.cli.options import (
+    DocumentFormat,
+    complete_files,
+    count_type,
+    format_option,
+    parse_path,
+    size_type,
+    store_option,
+)
 from machtrace.cli.progress import progress_bar
 from machtrace.cli.tables import readable_size, write_json
 from machtrace.frozen import dataclass
@@ -29,7 +37,14 @@ _SHOWN = 20
 
 
 @click.command()
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=Path)
+@click.argument(
+    "paths",
+    metavar="PATH...",
+    nargs=-1,
+    required=True,
+    type=parse_path,
+    shell_complete=complete_files,
+)
 @store_option
 @click.option("--follow-links", is_flag=True, help="Follow links in folders to files elsewhere.")
 @click.option(
@@ -37,7 +52,7 @@ _SHOWN = 20
     metavar="SIZE",
     default="8G",
     show_default=True,
-    callback=size_value,
+    type=size_type(),
     help="Maximum size of an archive's member, unpacked.",
 )
 @click.option(
@@ -45,13 +60,13 @@ _SHOWN = 20
     metavar="SIZE",
     default="64G",
     show_default=True,
-    callback=size_value,
+    type=size_type(),
     help="Maximum size of all unpacked members together.",
 )
 @click.option(
     "--max-depth",
     metavar="N",
-    type=click.IntRange(min=1, max=16),
+    type=count_type(16),
     default=3,
     show_default=True,
     help="Maximum nesting of archives.",

@@ -12,9 +12,10 @@ import click
 from machtrace.cli.application import LazyCommand, lazy_group
 from machtrace.cli.options import (
     DocumentFormat,
-    age_value,
+    complete_files,
     format_option,
-    size_value,
+    parse_age,
+    size_type,
     store_option,
 )
 from machtrace.cli.tables import readable_size, write_json, write_table
@@ -134,13 +135,13 @@ def _report_text(spec: str) -> str | None:
 @click.option(
     "--max-size",
     metavar="SIZE",
-    callback=size_value,
+    type=size_type(),
     help="Keep at most this much, such as 20G: the files unused for longest are removed.",
 )
 @click.option(
     "--unused-for",
     metavar="AGE",
-    callback=age_value,
+    type=parse_age,
     help="Remove files that were neither added nor read for this long, such as 90d.",
 )
 @click.option("--orphans", is_flag=True, help="Remove files stored under another UUID than theirs.")
@@ -223,7 +224,7 @@ def _write_text(removals: list[Removal], *, dry_run: bool) -> None:
 
 
 @click.command()
-@click.argument("report", metavar="REPORT")
+@click.argument("report", metavar="REPORT", shell_complete=complete_files)
 @click.option(
     "--system/--no-system",
     default=True,

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from machtrace.cli.options import DocumentFormat, enum_option, format_option, store_option
+from machtrace.cli.options import (
+    DocumentFormat,
+    complete_folders,
+    enum_option,
+    format_option,
+    parse_path,
+    store_option,
+)
 from machtrace.cli.tables import readable_size, write_json, write_table
 from machtrace.images.store_layout import ExportLayout
 from machtrace.model.image import shown_identifier
@@ -158,7 +165,7 @@ def _printable(text: str) -> str:
 
 
 @click.command()
-@click.argument("folder", metavar="FOLDER", type=Path)
+@click.argument("folder", metavar="FOLDER", type=parse_path, shell_complete=complete_folders)
 @click.argument("selectors", metavar="[UUID]...", nargs=-1)
 @enum_option(
     "--layout",
