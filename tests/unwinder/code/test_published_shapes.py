@@ -337,7 +337,7 @@ def test_the_end_of_functions_that_jump_to_it_removes_their_frame():
         f"cfa = sp + 48, pc = lr, {saved}",
         "cfa = sp, pc = lr",
         "cfa = sp + 48, pc = *(cfa - 8), fp = *(cfa - 16)",
-        "cfa = sp + 48, pc = lr",
+        "cfa = sp + 48, pc = *(cfa - 8), fp = *(cfa - 16)",
         "cfa = sp, pc = lr",
     ]
     called = _Shape(ARM64_ENDS, (0, 8, 0x14))
