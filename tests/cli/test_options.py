@@ -14,6 +14,7 @@ import pytest
 
 from machtrace.cli import console, options
 from machtrace.cli.application import app
+from machtrace.errors import MachtraceError
 from tests.cli.test_help import commands
 from tests.support.command_line import run_command as machtrace
 
@@ -136,11 +137,30 @@ def test_a_wrong_value_is_an_error_in_words(words, fact):
     assert done.returncode == 2
     shown, hint = done.stderr.splitlines()
     assert fact in shown
-    assert not re.search(r"\b(float|int|integer|str|valid|range|ValueError|Traceback)\b", shown)
+    assert not OF_PYTHON.search(shown)
     assert hint == f"hint: see machtrace {' '.join(words[: 2 if words[0] in GROUPS else 1])} --help"
 
 
 GROUPS = ("symbols", "device")
+OF_PYTHON = re.compile(r"\b(float|int|integer|str|valid|range|None|ValueError|Traceback)\b")
+
+
+@pytest.mark.parametrize("value", ["§§", "-1", "1e999", "9" * 400, ""])
+def test_any_wrong_value_is_refused_in_words(value):
+    """The option does not matter; values are only parsed here."""
+    refused = 0
+    for path, _, command in commands():
+        arguments = ["x"] * sum(isinstance(one, click.Argument) for one in command.params)
+        for parameter in command.params:
+            if not isinstance(parameter, click.Option) or parameter.is_flag:
+                continue
+            try:
+                command.make_context(path, [*arguments, parameter.opts[0], value])
+            except (click.ClickException, MachtraceError) as error:
+                shown = error.format_message() if isinstance(error, click.ClickException) else ""
+                assert not OF_PYTHON.search(shown.partition(": ")[2]), (path, parameter.opts)
+                refused += 1
+    assert refused > 30
 
 
 def test_quiet_leaves_errors(tmp_path):
