@@ -18,7 +18,8 @@ import machtrace
 from machtrace.errors import ArgumentError, ConnectionLostError, TargetGoneError, TargetSpecError
 from machtrace.model.arch import Arch
 from machtrace.model.options import NameOptions
-from machtrace.model.profile import SamplingEnd
+from machtrace.model.profile import RUNNING, STATES, UNKNOWN, SamplingEnd
+from machtrace.model.snapshot import ThreadState
 from machtrace.render import folded
 from machtrace.sampling.api import duration_ns, interval_ns, sample
 from machtrace.sampling.sampler import FOREVER_NS, Sampler
@@ -98,6 +99,66 @@ def test_all_threads_are_sampled_at_every_tick(shares):
     waiting = [one for one in ends(profile).values() if one.keys().isdisjoint(("hot", "cold"))]
     assert len(waiting) == 9
     assert all(len(one) == 1 for one in waiting)
+
+
+def test_busy_threads_use_processor_time_and_waiting_ones_do_not(shares):
+    """Two threads work, three wait; the time of captures does not count."""
+    process = shares(3, 1)
+    profile = sample(process.pid, hz=100, duration=0.5, symbolicate=False)
+    by_time = sorted(profile.threads, key=lambda thread: thread.cpu_ns)
+    waiting, working = by_time[:3], by_time[3:]
+
+    assert process.pid in {thread.info.id for thread in working}
+    assert min(one.cpu_ns for one in working) > 10 * max(one.cpu_ns for one in waiting)
+    assert min(one.running for one in working) > max(one.running for one in waiting)
+    assert all(thread.running == thread.samples for thread in working)
+    samples = profile.samples
+    assert sum(cpu_ns for cpu_ns in samples.cpu_ns if cpu_ns != UNKNOWN) == sum(
+        thread.cpu_ns for thread in profile.threads
+    )
+    assert [*samples.cpu_ns[:5]] == [UNKNOWN] * 5
+
+
+def test_idle_samples_are_left_out_on_request(shares):
+    process = shares(3, 0)
+    profile = sample(process.pid, hz=100, duration=0.3, symbolicate=False, idle=False)
+    (main,) = (thread for thread in profile.threads if thread.info.is_main)
+    assert main.samples == main.running > 0
+    assert set(profile.samples.states) == {RUNNING}
+    assert len(profile.samples) == sum(thread.samples for thread in profile.threads)
+
+
+def test_threads_that_start_meanwhile_have_their_processor_time(build, start):
+    """Each uses less than the time between two ticks."""
+    process = start(build("churn"))
+    profile = sample(process.pid, hz=100, duration=0.5, symbolicate=False)
+    known = [cpu_ns for cpu_ns in profile.samples.cpu_ns if cpu_ns != UNKNOWN]
+    assert len(known) > 2
+    assert max(known) <= profile.run.duration_ns
+
+
+def test_own_threads_have_states_and_processor_times():
+    """A thread that Python code keeps waiting for the interpreter's lock counts as running."""
+    done = threading.Event()
+
+    def spin():
+        while not done.is_set():
+            pass
+
+    threads = [
+        threading.Thread(target=target, name=target.__name__) for target in (spin, done.wait)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        profile = sample("self", hz=20, duration=1, symbolicate=False)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    by_name = {thread.info.name: thread for thread in profile.threads}
+    assert by_name["spin"].cpu_ns > 10 * by_name["wait"].cpu_ns
+    assert by_name["spin"].running > by_name["wait"].running
 
 
 def test_only_chosen_threads_are_stopped(shares):
@@ -243,8 +304,11 @@ def test_a_stub_that_keeps_the_process_stopped_is_refused(shares, wait_until):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as stub:
         said = iter(stub.stderr.readline, "")
         port = next(line.split()[-1] for line in said if "Listening" in line)
-        with pytest.raises(TargetSpecError, match="stops the process from one snapshot"):
-            sample(f"gdb://127.0.0.1:{port}", duration=1)
+        with machtrace.open_target(f"gdb://127.0.0.1:{port}") as target:
+            with pytest.raises(TargetSpecError, match="states of threads cannot be read"):
+                sample(target, duration=1, idle=False)
+            with pytest.raises(TargetSpecError, match="stops the process from one snapshot"):
+                sample(target, duration=1)
         stub.communicate(timeout=30)
     wait_until(lambda: process.poll() is None, "it runs on")
 
@@ -281,6 +345,8 @@ def test_a_process_is_sampled_through_lldb_server(shares):
     assert process.poll() is None
     (main,) = [one for name, one in ends(profile).items() if f"[{process.pid}]" in name]
     assert main["hot"] + main["cold"] > 0
+    assert not profile.samples.has_states  # the stub does not state them
+    assert not profile.samples.has_cpu
 
 
 def test_targets_that_do_not_run_are_refused(tmp_path):
@@ -316,6 +382,7 @@ def test_a_stopped_process_is_sampled_and_stays_stopped(shares, wait_until):
     wait_until(lambda: state() == "T", "stopped")
     found = sample(process.pid, hz=50, duration=0.3, symbolicate=False)
     assert len(set(found.samples.stacks)) == 1
+    assert set(found.samples.states) == {STATES.index(ThreadState.STOPPED)}
     wait_until(lambda: state() == "T", "stopped again")
 
 

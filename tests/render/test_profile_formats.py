@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from machtrace.model.profile import MissingFrames
+from machtrace.model.snapshot import ThreadState
 from machtrace.model.symbol import InlineFrame, PythonFrame, SourceLocation
 from machtrace.render import firefox, pprof, profile_json, speedscope
 from tests.support.reports.models import IMAGE, Seen, function, profile
@@ -54,7 +55,33 @@ def written(form, profile=PROFILE):
     return json.loads(text(form, profile).encode())
 
 
+ACTIVE = profile(
+    [
+        Seen(0, [START, MAIN, HOT], 1, ThreadState.RUNNING),
+        Seen(0, [START, MAIN, HOT], 2, ThreadState.RUNNING, 9_000_000),
+        Seen(0, [START, MAIN, COLD], 1, ThreadState.SLEEPING, 500),
+        Seen(0, [START, MAIN, HOT], 1, ThreadState.SLEEPING, 0),
+        Seen(1, [START, COLD], 3, ThreadState.SLEEPING, 0),
+    ],
+    names=("main", "worker"),
+)
+"""A profile with states and processor times; the first sample has no time."""
+
 # --- speedscope ---
+
+
+def test_speedscope_has_a_profile_of_processor_time_of_threads_that_used_any():
+    """It follows those of all threads, and has the same samples."""
+    document = written(speedscope, ACTIVE)
+    assert [one["name"] for one in document["profiles"]] == [
+        "main [259]",
+        "worker [260]",
+        "main [259] (CPU)",
+    ]
+    wall, _, cpu = document["profiles"]
+    assert cpu["samples"] == wall["samples"]
+    assert (cpu["weights"], cpu["endValue"]) == ([18_000_000, 500, 0], 18_000_500)
+    assert wall["weights"] == [30_000_000, 10_000_000, 10_000_000]
 
 
 def test_speedscope_has_a_sampled_profile_of_each_thread():
@@ -220,7 +247,53 @@ def test_firefox_libraries_have_breakpad_ids():
     )
 
 
+def test_firefox_samples_have_the_processor_time_since_the_one_before():
+    """In the unit that the metadata states; without any there is no such column."""
+    document = written(firefox, ACTIVE)
+    assert document["meta"]["sampleUnits"]["threadCPUDelta"] == "ns"
+    main, worker = (thread["samples"] for thread in document["threads"])
+    assert main["threadCPUDelta"] == [None, 9_000_000, 9_000_000, 500, 0]
+    assert worker["threadCPUDelta"] == [0, 0, 0]
+    assert all("threadCPUDelta" not in one["samples"] for one in written(firefox)["threads"])
+
+
 # --- pprof ---
+
+
+def test_pprof_has_the_processor_time_and_the_state_where_they_are_known():
+    """A stack has a sample for each state; an unknown time adds nothing."""
+    message = fields(gzip.decompress(pprof.data(ACTIVE)))
+    strings = [value.decode() for number, value in message if number == 6]
+
+    def label(entry):
+        parts = dict(fields(entry))
+        return strings[parts[1]], strings[parts[2]] if 2 in parts else parts[3]
+
+    types = [[strings[one] for _, one in fields(value)] for number, value in message if number == 1]
+    samples = [fields(value) for number, value in message if number == 2]
+    assert types == [["samples", "count"], ["wall", "nanoseconds"], ["cpu", "nanoseconds"]]
+    main = {"thread": "main [259]", "tid": 259}
+    assert [
+        (varints(dict(sample)[2]), dict(label(value) for number, value in sample if number == 3))
+        for sample in samples
+    ] == [
+        ([3, 30_000_000, 18_000_000], main | {"state": "running"}),
+        ([1, 10_000_000, 500], main | {"state": "sleeping"}),
+        ([1, 10_000_000, 0], main | {"state": "sleeping"}),
+        ([3, 30_000_000, 0], {"thread": "worker [260]", "tid": 260, "state": "sleeping"}),
+    ]
+
+
+def varints(data):
+    """Return packed numbers."""
+    values, shift = [0], 0
+    for byte in data:
+        values[-1] |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            values.append(0)
+            shift = 0
+    return values[:-1]
 
 
 def fields(data):
@@ -329,3 +402,32 @@ def test_json_has_all_that_the_profile_has():
         document["run"]["lost"],
         pytest.approx(document["run"]["stopped_share"]),
     ) == ("duration", 3, 0.01)
+
+
+def test_json_has_states_and_processor_times_where_they_are_known():
+    """An unknown one is null; a profile without any has no such column."""
+    document = written(profile_json, ACTIVE)
+    samples, (main, worker) = document["samples"], document["threads"]
+    assert samples["states"] == ["running"] * 3 + ["sleeping"] * 5
+    assert samples["cpu_ns"] == [None, 9_000_000, 9_000_000, 500, 0, 0, 0, 0]
+    assert (main["running"], main["cpu_ns"], main["left_out"]) == (3, 18_000_500, 0)
+    assert (worker["running"], worker["cpu_ns"], worker["merged"]) == (0, 0, None)
+    assert {"states", "cpu_ns"}.isdisjoint(written(profile_json)["samples"])
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_merged_threads_are_one_in_every_format(by_name):
+    merged = profile(
+        [Seen(number, [START, COLD], 2, ThreadState.RUNNING, 5) for number in range(3)],
+        names=("main", "pool", "pool"),
+    ).with_merged_threads(by_name=by_name)
+    names = ["main", "pool"] if by_name else ["All threads"]
+    assert [one["name"] for one in written(firefox, merged)["threads"]] == names
+    profiles = [one["name"] for one in written(speedscope, merged)["profiles"]]
+    assert profiles == [*names, *(f"{name} (CPU)" for name in names)]
+    assert [one["merged"] for one in written(profile_json, merged)["threads"]] == (
+        [1, 2] if by_name else [3]
+    )
+    data = gzip.decompress(pprof.data(merged))
+    assert b"tid" not in data
+    assert all(name.encode() in data for name in names)

@@ -118,10 +118,14 @@ def test_the_header_has_the_sampling_parameters(busy):
 
 
 def test_threads_can_be_put_together(busy):
-    lines = graph(busy, merge_threads=True)
-    assert lines[:2] == ["    20 All threads", "      20 start  (in Demo) + 8  [0x102060108]"]
+    together = busy.with_merged_threads(by_name=False)
+    lines = graph(together)
+    assert lines[:2] == [
+        "    20 All threads   (2 threads)",
+        "      20 start  (in Demo) + 8  [0x102060108]",
+    ]
     assert (
-        sort_by_stack(write(folded, busy, merge_threads=True), ("hot", "cold", "Demo"))
+        sort_by_stack(write(folded, together), ("hot", "cold", "Demo"))
         == "start;main;hot 7\nstart;main;cold 3\nstart;Demo+0x500 10\n"
     )
 

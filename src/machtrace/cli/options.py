@@ -46,6 +46,25 @@ def format_option(
     return enum_option("--format", "-f", "form", members=formats, help="Output format.")
 
 
+class OptionalValueCommand(click.Command):
+    """A command with options whose value is optional: those that have a ``flag_value``.
+
+    The value follows an equals sign; what follows a space is the next argument.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give options without a value their ``flag_value``."""
+        values = {
+            name: option.flag_value
+            for option in self.params
+            if isinstance(option, click.Option) and isinstance(option.flag_value, str)
+            for name in option.opts
+        }
+        end = args.index("--") if "--" in args else len(args)
+        words = [f"{word}={values[word]}" if word in values else word for word in args[:end]]
+        return super().parse_args(ctx, words + args[end:])
+
+
 def enum_option(
     *names: str,
     members: type[StrEnum],
@@ -133,16 +152,11 @@ def count_type(most: int = 10**18) -> Callable[[object], int]:
     return parse
 
 
-def parse_name(text: object) -> str:
-    """Parse the name of a file or folder, which must not be empty."""
-    if not str(text):
-        raise click.BadParameter("an empty name is no file")
-    return str(text)
-
-
 def parse_path(text: object) -> Path:
     """Parse a path, which must not be empty."""
-    return Path(parse_name(text))
+    if not str(text):
+        raise click.BadParameter("an empty name is no file")
+    return Path(str(text))
 
 
 # --- completion ---
@@ -274,7 +288,6 @@ search_option = click.option(
     "-s",
     metavar="PATH",
     multiple=True,
-    type=parse_name,
     shell_complete=complete_files,
     help="File or folder with images and debug files; may be repeated.",
 )
@@ -325,12 +338,7 @@ output_option = click.option(
 )
 
 reports_argument = click.argument(
-    "files",
-    metavar="FILE...",
-    nargs=-1,
-    required=True,
-    type=parse_name,
-    shell_complete=complete_files,
+    "files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files
 )
 
 store_option = click.option(

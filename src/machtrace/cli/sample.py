@@ -16,6 +16,7 @@ import click
 from machtrace.cli import console
 from machtrace.cli.options import (
     STDOUT,
+    OptionalValueCommand,
     format_option,
     limit_option,
     lines_option,
@@ -40,6 +41,13 @@ from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
     from machtrace.sampling.sampler import SamplingProgress
+
+
+class Merged(StrEnum):
+    """Which threads are shown as one."""
+
+    ALL = "all"
+    NAME = "name"
 
 
 class ProfileFormat(StrEnum):
@@ -73,9 +81,7 @@ def check_output(path: Path | None, form: ProfileFormat) -> None:
         raise refused
 
 
-def write_profile(
-    profile: Profile, form: ProfileFormat, path: Path | None, *, merge_threads: bool
-) -> None:
+def write_profile(profile: Profile, form: ProfileFormat, path: Path | None) -> None:
     """Write ``profile`` to a file, completely or not at all, or to standard output.
 
     Raises:
@@ -84,9 +90,9 @@ def write_profile(
     to_stdout = path is None or str(path) == STDOUT
     if to_stdout and form is ProfileFormat.PPROF:
         with console.binary_output() as bytes_sink:
-            bytes_sink.write(_written(profile, form, merge_threads=merge_threads))
+            bytes_sink.write(_written(profile, form))
         return
-    written = _written(profile, form, merge_threads=merge_threads)
+    written = _written(profile, form)
     if to_stdout:
         with console.output() as sink:
             sink.write(written.decode())
@@ -96,25 +102,23 @@ def write_profile(
     replace_file(str(path), [written])
 
 
-def _written(profile: Profile, form: ProfileFormat, *, merge_threads: bool) -> bytes:
+def _written(profile: Profile, form: ProfileFormat) -> bytes:
     if form is ProfileFormat.PPROF:
         from machtrace.render import pprof
 
         return pprof.data(profile)
     text = io.StringIO()
-    _writer(form, merge_threads=merge_threads)(profile, text)
+    _writer(form)(profile, text)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, TextIO], None]:
+def _writer(form: ProfileFormat) -> Callable[[Profile, TextIO], None]:
     """Return the function that writes the text format; its module is imported here."""
-    from functools import partial
-
     match form:
         case ProfileFormat.FOLDED:
             from machtrace.render import folded
 
-            return partial(folded.write, merge_threads=merge_threads)
+            return folded.write
         case ProfileFormat.SPEEDSCOPE:
             from machtrace.render import speedscope
 
@@ -130,10 +134,10 @@ def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, T
         case _:
             from machtrace.render import sample_text
 
-            return partial(sample_text.write, merge_threads=merge_threads)
+            return sample_text.write
 
 
-@click.command()
+@click.command(cls=OptionalValueCommand)
 @target_argument(of_running=True)
 @click.option(
     "--hz",
@@ -167,8 +171,18 @@ def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, T
 @quiet_option
 @click.option(
     "--merge-threads",
-    is_flag=True,
-    help="Merge all threads into one tree (text and folded formats only).",
+    metavar="[=name]",
+    type=click.Choice([member.value for member in Merged]),
+    is_flag=False,
+    flag_value=Merged.ALL.value,
+    help="Merge all threads into one, or with =name those of the same name, such as a pool's.",
+)
+@click.option(
+    "--idle/--no-idle",
+    default=True,
+    show_default=True,
+    help="Include samples of threads that wait. Without them the profile has what ran, or was "
+    "ready to run.",
 )
 def sample(  # noqa: PLR0913 - an option each
     *,
@@ -185,7 +199,8 @@ def sample(  # noqa: PLR0913 - an option each
     names: bool,
     lines: bool,
     python: bool,
-    merge_threads: bool,
+    merge_threads: str | None,
+    idle: bool,
 ) -> int:
     """Sample a running process to show where it spends its time.
 
@@ -209,6 +224,7 @@ def sample(  # noqa: PLR0913 - an option each
             threads=select_threads(target.threads(), thread),
             walk=WalkOptions(limit=limit, stack_limit=stack_limit, scan=scan),
             names=naming,
+            idle=idle,
         )
         total = None if length >= FOREVER_NS else length
         with (
@@ -217,8 +233,11 @@ def sample(  # noqa: PLR0913 - an option each
         ):
             run = sampler.run(length, should_stop=should_stop, on_tick=_shown_on(bar))
     profile = sampler.profile(run)
-    write_profile(profile, form, output, merge_threads=merge_threads)
-    console.warn(_summary(profile))
+    shown = profile
+    if merge_threads is not None:
+        shown = profile.with_merged_threads(by_name=merge_threads == Merged.NAME)
+    write_profile(shown, form, output)
+    console.warn(_summary(profile, sampler.samples))
     console.print_errors([problem.error for problem in profile.problems])
     # Other problems are names and lines that may be missing; the stacks are whole.
     return 1 if sampler.problems else 0
@@ -255,12 +274,13 @@ def _stopped(share: float | None) -> str:
     return "stopped for ? of the time" if share is None else f"stopped {share:.2%} of the time"
 
 
-def _summary(profile: Profile) -> str:
+def _summary(profile: Profile, taken: int) -> str:
     run, samples, threads = profile.run, len(profile.samples), len(profile.threads)
     wanted = 1e9 / run.interval_ns
+    idle = f"; {taken - samples:,} idle left out" if samples < taken else ""
     return (
         f"{counted(samples, 'sample')} of {counted(threads, 'thread')} in "
-        f"{run.duration_ns / 1e9:.2f} s{_ENDS[run.end]}; {run.rate:.1f} of {wanted:g} Hz, "
+        f"{run.duration_ns / 1e9:.2f} s{_ENDS[run.end]}{idle}; {run.rate:.1f} of {wanted:g} Hz, "
         f"{run.lost} lost; {_stopped(profile.stopped_share)}"
     )
 

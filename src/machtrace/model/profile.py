@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field, replace
 from enum import Enum
+from itertools import compress
 from typing import TypeAlias
 
 from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage
-from machtrace.model.snapshot import Problem, ProcessInfo, ThreadInfo
+from machtrace.model.snapshot import Problem, ProcessInfo, ThreadInfo, ThreadState
 from machtrace.model.symbol import Frame
 from machtrace.model.text import Document, counted, printable
 
 OUTERMOST = -1
 """The caller of an outermost frame in :attr:`StackTable.callers`."""
 
+
+UNKNOWN = -1
+"""An unknown value of :attr:`SampleTable.states` and :attr:`SampleTable.cpu_ns`."""
+
+STATES = tuple(ThreadState)
+"""The states by their number in :attr:`SampleTable.states`."""
+
+RUNNING = STATES.index(ThreadState.RUNNING)
 
 _FUNCTIONS_SHOWN = 20
 """Functions in a profile's text."""
@@ -71,9 +81,49 @@ class SampleTable:
     """A row of :attr:`Profile.stacks`."""
     weights: array[int]
     """The number of samples that the row represents."""
+    states: array[int] = field(default_factory=lambda: array("b"))
+    """An index of :data:`STATES`, or :data:`UNKNOWN`; by default all are unknown."""
+    cpu_ns: array[int] = field(default_factory=lambda: array("q"))
+    """The processor time that the thread used since its previous sample, or :data:`UNKNOWN`."""
+
+    def __post_init__(self) -> None:
+        for column in (self.states, self.cpu_ns):
+            column.extend([UNKNOWN] * (len(self) - len(column)))
 
     def __len__(self) -> int:
         return len(self.times_ns)
+
+    def append(
+        self,
+        time_ns: int,
+        thread: int,
+        stack: int,
+        weight: int,
+        state: int = UNKNOWN,
+        cpu_ns: int = UNKNOWN,
+    ) -> None:
+        """Add a row while the table is built."""
+        self.times_ns.append(time_ns)
+        self.threads.append(thread)
+        self.stacks.append(stack)
+        self.weights.append(weight)
+        self.states.append(state)
+        self.cpu_ns.append(cpu_ns)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the state of any sample is known."""
+        return any(state != UNKNOWN for state in self.states)
+
+    @property
+    def has_cpu(self) -> bool:
+        """Whether the processor time of any sample is known."""
+        return any(cpu_ns != UNKNOWN for cpu_ns in self.cpu_ns)
+
+    def selected(self, wanted: Sequence[bool]) -> SampleTable:
+        """Return the rows for which ``wanted`` is true."""
+        columns = self.times_ns, self.threads, self.stacks, self.weights, self.states, self.cpu_ns
+        return SampleTable(*(array(one.typecode, compress(one, wanted)) for one in columns))
 
     def __repr__(self) -> str:
         return f"<SampleTable: {counted(len(self), 'row')}>"
@@ -133,6 +183,91 @@ class SampledThread:
     """The total time it was stopped for captures; None if unknown."""
     longest_stop_ns: int | None
     """The longest stop."""
+    running: int | None = None
+    """The number of samples in which it ran or waited for a processor; None if unknown."""
+    cpu_ns: int | None = None
+    """The processor time that it used from its first sample to its last, or from its start if that
+    was later; None if unknown."""
+    left_out: int = 0
+    """Idle samples that the profile does not have; :attr:`samples` does not count them."""
+    merged: int | None = None
+    """The number of threads that this one stands for; None if it is a single thread."""
+
+    @property
+    def label(self) -> str:
+        """The thread's name and id; of merged threads their name."""
+        if self.merged is None:
+            return self.info.label
+        return printable(self.info.name or "All threads")
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it stands for all threads of the profile."""
+        return self.merged is not None and self.info.name is None
+
+    @property
+    def activity(self) -> str:
+        """Its running samples and processor time: ``3 running, 0.041 s CPU``; empty if unknown."""
+        return activity_text(
+            merged=self.merged, running=self.running, left_out=self.left_out, cpu_ns=self.cpu_ns
+        )
+
+
+def activity_text(
+    *, merged: int | None, running: int | None, left_out: int | None, cpu_ns: int | None
+) -> str:
+    """Return :attr:`SampledThread.activity` of a thread with these values."""
+    known = [] if merged is None else [counted(merged, "thread")]
+    if running is not None:
+        known.append(f"{running:,} running")
+    if left_out:
+        known.append(f"{left_out:,} idle left out")
+    if cpu_ns is not None:
+        known.append(f"{cpu_ns / 1e9:.3f} s CPU")
+    return ", ".join(known)
+
+
+def with_activity(
+    threads: Sequence[SampledThread], samples: SampleTable
+) -> tuple[SampledThread, ...]:
+    """Return ``threads`` with the running samples and the processor time of ``samples``."""
+    running: list[int | None] = [None] * len(threads)
+    cpu: list[int | None] = [None] * len(threads)
+    columns = samples.threads, samples.states, samples.weights, samples.cpu_ns
+    for thread, state, weight, cpu_ns in zip(*columns, strict=True):
+        if state != UNKNOWN:
+            running[thread] = (running[thread] or 0) + weight * (state == RUNNING)
+        if cpu_ns != UNKNOWN:
+            cpu[thread] = (cpu[thread] or 0) + cpu_ns
+    return tuple(
+        replace(thread, running=running[number], cpu_ns=cpu[number])
+        for number, thread in enumerate(threads)
+    )
+
+
+def _heading(thread: SampledThread) -> str:
+    return thread.info.heading() if thread.merged is None else thread.label
+
+
+def _merged_thread(threads: Sequence[SampledThread], name: str | None) -> SampledThread:
+    """Return one thread with the sums of ``threads``."""
+    first = threads[0].info
+
+    def total(values: Iterable[int | None]) -> int | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+    longest = (thread.longest_stop_ns for thread in threads)
+    return SampledThread(
+        info=replace(first, name=name, queue=None, is_main=False, crashed=False, cause=None),
+        samples=sum(thread.samples for thread in threads),
+        stopped_ns=total(thread.stopped_ns for thread in threads),
+        longest_stop_ns=max((stop for stop in longest if stop is not None), default=None),
+        running=total(thread.running for thread in threads),
+        cpu_ns=total(thread.cpu_ns for thread in threads),
+        left_out=sum(thread.left_out for thread in threads),
+        merged=sum(thread.merged or 1 for thread in threads),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,7 +291,8 @@ class Profile(Document):
         """Return the process, its threads, and the functions that were innermost most often."""
         lines = [f"{self.process}  {self.run}", ""]
         lines += [
-            f"{thread.info.heading()}  {counted(thread.samples, 'sample')}"
+            f"{_heading(thread)}  {counted(thread.samples, 'sample')}"
+            + (f", {thread.activity}" if thread.activity else "")
             for thread in self.threads
         ]
         innermost = self._innermost_functions()
@@ -173,6 +309,61 @@ class Profile(Document):
     def __repr__(self) -> str:
         threads = counted(len(self.threads), "thread")
         return f"<Profile of {str(self.process).replace('  ', ', ')}: {threads}, {self.run}>"
+
+    def without_idle(self) -> Profile:
+        """Return the profile without the samples of waiting and stopped threads.
+
+        Samples of an unknown state stay. Threads without any other sample are left out.
+        """
+        samples = self.samples
+        wanted = [state in (RUNNING, UNKNOWN) for state in samples.states]
+        left_out = [0] * len(self.threads)
+        for number, weight, is_wanted in zip(samples.threads, samples.weights, wanted, strict=True):
+            left_out[number] += 0 if is_wanted else weight
+        counts = [
+            max(0, thread.samples - count)
+            for thread, count in zip(self.threads, left_out, strict=True)
+        ]
+        numbers: dict[int, int] = {}
+        threads: list[SampledThread] = []
+        for number, (thread, count) in enumerate(zip(self.threads, counts, strict=True)):
+            if count:
+                numbers[number] = len(threads)
+                threads.append(
+                    replace(thread, samples=count, left_out=thread.left_out + left_out[number])
+                )
+        left = samples.selected(
+            [
+                is_wanted and thread in numbers
+                for thread, is_wanted in zip(samples.threads, wanted, strict=True)
+            ]
+        )
+        renumbered = array("i", (numbers[thread] for thread in left.threads))
+        return replace(self, threads=tuple(threads), samples=replace(left, threads=renumbered))
+
+    def with_merged_threads(self, *, by_name: bool = True) -> Profile:
+        """Return the profile with one thread for all of a name, or for all threads.
+
+        Without a name, the name of the queue counts.
+        """
+        groups: dict[str | None, list[int]] = {}
+        for number, thread in enumerate(self.threads):
+            info = thread.info
+            name = info.name or info.queue or ("main" if info.is_main else "unnamed")
+            groups.setdefault(name if by_name else None, []).append(number)
+        numbers = [0] * len(self.threads)
+        for group, members in enumerate(groups.values()):
+            for number in members:
+                numbers[number] = group
+        renumbered = array("i", (numbers[thread] for thread in self.samples.threads))
+        return replace(
+            self,
+            threads=tuple(
+                _merged_thread([self.threads[number] for number in members], name)
+                for name, members in groups.items()
+            ),
+            samples=replace(self.samples, threads=renumbered),
+        )
 
     def _innermost_functions(self) -> Counter[tuple[str, str]]:
         """Return the samples of each (image, function)."""
@@ -197,7 +388,7 @@ class Profile(Document):
         known = [thread for thread in self.threads if thread.stopped_ns is not None]
         return stopped_share(
             sum(thread.stopped_ns or 0 for thread in known),
-            copies=sum(thread.samples for thread in known),
+            copies=sum(thread.samples + thread.left_out for thread in known),
             rate=self.run.rate,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from enum import Enum
 from typing import NamedTuple, NewType
 from uuid import UUID
 
@@ -19,6 +20,19 @@ from machtrace.model.text import counted, duration, printable
 ThreadId = NewType("ThreadId", int)
 """``thread_identifier_info.thread_id`` on Darwin, the kernel's tid on Linux: unique system-wide,
 unlike a Mach port name."""
+
+
+class ThreadState(Enum):
+    """The state of a thread just before it was captured."""
+
+    RUNNING = "running"
+    """It ran, or was ready to run and waited for a processor."""
+    SLEEPING = "sleeping"
+    """It waited."""
+    UNINTERRUPTIBLE = "uninterruptible"
+    """It waited in the kernel and could not be interrupted, usually for a device."""
+    STOPPED = "stopped"
+    """Job control or a tracer had stopped it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +87,11 @@ class ThreadSnapshot:
     """Nanoseconds of the system's monotonic clock; None if a core does not state it."""
     stopped_for_ns: int | None = None
     """How long the thread was stopped; None if nothing was stopped."""
+    state: ThreadState | None = None
+    """Its state before; None if that was not requested, or is unknown."""
+    cpu_ns: int | None = None
+    """The processor time that it had used, less the time that captures cost it while it slept, as
+    far as that is known; None if it was not requested, or is unknown."""
     native_registers: bytes = field(default=b"", repr=False)
     """All general registers in Linux's layout (``NT_PRSTATUS``); empty if unavailable."""
     other_registers: tuple[tuple[str, int], ...] = ()

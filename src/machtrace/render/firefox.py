@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from uuid import UUID
 
 from machtrace.model.image import BinaryImage, BuildId
-from machtrace.model.profile import OUTERMOST, Profile, SampledThread
+from machtrace.model.profile import OUTERMOST, UNKNOWN, Profile, SampledThread
 from machtrace.model.symbol import Frame, Symbol
 from machtrace.model.text import encodable
 from machtrace.render.functions import (
@@ -231,6 +231,7 @@ def _meta(profile: Profile) -> dict[str, Any]:
         "usesOnlyOneStackType": True,
         "sourceCodeIsNotOnSearchfox": True,
         "keepProfileThreadOrder": True,
+        "sampleUnits": {"time": "ms", "eventDelay": "ms", "threadCPUDelta": "ns"},
         "markerSchema": [],
         "categories": [
             {"name": "Other", "color": "grey", "subcategories": ["Other"]},
@@ -275,6 +276,16 @@ def _thread(
 ) -> dict[str, Any]:
     info = thread.info
     times = [time / 1e6 for time in samples.times_ns]
+    name = info.name or info.queue or f"thread {info.id}"
+    columns: dict[str, Any] = {
+        "stack": [None if row == OUTERMOST else stacks.rows[row] for row in samples.stacks],
+        "time": times,
+        "weight": list(samples.weights),
+    }
+    if any(cpu_ns != UNKNOWN for cpu_ns in samples.cpu_ns):
+        columns["threadCPUDelta"] = [
+            None if cpu_ns == UNKNOWN else cpu_ns for cpu_ns in samples.cpu_ns
+        ]
     return {
         "processType": "default",
         "processName": encodable(profile.process.name) or "process",
@@ -283,17 +294,11 @@ def _thread(
         "registerTime": times[0] if times else 0,
         "unregisterTime": None,
         "pausedRanges": [],
-        "name": encodable(info.name or info.queue or f"thread {info.id}"),
+        "name": encodable(name if thread.merged is None else thread.label),
         "isMainThread": info.is_main,
         "pid": str(profile.process.pid or 0),
         "tid": info.id,
-        "samples": {
-            "stack": [None if row == OUTERMOST else stacks.rows[row] for row in samples.stacks],
-            "time": times,
-            "weight": list(samples.weights),
-            "weightType": "samples",
-            "length": len(times),
-        },
+        "samples": columns | {"weightType": "samples", "length": len(times)},
         "markers": {
             "data": [],
             "name": [],

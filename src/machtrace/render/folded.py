@@ -12,7 +12,7 @@ from typing import TextIO
 
 from machtrace.model.profile import OUTERMOST, Profile
 from machtrace.model.text import printable
-from machtrace.render.call_tree import CallTree, all_weights, bounded, call_tree, thread_weights
+from machtrace.render.call_tree import CallTree, bounded, call_tree, thread_weights
 from machtrace.render.functions import FunctionKind, FunctionTable, functions_of
 
 ROOM = 1 << 28
@@ -20,27 +20,23 @@ ROOM = 1 << 28
 _SHORT = 64
 
 
-def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> None:
+def write(profile: Profile, sink: TextIO) -> None:
     """Write a line for each distinct stack of functions, thread by thread.
 
-    The outermost name is the thread's, unless ``merge_threads``.
+    The outermost name is the thread's, unless all threads are merged.
     """
     profile = bounded(profile)
     table = functions_of(profile.frames)
     keys = table.keys
     names = [_name(table, number) for number in range(len(table.functions))]
-    if merge_threads:
-        tree = call_tree(profile.stacks, all_weights(profile), keys)
-        sink.writelines(_lines(tree, names, ()))
-        return
     room = ROOM
     for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
         tree = call_tree(profile.stacks, weights, keys)
-        label = _escaped(thread.info.label)
+        label = "" if thread.is_all else _escaped(thread.label)
         room -= _size(tree, names, label)
         if room < 0:  # only names made to fill a disk are this long
             names, label = [_short(name) for name in names], _short(label)
-        sink.writelines(_lines(tree, names, (label,)))
+        sink.writelines(_lines(tree, names, (label,) if label else ()))
 
 
 def _size(tree: CallTree, names: list[str], label: str) -> int:

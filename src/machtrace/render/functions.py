@@ -9,7 +9,14 @@ from enum import Enum
 
 from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage
-from machtrace.model.profile import OUTERMOST, MissingFrames, Profile, ProfileFrame, StackTable
+from machtrace.model.profile import (
+    OUTERMOST,
+    UNKNOWN,
+    MissingFrames,
+    Profile,
+    ProfileFrame,
+    StackTable,
+)
 from machtrace.model.symbol import Frame, FrameStatus, SourceLocation
 
 
@@ -208,33 +215,38 @@ class ThreadSamples:
     times_ns: array[int] = field(default_factory=lambda: array("q"))
     stacks: array[int] = field(default_factory=lambda: array("i"))
     weights: array[int] = field(default_factory=lambda: array("q"))
+    cpu_ns: array[int] = field(default_factory=lambda: array("q"))
 
     def __len__(self) -> int:
         return len(self.stacks)
+
+    def append(self, time_ns: int, stack: int, weight: int, cpu_ns: int) -> None:
+        """Add a row while the columns are built."""
+        self.times_ns.append(time_ns)
+        self.stacks.append(stack)
+        self.weights.append(weight)
+        self.cpu_ns.append(cpu_ns)
 
 
 def thread_samples(profile: Profile) -> tuple[ThreadSamples, ...]:
     """Return the samples of each of the profile's threads, in order of time."""
     by_thread = tuple(ThreadSamples() for _ in profile.threads)
     samples = profile.samples
-    for time, thread, stack, weight in zip(
-        samples.times_ns, samples.threads, samples.stacks, samples.weights, strict=True
-    ):
-        of_thread = by_thread[thread]
-        of_thread.times_ns.append(time)
-        of_thread.stacks.append(stack)
-        of_thread.weights.append(weight)
+    columns = samples.threads, samples.times_ns, samples.stacks, samples.weights, samples.cpu_ns
+    for thread, time, stack, weight, cpu_ns in zip(*columns, strict=True):
+        by_thread[thread].append(time, stack, weight, cpu_ns)
     return by_thread
 
 
 def without_repeats(samples: ThreadSamples) -> ThreadSamples:
     """Return the samples with one row for consecutive samples of the same stack."""
     merged = ThreadSamples()
-    for time, stack, weight in zip(samples.times_ns, samples.stacks, samples.weights, strict=True):
-        if merged.stacks and merged.stacks[-1] == stack:
-            merged.weights[-1] += weight
-        else:
-            merged.times_ns.append(time)
-            merged.stacks.append(stack)
-            merged.weights.append(weight)
+    columns = samples.times_ns, samples.stacks, samples.weights, samples.cpu_ns
+    for time, stack, weight, cpu_ns in zip(*columns, strict=True):
+        if not merged.stacks or merged.stacks[-1] != stack:
+            merged.append(time, stack, weight, cpu_ns)
+            continue
+        merged.weights[-1] += weight
+        if cpu_ns != UNKNOWN:
+            merged.cpu_ns[-1] = max(0, merged.cpu_ns[-1]) + cpu_ns
     return merged

@@ -2,7 +2,8 @@
 
 Source of the format: ``proto/profile.proto`` of github.com/google/pprof, whose field numbers these
 are. A sample has two values, how often the stack was seen and the nanoseconds that this represents,
-and the labels ``thread`` and ``tid``. Source of the encoding: *Encoding* at protobuf.dev: a field
+and a third, the processor time, where that is known; and the labels ``thread``, ``tid`` and
+``state``. Source of the encoding: *Encoding* at protobuf.dev: a field
 is its number and wire type as a varint, then a varint, or a length and its bytes. A field that is 0
 or empty is omitted, as in proto3.
 """
@@ -13,9 +14,9 @@ import gzip
 from collections.abc import Iterable
 
 from machtrace.model.image import BinaryImage
-from machtrace.model.profile import Profile, ProfileFrame
+from machtrace.model.profile import OUTERMOST, STATES, UNKNOWN, Profile, ProfileFrame, SampleTable
 from machtrace.model.symbol import Frame
-from machtrace.render.call_tree import bounded, thread_weights
+from machtrace.render.call_tree import bounded
 from machtrace.render.functions import Function, functions_of
 
 _VARINT = 0
@@ -97,6 +98,21 @@ def data(profile: Profile) -> bytes:
     return gzip.compress(bytes(_Writer(bounded(profile)).message()), mtime=0)
 
 
+_Key = tuple[int, int, int]
+"""A thread, a stack and a state, as the table of samples has them."""
+
+
+def _totals(samples: SampleTable) -> dict[_Key, tuple[int, int]]:
+    """Return the weight and the processor time of each stack, thread by thread."""
+    totals: dict[_Key, tuple[int, int]] = {}
+    columns = samples.threads, samples.stacks, samples.states, samples.weights, samples.cpu_ns
+    for thread, stack, state, weight, cpu_ns in zip(*columns, strict=True):
+        if stack != OUTERMOST:  # only the thread's registers could be captured
+            count, used = totals.get((thread, stack, state), (0, 0))
+            totals[thread, stack, state] = count + weight, used + max(0, cpu_ns)
+    return dict(sorted(totals.items(), key=lambda one: one[0][0]))
+
+
 class _Writer:
     """Builds the messages of one profile; ids are row numbers from 1."""
 
@@ -110,9 +126,11 @@ class _Writer:
         profile, written = self._profile, Message()
         written.message(_SAMPLE_TYPE, self._value_type("samples", "count"))
         written.message(_SAMPLE_TYPE, self._value_type("wall", "nanoseconds"))
-        for number, weights in enumerate(thread_weights(profile)):
-            for stack, weight in weights.items():
-                written.message(_SAMPLE, self._sample(number, stack, weight))
+        if profile.samples.has_cpu:
+            written.message(_SAMPLE_TYPE, self._value_type("cpu", "nanoseconds"))
+        for key, (weight, cpu_ns) in _totals(profile.samples).items():
+            values = (weight, weight * profile.run.interval_ns, cpu_ns)
+            written.message(_SAMPLE, self._sample(key, values[: 2 + profile.samples.has_cpu]))
         for image, number in self._mappings.items():
             written.message(_MAPPING, self._mapping(number, image))
         for number, frame in enumerate(profile.frames):
@@ -134,16 +152,21 @@ class _Writer:
     def _value_type(self, kind: str, unit: str) -> Message:
         return Message((_TYPE, self._string(kind)), (_UNIT, self._string(unit)))
 
-    def _sample(self, thread: int, stack: int, weight: int) -> Message:
+    def _sample(self, key: _Key, values: tuple[int, ...]) -> Message:
         profile, written = self._profile, Message()
+        thread, stack, state = key
         written.numbers(_LOCATION_ID, (frame + 1 for frame in profile.stacks.frames_of(stack)))
-        written.numbers(_VALUE, (weight, weight * profile.run.interval_ns))
-        info = profile.threads[thread].info
-        name = (_KEY, self._string("thread")), (_STR, self._string(info.label))
-        number = (_KEY, self._string("tid")), (_NUM, info.id)
-        written.message(_LABEL, Message(*name))
-        written.message(_LABEL, Message(*number))
+        written.numbers(_VALUE, values)
+        sampled = profile.threads[thread]
+        written.message(_LABEL, self._label("thread", sampled.label))
+        if sampled.merged is None:
+            written.message(_LABEL, Message((_KEY, self._string("tid")), (_NUM, sampled.info.id)))
+        if state != UNKNOWN:
+            written.message(_LABEL, self._label("state", STATES[state].value))
         return written
+
+    def _label(self, key: str, value: str) -> Message:
+        return Message((_KEY, self._string(key)), (_STR, self._string(value)))
 
     def _mapping(self, number: int, image: BinaryImage) -> Message:
         # Everything that can be known is: pprof need not symbolize again.

@@ -8,7 +8,14 @@ from __future__ import annotations
 import json
 from typing import Any, TextIO
 
-from machtrace.model.profile import MissingFrames, Profile, ProfileFrame
+from machtrace.model.profile import (
+    STATES,
+    UNKNOWN,
+    MissingFrames,
+    Profile,
+    ProfileFrame,
+    SampleTable,
+)
 from machtrace.model.text import encodable
 from machtrace.render.json_document import frame_entry, image_entry, process_entry
 
@@ -41,6 +48,10 @@ def document(profile: Profile) -> dict[str, Any]:
                 "samples": thread.samples,
                 "stopped_ns": thread.stopped_ns,
                 "longest_stop_ns": thread.longest_stop_ns,
+                "running": thread.running,
+                "cpu_ns": thread.cpu_ns,
+                "left_out": thread.left_out,
+                "merged": thread.merged,
             }
             for thread in profile.threads
         ],
@@ -54,11 +65,24 @@ def document(profile: Profile) -> dict[str, Any]:
             "threads": list(samples.threads),
             "stacks": list(samples.stacks),
             "weights": list(samples.weights),
+            **_activity(samples),
         },
         "problems": [
             {"thread": problem.thread, "error": str(problem.error)} for problem in profile.problems
         ],
     }
+
+
+def _activity(samples: SampleTable) -> dict[str, Any]:
+    """Return the columns that only some targets provide."""
+    columns: dict[str, Any] = {}
+    if samples.has_states:
+        columns["states"] = [
+            None if state == UNKNOWN else STATES[state].value for state in samples.states
+        ]
+    if samples.has_cpu:
+        columns["cpu_ns"] = [None if cpu_ns == UNKNOWN else cpu_ns for cpu_ns in samples.cpu_ns]
+    return columns
 
 
 def write(profile: Profile, sink: TextIO) -> None:

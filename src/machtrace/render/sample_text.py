@@ -8,6 +8,7 @@ one line; one that called others has a line for each call site.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,11 +17,10 @@ from typing import TextIO
 
 from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage
-from machtrace.model.profile import OUTERMOST, Profile, SamplingRun
-from machtrace.model.snapshot import ThreadInfo
+from machtrace.model.profile import OUTERMOST, Profile, SampledThread, SamplingRun
 from machtrace.model.symbol import Frame, SourceLocation
 from machtrace.model.text import printable
-from machtrace.render.call_tree import CallTree, all_weights, call_tree, thread_weights
+from machtrace.render.call_tree import CallTree, call_tree, thread_weights
 from machtrace.render.functions import Function, FunctionKind, FunctionTable, functions_of
 
 _MARKS = "+!:|"
@@ -230,7 +230,6 @@ def write(
     profile: Profile,
     sink: TextIO,
     *,
-    merge_threads: bool = False,
     header: Iterable[str] | None = None,
 ) -> None:
     """Write the whole report.
@@ -238,19 +237,14 @@ def write(
     Args:
         profile: what to write.
         sink: where to.
-        merge_threads: whether to write one call graph of all threads together.
         header: the lines before the graph; None derives them from the profile.
     """
     graph = SampleGraph.of(profile)
     lines_before = _header(profile) if header is None else header
     sink.writelines(line + "\n" for line in lines_before)
     sink.write("\nCall graph:\n")
-    if merge_threads:
-        heads = [f"{sum(profile.samples.weights)} All threads"]
-        weights = [all_weights(profile)]
-    else:
-        heads = [f"{thread.samples} {_thread(thread.info)}" for thread in profile.threads]
-        weights = thread_weights(profile)
+    heads = [f"{thread.samples} {_thread(thread)}" for thread in profile.threads]
+    weights = thread_weights(profile)
     trees = [graph.tree(counts) for counts in weights]
     for number, head in enumerate(heads):
         lines = graph.lines(trees[number], weights[number], is_last=number == len(heads) - 1)
@@ -303,13 +297,44 @@ def sampled_text(run: SamplingRun) -> str:
     return f"{run.ticks} {times} in {run.duration_ns / 1e9:.3f} s, {run.lost} lost"
 
 
-def _thread(info: ThreadInfo) -> str:
-    text = f"Thread_{info.id}"
-    if info.name:
+def _thread(thread: SampledThread) -> str:
+    info = thread.info
+    text = thread.label if thread.merged is not None else f"Thread_{info.id}"
+    if info.name and thread.merged is None:
         text += f": {printable(info.name)}"
-    if info.queue == _MAIN_QUEUE:
-        return f"{text}   DispatchQueue_1: {_MAIN_QUEUE}  (serial)"
-    return f"{text}   DispatchQueue: {printable(info.queue)}" if info.queue else text
+    if info.queue:
+        is_main = info.queue == _MAIN_QUEUE
+        text += "   DispatchQueue_1: " if is_main else "   DispatchQueue: "
+        text += printable(info.queue) + ("  (serial)" if is_main else "")
+    return with_activity(text, thread.activity)
+
+
+def with_activity(heading: str, activity: str) -> str:
+    """Return a thread's heading with what is known of its processor time."""
+    return f"{heading}   ({activity})" if activity else heading
+
+
+_ACTIVITY = re.compile(r"(?P<heading>.*\S)   \((?P<parts>[0-9][0-9a-zA-Z., ]{1,120})\)")
+_PARTS = {
+    "merged": re.compile(r"([0-9,]{1,20}) threads?"),
+    "running": re.compile(r"([0-9,]{1,20}) running"),
+    "left_out": re.compile(r"([0-9,]{1,20}) idle left out"),
+    "cpu_ns": re.compile(r"([0-9]{1,12}\.[0-9]{3}) s CPU"),
+}
+
+
+def without_activity(heading: str) -> tuple[str, dict[str, int]]:
+    """Split what :func:`with_activity` returned; the numbers are by their names in the model."""
+    match = _ACTIVITY.fullmatch(heading)
+    numbers: dict[str, int] = {}
+    for part in () if match is None else match["parts"].split(", "):
+        known = ((name, form.fullmatch(part)) for name, form in _PARTS.items())
+        name, number = next(((name, one[1]) for name, one in known if one), ("", ""))
+        digits = number.replace(",", "").replace(".", "")
+        if not digits:
+            return heading, {}
+        numbers[name] = int(digits) * (1_000_000 if name == "cpu_ns" else 1)
+    return (heading, {}) if match is None else (match["heading"], numbers)
 
 
 def _image(image: BinaryImage, program: str) -> str:

@@ -2,12 +2,15 @@
 
 Source of the format: ``file-format-spec.ts`` of github.com/jlfwong/speedscope, and the JSON schema
 in its npm package. The frames of a stack are functions; a sample lasts one interval of sampling.
+A thread that used processor time has a second profile, behind those of all threads, in which the
+same samples last as long as the processor time before each.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -22,6 +25,8 @@ from machtrace.render.functions import (
     without_repeats,
 )
 
+CPU_SUFFIX = " (CPU)"
+"""At the end of the names of profiles of processor time."""
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
@@ -46,29 +51,35 @@ def document(profile: Profile) -> dict[str, Any]:
         """Return the first row with the same functions; frames differ by address, too."""
         return rows.setdefault(tuple(stack(row)), row)
 
-    def of_thread(name: str, samples: ThreadSamples) -> dict[str, Any]:
-        stacks = array("i", map(first_row, samples.stacks))
-        merged = without_repeats(replace(samples, stacks=stacks))
-        weights = [weight * profile.run.interval_ns for weight in merged.weights]
+    def sampled(name: str, samples: ThreadSamples, nanoseconds: Iterable[int]) -> dict[str, Any]:
+        weights = list(nanoseconds)
         return {
             "type": "sampled",
             "name": name,
             "unit": "nanoseconds",
             "startValue": 0,
             "endValue": sum(weights),
-            "samples": [stack(row) for row in merged.stacks],
+            "samples": [stack(row) for row in samples.stacks],
             "weights": weights,
         }
 
     process = encodable(profile.process.name) or "process"
-    threads = zip(profile.threads, thread_samples(profile), strict=True)
+    interval = profile.run.interval_ns
+    wall, cpu = [], []
+    for thread, samples in zip(profile.threads, thread_samples(profile), strict=True):
+        stacks_of = array("i", map(first_row, samples.stacks))
+        merged = without_repeats(replace(samples, stacks=stacks_of))
+        wall.append(sampled(thread.label, merged, (one * interval for one in merged.weights)))
+        if any(used > 0 for used in merged.cpu_ns):
+            used_ns = (max(0, used) for used in merged.cpu_ns)
+            cpu.append(sampled(f"{thread.label}{CPU_SUFFIX}", merged, used_ns))
     return {
         "$schema": _SCHEMA,
         "name": process if profile.process.pid is None else f"{process} [{profile.process.pid}]",
         "exporter": "machtrace",
         "activeProfileIndex": 0,
         "shared": {"frames": [_frame(function) for function in table.functions]},
-        "profiles": [of_thread(thread.info.label, samples) for thread, samples in threads],
+        "profiles": [*wall, *cpu],
     }
 
 

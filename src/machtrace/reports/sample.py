@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from machtrace.model.address import Avma
 from machtrace.model.image import shown_identifier
+from machtrace.model.profile import activity_text
 from machtrace.model.report import (
     Adjustment,
     JsonValue,
@@ -24,10 +25,12 @@ from machtrace.model.report import (
     SampledTree,
 )
 from machtrace.model.symbol import SourceLocation
+from machtrace.render.sample_text import with_activity, without_activity
 from machtrace.reports.crash.header import Header
 from machtrace.reports.crash.lines import image_end, read_image, shown
 from machtrace.reports.images import LABEL, ListedImages, named_by_path
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.captures import activity_values
 
 LONGEST_LINE = 32768
 MAIN_QUEUE = "com.apple.main-thread"
@@ -87,13 +90,13 @@ class ThreadHeading(NamedTuple):
 
 def thread_heading(text: str) -> ThreadHeading:
     """Parse a thread's heading, after its count."""
+    text, activity = without_activity(text)
     match = _THREAD.match(text)
     if match is None:
-        return ThreadHeading(None, text, None, {})
-    details: dict[str, JsonValue] = {}
+        return ThreadHeading(None, text, None, dict(activity))
     number, rest = match["id"], text[match.end() :]
-    label: str | None = None
-    queue = _QUEUE.search(rest)
+    details: dict[str, JsonValue] = {**activity}
+    queue, label = _QUEUE.search(rest), None
     if queue is not None:
         label = rest[queue.end() :].strip()
         rest = rest[: queue.start()]
@@ -104,7 +107,7 @@ def thread_heading(text: str) -> ThreadHeading:
             details["kind"] = kind.strip("()")
             label = label.removesuffix(kind).rstrip()
     name = rest.strip(" \t").removeprefix(":").strip(" \t")
-    identifier = int(number) if number.isdecimal() else int(number, 16)
+    identifier = int(number, 10 if number.isdecimal() else 16)
     return ThreadHeading(identifier, name or None, label, details)
 
 
@@ -216,6 +219,10 @@ def heading_text(tree: SampledTree) -> str:
     line = tree.details.get(TEXT)
     if isinstance(line, str):
         return shown(line)
+    return with_activity(_plain_heading(tree), activity_text(**activity_values(tree.details)))
+
+
+def _plain_heading(tree: SampledTree) -> str:
     name = "" if tree.name is None else shown(tree.name)
     if tree.thread is None:
         return name or "Thread"
@@ -225,7 +232,7 @@ def heading_text(tree: SampledTree) -> str:
     if tree.queue is None:
         return text
     number, kind = tree.details.get("DispatchQueue"), tree.details.get("kind")
-    if tree.queue == MAIN_QUEUE and not tree.details:
+    if tree.queue == MAIN_QUEUE and not {"DispatchQueue", "kind"} & tree.details.keys():
         number, kind = 1, "serial"
     text += "   DispatchQueue" + ("" if number is None else f"_{number}") + f": {shown(tree.queue)}"
     return text if kind is None else f"{text}  ({kind})"

@@ -39,6 +39,7 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
     stack_limit: int = DEFAULT_STACK_LIMIT,
     python: bool = False,
     scan: bool = False,
+    idle: bool = True,
 ) -> Profile:
     """Sample the stacks of a running process.
 
@@ -62,10 +63,13 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
         python: whether to read the Python functions that CPython's loop runs; requires names. All
             threads are suspended together meanwhile.
         scan: see :func:`machtrace.backtraces`.
+        idle: whether the profile has samples of threads that wait; see also
+            :meth:`Profile.without_idle`.
 
     Raises:
         ArgumentError: ``hz`` or ``duration`` is out of range.
-        TargetSpecError: the target is a core or an emulated process, which do not run.
+        TargetSpecError: the target is a core or an emulated process, which do not run; or it has
+            no states of threads, and idle samples are to be left out.
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
     walk = WalkOptions(limit=limit, stack_limit=stack_limit, scan=scan)
@@ -80,6 +84,7 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
             threads=select_threads(opened.threads(), threads),
             walk=walk,
             names=names,
+            idle=idle,
         )
         return sampler.profile(sampler.run(length))
 

@@ -15,7 +15,7 @@ from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import ThreadGoneError
 from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage, ImageList
-from machtrace.model.profile import SampledThread, SampleTable
+from machtrace.model.profile import RUNNING, STATES, UNKNOWN, SampledThread, SampleTable
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.sampling.stacks import SampledStacks
 
@@ -32,8 +32,8 @@ _MOST_PROBLEMS = 1000
 
 
 @dataclass(slots=True)
-class _Seen:
-    """A thread that was sampled."""
+class ThreadSampling:
+    """A thread that is sampled."""
 
     number: int
     info: ThreadInfo
@@ -46,6 +46,32 @@ class _Seen:
     python: PythonRuns = None
     walk: int = 0
     """The number of that copy's walk."""
+    running: int | None = None
+    cpu_ns: int | None = None
+    """The processor time of all samples."""
+    last_cpu_ns: int | None = None
+    """The time that it had used at its last sample."""
+
+    def count_activity(self, thread: ThreadSnapshot, age_ns: int | None) -> tuple[int, int]:
+        """Return the sample's state and processor time, and add them.
+
+        Args:
+            thread: the new copy.
+            age_ns: nanoseconds since the tick before; None for the first one.
+        """
+        last, now = self.last_cpu_ns, thread.cpu_ns
+        self.last_cpu_ns = now
+        state = UNKNOWN if thread.state is None else STATES.index(thread.state)
+        if state != UNKNOWN:
+            self.running = (self.running or 0) + (state == RUNNING)
+        used = UNKNOWN
+        if now is not None and last is not None and now >= last:
+            used = now - last
+        elif now is not None and last is None and age_ns is not None and now <= age_ns:
+            used = now  # it started since the last tick
+        if now is not None:
+            self.cpu_ns = (self.cpu_ns or 0) + max(0, used)
+        return state, used
 
     def has_moved(self, thread: ThreadSnapshot, images: ImageList, python: PythonRuns) -> bool:
         """Return whether registers, stack, images or Python functions differ from the last copy."""
@@ -76,18 +102,22 @@ class SampleCollection:
 
     def __init__(self, stacks: SampledStacks) -> None:
         self._stacks = stacks
-        self._threads: dict[ThreadId, _Seen] = {}
+        self._threads: dict[ThreadId, ThreadSampling] = {}
         self._images: dict[BinaryImage, None] = {}
         self._last_images: ImageList | None = None
         self._problems: dict[tuple[ThreadId | None, str], Problem] = {}
         self._times = array("q")
         self._numbers = array("i")
+        self._states = array("b")
+        self._cpu_ns = array("q")
         self._walks = array("i")
         """The number of each sample's walk."""
         self._begun = 0
         """The number of walks that were numbered."""
         self._rows = array("i")
         """The stack's row of each finished walk."""
+        self._last_ns = 0
+        """The time of the last tick."""
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self.stopped_ns = 0
@@ -127,10 +157,12 @@ class SampleCollection:
             self._images.update(dict.fromkeys(snapshot.images))
         for problem in snapshot.problems:
             self.miss(problem)
+        age_ns = time_ns - self._last_ns if self._times else None
+        self._last_ns = time_ns
         moved = tuple(
             thread
             for thread in snapshot.threads
-            if self._sample(thread, snapshot.images, time_ns, python.get(thread.info.id))
+            if self._sample(thread, snapshot.images, time_ns, age_ns, python.get(thread.info.id))
         )
         if moved:
             size = _SNAPSHOT_SIZE + sum(len(thread.stack.data) for thread in snapshot.threads)
@@ -147,13 +179,18 @@ class SampleCollection:
         self._problems.setdefault((problem.thread, str(problem.error)), problem)
 
     def _sample(
-        self, thread: ThreadSnapshot, images: ImageList, time_ns: int, python: PythonRuns
+        self,
+        thread: ThreadSnapshot,
+        images: ImageList,
+        time_ns: int,
+        age_ns: int | None,
+        python: PythonRuns,
     ) -> bool:
         """Add a sample, and return whether its stack must be unwound."""
         info = thread.info
         seen = self._threads.get(info.id)
         if seen is None:
-            seen = self._threads[info.id] = _Seen(len(self._threads), info)
+            seen = self._threads[info.id] = ThreadSampling(len(self._threads), info)
         seen.info = info
         seen.samples += 1
         stopped = thread.stopped_for_ns
@@ -167,6 +204,9 @@ class SampleCollection:
             seen.walk = self._begun
             seen.last, seen.images, seen.python = thread, images, python
             self._begun += 1
+        state, cpu_ns = seen.count_activity(thread, age_ns)
+        self._states.append(state)
+        self._cpu_ns.append(cpu_ns)
         self._times.append(time_ns)
         self._numbers.append(seen.number)
         self._walks.append(seen.walk)
@@ -186,7 +226,8 @@ class SampleCollection:
         while self._waiting:
             self.walk_oldest()
         stacks = array("i", (self._rows[walk] for walk in self._walks))
-        return SampleTable(self._times, self._numbers, stacks, array("q", [1]) * len(stacks))
+        weights = array("q", [1]) * len(stacks)
+        return SampleTable(self._times, self._numbers, stacks, weights, self._states, self._cpu_ns)
 
     @property
     def threads(self) -> tuple[SampledThread, ...]:
@@ -197,6 +238,8 @@ class SampleCollection:
                 samples=seen.samples,
                 stopped_ns=seen.stopped_ns,
                 longest_stop_ns=seen.longest_stop_ns,
+                running=seen.running,
+                cpu_ns=seen.cpu_ns,
             )
             for seen in self._threads.values()
         )

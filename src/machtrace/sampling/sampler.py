@@ -16,7 +16,7 @@ from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.sampling.collection import SampleCollection
 from machtrace.sampling.stacks import SampledStacks
 from machtrace.symbolizer.symbolicator import Symbolicator
-from machtrace.targets.base import PausingTarget, PythonTarget, Target
+from machtrace.targets.base import ActivityTarget, PausingTarget, PythonTarget, Target
 from machtrace.unwinder.unwinder import Unwinder
 
 
@@ -111,9 +111,10 @@ class Sampler:
         threads: thread ids; None for all threads of each tick.
         walk: the limits of each stack.
         names: what to look up. Python functions are read while all threads are suspended together.
+        idle: whether the profile has samples of waiting and stopped threads.
 
     Raises:
-        TargetSpecError: the target does not provide Python functions.
+        TargetSpecError: the target does not provide Python functions, or states of threads.
     """
 
     def __init__(
@@ -124,12 +125,19 @@ class Sampler:
         threads: Sequence[ThreadId] | None = None,
         walk: WalkOptions = _DEFAULT_WALK,
         names: NameOptions = _DEFAULT_NAMES,
+        idle: bool = True,
     ) -> None:
         if names.python and not isinstance(target, PythonTarget):
             raise TargetSpecError(
                 "Python functions cannot be read from this kind of target",
                 remedy="leave them out, or sample a process of this machine by its id",
             )
+        if not idle and not isinstance(target, ActivityTarget):
+            raise TargetSpecError(
+                "the states of threads cannot be read from this kind of target",
+                remedy="sample idle threads, too, or a process of this machine by its id",
+            )
+        self._idle = idle
         self._target = target
         self._python_target = target if names.python and isinstance(target, PythonTarget) else None
         self._interval_ns = interval_ns
@@ -198,7 +206,7 @@ class Sampler:
         samples = collection.samples()
         frames = self._stacks.frames.frames(partial(symbolicator.frame, named=self._symbolicate))
         unread = (Problem(thread=None, error=error) for error in symbolicator.problems)
-        return Profile(
+        profile = Profile(
             process=self._process,
             images=collection.images,
             threads=collection.threads,
@@ -208,6 +216,12 @@ class Sampler:
             run=run,
             problems=(*self.problems, *unread),
         )
+        return profile if self._idle else profile.without_idle()
+
+    @property
+    def samples(self) -> int:
+        """The number of samples so far, idle ones too."""
+        return len(self._collection)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -216,8 +230,10 @@ class Sampler:
 
     def _prepare(self) -> None:
         """Capture the process once, so that its images and most rules are cached."""
-        first, python = self._snapshot()
         target = self._target
+        if isinstance(target, ActivityTarget):
+            target.observe_activity()
+        first, python = self._snapshot()
         if isinstance(target, PausingTarget) and not target.runs_between_snapshots:
             raise TargetSpecError(
                 "this stub stops the process from one snapshot to the next",

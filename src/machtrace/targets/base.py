@@ -82,6 +82,15 @@ class PythonTarget(Protocol):
 
 
 @runtime_checkable
+class ActivityTarget(Protocol):
+    """A target that can read what its threads do between snapshots."""
+
+    def observe_activity(self) -> None:
+        """From now on, set :attr:`ThreadSnapshot.state` and :attr:`ThreadSnapshot.cpu_ns`."""
+        ...
+
+
+@runtime_checkable
 class PausingTarget(Protocol):
     """A target whose process may have to stay stopped between snapshots."""
 

@@ -14,10 +14,21 @@ from hypothesis import assume, given, settings
 
 from machtrace.errors import MachtraceError
 from machtrace.model.capture import Capture
-from machtrace.model.profile import Profile
+from machtrace.model.profile import STATES, UNKNOWN, Profile
 from machtrace.model.report import Report, ReportedThread
-from machtrace.render import firefox, folded, json_document, pprof, profile_json, speedscope, text
+from machtrace.model.snapshot import ThreadState
+from machtrace.render import (
+    firefox,
+    folded,
+    json_document,
+    pprof,
+    profile_json,
+    sample_text,
+    speedscope,
+    text,
+)
 from machtrace.reports.readers import read_source
+from machtrace.reports.sample import thread_heading
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import capture_of
 from machtrace.reports.stacks.profiles import profile_of
@@ -146,6 +157,90 @@ def test_profiles_come_back_from_firefox(recorded: Profile) -> None:
     assert sorted(known.samples.times_ns) == sorted(recorded.samples.times_ns)
     again = read(written(firefox.write, known))
     assert written(firefox.write, profile_of(again)) == written(firefox.write, known)
+
+
+@given(recorded=profiles())
+@settings(max_examples=30, deadline=None)
+def test_states_and_processor_times_come_back_from_json(recorded: Profile) -> None:
+    """Those of each sample, of threads, and what was left out or merged."""
+    for profiled in (recorded, recorded.without_idle(), recorded.with_merged_threads()):
+        known = profile_of(read(written(profile_json.write, profiled)))
+        assert (known.samples.states, known.samples.cpu_ns) == (
+            profiled.samples.states,
+            profiled.samples.cpu_ns,
+        )
+        assert [thread.activity for thread in known.threads] == [
+            thread.activity for thread in profiled.threads
+        ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda samples: samples.update(states=["flying"] * 3),
+        lambda samples: samples.update(states=["running"] * 2),
+        lambda samples: samples.update(states=[["running"]] * 3),
+        lambda samples: samples.update(cpu_ns=[-1, None, 2]),
+        lambda samples: samples.update(cpu_ns=[1.5, None, 2]),
+        lambda samples: samples.update(cpu_ns={}),
+    ],
+)
+def test_invalid_states_and_times_are_refused(change: Callable[[dict[str, object]], None]) -> None:
+    document = profile_json.document(PROFILE)
+    change(document["samples"])
+    with pytest.raises(MachtraceError):
+        read(json.dumps(document))
+
+
+ACTIVE = profile(
+    [
+        Seen(0, [function("main"), function("hot", offset=0x300)], 3, ThreadState.RUNNING, 7000000),
+        Seen(0, [function("main"), function("cold", offset=0x400)], 2, ThreadState.SLEEPING, 500),
+        Seen(1, [function("main")], 1, None),
+    ],
+    names=("main", "worker"),
+)
+
+
+def test_processor_times_come_back_from_other_formats() -> None:
+    """Firefox has those of samples, speedscope and pprof those of stacks, pprof states too."""
+
+    def known(data: bytes) -> tuple[list[int], list[str], int]:
+        (report,) = read_source(ReportSource("own", data)).reports
+        samples = profile_of(report).samples
+        times = sorted(cpu_ns for cpu_ns in samples.cpu_ns if cpu_ns != UNKNOWN)
+        states = {STATES[state].value for state in samples.states if state != UNKNOWN}
+        return times, sorted(states), sum(samples.weights)
+
+    assert known(written(firefox.write, ACTIVE).encode()) == ([500, 500, *[7000000] * 3], [], 6)
+    assert known(written(speedscope.write, ACTIVE).encode()) == ([1000, 21000000], [], 6)
+    states = ["running", "sleeping"]
+    data = gzip.decompress(pprof.data(ACTIVE))
+    assert known(data) == ([0, 1000, 21000000], states, 6)
+
+
+def test_headings_of_sample_s_text_have_running_samples_and_processor_times() -> None:
+    """They come back, also of merged threads; Apple's headings are as they were."""
+    for profiled in (ACTIVE, ACTIVE.without_idle(), ACTIVE.with_merged_threads(by_name=False)):
+        data = written(sample_text.write, profiled)
+        assert again(data, "sample") == data
+        known = profile_of(read(data)).threads
+        assert [thread.activity for thread in known] == [
+            thread.activity for thread in profiled.threads
+        ]
+    assert "    3 Thread_259: main   (3 running, 2 idle left out, 0.021 s CPU)\n" in written(
+        sample_text.write, ACTIVE.without_idle()
+    )
+    assert "    1 Thread_260: worker\n" in written(sample_text.write, ACTIVE)
+
+
+@pytest.mark.parametrize(
+    "heading",
+    ["pool   (3 ran)", "pool   (running)", "pool   ()", "pool (3 running)", "a   (1 running) b"],
+)
+def test_other_text_in_parentheses_belongs_to_a_thread_s_name(heading: str) -> None:
+    assert thread_heading(f"Thread_7: {heading}").name == heading
+    assert thread_heading(f"Thread_7: {heading}").details == {}
 
 
 def stacks_of(document: Any) -> list[object]:

@@ -12,8 +12,8 @@ from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.cause import linux_cause, mach_cause
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList
-from machtrace.model.profile import MissingFrames
-from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId, ThreadInfo
+from machtrace.model.profile import UNKNOWN, MissingFrames
+from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId, ThreadInfo, ThreadState
 from machtrace.model.stack import (
     AddressKind,
     Dispute,
@@ -198,9 +198,15 @@ def profiles(draw: st.DrawFn) -> Any:
     """Return a profile of two threads."""
     stack = st.lists(_PROFILE_FRAMES, max_size=4)
     known = draw(st.lists(stack, min_size=1, max_size=4))
+    states: st.SearchStrategy[ThreadState | None] = st.none()
+    times = st.just(UNKNOWN)
+    if draw(st.booleans()):
+        states, times = st.sampled_from([None, *ThreadState]), st.integers(UNKNOWN, 1 << 40)
     seen = draw(
         st.lists(
-            st.builds(Seen, st.integers(0, 1), st.sampled_from(known), st.integers(1, 9)),
+            st.builds(
+                Seen, st.integers(0, 1), st.sampled_from(known), st.integers(1, 9), states, times
+            ),
             max_size=6,
         )
     )

@@ -15,6 +15,8 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.profile import (
     OUTERMOST,
+    STATES,
+    UNKNOWN,
     Profile,
     ProfileFrame,
     SampledThread,
@@ -22,6 +24,7 @@ from machtrace.model.profile import (
     SamplingEnd,
     SamplingRun,
     StackTable,
+    with_activity,
 )
 from machtrace.model.report import (
     Adjustment,
@@ -37,7 +40,7 @@ from machtrace.model.report import (
     SampledNode,
     SampledTree,
 )
-from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
+from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo, ThreadState
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
 from machtrace.model.symbol import (
     Certainty,
@@ -189,6 +192,10 @@ class Seen:
     stack: Sequence[ProfileFrame]
     """Outermost first."""
     count: int = 1
+    state: ThreadState | None = None
+    """Of each."""
+    cpu_ns: int = UNKNOWN
+    """Of each."""
 
 
 def function(
@@ -242,6 +249,7 @@ def profile(seen: Iterable[Seen], *, names: Sequence[str | None] = ("main",)) ->
     rows: dict[tuple[int, int], int] = {}
     callers, places = array("i"), array("i")
     times, threads, stacks = array("q"), array("i"), array("i")
+    states, cpu_ns = array("b"), array("q")
     ticks = [0] * len(names)
     for one in seen:
         row = OUTERMOST
@@ -257,24 +265,31 @@ def profile(seen: Iterable[Seen], *, names: Sequence[str | None] = ("main",)) ->
             times.append(10 * MILLISECOND * ticks[one.thread])
             threads.append(one.thread)
             stacks.append(row)
+            states.append(UNKNOWN if one.state is None else STATES.index(one.state))
+            cpu_ns.append(one.cpu_ns)
             ticks[one.thread] += 1
+    weights = array("q", [1]) * len(times)
+    samples = SampleTable(times, threads, stacks, weights, states, cpu_ns)
     return Profile(
         process=ProcessInfo(pid=42, path=IMAGE.path, arch=Arch.ARM64),
         images=(IMAGE,),
-        threads=tuple(
-            SampledThread(
-                info=ThreadInfo(
-                    id=ThreadId(259 + number), index=1 + number, name=name, is_main=not number
-                ),
-                samples=ticks[number],
-                stopped_ns=ticks[number] * MILLISECOND // 10,
-                longest_stop_ns=MILLISECOND // 10,
-            )
-            for number, name in enumerate(names)
+        threads=with_activity(
+            [
+                SampledThread(
+                    info=ThreadInfo(
+                        id=ThreadId(259 + number), index=1 + number, name=name, is_main=not number
+                    ),
+                    samples=ticks[number],
+                    stopped_ns=ticks[number] * MILLISECOND // 10,
+                    longest_stop_ns=MILLISECOND // 10,
+                )
+                for number, name in enumerate(names)
+            ],
+            samples,
         ),
         frames=tuple(frames),
         stacks=StackTable(callers, places),
-        samples=SampleTable(times, threads, stacks, array("q", [1]) * len(times)),
+        samples=samples,
         run=SamplingRun(
             started_at_ns=1_700_000_000_000_000_000,
             duration_ns=max(1, 10 * MILLISECOND * max(ticks, default=0)),

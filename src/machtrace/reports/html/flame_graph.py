@@ -73,7 +73,7 @@ def flame_data(profile: Profile) -> tuple[dict[str, Any], int]:
             left_out += 1
             continue
         nodes.add(len(names), weights)
-        names.append([thread.info.label, "", _THREAD])
+        names.append([thread.label, "", _THREAD])
     columns = {"parents": nodes.parents, "keys": nodes.keys, "own": nodes.own}
     return {"names": names, **columns}, left_out
 

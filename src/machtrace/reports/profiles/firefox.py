@@ -13,7 +13,7 @@ from machtrace.errors import FormatError
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.profile import OUTERMOST, ProfileFrame
+from machtrace.model.profile import OUTERMOST, UNKNOWN, ProfileFrame
 from machtrace.model.report import JsonValue, Report, ReportKind
 from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
@@ -49,6 +49,7 @@ _PYTHON = 2
 """The category of Python's functions in machtrace's profiles."""
 _MOST = 1 << 31
 _NANOSECONDS = 1_000_000
+_CPU_UNITS = {"ns": 1, "µs": 1000}
 _LATEST = 1 << 42
 """Milliseconds since 1970: in the year 2109."""
 _UUID_DIGITS = 32
@@ -203,7 +204,9 @@ class _Reader:
         samples = json_object(entry.get("samples"))
         stacks, times = json_list(samples.get("stack")), json_list(samples.get("time"))
         weights = json_list(samples.get("weight") or [1] * len(stacks))
-        if not len(stacks) == len(times) == len(weights):
+        cpu = [self._cpu_ns(delta) for delta in json_list(samples.get("threadCPUDelta") or [])]
+        cpu = cpu or [UNKNOWN] * len(stacks)
+        if not len(stacks) == len(times) == len(weights) == len(cpu):
             raise SchemaError("columns of samples differ in length")
         name, tid = text_or_none(entry.get("name")), entry.get("tid")
         thread = ThreadId(tid if type(tid) is int and tid >= 0 else number)
@@ -214,26 +217,29 @@ class _Reader:
             is_main=entry.get("isMainThread") is True,
         )
         total = 0
-        for stack, time, weight in zip(stacks, times, weights, strict=True):
+        for stack, time, weight, cpu_ns in zip(stacks, times, weights, cpu, strict=True):
             if type(weight) is not int or not 0 <= weight < _MOST:
                 raise SchemaError("a weight that is not a number")
             row = OUTERMOST if stack is None else self._row(_row_number(stack, self._callers))
             total += weight
-            self._pending.append((_nanoseconds(time), number, row, weight))
+            self._pending.append((_nanoseconds(time), number, row, weight, cpu_ns))
         self._builder.begin(sampled(info, total))
+
+    def _cpu_ns(self, delta: JsonValue) -> int:
+        if not isinstance(delta, int | float) or not 0 <= delta < _LATEST or not self._cpu_scale:
+            return UNKNOWN
+        return round(delta * self._cpu_scale)
 
     def report(self) -> Report:
         """Return the report of all threads."""
-        self._pending: list[tuple[int, int, int, int]] = []
+        self._pending: list[tuple[int, int, int, int, int]] = []
+        meta = json_object(self._document["meta"])
+        unit = json_object(meta.get("sampleUnits") or {}).get("threadCPUDelta")
+        self._cpu_scale = _CPU_UNITS.get(str(unit), 0)
         for number, entry in enumerate(json_objects(self._document["threads"])):
             self._thread(entry, number)
-        samples = self._builder.samples
-        for time, thread, row, weight in sorted(self._pending, key=lambda one: one[:2]):
-            samples.times_ns.append(time)
-            samples.threads.append(thread)
-            samples.stacks.append(row)
-            samples.weights.append(weight)
-        meta = json_object(self._document["meta"])
+        for time, thread, row, weight, cpu_ns in sorted(self._pending, key=lambda one: one[:2]):
+            self._builder.samples.append(time, thread, row, weight, cpu_ns=cpu_ns)
         threads = self._builder.threads
         ticks = max((thread.samples for thread in threads), default=0)
         process = ProcessInfo(

@@ -70,11 +70,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
             builder.begin(sampled(labelled_thread(label, number), totals[label]))
         frames = [named_frame(name) for name in reversed(names)]
         rows = builder.calls(OUTERMOST, frames)
-        samples = builder.samples
-        samples.times_ns.append(0)
-        samples.threads.append(number)
-        samples.stacks.append(rows[-1] if rows else OUTERMOST)
-        samples.weights.append(count)
+        builder.samples.append(0, number, rows[-1] if rows else OUTERMOST, count)
     process = ProcessInfo(pid=None, path="", arch=Arch.ARM64)
     profile = named_profile(builder, process, INTERVAL_NS, max(totals.values(), default=0))
     report = report_without_architecture(profile, ReportKind.FOLDED)

@@ -16,6 +16,7 @@ from machtrace.model.profile import (
     SamplingEnd,
     SamplingRun,
     StackTable,
+    with_activity,
 )
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
@@ -89,7 +90,7 @@ def named_profile(
     return Profile(
         process=process,
         images=(),
-        threads=tuple(builder.threads),
+        threads=with_activity(builder.threads, builder.samples),
         frames=tuple(builder.frames),
         stacks=StackTable(builder.callers, builder.frame_of_row),
         samples=builder.samples,

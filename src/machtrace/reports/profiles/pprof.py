@@ -14,7 +14,7 @@ from typing import NamedTuple
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.profile import OUTERMOST, ProfileFrame, SamplingRun
+from machtrace.model.profile import OUTERMOST, STATES, UNKNOWN, ProfileFrame, SamplingRun
 from machtrace.model.report import (
     Report,
     ReportedFrame,
@@ -52,6 +52,10 @@ _MOST = 1 << 48
 _UNNAMED = re.compile(r"(?P<image>.{1,4096})\+0x(?P<offset>[0-9a-f]{1,16})")
 
 
+_CPU = "cpu", "nanoseconds"
+_STATES = {state.value: number for number, state in enumerate(STATES)}
+
+
 class _Function(NamedTuple):
     name: str
     path: str
@@ -85,8 +89,13 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 class _Reader:
     def __init__(self, message: Message) -> None:
         self._strings = list(message.strings(6))
-        types = [self._text(kind.integer(1)) for kind in message.messages(1)]
+        kinds = [
+            (self._text(kind.integer(1)), self._text(kind.integer(2)))
+            for kind in message.messages(1)
+        ]
+        types = [kind for kind, _ in kinds]
         self._value = types.index("samples") if "samples" in types else 0
+        self._cpu = kinds.index(_CPU) if _CPU in kinds else UNKNOWN
         self._images = {
             (entry.integer(1) or 0): self._image(entry) for entry in message.messages(3)
         }
@@ -160,20 +169,19 @@ class _Reader:
         weight = values[self._value] if self._value < len(values) else 1
         if not 0 < weight < _MOST:
             return
-        label, number = "", None
+        label, number, state = "", None, UNKNOWN
         for entry in sample.messages(3):
             key = self._text(entry.integer(1))
             text, value = self._text(entry.integer(2)), entry.integer(3)
             label = text if key == "thread" else label
             number = value if key in ("tid", "thread_id") else number
+            state = _STATES.get(text, UNKNOWN) if key == "state" else state
         thread = self._thread(label, number)
         self._totals[thread] += weight
         rows = self._builder.calls(OUTERMOST, frames)
-        samples = self._builder.samples
-        samples.times_ns.append(0)
-        samples.threads.append(thread)
-        samples.stacks.append(rows[-1] if rows else OUTERMOST)
-        samples.weights.append(weight)
+        cpu_ns = values[self._cpu] if 0 <= self._cpu < len(values) else UNKNOWN
+        row = rows[-1] if rows else OUTERMOST
+        self._builder.samples.append(0, thread, row, weight, state, max(UNKNOWN, cpu_ns))
 
     def _thread(self, label: str, number: int | None) -> int:
         key = label, number

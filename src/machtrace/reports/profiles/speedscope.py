@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from machtrace.errors import FormatError
 from machtrace.model.arch import Arch
-from machtrace.model.profile import OUTERMOST, ProfileFrame
+from machtrace.model.profile import OUTERMOST, UNKNOWN, ProfileFrame
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.snapshot import ProcessInfo
+from machtrace.render.speedscope import CPU_SUFFIX
 from machtrace.reports.profiles.functions import (
     labelled_thread,
     named_frame,
@@ -51,6 +52,7 @@ class _Sample(NamedTuple):
     """Outermost first."""
     weight: int
     """In nanoseconds, or a count."""
+    cpu_ns: int = UNKNOWN
 
 
 def recognises(source: ReportSource) -> bool:
@@ -90,8 +92,16 @@ def _read(document: JsonObject) -> Report:
     units = {str(profile.get("unit")) for profile in profiles}
     if not units <= _UNITS.keys():
         raise SchemaError(f"the unit {min(units - _UNITS.keys())}")
+    profiles, cpu = _processor_times(profiles)
     for number, profile in enumerate(profiles):
-        samples += _samples(profile, number, len(frames))
+        of_thread = _samples(profile, number, len(frames))
+        if number in cpu:
+            times = (sample.weight for sample in _samples(cpu[number], number, len(frames)))
+            of_thread = [
+                sample._replace(cpu_ns=cpu_ns)
+                for sample, cpu_ns in zip(of_thread, times, strict=True)
+            ]
+        samples += of_thread
     is_time = units != {"none"}
     interval = gcd(*(sample.weight for sample in samples)) if is_time else 1
     interval = interval or INTERVAL_NS
@@ -106,10 +116,8 @@ def _read(document: JsonObject) -> Report:
         row = rows.get(sample.stack)
         if row is None:
             row = rows[sample.stack] = _row(sample.stack, frames, builder)
-        builder.samples.times_ns.append(sample.time_ns)
-        builder.samples.threads.append(sample.thread)
-        builder.samples.stacks.append(row)
-        builder.samples.weights.append(sample.weight // interval)
+        weight = sample.weight // interval
+        builder.samples.append(sample.time_ns, sample.thread, row, weight, cpu_ns=sample.cpu_ns)
     match = _NAME.fullmatch(text_or_none(document.get("name")) or "")
     process = ProcessInfo(
         pid=None if match is None else int(match["pid"]),
@@ -120,6 +128,31 @@ def _read(document: JsonObject) -> Report:
         builder, process, interval if is_time else INTERVAL_NS, max(totals, default=0)
     )
     return report_without_architecture(made, ReportKind.SPEEDSCOPE)
+
+
+def _processor_times(
+    profiles: list[JsonObject],
+) -> tuple[list[JsonObject], dict[int, JsonObject]]:
+    """Return the profiles, and those of processor time by the number of the one with their samples.
+
+    machtrace writes a second profile of each thread that used any.
+    """
+    numbers = {str(profile.get("name")): number for number, profile in enumerate(profiles)}
+    cpu: dict[int, JsonObject] = {}
+    for profile in profiles:
+        number = numbers.get(str(profile.get("name")).removesuffix(CPU_SUFFIX))
+        if (
+            number is not None
+            and profiles[number] is not profile
+            and profiles[number].get("samples") == profile.get("samples")
+        ):
+            cpu[number] = profile
+    seconds = {id(profile) for profile in cpu.values()}
+    firsts = [number for number, profile in enumerate(profiles) if id(profile) not in seconds]
+    return (
+        [profiles[number] for number in firsts],
+        {new: cpu[number] for new, number in enumerate(firsts) if number in cpu},
+    )
 
 
 def _row(stack: tuple[int, ...], frames: list[ProfileFrame], builder: ProfileBuilder) -> int:

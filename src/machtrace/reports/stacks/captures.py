@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from machtrace.errors import MachtraceError
 from machtrace.model.address import Avma, ImageOffset, Svma
@@ -264,6 +264,30 @@ def capture_of(report: Report) -> Capture:
         stacks=tuple(stacks),
         problems=problems_of(report),
     )
+
+
+class ActivityValues(TypedDict):
+    """The running samples and processor time of a sampled thread; see :class:`SampledThread`."""
+
+    merged: int | None
+    running: int | None
+    left_out: int | None
+    cpu_ns: int | None
+
+
+def activity_values(details: Details) -> ActivityValues:
+    """Return what a sampled thread's details have of its processor time."""
+
+    def number(key: str) -> int | None:
+        value = details.get(key)
+        return value if type(value) is int and value >= 0 else None
+
+    return {
+        "merged": number("merged"),
+        "running": number("running"),
+        "left_out": number("left_out"),
+        "cpu_ns": number("cpu_ns"),
+    }
 
 
 def problems_of(report: Report) -> tuple[Problem, ...]:

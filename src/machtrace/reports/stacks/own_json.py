@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from machtrace.model.image import ImageList
 from machtrace.model.process_metadata import cause_of_json
 from machtrace.model.profile import (
     OUTERMOST,
+    STATES,
+    UNKNOWN,
     MissingFrames,
     Profile,
     ProfileFrame,
@@ -50,6 +52,7 @@ from machtrace.reports.stacks.json_values import (
     address_or_none,
     enum_member,
     json_column,
+    json_list,
     json_number,
     json_object,
     json_objects,
@@ -251,6 +254,8 @@ def _read_profile(document: JsonObject) -> Report:
         json_column(samples, "threads", least=0, below=len(threads)),
         json_column(samples, "stacks", least=OUTERMOST, below=len(callers)),
         json_column(samples, "weights", least=0, below=1 << 48),
+        _optional_column(samples, "states", _state),
+        _optional_column(samples, "cpu_ns", _cpu_ns),
     )
     if len(callers) != len(of_rows) or len({len(column) for column in columns}) != 1:
         raise SchemaError("columns of a table differ in length")
@@ -262,7 +267,7 @@ def _read_profile(document: JsonObject) -> Report:
         threads=tuple(_sampled(entry, index) for index, entry in enumerate(threads, 1)),
         frames=tuple(frames),
         stacks=StackTable(array("i", callers), array("i", of_rows)),
-        samples=SampleTable(*map(array, "qiiq", columns)),
+        samples=SampleTable(*map(array, "qiiqbq", columns)),
         run=_run(json_object(document.get("run"))),
         problems=read_problems(document),
     )
@@ -274,6 +279,32 @@ def _read_profile(document: JsonObject) -> Report:
     pairs = zip(report.trees, threads, written["threads"], strict=True)
     trees = tuple(_tree_with_left(tree, _left(entry, again)) for tree, entry, again in pairs)
     return replace(report, details=details, trees=trees)
+
+
+_STATES = {state.value: number for number, state in enumerate(STATES)}
+
+
+def _state(value: object) -> int | None:
+    return _STATES.get(value) if isinstance(value, str) else None
+
+
+def _cpu_ns(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < WORD >> 2 else None
+
+
+def _optional_column(
+    table: JsonObject, name: str, number: Callable[[object], int | None]
+) -> list[int]:
+    """Return a column that older files lack, and whose values may be unknown."""
+    if name not in table:
+        return [UNKNOWN] * len(json_list(table.get("times_ns")))
+    column = []
+    for value in json_list(table[name]):
+        known = UNKNOWN if value is None else number(value)
+        if known is None:
+            raise SchemaError(f"{shown(value)} in {name} is invalid")
+        column.append(known)
+    return column
 
 
 def _tree_with_left(tree: SampledTree, left: dict[str, JsonValue]) -> SampledTree:
@@ -298,6 +329,10 @@ def _sampled(entry: JsonObject, index: int) -> SampledThread:
         samples=json_number(entry.get("samples")),
         stopped_ns=number_or_none(entry.get("stopped_ns")),
         longest_stop_ns=number_or_none(entry.get("longest_stop_ns")),
+        running=number_or_none(entry.get("running")),
+        cpu_ns=number_or_none(entry.get("cpu_ns")),
+        left_out=number_or_none(entry.get("left_out")) or 0,
+        merged=number_or_none(entry.get("merged")),
     )
 
 

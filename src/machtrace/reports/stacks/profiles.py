@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from machtrace.model.image import BinaryImage
 from machtrace.model.profile import (
     OUTERMOST,
+    STATES,
+    UNKNOWN,
     MissingFrames,
     Profile,
     ProfileFrame,
@@ -35,6 +36,7 @@ from machtrace.reports.stacks.captures import (
     SAMPLES,
     STOPPED,
     ReportedFrames,
+    activity_values,
     problems_of,
     process_info,
     stored,
@@ -108,11 +110,18 @@ def _tree_thread(tree: SampledTree, number: int) -> SampledThread:
         crashed=tree.is_attributed,
     )
     count = max(1, tree.root_samples) if tree.count is None else tree.count
+
     stopped, longest = tree.details.get(STOPPED), tree.details.get(LONGEST_STOP)
-    return replace(
-        _sampled(info, count),
+    activity = activity_values(tree.details)
+    return SampledThread(
+        info=info,
+        samples=count,
         stopped_ns=stopped if type(stopped) is int else None,
         longest_stop_ns=longest if type(longest) is int else None,
+        running=activity["running"],
+        cpu_ns=activity["cpu_ns"],
+        left_out=activity["left_out"] or 0,
+        merged=activity["merged"],
     )
 
 
@@ -123,30 +132,34 @@ def _sample_columns(report: Report) -> _Columns | None:
     """Return the columns of samples in a report's details; None if they are absent or invalid.
 
     ``times_ns``, ``threads`` (indices of trees), ``frames`` (where a stack ends: the number of a
-    node of the tree, inlined calls not counted, or -1) and ``weights``, all of one length.
+    node of the tree, inlined calls not counted, or -1) and ``weights``, all of one length; and
+    ``states`` and ``cpu_ns`` if known, as :class:`SampleTable` has them.
     """
     value = report.details.get(SAMPLES)
     if not isinstance(value, dict):
         return None
     columns: dict[str, list[int]] = {}
-    for name in ("times_ns", "threads", "frames", "weights"):
+    for name in _COLUMNS:
         column = value.get(name)
+        if column is None and name in _OPTIONAL:
+            column = [UNKNOWN] * len(columns["times_ns"])
         if not isinstance(column, list) or not all(type(one) is int for one in column):
             return None
         columns[name] = column  # type: ignore[assignment]  # all are integers
     if len({len(column) for column in columns.values()}) != 1:
         return None
     counts = [sum(not node.frame.is_inline for node in tree.nodes) for tree in report.trees]
-    for thread, frame, time, weight in zip(
-        *(columns[name] for name in ("threads", "frames", "times_ns", "weights")), strict=True
-    ):
+    for time, thread, frame, weight, state, cpu_ns in zip(*columns.values(), strict=True):
         is_valid = 0 <= thread < len(counts) and OUTERMOST <= frame < counts[thread]
-        if not is_valid or not 0 <= time < _WORD or not 0 <= weight < _WORD:
+        is_known = UNKNOWN <= state < len(STATES) and UNKNOWN <= cpu_ns < _WORD
+        if not is_valid or not is_known or not 0 <= time < _WORD or not 0 <= weight < _WORD:
             return None
     return columns
 
 
 _WORD = 1 << 62
+_OPTIONAL = "states", "cpu_ns"
+_COLUMNS = "times_ns", "threads", "frames", "weights", *_OPTIONAL
 
 
 def _add_samples(
@@ -157,15 +170,9 @@ def _add_samples(
     innermost = [tree_rows.innermost() for tree_rows in rows]
     for number, tree in enumerate(task.trees):
         builder.threads.append(_tree_thread(tree, number))
-    samples = builder.samples
-    for thread, frame, time, weight in zip(
-        *(columns[name] for name in ("threads", "frames", "times_ns", "weights")), strict=True
-    ):
+    for time, thread, frame, weight, state, cpu_ns in zip(*columns.values(), strict=True):
         row = OUTERMOST if frame == OUTERMOST else rows[thread].row(innermost[thread][frame])
-        samples.times_ns.append(time)
-        samples.threads.append(thread)
-        samples.stacks.append(row)
-        samples.weights.append(weight)
+        builder.samples.append(time, thread, row, weight, state, cpu_ns)
 
 
 class _TreeRows:
@@ -383,10 +390,7 @@ class ProfileBuilder:
         """Add a stack of the current thread."""
         if row == OUTERMOST or weight <= 0:
             return
-        self.samples.times_ns.append(0)
-        self.samples.threads.append(len(self.threads) - 1)
-        self.samples.stacks.append(row)
-        self.samples.weights.append(min(weight, 1 << 62))
+        self.samples.append(0, len(self.threads) - 1, row, min(weight, 1 << 62))
 
 
 def _inverted(

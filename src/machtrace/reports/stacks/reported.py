@@ -65,6 +65,7 @@ from machtrace.reports.stacks.captures import (
     STOPPED,
     STOPPED_FOR,
     TRUST,
+    ActivityValues,
     usual_status,
     written,
 )
@@ -264,6 +265,8 @@ def report_of_profile(profile: Profile, kind: ReportKind = ReportKind.MACHTRACE)
             "threads": [*samples.threads],
             "frames": [*ends],
             "weights": [*samples.weights],
+            **({"states": [*samples.states]} if samples.has_states else {}),
+            **({"cpu_ns": [*samples.cpu_ns]} if samples.has_cpu else {}),
         },
     }
     return Report(
@@ -284,6 +287,17 @@ def _calls(frame: ProfileFrame, images: ReportedImages) -> list[ReportedFrame]:
         symbol = ReportedSymbol(f"[{frame.value}]", None)
         return [ReportedFrame(None, None, None, Adjustment.UNKNOWN, symbol)]
     return [*reported_frames(frame, images)][::-1]
+
+
+def activity_details(thread: SampledThread) -> dict[str, JsonValue]:
+    """Return the details of a tree with what is known of the thread's processor time."""
+    values: ActivityValues = {
+        "merged": thread.merged,
+        "running": thread.running,
+        "left_out": thread.left_out or None,
+        "cpu_ns": thread.cpu_ns,
+    }
+    return {key: value for key, value in values.items() if isinstance(value, int)}
 
 
 class _TreeBuilder:
@@ -332,6 +346,7 @@ class _TreeBuilder:
             details[STOPPED] = thread.stopped_ns
         if thread.longest_stop_ns is not None:
             details[LONGEST_STOP] = thread.longest_stop_ns
+        details |= activity_details(thread)
         return SampledTree(
             nodes=tuple(map(SampledNode, self._parents, counts, self._frames)),
             thread=thread.info.id,

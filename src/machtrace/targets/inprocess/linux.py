@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING
 from machtrace.model.memory import MemoryReader
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import Snapshot, ThreadId
-from machtrace.targets.inprocess.threads import OwnThreads, own_copier, python_name
+from machtrace.targets.inprocess.threads import OwnStates, OwnThreads, own_copier, python_name
 from machtrace.targets.linux.core_facts import FactsGatherer
 from machtrace.targets.linux.identity import read_mappings
 from machtrace.targets.linux.process import LinuxProcessTarget
-from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.linux.procfs import ActivityReader, ProcessDirectory, ThreadStat
+from machtrace.targets.shared.thread_copy import Activity
 
 if TYPE_CHECKING:
     from machtrace.targets.inprocess.series import CaptureSeries
@@ -56,6 +58,9 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
         from machtrace.targets.inprocess.memory import OwnMemory
 
         return nullcontext(OwnMemory())
+
+    def _activity_reader(self) -> ActivityReader:
+        return _OwnActivity(self._directory)
 
     def _facts_gatherer(self) -> FactsGatherer:
         from machtrace.targets.inprocess.memory import OwnFacts
@@ -119,3 +124,27 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
 
     def _left_out(self) -> int:
         return threading.get_native_id()
+
+
+_CPU_CLOCK_OF_THREAD = 0b110
+"""``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED`` (``include/linux/posix-timers_types.h``)."""
+
+
+class _OwnActivity(ActivityReader):
+    """The activity of this process's threads."""
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        super().__init__(directory)
+        self._states = OwnStates()
+
+    def end(self, thread: int) -> Activity:
+        state, cpu_ns = super().end(thread)
+        return self._states.state(thread, state, cpu_ns, time.monotonic_ns()), cpu_ns
+
+    def _of_running(self, thread: int, stat: ThreadStat) -> ThreadStat:
+        # A signal handler does not end a thread's turn, but the thread's clock shows all of it.
+        try:
+            cpu_ns = time.clock_gettime_ns(~thread << 3 | _CPU_CLOCK_OF_THREAD)
+        except OSError:
+            return super()._of_running(thread, stat)
+        return stat._replace(cpu_ns=cpu_ns)

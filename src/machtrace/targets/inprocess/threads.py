@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from machtrace.cpython.runs import PythonRuns, python_runs
 from machtrace.errors import TargetSpecError
 from machtrace.model.options import DEFAULT_STACK_LIMIT
-from machtrace.model.snapshot import Snapshot, ThreadId
+from machtrace.model.snapshot import Snapshot, ThreadId, ThreadState
 from machtrace.targets.base import Target
 
 if TYPE_CHECKING:
@@ -142,6 +142,33 @@ class OwnThreads(ABC):
                 remedy="pass the native id or pthread of a running thread",
             )
         return ThreadId(native_id)
+
+
+_RUNNING_SHARE = 0.1
+
+
+class OwnStates:
+    """States of this process's threads, less the waits that captures cause.
+
+    A capture from Python code has the interpreter's lock, and Python threads that would run wait
+    for it. So a waiting thread counts as running if it used a tenth of the time since its previous
+    capture.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, int]] = {}
+        """Each thread's time and processor time at its last capture."""
+
+    def state(
+        self, thread: int, state: ThreadState | None, cpu_ns: int | None, now_ns: int
+    ) -> ThreadState | None:
+        """Return the state, given the kernel's, the processor time and a monotonic clock's."""
+        if cpu_ns is None:
+            return state
+        time_ns, last_ns = self._last.get(thread, (now_ns, cpu_ns))
+        self._last[thread] = now_ns, cpu_ns
+        ran = cpu_ns - last_ns >= max(1, (now_ns - time_ns) * _RUNNING_SHARE)
+        return ThreadState.RUNNING if ran and state is ThreadState.SLEEPING else state
 
 
 def python_name(thread: int) -> str | None:

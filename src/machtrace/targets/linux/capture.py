@@ -6,7 +6,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from errno import EAGAIN, EPERM
 
 from machtrace.errors import (
@@ -171,7 +171,8 @@ class ThreadCapture:
         except (OSError, TargetGoneError):
             return
         if waiting is not None:
-            self.found.threads.append(waiting)
+            state, cpu_ns = self.found.activity(info.id)
+            self.found.threads.append(replace(waiting, state=state, cpu_ns=cpu_ns))
 
 
 def refused(directory: ProcessDirectory, copies: Iterable[ThreadCopy]) -> list[int]:

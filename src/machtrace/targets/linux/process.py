@@ -27,7 +27,7 @@ from machtrace.targets.linux.core_facts import FactsGatherer, GatheredFacts
 from machtrace.targets.linux.identity import MappingsReader, check_host, identify
 from machtrace.targets.linux.images import ImageFinder, LoadedImages, with_earlier
 from machtrace.targets.linux.memory import open_memory
-from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.linux.procfs import ActivityReader, ProcessDirectory
 from machtrace.targets.shared.proc_maps import Mapping, stack_ranges
 from machtrace.targets.shared.thread_copy import CapturedThreads, ThreadCopier
 
@@ -67,6 +67,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
 
     _is_own = False
     """Whether the target is this process; others refuse its id."""
+    _activity: ActivityReader | None = None
 
     def __init__(self, pid: int, *, copier: ThreadCopier | None = None) -> None:
         check_host()
@@ -157,6 +158,8 @@ class LinuxProcessTarget(ClosedWhenLeft):
                     stack_limit=max(0, min(stack_limit, MOST_STACK)),
                 )
             )
+            if self._activity is not None:
+                capture.found.activity = self._activity.end
             copy(capture, mappings)
             capture.check_any()
             after = self._mappings_after(mappings)
@@ -195,6 +198,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             if threads is not None:
                 self._copy(capture, mappings, threads)
                 return
+            self._begin_activity(self._directory.thread_ids())
             ranges = stack_ranges(mappings)
             copies = copier.copy_all(ranges, stack_limit=capture.source.stack_limit)
             infos = tuple(self._describe([one.id for one in copies], before=0))
@@ -226,7 +230,24 @@ class LinuxProcessTarget(ClosedWhenLeft):
 
     def close(self) -> None:
         """See :meth:`~machtrace.targets.base.Target.close`."""
+        if self._activity is not None:
+            self._activity.close()
         self._directory.close()
+
+    def observe_activity(self) -> None:
+        """See :meth:`~machtrace.targets.base.ActivityTarget.observe_activity`."""
+        if self._activity is None:
+            self._activity = self._activity_reader()
+
+    def _activity_reader(self) -> ActivityReader:
+        """Create the reader of threads' states and processor times; called once at most."""
+        return ActivityReader(self._directory)
+
+    def _begin_activity(self, threads: Sequence[int], *, are_new: bool = False) -> None:
+        if self._activity is not None:
+            if not are_new:
+                self._activity.forget_all_but(threads)
+            self._activity.begin(threads)
 
     def _describe(self, threads: Sequence[int], *, before: int) -> Iterator[ThreadInfo]:
         for index, thread in enumerate(threads, before + 1):
@@ -239,6 +260,9 @@ class LinuxProcessTarget(ClosedWhenLeft):
 
     def _name(self, thread: int) -> str:
         """Return a thread's name; empty if it has none."""
+        known = None if self._activity is None else self._activity.name(thread)
+        if known is not None:
+            return known
         try:
             return self._directory.read(f"task/{thread}/comm").removesuffix("\n")
         except (OSError, TargetGoneError):
@@ -256,6 +280,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
     ) -> None:
         ids = self._directory.thread_ids()
         if threads is not None:
+            self._begin_activity([thread for thread in ids if thread in threads])
             wanted = [info for info in self._describe(ids, before=0) if info.id in threads]
             capture.add(wanted, stack_ranges(mappings))
             for thread in threads:
@@ -267,6 +292,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
         seen: set[int] = set()
         left_out = self._left_out()
         for _ in range(_ROUNDS):
+            self._begin_activity(new, are_new=bool(seen))
             described = [
                 info for info in self._describe(new, before=len(seen)) if info.id != left_out
             ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping as MappingType
+from collections.abc import Sequence
 from errno import ENOENT, ESRCH
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
 from machtrace.errors import TargetError, TargetGoneError
+from machtrace.model.snapshot import ThreadState
 
 _PF_KTHREAD = 0x00200000
 """``include/linux/sched.h`` of the kernel."""
@@ -228,3 +230,183 @@ def parse_status(text: str) -> MappingType[str, str]:
     """Parse ``/proc/PID/status``: a name, a colon and a value on each line."""
     lines = (line.partition(":") for line in text.split("\n"))
     return MappingProxyType({name: value.strip() for name, _, value in lines if name})
+
+
+_STATES = {
+    "R": ThreadState.RUNNING,
+    "S": ThreadState.SLEEPING,
+    "I": ThreadState.SLEEPING,
+    "P": ThreadState.SLEEPING,
+    "D": ThreadState.UNINTERRUPTIBLE,
+    "K": ThreadState.UNINTERRUPTIBLE,
+    "W": ThreadState.SLEEPING,
+    "T": ThreadState.STOPPED,
+    "t": ThreadState.STOPPED,
+}
+"""By letter: ``task_state_array`` in ``fs/proc/array.c`` of the kernel. Exited ones are absent."""
+
+_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_FEW = 64
+_MOST_OPEN = 256
+"""Threads whose files stay open: many a process may open only 1,024 files."""
+_FILES = "stat", "schedstat"
+_STAT, _SCHEDSTAT = range(2)
+_FILE_SIZE = 1024
+
+_STOP_SLICES = 2
+"""Times that a capture has a sleeping thread run: until it stops, and when it is resumed."""
+_STOP_COST_NS = 1_000_000
+"""Maximum processor time that is attributed to a capture."""
+
+
+class ThreadStat(NamedTuple):
+    """The name, state and processor time of a thread before a capture."""
+
+    name: str
+    state: ThreadState | None
+    """None if it has exited."""
+    cpu_ns: int
+    """Its processor time up to its last turn on a processor, or a later clock tick."""
+    slices: int | None = None
+    """The number of times that it was given a processor; None if unknown."""
+
+
+def parse_stat(text: bytes) -> ThreadStat:
+    """Parse a thread's ``stat`` (proc(5)), whose processor times are multiples of 10 ms.
+
+    Raises:
+        ValueError, IndexError: a field is missing.
+    """
+    # "tid (name) state ppid ... utime stime ...": a name may hold a parenthesis.
+    end = text.rindex(b")")
+    fields = text[end + 2 :].split(None, 13)
+    return ThreadStat(
+        name=os.fsdecode(text[text.index(b"(") + 1 : end]),
+        state=_STATES.get(chr(fields[0][0])),
+        cpu_ns=(int(fields[11]) + int(fields[12])) * _NS_PER_TICK,
+    )
+
+
+def with_schedstat(stat: ThreadStat, text: bytes) -> ThreadStat:
+    """Return ``stat`` with a thread's ``schedstat``: time on a processor, time in queues, slices.
+
+    The kernel adds up a running thread's time at each clock tick, and when the thread stops
+    running. Kernels without ``CONFIG_SCHED_INFO`` have no such file.
+    """
+    fields = text.split()
+    if len(fields) != 3 or fields[2] == b"0":  # noqa: PLR2004 - those above
+        return stat
+    return stat._replace(cpu_ns=int(fields[0]), slices=int(fields[2]))
+
+
+class ActivityReader:
+    """Reads what threads do between captures.
+
+    Files of threads stay open: to open them takes longer than to read them.
+    """
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        self._directory = directory
+        self._files: dict[int, tuple[int, ...]] = {}
+        """Descriptors of :data:`_FILES`; -1 for one that does not exist."""
+        self._before: dict[int, ThreadStat] = {}
+        """The values that :meth:`begin` read."""
+        self._last: dict[int, ThreadStat] = {}
+        """At the last capture."""
+        self._capture_ns: dict[int, int] = {}
+        """The processor time that captures cost a thread while it slept."""
+
+    def begin(self, threads: Sequence[int]) -> None:
+        """Read about threads that are about to be captured."""
+        for thread in threads:
+            try:
+                stat = parse_stat(self._read(thread, _STAT))
+            except (OSError, TargetGoneError, ValueError, IndexError):
+                self._forget(thread)
+                continue
+            if stat.state is not ThreadState.RUNNING:
+                stat = self._with_schedstat(thread, stat)
+            self._before[thread] = stat
+
+    def name(self, thread: int) -> str | None:
+        """Return a thread's name; None if :meth:`begin` did not find the thread."""
+        stat = self._before.get(thread)
+        return None if stat is None else stat.name
+
+    def end(self, thread: int) -> tuple[ThreadState | None, int | None]:
+        """Return a thread's state before its capture, and its processor time; None if unknown.
+
+        To be called when it was captured: the time of a thread that ran is known only then.
+        """
+        stat = self._before.pop(thread, None)
+        if stat is None:
+            return None, None
+        if stat.state is ThreadState.RUNNING:
+            stat = self._of_running(thread, stat)
+        last = self._last.get(thread)
+        self._last[thread] = stat
+        captures = 0
+        if last is not None and last.cpu_ns <= stat.cpu_ns:  # else its id is another thread's now
+            captures = self._capture_ns.get(thread, 0) + capture_cost(last, stat)
+            self._capture_ns[thread] = captures
+        return stat.state, stat.cpu_ns - captures
+
+    def close(self) -> None:
+        """Close all files; a second call does nothing."""
+        for thread in [*self._files]:
+            self._forget(thread)
+
+    def _of_running(self, thread: int, stat: ThreadStat) -> ThreadStat:
+        """Return ``stat`` of a thread that ran, with its processor time up to now."""
+        return self._with_schedstat(thread, stat)  # added up when the capture stopped it
+
+    def _with_schedstat(self, thread: int, stat: ThreadStat) -> ThreadStat:
+        try:
+            return with_schedstat(stat, self._read(thread, _SCHEDSTAT))
+        except (OSError, TargetGoneError, ValueError):
+            return stat
+
+    def forget_all_but(self, threads: Sequence[int]) -> None:
+        """Close the files of other threads, once there are many."""
+        if len(self._files) > 2 * len(threads) + _FEW:
+            for thread in self._files.keys() - set(threads):
+                self._forget(thread)
+
+    def _forget(self, thread: int) -> None:
+        for descriptor in self._files.pop(thread, ()):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._last.pop(thread, None)
+        self._capture_ns.pop(thread, None)
+
+    def _read(self, thread: int, file: int) -> bytes:
+        files = self._files.get(thread)
+        if files is None:
+            files = self._files[thread] = self._open(thread)
+        if not files:
+            return os.fsencode(self._directory.read(f"task/{thread}/{_FILES[file]}"))
+        return os.pread(files[file], _FILE_SIZE, 0) if files[file] >= 0 else b""
+
+    def _open(self, thread: int) -> tuple[int, ...]:
+        """Open a thread's files; none if many are open."""
+        if len(self._files) >= _MOST_OPEN:
+            return ()
+        stat = self._directory.open(f"task/{thread}/{_FILES[_STAT]}")
+        try:
+            return stat, self._directory.open(f"task/{thread}/{_FILES[_SCHEDSTAT]}")
+        except (OSError, TargetGoneError):
+            return stat, -1
+
+
+def capture_cost(before: ThreadStat, now: ThreadStat) -> int:
+    """Return the processor time between two captures that the first one caused, in nanoseconds.
+
+    A thread that slept at both, and had no more turns on a processor than it needed to stop and to
+    sleep again, did nothing else.
+    """
+    if before.slices is None or now.slices is None:
+        return 0
+    used = now.cpu_ns - before.cpu_ns
+    is_asleep = before.state is now.state is ThreadState.SLEEPING
+    is_short = now.slices - before.slices <= _STOP_SLICES and 0 <= used <= _STOP_COST_NS
+    return used if is_asleep and is_short else 0

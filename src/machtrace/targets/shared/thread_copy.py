@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -14,7 +14,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from machtrace.model.snapshot import Problem, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import Problem, ThreadInfo, ThreadSnapshot, ThreadState
 
 RED_ZONE = 128
 """Bytes below the stack pointer that a leaf function may use (System V psABI for x86-64, 3.2.2).
@@ -130,10 +130,21 @@ class ThreadCopier(Protocol):
         ...
 
 
+Activity: TypeAlias = tuple[ThreadState | None, int | None]
+""":attr:`ThreadSnapshot.state` and :attr:`ThreadSnapshot.cpu_ns`."""
+
+
+def unknown_activity(_thread: int) -> Activity:
+    """Return the activity of a thread of which nothing was observed."""
+    return None, None
+
+
 @dataclass(slots=True)
 class CapturedThreads:
     """The copied threads of one snapshot, and its problems."""
 
+    activity: Callable[[int], Activity] = unknown_activity
+    """Returns a thread's activity, after it was copied."""
     threads: list[ThreadSnapshot] = field(default_factory=list)
     interrupted_stacks: list[MemoryRegion] = field(default_factory=list)
     """Stacks interrupted by a signal whose handler runs on the alternate stack."""
@@ -146,6 +157,7 @@ class CapturedThreads:
         except FormatError as error:
             self.miss(info, error)
             return
+        state, cpu_ns = self.activity(info.id)
         self.threads.append(
             ThreadSnapshot(
                 info=info,
@@ -154,6 +166,8 @@ class CapturedThreads:
                 taken_at_ns=copy.taken_at_ns,
                 stopped_for_ns=copy.stopped_for_ns,
                 native_registers=copy.registers,
+                state=state,
+                cpu_ns=cpu_ns,
             )
         )
         self.interrupted_stacks.extend(copy.stacks[1:])

@@ -1,0 +1,139 @@
+"""Names, states and processor times of threads, from the kernel's files."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from machtrace.model.snapshot import ThreadState
+from machtrace.targets.inprocess.threads import OwnStates
+from machtrace.targets.linux.procfs import (
+    ActivityReader,
+    ProcessDirectory,
+    ThreadStat,
+    capture_cost,
+    parse_stat,
+    with_schedstat,
+)
+
+STAT = (
+    b"4711 (%s) %c 1 4711 4711 0 -1 4194560 185 0 0 0 250 31 0 0 20 0 5 0 12936 44621824 423 "
+    b"18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n"
+)
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+SLEEPING, RUNNING = ThreadState.SLEEPING, ThreadState.RUNNING
+
+
+@pytest.mark.parametrize("name", ["worker", "a) R (b", "", "\udcff"])
+def test_a_name_is_the_text_in_the_outer_parentheses(name):
+    stat = parse_stat(STAT % (os.fsencode(name), b"S"))
+    assert stat == ThreadStat(name, SLEEPING, (250 + 31) * TICK_NS)
+
+
+@pytest.mark.parametrize(
+    ("letter", "state"),
+    [
+        ("R", ThreadState.RUNNING),
+        ("S", ThreadState.SLEEPING),
+        ("I", ThreadState.SLEEPING),
+        ("D", ThreadState.UNINTERRUPTIBLE),
+        ("T", ThreadState.STOPPED),
+        ("t", ThreadState.STOPPED),
+        ("Z", None),
+        ("X", None),
+        ("?", None),
+    ],
+)
+def test_states_are_those_of_the_kernel_s_letters(letter, state):
+    assert parse_stat(STAT % (b"x", letter.encode())).state is state
+
+
+def test_schedstat_replaces_ticks_by_nanoseconds():
+    stat = parse_stat(STAT % (b"x", b"R"))
+    assert with_schedstat(stat, b"123456789 55 7\n") == ThreadStat("x", RUNNING, 123456789, 7)
+
+
+@pytest.mark.parametrize("text", [b"", b"0 0 0\n", b"1 2\n"])
+def test_a_kernel_without_schedstat_leaves_the_ticks(text):
+    """It has no such file, or one of zeros."""
+    stat = parse_stat(STAT % (b"x", b"R"))
+    assert with_schedstat(stat, text) == stat
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "cost"),
+    [
+        ((SLEEPING, 1000, 10), (SLEEPING, 9000, 12), 8000),  # stopped, then asleep again
+        ((SLEEPING, 1000, 10), (SLEEPING, 1000, 10), 0),
+        ((SLEEPING, 1000, 10), (SLEEPING, 9000, 13), 0),  # it had a turn of its own
+        ((SLEEPING, 1000, 10), (SLEEPING, 5_000_000, 12), 0),  # too long for a stop
+        ((RUNNING, 1000, 10), (SLEEPING, 9000, 12), 0),
+        ((SLEEPING, 1000, 10), (RUNNING, 9000, 12), 0),
+        ((SLEEPING, 9000, 10), (SLEEPING, 1000, 1), 0),  # another thread with its id
+        ((SLEEPING, 1000, None), (SLEEPING, 9000, None), 0),
+    ],
+)
+def test_the_cost_of_a_capture_is_that_of_a_thread_that_did_nothing_else(before, now, cost):
+    assert capture_cost(ThreadStat("x", *before), ThreadStat("x", *now)) == cost
+
+
+def open_files():
+    """Return the number of this process's descriptors."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_files_of_exited_threads_are_closed():
+    """A thread that exits before it is captured has no state; its id may be used again."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    with ProcessDirectory(os.getpid()) as directory:
+        reader = ActivityReader(directory)
+        before = open_files()
+        reader.begin([thread.native_id])
+        assert open_files() == before + 2
+        assert reader.name(thread.native_id)
+        state, cpu_ns = reader.end(thread.native_id)
+        assert state in (SLEEPING, RUNNING)
+        assert cpu_ns > 0
+        done.set()
+        thread.join()
+        while Path(f"/proc/self/task/{thread.native_id}").exists():
+            pass
+        reader.begin([thread.native_id])
+        assert reader.end(thread.native_id) == (None, None)
+        assert open_files() == before
+        reader.close()
+
+
+def test_the_files_of_few_threads_stay_open(monkeypatch):
+    """Those of others are opened for each read, with the same result."""
+    monkeypatch.setattr("machtrace.targets.linux.procfs._MOST_OPEN", 0)
+    own = threading.get_native_id()
+    with ProcessDirectory(os.getpid()) as directory:
+        reader = ActivityReader(directory)
+        before = open_files()
+        reader.begin([own])
+        assert reader.end(own)[0] is RUNNING
+        assert open_files() == before
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "used", "expected"),
+    [
+        (SLEEPING, 0, SLEEPING),
+        (SLEEPING, 99, SLEEPING),
+        (SLEEPING, 100, RUNNING),
+        (RUNNING, 0, RUNNING),
+        (ThreadState.UNINTERRUPTIBLE, 500, ThreadState.UNINTERRUPTIBLE),
+        (None, 500, None),
+    ],
+)
+def test_own_threads_that_wait_for_the_lock_of_a_capture_run(state, used, expected):
+    """They used a tenth of the time, 1000 ns here, since the capture before."""
+    states = OwnStates()
+    assert states.state(1, state, 5000, 10_000) is state
+    assert states.state(2, state, None, 10_000) is state
+    assert states.state(1, state, 5000 + used, 11_000) is expected
