@@ -9,11 +9,15 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/ptrace.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ptrace/freeze.h"
 #include "ptrace/ptrace.h"
+#include "ptrace/stopped.h"
+#include "ptrace/tracee.h"
 #include "common/module.h"
 #include "common/thread_rows.h"
 
@@ -52,11 +56,13 @@ static int parse_threads(PyObject *ids, struct machtrace_capture *capture)
     return 0;
 }
 
-static PyObject *run(struct machtrace_capture *capture)
+typedef int capture_function(struct machtrace_capture *capture);
+
+static PyObject *run(struct machtrace_capture *capture, capture_function *copy)
 {
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = machtrace_capture_run(capture);
+    error = copy(capture);
     Py_END_ALLOW_THREADS
     if (error != 0) {
         errno = error;
@@ -67,15 +73,14 @@ static PyObject *run(struct machtrace_capture *capture)
     return list;
 }
 
-static PyObject *copy_threads(PyObject *module, PyObject *arguments)
+static PyObject *copied(PyObject *arguments, capture_function *copy)
 {
-    (void)module;
     PyObject *ids;
     Py_buffer mappings;
     unsigned long long stack_limit;
     long long stop_limit;
     long long sleep_limit;
-    if (!PyArg_ParseTuple(arguments, "O!y*KLL:copy_threads", &PyTuple_Type, &ids, &mappings,
+    if (!PyArg_ParseTuple(arguments, "O!y*KLL", &PyTuple_Type, &ids, &mappings,
                           &stack_limit, &stop_limit, &sleep_limit))
         return NULL;
     struct machtrace_capture capture = {
@@ -87,16 +92,97 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
     };
     PyObject *result = NULL;
     if (check_stack_limit(stack_limit) == 0 && parse_threads(ids, &capture) == 0)
-        result = run(&capture);
+        result = run(&capture, copy);
     free(capture.threads);
     PyBuffer_Release(&mappings);
     return result;
+}
+
+static PyObject *copy_threads(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    return copied(arguments, machtrace_capture_run);
 }
 
 PyDoc_STRVAR(copy_threads_doc,
              "copy_threads(threads, mappings, stack_limit, stop_limit_ns, sleep_limit_ns, /)\n"
              "--\n\n"
              "Copy threads of another process, each stopped only for its own copy.");
+
+/* --- a process that is traced for longer: every call is made by the OS thread that seized it --- */
+
+static PyObject *request(int number, PyObject *arguments)
+{
+    int thread = 0;
+    unsigned long data = 0; /* options, or a signal */
+    if (!PyArg_ParseTuple(arguments, "|ik", &thread, &data))
+        return NULL;
+    if (ptrace(number, thread, NULL, (void *)data) == -1)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
+#define REQUEST(name, number)                                                                      \
+    static PyObject *name(PyObject *module, PyObject *arguments)                                   \
+    {                                                                                              \
+        (void)module;                                                                              \
+        return request(number, arguments);                                                         \
+    }
+REQUEST(trace_me, PTRACE_TRACEME)
+REQUEST(seize, PTRACE_SEIZE)
+REQUEST(interrupt_thread, PTRACE_INTERRUPT)
+REQUEST(leave_stopped, PTRACE_LISTEN)
+REQUEST(resume_thread, PTRACE_CONT)
+REQUEST(detach, PTRACE_DETACH)
+
+static PyObject *signal_information(PyObject *module, PyObject *thread)
+{
+    (void)module;
+    pid_t id;
+    siginfo_t information = {0};
+    if (parse_id(thread, &id) != 0)
+        return NULL;
+    if (ptrace(PTRACE_GETSIGINFO, id, NULL, &information) == -1)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    return PyBytes_FromStringAndSize((const char *)&information, sizeof information);
+}
+
+/* Children and tracees of other OS threads are left to those: __WNOTHREAD. */
+static PyObject *await_event(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    int waits;
+    if (!PyArg_ParseTuple(arguments, "p:await_event", &waits))
+        return NULL;
+    int status = 0;
+    pid_t thread;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        thread = waitpid(-1, &status, __WALL | __WNOTHREAD | (waits ? 0 : WNOHANG));
+        Py_END_ALLOW_THREADS
+    } while (thread == -1 && errno == EINTR && PyErr_CheckSignals() == 0);
+    if (PyErr_Occurred())
+        return NULL;
+    if (thread == -1)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    return Py_BuildValue("(ii)", (int)thread, status);
+}
+
+static int copy_stopped_threads(struct machtrace_capture *capture)
+{
+    struct machtrace_scratch scratch;
+    int error = machtrace_scratch_take(&scratch, capture->stack_limit);
+    if (error != 0)
+        return error;
+    for (size_t index = 0; index < capture->thread_count; index++) {
+        struct machtrace_thread *thread = &capture->threads[index];
+        machtrace_thread_begin(thread, MACHTRACE_COPIED, 0, machtrace_now());
+        machtrace_stopped_read(capture, &scratch, thread, (struct machtrace_stop){0, false});
+        machtrace_thread_keep(thread);
+    }
+    machtrace_scratch_give_back(&scratch);
+    return 0;
+}
 
 /* --- FrozenProcess --- */
 
@@ -322,8 +408,35 @@ static int module_exec(PyObject *module)
     return machtrace_add_type(module, &frozen_spec);
 }
 
+static PyObject *copy_stopped(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    return copied(arguments, copy_stopped_threads);
+}
+
 static PyMethodDef methods[] = {
     {"copy_threads", copy_threads, METH_VARARGS, copy_threads_doc},
+    {"copy_stopped", copy_stopped, METH_VARARGS,
+     PyDoc_STR("copy_stopped(threads, mappings, stack_limit, stop_limit_ns, sleep_limit_ns, /)\n"
+               "--\n\nCopy threads that are stopped already, and leave them stopped.")},
+    {"trace_me", trace_me, METH_VARARGS,
+     PyDoc_STR("trace_me()\n--\n\nHave the OS thread that forked this process trace it.")},
+    {"seize", seize, METH_VARARGS,
+     PyDoc_STR("seize(thread, options, /)\n--\n\nTrace a thread, which continues to run.")},
+    {"interrupt", interrupt_thread, METH_VARARGS,
+     PyDoc_STR("interrupt(thread, /)\n--\n\nRequest a stop, which await_event() reports.")},
+    {"listen", leave_stopped, METH_VARARGS,
+     PyDoc_STR("listen(thread, /)\n--\n\nLeave a thread in the stop of job control.")},
+    {"resume", resume_thread, METH_VARARGS,
+     PyDoc_STR("resume(thread, signal, /)\n--\n\nContinue a stopped thread, with a signal or 0.")},
+    {"detach", detach, METH_VARARGS,
+     PyDoc_STR("detach(thread, signal, /)\n--\n\nRelease a stopped thread, with a signal or 0.")},
+    {"signal_information", signal_information, METH_O,
+     PyDoc_STR("signal_information(thread, /)\n--\n\nReturn the siginfo_t of a stopped thread.")},
+    {"await_event", await_event, METH_VARARGS,
+     PyDoc_STR("await_event(waits, /)\n--\n\n"
+               "Return a thread and its wait status; 0 and 0 if nothing happened and it does not "
+               "wait.")},
     {NULL, NULL, 0, NULL},
 };
 

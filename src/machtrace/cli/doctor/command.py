@@ -22,7 +22,7 @@ def _refused(error: MachtraceError) -> Finding:
 
 def child() -> Finding:
     """Check whether a child of this process can be captured, which needs the fewest rights."""
-    from machtrace.targets.trial_child import own_child
+    from machtrace.targets.child_process import own_child
 
     try:
         with own_child() as pid:
@@ -34,7 +34,7 @@ def child() -> Finding:
 def child_python() -> Finding:
     """Check whether the Python functions of a child can be read."""
     from machtrace.pipeline.backtraces import backtraces
-    from machtrace.targets.trial_child import own_child
+    from machtrace.targets.child_process import own_child
 
     try:
         with own_child() as pid:

@@ -110,7 +110,7 @@ def sandbox_of(rights: LinuxRights) -> Finding:
 
 def memory() -> Finding:
     """Try process_vm_readv(2), which copies stacks, on a child."""
-    from machtrace.targets.trial_child import memory_refusal, own_child
+    from machtrace.targets.child_process import memory_refusal, own_child
 
     try:
         with own_child() as pid:
