@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
@@ -14,6 +14,7 @@ from machtrace.errors import FileAccessError, MachtraceError, ThreadGoneError
 
 if TYPE_CHECKING:
     from machtrace.model.snapshot import Snapshot
+    from machtrace.targets.child_process import StartedProgram
 
 _SHOWN = 10
 
@@ -175,6 +176,46 @@ def status_of(copied: Snapshot) -> int:
     """
     lasting = any(not isinstance(problem.error, ThreadGoneError) for problem in copied.problems)
     return int(lasting or not copied.threads)
+
+
+def run_program(arguments: Sequence[str], task: Callable[[StartedProgram, list[int]], None]) -> int:
+    """Start a program for ``task``, wait for its end, and return the command's exit status.
+
+    It is the program's own, 128 and the number of the signal that ended it, 127 or 126 if it does
+    not exist or cannot be executed, or 125 if ``task`` failed: then the program is killed.
+
+    Args:
+        arguments: the program and its arguments.
+        task: is called with the program, which waits for its first instruction, and the list of
+            signals that were passed on to it.
+    """
+    from machtrace.targets.child_process import FAILED, StartedProgram, status_without
+
+    try:
+        program = StartedProgram(arguments)
+    except MachtraceError as error:
+        print_error(error)
+        return status_without(error)
+    try:
+        with program, program.passing_signals() as arrived:
+            task(program, arrived)
+            status = program.wait()
+    except MachtraceError as error:
+        print_error(error)
+        return FAILED
+    warn_of_end(arguments[0], status)
+    return status
+
+
+def warn_of_end(program: str, status: int) -> None:
+    """Print how a program ended, unless its exit status is 0."""
+    from machtrace.model.cause import LINUX_SIGNALS
+
+    number = status - 128
+    if number > 0:
+        warn(f"{program} was ended by {LINUX_SIGNALS.get(number, f'signal {number}')}")
+    elif status:
+        warn(f"{program} exited with status {status}")
 
 
 def wants_colour(stream: TextIO) -> bool:

@@ -65,6 +65,18 @@ class OptionalValueCommand(click.Command):
         return super().parse_args(ctx, words + args[end:])
 
 
+class ProgramCommand(OptionalValueCommand):
+    """A command for which the words after ``--`` are a program to start, instead of SPEC."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the program's words away, so that its options are not parsed."""
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_PROGRAM] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
 def enum_option(
     *names: str,
     members: type[StrEnum],
@@ -192,7 +204,21 @@ def complete_words(
 # --- targets and threads ---
 
 
-def _other_than_self(_context: click.Context, _parameter: click.Parameter, spec: str) -> str:
+_PROGRAM = "machtrace.program"
+
+
+def _target(
+    context: click.Context, parameter: click.Parameter, spec: str | None
+) -> str | tuple[str, ...]:
+    program: tuple[str, ...] | None = context.meta.get(_PROGRAM)
+    if program is not None:
+        if spec is not None:
+            raise click.UsageError(f"pass {spec!r} or a program to start, not both")
+        if not program:
+            raise click.UsageError("name a program to start after --")
+        return program
+    if spec is None:
+        raise click.MissingParameter(ctx=context, param=parameter)
     if spec == _SELF:
         raise TargetSpecError(
             "self is this very command",
@@ -201,11 +227,16 @@ def _other_than_self(_context: click.Context, _parameter: click.Parameter, spec:
     return spec
 
 
-def target_argument(*, of_running: bool = False) -> Callable[[_Function], _Function]:
+def target_argument(
+    *, of_running: bool = False, metavar: str = "SPEC"
+) -> Callable[[_Function], _Function]:
     """Return the argument ``SPEC``; ``{SPECS}`` in the command's help becomes the forms of specs.
+
+    For a :class:`ProgramCommand` the value is a spec or the words of a program.
 
     Args:
         of_running: whether only targets that run are listed.
+        metavar: the argument in the command's usage.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -214,7 +245,11 @@ def target_argument(*, of_running: bool = False) -> Callable[[_Function], _Funct
         text = function.__doc__ or ""
         function.__doc__ = text.replace("{SPECS}", spec_forms(of_running=of_running))
         return click.argument(
-            "spec", metavar="SPEC", callback=_other_than_self, shell_complete=complete_files
+            "spec",
+            metavar=metavar,
+            required=False,
+            callback=_target,
+            shell_complete=complete_files,
         )(function)
 
     return decorate

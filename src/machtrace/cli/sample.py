@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,7 @@ import click
 from machtrace.cli import console
 from machtrace.cli.options import (
     STDOUT,
-    OptionalValueCommand,
+    ProgramCommand,
     format_option,
     limit_option,
     lines_option,
@@ -41,6 +42,8 @@ from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
     from machtrace.sampling.sampler import SamplingProgress
+    from machtrace.targets.base import Target
+    from machtrace.targets.child_process import StartedProgram
 
 
 class Merged(StrEnum):
@@ -137,8 +140,8 @@ def _writer(form: ProfileFormat) -> Callable[[Profile, TextIO], None]:
             return sample_text.write
 
 
-@click.command(cls=OptionalValueCommand)
-@target_argument(of_running=True)
+@click.command(cls=ProgramCommand)
+@target_argument(of_running=True, metavar="SPEC | -- PROGRAM [ARGS]...")
 @click.option(
     "--hz",
     "--rate",
@@ -153,10 +156,9 @@ def _writer(form: ProfileFormat) -> Callable[[Profile, TextIO], None]:
     "--duration",
     "-d",
     type=parse_duration,
-    default=10,
-    show_default="10s",
     metavar="TIME",
-    help="How long to sample: 500ms, 10s or 2m; 'inf' until Ctrl-C. A bare number counts seconds.",
+    help="How long to sample: 500ms, 10s or 2m; 'inf' until Ctrl-C. A bare number counts seconds. "
+    "Default: 10s, or until PROGRAM ends.",
 )
 @thread_option
 @format_option(ProfileFormat)
@@ -186,9 +188,9 @@ def _writer(form: ProfileFormat) -> Callable[[Profile, TextIO], None]:
 )
 def sample(  # noqa: PLR0913 - an option each
     *,
-    spec: str,
+    spec: str | tuple[str, ...],
     hz: float,
-    duration: float,
+    duration: float | None,
     thread: str | tuple[str, ...],
     form: ProfileFormat,
     output: Path | None,
@@ -204,20 +206,32 @@ def sample(  # noqa: PLR0913 - an option each
 ) -> int:
     """Sample a running process to show where it spends its time.
 
-    SPEC is {SPECS}.
+    SPEC is {SPECS}. PROGRAM is started with ARGS and sampled from its first instruction on.
 
     Each thread is suspended only while it is copied. Sampling ends early on Ctrl-C or SIGTERM, or
     when the process exits; the samples taken until then are written. The exit status is 1 if a
     part of the process could not be read.
+
+    Signals are passed on to PROGRAM; the second one ends sampling, too. When --duration is over,
+    the samples are written and PROGRAM continues. The exit status is that of PROGRAM: 128 and the
+    number of a signal that ended it; 127 or 126 if it does not exist or cannot be executed; 125 if
+    sampling failed.
     """
     from machtrace.sampling.api import duration_ns, interval_ns, running_target
     from machtrace.sampling.sampler import FOREVER_NS, Sampler
     from machtrace.targets.base import select_threads
 
     naming = name_options(search=search, names=names, lines=lines, python=python)
+    is_program = not isinstance(spec, str)
+    if duration is None:
+        duration = math.inf if is_program else 10
     interval, length = interval_ns(hz), duration_ns(duration)
-    check_output(output, form)
-    with running_target(spec) as target:
+
+    def sampled(
+        target: Target,
+        ends: AbstractContextManager[Callable[[], bool]],
+        on_start: Callable[[], None] = lambda: None,
+    ) -> int:
         sampler = Sampler(
             target,
             interval_ns=interval,
@@ -227,20 +241,35 @@ def sample(  # noqa: PLR0913 - an option each
             idle=idle,
         )
         total = None if length >= FOREVER_NS else length
-        with (
-            ended_by_signal() as should_stop,
-            progress_bar(total, unit="ns", note="sampling", every=_REDRAW_SECONDS) as bar,
-        ):
-            run = sampler.run(length, should_stop=should_stop, on_tick=_shown_on(bar))
-    profile = sampler.profile(run)
-    shown = profile
-    if merge_threads is not None:
-        shown = profile.with_merged_threads(by_name=merge_threads == Merged.NAME)
-    write_profile(shown, form, output)
-    console.warn(_summary(profile, sampler.samples))
-    console.print_errors([problem.error for problem in profile.problems])
-    # Other problems are names and lines that may be missing; the stacks are whole.
-    return 1 if sampler.problems else 0
+        # A bar would be drawn over what a program writes to the terminal.
+        bar = progress_bar(total, unit="ns", note="sampling", every=_REDRAW_SECONDS)
+        with ends as should_stop, nullcontext(Progress()) if is_program else bar as shown:
+            run = sampler.run(
+                length, should_stop=should_stop, on_tick=_shown_on(shown), on_start=on_start
+            )
+        profile = sampler.profile(run)
+        shown = profile
+        if merge_threads is not None:
+            shown = profile.with_merged_threads(by_name=merge_threads == Merged.NAME)
+        write_profile(shown, form, output)
+        console.warn(_summary(profile, sampler.samples))
+        console.print_errors([problem.error for problem in profile.problems])
+        # Other problems are names and lines that may be missing; the stacks are whole.
+        return 1 if sampler.problems else 0
+
+    if isinstance(spec, str):
+        check_output(output, form)
+        with running_target(spec) as target:
+            return sampled(target, ended_by_signal())
+
+    def sample_program(program: StartedProgram, signals: list[int]) -> None:
+        check_output(output, form)
+        with running_target(program.pid) as target:
+            sampled(target, nullcontext(lambda: len(signals) > 1), program.run)
+        if not program.has_ended:
+            console.warn(f"waiting for process {program.pid} to end")
+
+    return console.run_program(spec, sample_program)
 
 
 _REDRAW_SECONDS = 0.1

@@ -160,6 +160,7 @@ class Sampler:
         *,
         should_stop: Callable[[], bool] = lambda: False,
         on_tick: Callable[[SamplingProgress], None] = lambda _: None,
+        on_start: Callable[[], None] = lambda: None,
     ) -> SamplingRun:
         """Sample until ``duration_ns`` have passed, the process exits, or the user stops it.
 
@@ -170,6 +171,7 @@ class Sampler:
             duration_ns: nanoseconds, 1 or more; :data:`FOREVER_NS` to run until the process exits.
             should_stop: called several times a second; True ends sampling.
             on_tick: called after each tick.
+            on_start: called right before the first tick, when the process has been captured once.
 
         Raises:
             TargetGoneError: the process exited before it was sampled.
@@ -178,6 +180,7 @@ class Sampler:
             TargetError: the target cannot be captured.
         """
         self._prepare()
+        on_start()
         started_at = time.time_ns()
         clock = TickClock(self._interval_ns, time.monotonic_ns, time.sleep)
         end = SamplingEnd.DURATION

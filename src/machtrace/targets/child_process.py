@@ -79,7 +79,7 @@ class StartedProgram:
         if not os.WIFSTOPPED(status):
             self.collected(status)
             raise TargetError(
-                f"{self._process.args[0]} was killed before it could run", remedy="start it again"
+                f"process {self.pid} was killed before it could run", remedy="start it again"
             )
 
     def run(self) -> None:
@@ -123,10 +123,11 @@ class StartedProgram:
         list of the signals that arrive.
         """
         arrived: list[int] = []
-        before = {number: signal.getsignal(number) for number in _END_SIGNALS}
+        before = {int(number): signal.getsignal(number) for number in _END_SIGNALS}
 
         def receive(number: int, _frame: FrameType | None) -> None:
-            if self.has_ended:
+            # The first one may have been what ended the program.
+            if arrived and self.has_ended:
                 signal.signal(number, before[number])
                 signal.raise_signal(number)
                 return
