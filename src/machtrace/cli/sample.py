@@ -243,9 +243,9 @@ def sample(  # noqa: PLR0913 - an option each
         total = None if length >= FOREVER_NS else length
         # A bar would be drawn over what a program writes to the terminal.
         bar = progress_bar(total, unit="ns", note="sampling", every=_REDRAW_SECONDS)
-        with ends as should_stop, nullcontext(Progress()) if is_program else bar as shown:
+        with ends as should_stop, nullcontext(Progress()) if is_program else bar as drawn:
             run = sampler.run(
-                length, should_stop=should_stop, on_tick=_shown_on(shown), on_start=on_start
+                length, should_stop=should_stop, on_tick=_shown_on(drawn), on_start=on_start
             )
         profile = sampler.profile(run)
         shown = profile
