@@ -62,6 +62,21 @@ def test_x86_functions_begin_where_code_calls_to():
     assert bounds[16] == (16, 19)
 
 
+@pytest.mark.parametrize(
+    ("target", "before"), [(12, "c3"), (16, "58")], ids=["after-ret", "aligned"]
+)
+def test_what_an_operand_calls_is_inside_of_the_function_that_jumps_past_it(
+    target: int, before: str
+):
+    """As in code of libvpx: an immediate has the bytes of a call."""
+    code = bytearray(b"\x90" * 48)
+    code[:2] = bytes.fromhex("741e")  # je 0x20
+    code[3:10] = bytes.fromhex(f"b8 e8{target - 9:02x}0000 00c0")  # mov $..., %eax; add %al, %al
+    code[target - 1 : target] = bytes.fromhex(before)
+    code[0x20] = 0xC3
+    assert set(_bounds(bytes(code), Arch.X86_64)[:0x21]) == {(0, 0x21)}
+
+
 @pytest.mark.parametrize("is_called", [False, True])
 def test_arm64_functions(is_called: bool):  # noqa: FBT001
     words = [B_EQ | 2 << 5, RET, RET, NOP, NOP, NOP, RET]

@@ -1,12 +1,15 @@
 """The bounds of functions that no table names, from the code between those that tables name.
 
 A function begins where code calls to, and where the one before it ends: after a return, a jump or a
-trap that no jump passes, and after the padding that aligns the next one.
+trap that no jump passes, and after the padding that aligns the next one. On x86 some operands look
+like calls, so a target that is not aligned, or follows neither a return nor padding, begins none if
+a jump before leads to it or passes it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +22,7 @@ from machtrace.unwinder.arch.own_code import decoder
 from machtrace.unwinder.code.effects import NOTHING, TRAP, Effect, IndirectJump, Jump, Return, Trap
 from machtrace.unwinder.functions.branch_scan import call_targets
 
+_Addresses: TypeAlias = npt.NDArray[np.uint64]
 Range = tuple[int, int]
 """(start, end), in Svmas."""
 
@@ -46,7 +50,10 @@ class UnnamedFunctions:
         self._sections = sections
         self._decode = decoder(arch)
         self._left = MOST_INSTRUCTIONS
-        self._called: npt.NDArray[np.uint64] | None = None
+        self._called: _Addresses | None = None
+        """Targets of calls."""
+        self._doubtful: _Addresses = np.empty(0, np.uint64)
+        """Further targets, which may be inside of functions."""
         self._starts: dict[int, list[int]] = {}
         """Starts and ends of consecutive functions, by the first, as far as they were decoded."""
 
@@ -58,12 +65,9 @@ class UnnamedFunctions:
         """
         if self._called is None:
             self._called = self._call_targets()
-        index = int(self._called.searchsorted(np.uint64(address), "right"))
-        first, end = low, high
-        if index and int(self._called[index - 1]) >= low:
-            first = int(self._called[index - 1])
-        if index < len(self._called):
-            end = min(high, int(self._called[index]))
+        first, end = _around(self._called, address, low, high)
+        if address - first > LONGEST:
+            first = _around(self._doubtful, address, first, high)[0]
         if address - first > LONGEST:
             return None
         known = self._starts.setdefault(first, [first])
@@ -91,6 +95,9 @@ class UnnamedFunctions:
                 if isinstance(effect, Jump) and known[-1] <= at + effect.distance < limit:
                     furthest = max(furthest, at + effect.distance)
             at = following
+            if at > furthest and at < limit and self._is_doubtful(at):
+                known += (at, at)
+                return
             is_end = any(map(_ends, effects))
             if at <= furthest or at >= limit:
                 continue
@@ -122,19 +129,24 @@ class UnnamedFunctions:
     def _read(self, at: int, limit: int) -> bytes:
         return bytes(self._contents.read_svma(Svma(at), min(_READ, limit - at)))
 
-    def _call_targets(self) -> npt.NDArray[np.uint64]:
+    def _call_targets(self) -> _Addresses:
         if self._is_arm64:
             targets = list(call_targets(self._contents, self._sections))
-        else:
-            targets = [self._x86_targets(low, high) for low, high in self._sections]
-        return np.unique(np.concatenate([np.empty(0, np.uint64), *targets]))
+            return np.unique(np.concatenate([np.empty(0, np.uint64), *targets]))
+        pairs = [self._x86_targets(low, high) for low, high in self._sections]
+        self._doubtful = np.unique(np.concatenate([self._doubtful, *(two for _, two in pairs)]))
+        return np.unique(np.concatenate([self._doubtful[:0], *(one for one, _ in pairs)]))
 
-    def _x86_targets(self, low: int, high: int) -> npt.NDArray[np.uint64]:
-        """Return targets of what looks like calls, if they look like starts of functions."""
+    def _is_doubtful(self, address: int) -> bool:
+        index = int(self._doubtful.searchsorted(np.uint64(address)))
+        return index < len(self._doubtful) and int(self._doubtful[index]) == address
+
+    def _x86_targets(self, low: int, high: int) -> tuple[_Addresses, _Addresses]:
+        """Return targets of what looks like calls and look like starts; certain, and doubtful."""
         try:
             data = np.frombuffer(self._contents.read_svma(Svma(low), high - low), np.uint8)
         except MemoryReadError:
-            return np.empty(0, np.uint64)
+            return np.empty(0, np.uint64), np.empty(0, np.uint64)
         calls = np.flatnonzero(data[: 1 - _CALL_SIZE] == _CALL)
         distances = np.zeros(len(calls), np.int64)
         for index in range(_CALL_SIZE - 1):
@@ -143,8 +155,18 @@ class UnnamedFunctions:
         targets = calls + _CALL_SIZE + distances
         targets = targets[(targets > 0) & (targets < len(data))]
         follows = np.isin(data[targets - 1], _BEFORE_FUNCTIONS)
-        targets = targets[follows | ((targets + low) % _ALIGNMENT == 0)]
-        return np.unique(targets).astype(np.uint64) + np.uint64(low)
+        is_aligned = (targets + low) % _ALIGNMENT == 0
+        certain, doubtful = targets[follows & is_aligned], targets[follows ^ is_aligned]
+        base = np.uint64(low)
+        return certain.astype(np.uint64) + base, doubtful.astype(np.uint64) + base
+
+
+def _around(starts: _Addresses, address: int, low: int, high: int) -> tuple[int, int]:
+    """Return the last of ``starts`` up to an address, and the next, between two bounds."""
+    index = int(starts.searchsorted(np.uint64(address), "right"))
+    first = int(starts[index - 1]) if index else low
+    end = int(starts[index]) if index < len(starts) else high
+    return max(low, first), min(high, end)
 
 
 def _ends(effect: Effect) -> bool:
