@@ -99,9 +99,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the folders in ``FOLDERS``."""
-    for item in items:
-        for folder, markers in FOLDERS.items():
-            if item.path.is_relative_to(TESTS / folder):
+    for folder, markers in FOLDERS.items():
+        start = f"{TESTS / folder}{os.sep}"
+        for item in items:
+            if str(item.path).startswith(start):
                 for marker in markers:
                     item.add_marker(marker)
 

@@ -164,11 +164,16 @@ def count_type(most: int = 10**18) -> Callable[[object], int]:
     return parse
 
 
-def parse_path(text: object) -> Path:
-    """Parse a path, which must not be empty."""
+def parse_name(text: object) -> str:
+    """Parse the name of a file or folder, which must not be empty."""
     if not str(text):
         raise click.BadParameter("an empty name is no file")
-    return Path(str(text))
+    return str(text)
+
+
+def parse_path(text: object) -> Path:
+    """Parse a path, which must not be empty."""
+    return Path(parse_name(text))
 
 
 # --- completion ---
@@ -323,6 +328,7 @@ search_option = click.option(
     "-s",
     metavar="PATH",
     multiple=True,
+    type=parse_name,
     shell_complete=complete_files,
     help="File or folder with images and debug files; may be repeated.",
 )
@@ -373,7 +379,12 @@ output_option = click.option(
 )
 
 reports_argument = click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=parse_name,
+    shell_complete=complete_files,
 )
 
 store_option = click.option(

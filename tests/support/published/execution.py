@@ -359,12 +359,20 @@ class Execution:
             self._end("a jump to a function that does not return")
         elif not self._image.holds_code(target):
             self._return_from_outside()
-        elif target in self.functions.start_set or self._image.is_stub(target):
+        elif self._image.is_stub(target):
             return
+        elif target in self.functions.start_set:
+            # Not a tail call: a jump table with an impossible index.
+            if self._has_frame() and not self._entries.problem(target):
+                self._end("a jump to a function with the frame of another")
         else:
             problem = self._tables.problem(address, target, self.trace)
             if problem:
                 self._end(problem)
+
+    def _has_frame(self) -> bool:
+        """Return whether sp is below its value at the function's entry, so this is no tail call."""
+        return self._cpu.sp + (0 if self._arm64 else 8) < self.calls.calls[-1].sp
 
     def _return_from_outside(self) -> None:
         """Return at once from a tail call of another image's function."""

@@ -179,7 +179,7 @@ def test_endless_replies_end_within_the_time_limit(first, again):
     with endless(first, again, stop) as server:
         began = time.monotonic()
         with pytest.raises(MachtraceError) as raised:
-            mt.snapshot(f"gdb://127.0.0.1:{server.getsockname()[1]}?timeout=1")
+            mt.snapshot(f"gdb://127.0.0.1:{server.getsockname()[1]}?timeout=0.2")
         assert time.monotonic() - began < LIMIT_S
         assert raised.value.remedy
         stop.set()

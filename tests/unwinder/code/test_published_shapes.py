@@ -245,12 +245,26 @@ X86_64_TWO = """
 """The same with padding between them."""
 
 
+ARM64_ENDS = """
+   0 910103ff  add sp, sp, #0x40
+   4 d65f03c0  ret
+   8 a9414ff4  ldp x20, x19, [sp, #0x10]
+   c a8c357f6  ldp x22, x21, [sp], #0x30
+  10 d65f03c0  ret
+  14 a9427bfd  ldp x29, x30, [sp, #0x20]
+  18 9100c3ff  add sp, sp, #0x30
+  1c d65f03c0  ret
+"""
+"""Outlined ends of functions (Bun), which jump to them from tens of megabytes away."""
+
+
 class _Shape:
     """Code as an image; functions begin at ``starts``."""
 
     source = "shape"
 
-    def __init__(self, text: str, starts: tuple[int, ...] = (0,)) -> None:
+    def __init__(self, text: str, starts: tuple[int, ...] = (0,), *, unreadable: int = 0) -> None:
+        """``unreadable``: bytes of arm64 code behind the shape."""
         lines = [line.split() for line in text.split("\n") if line]
         self.offsets = [int(line[0], 16) for line in lines]
         words = [bytes.fromhex(line[1]) for line in lines]
@@ -260,6 +274,9 @@ class _Shape:
         analysis = InstructionRules if is_arm64 else X86InstructionRules
         self.arch = Arch.ARM64 if is_arm64 else Arch.X86_64
         self.rules = analysis(self, self.function_at)
+        if unreadable:
+            sections = [(START, START + len(self.code) + unreadable)]
+            self.rules = InstructionRules(self, self.function_at, sections)
 
     def read_svma(self, address: Svma, size: int, /) -> memoryview:
         """See :meth:`ImageContents.read_svma`."""
@@ -307,6 +324,24 @@ def test_registers_that_outlined_pieces_write_are_recovered():
     for at, registers in saved.items():
         for register in registers.split():
             assert f"{register} = *(cfa" in shape.text(at)
+
+
+def test_the_end_of_functions_that_jump_to_it_removes_their_frame():
+    """It is known by itself, where not all code could be searched for the jumps."""
+    shape = _Shape(ARM64_ENDS, (0, 8, 0x14), unreadable=64 << 20)
+    saved = "x19 = *(cfa - 24), x20 = *(cfa - 32), x21 = *(cfa - 40), x22 = *(cfa - 48)"
+    assert [shape.text(at) for at in shape.offsets] == [
+        "cfa = sp + 64, pc = lr",
+        "cfa = sp, pc = lr",
+        f"cfa = sp + 48, pc = lr, {saved}",
+        f"cfa = sp + 48, pc = lr, {saved}",
+        "cfa = sp, pc = lr",
+        "cfa = sp + 48, pc = *(cfa - 8), fp = *(cfa - 16)",
+        "cfa = sp + 48, pc = *(cfa - 8), fp = *(cfa - 16)",
+        "cfa = sp, pc = lr",
+    ]
+    called = _Shape(ARM64_ENDS, (0, 8, 0x14))
+    assert called.text(4) == "cfa = sp - 64, pc = lr"  # nothing jumps there, so a call does
 
 
 def test_saved_registers_are_recovered_from_the_frame_until_it_is_released():

@@ -14,6 +14,7 @@ from machtrace.cli.options import (
     complete_words,
     count_type,
     format_option,
+    parse_name,
     parse_path,
     quiet_option,
     reports_argument,
@@ -96,7 +97,7 @@ def symbolicate(
 
 
 @click.command()
-@click.argument("source", metavar="FILE", shell_complete=complete_files)
+@click.argument("source", metavar="FILE", type=parse_name, shell_complete=complete_files)
 @click.argument("target", metavar="[OUT]", required=False, shell_complete=complete_files)
 @click.option(
     "--output",
@@ -158,6 +159,7 @@ def convert(
     "--diff",
     metavar="OTHER",
     multiple=True,
+    type=parse_name,
     shell_complete=complete_files,
     help="Show the differences from these reports; may be repeated.",
 )

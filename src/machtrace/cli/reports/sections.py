@@ -111,7 +111,7 @@ def groups(report_groups: Sequence[ReportGroup], reports: int) -> Section:
     note = "* frames without names: another build has another fingerprint"
     return Section(
         title=f"Groups: {len(report_groups)} of {counted(reports, 'report')}",
-        headings=("reports", "fingerprint", "frame", "what befell", "versions"),
+        headings=("reports", "fingerprint", "frame", "exception", "versions"),
         rows=rows,
         right=frozenset({0}),
         lines=(note,) if sensitive else (),

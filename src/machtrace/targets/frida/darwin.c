@@ -80,12 +80,30 @@ struct job {
     u64 unbounded;            /* bytes copied if the end of the stack is unknown */
 };
 
+/* The quotient, bit by bit: tcc has no 64-bit division for 32-bit processors. */
+static u64 divided(u64 number, u32 by, u64 *rest)
+{
+    u64 quotient = 0, left = 0;
+    for (int bit = 0; bit < 64; bit++) {
+        left = left << 1 | number >> 63;
+        number <<= 1;
+        quotient <<= 1;
+        if (left >= by) {
+            left -= by;
+            quotient |= 1;
+        }
+    }
+    *rest = left;
+    return quotient;
+}
+
 static u64 now(void)
 {
     u32 base[2] = {1, 1};
     mach_timebase_info(base);
-    u64 at = mach_absolute_time();
-    return at / base[1] * base[0] + at % base[1] * base[0] / base[1];
+    u64 rest = 0;
+    u64 whole = divided(mach_absolute_time(), base[1], &rest) * base[0];
+    return whole + divided(rest * base[0], base[1], &rest);
 }
 
 static u64 word_at(const u8 *bytes)
@@ -105,7 +123,7 @@ u64 read_memory(u64 address, u8 *to, u64 size)
     if (mach_vm_read_overwrite(mach_task_self_, address, size, (u64)(unsigned long)to, &got) == 0)
         return got;
     while (done < size) {
-        u64 part = PAGE - (address + done) % PAGE;
+        u64 part = PAGE - ((address + done) & (PAGE - 1));
         if (part > size - done)
             part = size - done;
         if (mach_vm_read_overwrite(mach_task_self_, address + done, part, (u64)(unsigned long)(to + done), &got) != 0)
@@ -141,7 +159,7 @@ static u64 stack_end(u64 sp)
 static void copy_chain(struct job *job, struct thread *thread, u64 context)
 {
     u64 *copies = (u64 *)(unsigned long)(job->room + thread->stack_at[1]);
-    u64 count = thread->stack_size[1] / 24;
+    u64 count = (unsigned long)thread->stack_size[1] / 24;
     context &= job->pointer_mask;
     while (context != 0 && count < MOST_CONTEXTS && job->room_size - job->used >= 24) {
         for (u64 index = 0; index < count; index++)

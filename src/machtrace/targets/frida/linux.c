@@ -111,13 +111,14 @@ word read_memory(u64 address, u8 *to, word size)
 /* Whether the kernel shows the thread in state D: "tid (name) state ...". */
 static int is_uninterruptible(u64 thread)
 {
+    word number = (word)thread; /* tcc has no 64-bit division for 32-bit processors */
     char path[32] = "/proc/";
     char digits[24];
     char text[128];
     int count = 0, at = 6;
     do
-        digits[count++] = (char)('0' + thread % 10);
-    while ((thread /= 10) != 0);
+        digits[count++] = (char)('0' + number % 10);
+    while ((number /= 10) != 0);
     while (count != 0)
         path[at++] = digits[--count];
     copy_bytes(path + at, "/stat", 6);
@@ -191,7 +192,7 @@ static u64 range_end(const struct job *job, u64 address)
     const u64 *ranges = (const u64 *)(word)job->ranges;
     u64 low = 0, high = job->range_count;
     while (low < high) {
-        u64 middle = low + (high - low) / 2;
+        u64 middle = low + ((high - low) >> 1);
         if (ranges[2 * middle + 1] <= address)
             low = middle + 1;
         else

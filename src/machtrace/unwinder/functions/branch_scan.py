@@ -19,6 +19,8 @@ SEARCH_LIMIT = 64 << 20
 callers."""
 STEPS_A_CHUNK = 1200
 """Steps per chunk, which numpy searches in a millisecond."""
+_STEPS_LEFT = 2 * STEPS_A_CHUNK
+"""Steps that a search leaves for the code that it is for."""
 CALLS_SEARCH_LIMIT = 256 << 20
 """Bytes of code per image that are searched for calls."""
 
@@ -34,14 +36,16 @@ def jumps_to(
     contents: ImageContents,
     sections: Sequence[tuple[int, int]],
     budget: StepBudget | None = None,
-) -> Iterator[Svma]:
+) -> Iterator[Svma | None]:
     """Yield the addresses of unconditional jumps (B) to ``target``, near ones first.
+
+    None is the last if not all code could be searched.
 
     Args:
         target: where they lead.
         contents: the image.
         sections: the (start, end) of its code.
-        budget: the search ends when it is exhausted.
+        budget: the search ends before it is exhausted.
     """
     chunks = [
         (start, min(start + CHUNK, end))
@@ -49,16 +53,22 @@ def jumps_to(
         for start in range(max(low, target - SEARCH_LIMIT), min(end, target + SEARCH_LIMIT), CHUNK)
     ]
     chunks.sort(key=lambda chunk: abs(chunk[0] + CHUNK // 2 - target))
+    is_whole = len(chunks) <= SEARCH_LIMIT // CHUNK
     for start, end in chunks[: SEARCH_LIMIT // CHUNK]:
-        if budget is not None and not budget.afford(STEPS_A_CHUNK * (end - start) // CHUNK + 64):
-            return
+        steps = STEPS_A_CHUNK * (end - start) // CHUNK + 64
+        if budget is not None and (budget.left < steps + _STEPS_LEFT or not budget.afford(steps)):
+            is_whole = False
+            break
         try:
             at, distances = _branches(contents, start, end, _B)
         except MemoryReadError:  # other chunks may be readable
+            is_whole = False
             continue
         # Relative to the chunk, so that no address has to fit in 63 bits.
         jumps = at[at + distances == (target - start) // 4]
         yield from (Svma(start + 4 * int(index)) for index in jumps)
+    if not is_whole:
+        yield None
 
 
 def call_targets(

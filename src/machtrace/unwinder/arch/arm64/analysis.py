@@ -16,6 +16,7 @@ from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.arch.arm64.decoder import decode
 from machtrace.unwinder.arch.arm64.outlined import (
+    entry_of_end,
     keeps_own_frame,
     leaves_frame,
     touches_callers_frame,
@@ -278,9 +279,11 @@ class InstructionRules(FunctionAnalysis[_Function]):
         flow = Flow(code, standard, outlined, budget=budget)
         entry = None
         if not flow.is_balanced:
-            entry = self._entry_from_jumps(start)
+            entry, is_searched = self._entry_from_jumps(start)
             if budget.is_used_up:
                 return None
+            if entry is None and not is_searched:
+                entry = entry_of_end(code, standard)
         if entry is None and _may_take_away(code):
             pushed = pushed_before(flow, ARM64)
             entry = entry_with(pushed, standard) if pushed else None
@@ -288,16 +291,21 @@ class InstructionRules(FunctionAnalysis[_Function]):
             flow = Flow(code, entry, outlined, budget=budget)
         return _Function(start, code, flow)
 
-    def _entry_from_jumps(self, start: Svma) -> FrameState | None:
-        """Return the state at the start of code that other functions jump into, frame and all."""
+    def _entry_from_jumps(self, start: Svma) -> tuple[FrameState | None, bool]:
+        """Return the state at the start of code that other functions jump into, frame and all.
+
+        Also return whether all code was searched for such jumps.
+        """
         budget = self._budget
         if self._nesting >= _NESTING:
-            return None
+            return None, True
         from machtrace.unwinder.functions.branch_scan import jumps_to  # imports numpy
 
         entry: FrameState | None = None
         jumps = jumps_to(start, self._contents, self._sections, budget)
         for address in islice(jumps, _JUMPS_FOLLOWED):
+            if address is None:
+                return entry, False
             bounds = self.function_at(address)
             if bounds is None or bounds[0] == start:
                 continue
@@ -316,7 +324,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
             state = None if function is None else function.state(address)
             if state is not None:
                 entry = state if entry is None else entry.join(state)
-        return entry
+        return entry, True
 
     def _outlined_body(self, target: Svma, nesting: int = 0) -> tuple[Effect, ...] | None:
         """Return all effects of a short callee without calls and conditions; else None.

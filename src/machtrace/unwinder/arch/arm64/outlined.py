@@ -14,13 +14,19 @@ from machtrace.unwinder.code.calling_convention import CallerValue
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
+    Call,
     Effect,
+    IndirectJump,
     Jump,
     Load,
     MoveRegister,
+    Return,
     Store,
+    Trap,
     Writes,
 )
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.function_analysis import entry_with
 
 _FRAME = frozenset({SP, FP})
 _PRESERVED = frozenset({*range(19, 31), *range(72, 80)})
@@ -99,3 +105,43 @@ def touches_callers_frame(body: Sequence[Effect]) -> bool:
             case _:
                 pass
     return offsets[SP] != 0
+
+
+MOST_REMOVED = 1 << 12
+"""Bytes of the largest frame of functions with a common end."""
+
+
+def entry_of_end(body: Sequence[Effect], entry: FrameState) -> FrameState | None:
+    """Return the state at the first instruction of an outlined end of functions.
+
+    They jump to it: it restores registers that they saved, raises sp, and returns. None if
+    ``body`` is something else.
+
+    Args:
+        body: a function's instructions, in order.
+        entry: the state at the first instruction of a function.
+    """
+    sp, restored = 0, dict[int, int]()
+    ending = (Return, Call, Jump, IndirectJump, Trap)
+    end = next((at for at, one in enumerate(body) if isinstance(one, ending)), len(body))
+    if not isinstance(body[end] if end < len(body) else None, Return):
+        return None
+    for instruction in body[:end]:
+        match instruction:
+            case AddConstant(destination, source, amount) if destination == source == SP:
+                sp += amount
+            case Load(registers, size, source, offset, write_back) if source == SP:
+                for index, register in enumerate(registers):
+                    if register is not None and register in _PRESERVED:
+                        restored[register] = sp + offset + index * size
+                sp += write_back
+            case _:
+                pass
+    if not 0 < sp <= MOST_REMOVED or sp % ARM64.word:
+        return None
+    values, slots = list(entry_with(sp, entry).values), dict(entry.slots)
+    for register, at in restored.items():
+        if register in ARM64.indices:
+            values[ARM64.indices[register]] = None
+            slots[at - sp] = ARM64.caller_values[register]
+    return FrameState(ARM64, tuple(values), slots)
