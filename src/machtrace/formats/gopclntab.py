@@ -21,11 +21,12 @@ _LONGEST_NUMBER = 5
 """Maximum bytes of a number: values have 32 bits."""
 
 
-def pc_value(table: memoryview, start: int, address: int, quantum: int) -> int | None:
-    """Return the value at an address; None if the table ends before it or is malformed.
+def pc_values(table: memoryview, start: int, address: int, quantum: int) -> list[int]:
+    """Return the values of a function from its start up to an address, in order.
 
-    The table is a run of pairs: the change of the value (its sign in the lowest bit), and the
-    number of instructions for which it then applies.
+    Empty if the table ends before the address or is malformed. The table is a run of pairs: the
+    change of the value (its sign in the lowest bit), and the number of instructions for which it
+    then applies.
 
     Args:
         table: starts with the function's first pair.
@@ -34,19 +35,19 @@ def pc_value(table: memoryview, start: int, address: int, quantum: int) -> int |
         quantum: bytes of the shortest instruction.
     """
     value, at, pc = -1, 0, start
-    first = True
+    values: list[int] = []
     while True:
         change, at = _number(table, at)
-        if change is None or (change == 0 and not first):
-            return None
-        first = False
+        if change is None or (change == 0 and values):
+            return []
         value += -(change >> 1) - 1 if change & 1 else change >> 1
+        values.append(value)
         length, at = _number(table, at)
         if length is None:
-            return None
+            return []
         pc += length * quantum
         if address < pc:
-            return value
+            return values
 
 
 def _number(table: memoryview, at: int) -> tuple[int | None, int]:
@@ -167,6 +168,16 @@ class GoFunctions:
         size = self._value(row, _PC_SP, address)
         return None if size is None or size < 0 else size
 
+    def first_frame_size(self, row: int, address: int) -> int:
+        """Return the bytes by which the prologue lowered sp; 0 where no frame exists.
+
+        Assembly may have lowered sp further before ``address``.
+        """
+        first = 0
+        for size in self._values(row, _PC_SP, address):
+            first = (first or size) if size > 0 else 0
+        return first
+
     def flags(self, row: int) -> int:
         """Return the function's flags; none before Go 1.17."""
         word = self._field(row, _KIND + (self._layout.release >= 20))  # noqa: PLR2004 (Go 1.20)
@@ -196,10 +207,14 @@ class GoFunctions:
         return "" if offset is None else self._string(layout.files, offset)
 
     def _value(self, row: int, field: int, address: int) -> int | None:
+        values = self._values(row, field, address)
+        return values[-1] if values else None
+
+    def _values(self, row: int, field: int, address: int) -> list[int]:
         offset = self._field(row, field)
         if not offset:
-            return None
-        return pc_value(
+            return []
+        return pc_values(
             self._data[self._layout.pc_values + offset :],
             int(self.starts[row]),
             address,

@@ -47,7 +47,7 @@ from machtrace.unwinder.thread_walker import (
     code_of,
     collected,
 )
-from machtrace.unwinder.walker import find_caller, walk, walk_of
+from machtrace.unwinder.walker import find_caller, needs_scratch, walk, walk_of
 
 _REGISTERS = 128
 """``MACHTRACE_REGISTERS``."""
@@ -339,13 +339,12 @@ class NativeWalker:
                 continue
             last = RegisterSet(self._arch, here.address, walker.values())
             step_up = find_caller(here, last, memory, self._rules, self._mask)
+            if self._is_beyond(here, last, step_up):
+                return None
             if isinstance(step_up, Stop):
                 stop = self._noted_end(here, step_up, memory)
                 break
             is_guessed = is_guessed or guesses(step_up[1], here, self._rules)
-            # No code expresses a frame with disputes, or a trampoline.
-            if self._is_trampoline(here, step_up[0]) or self._rules.objection(here.lookup):
-                return None
             rule, trust, caller = step_up
             marked = None if entry is not None else async_entry(here, rule, last, caller)
             if marked is not None:
@@ -370,6 +369,19 @@ class NativeWalker:
         if entry is None:  # the last part is empty if its first frame made no progress
             return _Trace(stop, last_depth or depth, len(walker), None)
         return _Trace(stop, depth, end, entry, last_depth)
+
+    def _is_beyond(
+        self,
+        here: FrameAddress,
+        registers: RegisterSet,
+        step_up: tuple[UnwindRule, FrameTrust, RegisterSet] | Stop,
+    ) -> bool:
+        """Return whether it has disputes, is a trampoline, or needs earlier frames' registers."""
+        needs = needs_scratch(step_up, here, registers, self._rules)
+        if needs or isinstance(step_up, Stop):
+            return needs
+        is_disputed = self._rules.objection(here.lookup) is not None
+        return is_disputed or self._is_trampoline(here, step_up[0])
 
     def _is_trampoline(self, here: FrameAddress, rule: UnwindRule) -> bool:
         if not rule.is_signal_frame:

@@ -16,6 +16,7 @@ from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.rules import (
     HasFunctions,
     InRegister,
+    KnowsScratchRegisters,
     RegisterOffset,
     RuleSource,
     TableCheck,
@@ -296,6 +297,22 @@ class RuleCache:
             rule = self._rule_of(source, address, interrupted=interrupted)
             if rule is not None and rule != than:
                 yield rule, source.trust
+
+    def unchanged_at(self, lookup: Avma, *, interrupted: bool) -> tuple[int, ...]:
+        """Return the caller-saved registers that a frame's function has not changed.
+
+        See :meth:`KnowsScratchRegisters.unchanged_at`. Raises nothing.
+        """
+        located = self.image_rules_at(lookup)
+        for source in () if located is None else located[0].sources:
+            if isinstance(source, KnowsScratchRegisters):
+                try:
+                    registers = source.unchanged_at(located[1], interrupted=interrupted)  # type: ignore[index]
+                except MemoryReadError:
+                    continue
+                if registers:
+                    return registers
+        return ()
 
     def image_at(self, address: Avma) -> BinaryImage | None:
         """Return the image that holds ``address``."""

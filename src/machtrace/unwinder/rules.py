@@ -192,7 +192,22 @@ class HasFunctions(Protocol):
         ...
 
 
-class CallAnalysis(HasFunctions, Protocol):
+@runtime_checkable
+class KnowsScratchRegisters(Protocol):
+    """A rule source that knows which caller-saved registers code leaves alone."""
+
+    def unchanged_at(self, lookup: Svma, /, *, interrupted: bool) -> tuple[int, ...]:
+        """Return the caller-saved registers that are as at the entry of the function there.
+
+        See :meth:`RuleSource.rule_for` for ``interrupted``. Empty if nothing is known.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        ...
+
+
+class CallAnalysis(HasFunctions, KnowsScratchRegisters, Protocol):
     """Instruction analysis that has rules for calls."""
 
     def rule_at_call(self, lookup: Svma, /) -> UnwindRule | None:
@@ -212,7 +227,7 @@ class CallSiteRules:
     that of a leaf function.
     """
 
-    __slots__ = ("_analysis", "function_at")
+    __slots__ = ("_analysis", "function_at", "unchanged_at")
 
     trust = FrameTrust.PROLOGUE
     claims = Claims.EVERYWHERE
@@ -221,6 +236,7 @@ class CallSiteRules:
         """``analysis``: of the image's code."""
         self._analysis = analysis
         self.function_at = analysis.function_at
+        self.unchanged_at = analysis.unchanged_at
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`."""
@@ -234,7 +250,8 @@ class Objection(NamedTuple):
     """The code's own."""
     is_later: bool
     """Whether the code confirms the table at the function's start, then moves sp or makes another
-    frame record before the call: the table is not wrong, it does not describe that."""
+    frame record before the call, or whether the call is in the prologue, as those that probe the
+    stack are: the table is not wrong, it does not describe that."""
 
 
 class TableCheck(Protocol):

@@ -38,7 +38,7 @@ from machtrace.unwinder.last_resort import (
     unsaved_caller,
 )
 from machtrace.unwinder.rule_cache import RuleCache, TrustedRule
-from machtrace.unwinder.rules import AtCfa, UnwindRule
+from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.step import step
 from machtrace.unwinder.swift_async import AsyncEntry, async_entry
 
@@ -156,8 +156,13 @@ def _frames_from(
     yield MachineFrame(here, registers)
     progress = _Progress()
     is_marked = is_guessed = False
+    inner: list[tuple[FrameAddress, UnwindRule]] = []
+    innermost = registers
     while True:
         step_up = find_caller(here, registers, memory, rules, mask)
+        if 0 < len(inner) <= _MOST_INNER and needs_scratch(step_up, here, registers, rules):
+            whole = _with_scratch(innermost, inner, memory, rules, mask)
+            step_up = _by_scratch_register(here, whole, memory, rules, mask) or step_up
         if isinstance(step_up, Stop):
             yield known_end(step_up, here, rules) if is_guessed else step_up
             return
@@ -170,9 +175,73 @@ def _frames_from(
         entry = None if is_marked else async_entry(here, rule, registers, caller)
         is_marked = is_marked or entry is not None
         disputed_by = disputes(here, registers, memory, rules, mask, caller)
+        if len(inner) <= _MOST_INNER:
+            inner.append((here, rule))
         here = FrameAddress(caller.pc, trust, rule.caller_kind, disputed_by)
         yield MachineFrame(here, caller, entry)
         registers = caller
+
+
+_MOST_INNER = 4
+"""Frames through which scratch registers are followed: assembly calls no deeper."""
+_GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.SCAN})
+
+
+def needs_scratch(
+    step_up: tuple[UnwindRule, FrameTrust, RegisterSet] | Stop,
+    here: FrameAddress,
+    registers: RegisterSet,
+    rules: RuleCache,
+) -> bool:
+    """Return whether only a lost scratch register leads from ``here``, by its rule, to its caller.
+
+    Args:
+        step_up: the result without that register.
+        here: a frame.
+        registers: its registers.
+        rules: the process's.
+    """
+    if not isinstance(step_up, Stop) and step_up[1] not in _GUESSES:
+        return False
+    if isinstance(step_up, Stop) and step_up.is_complete:
+        return False
+    own = _rule_in_call(here, rules)
+    return own is not None and any(
+        registers.get(part.register) is None
+        for part in (own[0].cfa, own[0].return_address)
+        if isinstance(part, RegisterOffset | InRegister)
+    )
+
+
+def _with_scratch(
+    registers: RegisterSet,
+    inner: list[tuple[FrameAddress, UnwindRule]],
+    memory: MemoryReader,
+    rules: RuleCache,
+    mask: PacMask,
+) -> RegisterSet:
+    """Return a frame's registers with those caller-saved ones that all inner frames left alone.
+
+    Args:
+        registers: the innermost frame's.
+        inner: the frames from there to the frame, each with its rule.
+        memory: the snapshot's.
+        rules: the process's.
+        mask: removes signatures.
+    """
+    for frame, rule in inner:
+        interrupted = frame.kind is AddressKind.PROGRAM_COUNTER
+        stated = {number for number, _ in rule.registers}
+        more = tuple(
+            (number, InRegister(number))
+            for number in rules.unchanged_at(frame.lookup, interrupted=interrupted)
+            if number not in stated
+        )
+        caller = step(replace(rule, registers=rule.registers + more), registers, memory, mask)
+        if isinstance(caller, Stop):
+            return registers
+        registers = caller
+    return registers
 
 
 def find_caller(
@@ -219,12 +288,19 @@ def _by_scratch_register(
     Assembly keeps the return address, or its stack pointer, in a scratch register that the
     functions which it calls leave alone. None if such a register is unknown.
     """
-    is_call = here.kind is not AddressKind.PROGRAM_COUNTER
-    own = rules.rule_in_code(here.lookup) if is_call else None
+    own = _rule_in_call(here, rules)
     if own is None:
         return None
     caller = step(own[0], registers, memory, mask, rules.budgets.expressions)
     return None if isinstance(caller, Stop) else (*own, caller)
+
+
+def _rule_in_call(here: FrameAddress, rules: RuleCache) -> TrustedRule | None:
+    """Return the rule of a frame in a call, by its code if only its frame pointer is known."""
+    if here.kind is AddressKind.PROGRAM_COUNTER:
+        return None
+    own = rules.find(here.lookup, interrupted=False)
+    return rules.rule_in_code(here.lookup) if own[1] is FrameTrust.FRAME_POINTER else own
 
 
 def _followed(

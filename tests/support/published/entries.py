@@ -28,7 +28,8 @@ _LOADS_OF_RSP = tuple(
     bytes((prefix, 0x89, 0xC4 | number << 3)) for prefix in (0x48, 0x4C) for number in range(8)
 )
 """``mov rsp, register``."""
-_FRAME_LAST = 64
+_FRAME_LAST = 512
+"""Instructions of a function that are searched for the use of a frame."""
 _MOST_ARGUMENTS = 0x100
 """Bytes above the stack pointer that a function may read at its entry: arguments."""
 _RSP_OFFSET = re.compile(r"\[rsp \+ 0x([0-9a-f]+)\]")
@@ -44,6 +45,7 @@ class Entries:
         self._image = image
         self._functions = functions
         self._problems: dict[int, str] = {}
+        self._resuming: dict[int, bool] = {}
         self._whole: dict[int, list[tuple[int, Instruction]]] = {}
 
     def pick(self, random: Random, refused: Counter[str]) -> int:
@@ -60,6 +62,15 @@ class Entries:
                 return start
             refused[problem] += 1
         raise FormatError("no start of a function can be called", source=self._image.name, offset=0)
+
+    def resumes_another_stack(self, target: int) -> bool:
+        """Return whether a callee is ``longjmp`` or similar, by its code."""
+        if target not in self._functions.start_set:
+            return False
+        known = self._resuming.get(target)
+        if known is None:
+            known = self._resuming[target] = self._switches_stacks(target)
+        return known
 
     def problem(self, start: int) -> str:
         """Return why ``start`` is no function's entry; empty if it seems to be one."""
@@ -196,8 +207,10 @@ class Entries:
         """Return whether code uses or releases a frame that it did not create, or leaves for one.
 
         A function accesses nothing far above its unchanged stack pointer, lowers it before it
-        raises it (on x86-64, before calls, too), and branches conditionally into itself alone.
+        raises it (on x86-64, before calls, too), saves its return address before calls that return
+        (AArch64), and branches conditionally into itself alone.
         """
+        is_saved = not self._image.arch.is_arm64
         function = self._image.function_at(start)
         assert function is not None
         code = self._image.bytes_at(start, min(function[1] - start, LARGEST_SCAN))
@@ -213,6 +226,9 @@ class Entries:
                 return target not in self._functions.start_set or bool(self.problem(target))
             if instruction.ends_flow or number == _FRAME_LAST:
                 return False
+            is_saved = is_saved or 30 in instruction.stored or self._word(address) in COPIES_OF_LR
+            if not is_saved and instruction.kind is Kind.CALL and self._overwrites(target):
+                return True
             use = (
                 self._use_arm64(address)
                 if self._image.arch.is_arm64
@@ -221,6 +237,13 @@ class Entries:
             if use is not None:
                 return use
         return False
+
+    def _overwrites(self, target: int | None) -> bool:
+        """Return whether a callee returns, and is no piece that saves its caller's registers."""
+        if target is None or not self._returns(target):
+            return False
+        saves = (30 in row.stored for _, row in self._functions.straight_code(target))
+        return not (self._functions.must_follow(target) and any(saves))
 
     def _use_arm64(self, address: int) -> bool | None:
         """Return whether an instruction releases stack; None if it does not change sp."""
@@ -264,16 +287,25 @@ class Entries:
         if self._image.arch.is_arm64:
             words = set(np.frombuffer(code[: len(code) & -4], "<u4").tolist())
             returns_elsewhere = not self._continued(start, code, words).isdisjoint(OTHER_RETURNS)
-            loads = any(word & 0xFFFFFC1F == 0x9100001F and word >> 5 & 31 < 29 for word in words)
             if returns_elsewhere and words.isdisjoint(COPIES_OF_LR):
                 return True
-            return loads and 0xD65F03C0 not in words
+            if any(map(_loads_sp, words)) and 0xD65F03C0 not in words:
+                return True
+            is_loaded = False
+            for address, instruction in linear(self._functions.decode, code, start):
+                is_loaded = is_loaded or _loads_sp(self._word(address))
+                if instruction.kind not in (Kind.PLAIN, Kind.PADDING):
+                    return is_loaded and instruction.kind is Kind.INDIRECT_JUMP
+            return False
         if not any(load in code for load in _LOADS_OF_RSP):
             return False
         rows = [row for _, row in linear(self._functions.decode, code, start)]
         return not any(row.kind is Kind.RETURN for row in rows) and any(
             row.kind is Kind.INDIRECT_JUMP for row in rows
         )
+
+    def _word(self, address: int) -> int:
+        return int.from_bytes(self._image.bytes_at(address, 4), "little")
 
     def _continued(self, start: int, code: bytes, words: set[int]) -> set[int]:
         """Return the words of AArch64 code, and of the functions that it jumps to."""
@@ -351,3 +383,8 @@ class Entries:
                 others = starts[sources.clip(min=0)] != targets[hits]
                 labels.update(targets[hits][others].tolist())
         return frozenset(labels)
+
+
+def _loads_sp(word: int) -> bool:
+    """Return whether an AArch64 instruction sets sp to another register than the frame pointer."""
+    return word & 0xFFFFFC1F == 0x9100001F and word >> 5 & 31 < 29

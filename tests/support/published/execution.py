@@ -221,7 +221,7 @@ class Execution:
         if target is None:
             self._end("a call through unreadable memory")
             return
-        if functions.never_returns(target):
+        if functions.never_returns(target) or self._entries.resumes_another_stack(target):
             self._end("a call that does not return")
             return
         if functions.ends_at(after):

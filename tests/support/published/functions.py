@@ -61,10 +61,18 @@ _RESTORES_OF_LR = tuple(0xAA0003FE | number << 16 for number in range(18))
 """``mov x30, xN``."""
 OTHER_RETURNS = tuple(0xD65F0000 | number << 5 for number in range(9, 18))
 """``ret xN``."""
-_COPIES_OF_RSP = tuple(bytes((0x48, 0x89, 0xE0 | number)) for number in (0, 1, 2)) + tuple(
-    bytes((0x49, 0x89, 0xE0 | number)) for number in range(4)
+_COPIES_OF_SP = {
+    0x910003E0 | number: (0x9100001F | number << 5, 0xEB2063FF | number << 16)
+    for number in range(9, 18)
+}
+"""``mov xN, sp``, and what uses the copy later: ``mov sp, xN`` and ``cmp sp, xN``."""
+_COPIES_OF_RSP = (
+    *(bytes((0x48, 0x89, 0xE0 | number)) for number in (0, 1, 2)),
+    *(bytes((0x49, 0x89, 0xE0 | number)) for number in range(4)),
+    *(bytes((0x48, 0x8D, 0x04 | number << 3, 0x24)) for number in (0, 1, 2)),
+    *(bytes((0x4C, 0x8D, 0x04 | number << 3, 0x24)) for number in range(4)),
 )
-"""``mov rax, rsp`` and the same of rcx, rdx, r8 to r11."""
+"""``mov rax, rsp`` and the same of rcx, rdx, r8 to r11; ``lea rax, [rsp]`` likewise."""
 
 
 class Functions:
@@ -202,8 +210,11 @@ class Functions:
             code = self._image.bytes_at(start, min(end - start, LARGEST_SCAN))
             if self._image.arch.is_arm64:
                 words = np.frombuffer(code[: len(code) & -4], "<u4")
-                known = bool(
-                    np.isin(words, (*COPIES_OF_LR, *_RESTORES_OF_LR, *OTHER_RETURNS)).any()
+                returns = (*COPIES_OF_LR, *_RESTORES_OF_LR, *OTHER_RETURNS)
+                known = bool(np.isin(words, returns).any()) or any(
+                    np.isin(words, users).any()
+                    for copy, users in _COPIES_OF_SP.items()
+                    if (words == copy).any()
                 )
             else:
                 known = any(copy in code for copy in _COPIES_OF_RSP)

@@ -14,7 +14,9 @@ from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
-from machtrace.unwinder.rules import UnwindRule, describe
+from machtrace.unwinder.code.code_check import CodeCheck
+from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule, describe
+from machtrace.unwinder.sources.of_elf import CallFrameCorrections
 from machtrace.unwinder.step import step
 
 START = 0x4000
@@ -257,6 +259,86 @@ ARM64_ENDS = """
 """
 """Outlined ends of functions (Bun), which jump to them from tens of megabytes away."""
 
+X86_64_PROBE = """
+   0 55  pushq %rbp
+   1 4157  pushq %r15
+   3 50  pushq %rax
+   4 b828600000  movl $0x6028, %eax
+   9 e8f20f0000  callq 0x1000
+   e 4829c4  subq %rax, %rsp
+  11 4881c430600000  addq $0x6030, %rsp
+  18 415f  popq %r15
+  1a 5d  popq %rbp
+  1b c3  retq
+"""
+"""Clang's prologue of a large frame: the call probes the stack, which is not allocated yet."""
+
+X86_64_MOVED_RELEASE = """
+   0 4156  pushq %r14
+   2 53  pushq %rbx
+   3 50  pushq %rax
+   4 4885c0  testq %rax, %rax
+   7 4883c408  addq $0x8, %rsp
+   b 4883f802  cmpq $0x2, %rax
+   f 7504  jne 0x15
+  11 5b  popq %rbx
+  12 415e  popq %r14
+  14 c3  retq
+  15 5b  popq %rbx
+  16 415e  popq %r14
+  18 c3  retq
+"""
+"""LLVM moved the release of the frame in front of the comparison, and its description did not."""
+
+ARM64_SYNCHRONOUS = """
+   0 d10103ff  sub sp, sp, #0x40
+   4 a9027bfd  stp x29, x30, [sp, #0x20]
+   8 f9001bf3  str x19, [sp, #0x30]
+   c 910083fd  add x29, sp, #0x20
+  10 94000400  bl 0x1010
+  14 a9427bfd  ldp x29, x30, [sp, #0x20]
+  18 f9401bf3  ldr x19, [sp, #0x30]
+  1c 910103ff  add sp, sp, #0x40
+  20 d65f03c0  ret
+"""
+"""LLVM's synchronous tables describe the prologue as one step, and no epilogue."""
+
+ARM64_TABLE_LOOP = """
+   0 f81f0ffe  str x30, [sp, #-0x10]!
+   4 d61f0160  br x11
+   8 4cdf70c0  ld1 {v0.16b}, [x6], #16
+   c 94000400  bl 0x100c
+  10 4f000400  movi v0.4s, #0
+  14 54ffffac  b.gt 0x8
+  18 14000006  b 0x30
+  1c d503201f  nop
+  20 d503201f  nop
+  24 d503201f  nop
+  28 d503201f  nop
+  2c d503201f  nop
+  30 f84107fe  ldr x30, [sp], #0x10
+  34 d65f03c0  ret
+"""
+"""dav1d: a loop that only a jump table leads to; the linker lists it as a function."""
+
+
+class _Table:
+    """Call-frame information by the offset of an instruction."""
+
+    def __init__(self, size: int, rules: dict[int, UnwindRule]) -> None:
+        self._size = size
+        self._rules = rules
+
+    def described_at(self, lookup: Svma) -> range | None:
+        """Return the addresses of the function."""
+        function = range(START, START + self._size)
+        return function if lookup in function else None
+
+    def rule_for(self, lookup: Svma, *, interrupted: bool) -> UnwindRule | None:
+        """Return the rule of the last row at or before an address."""
+        assert interrupted
+        return self._rules[max(at for at in self._rules if at <= lookup - START)]
+
 
 class _Shape:
     """Code as an image; functions begin at ``starts``."""
@@ -416,3 +498,58 @@ def test_a_moved_return_address_is_no_pushed_one():
 def test_a_prologue_behind_a_call_begins_another_function(text: str, first: int, rule: str):
     """The call never returns."""
     assert _Shape(text).text(first) == rule
+
+
+def test_a_call_that_probes_the_stack_has_the_frame_before_the_allocation():
+    """Compact unwind describes what follows the prologue."""
+    shape = _Shape(X86_64_PROBE)
+    stated = UnwindRule(RegisterOffset(7, 0x6048), AtCfa(-8), ((6, AtCfa(-16)),))
+    check = CodeCheck(shape.rules, shape, Arch.X86_64)
+
+    objection = check.objection(Svma(START + 0xD), stated)
+
+    assert objection is not None
+    assert objection.is_later
+    assert objection.rule.cfa == RegisterOffset(7, 32)
+
+
+def _corrected(text: str, rules: dict[int, UnwindRule], at: int) -> str:
+    shape = _Shape(text)
+    table = _Table(len(shape.code), rules)
+    source = CallFrameCorrections(shape, shape.arch, table, shape.rules)
+    rule = source.rule_for(Svma(START + at), interrupted=True)
+    return "" if rule is None else str(describe(rule, dict(enumerate(shape.arch.registers.names))))
+
+
+def test_a_release_that_was_moved_from_its_description_is_recognised():
+    """All paths and the straight one to the return contradict the table, which is right before."""
+    rules = {
+        at: UnwindRule(RegisterOffset(7, size), AtCfa(-8))
+        for at, size in ((0, 8), (2, 16), (3, 24), (4, 32), (0x11, 24), (0x12, 16), (0x14, 8))
+    }
+    for at in (0xB, 0xF):
+        assert _corrected(X86_64_MOVED_RELEASE, rules, at).startswith("cfa = rsp + 24")
+    for at in (0, 2, 3, 4, 7, 0x11, 0x12, 0x14):
+        assert _corrected(X86_64_MOVED_RELEASE, rules, at) == ""
+
+
+def test_prologues_and_epilogues_that_a_table_omits_are_recognised():
+    """The rows are those of the entry and of the body."""
+    body = UnwindRule(RegisterOffset(29, 32), AtCfa(-24), ((19, AtCfa(-16)), (29, AtCfa(-32))))
+    rules = {0: UnwindRule(RegisterOffset(31, 0), InRegister(30)), 0x10: body}
+    for at in (4, 8, 0xC):
+        assert _corrected(ARM64_SYNCHRONOUS, rules, at).startswith("cfa = sp + 64")
+    assert _corrected(ARM64_SYNCHRONOUS, rules, 0x10) == ""
+    for at in (0x18, 0x1C):
+        assert _corrected(ARM64_SYNCHRONOUS, rules, at).startswith("cfa = sp + 64")
+    assert _corrected(ARM64_SYNCHRONOUS, rules, 0x20).startswith("cfa = sp, pc = lr")
+
+
+def test_a_loop_that_only_a_jump_table_leads_to_has_the_frame_that_it_releases():
+    """All paths lead to the load of the return address."""
+    shape = _Shape(ARM64_TABLE_LOOP, (0, 8))
+    for at in (8, 0x10, 0x14, 0x18):
+        assert shape.text(at) == "cfa = sp + 16, pc = *(cfa - 16)"
+    call = shape.rules.rule_at_call(Svma(START + 0xC))
+    assert call is not None
+    assert call.cfa == RegisterOffset(31, 16)

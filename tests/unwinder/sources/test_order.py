@@ -38,6 +38,7 @@ def test_elf_sources(tmp_path):
 
     assert names(elf_rules(ElfFileContents(program.read_bytes(), "program"), Arch.X86_64)) == [
         "LinuxSignalRules",
+        "CallFrameCorrections",
         "CallFrameRules",
         "StartRoutineRules",
         "LazyAnalysis",

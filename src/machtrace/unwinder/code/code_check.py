@@ -64,6 +64,12 @@ _BRANCH_MASK, _BRANCH = 0x1C000000, 0x14000000
 _HINT_MASK, _HINT = 0xFFFFF01F, 0xD503201F
 """The system instructions that functions begin with: signing, landing pads."""
 
+_ALLOCATES_MASK, _ALLOCATES = 0xFFE0E3FF, 0xCB2063FF
+"""``sub sp, sp, xN, uxtx #n``."""
+_WORD = 4
+_X86_ALLOCATES = b"\x48\x29\xc4"
+"""``sub rsp, rax``."""
+_X86_CALL_SIZE = 5
 _X86_RECORD = {
     Arch.X86_64: (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec"),
     Arch.X86_64H: (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec"),
@@ -194,13 +200,39 @@ class CodeCheck:
             is_confirmed = self._is_confirmed_at_start(lookup, rule)
             if is_confirmed and not self._may_move_later(lookup, rule):
                 return None
-            state = self._analysis.state_in_call(lookup, CHECKED_SIZE)
+            is_unfinished = not is_confirmed and self._allocates_behind(lookup)
+            if is_unfinished:
+                state = self._state_in_first_call(lookup)
+            else:
+                state = self._analysis.state_in_call(lookup, CHECKED_SIZE)
         except (FormatError, MemoryReadError):
             return None
         if state is None or verdict(state, rule) is not False:
             return None
         own = state.rule()
-        return None if own is None else Objection(own, is_confirmed)
+        return None if own is None else Objection(own, is_confirmed or is_unfinished)
+
+    def _allocates_behind(self, lookup: Svma) -> bool:
+        """Return whether a direct call probes the stack for a frame that is allocated next."""
+        length = _WORD if self._arch.is_arm64 else len(_X86_ALLOCATES)
+        code = bytes(self._contents.read_svma(Svma(self._call_at(lookup, end=True)), length))
+        if self._arch.is_arm64:
+            return int.from_bytes(code, "little") & _ALLOCATES_MASK == _ALLOCATES
+        return code == _X86_ALLOCATES
+
+    def _state_in_first_call(self, lookup: Svma) -> FrameState | None:
+        """Return the state in a call that nothing but straight code precedes; else None."""
+        behind_start = self._analysis.state_behind_start
+        before = Svma(self._call_at(lookup, end=False) - 1)
+        if behind_start(before, BEGINNING_INSTRUCTIONS) is not None:
+            return None
+        return behind_start(lookup, BEGINNING_INSTRUCTIONS)
+
+    def _call_at(self, lookup: Svma, *, end: bool) -> int:
+        """Return the start, or the end, of the direct call that holds ``lookup``, its last byte."""
+        if self._arch.is_arm64:
+            return (lookup & -_WORD) + _WORD * end
+        return lookup + 1 if end else lookup + 1 - _X86_CALL_SIZE
 
     def _is_confirmed_at_start(self, lookup: Svma, rule: UnwindRule) -> bool:
         if follows_record(rule, self._arch) and self._has_record(lookup):

@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.unwinder.code.calling_convention import FromCfa, Machine
+from machtrace.unwinder.code.code_check import verdict
 from machtrace.unwinder.code.data_flow import LEAST_STEPS, Flow
 from machtrace.unwinder.code.effects import (
     NOTHING,
@@ -54,6 +55,10 @@ class FollowedFunction(Protocol):
         """Return the state while the call at the offset ``at`` from the start is in progress."""
         ...
 
+    def state_before(self, at: int, /) -> FrameState | None:
+        """Return the state before the instruction at the offset ``at`` from the start."""
+        ...
+
 
 _Function = TypeVar("_Function", bound=FollowedFunction)
 
@@ -80,7 +85,9 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         """
         self.function_at = function_at
         self._limit = limit
-        self._caches = caches
+        self._with_scratch: dict[Svma, _Function | None] = {}
+        """Functions that were followed with their caller-saved registers."""
+        self._caches = (self._with_scratch, *caches)
         self._functions: dict[Svma, _Function | None] = {}
         self._wholes: dict[Svma, tuple[Svma, Svma]] = {}
         """The bounds of functions that begin at labels, with the code that runs into them."""
@@ -102,6 +109,57 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         if function is None or not function.flow.is_balanced:
             return None
         return function.state_in_call(lookup - bounds[0])
+
+    def rule_against(self, lookup: Svma, stated: UnwindRule) -> UnwindRule | None:
+        """Return the rule of an interrupted frame if the code contradicts ``stated``, a table's.
+
+        All paths must contradict it, and a straight one: from the function's start, or to its
+        return. None without both.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        self._budget.begin_query()
+        bounds = self.function_at(lookup)
+        if bounds is None or bounds[1] - bounds[0] > LONGEST_CHECKED:
+            return None
+        function = self._function(*bounds)
+        state = None if function is None else function.state_before(lookup - bounds[0])
+        own = None if state is None or verdict(state, stated) is not False else state.rule()
+        straight = None if own is None else self._rule_at_edges(lookup, bounds)
+        if own is None or straight is None:
+            return None
+        return own if own.cfa == straight.cfa else None
+
+    @abstractmethod
+    def _rule_at_edges(self, lookup: Svma, bounds: tuple[Svma, Svma]) -> UnwindRule | None:
+        """See :func:`rule_at_edges`."""
+
+    def unchanged_at(self, lookup: Svma, /, *, interrupted: bool) -> tuple[int, ...]:
+        """See :class:`~machtrace.unwinder.rules.KnowsScratchRegisters`.
+
+        The function is followed with its caller-saved registers; a second time if it is longer
+        than those that are always followed so.
+        """
+        self._budget.begin_query()
+        bounds = self._bounds_at(lookup, LONGEST_ASSEMBLY)
+        if bounds is None or bounds[1] - bounds[0] > LONGEST_ASSEMBLY:
+            return ()
+        if bounds[0] not in self._with_scratch:
+            self._with_scratch[bounds[0]] = self._followed(*bounds, with_volatile=True)
+        function = self._with_scratch[bounds[0]]
+        at = lookup - bounds[0]
+        if function is None:
+            return ()
+        state = function.state_before(at) if interrupted else function.state_in_call(at)
+        if state is None:
+            return ()
+        machine = state.machine
+        return tuple(
+            register
+            for register in machine.volatile
+            if state.value(register) is machine.caller_values[register]
+        )
 
     def _bounds_at(self, lookup: Svma, most: int) -> tuple[Svma, Svma] | None:
         """Return the (start, end) of the function that holds ``lookup``; None outside of functions.
@@ -205,13 +263,17 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         """
 
     @abstractmethod
-    def _followed(self, start: Svma, end: Svma) -> _Function | None:
-        """Follow the function there."""
+    def _followed(self, start: Svma, end: Svma, *, with_volatile: bool = False) -> _Function | None:
+        """Follow the function there; ``with_volatile``, with its caller-saved registers."""
 
 
 MOST_LABELS = 256
 """Labels of one function that are listed as functions."""
 _LONGEST_LABEL = 1 << 16
+LONGEST_CHECKED = 1 << 14
+"""Bytes of the longest function that is followed to check a table in an interrupted frame."""
+LONGEST_ASSEMBLY = 1 << 13
+"""Bytes of the longest function whose caller-saved registers are followed on request."""
 """Bytes of code that may continue into a label."""
 LONGEST_BEGINNING = 64
 """Instructions analysed at a function's start."""

@@ -386,6 +386,15 @@ class CallFrameRules:
                 return rule
         return None
 
+    def described_at(self, lookup: Svma) -> range | None:
+        """Return the addresses of the FDE at ``lookup``; None without one.
+
+        Raises:
+            FormatError, MemoryReadError: as :meth:`rule_for` does.
+        """
+        self._budget.begin_query()
+        return next(filter(None, (table.described_at(lookup) for table in self._tables)), None)
+
     def origin(self, lookup: Svma) -> str:
         """Describe the FDE of the rule at ``lookup``; empty without one.
 
@@ -429,6 +438,13 @@ class _Table:
         """Return the number of bytes from the start of the FDE that describes ``lookup``."""
         offset = self._indexed.index.find(lookup)
         return 0 if offset is None else lookup - self._frames.function(offset).start
+
+    def described_at(self, lookup: Svma) -> range | None:
+        offset = self._indexed.index.find(lookup)
+        function = None if offset is None else self._frames.function(offset)
+        if function is None or lookup not in function:
+            return None
+        return range(function.start, function.end)
 
     def origin(self, lookup: Svma) -> str:
         offset = self._indexed.index.find(lookup)

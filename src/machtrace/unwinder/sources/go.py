@@ -102,19 +102,24 @@ class GoFrameRules:
         size = functions.frame_size(row, lookup)
         if size is None or size % self._arch.pointer_size:
             return None
-        return self._rule(lookup, size, interrupted=interrupted)
+        first = functions.first_frame_size(row, lookup)
+        return self._rule(lookup, size, first, interrupted=interrupted)
 
-    def _rule(self, lookup: Svma, size: int, *, interrupted: bool) -> UnwindRule | None:
-        """Return the rule of a frame of ``size`` bytes, without a pushed return address."""
+    def _rule(self, lookup: Svma, size: int, first: int, *, interrupted: bool) -> UnwindRule | None:
+        """Return the rule of a frame of ``size`` bytes, without a pushed return address.
+
+        ``first``: the bytes of it that the prologue allocated; assembly lowers sp further.
+        """
         numbers, word = self._arch.registers, self._arch.pointer_size
         return_address: Recovery = AtCfa(-word)
         fp_at, cfa, saves = -2 * word, size + word, _X86_SAVES
         if numbers.lr is not None:
-            # The frame's lowest word is the return address, and the word below it x29.
+            # The lowest word of what the prologue allocated is the return address, and the word
+            # below it x29.
             if not size and not interrupted:
                 return None
-            return_address = AtCfa(-size) if size else InRegister(numbers.lr)
-            fp_at, cfa, saves = -size - word, size, _ARM64_SAVES
+            return_address = AtCfa(-first) if size else InRegister(numbers.lr)
+            fp_at, cfa, saves = -first - word, size, _ARM64_SAVES
         is_saved = size > 0 and not (interrupted and self._is_next(lookup, saves))
         # Go preserves no other register.
         saved: dict[int, Recovery] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from struct import unpack
 from typing import Protocol
 
 from machtrace.formats.elf.contents import ElfContents
@@ -15,6 +16,7 @@ from machtrace.unwinder.rules import (
     CallAnalysis,
     CallSiteRules,
     Claims,
+    Lost,
     RuleSource,
     UnwindRule,
     source_or_none,
@@ -35,11 +37,12 @@ def elf_rules(contents: ElfContents, arch: Arch) -> ImageRules:
     included.
     """
     image = contents.image
+    call_frames = CallFrameRules.of_elf(contents)
     is_analysed = image.type is not ElfType.RELOCATABLE and image.layout.little_endian
     sources: list[RuleSource | None] = [
         LinuxSignalRules(contents, arch),
         _go_rules(contents, arch),
-        CallFrameRules.of_elf(contents),
+        call_frames,
         LinkageStubRules.of_elf(contents),
         StartRoutineRules(contents, arch),
     ]
@@ -47,6 +50,9 @@ def elf_rules(contents: ElfContents, arch: Arch) -> ImageRules:
         sources = _arm_sources(contents, sources, is_analysed=is_analysed)
     elif is_analysed:
         analysis = LazyAnalysis(contents, arch)
+        if call_frames is not None and arch in _EPILOGUES:
+            corrections = CallFrameCorrections(contents, arch, call_frames, analysis)
+            sources.insert(sources.index(call_frames), corrections)
         sources += [analysis, CallSiteRules(analysis)]
     return ImageRules(
         tuple(source for source in sources if source is not None),
@@ -77,6 +83,83 @@ def _arm_sources(
     analysis = source_or_none(lambda: arm_rules_of_elf(contents))
     calls = None if analysis is None else CallSiteRules(analysis)
     return [sources[0], analysis, *sources[1:], exceptions, calls]
+
+
+_X86_PUSHES = tuple(bytes((code,)) for code in range(0x50, 0x58)) + tuple(
+    bytes((0x41, code)) for code in range(0x50, 0x58)
+)
+_X86_LANDING = b"\xf3\x0f\x1e\xfa"
+"""``endbr64``."""
+_ARM64_LOWERS = ((0xFF8003FF, 0xD10003FF), (0xFFC003E0, 0xA98003E0), (0xFFE00FE0, 0xF8000FE0))
+"""``sub sp, sp, #n``; ``stp``, ``str`` with sp lowered first: a mask, and the bits under it."""
+_ARM64_RELEASES = (
+    (0xFF8003FF, 0x910003FF),
+    (0xFFC003E0, 0xA8C003E0),
+    (0xFFE00FE0, 0xF84007E0),
+    (0xFFC07FFF, 0xA9407BFD),
+)
+"""``add sp, sp, #n``; ``ldp``, ``ldr`` that raise sp; ``ldp x29, x30, [sp, #n]``."""
+_X86_RELEASES = (b"\x48\x83\xc4", b"\x48\x81\xc4", b"\x48\x8d\x64\x24")
+"""``add rsp, n``; ``lea rsp, [rsp + n]``."""
+_EPILOGUES = {Arch.X86_64: 40, Arch.ARM64: 48}
+"""Bytes before an instruction that are searched for the release of the frame."""
+_PROLOGUE = 96
+
+
+class CallFrameCorrections:
+    """Interrupted frames at which call-frame information does not describe the code.
+
+    Some compilers describe neither the middle of prologues nor epilogues (LLVM's synchronous
+    tables), or move an instruction away from its description; assembly pushes registers without
+    any. The code is analysed only where its bytes show that it may be so. A :class:`RuleSource`,
+    which is queried before the table.
+    """
+
+    trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
+
+    def __init__(
+        self, contents: ElfContents, arch: Arch, table: CallFrameRules, analysis: LazyAnalysis
+    ) -> None:
+        self._contents = contents
+        self._arch = arch
+        self._table = table
+        self._analysis = analysis
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`."""
+        described = self._table.described_at(lookup) if interrupted else None
+        if described is None or lookup == described.start:
+            return None
+        start = max(described.start, lookup - _EPILOGUES[self._arch])
+        before = bytes(self._contents.read_svma(Svma(start), lookup - start))
+        stated = self._table.rule_for(lookup, interrupted=True)
+        if stated is None or stated.is_signal_frame or isinstance(stated.return_address, Lost):
+            return None
+        if not self._releases(before) and not self._is_undescribed(described, lookup, stated):
+            return None
+        return self._analysis.rule_against(lookup, stated)
+
+    def _releases(self, before: bytes) -> bool:
+        if self._arch is Arch.ARM64:
+            return _has_any(before, _ARM64_RELEASES)
+        return any(code in before for code in _X86_RELEASES)
+
+    def _is_undescribed(self, described: range, lookup: Svma, stated: UnwindRule) -> bool:
+        """Return whether a function has lowered sp, and the table has its rule at the entry."""
+        start = Svma(described.start)
+        if stated != self._table.rule_for(start, interrupted=True):
+            return False
+        code = bytes(self._contents.read_svma(start, min(lookup - start, _PROLOGUE)))
+        if self._arch is Arch.ARM64:
+            return _has_any(code, _ARM64_LOWERS)
+        return code.removeprefix(_X86_LANDING).startswith(_X86_PUSHES)
+
+
+def _has_any(code: bytes, patterns: tuple[tuple[int, int], ...]) -> bool:
+    count = len(code) // 4
+    words = unpack(f"<{count}I", code[: 4 * count])
+    return any(word & mask == value for word in words for mask, value in patterns)
 
 
 class LazyAnalysis:
@@ -129,6 +212,14 @@ class LazyAnalysis:
         """See :meth:`RuleSource.rule_for`."""
         return self._analysis.rule_for(lookup, interrupted=interrupted)
 
+    def rule_against(self, lookup: Svma, stated: UnwindRule) -> UnwindRule | None:
+        """Return the code's rule if it contradicts a table's; see :class:`FunctionAnalysis`."""
+        return self._analysis.rule_against(lookup, stated)
+
+    def unchanged_at(self, lookup: Svma, /, *, interrupted: bool) -> tuple[int, ...]:
+        """See :class:`~machtrace.unwinder.rules.KnowsScratchRegisters`."""
+        return self._analysis.unchanged_at(lookup, interrupted=interrupted)
+
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
         """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         return self._analysis.rule_at_call(lookup)
@@ -136,3 +227,5 @@ class LazyAnalysis:
 
 class _Analysis(RuleSource, CallAnalysis, DrawsOnBudgets, Protocol):
     """Instruction analysis of an architecture."""
+
+    def rule_against(self, lookup: Svma, stated: UnwindRule) -> UnwindRule | None: ...

@@ -39,6 +39,8 @@ _X86_INSTRUCTIONS = (
 _X86_RESOLVER = (b"\xff\x35", b"\xff\xb3")
 """The first bytes of the code at the section's start: a push from the global offset table."""
 
+_ARM64_UNCHANGED = tuple(range(16))
+"""The caller-saved registers besides x16 and x17, which stubs use."""
 _ARM64_INSTRUCTION = 4
 _ARM64_RESOLVER = 32
 """Bytes of the code at the section's start: at most eight instructions."""
@@ -87,6 +89,11 @@ class LinkageStubRules:
                 find = self._x86 if self._arch in _X86 else self._arm64
                 return find(section, lookup)
         return None
+
+    def unchanged_at(self, lookup: Svma, /, *, interrupted: bool) -> tuple[int, ...]:
+        """See :class:`~machtrace.unwinder.rules.KnowsScratchRegisters`; of AArch64 alone."""
+        is_stub = any(section.address <= lookup < section.end for section in self._sections)
+        return _ARM64_UNCHANGED if interrupted and is_stub and self._arch.is_arm64 else ()
 
     def _x86(self, section: Section, lookup: Svma) -> UnwindRule | None:
         """Count the words pushed since the stub's entry."""

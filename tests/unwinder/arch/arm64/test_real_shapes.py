@@ -148,6 +148,44 @@ _leaf:
 
 @pytest.mark.emulated
 @pytest.mark.peer
+def test_scratch_registers_are_followed_through_two_calls_and_long_code(tmp_path: Path):
+    """dav1d's transforms call each other, with the return addresses in x15 and x14."""
+    nops = "nop\n" * 70
+    text = f"""
+.globl _main
+.p2align 2
+_main:
+    stp x29, x30, [sp, #-16]!
+    mov x29, xzr
+    bl _outer
+    brk #1
+.p2align 2
+_outer:
+    mov x15, x30
+    bl _middle
+    nop
+    ret x15
+.p2align 2
+_middle:
+    mov x14, x30
+    cbz x0, 1f
+1:  bl _leaf
+{nops}
+    ret x14
+.p2align 2
+_leaf:
+{nops}
+    ret
+"""
+    contents = assembled(tmp_path, text, Arch.ARM64)
+    result = run(contents, {"everything": policies(contents)["everything"]}, Conditions())
+    score = result.scores["everything"]
+    assert score.executed >= 100
+    assert not score.wrong, {hex(pc): found for pc, found in score.examples.items()}
+
+
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_a_call_that_switches_stacks_is_not_a_piece_of_its_caller(tmp_path: Path):
     """Code after a call of ``longjmp`` that other paths lead to keeps its frame."""
     text = """

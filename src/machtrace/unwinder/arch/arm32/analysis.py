@@ -80,16 +80,19 @@ class _Function:
 
     def rule(self, at: int) -> UnwindRule | None:
         """Return the rule before the instruction at the offset ``at``."""
-        index = bisect_right(self._starts, at) - 1
-        if index < 0 or self._starts[index] != at:
-            return None
-        effect = self._indices[index]
-        state = self.flow.state(effect)
+        state = self.state_before(at)
         if state is None:
             return None
+        effect = self._indices[bisect_right(self._starts, at) - 1]
         # Compilers push more registers than they change to make room, and write over them.
         rule = state.rule(prefers_memory=False)
         return rule_across_stacks(self._effects, effect, state, rule)
+
+    def state_before(self, at: int) -> FrameState | None:
+        """Return the state before the instruction at the offset ``at`` from the start."""
+        index = bisect_right(self._starts, at) - 1
+        is_start = index >= 0 and self._starts[index] == at
+        return self.flow.state(self._indices[index]) if is_start else None
 
     def state_in_call(self, at: int) -> FrameState | None:
         """Return the state in the call that has that byte."""
@@ -138,6 +141,11 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         located = self._function_of(lookup) if interrupted else None
         return None if located is None else located[0].rule(located[1])
 
+    def unchanged_at(self, _: Svma, /, *, interrupted: bool) -> tuple[int, ...]:
+        """See :class:`~machtrace.unwinder.rules.KnowsScratchRegisters`; of no function."""
+        del interrupted
+        return ()
+
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
         """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         located = self._function_of(lookup)
@@ -153,11 +161,15 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         function = self._function(*bounds)
         return None if function is None else (function, address - bounds[0])
 
+    def _rule_at_edges(self, lookup: Svma, bounds: tuple[Svma, Svma]) -> None:
+        del lookup, bounds  # all functions are followed, or none of their instructions
+
     def _straight_code(self, start: Svma, end: Svma) -> tuple[()]:
         del start, end
         return ()  # no linker lists labels of such code
 
-    def _followed(self, start: Svma, end: Svma) -> _Function | None:
+    def _followed(self, start: Svma, end: Svma, *, with_volatile: bool = False) -> _Function | None:
+        del with_volatile
         code = bytes(self._contents.read_svma(start, end - start))
         budget = self._budget
         is_thumb = self._sets.is_thumb(start, code)

@@ -40,6 +40,7 @@ from machtrace.unwinder.code.effects import (
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.function_analysis import (
     LONGEST_BEGINNING,
+    LONGEST_CHECKED,
     FunctionAnalysis,
     entry_with,
     pushed_before,
@@ -53,7 +54,7 @@ from machtrace.unwinder.code.return_path import (
     rule_across_stacks,
     rule_behind_call,
 )
-from machtrace.unwinder.rules import Claims, FunctionAt, UnwindRule
+from machtrace.unwinder.rules import AtCfa, Claims, FunctionAt, UnwindRule
 
 MAX_INSTRUCTIONS = 1 << 16
 """Instructions of the largest function; those of compiled code have some tens of thousands."""
@@ -94,6 +95,10 @@ class _Function:
 
     def state(self, address: Svma) -> FrameState | None:
         return self.flow.state((address - self.start) // INSTRUCTION_SIZE)
+
+    def state_before(self, at: int) -> FrameState | None:
+        """Return the state before the instruction at the offset ``at`` from the start."""
+        return self.flow.state(at // INSTRUCTION_SIZE)
 
     def state_in_call(self, at: int) -> FrameState | None:
         """Return the state while the call at the offset ``at`` from the start is in progress."""
@@ -145,7 +150,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         if function is None or not function.flow.is_complete:
             if not interrupted:
                 return None
-            return rule_at_edges(self._straight, address, bounds, ENTRY, self._budget)
+            return self._rule_at_edges(address, bounds)
         state = function.state(address)
         if state is None:
             return None
@@ -158,7 +163,19 @@ class InstructionRules(FunctionAnalysis[_Function]):
         def has_left() -> bool:
             return leaves_stack(self._read(bounds[0], address - bounds[0]), ARM64)
 
-        return rule_across_stacks(ahead, 0, state, rule, has_left=has_left, unit=INSTRUCTION_SIZE)
+        rule = rule_across_stacks(ahead, 0, state, rule, has_left=has_left, unit=INSTRUCTION_SIZE)
+        return rule or self._rule_of_released_frame(address)
+
+    def _rule_of_released_frame(self, address: Svma) -> UnwindRule | None:
+        """Return the rule from the path to the return, if that loads the return address.
+
+        In a register, it may be what this code put there.
+        """
+        rule = self._rule_ahead(address)
+        return rule if rule is not None and isinstance(rule.return_address, AtCfa) else None
+
+    def _rule_at_edges(self, lookup: Svma, bounds: tuple[Svma, Svma]) -> UnwindRule | None:
+        return rule_at_edges(self._straight, lookup, bounds, ENTRY, self._budget)
 
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, tuple[Effect]]]:
         """Return offset and effect of the first instructions from ``start``."""
@@ -172,13 +189,21 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return rule or self._rule_ahead(Svma(address + INSTRUCTION_SIZE))
 
     def _rule_ahead(self, behind_call: Svma) -> UnwindRule | None:
-        """Return the rule of a calling function, from its path to the return."""
+        """Return the rule of a calling function, from its path to the return.
+
+        A loop that only a jump table leads to does not show its frame, but the code behind it
+        releases that.
+        """
         bounds = self.function_at(behind_call)
         if bounds is None:
             return None
-        size = min(bounds[1] - behind_call, LONGEST_PATH * INSTRUCTION_SIZE)
-        code = self._read(behind_call, size)
-        return rule_behind_call(code, 0, ARM64, unit=INSTRUCTION_SIZE)
+        start, end = bounds
+        if end - start > LONGEST_CHECKED:
+            start = behind_call
+            end = Svma(min(end, behind_call + LONGEST_PATH * INSTRUCTION_SIZE))
+        code = self._read(start, end - start)
+        at = (behind_call - start) // INSTRUCTION_SIZE
+        return rule_behind_call(code, at, ARM64, unit=INSTRUCTION_SIZE)
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`."""
@@ -261,7 +286,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         code = self._read(start, end - start)
         return ((INSTRUCTION_SIZE * index, (effect,)) for index, effect in enumerate(code))
 
-    def _followed(self, start: Svma, end: Svma) -> _Function | None:
+    def _followed(self, start: Svma, end: Svma, *, with_volatile: bool = False) -> _Function | None:
         count = (end - start) // INSTRUCTION_SIZE
         if not 0 < count <= MAX_INSTRUCTIONS:
             return None
@@ -274,7 +299,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
             return self._outlined_body(Svma(start + distance))
 
         standard = ENTRY
-        if count * INSTRUCTION_SIZE > OUTLINED_SIZE:
+        if count * INSTRUCTION_SIZE > OUTLINED_SIZE and not with_volatile:
             standard = ENTRY_WITHOUT_VOLATILE
         flow = Flow(code, standard, outlined, budget=budget)
         entry = None

@@ -34,12 +34,13 @@ from machtrace.unwinder.code.effects import (
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.function_analysis import (
     LONGEST_BEGINNING,
+    LONGEST_CHECKED,
     FunctionAnalysis,
     entry_with,
     pushed_before,
     rule_at_edges,
 )
-from machtrace.unwinder.code.return_path import rule_across_stacks
+from machtrace.unwinder.code.return_path import rule_across_stacks, rule_behind_call
 from machtrace.unwinder.rules import Claims, FunctionAt, UnwindRule
 
 MAX_FUNCTION_SIZE = 1 << 18
@@ -57,6 +58,9 @@ _SWEPT_AT_ONCE = 256
 pops."""
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
+_ADDRESSES = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](.{4})", re.DOTALL)
+"""``lea reg, [rip + n]``, which loads the address of a table."""
+_ENTRY, _LEAST_ENTRIES = 4, 3
 _LONGEST_LEAF = 1024
 """Bytes of the longest function whose unchanged caller-saved registers are tracked."""
 _LONGEST_STUB = 256
@@ -101,10 +105,21 @@ class _Function:
         rule = state.rule(keeps_volatile=self._keeps_volatile)
         return rule_across_stacks(self._effects, self._indices[at], state, rule)
 
+    def rule_ahead(self, at: int) -> UnwindRule | None:
+        """Return the rule before an instruction from the path to the return.
+
+        Parts that only a jump table leads to do not show the frame, but the code behind them
+        releases it.
+        """
+        index = self._indices.get(at)
+        return None if index is None else rule_behind_call(self._effects, index, MODE_64.machine)
+
     def state(self, at: int) -> FrameState | None:
         """Return the state before the instruction that starts there."""
         index = self._indices.get(at)
         return None if index is None else self.flow.state(index)
+
+    state_before = state
 
     def state_in_call(self, at: int) -> FrameState | None:
         """Return the state before the instruction that has that byte."""
@@ -147,9 +162,14 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         is_small = bounds[1] - bounds[0] <= MAX_FUNCTION_SIZE
         function = self._function(*bounds) if is_small else None
         if function is None or not function.flow.is_complete:
-            return rule_at_edges(self._straight, lookup, bounds, self._mode.entry, self._budget)
-        state = function.state(lookup - bounds[0])
-        return None if state is None else function.rule_across_stacks(lookup - bounds[0], state)
+            return self._rule_at_edges(lookup, bounds)
+        at = lookup - bounds[0]
+        state = function.state(at)
+        rule = None if state is None else function.rule_across_stacks(at, state)
+        return rule or (function.rule_ahead(at) if self._mode.is_64 else None)
+
+    def _rule_at_edges(self, lookup: Svma, bounds: tuple[Svma, Svma]) -> UnwindRule | None:
+        return rule_at_edges(self._straight, lookup, bounds, self._mode.entry, self._budget)
 
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
         """Yield offset and effects of the first instructions from ``start``; no steps are spent."""
@@ -179,12 +199,24 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
         """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
         state = self.state_in_call(lookup, MAX_FUNCTION_SIZE)
-        return None if state is None else state.rule()
+        rule = None if state is None else state.rule()
+        if rule is not None or not self._mode.is_64:
+            return rule
+        bounds = self._bounds_at(lookup, MAX_FUNCTION_SIZE)
+        if bounds is None or bounds[1] - bounds[0] > LONGEST_CHECKED:
+            return None
+        function = self._function(*bounds)
+        return None if function is None else function.rule_ahead(lookup + 1 - bounds[0])
 
     def _straight_code(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
-        return self._instructions(start, end)
+        code = bytes(self._contents.read_svma(start, end - start))
+        last = len(code.rstrip(b"\0"))  # zeros are padding, not stores
+        for at, effects in self._instructions(start, end):
+            if at >= last:
+                return
+            yield at, effects
 
-    def _followed(self, start: Svma, end: Svma) -> _Function | None:
+    def _followed(self, start: Svma, end: Svma, *, with_volatile: bool = False) -> _Function | None:
         budget = self._budget
         sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
         self._add_pops(sweep, start)
@@ -197,7 +229,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
             and end - start <= _LONGEST_LEAF
             and not any(isinstance(effect, Call) for effect in sweep.effects)
         )
-        entry = self._mode.entry_of_leaf if is_leaf else self._mode.entry
+        entry = self._mode.entry_of_leaf if is_leaf or with_volatile else self._mode.entry
         flow = Flow(sweep.effects, entry, unit=1, budget=budget)
         pushed = pushed_before(flow, self._mode.machine) if end - start <= _LONGEST_STUB else 0
         if pushed:
@@ -208,16 +240,22 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
     def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
         """Yield offset and effects of each instruction, fewer if the budget is exhausted.
 
-        A range of data is an instruction that traps.
+        A range of data is an instruction that traps, and so is a table of jumps that the code
+        addresses.
         """
         code = bytes(self._contents.read_svma(start, end - start))
         at, budget, decoder = 0, self._budget, _DECODERS[self._mode]
+        tables = _jump_tables(code) if self._mode.is_64 else {}
         while at < len(code):
             misses = decoder.misses
             data = bisect_right(self._data_starts, start + at) - 1
             if data >= 0 and start + at < self._data[data][1]:
                 yield at, (TRAP,)
                 at = self._data[data][1] - start
+                continue
+            if at in tables:
+                yield at, (TRAP,)
+                at = tables[at]
                 continue
             length, effects = decoder.decode(code, at)
             if not budget.spend(_STEPS_AN_INSTRUCTION + _STEPS_UNKNOWN * (decoder.misses - misses)):
@@ -290,6 +328,25 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
             return False
         code = bytes(self._contents.read_svma(start, end - start))
         return _RETURN in code and not _RETURN_AND_POP.search(code)
+
+
+def _jump_tables(code: bytes) -> dict[int, int]:
+    """Return the ends of tables of distances in a function's code, by start.
+
+    An instruction has a table's address; entries are 32-bit distances from there to instructions.
+    """
+    tables: dict[int, int] = {}
+    for match in _ADDRESSES.finditer(code):
+        table = match.end() + int.from_bytes(match[1], "little", signed=True)
+        at = table
+        while 0 < at <= len(code) - _ENTRY:
+            target = table + int.from_bytes(code[at : at + _ENTRY], "little", signed=True)
+            if at in tables or not 0 <= target < len(code):
+                break
+            at += _ENTRY
+        if at - table >= _LEAST_ENTRIES * _ENTRY:
+            tables[table] = at
+    return tables
 
 
 class _Sweep:
