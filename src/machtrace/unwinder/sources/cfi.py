@@ -380,27 +380,20 @@ class CallFrameRules:
         for table in self._tables:
             rule = table.rule_for(lookup)
             if rule is not None:
-                if interrupted and self._contents is not None:
-                    code = _code_before(self._contents, lookup, table.distance(lookup))
+                described = table.described_at(lookup)
+                if interrupted and self._contents is not None and described is not None:
+                    code = _code_before(self._contents, lookup, lookup - described.start)
                     return _without_delayed(rule, code)
                 return rule
         return None
 
     def described_at(self, lookup: Svma) -> range | None:
-        """Return the addresses of the FDE at ``lookup``; None without one.
-
-        Raises:
-            FormatError, MemoryReadError: as :meth:`rule_for` does.
-        """
+        """Return the addresses of the FDE at ``lookup``; None without one. Raises as above."""
         self._budget.begin_query()
         return next(filter(None, (table.described_at(lookup) for table in self._tables)), None)
 
     def origin(self, lookup: Svma) -> str:
-        """Describe the FDE of the rule at ``lookup``; empty without one.
-
-        Raises:
-            FormatError, MemoryReadError: as :meth:`rule_for` does.
-        """
+        """Describe the FDE of the rule at ``lookup``; empty without one. Raises as above."""
         return next(filter(None, (table.origin(lookup) for table in self._tables)), "")
 
     def rule_at_fde_offset(self, offset: int, lookup: Svma) -> UnwindRule | None:
@@ -434,11 +427,6 @@ class _Table:
         offset = self._indexed.index.find(lookup)
         return None if offset is None else self.rule_at(offset, lookup)
 
-    def distance(self, lookup: Svma) -> int:
-        """Return the number of bytes from the start of the FDE that describes ``lookup``."""
-        offset = self._indexed.index.find(lookup)
-        return 0 if offset is None else lookup - self._frames.function(offset).start
-
     def described_at(self, lookup: Svma) -> range | None:
         offset = self._indexed.index.find(lookup)
         function = None if offset is None else self._frames.function(offset)
@@ -447,12 +435,11 @@ class _Table:
         return range(function.start, function.end)
 
     def origin(self, lookup: Svma) -> str:
-        offset = self._indexed.index.find(lookup)
-        function = None if offset is None else self._frames.function(offset)
-        if function is None or lookup not in function:
+        offset, function = self._indexed.index.find(lookup), self.described_at(lookup)
+        if function is None:
             return ""
         section = self._indexed.section.source.rpartition(" ")[2]
-        return f"FDE at {function.offset:#x} of {section}, {function.start:#x} to {function.end:#x}"
+        return f"FDE at {offset:#x} of {section}, {function.start:#x} to {function.stop:#x}"
 
     def rule_at(self, offset: int, lookup: Svma) -> UnwindRule | None:
         function = self._frames.function(offset)
