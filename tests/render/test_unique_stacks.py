@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 import machtrace as mt
 from machtrace.model.capture import Capture
+from machtrace.model.cause import linux_cause
 from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.model.stack import Stop, StopReason
 from machtrace.model.symbol import CallStack, PythonFrame, SourceLocation
@@ -52,6 +53,16 @@ def test_the_stack_of_most_threads_comes_first_and_a_crash_before_it():
 
     assert [one.thread.index for one in merged] == [4, 2, 1]
     assert [[other.index for other in one.others] for one in merged] == [[], [3, 5], []]
+
+
+def test_threads_that_a_signal_stopped_are_merged_with_their_like_and_come_first():
+    trap = {"cause": linux_cause(5, 0, None)}
+    stop = {"cause": linux_cause(19, 0, None)}
+    stacks = [stack(1), stack(2), stack(3), stack(4, **trap), stack(5, **trap), stack(6, **stop)]
+    merged = mt.unique_stacks([*stacks, stack(7, crashed=True, **trap)])
+
+    assert [one.thread.index for one in merged] == [7, 4, 1]
+    assert [[other.index for other in one.others] for one in merged] == [[], [5], [2, 3, 6]]
 
 
 def test_what_distinguishes_stacks_is_what_they_show():
@@ -157,6 +168,19 @@ def test_merged_stacks_are_read_with_all_their_threads(write, capture: Capture) 
     }
     if write is json_document.write:
         assert len(again.unique.stacks) == len(doubled(capture).unique.stacks)
+        assert shown_causes(again) == shown_causes(doubled(capture))
+
+
+def shown_causes(capture: Capture) -> dict[int, str]:
+    """Return the causes of threads, by their ids."""
+    causes = {one.thread.id: one.thread.cause for one in capture.stacks}
+    return {key: str(cause) for key, cause in causes.items() if cause and cause.is_shown}
+
+
+def test_threads_of_a_text_share_the_cause_above_their_stack():
+    trap = {"cause": linux_cause(5, 1, None)}
+    again = read(written([stack(1), stack(2, **trap), stack(3, **trap)]))
+    assert shown_causes(again) == {102: "SIGTRAP (TRAP_BRKPT): breakpoint", 103: str(trap["cause"])}
 
 
 def test_lldb_s_unique_stacks_are_read_with_all_their_threads():

@@ -326,8 +326,8 @@ def unique_stacks(stacks: Iterable[CallStack]) -> list[CallStack]:
     """Return each distinct stack once, with the threads that share it as its :attr:`others`.
 
     Stacks are equal if they have the same addresses, found in the same way, and the same Python
-    functions. A thread that a signal or an exception stopped is not merged with others. Crashed
-    threads come first, then the stacks of most threads.
+    functions, and the same cause is shown. Crashed threads are not merged. They come first, then
+    those that a signal or an exception stopped, then the stacks of most threads.
     """
     groups: dict[Hashable, list[CallStack]] = {}
     for stack in stacks:
@@ -336,7 +336,14 @@ def unique_stacks(stacks: Iterable[CallStack]) -> list[CallStack]:
         replace(group[0], others=tuple(thread for stack in group for thread in _threads(stack))[1:])
         for group in groups.values()
     ]
-    return sorted(merged, key=lambda stack: (not stack.thread.crashed, -len(stack.others)))
+    return sorted(
+        merged,
+        key=lambda stack: (
+            not stack.thread.crashed,
+            _shown_cause(stack) is None,
+            -len(stack.others),
+        ),
+    )
 
 
 def _threads(stack: CallStack) -> tuple[ThreadInfo, ...]:
@@ -345,9 +352,13 @@ def _threads(stack: CallStack) -> tuple[ThreadInfo, ...]:
 
 def _identity(stack: CallStack) -> Hashable:
     info, rest = stack.thread, stack.physical_remainder
-    cause = info.cause if info.cause is not None and info.cause.is_shown else None
-    own = None if not info.crashed and cause is None else info.id
-    return own, _chain_identity(stack), None if rest is None else _chain_identity(rest)
+    own = info.id if info.crashed else None
+    chains = _chain_identity(stack), None if rest is None else _chain_identity(rest)
+    return own, _shown_cause(stack), chains
+
+
+def _shown_cause(stack: CallStack) -> str | None:
+    return None if stack.cause is None or not stack.cause.is_shown else str(stack.cause)
 
 
 def _chain_identity(chain: FrameChain) -> Hashable:

@@ -169,6 +169,7 @@ def _with_other(frame: ReportedFrame, left: dict[str, JsonValue]) -> ReportedFra
 
 
 def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
+    info = _identity(entry)
     registers = json_object(entry.get("registers") or {})
     frames = tuple(read_frame(item, images) for item in json_objects(entry.get("frames")))
     physical_stop = entry.get("physical_stop")
@@ -179,7 +180,7 @@ def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
         gap = _gap(entry.get("physical_gap"))
         remainder = FrameChain(frames=rest, stop=_stop(physical_stop), gap=gap)
     return CallStack(
-        thread=_identity(entry),
+        thread=info,
         frames=frames,
         stop=_stop(entry.get("stop")),
         gap=_gap(entry.get("gap")),
@@ -187,7 +188,10 @@ def _stack(entry: JsonObject, images: JsonImages) -> CallStack:
         physical_remainder=remainder,
         registers=tuple((name, json_number(value)) for name, value in registers.items()),
         overflowed_stack=address_or_none(entry.get("overflowed_stack")),
-        others=tuple(map(_identity, json_objects(entry.get("others", [])))),
+        others=tuple(
+            replace(_identity(other), cause=info.cause)
+            for other in json_objects(entry.get("others", []))
+        ),
     )
 
 

@@ -177,12 +177,7 @@ class _Reader:
             if line:
                 self._other.append(line)
         elif line and not self._read_part(line):
-            self._add_line(line)
-
-    def _add_line(self, line: str) -> None:
-        lines = self._details.setdefault(LINES, [])
-        if isinstance(lines, list):
-            lines.append(line)
+            _append(self._details, LINES, line)
 
     def _read_part(self, line: str) -> bool:
         """Read a line of a thread; return False if it is unknown."""
@@ -220,7 +215,7 @@ class _Reader:
         elif line.startswith(_INCOMPLETE):
             return _read_stop(chain, line.strip())
         elif line.startswith(_EXPLAINED) and chain.rows:
-            return _explain(chain, line)
+            _append(chain.rows[-1].details, EXPLANATION, line)
         elif _REGISTERS.fullmatch(line) is not None:
             self._registers.append(line)
         elif not chain.rows and (overflow := _OVERFLOW.fullmatch(line)) is not None:
@@ -248,13 +243,13 @@ class _Reader:
 
     def _end_others(self) -> None:
         rows = sum(len(chain.rows) for chain in self._chains)
+        cause = {key: value for key, value in self._details.items() if key == CAUSE}
         for line, others in self._others:
-            if self._has_room(rows * len(others)):
-                for one in others:
-                    heading = Heading(one.index, one.id, one.name, one.queue)
-                    self.threads.append((heading, {}, self._chains, []))
-            else:
-                self._add_line(line)
+            if not self._has_room(rows * len(others)):
+                _append(self._details, LINES, line)
+                continue
+            headings = (Heading(one.index, one.id, one.name, one.queue) for one in others)
+            self.threads += ((heading, cause, self._chains, []) for heading in headings)
 
     def report(self) -> Report:
         """Return the report of all lines."""
@@ -296,11 +291,10 @@ def _machine_frames(rows: Sequence[FrameRow]) -> int:
     return sum(not row.is_inline for row in rows)
 
 
-def _explain(chain: _Chain, line: str) -> bool:
-    lines = chain.rows[-1].details.setdefault(EXPLANATION, [])
+def _append(details: dict[str, JsonValue], key: str, line: str) -> None:
+    lines = details.setdefault(key, [])
     if isinstance(lines, list):
         lines.append(line)
-    return True
 
 
 def _read_stop(chain: _Chain, text: str) -> bool:
