@@ -134,6 +134,18 @@ def test_a_wild_call_has_its_caller(build, tmp_path, address):
     assert stack.depth == gdb_depth(program, core)
 
 
+def test_a_handler_at_no_code_has_the_interrupted_stack(build, tmp_path):
+    """The trampoline that the kernel left as its return address follows no call."""
+    core, _ = kernel_core(build("broken_stacks"), tmp_path, "handler")
+    (stack,) = mt.backtraces(core)
+    assert stack.frames[0].address.address == WILD
+    assert stack.frames[1].address.kind is AddressKind.SIGNAL_TRAMPOLINE
+    assert stack.frames[1].address.trust is FrameTrust.PROLOGUE
+    assert stack.frames[2].address.kind is AddressKind.PROGRAM_COUNTER
+    assert "main" in names(stack)[3:]
+    assert stack.stop.reason is StopReason.ROOT
+
+
 def test_a_wild_call_has_its_caller_in_a_handler_and_by_a_stub(build, start):
     program = build("broken_stacks")
     process = start(program, "wild", "handled")

@@ -210,11 +210,14 @@ def _called_bad_pointer(
     if match is CallMatch.DIRECT and not arch.is_arm:
         return FrameTrust.PROLOGUE
     guess = FrameTrust.LINK_REGISTER if arch.has_link_register else FrameTrust.SCAN
-    if match is CallMatch.INDIRECT:
-        return guess
-    if match is CallMatch.UNKNOWN and not rules.is_code(registers.pc):
-        return guess if rules.is_code(Avma(return_address - 1)) else None
-    return None
+    if match is CallMatch.INDIRECT or rules.is_code(registers.pc):
+        return guess if match is CallMatch.INDIRECT else None
+    caller = Avma(return_address - 1)
+    if match is CallMatch.UNKNOWN:
+        return guess if rules.is_code(caller) else None
+    # The kernel calls a signal's handler: its trampoline follows no call.
+    is_handler = rules.find(caller, interrupted=False)[0].is_signal_frame
+    return FrameTrust.PROLOGUE if is_handler else None
 
 
 def _return_address(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> int | None:

@@ -41,7 +41,10 @@ int main(int count, char **words)
     }
     if (count > 1 && strcmp(words[1], "overflow") == 0)
         overflow(0);
-    else
+    else if (count > 1 && strcmp(words[1], "handler") == 0) {
+        signal(SIGUSR1, (void (*)(int))0x1234567);
+        raise(SIGUSR1);
+    } else
         jump_away(count > 3 ? atol(words[3]) : 0x1234567);
     return after_call;
 }
