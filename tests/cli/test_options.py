@@ -14,6 +14,7 @@ import pytest
 
 from machtrace.cli import console, options
 from machtrace.cli.application import app
+from machtrace.cli.demo import command_name
 from machtrace.errors import MachtraceError
 from tests.cli.test_help import commands
 from tests.support.command_line import run_command as machtrace
@@ -207,6 +208,16 @@ def test_the_demo_fits_two_screens():
         ["machtrace", "doctor"],
     ]
     assert machtrace("demo", "--all").stdout.count("\nThread ") > 10
+
+
+def test_the_demo_names_a_command_that_the_shell_finds(monkeypatch, tmp_path):
+    """After make demo it is not in the path."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command_name(".venv/bin/machtrace") == ".venv/bin/machtrace"
+    assert command_name("/src/machtrace/__main__.py") == f"{sys.executable} -m machtrace"
+    (tmp_path / "machtrace").write_text("")
+    (tmp_path / "machtrace").chmod(0o755)
+    assert command_name(".venv/bin/machtrace") == "machtrace"
 
 
 # --- completion ---

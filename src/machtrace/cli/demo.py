@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
@@ -35,7 +37,7 @@ def demo(*, every: bool) -> None:
             else:
                 _show_stacks(pid, _REAL_THREAD, WalkOptions(limit=_PYTHON_FRAMES), python=True)
     if not every:
-        _print(_TRY)
+        _print(_TRY.format(machtrace=command_name(sys.argv[0])))
 
 
 _OF_REAL = "\nA real process of five threads, started for this; it keeps running."
@@ -43,9 +45,20 @@ _OF_PYTHON = " Python functions\n(--python) are listed with the frame of C that 
 _TRY = """
 Now with a process of your own; machtrace demo --all shows every thread of the two above:
 
-  machtrace backtrace PID    its stacks; --explain shows why each frame is right
-  machtrace sample PID       where it spends its time
-  machtrace doctor           what can be captured on this machine, and how to enable more"""
+  {machtrace} backtrace PID    its stacks; --explain shows why each frame is right
+  {machtrace} sample PID       where it spends its time
+  {machtrace} doctor           what can be captured on this machine, and how to enable more"""
+
+
+def command_name(program: str) -> str:
+    """Return what to type for machtrace, if this one runs as ``program``: a name, else a path."""
+    if shutil.which("machtrace") is not None:
+        return "machtrace"
+    if Path(program).name == "__main__.py":
+        return f"{sys.executable} -m machtrace"
+    return program
+
+
 _WALK = WalkOptions()
 _REAL_THREAD = "compressor"
 _COLUMNS = 100
