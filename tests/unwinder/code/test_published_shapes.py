@@ -322,6 +322,20 @@ ARM64_TABLE_LOOP = """
 """dav1d: a loop that only a jump table leads to; the linker lists it as a function."""
 
 
+X86_64_SHARED_FRAME = """
+   0 83e107  andl $0x7, %ecx
+   3 83c908  orl $0x8, %ecx
+   6 eb0b  jmp 0x13
+   8 4883ec28  subq $0x28, %rsp
+   c f7c100040000  testl $0x400, %ecx
+  12 90  nop
+  13 01c8  addl %ecx, %eax
+  15 4883c428  addq $0x28, %rsp
+  19 c3  retq
+"""
+"""dav1d: a label before the function whose frame it has, listed as a function."""
+
+
 class _Table:
     """Call-frame information by the offset of an instruction."""
 
@@ -553,3 +567,11 @@ def test_a_loop_that_only_a_jump_table_leads_to_has_the_frame_that_it_releases()
     call = shape.rules.rule_at_call(Svma(START + 0xC))
     assert call is not None
     assert call.cfa == RegisterOffset(31, 16)
+
+
+def test_a_label_that_jumps_into_a_function_has_its_frame():
+    """It neither creates a frame nor returns."""
+    shape = _Shape(X86_64_SHARED_FRAME, (0, 8))
+    for at in (0, 3, 6):
+        assert shape.text(at).startswith("cfa = rsp + 48, pc = *(cfa - 8)")
+    assert shape.text(8).startswith("cfa = rsp + 8")

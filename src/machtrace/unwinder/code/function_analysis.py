@@ -177,7 +177,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
             return bounds
         if bounds[0] not in self._wholes:
             function = self._function(*bounds)
-            if function is None or not function.flow.is_complete or _returns(function.flow):
+            if function is None or not function.flow.is_complete or returns(function.flow):
                 return bounds
             whole = self._with_neighbours(bounds, most)
             if self._budget.is_used_up:
@@ -280,7 +280,7 @@ LONGEST_BEGINNING = 64
 _TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
 
 
-def _returns(flow: Flow) -> bool:
+def returns(flow: Flow) -> bool:
     """Return whether code returns as a function does, with the caller's sp."""
     return any(
         isinstance(leaving, Return) and state.is_restored(leaving.register)

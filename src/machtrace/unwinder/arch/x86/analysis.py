@@ -38,6 +38,7 @@ from machtrace.unwinder.code.function_analysis import (
     FunctionAnalysis,
     entry_with,
     pushed_before,
+    returns,
     rule_at_edges,
 )
 from machtrace.unwinder.code.return_path import rule_across_stacks, rule_behind_call
@@ -235,7 +236,34 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         if pushed:
             entry = entry_with(pushed, entry)
             flow = Flow(sweep.effects, entry, unit=1, budget=budget)
+        shared = None if returns(flow) else self._entry_of_shared_frame(flow, sweep, start)
+        if shared is not None:
+            flow = Flow(sweep.effects, shared, unit=1, budget=budget)
         return _Function(flow, sweep.indices, sweep.effects, keeps_volatile=is_leaf)
+
+    def _entry_of_shared_frame(self, flow: Flow, sweep: _Sweep, start: Svma) -> FrameState | None:
+        """Return the state at the start of a label that jumps into the function whose frame it has.
+
+        It creates no frame itself, and that function has one at the jump's target. None for a
+        function.
+        """
+        entry: FrameState | None = None
+        entry_sp = self._mode.machine.entry_sp
+        for leaving, state in flow.leaving():
+            index = -1 - leaving.distance if isinstance(leaving, Jump) else -1
+            target = Svma(start + sweep.outside.get(index, 0))
+            around = self.function_at(target) if index in sweep.outside else None
+            if around is None or around[0] == target:
+                continue
+            whole = self._bounds_at(target, LONGEST_CHECKED) or around
+            if state.sp_offset != entry_sp or whole[1] - whole[0] > LONGEST_CHECKED:
+                return None
+            other = self._function(*whole, is_queried=False)
+            there = None if other is None else other.state(target - whole[0])
+            if there is None or there.sp_offset == entry_sp:
+                return None
+            entry = there if entry is None else entry.join(there)
+        return entry
 
     def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
         """Yield offset and effects of each instruction, fewer if the budget is exhausted.
@@ -355,7 +383,7 @@ class _Sweep:
     Distances of jumps are converted to distances in the list.
     """
 
-    __slots__ = ("calls_that_may_pop", "effects", "indices")
+    __slots__ = ("calls_that_may_pop", "effects", "indices", "outside")
 
     def __init__(self, instructions: Iterable[tuple[int, Effects]], size: int, mode: Mode) -> None:
         self.effects: list[Effect] = []
@@ -382,6 +410,8 @@ class _Sweep:
                 if isinstance(effect, Jump):
                     jumps.append((len(self.effects), at + effect.distance, effect))
                 self.effects.append(effect)
+        self.outside = {index: to for index, to, _ in jumps if not 0 <= to < size}
+        """Targets of direct jumps out of the function, by the jump's index in the list."""
         for index, target, jump in jumps:
             self.effects[index] = self._resolved(index, target, jump, size)
 
