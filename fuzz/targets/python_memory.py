@@ -29,8 +29,8 @@ def _run(data: bytes) -> None:
         return
     layout = layout_of(head, 3 << 24 | minor[0] << 16, "fuzz")
     threads = read_threads(memory, _START + _RUNTIME, layout)
-    for thread in threads.standing:
-        for run in threads.runs(thread):
+    for runs in threads.functions.values():
+        for run in runs:
             for function in run:
                 if not isinstance(function.name, str):
                     raise ContractError("a function without a name")

@@ -173,6 +173,27 @@ static void copy_all(struct machtrace_freeze *freeze, const struct machtrace_scr
     }
 }
 
+static void copy_python(struct machtrace_freeze *freeze)
+{
+    for (size_t index = 0; freeze->is_whole && index < freeze->thread_count; index++) {
+        if (freeze->threads[index].is_stopped) {
+            machtrace_python_copy(freeze->python, (pid_t)freeze->threads[index].thread.id);
+            return;
+        }
+    }
+}
+
+static void release_all(struct machtrace_freeze *freeze)
+{
+    for (size_t index = 0; index < freeze->thread_count; index++)
+        if (freeze->threads[index].is_stopped)
+            machtrace_stopped_release((pid_t)freeze->threads[index].thread.id,
+                                      freeze->threads[index].stop);
+    int64_t resumed = machtrace_now();
+    for (size_t index = 0; index < freeze->thread_count; index++)
+        freeze->threads[index].thread.resumed_at = resumed;
+}
+
 static void *freeze_process(void *argument)
 {
     struct machtrace_freeze *freeze = argument;
@@ -181,8 +202,13 @@ static void *freeze_process(void *argument)
     freeze->error = machtrace_scratch_take(&scratch, freeze->settings.stack_limit);
     if (freeze->error == 0) {
         freeze->error = stop_all(freeze);
-        if (freeze->error == 0)
-            copy_all(freeze, &scratch);
+        if (freeze->error == 0) {
+            copy_all(freeze, freeze->settings.mapping_count == 0 ? NULL : &scratch);
+            if (freeze->python != NULL)
+                copy_python(freeze);
+            if (freeze->is_brief)
+                release_all(freeze);
+        }
         machtrace_scratch_give_back(&scratch);
     }
     pthread_mutex_lock(&freeze->mutex);

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "ptrace/ptrace.h"
+#include "ptrace/python.h"
 #include "ptrace/tracee.h"
 
 struct machtrace_frozen_thread {
@@ -23,11 +24,13 @@ struct machtrace_frozen_thread {
 
 struct machtrace_freeze {
     /* Set by the caller. */
-    struct machtrace_capture settings; /* without threads */
+    struct machtrace_capture settings; /* without threads; without mappings no stack is copied */
     int task_folder;                   /* /proc/PID/task, open until machtrace_freeze_await is true */
     bool wants_all;                    /* copy every thread that exists once all are stopped */
     pid_t *wanted;                     /* else these; gets sorted */
     size_t wanted_count;
+    struct machtrace_python_reader *python; /* copies what CPython stores; or NULL */
+    bool is_brief; /* resume as soon as all is copied, without machtrace_freeze_end */
     /* Results, valid once machtrace_freeze_await is true. */
     int error;     /* an errno, or 0: then the threads are in the order of the kernel's list */
     bool is_whole; /* nothing of the process runs: no thread was refused or too slow to stop */

@@ -8,6 +8,7 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
@@ -16,6 +17,7 @@
 
 #include "ptrace/freeze.h"
 #include "ptrace/ptrace.h"
+#include "ptrace/python_object.h"
 #include "ptrace/stopped.h"
 #include "ptrace/tracee.h"
 #include "common/module.h"
@@ -194,6 +196,7 @@ static int copy_stopped_threads(struct machtrace_capture *capture)
 struct frozen_process {
     PyObject_HEAD
     struct machtrace_freeze freeze;
+    PyObject *reader; /* of freeze.python, or None */
     pid_t owner; /* the process that froze it: a fork has no tracer to end */
     bool is_frozen;
 };
@@ -210,6 +213,7 @@ static void frozen_dealloc(PyObject *object)
     struct frozen_process *self = (struct frozen_process *)object;
     resume(self);
     machtrace_freeze_release(&self->freeze);
+    Py_XDECREF(self->reader);
     PyTypeObject *type = Py_TYPE(object);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
@@ -266,13 +270,22 @@ static PyObject *frozen_new(PyTypeObject *type, PyObject *arguments, PyObject *k
     unsigned long long stack_limit;
     long long stop_limit;
     long long sleep_limit;
+    PyObject *reader = Py_None;
+    int is_brief = 0;
     if (keywords != NULL && PyDict_Size(keywords) != 0) {
         PyErr_SetString(PyExc_TypeError, "FrozenProcess takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(arguments, "iOy*KLL:FrozenProcess", &task_folder, &ids, &mappings,
-                          &stack_limit, &stop_limit, &sleep_limit))
+    if (!PyArg_ParseTuple(arguments, "iOy*KLL|Op:FrozenProcess", &task_folder, &ids, &mappings,
+                          &stack_limit, &stop_limit, &sleep_limit, &reader, &is_brief))
         return NULL;
+    struct machtrace_python_reader *python =
+        reader == Py_None ? NULL : machtrace_python_reader_of(reader);
+    if (reader != Py_None && python == NULL) {
+        PyErr_SetString(PyExc_TypeError, "expected a PythonReader or None");
+        PyBuffer_Release(&mappings);
+        return NULL;
+    }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     struct frozen_process *self = (struct frozen_process *)allocate(type, 0);
     if (self != NULL) {
@@ -284,6 +297,9 @@ static PyObject *frozen_new(PyTypeObject *type, PyObject *arguments, PyObject *k
             .stop_limit = stop_limit,
             .sleep_limit = sleep_limit,
         };
+        self->freeze.is_brief = is_brief;
+        self->reader = Py_NewRef(reader);
+        self->freeze.python = python;
         if (check_stack_limit(stack_limit) != 0 || parse_wanted(ids, &self->freeze) != 0 ||
             freeze_process(self) != 0) {
             Py_DECREF((PyObject *)self);
@@ -302,9 +318,9 @@ static PyObject *frozen_read(PyObject *object, PyObject *arguments)
     Py_ssize_t size;
     if (!PyArg_ParseTuple(arguments, "Kn:read", &address, &size))
         return NULL;
-    if (!self->is_frozen || size < 0) {
-        PyErr_SetString(PyExc_ValueError, self->is_frozen ? "the size is negative"
-                                                          : "the process was resumed");
+    if (!self->is_frozen || self->freeze.is_brief || size < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        size < 0 ? "the size is negative" : "the process was resumed");
         return NULL;
     }
     pid_t thread = 0;
@@ -367,8 +383,9 @@ static PyObject *frozen_is_whole(PyObject *object, void *unused)
 
 PyDoc_STRVAR(frozen_doc,
              "FrozenProcess(task_folder, threads, mappings, stack_limit, stop_limit_ns, "
-             "sleep_limit_ns, /)\n--\n\n"
-             "All threads of another process, stopped together until resume().");
+             "sleep_limit_ns, reader=None, is_brief=False, /)\n--\n\n"
+             "All threads of another process, stopped together until resume(); if brief, only until "
+             "all is copied.");
 
 static PyMethodDef frozen_methods[] = {
     {"read", frozen_read, METH_VARARGS,
@@ -405,6 +422,8 @@ static PyType_Spec frozen_spec = {
 
 static int module_exec(PyObject *module)
 {
+    if (machtrace_add_type(module, &machtrace_python_reader_spec) != 0)
+        return -1;
     return machtrace_add_type(module, &frozen_spec);
 }
 

@@ -32,11 +32,8 @@ def read(memory):
 def names(functions):
     """Return names, lines and files of each run, by thread."""
     return {
-        thread: [
-            [(one.name, one.location.path, one.location.line) for one in run]
-            for run in functions.runs(thread)
-        ]
-        for thread in functions.standing
+        thread: [[(one.name, one.location.path, one.location.line) for one in run] for run in runs]
+        for thread, runs in functions.functions.items()
     }
 
 
@@ -75,7 +72,7 @@ def test_a_run_without_functions_is_returned(memory):
     runs = [[memory.frame(leaf, 0)], [], [memory.frame(leaf, 8)]]
     memory.thread(memory.interpreter(), 7, runs)
 
-    assert [len(run) for run in read(memory).runs(7)] == [1, 0, 1]
+    assert [len(run) for run in read(memory).functions[7]] == [1, 0, 1]
 
 
 def test_runs_of_two_interpreters_in_one_thread_are_in_stack_order(memory):
@@ -85,7 +82,7 @@ def test_runs_of_two_interpreters_in_one_thread_are_in_stack_order(memory):
     memory.thread(memory.interpreter(), 7, [[memory.frame(code[1], 0)]])
     found = read(memory)
 
-    assert [[one.name for one in run] for run in found.runs(7)] == [["inner"], ["outer"]]
+    assert [[one.name for one in run] for run in found.functions[7]] == [["inner"], ["outer"]]
 
 
 def test_a_malformed_thread_does_not_affect_the_others(memory):
@@ -97,7 +94,7 @@ def test_a_malformed_thread_does_not_affect_the_others(memory):
         memory.thread(first, thread, [[memory.frame(leaf, 0)], [frame]])
     found = read(memory)
 
-    assert list(found.standing) == [3]
+    assert list(found.functions) == [3]
     assert {1, 2} == {thread for thread, _ in found.errors}
 
 
@@ -134,7 +131,7 @@ def test_a_run_that_just_begins_shows_no_stale_function(version):
     )
     memory.point(c_frame + memory.layout.c_frame_current, stale)
 
-    assert [[item.name for item in run] for run in read(memory).runs(7)] == [["caller"]]
+    assert [[item.name for item in run] for run in read(memory).functions[7]] == [["caller"]]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,22 @@ def detach(thread: int, signal: int, /) -> None: ...
 def signal_information(thread: int, /) -> bytes: ...
 def await_event(waits: bool, /) -> tuple[int, int]: ...
 
+# Address; of the interpreter's lock: address (0 if unknown), holder's thread state, 1 if locked.
+Interpreter: TypeAlias = tuple[int, int, int, int]
+
+# Interpreter, thread state, native id, pthread_self(), error, its address, links, frames.
+PythonThread: TypeAlias = tuple[int, int, int, int, int, int, bytes, bytes]
+
+# Serial, first line, instructions; bytes a character and characters of the name, then of the file;
+# table of lines.
+Code: TypeAlias = tuple[int, int, int, int, bytes, int, bytes, bytes]
+
+class PythonReader:
+    def __new__(cls, layout: Buffer, /) -> Self: ...
+    def copied(
+        self,
+    ) -> tuple[list[Interpreter], list[PythonThread], list[Code], bool, int, int]: ...
+
 class FrozenProcess:
     def __new__(
         cls,
@@ -42,6 +58,8 @@ class FrozenProcess:
         stack_limit: int,
         stop_limit_ns: int,
         sleep_limit_ns: int,
+        reader: PythonReader | None = None,
+        is_brief: bool = False,
         /,
     ) -> Self: ...
     @property

@@ -39,6 +39,8 @@ class PythonLayout:
     thread_next: int
     thread_interpreter: int
     thread_native_id: int
+    thread_ident: int
+    """``thread_id``: ``pthread_self()``, the key of ``threading._active``."""
     thread_frame: int
     """``PyThreadState.current_frame``, or of ``cframe``, which leads to it."""
 
@@ -78,11 +80,53 @@ class PythonLayout:
     """Size of ``PyCompactUnicodeObject``: where those of others are."""
     bytes_start: int
 
+    runtime_gil: int | None
+    """The lock's state in ``_PyRuntimeState``; None from 3.12 on."""
+    interpreter_gil: int | None
+    """``PyInterpreterState.ceval.gil``, a pointer to it; None before 3.12."""
+    gil_holder: int
+    """``_gil_runtime_state.last_holder``, a thread state."""
+    gil_locked: int
+
+    interpreter_modules: int
+    """``sys.modules``."""
+    dict_keys: int
+    dict_values: int
+    long_digits: int
+
+    def native(self, runtime: int) -> bytes:
+        """Return the layout as the reader in C takes it.
+
+        Args:
+            runtime: the address of ``_PyRuntime`` (Avma).
+        """
+        offsets = (getattr(self, name) for name in _NATIVE_FIELDS.split())
+        words = (_NOWHERE if offset is None else offset for offset in offsets)
+        return _NATIVE.pack(runtime, *words)
+
+    @property
+    def code_tags(self) -> int:
+        """Lowest bits of a frame's reference to code that are not of the address."""
+        return _TAGS if self.has_base_frame else 0
+
     @property
     def has_base_frame(self) -> bool:
         """Whether a shim that is no run's lies below all frames of a thread (3.14)."""
         return self.version >= (3, 14)
 
+
+_TAGS = 3
+"""``_PyStackRef`` of 3.14."""
+_NOWHERE = (1 << 64) - 1
+_NATIVE_FIELDS = (
+    "interpreters_head interpreter_next threads_head thread_next thread_interpreter "
+    "thread_native_id thread_ident thread_frame c_frame_current c_frame_previous frame_code "
+    "frame_previous frame_instruction frame_owner frame_is_entry code_tags code_file code_name "
+    "code_lines code_first_line object_type type_name size text_length text_state text_ascii "
+    "text_compact bytes_start runtime_gil interpreter_gil gil_holder gil_locked"
+)
+"""The fields of ``machtrace_python_layout`` in ``native/ptrace/python.h``, behind the first."""
+_NATIVE = Struct(f"<{len(_NATIVE_FIELDS.split()) + 1}Q")
 
 _OBJECTS_3_12 = {
     "object_type": 8,
@@ -93,6 +137,11 @@ _OBJECTS_3_12 = {
     "text_ascii": 40,
     "text_compact": 56,
     "bytes_start": 32,
+    "gil_holder": 8,
+    "gil_locked": 16,
+    "dict_keys": 32,
+    "dict_values": 40,
+    "long_digits": 24,
 }
 
 _LAYOUT_3_11 = PythonLayout(
@@ -103,6 +152,7 @@ _LAYOUT_3_11 = PythonLayout(
     thread_next=8,
     thread_interpreter=16,
     thread_native_id=160,
+    thread_ident=152,
     thread_frame=56,
     c_frame_current=8,
     c_frame_previous=16,
@@ -116,6 +166,9 @@ _LAYOUT_3_11 = PythonLayout(
     code_lines=136,
     code_first_line=72,
     code_instructions=184,
+    runtime_gil=360,
+    interpreter_gil=None,
+    interpreter_modules=888,
     **(_OBJECTS_3_12 | {"text_ascii": 48, "text_compact": 72}),
 )
 
@@ -127,6 +180,7 @@ _LAYOUT_3_12 = PythonLayout(
     thread_next=8,
     thread_interpreter=16,
     thread_native_id=144,
+    thread_ident=136,
     thread_frame=56,
     c_frame_current=0,
     c_frame_previous=8,
@@ -140,6 +194,9 @@ _LAYOUT_3_12 = PythonLayout(
     code_lines=136,
     code_first_line=68,
     code_instructions=192,
+    runtime_gil=None,
+    interpreter_gil=384,
+    interpreter_modules=944,
     **_OBJECTS_3_12,
 )
 
@@ -241,16 +298,19 @@ def _described(
     rows: dict[str, dict[str, int]], version: tuple[int, int], source: str
 ) -> PythonLayout:
     thread, frame, code, text = rows["thread"], rows["frame"], rows["code"], rows["text"]
+    interpreter = rows["interpreter"]
+    gil = interpreter["gil_runtime_state"]
     if any(offset > _FARTHEST for row in rows.values() for offset in row.values()):
         raise FormatError("offsets exceed every structure", source=source, offset=_HEAD.size)
     return PythonLayout(
         version=version,
         interpreters_head=rows["runtime"]["interpreters_head"],
-        interpreter_next=rows["interpreter"]["next"],
-        threads_head=rows["interpreter"]["threads_head"],
+        interpreter_next=interpreter["next"],
+        threads_head=interpreter["threads_head"],
         thread_next=thread["next"],
         thread_interpreter=thread["interp"],
         thread_native_id=thread["native_thread_id"],
+        thread_ident=thread["thread_id"],
         thread_frame=thread["current_frame"],
         c_frame_current=None,
         c_frame_previous=0,
@@ -273,6 +333,14 @@ def _described(
         # PyCompactUnicodeObject adds the length and place of a text's UTF-8.
         text_compact=text["asciiobject_size"] + 16,
         bytes_start=rows["bytes"]["ob_sval"],
+        runtime_gil=None,
+        interpreter_gil=interpreter["ceval_gil"],
+        gil_holder=max(0, interpreter["gil_runtime_state_holder"] - gil),
+        gil_locked=max(0, interpreter["gil_runtime_state_locked"] - gil),
+        interpreter_modules=interpreter["imports_modules"],
+        dict_keys=rows["dict"]["ma_keys"],
+        dict_values=rows["dict"]["ma_values"],
+        long_digits=rows["long"]["ob_digit"],
     )
 
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from struct import Struct
-from typing import NamedTuple
+from typing import TypeAlias
 
 from machtrace.cpython.layout import PythonLayout
-from machtrace.errors import FormatError
+from machtrace.errors import FormatError, MachtraceError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import PythonFrame, SourceLocation
@@ -111,6 +113,29 @@ _MOST_BYTES = 1 << 23
 """Bytes of all names and tables of one capture, while the process is frozen."""
 
 
+_MODULE_DICT = 16
+"""``PyModuleObject.md_dict``."""
+_KEYS = Struct("<9xBB13xQ")
+"""``PyDictKeysObject``: binary logarithm of the index's size, kind, number of entries."""
+_HASHED_ENTRY, _ENTRY = Struct("<3Q"), Struct("<2Q")
+"""``PyDictKeyEntry`` of keys of any type, ``PyDictUnicodeEntry`` of ``str`` alone."""
+_LARGEST_INDEX = 32
+_MOST_ITEMS = 1 << 17
+_TYPE_SIZE, _TYPE_FLAGS = 32, 168
+"""``PyTypeObject.tp_basicsize``, ``tp_flags``."""
+_CACHED_KEYS_3_11, _CACHED_KEYS = 872, 880
+"""``PyHeapTypeObject.ht_cached_keys`` in 3.11, and since."""
+_MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2
+"""``Py_TPFLAGS_MANAGED_DICT``, ``Py_TPFLAGS_INLINE_VALUES``."""
+_ONE_POINTER_SINCE, _INLINE_SINCE = 12, 13
+"""Minor versions: an instance's values and its dict share a pointer; values follow the instance."""
+_VALID_SHIFT = 24
+"""``PyDictValues.valid``."""
+_DIGITS_SHIFT, _DIGIT_BITS = 3, 30
+_MOST_DIGITS = 4
+"""Digits of a thread's identifier, with room to spare."""
+
+
 class PythonCode:
     """Name, file and lines of a code object.
 
@@ -128,25 +153,51 @@ class PythonCode:
         self.first_line = first_line
         self.table = table
         self.count = count
+        self._functions: dict[int, PythonFrame] = {}
 
     @cached_property
     def lines(self) -> LineTable:
         """Decode the line, which takes longest and can wait until the process is resumed."""
         return LineTable(self.table, self.first_line)
 
+    def function(self, instruction: int) -> PythonFrame:
+        """Return the function at its ``instruction``-th instruction, with its line."""
+        function = self._functions.get(instruction)
+        if function is None:
+            location = SourceLocation(self.path, self.lines.line(instruction))
+            function = self._functions[instruction] = PythonFrame(self.name, location)
+        return function
 
-class Standing(NamedTuple):
-    """Where a function stands."""
 
-    code: PythonCode
-    instruction: int
-    """Its number."""
+def function_at(
+    code: PythonCode, address: int, instruction: int, layout: PythonLayout
+) -> PythonFrame:
+    """Return the function with its ``code`` at ``address`` that is at ``instruction`` (Avmas).
 
-    def function(self) -> PythonFrame:
-        """With its name and line."""
-        code = self.code
-        line = code.lines.line(self.instruction)
-        return PythonFrame(code.name, SourceLocation(code.path, line))
+    Raises:
+        FormatError: the instruction is not its.
+    """
+    offset = instruction - address - layout.code_instructions
+    # The last instruction that ran is, before the first, the one before it.
+    if not -_UNIT <= offset < code.count * _UNIT or offset % _UNIT:
+        raise _error("an instruction is outside its code", instruction)
+    return code.function(offset // _UNIT)
+
+
+CopiedCode: TypeAlias = tuple[int, int, int, int, bytes, int, bytes, bytes]
+"""See ``Code`` of :mod:`machtrace._native._ptrace`."""
+
+
+def copied_code(copied: CopiedCode) -> PythonCode:
+    """Return the code that the C reader copied."""
+    _, first_line, count, name_width, name, file_width, file, table = copied
+    return PythonCode(
+        name=_decoded(name, name_width),
+        path=_decoded(file, file_width),
+        first_line=_INT.unpack(_UINT.pack(first_line))[0],
+        table=table,
+        count=count,
+    )
 
 
 class PythonObjects:
@@ -159,21 +210,17 @@ class PythonObjects:
         self._types: dict[int, bytes] = {}
         self._codes: dict[int, PythonCode] = {}
 
-    def standing(self, code: int, instruction: int) -> Standing:
-        """Return the function with its code at ``code`` that is at ``instruction`` (Avmas).
+    def code(self, address: int) -> PythonCode:
+        """Return the code object at ``address`` (Avma).
 
         Raises:
             MemoryReadError: it is in memory that cannot be read.
-            FormatError: it is no code, or the instruction is not its.
+            FormatError: it is no code.
         """
-        known = self._codes.get(code)
+        known = self._codes.get(address)
         if known is None:
-            known = self._codes[code] = self._code(code)
-        offset = instruction - code - self._layout.code_instructions
-        # The last instruction that ran is, before the first, the one before it.
-        if not -_UNIT <= offset < known.count * _UNIT or offset % _UNIT:
-            raise self._error("an instruction is outside its code", instruction)
-        return Standing(known, offset // _UNIT)
+            known = self._codes[address] = self._code(address)
+        return known
 
     def pointer(self, address: int) -> int:
         """Read the pointer at ``address``.
@@ -189,7 +236,7 @@ class PythonObjects:
         self._check_type(address, b"code")
         count = self.pointer(address + layout.size)
         if count > _LARGEST_CODE:
-            raise self._error("invalid size of code", address)
+            raise _error("invalid size of code", address)
         at = Avma(address + layout.code_first_line)
         return PythonCode(
             name=self.text(self.pointer(address + layout.code_name)),
@@ -211,27 +258,121 @@ class PythonObjects:
         length = self.pointer(address + layout.text_length)
         state: int = _UINT.unpack(memory.read(Avma(address + layout.text_state), _UINT.size))[0]
         width = state >> _KIND_SHIFT & _KIND_MASK
-        codec = _CODECS.get(width)
-        if codec is None or not state & _COMPACT or length > _LONGEST_TEXT:
-            raise self._error("a str is not a valid name", address)
+        if width not in _CODECS or not state & _COMPACT or length > _LONGEST_TEXT:
+            raise _error("a str is not a valid name", address)
         start = layout.text_ascii if state & _ASCII else layout.text_compact
-        data = self._read(address + start, length * width)
-        try:
-            return data.decode(codec, "surrogatepass")
-        except UnicodeDecodeError:
-            return data.decode(codec, "replace")
+        return _decoded(self._read(address + start, length * width), width)
+
+    def thread_names(self, interpreter: int) -> dict[int, str]:
+        """Return the names of ``threading._active`` by the threads' ``pthread_self()``.
+
+        Threads whose names cannot be read are left out.
+
+        Args:
+            interpreter: the address of its ``PyInterpreterState``.
+
+        Raises:
+            MemoryReadError, FormatError: the module is not loaded, or not as expected.
+        """
+        modules = self.pointer(interpreter + self._layout.interpreter_modules)
+        module = self._item(modules, "threading")
+        active = self._item(self.pointer(module + _MODULE_DICT), "_active")
+        names: dict[int, str] = {}
+        for key, thread in self._items(active):
+            with suppress(MachtraceError):
+                names[self._integer(key)] = self.text(self._attribute(thread, "_name"))
+        return names
+
+    def _items(self, address: int) -> Iterator[tuple[int, int]]:
+        """Yield the addresses of keys and values of the ``dict`` at ``address``."""
+        self._check_type(address, b"dict")
+        values = self.pointer(address + self._layout.dict_values)
+        keys = self.pointer(address + self._layout.dict_keys)
+        if values:
+            values += self._values_start
+        for index, (key, value) in enumerate(self._entries(keys)):
+            here = self.pointer(values + index * _POINTER.size) if values else value
+            if key and here:
+                yield key, here
+
+    def _entries(self, keys: int) -> Iterator[tuple[int, int]]:
+        """Yield keys and values of a ``PyDictKeysObject``."""
+        head = self._memory.read(Avma(keys), _KEYS.size)
+        index_size, kind, count = _KEYS.unpack(head)
+        if index_size > _LARGEST_INDEX or count > _MOST_ITEMS:
+            raise _error("invalid keys of a dict", keys)
+        entry = _HASHED_ENTRY if kind == 0 else _ENTRY
+        start = keys + _KEYS.size + (1 << index_size)
+        for words in entry.iter_unpack(self._memory.read(Avma(start), count * entry.size)):
+            yield words[-2:]
+
+    def _item(self, address: int, name: str) -> int:
+        """Return the address of a ``dict``'s value.
+
+        Raises:
+            FormatError: it lacks the key.
+        """
+        for key, value in self._items(address):
+            if self._is_text(key, name):
+                return value
+        raise _error(f"no {name}", address)
+
+    def _is_text(self, address: int, text: str) -> bool:
+        is_as_long = self.pointer(address + self._layout.text_length) == len(text)
+        return is_as_long and self.text(address) == text
+
+    def _attribute(self, address: int, name: str) -> int:
+        """Return the address of an instance's attribute; ``Objects/dictobject.c`` stores them."""
+        kind = self.pointer(address + self._layout.object_type)
+        flags = self.pointer(kind + _TYPE_FLAGS)
+        if not flags & _MANAGED_DICT:
+            raise _error("expected an object with a dict", address)
+        minor = self._layout.version[1]
+        dictionary = self.pointer(address - 3 * _POINTER.size)
+        values = 0
+        if minor >= _INLINE_SINCE:
+            inline = address + self.pointer(kind + _TYPE_SIZE)
+            if flags & _INLINE_VALUES and self.pointer(inline) >> _VALID_SHIFT & 1:
+                values = inline + self._values_start
+        elif minor < _ONE_POINTER_SINCE:
+            values = self.pointer(address - 4 * _POINTER.size)
+        elif dictionary & 1:
+            values = dictionary + 1
+        if not values:
+            return self._item(dictionary, name)
+        cached_keys = _CACHED_KEYS_3_11 if minor < _ONE_POINTER_SINCE else _CACHED_KEYS
+        for index, (key, _) in enumerate(self._entries(self.pointer(kind + cached_keys))):
+            if self._is_text(key, name):
+                return self.pointer(values + index * _POINTER.size)
+        raise _error(f"no {name}", address)
+
+    @property
+    def _values_start(self) -> int:
+        """Bytes of a ``PyDictValues`` before its first value."""
+        return _POINTER.size if self._layout.version[1] >= _INLINE_SINCE else 0
+
+    def _integer(self, address: int) -> int:
+        """Read a non-negative ``int``."""
+        self._check_type(address, b"int")
+        layout = self._layout
+        tag = self.pointer(address + layout.size)
+        count = tag if layout.version[1] < _ONE_POINTER_SINCE else tag >> _DIGITS_SHIFT
+        if count > _MOST_DIGITS:
+            raise _error("an int is not a thread's", address)
+        data = self._memory.read(Avma(address + layout.long_digits), count * _UINT.size)
+        return sum(digit << _DIGIT_BITS * at for at, (digit,) in enumerate(_UINT.iter_unpack(data)))
 
     def _bytes(self, address: int) -> bytes:
         self._check_type(address, b"bytes")
         size = self.pointer(address + self._layout.size)
         if size > _LONGEST_TABLE:
-            raise self._error("invalid size of a line table", address)
+            raise _error("invalid size of a line table", address)
         return self._read(address + self._layout.bytes_start, size)
 
     def _read(self, address: int, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
-            raise self._error("names and lines exceed the limit", address)
+            raise _error("names and lines exceed the limit", address)
         return bytes(self._memory.read(Avma(address), size))
 
     def _check_type(self, address: int, name: bytes) -> None:
@@ -241,7 +382,16 @@ class PythonObjects:
             text = self.pointer(kind + self._layout.type_name)
             known = self._types[kind] = bytes(self._memory.read(Avma(text), len(name) + 1))
         if known != name + b"\0":
-            raise self._error(f"expected an object of type {name.decode()}", address)
+            raise _error(f"expected an object of type {name.decode()}", address)
 
-    def _error(self, what: str, address: int) -> FormatError:
-        return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")
+
+def _decoded(data: bytes, width: int) -> str:
+    codec = _CODECS[width]
+    try:
+        return data.decode(codec, "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode(codec, "replace")
+
+
+def _error(what: str, address: int) -> FormatError:
+    return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")

@@ -7,55 +7,108 @@ debugging support has it (``Modules/_remote_debugging`` of 3.14), for all versio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
+from itertools import pairwise
 from struct import Struct
+from typing import NamedTuple, TypeAlias
 
 from machtrace.cpython.layout import PythonLayout
-from machtrace.cpython.objects import PythonObjects, Standing
+from machtrace.cpython.objects import (
+    CopiedCode,
+    PythonCode,
+    PythonObjects,
+    copied_code,
+    function_at,
+)
 from machtrace.cpython.runs import PythonRuns
-from machtrace.errors import FormatError, MachtraceError, TargetError
+from machtrace.errors import FormatError, MachtraceError, MemoryReadError, TargetError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
-from machtrace.model.snapshot import Problem, Snapshot, ThreadId
+from machtrace.model.snapshot import GilState, Problem, Snapshot, ThreadId, ThreadSnapshot
 from machtrace.model.symbol import PythonFrame
 
 _POINTER = Struct("<Q")
-_TAGS = 3
-"""Lowest bits of a reference to code that are none of its address (``_PyStackRef`` of 3.14)."""
 _OWNED_BY_LOOP = 3
 """``enum _frameowner`` from 3.12 on: this and what is above is a shim that begins a run."""
 
 _MOST_INTERPRETERS = 1 << 10
 _MOST_THREADS = 1 << 16
 _MOST_FRAMES = 1 << 17
-"""Frames of all threads in one capture, during which the process is frozen."""
+"""Frames of all threads in one capture."""
+_MOST_CACHED = 1 << 14
+"""Stacks of frames whose runs are cached."""
+
+_UINT_MAX = (1 << 32) - 1
+
+_LINK = Struct("<2Q")
+_ROW = Struct("<8Q")
+"""``machtrace_python_link`` and ``machtrace_python_row`` of ``native/ptrace/python.h``."""
+
+READER_ERRORS = (
+    "",
+    "unreadable memory",
+    "a thread state belongs to another interpreter",
+    "a list does not end",
+    "a chain of frames does not end",
+    "expected an object of type code",
+    "a str is not a valid name",
+    "expected an object of type bytes",
+    "names and lines exceed the limit",
+    "out of memory",
+)
+"""Messages of ``enum machtrace_python_error``."""
 
 
 @dataclass(slots=True)
 class PythonRun:
     """A run of the interpreter's loop."""
 
-    functions: list[Standing] = field(default_factory=list)
+    functions: list[PythonFrame] = field(default_factory=list)
     """Innermost first."""
     place: int = 0
     """Address of its data on the native stack: inner runs are lower."""
 
 
+class FrameRow(NamedTuple):
+    """A frame of the interpreter."""
+
+    previous: int
+    instruction: int
+    code: int
+    serial: int
+    """The code's number in a copy by the C reader."""
+    owner: int
+    is_entry: int
+    error: int
+    """An index of :data:`READER_ERRORS`."""
+
+
+class Gil(NamedTuple):
+    """The state of one interpreter lock."""
+
+    address: int
+    """The address of its ``_gil_runtime_state`` (Avma)."""
+    holder: int | None
+    """The system's id of the thread that holds it, as the process itself knows it."""
+
+
+_Runs = tuple[tuple[PythonFrame, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PythonThreads:
-    """The threads of a process as its memory has them."""
+    """The threads of a process as its memory has them, by the process's own thread ids."""
 
-    standing: dict[int, tuple[tuple[Standing, ...], ...]]
-    """The runs of each thread and the functions in each, both innermost first; by the system's
-    thread id, as the process itself knows it."""
+    functions: dict[int, _Runs]
+    """The runs of each thread and the functions in each, both innermost first."""
     errors: tuple[tuple[int | None, MachtraceError], ...]
     """Errors, each with its thread or None."""
-
-    def runs(self, thread: int) -> tuple[tuple[PythonFrame, ...], ...]:
-        """Return the functions of a thread with their names and lines."""
-        return tuple(tuple(one.function() for one in run) for run in self.standing.get(thread, ()))
+    gils: tuple[Gil, ...] = ()
+    names: dict[int, str] = field(default_factory=dict)
+    """``threading.Thread.name``, where it was read."""
 
 
 def read_threads(memory: MemoryReader, runtime: int, layout: PythonLayout) -> PythonThreads:
@@ -66,17 +119,152 @@ def read_threads(memory: MemoryReader, runtime: int, layout: PythonLayout) -> Py
         runtime: address of its ``_PyRuntime`` (Avma).
         layout: the interpreter's.
     """
-    return _Reader(memory, layout).threads(runtime)
+    return _Reader(memory, layout, runtime).threads()
+
+
+def read_names(memory: MemoryReader, runtime: int, layout: PythonLayout) -> dict[int, str]:
+    """Return the names of Python's threads by the system's id; see :func:`read_threads`."""
+    return _Reader(memory, layout, runtime).names()
+
+
+class _Threads:
+    """The threads of a process, as far as they are read."""
+
+    def __init__(self) -> None:
+        self._chains: dict[int, list[list[PythonRun]]] = {}
+        self._natives: dict[int, int] = {}
+        """Thread ids by the addresses of thread states."""
+        self.errors: dict[int | None, MachtraceError] = {}
+
+    def add(self, native: int, state: int, runs: list[PythonRun] | MachtraceError) -> None:
+        self._natives[state] = native
+        if isinstance(runs, MachtraceError):
+            self.errors[native] = runs
+        else:
+            self._chains.setdefault(native, []).extend([runs] if runs else [])
+
+    def result(self, gils: Iterable[tuple[int, int, int]], names: dict[int, str]) -> PythonThreads:
+        """Return the threads.
+
+        Args:
+            gils: address, holder and whether it is locked, for each interpreter.
+            names: by the system's thread id.
+        """
+        return PythonThreads(
+            {
+                native: tuple(tuple(run.functions) for run in _merged(chains))
+                for native, chains in self._chains.items()
+                if chains and native not in self.errors
+            },
+            tuple(self.errors.items()),
+            tuple(
+                Gil(address, self._natives.get(holder) if is_locked else None)
+                for address, holder, is_locked in dict.fromkeys(gils)
+                if address
+            ),
+            names,
+        )
+
+
+class RunFinder:
+    """Finds the runs of threads in their frames.
+
+    Args:
+        layout: the interpreter's.
+        frame_at: reads the frame at an address.
+        function: returns a frame's function.
+    """
+
+    def __init__(
+        self,
+        layout: PythonLayout,
+        frame_at: Callable[[int], FrameRow],
+        function: Callable[[FrameRow], PythonFrame],
+    ) -> None:
+        self._layout = layout
+        self._frame_at = frame_at
+        self._function = function
+
+    def runs(self, links: Sequence[tuple[int, int]]) -> list[PythonRun]:
+        """Return the runs of a thread, innermost first.
+
+        Args:
+            links: its C frames and the frames that they lead to, innermost first; from 3.13 on, one
+                link to its current frame.
+        """
+        if self._layout.c_frame_current is None:
+            return list(self._shimmed(links[0][1]))
+        return list(self._c_framed(links))
+
+    def _c_framed(self, links: Sequence[tuple[int, int]]) -> Iterator[PythonRun]:
+        """3.11 and 3.12: each run has a C frame, and so has the thread, at the outer end.
+
+        A run that just begins has linked its C frame but not yet stored its own frame;
+        the stale pointer does not lead to the caller's. It is left
+        out; the native frames, then one more than the runs, confirm that case.
+        """
+        for index, ((here, frame), (_, outer)) in enumerate(pairwise(links)):
+            run = PythonRun(place=here)
+            try:
+                if self._run(frame, run) != outer:
+                    raise _error("a run of the loop does not lead to the previous one", here)
+            except MachtraceError:
+                if index:
+                    raise
+            else:
+                yield run
+
+    def _run(self, frame: int, run: PythonRun) -> int:
+        """Fill ``run``; the frame that was the innermost when it began, or 0."""
+        has_shims = self._layout.frame_is_entry is None
+        for _, row in self._frames(frame):
+            if has_shims and row.owner >= _OWNED_BY_LOOP:
+                return row.previous
+            run.functions.append(self._function(row))
+            if row.is_entry:
+                return row.previous
+        raise _error("frames belong to no run", frame)
+
+    def _shimmed(self, frame: int) -> Iterator[PythonRun]:
+        """Yield the runs since 3.13: each has a shim, and from 3.14 on the thread has one, too."""
+        run = PythonRun()
+        for here, row in self._frames(frame):
+            if row.owner < _OWNED_BY_LOOP:
+                run.functions.append(self._function(row))
+                continue
+            if self._layout.has_base_frame and not row.previous:
+                break
+            run.place = here
+            yield run
+            run = PythonRun()
+        if run.functions:
+            raise _error("frames belong to no run", frame)
+
+    def _frames(self, frame: int) -> Iterator[tuple[int, FrameRow]]:
+        seen: set[int] = set()
+        while frame:
+            if frame in seen:
+                raise _error("a chain of frames does not end", frame)
+            seen.add(frame)
+            row = self._frame_at(frame)
+            yield frame, row
+            frame = row.previous
 
 
 class _Reader:
-    def __init__(self, memory: MemoryReader, layout: PythonLayout) -> None:
+    """Reads memory that does not change."""
+
+    def __init__(self, memory: MemoryReader, layout: PythonLayout, runtime: int) -> None:
         self._memory = memory
         self._layout = layout
+        self._runtime = runtime
         self._objects = PythonObjects(memory, layout)
+        self._runs = RunFinder(layout, self._frame_at, self._function)
         self._frames_left = _MOST_FRAMES
         self._threads_left = _MOST_THREADS
-        size = max(layout.thread_next, layout.thread_native_id, layout.thread_frame)
+        size = max(
+            layout.thread_next, layout.thread_native_id, layout.thread_ident, layout.thread_frame
+        )
         self._thread_size = size + _POINTER.size
         entry = layout.frame_is_entry
         ends = (layout.frame_code, layout.frame_previous, layout.frame_instruction)
@@ -84,140 +272,186 @@ class _Reader:
             max(ends) + _POINTER.size, layout.frame_owner + 1, 0 if entry is None else entry + 1
         )
 
-    def threads(self, runtime: int) -> PythonThreads:
-        chains_of: dict[int, list[list[PythonRun]]] = {}
-        errors: dict[int | None, MachtraceError] = {}
+    def threads(self) -> PythonThreads:
+        """Read all threads."""
+        threads = _Threads()
+        gils: list[tuple[int, int, int]] = []
         try:
-            for native, state in self._thread_states(runtime):
-                try:
-                    runs = list(self._runs(state))
-                except MachtraceError as error:
-                    errors[native] = error
-                else:
-                    chains_of.setdefault(native, []).extend([runs] if runs else [])
+            for interpreter in self._interpreters():
+                gils.append(self._gil(interpreter))
+                for native, state, data in self._thread_states(interpreter):
+                    try:
+                        first = _pointer(data, self._layout.thread_frame)
+                        runs = self._runs.runs(self._links(first))
+                    except MachtraceError as error:
+                        threads.add(native, state, error)
+                    else:
+                        threads.add(native, state, runs)
         except MachtraceError as error:
-            errors[None] = error
-        return PythonThreads(
-            {
-                native: tuple(tuple(run.functions) for run in _merged(chains))
-                for native, chains in chains_of.items()
-                if chains and native not in errors
-            },
-            tuple(errors.items()),
-        )
+            threads.errors[None] = error
+        return threads.result(gils, self.names())
 
-    def _thread_states(self, runtime: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the native id and the bytes of each thread state that belongs to a thread."""
+    def names(self) -> dict[int, str]:
+        """Return the names of Python's threads by the system's id; none where that fails."""
+        names: dict[int, str] = {}
+        with suppress(MachtraceError):
+            for interpreter in self._interpreters():
+                named = self._objects.thread_names(interpreter)
+                for native, _, data in self._thread_states(interpreter):
+                    name = named.get(_pointer(data, self._layout.thread_ident))
+                    if name:
+                        names[native] = name
+        return names
+
+    def _interpreters(self) -> Iterator[int]:
         layout = self._layout
-        heads = self._linked(
-            self._objects.pointer(runtime + layout.interpreters_head),
+        yield from self._linked(
+            self._objects.pointer(self._runtime + layout.interpreters_head),
             layout.interpreter_next,
             _MOST_INTERPRETERS,
         )
-        for interpreter in heads:
-            first = self._objects.pointer(interpreter + layout.threads_head)
-            for state in self._linked(first, layout.thread_next, self._threads_left):
-                self._threads_left -= 1
-                data = bytes(self._memory.read(Avma(state), self._thread_size))
-                if _pointer(data, layout.thread_interpreter) != interpreter:
-                    raise self._error("a thread state belongs to another interpreter", state)
-                native = _pointer(data, layout.thread_native_id)
-                if native:
-                    yield native, data
+
+    def _gil(self, interpreter: int) -> tuple[int, int, int]:
+        """Return its lock's address, holder and whether it is locked; zeros if unreadable."""
+        layout, pointer = self._layout, self._objects.pointer
+        try:
+            if layout.runtime_gil is not None:
+                gil = self._runtime + layout.runtime_gil
+            else:
+                gil = pointer(interpreter + (layout.interpreter_gil or 0))
+            locked = pointer(gil + layout.gil_locked) & _UINT_MAX
+            return gil, pointer(gil + layout.gil_holder), int(locked == 1)
+        except MachtraceError:
+            return 0, 0, 0
+
+    def _thread_states(self, interpreter: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield native id, address and bytes of each thread state that belongs to a thread."""
+        layout = self._layout
+        first = self._objects.pointer(interpreter + layout.threads_head)
+        for state in self._linked(first, layout.thread_next, self._threads_left):
+            self._threads_left -= 1
+            data = bytes(self._memory.read(Avma(state), self._thread_size))
+            if _pointer(data, layout.thread_interpreter) != interpreter:
+                raise _error("a thread state belongs to another interpreter", state)
+            native = _pointer(data, layout.thread_native_id)
+            if native:
+                yield native, state, data
+
+    def _links(self, first: int) -> list[tuple[int, int]]:
+        layout, pointer = self._layout, self._objects.pointer
+        current_at = layout.c_frame_current
+        if current_at is None:
+            return [(0, first)]
+        return [
+            (here, pointer(here + current_at))
+            for here in self._linked(first, layout.c_frame_previous, _MOST_FRAMES)
+        ]
 
     def _linked(self, first: int, next_at: int, most: int) -> Iterator[int]:
         seen: set[int] = set()
         here = first
         while here:
             if here in seen or len(seen) >= most:
-                raise self._error("a list does not end", here)
+                raise _error("a list does not end", here)
             seen.add(here)
             yield here
             here = self._objects.pointer(here + next_at)
 
-    def _runs(self, state: bytes) -> Iterator[PythonRun]:
-        """Yield the runs of a thread, innermost first."""
+    def _frame_at(self, frame: int) -> FrameRow:
         layout = self._layout
-        if layout.c_frame_current is None:
-            yield from self._shimmed(_pointer(state, layout.thread_frame))
-        else:
-            yield from self._c_framed(_pointer(state, layout.thread_frame), layout.c_frame_current)
+        self._frames_left -= 1
+        if self._frames_left < 0:
+            raise _error("a chain of frames does not end", frame)
+        data = bytes(self._memory.read(Avma(frame), self._frame_size))
+        entry = layout.frame_is_entry
+        return FrameRow(
+            previous=_pointer(data, layout.frame_previous),
+            instruction=_pointer(data, layout.frame_instruction),
+            code=_pointer(data, layout.frame_code) & ~layout.code_tags,
+            serial=0,
+            owner=data[layout.frame_owner],
+            is_entry=0 if entry is None else data[entry],
+            error=0,
+        )
 
-    def _c_framed(self, c_frame: int, current_at: int) -> Iterator[PythonRun]:
-        """3.11 and 3.12: each run has a C frame, and so has the thread, at the outer end.
+    def _function(self, row: FrameRow) -> PythonFrame:
+        code = self._objects.code(row.code)
+        return function_at(code, row.code, row.instruction, self._layout)
 
-        A run that just begins has linked its C frame but not yet stored its own frame;
-        the stale pointer does not lead to the caller's. It is left
-        out; the native frames, then one more than the runs, confirm that case.
+
+_PythonThread: TypeAlias = tuple[int, int, int, int, int, int, bytes, bytes]
+Copied: TypeAlias = tuple[
+    list[tuple[int, int, int, int]], list[_PythonThread], list[CopiedCode], bool, int, int
+]
+"""The result of ``PythonReader.copied`` of :mod:`machtrace._native._ptrace`."""
+
+
+class CopiedThreads:
+    """Decodes copies by ``native/ptrace/python.c``, of one process.
+
+    What a copy shares with an earlier one is not decoded again: equal serials are equal code.
+    """
+
+    def __init__(self, layout: PythonLayout) -> None:
+        self._layout = layout
+        self._codes: dict[int, PythonCode] = {}
+        self._known: dict[tuple[bytes, bytes], list[PythonRun] | MachtraceError] = {}
+
+    def decode(self, copied: Copied, names: dict[int, str]) -> PythonThreads:
+        """Return the threads of a copy.
+
+        Args:
+            copied: what ``PythonReader.copied`` returned.
+            names: the threads' names, by the system's id.
         """
-        layout, pointer = self._layout, self._objects.pointer
-        is_innermost = True
-        for here in self._linked(c_frame, layout.c_frame_previous, _MOST_FRAMES):
-            previous = pointer(here + layout.c_frame_previous)
-            if not previous:
-                return  # the thread's own
-            run = PythonRun(place=here)
-            try:
-                outer = self._run(pointer(here + current_at), run)
-                if outer != pointer(previous + current_at):
-                    raise self._error("a run of the loop does not lead to the previous one", here)
-            except MachtraceError:
-                if not is_innermost:
-                    raise
-            else:
-                yield run
-            is_innermost = False
-
-    def _run(self, frame: int, run: PythonRun) -> int:
-        """Fill ``run``; the frame that was the innermost when it began, or 0."""
-        layout = self._layout
-        for _, data in self._frames(frame):
-            entry = layout.frame_is_entry
-            if entry is None:
-                if data[layout.frame_owner] >= _OWNED_BY_LOOP:
-                    return _pointer(data, layout.frame_previous)
-                run.functions.append(self._function(data))
-            else:
-                run.functions.append(self._function(data))
-                if data[entry]:
-                    return _pointer(data, layout.frame_previous)
-        raise self._error("frames belong to no run", frame)
-
-    def _shimmed(self, frame: int) -> Iterator[PythonRun]:
-        """Yield the runs since 3.13: each has a shim, and from 3.14 on the thread has one, too."""
-        layout = self._layout
-        run = PythonRun()
-        for here, data in self._frames(frame):
-            if data[layout.frame_owner] < _OWNED_BY_LOOP:
-                run.functions.append(self._function(data))
+        interpreters, states, codes, forgot, error, error_address = copied
+        if forgot:
+            self._codes, self._known = {}, {}
+        elif len(self._known) > _MOST_CACHED:
+            self._known = {}
+        for code in codes:
+            self._codes[code[0]] = copied_code(code)
+        threads = _Threads()
+        for _, state, native, _, failure, address, links, rows in states:
+            if failure:
+                threads.add(native, state, _reader_error(failure, address))
                 continue
-            if layout.has_base_frame and not _pointer(data, layout.frame_previous):
-                break
-            run.place = here
-            yield run
-            run = PythonRun()
-        if run.functions:
-            raise self._error("frames belong to no run", frame)
+            known = self._known.get((links, rows))
+            if known is None:
+                known = self._known[links, rows] = self._runs(links, rows)
+            threads.add(native, state, known)
+        if error:
+            threads.errors[None] = _reader_error(error, error_address)
+        return threads.result((row[1:] for row in interpreters), names)
 
-    def _frames(self, frame: int) -> Iterator[tuple[int, bytes]]:
-        seen: set[int] = set()
-        while frame:
-            self._frames_left -= 1
-            if frame in seen or self._frames_left < 0:
-                raise self._error("a chain of frames does not end", frame)
-            seen.add(frame)
-            data = bytes(self._memory.read(Avma(frame), self._frame_size))
-            yield frame, data
-            frame = _pointer(data, self._layout.frame_previous)
+    def _runs(self, links: bytes, rows: bytes) -> list[PythonRun] | MachtraceError:
+        frames = {row[0]: FrameRow(*row[1:]) for row in _ROW.iter_unpack(rows)}
 
-    def _function(self, frame: bytes) -> Standing:
-        code = _pointer(frame, self._layout.frame_code)
-        if self._layout.has_base_frame:
-            code &= ~_TAGS
-        return self._objects.standing(code, _pointer(frame, self._layout.frame_instruction))
+        def frame_at(address: int) -> FrameRow:
+            row = frames.get(address)
+            if row is None:
+                raise MemoryReadError(Avma(address), _ROW.size)
+            return row
 
-    def _error(self, what: str, address: int) -> FormatError:
-        return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")
+        try:
+            return RunFinder(self._layout, frame_at, self._function).runs(
+                list(_LINK.iter_unpack(links))
+            )
+        except MachtraceError as error:
+            return error
+
+    def _function(self, row: FrameRow) -> PythonFrame:
+        if row.error:
+            raise _reader_error(row.error, row.code)
+        return function_at(self._codes[row.serial], row.code, row.instruction, self._layout)
+
+
+def _reader_error(number: int, address: int) -> FormatError:
+    return _error(READER_ERRORS[number], address)
+
+
+def _error(what: str, address: int) -> FormatError:
+    return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")
 
 
 def _merged(chains: list[list[PythonRun]]) -> list[PythonRun]:
@@ -239,7 +473,7 @@ def _pointer(data: bytes, offset: int) -> int:
 def with_functions(
     snapshot: Snapshot, python: PythonThreads, ids: dict[int, ThreadId]
 ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
-    """Return the snapshot with the problems added, and the functions of its threads.
+    """Return the snapshot with names, lock states and problems added, and the threads' functions.
 
     Args:
         snapshot: of the same moment.
@@ -252,9 +486,49 @@ def with_functions(
         if thread is None or thread in ids
     ]
     runs: dict[ThreadId, PythonRuns] = {
-        ids[thread]: python.runs(thread) for thread in python.standing if thread in ids
+        ids[thread]: functions for thread, functions in python.functions.items() if thread in ids
     }
-    return replace(snapshot, problems=(*snapshot.problems, *problems)), runs
+    names = {ids[thread]: name for thread, name in python.names.items() if thread in ids}
+    holders = {ids.get(gil.holder) for gil in python.gils if gil.holder is not None}
+    threads = tuple(
+        _with_python_facts(thread, names, _gil_state(thread, holders, python.gils))
+        for thread in snapshot.threads
+    )
+    return replace(snapshot, threads=threads, problems=(*snapshot.problems, *problems)), runs
+
+
+def _with_python_facts(
+    thread: ThreadSnapshot, names: dict[ThreadId, str], gil: GilState | None
+) -> ThreadSnapshot:
+    info = thread.info
+    name = names.get(info.id, info.name)
+    if name == info.name and gil is info.gil:
+        return thread
+    return replace(thread, info=replace(info, name=name, gil=gil))
+
+
+def _gil_state(
+    thread: ThreadSnapshot, holders: set[ThreadId | None], gils: Sequence[Gil]
+) -> GilState | None:
+    if thread.info.id in holders:
+        return GilState.HOLDS
+    registers = thread.native_registers
+    if len(registers) != _X86_64_REGISTERS:
+        return None
+    # A thread that waits is in futex(2), for the condition variable of the lock.
+    call, address = (_pointer(registers, _POINTER.size * at) for at in (_ORIG_RAX, _RDI))
+    if call == _FUTEX and any(address - gil.address in _GIL_CONDITION for gil in gils):
+        return GilState.WAITS
+    return None
+
+
+_X86_64_REGISTERS = 216
+_RDI, _ORIG_RAX = 14, 15
+"""Indexes in ``user_regs_struct`` of x86-64; elsewhere a stop overwrites the call's arguments."""
+_FUTEX = 202
+_GIL_CONDITION = range(32, 120)
+"""Offsets in ``_gil_runtime_state`` of ``cond`` and ``mutex``, of CPython 3.11 to 3.14 with the C
+libraries of 64-bit Linux."""
 
 
 def with_problem(snapshot: Snapshot, error: MachtraceError) -> Snapshot:

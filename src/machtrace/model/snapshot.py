@@ -35,6 +35,16 @@ class ThreadState(Enum):
     """Job control or a tracer had stopped it."""
 
 
+class GilState(Enum):
+    """A thread's relation to the interpreter lock (GIL) of its CPython."""
+
+    HOLDS = "holds"
+    WAITS = "waits"
+
+    def __str__(self) -> str:
+        return "holds the GIL" if self is GilState.HOLDS else "waits for the GIL"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadInfo:
     """A thread's identity, which is available without stopping it."""
@@ -50,6 +60,8 @@ class ThreadInfo:
     """Whether this thread ended the process, or would have if no debugger had stopped it."""
     cause: Cause | None = None
     """Why it was stopped, if a signal or an exception did it; it may not have crashed."""
+    gil: GilState | None = None
+    """Whether it holds the interpreter lock or waits for it; None if neither, or unknown."""
 
     @property
     def label(self) -> str:
@@ -67,6 +79,8 @@ class ThreadInfo:
             parts.append(f"queue {printable(self.queue)}")
         if self.crashed:
             parts.append("crashed")
+        if self.gil is not None:
+            parts.append(str(self.gil))
         if stopped_for_ns is not None:
             parts.append(f"stopped for {duration(stopped_for_ns)}")
         return "  ".join(parts)

@@ -7,13 +7,20 @@ threads is consistent only while none of them runs.
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from collections.abc import Sequence
 
 from machtrace._native import _ptrace
 from machtrace.cpython.runs import PythonRuns
 from machtrace.cpython.runtime import PythonRuntime
-from machtrace.cpython.threads import PythonThreads, read_threads, with_functions, with_problem
+from machtrace.cpython.threads import (
+    CopiedThreads,
+    PythonThreads,
+    read_names,
+    with_functions,
+    with_problem,
+)
 from machtrace.errors import MemoryReadError, TargetError
 from machtrace.model.address import Avma
 from machtrace.model.snapshot import Snapshot, ThreadId
@@ -34,12 +41,17 @@ _PAGE = 4096
 _CACHED_PAGES_MAX = 1 << 13
 _TOP = 1 << 64
 
+_NAMES_NS = 1_000_000_000
+"""Time between two readings of the threads' names."""
+_NAMES_OF_NEW_THREADS_NS = 100_000_000
+
 
 class FreezingCopier:
     """Stops all threads together, copies those wanted, and resumes them.
 
-    A :class:`~machtrace.targets.shared.thread_copy.ThreadCopier`. Each copy also reads the Python
-    functions of all threads, before any thread is resumed.
+    A :class:`~machtrace.targets.shared.thread_copy.ThreadCopier`. Each copy also has the Python
+    functions of all threads, copied before any thread is resumed and decoded afterwards. What one
+    copy has in common with the last is recognised, so use one object for one process.
     """
 
     def __init__(
@@ -48,7 +60,19 @@ class FreezingCopier:
         self._directory = directory
         self._other_tracer = other_tracer
         self._runtime = runtime
+        self._reader = _ptrace.PythonReader(runtime.layout.native(runtime.address))
+        self._decoder = CopiedThreads(runtime.layout)
         self._python: list[tuple[dict[int, ThreadId], PythonThreads | None]] = []
+        self._names: dict[int, str] = {}
+        self._names_read_ns = 0
+        """When the names were read last; 0 if never."""
+        self._has_unnamed = True
+        """Whether the last copy had a thread whose name was not read."""
+        self._is_in_container: bool | None = None
+
+    def begin(self) -> None:
+        """Discard the copies of a snapshot that was not completed."""
+        self._python = []
 
     def copy(
         self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int
@@ -79,7 +103,8 @@ class FreezingCopier:
         """Return the snapshot with the problems of Python functions, and the threads' functions."""
         copied = {thread.info.id for thread in snapshot.threads}
         runs: dict[ThreadId, PythonRuns] = {}
-        for ids, python in self._python:
+        copies, self._python = self._python, []
+        for ids, python in copies:
             if python is None:
                 snapshot = with_problem(snapshot, _not_frozen())
                 continue
@@ -101,30 +126,56 @@ class FreezingCopier:
     def _attempt(
         self, threads: tuple[int, ...] | None, stack_ranges: array[int], stack_limit: int
     ) -> list[ThreadCopy]:
+        reads_names = self._should_read_names()
         try:
-            frozen = self._freeze(threads, stack_ranges, stack_limit)
+            frozen = self._freeze(threads, stack_ranges, stack_limit, is_brief=not reads_names)
         except (OSError, MemoryError, ValueError) as error:
             self._directory.thread_ids()  # raises TargetGoneError if the process exited
             raise TargetError(f"cannot copy threads ({error})", remedy=BEGIN_REMEDY) from error
         try:
-            python = None
-            if frozen.is_whole:
-                memory = FrozenMemory(frozen)
-                python = read_threads(memory, self._runtime.address, self._runtime.layout)
+            if reads_names and frozen.is_whole:
+                self._read_names(frozen)
             # The kernel knows an id in the process's own namespace only until the thread exits.
             ids = self._own_ids(frozen.threads)
         finally:
             rows = frozen.resume()
+        python = None
+        if frozen.is_whole:
+            python = self._decoder.decode(self._reader.copied(), self._names)
+            self._has_unnamed = not python.functions.keys() <= self._names.keys()
         self._python.append((ids, python))
         return [copy_of_row(row, since_ns=row[6]) for row in rows]
 
+    def _should_read_names(self) -> bool:
+        """Return whether names are due: seldom, for the process is stopped meanwhile."""
+        age = time.monotonic_ns() - self._names_read_ns
+        limit = _NAMES_OF_NEW_THREADS_NS if self._has_unnamed else _NAMES_NS
+        return not self._names_read_ns or age > limit
+
+    def _read_names(self, frozen: _ptrace.FrozenProcess) -> None:
+        runtime = self._runtime
+        self._names = read_names(FrozenMemory(frozen), runtime.address, runtime.layout)
+        self._names_read_ns = time.monotonic_ns()
+
     def _freeze(
-        self, threads: tuple[int, ...] | None, stack_ranges: array[int], stack_limit: int
+        self,
+        threads: tuple[int, ...] | None,
+        stack_ranges: array[int],
+        stack_limit: int,
+        *,
+        is_brief: bool,
     ) -> _ptrace.FrozenProcess:
         folder = self._directory.open("task")
         try:
             return _ptrace.FrozenProcess(
-                folder, threads, stack_ranges, stack_limit, STOP_LIMIT_NS, SLEEP_LIMIT_NS
+                folder,
+                threads,
+                stack_ranges,
+                stack_limit,
+                STOP_LIMIT_NS,
+                SLEEP_LIMIT_NS,
+                self._reader,
+                is_brief,
             )
         finally:
             os.close(folder)
@@ -132,9 +183,10 @@ class FreezingCopier:
     def _own_ids(self, threads: Sequence[int]) -> dict[int, ThreadId]:
         """Map thread ids as the process itself knows them to ours; they differ in a container."""
         namespace_ids = self._directory.namespace_ids
-        in_container = len(namespace_ids(self._directory.pid)) > 1
+        if self._is_in_container is None:
+            self._is_in_container = len(namespace_ids(self._directory.pid)) > 1
         return {
-            namespace_ids(thread)[-1] if in_container else thread: ThreadId(thread)
+            namespace_ids(thread)[-1] if self._is_in_container else thread: ThreadId(thread)
             for thread in threads
         }
 

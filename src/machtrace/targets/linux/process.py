@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import (
     FormatError,
+    MachtraceError,
     MemoryReadError,
     TargetAccessError,
     TargetError,
@@ -32,7 +33,7 @@ from machtrace.targets.shared.proc_maps import Mapping, stack_ranges
 from machtrace.targets.shared.thread_copy import CapturedThreads, ThreadCopier
 
 if TYPE_CHECKING:  # it brings numpy, which most captures do without
-    from machtrace.cpython.runtime import PythonRuntime
+    from machtrace.targets.linux.freeze import FreezingCopier
 
 MOST_STACK = 1 << 28
 """Bytes of one stack; buffers of that size are allocated before a thread is stopped."""
@@ -81,7 +82,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             self._mappings = MappingsReader(self._directory)
             self._images = ImageFinder(self._directory)
             self._facts = self._facts_gatherer()
-            self._runtime: tuple[LoadedImages, PythonRuntime] | None = None
+            self._freezing: tuple[LoadedImages, FreezingCopier | MachtraceError] | None = None
             self._other_tracer = OtherTracer(self._directory)
             self._copier = PtraceCopier() if copier is None else copier
         except BaseException:
@@ -133,14 +134,14 @@ class LinuxProcessTarget(ClosedWhenLeft):
         """
         return self._snapshot(
             stack_limit,
-            self._copier,
+            lambda _images, _memory: self._copier,
             lambda capture, mappings: self._copy(capture, mappings, threads),
         )
 
     def _snapshot(
         self,
         stack_limit: int,
-        copier: ThreadCopier,
+        choose_copier: Callable[[LoadedImages, MemoryReader], ThreadCopier],
         copy: Callable[[ThreadCapture, Sequence[Mapping]], None],
     ) -> Snapshot:
         with self._open_memory() as memory:
@@ -154,7 +155,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
                     other_tracer=self._other_tracer,
                     arch=self._process.arch,
                     memory=memory,
-                    copier=copier,
+                    copier=choose_copier(images, memory),
                     stack_limit=max(0, min(stack_limit, MOST_STACK)),
                 )
             )
@@ -185,17 +186,18 @@ class LinuxProcessTarget(ClosedWhenLeft):
             TargetGoneError, TargetAccessError: see :meth:`snapshot`.
         """
         from machtrace.cpython.threads import with_problem
-        from machtrace.targets.linux.freeze import FreezingCopier
 
-        try:
-            copier = FreezingCopier(self._directory, self._other_tracer, self._python_runtime())
-        except (FormatError, MemoryReadError, TargetError) as error:
-            if isinstance(error, TargetGoneError | TargetAccessError):
-                raise
-            return with_problem(self.snapshot(threads, stack_limit=stack_limit), error), {}
+        copier: FreezingCopier | MachtraceError | None = None
+
+        def choose_copier(images: LoadedImages, memory: MemoryReader) -> ThreadCopier:
+            nonlocal copier
+            copier = self._freezing_copier(images, memory)
+            if not isinstance(copier, MachtraceError):
+                copier.begin()
+            return self._copier if isinstance(copier, MachtraceError) else copier
 
         def copy(capture: ThreadCapture, mappings: Sequence[Mapping]) -> None:
-            if threads is not None:
+            if threads is not None or copier is None or isinstance(copier, MachtraceError):
                 self._copy(capture, mappings, threads)
                 return
             self._begin_activity(self._directory.thread_ids())
@@ -204,29 +206,46 @@ class LinuxProcessTarget(ClosedWhenLeft):
             infos = tuple(self._describe([one.id for one in copies], before=0))
             capture.take(infos, copies, ranges)
 
-        return copier.completed(self._snapshot(stack_limit, copier, copy))
+        snapshot = self._snapshot(stack_limit, choose_copier, copy)
+        if copier is None or isinstance(copier, MachtraceError):
+            return (snapshot if copier is None else with_problem(snapshot, copier)), {}
+        return copier.completed(snapshot)
 
-    def _python_runtime(self) -> PythonRuntime:
+    def _freezing_copier(
+        self, images: LoadedImages, memory: MemoryReader
+    ) -> FreezingCopier | MachtraceError:
+        """Return the copier for the CPython in ``images``; the same until they change."""
+        if self._freezing is None or self._freezing[0] is not images:
+            self._freezing = images, self._new_freezing_copier(images, memory)
+        return self._freezing[1]
+
+    def _new_freezing_copier(
+        self, images: LoadedImages, memory: MemoryReader
+    ) -> FreezingCopier | MachtraceError:
         from machtrace.cpython.runtime import find_runtime
+        from machtrace.targets.linux.freeze import FreezingCopier
 
-        with self._open_memory() as memory:
-            loaded = self._images.find(self._mappings.read(), memory)
-            if self._runtime is not None and self._runtime[0] is loaded:
-                return self._runtime[1]
-            files = {
-                loaded_image.image.load_address: loaded_image.segments[:1]
-                for loaded_image in loaded
-            }
+        files = {
+            loaded_image.image.load_address: loaded_image.segments[:1] for loaded_image in images
+        }
 
-            def file_of(image: BinaryImage) -> memoryview | None:
-                return next(
-                    (loaded_image.file.data for loaded_image in files[image.load_address]), None
-                )
+        def file_of(image: BinaryImage) -> memoryview | None:
+            return next(
+                (loaded_image.file.data for loaded_image in files[image.load_address]), None
+            )
 
-            images = [loaded_image.image for loaded_image in loaded]
-            runtime = find_runtime(images, memory, file_of, self._process.path)
-            self._runtime = loaded, runtime
-            return runtime
+        try:
+            runtime = find_runtime(
+                [loaded_image.image for loaded_image in images],
+                memory,
+                file_of,
+                self._process.path,
+            )
+        except (FormatError, MemoryReadError, TargetError) as error:
+            if isinstance(error, TargetGoneError | TargetAccessError):
+                raise
+            return error
+        return FreezingCopier(self._directory, self._other_tracer, runtime)
 
     def close(self) -> None:
         """See :meth:`~machtrace.targets.base.Target.close`."""
