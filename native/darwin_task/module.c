@@ -185,10 +185,11 @@ static PyObject *list_threads(PyObject *module, PyObject *arguments)
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t index = 0; list != NULL && index < count; index++) {
         const struct machtrace_task_thread_info *info = &infos[index];
-        PyObject *row = Py_BuildValue("(KKKiiy)", (unsigned long long)info->id,
+        PyObject *row = Py_BuildValue("(KKKiiyK)", (unsigned long long)info->id,
                                       (unsigned long long)info->handle,
                                       (unsigned long long)info->queue_address, info->run_state,
-                                      info->suspend_count, info->name);
+                                      info->suspend_count, info->name,
+                                      (unsigned long long)info->cpu_ns);
         if (row == NULL || PyList_SetItem(list, (Py_ssize_t)index, row) != 0)
             Py_CLEAR(list);
     }

@@ -37,6 +37,7 @@ _Static_assert(offsetof(struct dyld_all_image_infos, dyldPath) == 192, "dyldPath
 _Static_assert(sizeof(thread_identifier_info_data_t) == 24, "thread_identifier_info");
 _Static_assert(THREAD_IDENTIFIER_INFO_COUNT == 6, "THREAD_IDENTIFIER_INFO_COUNT");
 _Static_assert(sizeof(thread_extended_info_data_t) == 112, "thread_extended_info");
+_Static_assert(offsetof(thread_extended_info_data_t, pth_system_time) == 8, "pth_system_time");
 _Static_assert(offsetof(thread_extended_info_data_t, pth_run_state) == 24, "pth_run_state");
 _Static_assert(offsetof(thread_extended_info_data_t, pth_name) == 48, "pth_name");
 _Static_assert(THREAD_EXTENDED_INFO_COUNT == 28, "THREAD_EXTENDED_INFO_COUNT");
@@ -132,6 +133,8 @@ static bool describe(thread_act_t port, struct machtrace_task_thread_info *info)
     count = THREAD_EXTENDED_INFO_COUNT;
     if (thread_info(port, THREAD_EXTENDED_INFO, (thread_info_t)&extended, &count) ==
         KERN_SUCCESS) {
+        /* Of nanoseconds, though rounded to microseconds as in thread_basic_info. */
+        info->cpu_ns = extended.pth_user_time + extended.pth_system_time;
         info->run_state = extended.pth_run_state;
         memcpy(info->name, extended.pth_name, sizeof info->name - 1);
     }

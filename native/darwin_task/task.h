@@ -93,7 +93,8 @@ struct machtrace_task_thread_info {
     uint64_t id; /* thread_identifier_info.thread_id */
     uint64_t handle;        /* its pthread_self(), and an offset */
     uint64_t queue_address; /* where its queue's address is; 0 where it has had none */
-    int32_t run_state; /* TH_STATE_… */
+    uint64_t cpu_ns;        /* user and system time, in nanoseconds */
+    int32_t run_state;      /* TH_STATE_…; 0 if it and the time are unknown */
     int32_t suspend_count;
     char name[MACHTRACE_THREAD_NAME_MAX]; /* ends with a NUL */
 };

@@ -351,27 +351,51 @@ def test_pprof_messages_can_be_read_by_the_encoding_s_rules():
     }
 
 
-@pytest.mark.peer
-def test_go_s_pprof_reads_it(tmp_path):
-    """The oracle is its own count of each function's own and total samples."""
+@pytest.fixture
+def go_pprof(tmp_path):
+    """Return a function that returns the output of ``go tool pprof`` for a profile."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no go (Debian: golang-go)")
-    path = tmp_path / "demo.pb.gz"
-    path.write_bytes(pprof.data(PROFILE))
-    command = [go, "tool", "pprof", "-top", "-sample_index=samples", "-nodecount=50", str(path)]
-    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PPROF_TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment, timeout=120
-    )
-    rows = [line.split() for line in done.stdout.splitlines()]
-    totals = {row[5]: (row[0], row[3]) for row in rows if len(row) > 5 and row[0].isdecimal()}
+
+    def shown(profile, *options):
+        path = tmp_path / "demo.pb.gz"
+        path.write_bytes(pprof.data(profile))
+        home = str(tmp_path)
+        return subprocess.run(
+            [go, "tool", "pprof", *options, str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"HOME": home, "PATH": "/usr/bin:/bin", "PPROF_TMPDIR": home},
+            timeout=120,
+        ).stdout
+
+    return shown
+
+
+@pytest.mark.peer
+def test_go_s_pprof_reads_it(go_pprof):
+    """The oracle is its own count of each function's own and total samples."""
+    rows = go_pprof(PROFILE, "-top", "-sample_index=samples", "-nodecount=50").splitlines()
+    totals = {row[5]: (row[0], row[3]) for row in map(str.split, rows) if row[5:]}
 
     assert totals["inner"] == ("5", "5")
     assert totals["hot"] == ("0", "5")
     assert totals["main"] == ("0", "6")
     assert totals["start"] == ("0", "8")
     assert totals["work"] == ("0", "2")
+
+
+@pytest.mark.peer
+def test_go_s_pprof_shows_processor_time_and_states(go_pprof):
+    """All processor time is that of one function, and most samples are of waiting threads."""
+    rows = go_pprof(ACTIVE, "-top", "-sample_index=cpu", "-unit=ms").splitlines()
+    totals = {row[5]: (row[0], row[3]) for row in map(str.split, rows) if row[5:]}
+    assert (totals["inner"], totals["hot"]) == (("18ms", "18ms"), ("0", "18ms"))
+    running = go_pprof(ACTIVE, "-top", "-sample_index=samples", "-tagfocus=state=running")
+    assert "Showing nodes accounting for 3, " in running
+    assert "5.0 (62.50%): sleeping" in go_pprof(ACTIVE, "-tags", "-sample_index=samples")
 
 
 def test_the_same_profile_is_the_same_file():

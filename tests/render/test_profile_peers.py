@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from machtrace.model.snapshot import ThreadState
 from machtrace.model.symbol import InlineFrame, SourceLocation
 from machtrace.render import firefox, speedscope
 from tests.support.peers.npm import PeerMissingError, firefox_profiler, npm_package
@@ -26,6 +27,16 @@ PROFILE = profile(
     [Seen(0, [START, HOT], 75), Seen(0, [START, COLD], 25), Seen(1, [START, COLD], 100)],
     names=("main", "worker"),
 )
+
+ACTIVE = profile(
+    [
+        Seen(0, [START, HOT], 80, ThreadState.RUNNING, 9_000_000),
+        Seen(0, [START, COLD], 20, ThreadState.SLEEPING, 0),
+        Seen(1, [START, COLD], 100, ThreadState.SLEEPING, 0),
+    ],
+    names=("busy", "worker"),
+)
+"""A thread that ran for 0.72 of a second, and one that waited."""
 
 
 def complaints(value, schema, whole, place="file"):  # noqa: C901 - a rule for each keyword
@@ -64,13 +75,14 @@ def test_speedscope_s_schema_has_nothing_to_complain_of():
     except PeerMissingError as missing:
         pytest.skip(str(missing))
     schema = json.loads(path.read_text())
-    document = json.loads(json.dumps(speedscope.document(PROFILE)))
-
-    assert list(complaints(document, {"$ref": schema["$ref"]}, schema)) == []
+    for recorded in (PROFILE, ACTIVE, ACTIVE.without_idle(), ACTIVE.with_merged_threads()):
+        document = json.loads(json.dumps(speedscope.document(recorded)))
+        assert list(complaints(document, {"$ref": schema["$ref"]}, schema)) == []
     document["profiles"][0]["unit"] = "parsecs"
     assert list(complaints(document, {"$ref": schema["$ref"]}, schema))
 
 
+@pytest.mark.peer
 def test_the_firefox_profiler_reads_it(tmp_path):
     """It shows the same functions and shares of time."""
     path = tmp_path / "demo.json"
@@ -87,3 +99,20 @@ def test_the_firefox_profiler_reads_it(tmp_path):
     }
     assert shares == {"start": (0, 100), "hot": (0, 75), "inner": (75, 75), "cold": (25, 25)}
     assert "2 threads" in information
+
+
+@pytest.mark.peer
+def test_the_firefox_profiler_shows_the_processor_time_of_threads(tmp_path):
+    """Threads are sorted by it, and the time of activity is that of the running samples."""
+    path = tmp_path / "active.json"
+    path.write_text(json.dumps(firefox.document(ACTIVE)))
+    try:
+        with firefox_profiler(path, tmp_path) as ask:
+            information = ask("profile", "info")
+            worker = ask("thread", "info", "--thread", "t-1")
+    except PeerMissingError as missing:
+        pytest.skip(str(missing))
+    assert "t-0: busy [tid 259] - 711.000ms" in information  # the first sample does not count
+    assert "t-1: worker [tid 260] - 0.000ms" in information
+    assert "- 90% for " in information
+    assert "No significant activity" in worker

@@ -13,8 +13,9 @@ RightsRow: TypeAlias = tuple[int, int, bool, bool, int, int]
 # Port (0: none), its kind; errno of task_read_for_pid, results of task_for_pid, task_name_for_pid.
 PortRow: TypeAlias = tuple[int, int, int, int, int]
 
-# Id, handle, where its queue's address is, run state, suspend count, name.
-ThreadRow: TypeAlias = tuple[int, int, int, int, int, bytes]
+# Id, handle, where its queue's address is, run state (0 unknown), suspend count, name; user and
+# system time in nanoseconds.
+ThreadRow: TypeAlias = tuple[int, int, int, int, int, bytes, int]
 
 # Id, outcome, result, 0, registers, stacks; when the stop was requested, when stopped and
 # resumed; the queue.

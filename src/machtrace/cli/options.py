@@ -279,6 +279,27 @@ unique_option = click.option(
     help="Show equal stacks once, with the threads that have them; most threads first.",
 )
 
+idle_option = click.option(
+    "--idle/--no-idle",
+    default=True,
+    show_default=True,
+    help="Include samples of threads that wait. Without them the profile has what ran, or was "
+    "ready to run.",
+)
+
+merge_threads_option = click.option(
+    "--merge-threads",
+    "by_name",
+    metavar="[=name]",
+    type=click.Choice(["all", "name"]),
+    callback=lambda _context, _parameter, value: None if value is None else value == "name",
+    is_flag=False,
+    flag_value="all",
+    help="Merge all threads into one, or with =name those of the same name, such as a pool's.",
+)
+"""The parameter is whether threads are merged by name; None if they are not merged. Commands with
+it are of the class :class:`OptionalValueCommand`."""
+
 limit_option = click.option(
     "--limit",
     "-l",

@@ -19,8 +19,10 @@ from machtrace.cli.options import (
     STDOUT,
     ProgramCommand,
     format_option,
+    idle_option,
     limit_option,
     lines_option,
+    merge_threads_option,
     name_options,
     names_option,
     output_option,
@@ -44,13 +46,6 @@ if TYPE_CHECKING:  # its package is imported when the command runs
     from machtrace.sampling.sampler import SamplingProgress
     from machtrace.targets.base import Target
     from machtrace.targets.child_process import StartedProgram
-
-
-class Merged(StrEnum):
-    """Which threads are shown as one."""
-
-    ALL = "all"
-    NAME = "name"
 
 
 class ProfileFormat(StrEnum):
@@ -171,21 +166,8 @@ def _writer(form: ProfileFormat) -> Callable[[Profile, TextIO], None]:
 @lines_option
 @python_option
 @quiet_option
-@click.option(
-    "--merge-threads",
-    metavar="[=name]",
-    type=click.Choice([member.value for member in Merged]),
-    is_flag=False,
-    flag_value=Merged.ALL.value,
-    help="Merge all threads into one, or with =name those of the same name, such as a pool's.",
-)
-@click.option(
-    "--idle/--no-idle",
-    default=True,
-    show_default=True,
-    help="Include samples of threads that wait. Without them the profile has what ran, or was "
-    "ready to run.",
-)
+@merge_threads_option
+@idle_option
 def sample(  # noqa: PLR0913 - an option each
     *,
     spec: str | tuple[str, ...],
@@ -201,7 +183,7 @@ def sample(  # noqa: PLR0913 - an option each
     names: bool,
     lines: bool,
     python: bool,
-    merge_threads: str | None,
+    by_name: bool | None,
     idle: bool,
 ) -> int:
     """Sample a running process to show where it spends its time.
@@ -248,9 +230,7 @@ def sample(  # noqa: PLR0913 - an option each
                 length, should_stop=should_stop, on_tick=_shown_on(drawn), on_start=on_start
             )
         profile = sampler.profile(run)
-        shown = profile
-        if merge_threads is not None:
-            shown = profile.with_merged_threads(by_name=merge_threads == Merged.NAME)
+        shown = profile if by_name is None else profile.with_merged_threads(by_name=by_name)
         write_profile(shown, form, output)
         console.warn(_summary(profile, sampler.samples))
         console.print_errors([problem.error for problem in profile.problems])

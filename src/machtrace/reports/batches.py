@@ -19,6 +19,7 @@ from machtrace.reports.writers import (
     ReportFormat,
     as_shown,
     report_format,
+    with_chosen_samples,
     write_reports,
     write_unique,
 )
@@ -50,6 +51,10 @@ class BatchOptions:
     """Whether a file that the user named is written in its own format, if that can be written."""
     unique: bool = False
     """Whether equal stacks are merged; the format is one of those for that."""
+    idle: bool = True
+    """Whether idle samples stay."""
+    by_name: bool | None = None
+    """Whether sampled threads of each name are merged, or all; None: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,13 @@ class BatchRunner:
         of_page: tuple[Report, ...] = ()
         count = len(reports)
         try:
+            if not self._options.idle or self._options.by_name is not None:
+                reports = tuple(
+                    with_chosen_samples(
+                        report, idle=self._options.idle, by_name=self._options.by_name
+                    )
+                    for report in reports
+                )
             reports = tuple(as_shown(reports, chosen))
             write = write_unique if self._options.unique else write_reports
             if target is not None and chosen.between is None and count > 1:

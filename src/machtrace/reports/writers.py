@@ -15,7 +15,7 @@ from io import StringIO
 from typing import NamedTuple
 
 from machtrace.errors import ArgumentError
-from machtrace.model.report import Report, ReportedFrame
+from machtrace.model.report import Report, ReportedFrame, ReportKind
 
 
 class _Takes(Enum):
@@ -230,6 +230,40 @@ def write_unique(reports: Sequence[Report], name: str) -> bytes:
     module, _, function = UNIQUE_FORMATS[name].partition(":")
     write = getattr(import_module(module), function)
     return encoded(_captures(reports, lambda capture, sink: write(capture.unique, sink)))
+
+
+def with_chosen_samples(report: Report, *, idle: bool, by_name: bool | None) -> Report:
+    """Return a sampled report without idle samples, or with merged threads.
+
+    Args:
+        report: the report.
+        idle: whether idle samples stay.
+        by_name: whether threads of each name are merged, or all; None: none.
+
+    Raises:
+        ArgumentError: the report has no samples, or does not state which are idle.
+    """
+    from machtrace.reports.stacks.profiles import profile_of
+    from machtrace.reports.stacks.reported import report_of_profile
+
+    if not any(task.trees for task in report.tasks):
+        raise ArgumentError(
+            "the report has no samples", remedy="omit --no-idle and --merge-threads"
+        )
+    profile = profile_of(report)
+    if not idle:
+        if not profile.samples.has_states:
+            raise ArgumentError(
+                "the report does not state which samples are idle",
+                remedy="pass what machtrace sample --format json or pprof wrote",
+            )
+        profile = profile.without_idle()
+    if by_name is not None:
+        profile = profile.with_merged_threads(by_name=by_name)
+    # The tables of a text of sample count all samples.
+    kind = ReportKind.MACHTRACE if report.kind is ReportKind.SAMPLE else report.kind
+    chosen = report_of_profile(profile, kind)
+    return replace(chosen, process=report.process, system=report.system, incident=report.incident)
 
 
 _JSON_END = b"\n]}\n"

@@ -22,7 +22,7 @@ const uint64_t layout_task_rights[] = {
 };
 const uint64_t layout_task_info[] = {
     sizeof(struct machtrace_task_thread_info), INFO(id), INFO(handle), INFO(queue_address),
-    INFO(run_state), INFO(suspend_count), INFO(name),
+    INFO(cpu_ns), INFO(run_state), INFO(suspend_count), INFO(name),
 };
 const uint64_t layout_task_thread[] = {
     sizeof(struct machtrace_thread),

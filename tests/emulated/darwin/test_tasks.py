@@ -18,7 +18,7 @@ from tests.support.emulated.darwin_task_core import TaskCopy, TaskCore
 from tests.support.emulated.inprocess_core import NthFault
 from tests.support.emulated.library import EmulatedMemoryBlock, Function
 from tests.support.emulated.mach import KernReturn, MachRegion, MachThread
-from tests.support.emulated.task import OWN_PID
+from tests.support.emulated.task import OWN_PID, SYSTEM_NS, USER_NS, WAITING
 
 NATIVE = Path(__file__).parents[3] / "native"
 STACKS = 0x16F000000
@@ -178,9 +178,10 @@ def test_threads_are_listed_as_far_as_there_is_room(library: MachOFileContents, 
     """Their number is returned in any case; a name that is too long is terminated all the same."""
     core = core_of_three(library)
     port = core.open(PID)["port"]
-    result, count, told = core.threads(port, room)
-    expected = [(11, 0, b""), (12, QUEUES, b""), (13, 0, b"x" * 63)]
-    assert (result, count, told) == (0, 3, expected[:room])
+    result, count, rows = core.threads(port, room)
+    named = [(11, 0, b""), (12, QUEUES, b""), (13, 0, b"x" * 63)]
+    expected = [(*row, WAITING, USER_NS + SYSTEM_NS) for row in named]
+    assert (result, count, rows) == (0, 3, expected[:room])
     core.close(port)
     core.task.assert_released()
 

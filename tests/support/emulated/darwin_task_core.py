@@ -20,7 +20,7 @@ _LAYOUTS = {
         *("user", "integrity", "integrity_known", "has_debugger_entitlement", "is_translated"),
         "address_bits",
     ),
-    "info": ("id", "handle", "queue_address", "run_state", "suspend_count", "name"),
+    "info": (*("id", "handle", "queue_address", "cpu_ns", "run_state", "suspend_count", "name"),),
     "thread": (
         *("id", "outcome", "error", "registers", "registers_size", "stacks"),
         *("stack_count", "pthread_or_queue", "requested_at", "stopped_at", "resumed_at"),
@@ -128,8 +128,13 @@ class TaskCore:
         self.library.call("_machtrace_task_rights", place)
         return place
 
-    def threads(self, port: int, room: int) -> tuple[int, int, list[tuple[int, int, bytes]]]:
-        """``machtrace_task_threads``: result, how many, and id, queue's place and name of some."""
+    def threads(
+        self, port: int, room: int
+    ) -> tuple[int, int, list[tuple[int, int, bytes, int, int]]]:
+        """``machtrace_task_threads``: result, how many, and facts of some.
+
+        The facts are id, queue's place, name, run state and processor time.
+        """
         size = self._fields["info"]["size"]
         place, count = self.library.allocate(size * max(1, room)), self.library.allocate(8)
         result = self.library.call("_machtrace_task_threads", port, place, room, count)
@@ -139,6 +144,8 @@ class TaskCore:
                 self.word("info", row, "id", 8),
                 self.word("info", row, "queue_address", 8),
                 self.text("info", row, "name"),
+                self.word("info", row, "run_state"),
+                self.word("info", row, "cpu_ns", 8),
             )
             for row in rows
         ]

@@ -27,6 +27,10 @@ _RIGHT_SEND = 0
 _EXTENDED_INFO = (5, 28)
 _IDENTIFIER_INFO = (4, 6)
 _NAME_SIZE = 64
+USER_NS, SYSTEM_NS = (1 << 40) + 1000, 2000
+"""The processor times of each thread."""
+WAITING = 3
+"""``TH_STATE_WAITING``, the state of each thread."""
 _RESUMING = frozenset({"_task_suspend2", "_task_resume2", "_mach_port_deallocate"})
 _SAFE = SAFE_WHILE_SUSPENDED | _RESUMING | {BINDER}
 """The binder takes dyld's lock, which is the caller's own: another task's threads hold others."""
@@ -163,7 +167,7 @@ class OtherTask(MachTask):
     def _told(self, thread: MachThread, *, is_extended: bool) -> bytes:
         if is_extended:
             name = self.names.get(thread.id, b"").ljust(_NAME_SIZE, b"\0")[:_NAME_SIZE]
-            return pack("<2Q8i", 0, 0, 0, 1, 3, 0, 0, 31, 31, 63) + name
+            return pack("<2Q8i", USER_NS, SYSTEM_NS, 0, 1, WAITING, 0, 0, 31, 31, 63) + name
         return pack("<3Q", thread.id, thread.handle, self.queue_addresses.get(thread.id, 0))
 
     def _vm_read_overwrite(self, arguments: Sequence[int]) -> int:

@@ -66,6 +66,10 @@ class SnapshotTask:
     """By the name of a call, what it answers instead."""
     outcomes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By thread, what becomes of its copy: outcome and result."""
+    run_states: dict[int, int] = field(default_factory=dict)
+    """By thread, its ``TH_STATE_…`` if that is not 1."""
+    cpu_ns: dict[int, int] = field(default_factory=dict)
+    """By thread, its processor time if it has any."""
     on_copy: Callable[[], None] | None = None
     """Called while threads are copied."""
     calls: list[str] = field(default_factory=list)
@@ -159,9 +163,10 @@ class SnapshotTask:
                 thread.info.id,
                 0,
                 self._queue_place(thread) if thread.info.queue else 0,
-                1,
+                self.run_states.get(thread.info.id, 1),
                 0,
                 (thread.info.name or "").encode(),
+                self.cpu_ns.get(thread.info.id, 0),
             )
             for thread in self._threads()
         ]

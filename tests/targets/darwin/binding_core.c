@@ -80,7 +80,7 @@ int machtrace_task_threads(uint32_t port, struct machtrace_task_thread_info *inf
     for (uint64_t id = 1; id <= 20000; id++) { /* more than are listed */
         if (*count < room)
             infos[*count] = (struct machtrace_task_thread_info){
-                UINT64_MAX - id, 0xe0, 0x100, 3, 1, "name"};
+                UINT64_MAX - id, 0xe0, 0x100, UINT64_MAX, 3, 1, "name"};
         *count += 1;
     }
     return 0;

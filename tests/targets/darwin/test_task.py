@@ -22,7 +22,9 @@ from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from machtrace.model.snapshot import ThreadState
 from machtrace.targets import open as open_module
+from machtrace.targets.base import ActivityTarget
 from machtrace.targets.darwin import extension
 from machtrace.targets.darwin import task as darwin_task
 from machtrace.targets.darwin.task import DarwinTaskTarget
@@ -148,6 +150,25 @@ def test_the_emulated_process_has_its_true_stacks() -> None:
                 true = list(demo.true_stack(stack.thread.id))
                 if "async" not in (stack.thread.name or ""):
                     assert physical == true, stack.thread.name
+
+
+def test_states_and_processor_times_are_those_of_the_list(
+    process: SyntheticProcess, task: SnapshotTask
+) -> None:
+    """A thread of which the kernel returned nothing has neither."""
+    ids = [*process.stacks]
+    task.run_states = dict(zip(ids, [1, 3, 4, 0], strict=True))
+    task.cpu_ns = dict(zip(ids, [5000, 7000, 0, 0], strict=True))
+    with DarwinTaskTarget(PID, extension=task) as target:
+        assert isinstance(target, ActivityTarget)
+        target.observe_activity()
+        threads = target.snapshot().threads
+    assert [(thread.state, thread.cpu_ns) for thread in threads] == [
+        (ThreadState.RUNNING, 5000),
+        (ThreadState.SLEEPING, 7000),
+        (ThreadState.UNINTERRUPTIBLE, 0),
+        (None, None),
+    ]
 
 
 # --- selections and partial failures ---

@@ -86,7 +86,7 @@ def test_invalid_ranges_are_refused(task: ModuleType, ranges: list[object]) -> N
 def test_threads_are_listed(task: ModuleType) -> None:
     result, rows = task.list_threads(PORT)
     assert (result, len(rows)) == (0, 16384)
-    assert rows[0] == ((1 << 64) - 2, 0xE0, 0x100, 3, 1, b"name")
+    assert rows[0] == ((1 << 64) - 2, 0xE0, 0x100, 3, 1, b"name", (1 << 64) - 1)
     assert task.list_threads(1) == (37, [])
 
 

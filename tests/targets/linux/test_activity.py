@@ -12,8 +12,8 @@ from machtrace.targets.linux.procfs import (
     ActivityReader,
     ProcessDirectory,
     ThreadStat,
-    capture_cost,
     parse_stat,
+    was_only_captured,
     with_schedstat,
 )
 
@@ -62,20 +62,43 @@ def test_a_kernel_without_schedstat_leaves_the_ticks(text):
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "cost"),
+    ("before", "now", "expected"),
     [
-        ((SLEEPING, 1000, 10), (SLEEPING, 9000, 12), 8000),  # stopped, then asleep again
-        ((SLEEPING, 1000, 10), (SLEEPING, 1000, 10), 0),
-        ((SLEEPING, 1000, 10), (SLEEPING, 9000, 13), 0),  # it had a turn of its own
-        ((SLEEPING, 1000, 10), (SLEEPING, 5_000_000, 12), 0),  # too long for a stop
-        ((RUNNING, 1000, 10), (SLEEPING, 9000, 12), 0),
-        ((SLEEPING, 1000, 10), (RUNNING, 9000, 12), 0),
-        ((SLEEPING, 9000, 10), (SLEEPING, 1000, 1), 0),  # another thread with its id
-        ((SLEEPING, 1000, None), (SLEEPING, 9000, None), 0),
+        ((SLEEPING, 1000, 10), (SLEEPING, 9000, 12), True),  # stopped, then asleep again
+        ((SLEEPING, 1000, 10), (SLEEPING, 1000, 10), True),
+        ((SLEEPING, 1000, 10), (RUNNING, 9000, 12), True),  # it waits for its turn to sleep again
+        ((SLEEPING, 1000, 10), (SLEEPING, 9000, 13), False),  # it had a turn of its own
+        ((SLEEPING, 1000, 10), (RUNNING, 9000, 13), False),
+        ((SLEEPING, 1000, 10), (SLEEPING, 5_000_000, 12), False),  # too long for a stop
+        ((RUNNING, 1000, 10), (SLEEPING, 9000, 12), False),
+        ((RUNNING, 1000, 10), (RUNNING, 9000, 10), False),
+        ((SLEEPING, 1000, 10), (ThreadState.UNINTERRUPTIBLE, 1000, 10), False),
+        ((SLEEPING, 9000, 10), (SLEEPING, 1000, 1), False),  # another thread with its id
+        ((SLEEPING, 1000, None), (SLEEPING, 9000, None), False),
     ],
 )
-def test_the_cost_of_a_capture_is_that_of_a_thread_that_did_nothing_else(before, now, cost):
-    assert capture_cost(ThreadStat("x", *before), ThreadStat("x", *now)) == cost
+def test_a_thread_that_was_only_captured_did_nothing_itself(before, now, expected):
+    assert was_only_captured(ThreadStat("x", *before), ThreadStat("x", *now)) is expected
+
+
+def test_what_captures_cost_a_sleeping_thread_does_not_count(monkeypatch):
+    """It slept meanwhile, though the kernel has it as running until it had its turn."""
+    readings = [
+        (b"S", b"1000 0 10"),
+        (b"R", b"9000 0 12"),
+        (b"S", b"20000 0 14"),
+        (b"S", b"90000 0 20"),
+    ]
+    reader = ActivityReader(None)
+    monkeypatch.setattr(
+        reader, "_read", lambda _, file: readings[0][1] if file else STAT % (b"x", readings[0][0])
+    )
+    activity = []
+    while readings:
+        reader.begin([7])
+        activity.append(reader.end(7))
+        del readings[0]
+    assert activity == [(SLEEPING, cpu_ns) for cpu_ns in (1000, 1000, 1000, 71000)]
 
 
 def open_files():

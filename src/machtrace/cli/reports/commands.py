@@ -9,11 +9,14 @@ import click
 from machtrace.cli.options import (
     STDOUT,
     DocumentFormat,
+    OptionalValueCommand,
     check_search_paths,
     complete_files,
     complete_words,
     count_type,
     format_option,
+    idle_option,
+    merge_threads_option,
     parse_name,
     parse_path,
     quiet_option,
@@ -96,7 +99,7 @@ def symbolicate(
     return run(files, options, output, jobs)
 
 
-@click.command()
+@click.command(cls=OptionalValueCommand)
 @click.argument("source", metavar="FILE", type=parse_name, shell_complete=complete_files)
 @click.argument("target", metavar="[OUT]", required=False, shell_complete=complete_files)
 @click.option(
@@ -117,9 +120,18 @@ def symbolicate(
     help=f"Output format: {_FORMATS} (default: from OUT's suffix, else apple; with --unique text).",
 )
 @unique_option
+@merge_threads_option
+@idle_option
 @quiet_option
 def convert(
-    *, source: str, target: str | None, output: Path | None, form: str | None, unique: bool
+    *,
+    source: str,
+    target: str | None,
+    output: Path | None,
+    form: str | None,
+    unique: bool,
+    by_name: bool | None,
+    idle: bool,
 ) -> int:
     """Write a report in another format, with the names that it has.
 
@@ -136,7 +148,9 @@ def convert(
     if unique and chosen not in UNIQUE_FORMATS:
         names = ", ".join(UNIQUE_FORMATS)
         raise click.UsageError(f"--unique requires --format {names}, not {chosen}")
-    options = BatchOptions(format=chosen, wants_names=False, unique=unique)
+    options = BatchOptions(
+        format=chosen, wants_names=False, unique=unique, idle=idle, by_name=by_name
+    )
     return run([source], options, None if target == STDOUT else Path(target), None)
 
 

@@ -6,7 +6,7 @@ Contexts of suspended Swift functions of a process that runs on meanwhile.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
@@ -43,6 +43,7 @@ from machtrace.targets.darwin.threads import (
 )
 from machtrace.targets.shared.image_copier import ImageCopier
 from machtrace.targets.shared.paged_memory import PagedMemory
+from machtrace.targets.shared.thread_copy import Activity
 
 
 def copy_contexts(
@@ -188,7 +189,16 @@ class DarwinTaskTarget(ClosedWhenLeft):
         if port:
             self._extension.close_task(port)
 
+    def observe_activity(self) -> None:
+        """See :meth:`~machtrace.targets.base.ActivityTarget.observe_activity`.
+
+        The list of threads has all that is needed, so that every snapshot has it.
+        """
+
     # --- threads ---
+
+    def _activity(self, thread: ListedThread) -> Activity:
+        return thread.state, thread.cpu_ns
 
     def _listed(self) -> tuple[ListedThread, ...]:
         if not self._port:
@@ -219,7 +229,8 @@ class DarwinTaskTarget(ClosedWhenLeft):
                 if info.id not in seen
                 and (info.id != self._left_out() if threads is None else info.id in threads)
             ]
-            more, missing = self._copy_some(infos, limit, are_new=bool(seen))
+            activity = {one.id: self._activity(one) for one in listed}
+            more, missing = self._copy_some(infos, limit, activity, are_new=bool(seen))
             copied += more
             problems += missing
             seen.update(listed_info.id for listed_info in listed)
@@ -237,14 +248,21 @@ class DarwinTaskTarget(ClosedWhenLeft):
         return copied, problems
 
     def _copy_some(
-        self, infos: Sequence[ThreadInfo], limit: int, *, are_new: bool
+        self,
+        infos: Sequence[ThreadInfo],
+        limit: int,
+        activity: Mapping[int, Activity],
+        *,
+        are_new: bool,
     ) -> tuple[list[ThreadSnapshot], list[Problem]]:
         if not infos:
             return [], []
         copies = self._copier.copy([info.id for info in infos], stack_limit=limit)
         labels = self._labels(copies.queues)
         named = [replace(info, queue=labels.get(info.id)) for info in infos]
-        copied, problems = thread_snapshots(named, copies.copies, self._process, are_new=are_new)
+        copied, problems = thread_snapshots(
+            named, copies.copies, self._process, activity, are_new=are_new
+        )
         if copies.problem is not None:
             problems.append(Problem(thread=None, error=copies.problem))
         return copied, problems

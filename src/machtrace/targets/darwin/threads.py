@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.macho.thread_state import read_native_state
 from machtrace.frozen import dataclass
-from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import (
+    Problem,
+    ProcessInfo,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+    ThreadState,
+)
 from machtrace.targets.darwin.copier import why_not
-from machtrace.targets.shared.thread_copy import CopiedThread, ThreadCopy
+from machtrace.targets.shared.thread_copy import Activity, CopiedThread, ThreadCopy
 
 if TYPE_CHECKING:
     from machtrace._native._darwin_task import ThreadRow
@@ -25,12 +33,30 @@ class ListedThread:
     """Where it keeps the address of the queue that it serves; 0 where it never served one."""
     name: str
     """Empty where it has none."""
+    state: ThreadState | None
+    cpu_ns: int | None
+    """User and system time; None where the kernel did not return them."""
+
+
+_STATES = {
+    1: ThreadState.RUNNING,
+    2: ThreadState.STOPPED,
+    3: ThreadState.SLEEPING,
+    4: ThreadState.UNINTERRUPTIBLE,
+}
+"""By ``TH_STATE_…`` of ``mach/thread_info.h``."""
 
 
 def listed_threads(rows: Sequence[ThreadRow]) -> tuple[ListedThread, ...]:
     """List the threads of the extension's rows, in the kernel's order."""
     return tuple(
-        ListedThread(id=row[0], queue_address=row[2], name=row[5].decode("utf-8", "replace"))
+        ListedThread(
+            id=row[0],
+            queue_address=row[2],
+            name=row[5].decode("utf-8", "replace"),
+            state=_STATES.get(row[3]),
+            cpu_ns=row[6] if row[3] else None,
+        )
         for row in rows
     )
 
@@ -67,6 +93,7 @@ def thread_snapshots(
     infos: Sequence[ThreadInfo],
     copies: Sequence[ThreadCopy],
     process: ProcessInfo,
+    activity: Mapping[int, Activity],
     *,
     are_new: bool = False,
 ) -> tuple[list[ThreadSnapshot], list[Problem]]:
@@ -76,6 +103,7 @@ def thread_snapshots(
         infos: of the threads.
         copies: one for each.
         process: theirs.
+        activity: states and processor times by thread, from before the copies.
         are_new: they started after the capture began; then one that has ended is not missed.
     """
     snapshots: list[ThreadSnapshot] = []
@@ -83,7 +111,9 @@ def thread_snapshots(
     for info, copy in zip(infos, copies, strict=True):
         if isinstance(copy, CopiedThread):
             try:
-                snapshots.append(_snapshot(info, copy, process))
+                state, cpu_ns = activity.get(info.id, (None, None))
+                snapshot = _snapshot(info, copy, process)
+                snapshots.append(replace(snapshot, state=state, cpu_ns=cpu_ns))
             except FormatError as error:
                 problems.append(Problem(thread=info.id, error=error))
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -26,7 +27,8 @@ from machtrace.targets.darwin.memory import ConstantMemory
 from machtrace.targets.darwin.queues import served_queues
 from machtrace.targets.darwin.task import DarwinTaskTarget
 from machtrace.targets.darwin.threads import ListedThread
-from machtrace.targets.inprocess.threads import OwnThreads, own_copier, python_name
+from machtrace.targets.inprocess.threads import OwnStates, OwnThreads, own_copier, python_name
+from machtrace.targets.shared.thread_copy import Activity
 
 if TYPE_CHECKING:
     from machtrace._native._inprocess import ImageRow
@@ -81,6 +83,7 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
         self._own_copier = own_copier()
         self._kept_images = own_images() if images is None else images
         self._known: tuple[int, TaskImages] | None = None
+        self._states = OwnStates()
         super().__init__(os.getpid(), extension=extension)
         self._constant = TaskImages(), ConstantMemory(self._memory)
 
@@ -124,6 +127,10 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
 
     def _thread_ids(self) -> Sequence[int]:
         return [one.id for one in self._listed()]
+
+    def _activity(self, thread: ListedThread) -> Activity:
+        state, cpu_ns = super()._activity(thread)
+        return self._states.state(thread.id, state, cpu_ns, time.monotonic_ns()), cpu_ns
 
     def _left_out(self) -> int:
         return threading.get_native_id()

@@ -344,11 +344,14 @@ class ActivityReader:
         if stat.state is ThreadState.RUNNING:
             stat = self._of_running(thread, stat)
         last = self._last.get(thread)
-        self._last[thread] = stat
         captures = 0
         if last is not None and last.cpu_ns <= stat.cpu_ns:  # else its id is another thread's now
-            captures = self._capture_ns.get(thread, 0) + capture_cost(last, stat)
+            captures = self._capture_ns.get(thread, 0)
+            if was_only_captured(last, stat):
+                captures += stat.cpu_ns - last.cpu_ns
+                stat = stat._replace(state=ThreadState.SLEEPING)
             self._capture_ns[thread] = captures
+        self._last[thread] = stat
         return stat.state, stat.cpu_ns - captures
 
     def close(self) -> None:
@@ -398,15 +401,17 @@ class ActivityReader:
             return stat, -1
 
 
-def capture_cost(before: ThreadStat, now: ThreadStat) -> int:
-    """Return the processor time between two captures that the first one caused, in nanoseconds.
+def was_only_captured(before: ThreadStat, now: ThreadStat) -> bool:
+    """Return whether a thread that slept at one capture did nothing else up to the next.
 
-    A thread that slept at both, and had no more turns on a processor than it needed to stop and to
-    sleep again, did nothing else.
+    It had no more turns on a processor than it needed to stop and to sleep again. It may still wait
+    for the second one, as a running thread.
     """
     if before.slices is None or now.slices is None:
-        return 0
-    used = now.cpu_ns - before.cpu_ns
-    is_asleep = before.state is now.state is ThreadState.SLEEPING
-    is_short = now.slices - before.slices <= _STOP_SLICES and 0 <= used <= _STOP_COST_NS
-    return used if is_asleep and is_short else 0
+        return False
+    is_idle = before.state is ThreadState.SLEEPING and now.state in (
+        ThreadState.SLEEPING,
+        ThreadState.RUNNING,
+    )
+    is_short = 0 <= now.cpu_ns - before.cpu_ns <= _STOP_COST_NS
+    return is_idle and is_short and 0 <= now.slices - before.slices <= _STOP_SLICES
