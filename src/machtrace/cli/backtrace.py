@@ -151,18 +151,18 @@ def warn_of_guesses(stacks: Sequence[CallStack]) -> None:
     """Warn of guessed callers; advise --search only where the image's file was not read."""
     from machtrace.cli.console import warn
 
-    count = len(stacks)
+    count = counted(len(stacks), "stack")
     guessed = list(filter(_is_guess_at_top, stacks))
     unread = [stack for stack in guessed if stack.frames[0].status not in _READ]
     if unread:
         warn(
-            f"in {len(unread)} of {count} stacks the first caller is a guess: no unwind info or "
+            f"in {len(unread)} of {count} the first caller is a guess: no unwind info or "
             "code was available there",
             hint="pass the binaries with --search",
         )
     if len(guessed) > len(unread):
         warn(
-            f"in {len(guessed) - len(unread)} of {count} stacks the first caller is a guess: the "
+            f"in {len(guessed) - len(unread)} of {count} the first caller is a guess: the "
             "binary has no unwind info there, and its code does not determine the caller"
         )
 
@@ -204,12 +204,13 @@ def _hidden_facts(result: Capture) -> Iterator[str]:
     """Yield what formats that only list frames do not show."""
     incomplete = sum(not stack.stop.is_complete for stack in result.stacks)
     if incomplete:
-        yield f"{incomplete} of {len(result.stacks)} stacks are incomplete"
+        verb = "is" if incomplete == 1 else "are"
+        yield f"{incomplete} of {counted(len(result.stacks), 'stack')} {verb} incomplete"
     disputed = sum(
         bool(frame.address.disputed_by) for stack in result.stacks for frame in stack.frames
     )
     if disputed:
-        yield f"methods of unwinding disagree at {disputed} frames"
+        yield f"methods of unwinding disagree at {counted(disputed, 'frame')}"
 
 
 def write_report(

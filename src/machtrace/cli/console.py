@@ -166,7 +166,9 @@ def print_errors(errors: Sequence[MachtraceError]) -> None:
     for error in lasting[:_SHOWN]:
         print_error(error)
     if len(lasting) > _SHOWN:
-        print_message(f"{len(lasting) - _SHOWN} more errors", hint="--format json lists them all")
+        print_message(
+            counted(len(lasting) - _SHOWN, "more error"), hint="--format json lists them all"
+        )
 
 
 def status_of(copied: Snapshot) -> int:

@@ -30,6 +30,7 @@ from machtrace.images.search_record import Attempt, Outcome, SearchRecord
 from machtrace.images.store_layout import FileKind
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
+from machtrace.model.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -289,7 +290,7 @@ class DebugSearch:
             if file.has_dwarf:
                 self.record.add(candidate.path, Outcome.MALFORMED, "its debug information")
             else:
-                symbols = f"{count} symbols" if count else ""
+                symbols = counted(count, "symbol") if count else ""
                 self.record.add(candidate.path, Outcome.NO_DWARF, symbols)
             if opened.has_code and opened not in self._binaries:
                 self._binaries.append(opened)

@@ -54,6 +54,7 @@ def child_python() -> Finding:
 
 def capture(target: int | str) -> Finding:
     """Check whether ``target`` can be opened, its threads captured and their stacks unwound."""
+    from machtrace.model.text import counted
     from machtrace.pipeline.backtraces import snapshot
     from machtrace.unwinder.unwinder import unwind
 
@@ -62,7 +63,7 @@ def capture(target: int | str) -> Finding:
     except MachtraceError as error:
         return _refused(error)
     whole = sum(stack.stop.is_complete for stack in unwind(copied))
-    threads = f"{len(copied.threads)} thread{'' if len(copied.threads) == 1 else 's'}"
+    threads = counted(len(copied.threads), "thread")
     times = [
         thread.stopped_for_ns for thread in copied.threads if thread.stopped_for_ns is not None
     ]
@@ -71,12 +72,12 @@ def capture(target: int | str) -> Finding:
         return _refused(copied.problems[0].error)
     if copied.problems:
         problem = copied.problems[0].error
-        text = f"{threads} copied; {len(copied.problems)} parts not: {problem}"
+        text = f"{threads} copied; {counted(len(copied.problems), 'part')} not: {problem}"
         return Finding(State.LIMITED, text, problem.remedy)
     if whole < len(copied.threads):
         return Finding(
             State.LIMITED,
-            f"{threads} copied{stopped}; {whole} stacks are whole",
+            f"{threads} copied{stopped}; {whole} of {counted(len(copied.threads), 'stack')} whole",
             "give the images' files with --search, or see where stacks end with: "
             "machtrace backtrace SPEC --explain",
         )

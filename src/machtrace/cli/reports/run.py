@@ -133,7 +133,8 @@ class RunSummary:
         for error in self._errors[:_SHOWN]:
             print_error(error)
         if len(self._errors) > _SHOWN:
-            print_message(f"{len(self._errors) - _SHOWN} more files could not be read or written")
+            more = counted(len(self._errors) - _SHOWN, "more file")
+            print_message(f"{more} could not be read or written")
         if self._files == 1 and self._only is not None:
             self._print_warnings(self._only)
         if self._options.wants_names and self._reports:
@@ -145,7 +146,7 @@ class RunSummary:
             if self._unread > 1:
                 passed = f"{self._unread} files were no reports"
             rest = f", {passed}" if self._unread else ""
-            rest += f", {counted(self._warned, 'file')} with oddities" if self._warned else ""
+            rest += f", {counted(self._warned, 'file')} with warnings" if self._warned else ""
             warn(f"{counted(self._reports, 'report')} of {counted(self._files, 'file')}{rest}")
         if self._files and self._unread == self._files:
             warn_of_nothing("there is no report", self._given)
@@ -156,7 +157,7 @@ class RunSummary:
         for text in item.warnings[:_SHOWN]:
             warn(f"{name}: {printable(text)}")
         if len(item.warnings) > _SHOWN:
-            warn(f"{name}: {len(item.warnings) - _SHOWN} more oddities")
+            warn(f"{name}: {counted(len(item.warnings) - _SHOWN, 'more warning')}")
 
     def _print_names(self) -> None:
         differing = ""

@@ -88,7 +88,7 @@ def functions(costs: FunctionCosts, count: int) -> Section:
         for cost in costs.functions[:count]
     )
     return Section(
-        title=f"Functions of {costs.weight} stacks",
+        title=f"Functions of {counted(costs.weight, 'stack')}",
         headings=("own", "", "total", "", "function"),
         rows=rows,
         right=_NUMBERS,

@@ -23,6 +23,7 @@ from machtrace.model.snapshot import (
     ThreadId,
     ThreadInfo,
 )
+from machtrace.model.text import counted
 from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.inprocess.copier import begin_error, wanted_signal
 from machtrace.targets.inprocess.memory import MappedFilesMemory
@@ -198,7 +199,7 @@ class SnapshotMaker:
         if recorded.listed > len(recorded.threads):
             count = recorded.listed - len(recorded.threads)
             error = TargetError(
-                f"{count} threads were not copied: too many exist",
+                f"{counted(count, 'thread')} not copied: too many exist",
                 remedy="capture them with a snapshot",
             )
             captured.problems.append(Problem(thread=None, error=error))
