@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 import click
 
 from machtrace.cli.options import (
+    ProgramCommand,
     format_option,
     limit_option,
     lines_option,
@@ -27,10 +28,17 @@ from machtrace.cli.options import (
 )
 from machtrace.model.capture import Capture
 from machtrace.model.options import WalkOptions
-from machtrace.model.snapshot import Snapshot
+from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.model.stack import FrameTrust, StopReason
 from machtrace.model.symbol import CallStack, FrameStatus
 from machtrace.model.text import counted
+
+if TYPE_CHECKING:
+    from machtrace.cpython.runs import PythonRuns
+    from machtrace.targets.base import Target
+    from machtrace.targets.child_process import StartedProgram
+
+    _Runs: TypeAlias = Mapping[ThreadId, PythonRuns]
 
 
 class Format(StrEnum):
@@ -63,8 +71,8 @@ _WITH_DETAILS = (Format.TEXT, Format.JSON)
 """Formats that show why each stack ends, and how frames were found."""
 
 
-@click.command()
-@target_argument()
+@click.command(cls=ProgramCommand)
+@target_argument(metavar="SPEC | -- PROGRAM [ARGS]...")
 @thread_option
 @format_option(Format)
 @search_option
@@ -83,10 +91,16 @@ _WITH_DETAILS = (Format.TEXT, Format.JSON)
     help="Show registers of all threads, or of none. By default those of a crashed thread.",
 )
 @python_option
+@click.option(
+    "--on-crash",
+    is_flag=True,
+    help="Start PROGRAM, or wait for a running process, and print its stacks when a signal ends it "
+    "that would write a core.",
+)
 @quiet_option
 def backtrace(  # noqa: PLR0913 - an option each
     *,
-    spec: str,
+    spec: str | tuple[str, ...],
     thread: str | tuple[str, ...],
     form: Format,
     search: tuple[str, ...],
@@ -99,11 +113,13 @@ def backtrace(  # noqa: PLR0913 - an option each
     explain: bool,
     registers: bool | None,
     python: bool,
+    on_crash: bool,
 ) -> int:
     """Print the call stacks of a process, a core file or an emulated program.
 
     SPEC is {SPECS}. The exit status is 1 if a part of the target could not be read; the rest is
-    printed.
+    printed. With --on-crash it is that of the program: 128 and the number of a signal that ended
+    it; 127 or 126 if PROGRAM does not exist or cannot be executed, 125 if machtrace failed.
     """
     from machtrace.cli.console import output, print_errors, status_of
     from machtrace.pipeline.backtraces import build_capture, capture_snapshot
@@ -120,17 +136,57 @@ def backtrace(  # noqa: PLR0913 - an option each
         _check_format("--registers", form, _WITH_DETAILS)
     if python:
         _check_format("--python", form, _WITH_LINES)
-    copied, runs = capture_snapshot(spec, thread, walk, naming)
-    naming = replace(naming, lines=lines and form in _WITH_LINES)
-    result = build_capture(copied, walk, naming, explain=explain, python=runs)
-    shown = result.unique if unique else result
-    with output() as sink:
-        write_report(shown, form, sink, registers=registers, unique=unique)
-    _warn(result, form)
-    _warn_of_limit(copied, result, stack_limit)
-    print_errors([problem.error for problem in result.problems])
-    # Other problems are names and lines that may be missing; the stacks are whole.
-    return status_of(copied)
+
+    def show(copied: Snapshot, runs: _Runs) -> int:
+        shown_names = replace(naming, lines=lines and form in _WITH_LINES)
+        result = build_capture(copied, walk, shown_names, explain=explain, python=runs)
+        shown = result.unique if unique else result
+        with output() as sink:
+            write_report(shown, form, sink, registers=registers, unique=unique)
+        _warn(result, form)
+        _warn_of_limit(copied, result, stack_limit)
+        print_errors([problem.error for problem in result.problems])
+        # Other problems are names and lines that may be missing; the stacks are whole.
+        return status_of(copied)
+
+    if on_crash:
+        return _on_crash(spec, lambda target: capture_snapshot(target, thread, walk, naming), show)
+    if isinstance(spec, tuple):
+        raise click.UsageError("-- PROGRAM requires --on-crash")
+    return show(*capture_snapshot(spec, thread, walk, naming))
+
+
+def _on_crash(
+    spec: str | tuple[str, ...],
+    capture: Callable[[Target], tuple[Snapshot, _Runs]],
+    show: Callable[[Snapshot, _Runs], object],
+) -> int:
+    from machtrace.cli.console import run_program, warn, warn_of_end
+    from machtrace.targets.child_process import exit_status
+    from machtrace.targets.open import traced_until_crash
+
+    if isinstance(spec, tuple):
+
+        def await_crash(program: StartedProgram, _signals: list[int]) -> None:
+            watch = traced_until_crash(program.pid, capture, program.run)
+            if watch.status is not None:
+                program.collected(watch.status)
+            if watch.captured is not None:
+                show(*watch.captured)
+
+        return run_program(spec, await_crash, reports_success=True)
+    if not spec.isdecimal():
+        raise click.UsageError("--on-crash requires a process id, or -- and a program")
+    watch = traced_until_crash(
+        int(spec),
+        capture,
+        lambda: warn(f"waiting until process {spec} crashes or ends", hint="Ctrl-C detaches"),
+    )
+    if watch.captured is not None:
+        show(*watch.captured)
+    status = exit_status(watch.status if watch.status is not None else watch.signal)
+    warn_of_end(f"process {spec}", status, reports_success=True)
+    return status
 
 
 def _check_format(option: str, form: Format, formats: tuple[Format, ...]) -> None:

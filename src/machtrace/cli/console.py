@@ -180,7 +180,12 @@ def status_of(copied: Snapshot) -> int:
     return int(lasting or not copied.threads)
 
 
-def run_program(arguments: Sequence[str], task: Callable[[StartedProgram, list[int]], None]) -> int:
+def run_program(
+    arguments: Sequence[str],
+    task: Callable[[StartedProgram, list[int]], None],
+    *,
+    reports_success: bool = False,
+) -> int:
     """Start a program for ``task``, wait for its end, and return the command's exit status.
 
     It is the program's own, 128 and the number of the signal that ended it, 127 or 126 if it does
@@ -190,6 +195,7 @@ def run_program(arguments: Sequence[str], task: Callable[[StartedProgram, list[i
         arguments: the program and its arguments.
         task: is called with the program, which waits for its first instruction, and the list of
             signals that were passed on to it.
+        reports_success: whether an exit status of 0 is printed, too.
     """
     from machtrace.targets.child_process import FAILED, StartedProgram, status_without
 
@@ -205,18 +211,18 @@ def run_program(arguments: Sequence[str], task: Callable[[StartedProgram, list[i
     except MachtraceError as error:
         print_error(error)
         return FAILED
-    warn_of_end(arguments[0], status)
+    warn_of_end(arguments[0], status, reports_success=reports_success)
     return status
 
 
-def warn_of_end(program: str, status: int) -> None:
-    """Print how a program ended, unless its exit status is 0."""
+def warn_of_end(program: str, status: int, *, reports_success: bool = False) -> None:
+    """Print how a program ended; unless ``reports_success``, not if its exit status is 0."""
     from machtrace.model.cause import LINUX_SIGNALS
 
     number = status - 128
     if number > 0:
         warn(f"{program} was ended by {LINUX_SIGNALS.get(number, f'signal {number}')}")
-    elif status:
+    elif status or reports_success:
         warn(f"{program} exited with status {status}")
 
 

@@ -31,6 +31,12 @@ def status_without(error: MachtraceError) -> int:
     return FAILED
 
 
+def exit_status(wait_status: int) -> int:
+    """Return the exit status of a process: 128 and the number of a fatal signal."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    return code if code >= 0 else _OF_SIGNALS - code
+
+
 class StartedProgram:
     """A program that this process started; on Linux it is stopped before its first instruction.
 

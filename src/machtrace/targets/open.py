@@ -10,13 +10,16 @@ import sys
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.targets.base import Target
 
 if TYPE_CHECKING:
     from machtrace.targets.inprocess.threads import OwnTarget
+    from machtrace.targets.linux.crash import CrashWatch
+
+_T = TypeVar("_T")
 
 
 class System(Enum):
@@ -40,6 +43,24 @@ def process_target(pid: int) -> Target:
     from machtrace.targets.linux.process import LinuxProcessTarget
 
     return LinuxProcessTarget(pid)
+
+
+def traced_until_crash(
+    pid: int, capture: Callable[[Target], _T], on_traced: Callable[[], None]
+) -> CrashWatch[_T]:
+    """Trace a process until it crashes or ends; see ``await_crash()`` of ``targets.linux.crash``.
+
+    Raises:
+        TargetSpecError: this system is not Linux.
+    """
+    if this_system() is not System.LINUX:
+        raise TargetSpecError(
+            "waiting for a crash requires Linux",
+            remedy="read the system's crash report: machtrace convert FILE.ips",
+        )
+    from machtrace.targets.linux.crash import await_crash
+
+    return await_crash(pid, capture, on_traced)
 
 
 def own_target() -> OwnTarget:

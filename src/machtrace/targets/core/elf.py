@@ -7,7 +7,6 @@ the core was written.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,12 +16,11 @@ from pathlib import Path
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import FormatError, MachtraceError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.elf.core.file import ElfCore, ElfCoreThread, MappedRange, parse_elf_core
+from machtrace.formats.elf.core.file import ElfCore, ElfCoreThread, parse_elf_core
 from machtrace.formats.elf.core.images import FoundImages, find_core_images, image_of
-from machtrace.formats.elf.core.notes import FILE_PAGE
 from machtrace.formats.elf.headers import PAGE_SIZE
 from machtrace.model.address import Avma
-from machtrace.model.cause import Cause, below_stack, stack_name
+from machtrace.model.cause import Cause, stack_name
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.memory import MemoryReader
 from machtrace.model.options import DEFAULT_STACK_LIMIT
@@ -37,6 +35,7 @@ from machtrace.model.snapshot import (
 )
 from machtrace.targets.core.target import CoreTarget, noted_indexes, stack_region
 from machtrace.targets.shared.file_mapping import map_core, map_file
+from machtrace.targets.shared.proc_maps import address_region
 
 _HEAD = 4096
 """Bytes at the start of an image that are compared at most."""
@@ -209,7 +208,14 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
         cause = thread.cause
         if cause is None or cause.address is None or self.core.metadata is not None:
             return cause
-        return replace(cause, region=address_region(cause, self.core, thread))
+        core = self.core
+        stacks = [
+            (stack_name(other.id, is_own=other is thread), other.registers.sp or 0)
+            for other in (thread, *core.threads)
+        ]
+        return replace(
+            cause, region=address_region(cause, core.mapped, core.facts.file_mappings, stacks)
+        )
 
     def _threads(self) -> list[tuple[ElfCoreThread, ThreadInfo]]:
         core = self.core
@@ -258,42 +264,3 @@ def _distinct(ids: Sequence[ThreadId]) -> list[ThreadId]:
     for number in ids:
         distinct[ThreadId(next(free)) if number <= 0 or number in distinct else number] = None
     return list(distinct)
-
-
-_ACCESSES = frozenset({"SEGV_MAPERR", "SEGV_ACCERR", "SEGV_BNDERR", "SEGV_PKUERR"})
-
-
-def address_region(cause: Cause, core: ElfCore, thread: ElfCoreThread) -> str:
-    """Return the memory at the address of ``cause`` in words; empty unless the core proves it.
-
-    ``thread`` is the one that was stopped.
-    """
-    address = cause.address
-    if address is None or cause.code_name not in _ACCESSES or cause.signal != "SIGSEGV":
-        return ""
-    if cause.region:
-        return cause.region
-    number = bisect_right(core.mapped, int(address), key=lambda region: region.start) - 1
-    region = core.mapped[number] if number >= 0 else None
-    above = core.mapped[number + 1] if number + 1 < len(core.mapped) else None
-    stacks = [
-        (stack_name(other.id, is_own=other is thread), other.registers.sp or 0)
-        for other in (thread, *core.threads)
-    ]
-    if region is None or address >= region.end:
-        return "" if above is None else below_stack(address, above.start, above.end, stacks)
-    if not region.permissions and above is not None and above.start == region.end:
-        owners = [stack for stack, sp in stacks if region.start <= sp < above.end]
-        if owners:
-            return f"in the guard pages of {owners[0]}"
-    return _mapping(address, region, core)
-
-
-def _mapping(address: int, region: MappedRange, core: ElfCore) -> str:
-    permissions = "".join(flag if flag in region.permissions else "-" for flag in "rwx")
-    for mapping in core.facts.file_mappings:
-        if mapping.start <= address < mapping.end:
-            name = mapping.path.rpartition("/")[2]
-            offset = mapping.offset // FILE_PAGE * FILE_PAGE + address - mapping.start
-            return f"in {name} + {offset:#x} of the file, mapped {permissions}"
-    return f"in memory mapped {permissions}"

@@ -1,4 +1,4 @@
-"""``/proc/PID/maps``: the memory mappings of a Linux process.
+"""``/proc/PID/maps``: the memory mappings of a Linux process; and the memory that faulted.
 
 Source of the format: ``Documentation/filesystems/proc.rst`` and ``fs/proc/task_mmu.c``
 (``show_map_vma``).
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from machtrace.errors import FormatError
 from machtrace.model.address import Avma, FileOffset
+from machtrace.model.cause import Cause, below_stack
+from machtrace.model.snapshot import FileMapping
 
 _LINE = re.compile(
     r"([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-][sp]) ([0-9a-f]+)"
@@ -117,3 +120,61 @@ def address_width(mappings: Sequence[Mapping]) -> int:
     """
     ends = (mapping.end for mapping in mappings if mapping.end <= _USER_END)
     return max(0, max(ends, default=0) - 1).bit_length()
+
+
+class MemoryRange(Protocol):
+    """A range of a process's memory."""
+
+    @property
+    def start(self) -> int:
+        """The first address."""
+
+    @property
+    def end(self) -> int:
+        """The address after the last one."""
+
+    @property
+    def permissions(self) -> str:
+        """Letters of the rights, among other characters."""
+
+
+_ACCESSES = frozenset({"SEGV_MAPERR", "SEGV_ACCERR", "SEGV_BNDERR", "SEGV_PKUERR"})
+_FILE_PAGE = 4096
+"""The unit of offsets in ``NT_FILE``."""
+
+
+def address_region(
+    cause: Cause,
+    ranges: Sequence[MemoryRange],
+    files: Iterable[FileMapping],
+    stacks: Sequence[tuple[str, int]],
+) -> str:
+    """Return the memory at the address of ``cause`` in words; empty unless the ranges prove it.
+
+    Args:
+        cause: of a thread that was stopped.
+        ranges: all memory of the process, by address.
+        files: the ranges of mapped files.
+        stacks: names and stack pointers of the threads, the stopped one first.
+    """
+    address = cause.address
+    if address is None or cause.code_name not in _ACCESSES or cause.signal != "SIGSEGV":
+        return ""
+    if cause.region:
+        return cause.region
+    number = bisect_right(ranges, int(address), key=lambda memory: memory.start) - 1
+    region = ranges[number] if number >= 0 else None
+    above = ranges[number + 1] if number + 1 < len(ranges) else None
+    if region is None or address >= region.end:
+        return "" if above is None else below_stack(address, above.start, above.end, stacks)
+    permissions = "".join(flag if flag in region.permissions else "-" for flag in "rwx")
+    if permissions == "---" and above is not None and above.start == region.end:
+        owners = [stack for stack, sp in stacks if region.start <= sp < above.end]
+        if owners:
+            return f"in the guard pages of {owners[0]}"
+    for mapping in files:
+        if mapping.start <= address < mapping.end:
+            name = mapping.path.rpartition("/")[2]
+            offset = mapping.offset // _FILE_PAGE * _FILE_PAGE + address - mapping.start
+            return f"in {name} + {offset:#x} of the file, mapped {permissions}"
+    return f"in memory mapped {permissions}"

@@ -1,0 +1,325 @@
+"""A process that is traced until it crashes or ends.
+
+All of its threads are seized (ptrace(2)) and run. A signal stops the thread that it is delivered
+to; it is passed on, unless it is one that the process does not handle and whose default action
+writes a core: then all threads are stopped, captured, and released with that signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from threading import Thread
+from typing import Generic, TypeVar
+
+from machtrace._native import _ptrace
+from machtrace.cpython.runs import PythonRuns
+from machtrace.errors import FormatError, MemoryReadError, TargetError
+from machtrace.formats.elf.core.notes import read_signal_information
+from machtrace.formats.elf.structs import LAYOUTS
+from machtrace.frozen import dataclass
+from machtrace.model.cause import Cause, linux_cause, stack_name
+from machtrace.model.options import DEFAULT_STACK_LIMIT
+from machtrace.model.snapshot import Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.targets.linux.access import access_error
+from machtrace.targets.linux.identity import check_host, identify
+from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
+from machtrace.targets.shared.proc_maps import address_region
+from machtrace.targets.shared.thread_copy import (
+    BEGIN_REMEDY,
+    SLEEP_LIMIT_NS,
+    STOP_LIMIT_NS,
+    CaptureFailure,
+    ThreadCopy,
+    UncopiedThread,
+    copy_of_row,
+)
+
+_TRACE_CLONE, _TRACE_EXEC = 1 << 3, 1 << 4
+_EVENT_EXEC, _EVENT_STOP = 4, 128
+"""``PTRACE_O_*`` and ``PTRACE_EVENT_*``."""
+_JOB_STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_NATIVE = LAYOUTS[2, 1]
+"""The kernel gives a 64-bit tracer the 64-bit ``siginfo_t``, also of 32-bit processes."""
+_POLL_S = 0.0005
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class CrashWatch(Generic[_T]):
+    """The end of a traced process."""
+
+    captured: _T | None
+    """What was captured when it crashed; None if it did not."""
+    status: int | None
+    """Its wait status, if the tracer collected it."""
+    signal: int = 0
+    """The number of the signal that it was released with."""
+
+
+def await_crash(
+    pid: int,
+    capture: Callable[[CrashedProcess], _T],
+    on_traced: Callable[[], None] = lambda: None,
+) -> CrashWatch[_T]:
+    """Trace a process until it crashes or ends.
+
+    Tracing is done by a thread of its own, so that signal handlers of this process run meanwhile.
+    If this function is left by an exception, the process is released when this one ends.
+
+    Args:
+        pid: its id.
+        capture: is called in that thread when the process has crashed, with all threads stopped.
+        on_traced: is called in that thread when the process is traced.
+
+    Raises:
+        TargetSpecError, TargetGoneError, TargetAccessError, FormatError: see
+            :class:`LinuxProcessTarget`.
+    """
+    results: list[CrashWatch[_T] | BaseException] = []
+
+    def trace() -> None:
+        try:
+            results.append(_Tracer(pid).run(capture, on_traced))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            results.append(error)
+
+    thread = Thread(target=trace, name="machtrace-tracer", daemon=True)
+    thread.start()
+    thread.join()
+    (result,) = results
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+class _Tracer:
+    """The thread that traces a process: every call of ``_ptrace`` is its own."""
+
+    def __init__(self, pid: int) -> None:
+        check_host()
+        self._pid = pid
+        self._threads: set[int] = set()
+        """Seized threads that have not exited."""
+        self._stopped: dict[int, int] = {}
+        """Stopped threads, and the signal that each is released with."""
+
+    def run(
+        self, capture: Callable[[CrashedProcess], _T], on_traced: Callable[[], None]
+    ) -> CrashWatch[_T]:
+        with ProcessDirectory(self._pid) as directory:
+            identify(directory)
+            try:
+                self._seize(directory)
+                on_traced()
+                status = self._await_crash(directory)
+                if status is not None:
+                    return CrashWatch(None, status)
+                (crashed, number), *_ = self._stopped.items()
+                causes = {crashed: self._cause(crashed, number)}
+                self._stop_others(directory, causes)
+                with CrashedProcess(self._pid, self._stopped, causes) as target:
+                    return CrashWatch(capture(target), None, number)
+            finally:
+                # The crashed thread first: its signal ends the process before others run.
+                for thread, number in self._stopped.items():
+                    with suppress(OSError):
+                        _ptrace.detach(thread, number)
+
+    def _seize(self, directory: ProcessDirectory) -> None:
+        """Seize all threads; those that they start afterwards are seized by the kernel.
+
+        Raises:
+            TargetGoneError, TargetAccessError: it cannot be traced.
+        """
+        while new := set(directory.thread_ids()) - self._threads:
+            for thread in new:
+                try:
+                    _ptrace.seize(thread, _TRACE_CLONE | _TRACE_EXEC)
+                except ProcessLookupError:
+                    continue
+                except OSError as error:
+                    if directory.state(thread) in EXITED_STATES:
+                        continue
+                    raise access_error(directory, error, thread) from None
+                finally:
+                    self._threads.add(thread)
+
+    def _await_crash(self, directory: ProcessDirectory) -> int | None:
+        """Return the process's wait status when it has ended; None when it has crashed."""
+        while True:
+            try:
+                thread, status = _ptrace.await_event(True)  # noqa: FBT003 - it takes positions only
+            except ChildProcessError:
+                raise directory.gone() from None
+            if not os.WIFSTOPPED(status):
+                self._threads.discard(thread)
+                if thread == self._pid:  # reported after those of all other threads
+                    return status
+                continue
+            number, event = os.WSTOPSIG(status), status >> 16
+            with suppress(ProcessLookupError):
+                if thread not in self._threads and directory.state(thread) in EXITED_STATES:
+                    _ptrace.detach(thread, 0)  # a process that clone(2) created
+                    continue
+                self._threads.add(thread)
+                if event == _EVENT_EXEC:
+                    self._threads = {self._pid}  # the others have ended, unreported
+                if event == _EVENT_STOP and number in _JOB_STOPS:
+                    _ptrace.listen(thread)
+                elif event:
+                    _ptrace.resume(thread, 0)
+                elif self._is_fatal(directory, thread, number):
+                    self._stopped[thread] = number
+                    return None
+                else:
+                    _ptrace.resume(thread, number)
+
+    def _is_fatal(self, directory: ProcessDirectory, thread: int, number: int) -> bool:
+        if not linux_cause(number).is_fatal:
+            return False
+        status = directory.status(thread)
+        handled = int(status.get("SigCgt", "0"), 16) | int(status.get("SigIgn", "0"), 16)
+        return not handled >> (number - 1) & 1
+
+    def _cause(self, thread: int, number: int) -> Cause:
+        try:
+            stated = read_signal_information(
+                _ptrace.signal_information(thread), _NATIVE, f"thread {thread}"
+            )
+        except (OSError, FormatError):
+            stated = None
+        return linux_cause(number) if stated is None else stated
+
+    def _stop_others(self, directory: ProcessDirectory, causes: dict[int, Cause]) -> None:
+        """Stop all other threads; those that do not stop in time continue."""
+        for thread in self._threads - set(self._stopped):
+            with suppress(ProcessLookupError):  # it exits, which is reported
+                _ptrace.interrupt(thread)
+        began = time.monotonic_ns()
+        while running := self._threads - set(self._stopped):
+            thread, status = _ptrace.await_event(False)  # noqa: FBT003
+            if not thread:
+                waited = time.monotonic_ns() - began
+                sleeping = waited > SLEEP_LIMIT_NS and all(
+                    directory.state(thread) in "D" + EXITED_STATES for thread in running
+                )
+                if sleeping or waited > STOP_LIMIT_NS:
+                    return
+                time.sleep(_POLL_S)
+            elif not os.WIFSTOPPED(status):
+                self._threads.discard(thread)
+            else:
+                self._threads.add(thread)
+                number = 0 if status >> 16 else os.WSTOPSIG(status)
+                self._stopped[thread] = number
+                if number and linux_cause(number).is_fatal:
+                    causes[thread] = self._cause(thread, number)
+
+
+class CrashedProcess(LinuxProcessTarget):
+    """A process whose threads are all stopped, since one of them crashed.
+
+    Args:
+        pid: its id.
+        stopped: the ids of stopped threads; the first one crashed.
+        causes: why threads were stopped, by id.
+    """
+
+    def __init__(self, pid: int, stopped: Collection[int], causes: dict[int, Cause]) -> None:
+        self._crashed = next(iter(stopped))
+        self._causes = causes
+        super().__init__(pid, copier=_StoppedCopier(stopped))
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """See :meth:`~machtrace.targets.base.Target.snapshot`; all threads stay stopped."""
+        copied = super().snapshot(threads, stack_limit=stack_limit)
+        facts = copied.linux
+        if facts is not None:
+            number = self._causes[self._crashed].signal_number
+            facts = replace(facts, signal=number or 0)
+        described = tuple(
+            replace(thread, info=self._with_region(thread, copied), stopped_for_ns=None)
+            for thread in copied.threads
+        )
+        return replace(copied, threads=described, linux=facts)
+
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """See :meth:`~machtrace.targets.base.PythonTarget.snapshot_with_python`."""
+        from machtrace.cpython.threads import read_threads, with_functions, with_problem
+
+        copied = self.snapshot(threads, stack_limit=stack_limit)
+        try:
+            runtime = self._python_runtime()
+            with self._open_memory() as memory:
+                python = read_threads(memory, runtime.address, runtime.layout)
+        except (FormatError, MemoryReadError, TargetError) as error:
+            return with_problem(copied, error), {}
+        own = {
+            self._directory.namespace_ids(thread.info.id)[-1]: thread.info.id
+            for thread in copied.threads
+        }
+        return with_functions(copied, python, own)
+
+    def _describe(self, threads: Sequence[int], *, before: int) -> Iterator[ThreadInfo]:
+        for info in super()._describe(threads, before=before):
+            yield replace(info, crashed=info.id == self._crashed, cause=self._causes.get(info.id))
+
+    def _with_region(self, thread: ThreadSnapshot, copied: Snapshot) -> ThreadInfo:
+        """Return the thread's description, with the memory at the address of its cause."""
+        info = thread.info
+        if info.cause is None or info.cause.address is None:
+            return info
+        stacks = [
+            (stack_name(other.info.id, is_own=other is thread), other.registers.sp or 0)
+            for other in (thread, *copied.threads)
+        ]
+        files = () if copied.linux is None else copied.linux.file_mappings
+        region = address_region(info.cause, self._mappings.read(), files, stacks)
+        return replace(info, cause=replace(info.cause, region=region))
+
+
+class _StoppedCopier:
+    """Copies threads that are stopped already.
+
+    A :class:`~machtrace.targets.shared.thread_copy.ThreadCopier`.
+    """
+
+    def __init__(self, stopped: Collection[int]) -> None:
+        self._stopped = stopped
+
+    def copy(
+        self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int
+    ) -> list[ThreadCopy]:
+        """See :meth:`~machtrace.targets.shared.thread_copy.ThreadCopier.copy`."""
+        present = tuple(thread for thread in threads if thread in self._stopped)
+        try:
+            rows = _ptrace.copy_stopped(
+                present, stack_ranges, stack_limit, STOP_LIMIT_NS, SLEEP_LIMIT_NS
+            )
+        except (OSError, MemoryError, ValueError) as error:
+            raise TargetError(f"cannot copy threads ({error})", remedy=BEGIN_REMEDY) from error
+        copies = {row[0]: copy_of_row(row, since_ns=row[6]) for row in rows}
+        return [
+            copies.get(thread) or UncopiedThread(id=thread, why=CaptureFailure.NOT_STOPPED, errno=0)
+            for thread in threads
+        ]
