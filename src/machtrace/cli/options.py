@@ -213,7 +213,7 @@ _PROGRAM = "machtrace.program"
 
 
 def _target(
-    context: click.Context, parameter: click.Parameter, spec: str | None
+    context: click.Context, _parameter: click.Parameter, spec: str | None
 ) -> str | tuple[str, ...]:
     program: tuple[str, ...] | None = context.meta.get(_PROGRAM)
     if program is not None:
@@ -223,7 +223,8 @@ def _target(
             raise click.UsageError("name a program to start after --")
         return program
     if spec is None:
-        raise click.MissingParameter(ctx=context, param=parameter)
+        other = " or -- PROGRAM" if isinstance(context.command, ProgramCommand) else ""
+        raise click.UsageError(f"missing argument 'SPEC'{other}")
     if spec == _SELF:
         raise TargetSpecError(
             "self is this very command",

@@ -57,7 +57,7 @@ class CrashWatch(Generic[_T]):
     """The end of a traced process."""
 
     captured: _T | None
-    """What was captured when it crashed; None if it did not."""
+    """The capture of its crash; None if it did not crash."""
     status: int | None
     """Its wait status, if the tracer collected it."""
     signal: int = 0
@@ -269,8 +269,9 @@ class CrashedProcess(LinuxProcessTarget):
 
         copied = self.snapshot(threads, stack_limit=stack_limit)
         try:
-            runtime = self._python_runtime()
             with self._open_memory() as memory:
+                images = self._images.find(self._mappings.read(), memory)
+                runtime = self._python_runtime(images, memory)
                 python = read_threads(memory, runtime.address, runtime.layout)
         except (FormatError, MemoryReadError, TargetError) as error:
             return with_problem(copied, error), {}

@@ -33,6 +33,7 @@ from machtrace.targets.shared.proc_maps import Mapping, stack_ranges
 from machtrace.targets.shared.thread_copy import CapturedThreads, ThreadCopier
 
 if TYPE_CHECKING:  # it brings numpy, which most captures do without
+    from machtrace.cpython.runtime import PythonRuntime
     from machtrace.targets.linux.freeze import FreezingCopier
 
 MOST_STACK = 1 << 28
@@ -222,8 +223,18 @@ class LinuxProcessTarget(ClosedWhenLeft):
     def _new_freezing_copier(
         self, images: LoadedImages, memory: MemoryReader
     ) -> FreezingCopier | MachtraceError:
-        from machtrace.cpython.runtime import find_runtime
         from machtrace.targets.linux.freeze import FreezingCopier
+
+        try:
+            runtime = self._python_runtime(images, memory)
+        except (FormatError, MemoryReadError, TargetError) as error:
+            if isinstance(error, TargetGoneError | TargetAccessError):
+                raise
+            return error
+        return FreezingCopier(self._directory, self._other_tracer, runtime)
+
+    def _python_runtime(self, images: LoadedImages, memory: MemoryReader) -> PythonRuntime:
+        from machtrace.cpython.runtime import find_runtime
 
         files = {
             loaded_image.image.load_address: loaded_image.segments[:1] for loaded_image in images
@@ -234,18 +245,8 @@ class LinuxProcessTarget(ClosedWhenLeft):
                 (loaded_image.file.data for loaded_image in files[image.load_address]), None
             )
 
-        try:
-            runtime = find_runtime(
-                [loaded_image.image for loaded_image in images],
-                memory,
-                file_of,
-                self._process.path,
-            )
-        except (FormatError, MemoryReadError, TargetError) as error:
-            if isinstance(error, TargetGoneError | TargetAccessError):
-                raise
-            return error
-        return FreezingCopier(self._directory, self._other_tracer, runtime)
+        loaded = [loaded_image.image for loaded_image in images]
+        return find_runtime(loaded, memory, file_of, self._process.path)
 
     def close(self) -> None:
         """See :meth:`~machtrace.targets.base.Target.close`."""
