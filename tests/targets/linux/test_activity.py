@@ -11,10 +11,10 @@ from machtrace.targets.inprocess.threads import OwnStates
 from machtrace.targets.linux.procfs import (
     ActivityReader,
     ProcessDirectory,
-    ThreadStat,
-    parse_stat,
+    ThreadUse,
+    stat_name,
+    thread_use,
     was_only_captured,
-    with_schedstat,
 )
 
 STAT = (
@@ -27,8 +27,9 @@ SLEEPING, RUNNING = ThreadState.SLEEPING, ThreadState.RUNNING
 
 @pytest.mark.parametrize("name", ["worker", "a) R (b", "", "\udcff"])
 def test_a_name_is_the_text_in_the_outer_parentheses(name):
-    stat = parse_stat(STAT % (os.fsencode(name), b"S"))
-    assert stat == ThreadStat(name, SLEEPING, (250 + 31) * TICK_NS)
+    stat = STAT % (os.fsencode(name), b"S")
+    assert stat_name(stat) == name
+    assert thread_use(stat, b"") == ThreadUse(SLEEPING, (250 + 31) * TICK_NS, None)
 
 
 @pytest.mark.parametrize(
@@ -46,19 +47,25 @@ def test_a_name_is_the_text_in_the_outer_parentheses(name):
     ],
 )
 def test_states_are_those_of_the_kernel_s_letters(letter, state):
-    assert parse_stat(STAT % (b"x", letter.encode())).state is state
+    assert thread_use(STAT % (b"x", letter.encode()), b"").state is state
 
 
 def test_schedstat_replaces_ticks_by_nanoseconds():
-    stat = parse_stat(STAT % (b"x", b"R"))
-    assert with_schedstat(stat, b"123456789 55 7\n") == ThreadStat("x", RUNNING, 123456789, 7)
+    stat = STAT % (b"x", b"R")
+    assert thread_use(stat, b"123456789 55 7\n") == ThreadUse(RUNNING, 123456789, 7)
 
 
-@pytest.mark.parametrize("text", [b"", b"0 0 0\n", b"1 2\n"])
+@pytest.mark.parametrize("text", [b"", b"0 0 0\n"])
 def test_a_kernel_without_schedstat_leaves_the_ticks(text):
     """It has no such file, or one of zeros."""
-    stat = parse_stat(STAT % (b"x", b"R"))
-    assert with_schedstat(stat, text) == stat
+    stat = STAT % (b"x", b"R")
+    assert thread_use(stat, text) == ThreadUse(RUNNING, (250 + 31) * TICK_NS, None)
+
+
+@pytest.mark.parametrize(("stat", "schedstat"), [(b"", b""), (b"1 (x) R 1", b""), (STAT, b"1 2")])
+def test_malformed_files_are_refused(stat, schedstat):
+    with pytest.raises((ValueError, IndexError)):
+        thread_use(stat, schedstat)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_a_kernel_without_schedstat_leaves_the_ticks(text):
     ],
 )
 def test_a_thread_that_was_only_captured_did_nothing_itself(before, now, expected):
-    assert was_only_captured(ThreadStat("x", *before), ThreadStat("x", *now)) is expected
+    assert was_only_captured(ThreadUse(*before), ThreadUse(*now)) is expected
 
 
 def test_what_captures_cost_a_sleeping_thread_does_not_count(monkeypatch):

@@ -16,7 +16,7 @@ from machtrace.targets.inprocess.threads import OwnStates, OwnThreads, own_copie
 from machtrace.targets.linux.core_facts import FactsGatherer
 from machtrace.targets.linux.identity import read_mappings
 from machtrace.targets.linux.process import LinuxProcessTarget
-from machtrace.targets.linux.procfs import ActivityReader, ProcessDirectory, ThreadStat
+from machtrace.targets.linux.procfs import ActivityReader, ProcessDirectory, ThreadUse
 from machtrace.targets.shared.thread_copy import Activity
 
 if TYPE_CHECKING:
@@ -141,10 +141,9 @@ class _OwnActivity(ActivityReader):
         state, cpu_ns = super().end(thread)
         return self._states.state(thread, state, cpu_ns, time.monotonic_ns()), cpu_ns
 
-    def _of_running(self, thread: int, stat: ThreadStat) -> ThreadStat:
+    def _up_to_now(self, thread: int, use: ThreadUse) -> ThreadUse:
         # A signal handler does not end a thread's turn, but the thread's clock shows all of it.
         try:
-            cpu_ns = time.clock_gettime_ns(~thread << 3 | _CPU_CLOCK_OF_THREAD)
+            return use._replace(cpu_ns=time.clock_gettime_ns(~thread << 3 | _CPU_CLOCK_OF_THREAD))
         except OSError:
-            return super()._of_running(thread, stat)
-        return stat._replace(cpu_ns=cpu_ns)
+            return use

@@ -233,15 +233,15 @@ def parse_status(text: str) -> MappingType[str, str]:
 
 
 _STATES = {
-    "R": ThreadState.RUNNING,
-    "S": ThreadState.SLEEPING,
-    "I": ThreadState.SLEEPING,
-    "P": ThreadState.SLEEPING,
-    "D": ThreadState.UNINTERRUPTIBLE,
-    "K": ThreadState.UNINTERRUPTIBLE,
-    "W": ThreadState.SLEEPING,
-    "T": ThreadState.STOPPED,
-    "t": ThreadState.STOPPED,
+    ord("R"): ThreadState.RUNNING,
+    ord("S"): ThreadState.SLEEPING,
+    ord("I"): ThreadState.SLEEPING,
+    ord("P"): ThreadState.SLEEPING,
+    ord("W"): ThreadState.SLEEPING,
+    ord("D"): ThreadState.UNINTERRUPTIBLE,
+    ord("K"): ThreadState.UNINTERRUPTIBLE,
+    ord("T"): ThreadState.STOPPED,
+    ord("t"): ThreadState.STOPPED,
 }
 """By letter: ``task_state_array`` in ``fs/proc/array.c`` of the kernel. Exited ones are absent."""
 
@@ -251,6 +251,7 @@ _MOST_OPEN = 256
 """Threads whose files stay open: many a process may open only 1,024 files."""
 _FILES = "stat", "schedstat"
 _STAT, _SCHEDSTAT = range(2)
+_RUNS = ord("R")
 _FILE_SIZE = 1024
 
 _STOP_SLICES = 2
@@ -259,44 +260,40 @@ _STOP_COST_NS = 1_000_000
 """Maximum processor time that is attributed to a capture."""
 
 
-class ThreadStat(NamedTuple):
-    """The name, state and processor time of a thread before a capture."""
+class ThreadUse(NamedTuple):
+    """The state and the processor time of a thread at a capture."""
 
-    name: str
     state: ThreadState | None
     """None if it has exited."""
     cpu_ns: int
-    """Its processor time up to its last turn on a processor, or a later clock tick."""
-    slices: int | None = None
+    """The processor time up to its last turn on a processor, or a later clock tick."""
+    slices: int | None
     """The number of times that it was given a processor; None if unknown."""
 
 
-def parse_stat(text: bytes) -> ThreadStat:
-    """Parse a thread's ``stat`` (proc(5)), whose processor times are multiples of 10 ms.
+def stat_name(stat: bytes) -> str:
+    """Return the name in a thread's ``stat``: ``tid (name) state …`` (proc(5))."""
+    return os.fsdecode(stat[stat.index(b"(") + 1 : stat.rindex(b")")])
+
+
+def thread_use(stat: bytes, schedstat: bytes) -> ThreadUse:
+    """Parse a thread's ``stat`` and ``schedstat``: time on a processor, time in queues, slices.
+
+    The kernel adds up a running thread's time at each clock tick, and when the thread stops
+    running. Kernels without ``CONFIG_SCHED_INFO`` have no second file: processor times are
+    multiples of 10 ms then.
 
     Raises:
         ValueError, IndexError: a field is missing.
     """
-    # "tid (name) state ppid ... utime stime ...": a name may hold a parenthesis.
-    end = text.rindex(b")")
-    fields = text[end + 2 :].split(None, 13)
-    return ThreadStat(
-        name=os.fsdecode(text[text.index(b"(") + 1 : end]),
-        state=_STATES.get(chr(fields[0][0])),
-        cpu_ns=(int(fields[11]) + int(fields[12])) * _NS_PER_TICK,
-    )
-
-
-def with_schedstat(stat: ThreadStat, text: bytes) -> ThreadStat:
-    """Return ``stat`` with a thread's ``schedstat``: time on a processor, time in queues, slices.
-
-    The kernel adds up a running thread's time at each clock tick, and when the thread stops
-    running. Kernels without ``CONFIG_SCHED_INFO`` have no such file.
-    """
-    fields = text.split()
-    if len(fields) != 3 or fields[2] == b"0":  # noqa: PLR2004 - those above
-        return stat
-    return stat._replace(cpu_ns=int(fields[0]), slices=int(fields[2]))
+    end = stat.rindex(b")") + 2  # a name may hold a parenthesis
+    state = _STATES.get(stat[end])
+    if schedstat:
+        cpu_ns, _, slices = schedstat.split()
+        if slices != b"0":
+            return ThreadUse(state, int(cpu_ns), int(slices))
+    fields = stat[end:].split(None, 13)
+    return ThreadUse(state, (int(fields[11]) + int(fields[12])) * _NS_PER_TICK, None)
 
 
 class ActivityReader:
@@ -309,9 +306,9 @@ class ActivityReader:
         self._directory = directory
         self._files: dict[int, tuple[int, ...]] = {}
         """Descriptors of :data:`_FILES`; -1 for one that does not exist."""
-        self._before: dict[int, ThreadStat] = {}
-        """The values that :meth:`begin` read."""
-        self._last: dict[int, ThreadStat] = {}
+        self._before: dict[int, tuple[bytes, bytes]] = {}
+        """The files that :meth:`begin` read; the second is empty if the thread ran."""
+        self._last: dict[int, ThreadUse] = {}
         """At the last capture."""
         self._capture_ns: dict[int, int] = {}
         """The processor time that captures cost a thread while it slept."""
@@ -320,54 +317,49 @@ class ActivityReader:
         """Read about threads that are about to be captured."""
         for thread in threads:
             try:
-                stat = parse_stat(self._read(thread, _STAT))
+                stat = self._read(thread, _STAT)
+                runs = stat[stat.rindex(b")") + 2] == _RUNS
+                self._before[thread] = stat, b"" if runs else self._read(thread, _SCHEDSTAT)
             except (OSError, TargetGoneError, ValueError, IndexError):
                 self._forget(thread)
-                continue
-            if stat.state is not ThreadState.RUNNING:
-                stat = self._with_schedstat(thread, stat)
-            self._before[thread] = stat
 
     def name(self, thread: int) -> str | None:
         """Return a thread's name; None if :meth:`begin` did not find the thread."""
-        stat = self._before.get(thread)
-        return None if stat is None else stat.name
+        before = self._before.get(thread)
+        return None if before is None else stat_name(before[0])
 
     def end(self, thread: int) -> tuple[ThreadState | None, int | None]:
         """Return a thread's state before its capture, and its processor time; None if unknown.
 
         To be called when it was captured: the time of a thread that ran is known only then.
         """
-        stat = self._before.pop(thread, None)
-        if stat is None:
+        before = self._before.pop(thread, None)
+        if before is None:
             return None, None
-        if stat.state is ThreadState.RUNNING:
-            stat = self._of_running(thread, stat)
-        last = self._last.get(thread)
-        captures = 0
-        if last is not None and last.cpu_ns <= stat.cpu_ns:  # else its id is another thread's now
+        try:
+            use = thread_use(before[0], before[1] or self._read(thread, _SCHEDSTAT))
+        except (OSError, TargetGoneError, ValueError, IndexError):
+            return None, None
+        if use.state is ThreadState.RUNNING:
+            use = self._up_to_now(thread, use)
+        last, captures = self._last.get(thread), 0
+        if last is not None and last.cpu_ns <= use.cpu_ns:  # else its id is another thread's now
             captures = self._capture_ns.get(thread, 0)
-            if was_only_captured(last, stat):
-                captures += stat.cpu_ns - last.cpu_ns
-                stat = stat._replace(state=ThreadState.SLEEPING)
+            if was_only_captured(last, use):
+                captures += use.cpu_ns - last.cpu_ns
+                use = use._replace(state=ThreadState.SLEEPING)
             self._capture_ns[thread] = captures
-        self._last[thread] = stat
-        return stat.state, stat.cpu_ns - captures
+        self._last[thread] = use
+        return use.state, use.cpu_ns - captures
 
     def close(self) -> None:
         """Close all files; a second call does nothing."""
         for thread in [*self._files]:
             self._forget(thread)
 
-    def _of_running(self, thread: int, stat: ThreadStat) -> ThreadStat:
-        """Return ``stat`` of a thread that ran, with its processor time up to now."""
-        return self._with_schedstat(thread, stat)  # added up when the capture stopped it
-
-    def _with_schedstat(self, thread: int, stat: ThreadStat) -> ThreadStat:
-        try:
-            return with_schedstat(stat, self._read(thread, _SCHEDSTAT))
-        except (OSError, TargetGoneError, ValueError):
-            return stat
+    def _up_to_now(self, _thread: int, use: ThreadUse) -> ThreadUse:
+        """Return ``use`` of a thread that ran, with its processor time up to now."""
+        return use  # the kernel added it up when the capture stopped the thread
 
     def forget_all_but(self, threads: Sequence[int]) -> None:
         """Close the files of other threads, once there are many."""
@@ -401,7 +393,7 @@ class ActivityReader:
             return stat, -1
 
 
-def was_only_captured(before: ThreadStat, now: ThreadStat) -> bool:
+def was_only_captured(before: ThreadUse, now: ThreadUse) -> bool:
     """Return whether a thread that slept at one capture did nothing else up to the next.
 
     It had no more turns on a processor than it needed to stop and to sleep again. It may still wait
