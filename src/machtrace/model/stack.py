@@ -15,7 +15,7 @@ from machtrace.model.text import PLAIN, FrameText, Row, Style, chain_lines, coun
 
 
 class FrameTrust(Enum):
-    """How an address was found, best first (after Breakpad and Symbolicator).
+    """How an address was found (after Breakpad and Symbolicator).
 
     A frame's trust is that of the rule which was applied to the frame before it. In which order
     rules are queried is stated in :mod:`machtrace.unwinder.sources.of_macho` and ``of_elf``.

@@ -117,6 +117,7 @@ class TargetScheme(NamedTuple):
     """Whether it runs, so that it can be sampled."""
 
 
+# Those of running targets first: the forms that sampling takes are a prefix of all forms.
 SCHEMES = (
     TargetScheme("gdb://", "gdb://host:port", _gdb_remote),
     TargetScheme("device://", "device://UDID/bundle-id", _device),

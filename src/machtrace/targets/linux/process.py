@@ -52,8 +52,9 @@ class LinuxProcessTarget(ClosedWhenLeft):
     SIGCONT (``machtrace_mark_restart`` of ``native/common/linux/registers.h``, which changes the
     only register that is ever written).
 
-    A subclass is another kind of Linux process: it overrides :meth:`_open_directory` to find
-    ``/proc`` otherwise, or :meth:`_open_memory` to read memory otherwise.
+    A subclass is another kind of process whose threads this kernel can trace: it overrides
+    :meth:`_open_directory` to find ``/proc`` otherwise, or :meth:`_open_memory` to read memory
+    otherwise. A process of another machine is another :class:`Target`.
 
     Args:
         pid: its id, as this process sees it.

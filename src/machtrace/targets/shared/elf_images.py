@@ -1,4 +1,4 @@
-"""The ELF images of a stub's process, from the stub's facts about its loader, and their headers."""
+"""The ELF images of a process elsewhere, from facts about its loader, and their headers."""
 
 from __future__ import annotations
 
