@@ -238,6 +238,9 @@ def thread_samples(profile: Profile) -> tuple[ThreadSamples, ...]:
     return by_thread
 
 
+_MOST_NS = 1 << 62
+
+
 def without_repeats(samples: ThreadSamples) -> ThreadSamples:
     """Return the samples with one row for consecutive samples of the same stack."""
     merged = ThreadSamples()
@@ -248,5 +251,5 @@ def without_repeats(samples: ThreadSamples) -> ThreadSamples:
             continue
         merged.weights[-1] += weight
         if cpu_ns != UNKNOWN:
-            merged.cpu_ns[-1] = max(0, merged.cpu_ns[-1]) + cpu_ns
+            merged.cpu_ns[-1] = min(max(0, merged.cpu_ns[-1]) + cpu_ns, _MOST_NS)
     return merged

@@ -183,6 +183,7 @@ def test_states_and_processor_times_come_back_from_json(recorded: Profile) -> No
         lambda samples: samples.update(cpu_ns=[-1, None, 2]),
         lambda samples: samples.update(cpu_ns=[1.5, None, 2]),
         lambda samples: samples.update(cpu_ns={}),
+        lambda samples: samples.update(cpu_ns=[1 << 48, None, 2]),
     ],
 )
 def test_invalid_states_and_times_are_refused(change: Callable[[dict[str, object]], None]) -> None:
@@ -190,6 +191,33 @@ def test_invalid_states_and_times_are_refused(change: Callable[[dict[str, object
     change(document["samples"])
     with pytest.raises(MachtraceError):
         read(json.dumps(document))
+
+
+@pytest.mark.parametrize("key", ["running", "cpu_ns", "left_out", "merged"])
+@pytest.mark.parametrize("value", [-1, 1.5, "1", 1 << 70])
+def test_invalid_counts_of_threads_are_refused(key: str, value: object) -> None:
+    document = profile_json.document(PROFILE)
+    document["threads"][0][key] = value
+    with pytest.raises(MachtraceError):
+        read(json.dumps(document))
+
+
+def test_processor_times_that_no_thread_can_have_are_bounded() -> None:
+    """A hostile file does not overflow columns, in its own format or another."""
+    document = profile_json.document(ACTIVE)
+    document["samples"]["cpu_ns"] = [(1 << 48) - 1] * 6
+    report = read(json.dumps(document))
+    for form in ("speedscope", "firefox", "pprof", "sample", "profile-json"):
+        assert write_reports([report], form)
+    recorded = profile([Seen(0, [function("main")], 40_000, ThreadState.RUNNING, 1 << 48)])
+    assert written(speedscope.write, recorded)
+    data = gzip.decompress(pprof.data(profile([Seen(0, [function("main")], 1, None, 1 << 62)])))
+    (report,) = read_source(ReportSource("own", data)).reports
+    assert [*profile_of(report).samples.cpu_ns] == [UNKNOWN]
+    changed = json.loads(written(firefox.write, ACTIVE))
+    changed["threads"][0]["samples"]["threadCPUDelta"] = [1e300, -1, "x", None, 1 << 41]
+    known = profile_of(read(json.dumps(changed))).samples
+    assert sorted({*known.cpu_ns}) == [UNKNOWN, 1 << 41]
 
 
 ACTIVE = profile(

@@ -228,7 +228,7 @@ class _Reader:
     def _cpu_ns(self, delta: JsonValue) -> int:
         if not isinstance(delta, int | float) or not 0 <= delta < _LATEST or not self._cpu_scale:
             return UNKNOWN
-        return round(delta * self._cpu_scale)
+        return min(round(delta * self._cpu_scale), _LATEST)
 
     def report(self) -> Report:
         """Return the report of all threads."""

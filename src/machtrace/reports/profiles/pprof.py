@@ -180,8 +180,9 @@ class _Reader:
         self._totals[thread] += weight
         rows = self._builder.calls(OUTERMOST, frames)
         cpu_ns = values[self._cpu] if 0 <= self._cpu < len(values) else UNKNOWN
+        cpu_ns = cpu_ns if cpu_ns < _MOST else UNKNOWN
         row = rows[-1] if rows else OUTERMOST
-        self._builder.samples.append(0, thread, row, weight, state, max(UNKNOWN, cpu_ns))
+        self._builder.samples.append(0, thread, row, weight, state, cpu_ns)
 
     def _thread(self, label: str, number: int | None) -> int:
         key = label, number

@@ -288,12 +288,16 @@ def _read_profile(document: JsonObject) -> Report:
 _STATES = {state.value: number for number, state in enumerate(STATES)}
 
 
+def _count(value: JsonValue) -> int | None:
+    return None if value is None else json_number(value)
+
+
 def _state(value: object) -> int | None:
     return _STATES.get(value) if isinstance(value, str) else None
 
 
 def _cpu_ns(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < WORD >> 2 else None
+    return value if type(value) is int and 0 <= value < 1 << 48 else None
 
 
 def _optional_column(
@@ -333,10 +337,10 @@ def _sampled(entry: JsonObject, index: int) -> SampledThread:
         samples=json_number(entry.get("samples")),
         stopped_ns=number_or_none(entry.get("stopped_ns")),
         longest_stop_ns=number_or_none(entry.get("longest_stop_ns")),
-        running=number_or_none(entry.get("running")),
-        cpu_ns=number_or_none(entry.get("cpu_ns")),
-        left_out=number_or_none(entry.get("left_out")) or 0,
-        merged=number_or_none(entry.get("merged")),
+        running=_count(entry.get("running")),
+        cpu_ns=_count(entry.get("cpu_ns")),
+        left_out=_count(entry.get("left_out")) or 0,
+        merged=_count(entry.get("merged")),
     )
 
 

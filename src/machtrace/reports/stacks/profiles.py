@@ -151,13 +151,15 @@ def _sample_columns(report: Report) -> _Columns | None:
     counts = [sum(not node.frame.is_inline for node in tree.nodes) for tree in report.trees]
     for time, thread, frame, weight, state, cpu_ns in zip(*columns.values(), strict=True):
         is_valid = 0 <= thread < len(counts) and OUTERMOST <= frame < counts[thread]
-        is_known = UNKNOWN <= state < len(STATES) and UNKNOWN <= cpu_ns < _WORD
+        is_known = UNKNOWN <= state < len(STATES) and UNKNOWN <= cpu_ns < _MOST_NS
         if not is_valid or not is_known or not 0 <= time < _WORD or not 0 <= weight < _WORD:
             return None
     return columns
 
 
 _WORD = 1 << 62
+_MOST_NS = 1 << 48
+"""Processor time of one sample: three days."""
 _OPTIONAL = "states", "cpu_ns"
 _COLUMNS = "times_ns", "threads", "frames", "weights", *_OPTIONAL
 
