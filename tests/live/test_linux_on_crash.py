@@ -165,7 +165,7 @@ def test_ctrl_c_releases_a_running_process(build):
 def test_what_cannot_be_traced():
     for words, status, fact in (
         (("--", "no-such-program"), 127, "no such file or directory"),
-        (("gdb://localhost:1",), 2, "--on-crash requires a process id"),
+        (("gdb://localhost:1",), 2, "--on-crash requires a process id or name"),
         ((str(os.getpid()),), 1, f"process {os.getpid()} is this process"),
         (("4194304",), 1, "process 4194304 does not exist"),
     ):

@@ -163,7 +163,7 @@ def _on_crash(
 ) -> int:
     from machtrace.cli.console import run_program, warn, warn_of_end
     from machtrace.targets.child_process import exit_status
-    from machtrace.targets.open import traced_until_crash
+    from machtrace.targets.open import process_named, traced_until_crash
 
     if isinstance(spec, tuple):
 
@@ -175,17 +175,18 @@ def _on_crash(
                 show(*watch.captured)
 
         return run_program(spec, await_crash, reports_success=True)
-    if not spec.isdecimal():
-        raise click.UsageError("--on-crash requires a process id, or -- and a program")
+    if ":" in spec or "/" in spec:
+        raise click.UsageError("--on-crash requires a process id or name, or -- and a program")
+    pid = int(spec) if spec.isdecimal() else process_named(spec)
     watch = traced_until_crash(
-        int(spec),
+        pid,
         capture,
-        lambda: warn(f"waiting until process {spec} crashes or ends", hint="Ctrl-C detaches"),
+        lambda: warn(f"waiting until process {pid} crashes or ends", hint="Ctrl-C detaches"),
     )
     if watch.captured is not None:
         show(*watch.captured)
     status = exit_status(watch.status if watch.status is not None else watch.signal)
-    warn_of_end(f"process {spec}", status, reports_success=True)
+    warn_of_end(f"process {pid}", status, reports_success=True)
     return status
 
 

@@ -1,12 +1,13 @@
-"""The interface of targets, and the selection of threads."""
+"""The interface of targets, and the selection of threads and of processes by name."""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetSpecError
@@ -168,3 +169,109 @@ def _matches(thread: ThreadInfo, wanted: str) -> bool:
 
 def _label(thread: ThreadInfo) -> str:
     return f"{thread.id} ({thread.name})" if thread.name else str(thread.id)
+
+
+class RunningProcess(NamedTuple):
+    """A process in the system's list."""
+
+    pid: int
+    name: str
+    """As ``ps`` shows it: on Linux at most 15 bytes, which the process can change."""
+    program: str
+    """The path of its executable; empty if it cannot be read."""
+    arguments: tuple[str, ...]
+    user: int
+    """The user id."""
+    started_at: float
+    """Seconds since 1970."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names by which users know it; of a script's interpreter also the script's."""
+        first = self.arguments[0] if self.arguments else ""
+        names = {self.name, _last_part(self.program), _last_part(first).lstrip("-")}
+        if re.fullmatch(_INTERPRETER, _last_part(self.program) or _last_part(first)):
+            names |= set(_script_names(self.arguments[1:]))
+        return frozenset(names - {""})
+
+    def __str__(self) -> str:
+        """Return the id, the command line, the user and the time of its start."""
+        from datetime import datetime  # only here: most captures do without
+
+        command = " ".join(" ".join(self.arguments).split()) or self.name
+        if len(command) > _MOST_OF_COMMAND:
+            command = f"{command[:_MOST_OF_COMMAND]}…"
+        started = datetime.fromtimestamp(self.started_at).astimezone()
+        when = started.strftime("%Y-%m-%d %H:%M:%S")
+        return f"{self.pid} ({command}; user {_user_name(self.user)}; since {when})"
+
+
+_MOST_OF_COMMAND = 60
+_INTERPRETER = (
+    r"(python|pypy|perl|ruby|node|php|lua|bash|dash|ash|ksh|zsh|fish|sh|tclsh|Rscript)[0-9.t-]*"
+)
+_LISTED_PROCESSES = 8
+_NEAR = 5
+
+
+def _last_part(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _script_names(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the script, or of Python's module, in an interpreter's arguments."""
+    for number, word in enumerate(arguments):
+        if word == "-m" and number + 1 < len(arguments):
+            module = arguments[number + 1]
+            yield from (module, module.rpartition(".")[2])
+            return
+        if word in ("-c", "-e", "-"):
+            return
+        if not word.startswith("-"):
+            script = _last_part(word)
+            yield from (script, script.rpartition(".")[0])
+            return
+
+
+def _user_name(user: int) -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(user).pw_name
+    except (ImportError, KeyError):
+        return str(user)
+
+
+def choose_process(processes: Iterable[RunningProcess], name: str, forms: str) -> int:
+    """Return the id of the only process of a name.
+
+    Args:
+        processes: all that run.
+        name: one of :attr:`RunningProcess.names`.
+        forms: what else can be passed, for the hint.
+
+    Raises:
+        TargetSpecError: none has it, or several have.
+    """
+    listed = sorted(processes)
+    matches = [process for process in listed if name in process.names]
+    if len(matches) == 1:
+        return matches[0].pid
+    if matches:
+        shown = "; ".join(map(str, matches[:_LISTED_PROCESSES]))
+        more = len(matches) - _LISTED_PROCESSES
+        ids = ", ".join(str(process.pid) for process in matches[:_LISTED_PROCESSES])
+        raise TargetSpecError(
+            f"{len(matches)} processes are named {name!r}: {shown}"
+            + (f" and {more} more" if more > 0 else ""),
+            remedy=f"pass the id of one: {ids}",
+        )
+    from difflib import get_close_matches
+
+    names = sorted({known for process in listed for known in process.names})
+    near = [known for known in names if name.casefold() in known.casefold()]
+    near += get_close_matches(name, names, n=_NEAR)
+    similar = f"; similar names: {', '.join(dict.fromkeys(near[:_NEAR]))}" if near else ""
+    raise TargetSpecError(
+        f"no file and no running process is named {name!r}", remedy=f"pass {forms}{similar}"
+    )

@@ -128,7 +128,7 @@ SCHEMES = (
 
 def spec_forms(*, of_running: bool = False) -> str:
     """Return the forms of specs in words, except ``self``; optionally of running targets only."""
-    forms = ["a process id"] if of_running else ["a process id", "a core file"]
+    forms = ["a process id or name"] if of_running else ["a process id or name", "a core file"]
     forms += [scheme.example for scheme in SCHEMES if scheme.can_run or not of_running]
     return f"{', '.join(forms[:-1])} or {forms[-1]}"
 
@@ -142,8 +142,9 @@ def open_target(spec: int | str | Path | None) -> Target:
     """Open the process, core or emulated process that ``spec`` names.
 
     Args:
-        spec: a process id; ``self``, which is this process; the path of a core file; or a text
-            with the prefix of one of :data:`SCHEMES`, such as ``gdb://host:port``. None raises.
+        spec: a process id; ``self``, which is this process; the path of a core file; a text with
+            the prefix of one of :data:`SCHEMES`, such as ``gdb://host:port``; or the name of a
+            running process, unless a file has it. None raises.
 
     Raises:
         TargetSpecError: it names nothing that can be opened.
@@ -169,14 +170,34 @@ def open_target(spec: int | str | Path | None) -> Target:
     if not isinstance(spec, str | Path):
         raise invalid_spec(f"a {type(spec).__name__} is not a target")
     path = _existing(spec)
+    if path is None:
+        return process_target(process_named(str(spec)))
     from machtrace.targets.core.macho import open_corefile
 
     return open_corefile(path)
 
 
-def _existing(spec: str | Path) -> Path:
+def process_named(name: str) -> int:
+    """Return the id of the only process of a name: its own, its program's or its script's.
+
+    Raises:
+        TargetSpecError: no process has it, or several have; or this system's are not listed.
+    """
+    if this_system() is System.DARWIN:
+        raise invalid_spec(f"unknown target {name!r}; no such file")
+    from machtrace.targets.base import choose_process
+    from machtrace.targets.linux.identity import running_processes
+
+    return choose_process(running_processes(), name, spec_forms())
+
+
+def _existing(spec: str | Path) -> Path | None:
+    """Return the path of an existing file; None for the name of a process."""
     path = Path(spec)
+    is_name = isinstance(spec, str) and "/" not in spec
     try:
+        if is_name and path.is_dir():
+            return None
         path.stat()
     except ValueError as error:
         raise FileAccessError(str(path), str(error)) from error
@@ -184,8 +205,8 @@ def _existing(spec: str | Path) -> Path:
         if isinstance(error, FileNotFoundError):
             if isinstance(spec, str) and (scheme := _SCHEME.match(spec)):
                 raise invalid_spec(f"unknown scheme {scheme[0]}") from None
-            if "/" not in str(spec):
-                raise invalid_spec(f"unknown target {str(spec)!r}; no such file") from None
+            if is_name:
+                return None
         reason = (error.strerror or "cannot be read").lower()
         raise FileAccessError(str(path), reason) from error
     return path

@@ -1,17 +1,21 @@
-"""Whether a process id names something that can be captured, and what it is."""
+"""Which processes run, and whether a process id is of one that can be captured."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from machtrace.errors import TargetSpecError
+from machtrace.errors import TargetError, TargetSpecError
 from machtrace.formats.elf.headers import HEADER_SIZE, read_header
 from machtrace.model.address import PacMask
 from machtrace.model.snapshot import ProcessInfo
+from machtrace.targets.base import RunningProcess
 from machtrace.targets.linux.access import access_error
-from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.linux.procfs import EXITED_STATES, PF_KTHREAD, ProcessDirectory
 from machtrace.targets.shared.proc_maps import Mapping, address_width, parse_maps
 
 _HOSTS = ("x86_64", "aarch64")
@@ -111,3 +115,33 @@ def _maps_text(directory: ProcessDirectory) -> str:
             continue
         if text:
             return text
+
+
+def running_processes() -> Iterator[RunningProcess]:
+    """Yield the processes that run now, without zombies, kernel threads and this one."""
+    hertz, now = os.sysconf("SC_CLK_TCK"), time.time()
+    booted = now - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names alone
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        try:
+            with ProcessDirectory(int(name)) as directory:
+                text = directory.read("stat")
+                fields = text[text.rfind(")") + 2 :].split()
+                if fields[0] in EXITED_STATES or int(fields[6]) & PF_KTHREAD:
+                    continue
+                arguments = directory.read("cmdline").removesuffix("\0").split("\0")
+                owner = directory.owner("stat")
+                program = ""
+                with suppress(OSError):  # of another user
+                    program = directory.link("exe").removesuffix(" (deleted)")
+        except (OSError, TargetError):
+            continue  # it has exited
+        yield RunningProcess(
+            pid=int(name),
+            name=text[text.find("(") + 1 : text.rfind(")")],
+            program=program,
+            arguments=tuple(arguments),
+            user=owner,
+            started_at=booted + int(fields[19]) / hertz,
+        )

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from machtrace.errors import TargetError, TargetGoneError
 from machtrace.model.snapshot import ThreadState
 
-_PF_KTHREAD = 0x00200000
+PF_KTHREAD = 0x00200000
 """``include/linux/sched.h`` of the kernel."""
 
 _READ_SIZE = 1 << 16
@@ -134,7 +134,7 @@ class ProcessDirectory:
 
     def is_kernel_thread(self) -> bool:
         """Whether it is a thread of the kernel, with no memory of its own."""
-        return bool(self.stat(self.pid)[1] & _PF_KTHREAD)
+        return bool(self.stat(self.pid)[1] & PF_KTHREAD)
 
     def live_thread(self) -> int:
         """Return a thread that has not exited; the main thread may exit before others.
