@@ -46,18 +46,28 @@ def format_option(
     return enum_option("--format", "-f", "form", members=formats, help="Output format.")
 
 
-class OptionalValueCommand(click.Command):
-    """A command with options whose value is optional: those that have a ``flag_value``.
+class OptionalValue(click.Option):
+    """An option whose value is optional and follows an equals sign: ``--merge-threads=name``.
 
-    The value follows an equals sign; what follows a space is the next argument.
+    Its ``flag_value`` is the value if there is none; its command is an
+    :class:`OptionalValueCommand`.
     """
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the option as it is written, and its help."""
+        record = super().get_help_record(ctx)
+        return None if record is None else (record[0].replace(" [=", "[="), record[1])
+
+
+class OptionalValueCommand(click.Command):
+    """A command with options whose value is optional; the word after one is the next argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give options without a value their ``flag_value``."""
         values = {
             name: option.flag_value
             for option in self.params
-            if isinstance(option, click.Option) and isinstance(option.flag_value, str)
+            if isinstance(option, OptionalValue)
             for name in option.opts
         }
         end = args.index("--") if "--" in args else len(args)
@@ -291,6 +301,7 @@ idle_option = click.option(
 merge_threads_option = click.option(
     "--merge-threads",
     "by_name",
+    cls=OptionalValue,
     metavar="[=name]",
     type=click.Choice(["all", "name"]),
     callback=lambda _context, _parameter, value: None if value is None else value == "name",
@@ -298,8 +309,7 @@ merge_threads_option = click.option(
     flag_value="all",
     help="Merge all threads into one, or with =name those of the same name, such as a pool's.",
 )
-"""The parameter is whether threads are merged by name; None if they are not merged. Commands with
-it are of the class :class:`OptionalValueCommand`."""
+"""The parameter is whether threads are merged by name; None if they are not merged."""
 
 limit_option = click.option(
     "--limit",
