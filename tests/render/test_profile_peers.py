@@ -4,7 +4,11 @@ They are npm packages: `npm install speedscope @firefox-devtools/profiler-cli` i
 ``node_modules`` MACHTRACE_NODE_MODULES names.
 """
 
+import base64
 import json
+import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -116,3 +120,32 @@ def test_the_firefox_profiler_shows_the_processor_time_of_threads(tmp_path):
     assert "t-1: worker [tid 260] - 0.000ms" in information
     assert "- 90% for " in information
     assert "No significant activity" in worker
+
+
+@pytest.mark.peer
+def test_speedscope_shows_the_profile_of_processor_time(tmp_path):
+    """In Chromium: the thread's name and the number of profiles, of which the third is that one."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium")
+    try:
+        page = npm_package("speedscope") / "dist" / "release" / "index.html"
+    except PeerMissingError as missing:
+        pytest.skip(str(missing))
+    document = speedscope.document(ACTIVE) | {"activeProfileIndex": 2}
+    encoded = base64.b64encode(json.dumps(document).encode()).decode()
+    script = tmp_path / "profile.js"
+    script.write_text(f"speedscope.loadFileFromBase64('demo.json', '{encoded}')")
+    shown = subprocess.run(
+        [
+            *(chromium, "--headless", "--no-sandbox", "--disable-dev-shm-usage"),
+            *("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),
+            *(f"--user-data-dir={tmp_path / 'data'}", "--virtual-time-budget=20000", "--dump-dom"),
+            f"{page.as_uri()}#localProfilePath={script}",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    assert re.sub(r"<[^>]*>", "", shown).count("busy [259] (CPU) (3/3)") == 1
