@@ -15,7 +15,7 @@
 
 #define MACHTRACE_NOWHERE UINT64_MAX
 
-/* Offsets in CPython's structures, in the order of NATIVE_FIELDS in cpython/layout.py;
+/* Offsets in CPython's structures, in the order of _NATIVE_FIELDS in cpython/layout.py;
  * MACHTRACE_NOWHERE for fields that this version lacks. */
 struct machtrace_python_layout {
     uint64_t runtime; /* the address of _PyRuntime */
@@ -53,7 +53,7 @@ struct machtrace_python_layout {
     uint64_t gil_locked;
 };
 
-/* Why something was not read; messages are in cpython/threads.py (READER_ERRORS). */
+/* Why something was not read; messages are in cpython/threads.py (_READER_ERRORS). */
 enum machtrace_python_error {
     MACHTRACE_PYTHON_READ = 0,
     MACHTRACE_PYTHON_UNREADABLE = 1,

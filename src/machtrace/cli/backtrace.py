@@ -27,7 +27,7 @@ from machtrace.cli.options import (
     unique_option,
 )
 from machtrace.model.capture import Capture
-from machtrace.model.options import WalkOptions
+from machtrace.model.options import ONLY, PythonView, WalkOptions
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.model.stack import FrameTrust, StopReason
 from machtrace.model.symbol import CallStack, FrameStatus
@@ -112,7 +112,7 @@ def backtrace(  # noqa: PLR0913 - an option each
     unique: bool,
     explain: bool,
     registers: bool | None,
-    python: bool,
+    python: PythonView,
     on_crash: bool,
 ) -> int:
     """Print the call stacks of a process, a core file or an emulated program.
@@ -136,6 +136,8 @@ def backtrace(  # noqa: PLR0913 - an option each
         _check_format("--registers", form, _WITH_DETAILS)
     if python:
         _check_format("--python", form, _WITH_LINES)
+    if python == ONLY and explain:
+        raise click.UsageError("--explain is about native frames, which --python=only leaves out")
 
     def show(copied: Snapshot, runs: _Runs) -> int:
         shown_names = replace(naming, lines=lines and form in _WITH_LINES)

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from machtrace.errors import FileAccessError, TargetSpecError
-from machtrace.model.options import NameOptions, WalkOptions
+from machtrace.model.options import ONLY, NameOptions, PythonView, WalkOptions
 
 STDOUT = "-"
 """The output file that stands for standard output."""
@@ -378,13 +378,19 @@ lines_option = click.option(
 
 python_option = click.option(
     "--python",
-    is_flag=True,
-    help="Show the Python functions that each frame of CPython's loop runs (3.11 to 3.14). All "
-    "threads are suspended together while they are read.",
+    metavar="[=only]",
+    type=click.Choice(["mixed", ONLY]),
+    is_flag=False,
+    flag_value="mixed",
+    callback=lambda _context, _parameter, view: view if view == ONLY else view is not None,
+    help="Show the Python functions of each frame of CPython's loop (3.11 to 3.14), threads' names "
+    "and who holds the GIL; with =only nothing else. All threads are suspended together for it.",
 )
 
 
-def name_options(*, search: tuple[str, ...], names: bool, lines: bool, python: bool) -> NameOptions:
+def name_options(
+    *, search: tuple[str, ...], names: bool, lines: bool, python: PythonView
+) -> NameOptions:
     """Return the options' value.
 
     Raises:
@@ -392,10 +398,8 @@ def name_options(*, search: tuple[str, ...], names: bool, lines: bool, python: b
         FileAccessError: a path to search does not exist.
     """
     check_search_paths(search)
-    if python and not names:
-        raise click.UsageError(
-            "--python requires --names: the interpreter loop is recognised by its symbol name"
-        )
+    if python is True and not names:
+        raise click.UsageError("--python requires --names; --python=only does not")
     return NameOptions(search=search, symbolicate=names, lines=lines, python=python)
 
 

@@ -38,7 +38,7 @@ from machtrace.cli.options import (
 )
 from machtrace.cli.progress import Progress, progress_bar
 from machtrace.errors import FileAccessError
-from machtrace.model.options import WalkOptions
+from machtrace.model.options import PythonView, WalkOptions
 from machtrace.model.profile import Profile, SamplingEnd
 from machtrace.model.text import counted
 
@@ -168,6 +168,11 @@ def _writer(form: ProfileFormat) -> Callable[[Profile, TextIO], None]:
 @quiet_option
 @merge_threads_option
 @idle_option
+@click.option(
+    "--gil",
+    is_flag=True,
+    help="Include only samples of threads that hold Python's interpreter lock; requires --python.",
+)
 def sample(  # noqa: PLR0913 - an option each
     *,
     spec: str | tuple[str, ...],
@@ -182,9 +187,10 @@ def sample(  # noqa: PLR0913 - an option each
     scan: bool,
     names: bool,
     lines: bool,
-    python: bool,
+    python: PythonView,
     by_name: bool | None,
     idle: bool,
+    gil: bool,
 ) -> int:
     """Sample a running process to show where it spends its time.
 
@@ -199,15 +205,21 @@ def sample(  # noqa: PLR0913 - an option each
     number of a signal that ended it; 127 or 126 if it does not exist or cannot be executed; 125 if
     sampling failed.
     """
-    from machtrace.sampling.api import duration_ns, interval_ns, running_target
+    from machtrace.sampling.api import (
+        chosen_threads,
+        duration_ns,
+        interval_ns,
+        running_target,
+    )
     from machtrace.sampling.sampler import FOREVER_NS, Sampler
-    from machtrace.targets.base import select_threads
 
     naming = name_options(search=search, names=names, lines=lines, python=python)
     is_program = not isinstance(spec, str)
     if duration is None:
         duration = math.inf if is_program else 10
     interval, length = interval_ns(hz), duration_ns(duration)
+    if gil and not python:
+        raise click.UsageError("--gil requires --python, with which the lock is read")
 
     def sampled(
         target: Target,
@@ -217,10 +229,11 @@ def sample(  # noqa: PLR0913 - an option each
         sampler = Sampler(
             target,
             interval_ns=interval,
-            threads=select_threads(target.threads(), thread),
+            threads=chosen_threads(target, thread, naming),
             walk=WalkOptions(limit=limit, stack_limit=stack_limit, scan=scan),
             names=naming,
             idle=idle,
+            gil=gil,
         )
         total = None if length >= FOREVER_NS else length
         # A bar would be drawn over what a program writes to the terminal.

@@ -21,7 +21,8 @@ from struct import Struct
 from typing import TypeAlias
 
 from machtrace.cpython.layout import PythonLayout
-from machtrace.errors import FormatError, MachtraceError
+from machtrace.cpython.runs import memory_error
+from machtrace.errors import MachtraceError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import PythonFrame, SourceLocation
@@ -180,7 +181,7 @@ def function_at(
     offset = instruction - address - layout.code_instructions
     # The last instruction that ran is, before the first, the one before it.
     if not -_UNIT <= offset < code.count * _UNIT or offset % _UNIT:
-        raise _error("an instruction is outside its code", instruction)
+        raise memory_error("an instruction is outside its code", instruction)
     return code.function(offset // _UNIT)
 
 
@@ -236,7 +237,7 @@ class PythonObjects:
         self._check_type(address, b"code")
         count = self.pointer(address + layout.size)
         if count > _LARGEST_CODE:
-            raise _error("invalid size of code", address)
+            raise memory_error("invalid size of code", address)
         at = Avma(address + layout.code_first_line)
         return PythonCode(
             name=self.text(self.pointer(address + layout.code_name)),
@@ -259,7 +260,7 @@ class PythonObjects:
         state: int = _UINT.unpack(memory.read(Avma(address + layout.text_state), _UINT.size))[0]
         width = state >> _KIND_SHIFT & _KIND_MASK
         if width not in _CODECS or not state & _COMPACT or length > _LONGEST_TEXT:
-            raise _error("a str is not a valid name", address)
+            raise memory_error("a str is not a valid name", address)
         start = layout.text_ascii if state & _ASCII else layout.text_compact
         return _decoded(self._read(address + start, length * width), width)
 
@@ -300,7 +301,7 @@ class PythonObjects:
         head = self._memory.read(Avma(keys), _KEYS.size)
         index_size, kind, count = _KEYS.unpack(head)
         if index_size > _LARGEST_INDEX or count > _MOST_ITEMS:
-            raise _error("invalid keys of a dict", keys)
+            raise memory_error("invalid keys of a dict", keys)
         entry = _HASHED_ENTRY if kind == 0 else _ENTRY
         start = keys + _KEYS.size + (1 << index_size)
         for words in entry.iter_unpack(self._memory.read(Avma(start), count * entry.size)):
@@ -315,7 +316,7 @@ class PythonObjects:
         for key, value in self._items(address):
             if self._is_text(key, name):
                 return value
-        raise _error(f"no {name}", address)
+        raise memory_error(f"no {name}", address)
 
     def _is_text(self, address: int, text: str) -> bool:
         is_as_long = self.pointer(address + self._layout.text_length) == len(text)
@@ -326,7 +327,7 @@ class PythonObjects:
         kind = self.pointer(address + self._layout.object_type)
         flags = self.pointer(kind + _TYPE_FLAGS)
         if not flags & _MANAGED_DICT:
-            raise _error("expected an object with a dict", address)
+            raise memory_error("expected an object with a dict", address)
         minor = self._layout.version[1]
         dictionary = self.pointer(address - 3 * _POINTER.size)
         values = 0
@@ -344,7 +345,7 @@ class PythonObjects:
         for index, (key, _) in enumerate(self._entries(self.pointer(kind + cached_keys))):
             if self._is_text(key, name):
                 return self.pointer(values + index * _POINTER.size)
-        raise _error(f"no {name}", address)
+        raise memory_error(f"no {name}", address)
 
     @property
     def _values_start(self) -> int:
@@ -358,7 +359,7 @@ class PythonObjects:
         tag = self.pointer(address + layout.size)
         count = tag if layout.version[1] < _ONE_POINTER_SINCE else tag >> _DIGITS_SHIFT
         if count > _MOST_DIGITS:
-            raise _error("an int is not a thread's", address)
+            raise memory_error("an int is not a thread's", address)
         data = self._memory.read(Avma(address + layout.long_digits), count * _UINT.size)
         return sum(digit << _DIGIT_BITS * at for at, (digit,) in enumerate(_UINT.iter_unpack(data)))
 
@@ -366,13 +367,13 @@ class PythonObjects:
         self._check_type(address, b"bytes")
         size = self.pointer(address + self._layout.size)
         if size > _LONGEST_TABLE:
-            raise _error("invalid size of a line table", address)
+            raise memory_error("invalid size of a line table", address)
         return self._read(address + self._layout.bytes_start, size)
 
     def _read(self, address: int, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
-            raise _error("names and lines exceed the limit", address)
+            raise memory_error("names and lines exceed the limit", address)
         return bytes(self._memory.read(Avma(address), size))
 
     def _check_type(self, address: int, name: bytes) -> None:
@@ -382,7 +383,7 @@ class PythonObjects:
             text = self.pointer(kind + self._layout.type_name)
             known = self._types[kind] = bytes(self._memory.read(Avma(text), len(name) + 1))
         if known != name + b"\0":
-            raise _error(f"expected an object of type {name.decode()}", address)
+            raise memory_error(f"expected an object of type {name.decode()}", address)
 
 
 def _decoded(data: bytes, width: int) -> str:
@@ -391,7 +392,3 @@ def _decoded(data: bytes, width: int) -> str:
         return data.decode(codec, "surrogatepass")
     except UnicodeDecodeError:
         return data.decode(codec, "replace")
-
-
-def _error(what: str, address: int) -> FormatError:
-    return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import pairwise
 from types import CodeType
+from typing import TYPE_CHECKING, NamedTuple
 
-from machtrace.errors import TargetError
-from machtrace.model.snapshot import Problem, ThreadId
-from machtrace.model.symbol import CallStack, Frame, PythonFrame, SourceLocation
+from machtrace.errors import FormatError, MachtraceError, TargetError
+from machtrace.frozen import dataclass
+from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.stack import NO_ADDRESS, Gap, Stop, StopReason
+from machtrace.model.symbol import CallStack, Frame, FrameStatus, PythonFrame, SourceLocation
 
 LOOP = "_PyEval_EvalFrameDefault"
 """The symbol of the loop in every CPython since 3.6."""
@@ -16,6 +20,12 @@ LOOP = "_PyEval_EvalFrameDefault"
 TAIL_CALLS = "_TAIL_CALL_"
 """Prefix of the loop's parts where each instruction is a function that ends with a jump to the next
 (3.14, ``Python/ceval_macros.h``): one of them at a time has the run's frame."""
+
+if TYPE_CHECKING:  # used where CPython's memory is read
+    from machtrace.cpython.layout import PythonLayout
+
+FrameLimit = tuple[int, int]
+"""The number of innermost and of outermost frames of a deep stack."""
 
 PythonRun = tuple[PythonFrame, ...]
 """The functions of one run of the loop, innermost first."""
@@ -98,9 +108,174 @@ def with_python_runs(
     return tuple(joined), problems
 
 
+def python_stacks(
+    snapshot: Snapshot, runs: Mapping[ThreadId, PythonRuns], limit: FrameLimit
+) -> tuple[tuple[CallStack, ...], tuple[ThreadInfo, ...]]:
+    """Return stacks of Python functions alone, and the threads that run none."""
+    stacks = tuple(
+        _python_stack(thread, functions, limit)
+        for thread in snapshot.threads
+        if (functions := runs.get(thread.info.id))
+    )
+    have = {stack.thread.id for stack in stacks}
+    return stacks, tuple(thread.info for thread in snapshot.threads if thread.info.id not in have)
+
+
+def _python_stack(
+    thread: ThreadSnapshot, runs: Sequence[PythonRun], limit: FrameLimit
+) -> CallStack:
+    frames, gap = python_frames(runs, limit)
+    return CallStack(
+        thread=thread.info,
+        frames=frames,
+        stop=Stop(StopReason.ROOT),
+        gap=gap,
+        stopped_for_ns=thread.stopped_for_ns,
+    )
+
+
+def python_frames(
+    runs: Sequence[PythonRun], limit: FrameLimit
+) -> tuple[tuple[Frame, ...], Gap | None]:
+    """Return a frame for each function, innermost first, and what ``limit`` drops."""
+    inner, outer = limit
+    functions = [function for run in runs for function in run]
+    dropped = len(functions) - inner - outer
+    gap = None
+    if dropped > 0:
+        gap = Gap(inner, dropped)
+        functions[inner : inner + dropped] = []
+    return tuple(map(python_frame, functions)), gap
+
+
+def python_frame(function: PythonFrame) -> Frame:
+    """Return the frame of a function without its interpreter's."""
+    return Frame(address=NO_ADDRESS, status=FrameStatus.PYTHON, python=(function,))
+
+
 def _is_loop(frame: Frame) -> bool:
     # A compiler may have moved a part of it elsewhere, named with a suffix.
     if frame.symbol is None:
         return False
     name = frame.symbol.name.partition(".")[0]
     return name == LOOP or name.startswith(TAIL_CALLS)
+
+
+# --- runs in CPython's frames ---
+
+_OWNED_BY_LOOP = 3
+"""``enum _frameowner`` from 3.12 on: this and what is above is a shim that begins a run."""
+
+
+@dataclass(slots=True)
+class LoopRun:
+    """A run of the interpreter's loop."""
+
+    functions: list[PythonFrame] = field(default_factory=list)
+    """Innermost first."""
+    place: int = 0
+    """Address of its data on the native stack: inner runs are lower."""
+
+
+class FrameRow(NamedTuple):
+    """A frame of the interpreter."""
+
+    previous: int
+    instruction: int
+    code: int
+    serial: int
+    """The code's number in a copy by the C reader."""
+    owner: int
+    is_entry: int
+    error: int
+    """Why the C reader did not read the code; 0 if it did."""
+
+
+class RunFinder:
+    """Finds the runs of threads in their frames.
+
+    Args:
+        layout: the interpreter's.
+        frame_at: reads the frame at an address.
+        function: returns a frame's function.
+    """
+
+    def __init__(
+        self,
+        layout: PythonLayout,
+        frame_at: Callable[[int], FrameRow],
+        function: Callable[[FrameRow], PythonFrame],
+    ) -> None:
+        self._layout = layout
+        self._frame_at = frame_at
+        self._function = function
+
+    def runs(self, links: Sequence[tuple[int, int]]) -> list[LoopRun]:
+        """Return the runs of a thread, innermost first.
+
+        Args:
+            links: its C frames and the frames that they lead to, innermost first; from 3.13 on, one
+                link to its current frame.
+        """
+        if self._layout.c_frame_current is None:
+            return list(self._shimmed(links[0][1]))
+        return list(self._c_framed(links))
+
+    def _c_framed(self, links: Sequence[tuple[int, int]]) -> Iterator[LoopRun]:
+        """3.11 and 3.12: each run has a C frame, and so has the thread, at the outer end.
+
+        A run that just begins has linked its C frame but not yet stored its own frame;
+        the stale pointer does not lead to the caller's. It is left
+        out; the native frames, then one more than the runs, confirm that case.
+        """
+        for index, ((here, frame), (_, outer)) in enumerate(pairwise(links)):
+            run = LoopRun(place=here)
+            try:
+                if self._run(frame, run) != outer:
+                    raise memory_error("a run of the loop does not lead to the previous one", here)
+            except MachtraceError:
+                if index:
+                    raise
+            else:
+                yield run
+
+    def _run(self, frame: int, run: LoopRun) -> int:
+        """Fill ``run``; the frame that was the innermost when it began, or 0."""
+        has_shims = self._layout.frame_is_entry is None
+        for _, row in self._frames(frame):
+            if has_shims and row.owner >= _OWNED_BY_LOOP:
+                return row.previous
+            run.functions.append(self._function(row))
+            if row.is_entry:
+                return row.previous
+        raise memory_error("frames belong to no run", frame)
+
+    def _shimmed(self, frame: int) -> Iterator[LoopRun]:
+        """Yield the runs since 3.13: each has a shim, and from 3.14 on the thread has one, too."""
+        run = LoopRun()
+        for here, row in self._frames(frame):
+            if row.owner < _OWNED_BY_LOOP:
+                run.functions.append(self._function(row))
+                continue
+            if self._layout.has_base_frame and not row.previous:
+                break
+            run.place = here
+            yield run
+            run = LoopRun()
+        if run.functions:
+            raise memory_error("frames belong to no run", frame)
+
+    def _frames(self, frame: int) -> Iterator[tuple[int, FrameRow]]:
+        seen: set[int] = set()
+        while frame:
+            if frame in seen:
+                raise memory_error("a chain of frames does not end", frame)
+            seen.add(frame)
+            row = self._frame_at(frame)
+            yield frame, row
+            frame = row.previous
+
+
+def memory_error(what: str, address: int) -> FormatError:
+    """Return the error for memory that CPython does not use so."""
+    return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")

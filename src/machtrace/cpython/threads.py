@@ -7,10 +7,9 @@ debugging support has it (``Modules/_remote_debugging`` of 3.14), for all versio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
@@ -22,7 +21,7 @@ from machtrace.cpython.objects import (
     copied_code,
     function_at,
 )
-from machtrace.cpython.runs import PythonRuns
+from machtrace.cpython.runs import FrameRow, LoopRun, PythonRuns, RunFinder, memory_error
 from machtrace.errors import FormatError, MachtraceError, MemoryReadError, TargetError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
@@ -31,9 +30,6 @@ from machtrace.model.snapshot import GilState, Problem, Snapshot, ThreadId, Thre
 from machtrace.model.symbol import PythonFrame
 
 _POINTER = Struct("<Q")
-_OWNED_BY_LOOP = 3
-"""``enum _frameowner`` from 3.12 on: this and what is above is a shim that begins a run."""
-
 _MOST_INTERPRETERS = 1 << 10
 _MOST_THREADS = 1 << 16
 _MOST_FRAMES = 1 << 17
@@ -47,7 +43,7 @@ _LINK = Struct("<2Q")
 _ROW = Struct("<8Q")
 """``machtrace_python_link`` and ``machtrace_python_row`` of ``native/ptrace/python.h``."""
 
-READER_ERRORS = (
+_READER_ERRORS = (
     "",
     "unreadable memory",
     "a thread state belongs to another interpreter",
@@ -60,30 +56,6 @@ READER_ERRORS = (
     "out of memory",
 )
 """Messages of ``enum machtrace_python_error``."""
-
-
-@dataclass(slots=True)
-class PythonRun:
-    """A run of the interpreter's loop."""
-
-    functions: list[PythonFrame] = field(default_factory=list)
-    """Innermost first."""
-    place: int = 0
-    """Address of its data on the native stack: inner runs are lower."""
-
-
-class FrameRow(NamedTuple):
-    """A frame of the interpreter."""
-
-    previous: int
-    instruction: int
-    code: int
-    serial: int
-    """The code's number in a copy by the C reader."""
-    owner: int
-    is_entry: int
-    error: int
-    """An index of :data:`READER_ERRORS`."""
 
 
 class Gil(NamedTuple):
@@ -131,12 +103,12 @@ class _Threads:
     """The threads of a process, as far as they are read."""
 
     def __init__(self) -> None:
-        self._chains: dict[int, list[list[PythonRun]]] = {}
+        self._chains: dict[int, list[list[LoopRun]]] = {}
         self._natives: dict[int, int] = {}
         """Thread ids by the addresses of thread states."""
         self.errors: dict[int | None, MachtraceError] = {}
 
-    def add(self, native: int, state: int, runs: list[PythonRun] | MachtraceError) -> None:
+    def add(self, native: int, state: int, runs: list[LoopRun] | MachtraceError) -> None:
         self._natives[state] = native
         if isinstance(runs, MachtraceError):
             self.errors[native] = runs
@@ -164,91 +136,6 @@ class _Threads:
             ),
             names,
         )
-
-
-class RunFinder:
-    """Finds the runs of threads in their frames.
-
-    Args:
-        layout: the interpreter's.
-        frame_at: reads the frame at an address.
-        function: returns a frame's function.
-    """
-
-    def __init__(
-        self,
-        layout: PythonLayout,
-        frame_at: Callable[[int], FrameRow],
-        function: Callable[[FrameRow], PythonFrame],
-    ) -> None:
-        self._layout = layout
-        self._frame_at = frame_at
-        self._function = function
-
-    def runs(self, links: Sequence[tuple[int, int]]) -> list[PythonRun]:
-        """Return the runs of a thread, innermost first.
-
-        Args:
-            links: its C frames and the frames that they lead to, innermost first; from 3.13 on, one
-                link to its current frame.
-        """
-        if self._layout.c_frame_current is None:
-            return list(self._shimmed(links[0][1]))
-        return list(self._c_framed(links))
-
-    def _c_framed(self, links: Sequence[tuple[int, int]]) -> Iterator[PythonRun]:
-        """3.11 and 3.12: each run has a C frame, and so has the thread, at the outer end.
-
-        A run that just begins has linked its C frame but not yet stored its own frame;
-        the stale pointer does not lead to the caller's. It is left
-        out; the native frames, then one more than the runs, confirm that case.
-        """
-        for index, ((here, frame), (_, outer)) in enumerate(pairwise(links)):
-            run = PythonRun(place=here)
-            try:
-                if self._run(frame, run) != outer:
-                    raise _error("a run of the loop does not lead to the previous one", here)
-            except MachtraceError:
-                if index:
-                    raise
-            else:
-                yield run
-
-    def _run(self, frame: int, run: PythonRun) -> int:
-        """Fill ``run``; the frame that was the innermost when it began, or 0."""
-        has_shims = self._layout.frame_is_entry is None
-        for _, row in self._frames(frame):
-            if has_shims and row.owner >= _OWNED_BY_LOOP:
-                return row.previous
-            run.functions.append(self._function(row))
-            if row.is_entry:
-                return row.previous
-        raise _error("frames belong to no run", frame)
-
-    def _shimmed(self, frame: int) -> Iterator[PythonRun]:
-        """Yield the runs since 3.13: each has a shim, and from 3.14 on the thread has one, too."""
-        run = PythonRun()
-        for here, row in self._frames(frame):
-            if row.owner < _OWNED_BY_LOOP:
-                run.functions.append(self._function(row))
-                continue
-            if self._layout.has_base_frame and not row.previous:
-                break
-            run.place = here
-            yield run
-            run = PythonRun()
-        if run.functions:
-            raise _error("frames belong to no run", frame)
-
-    def _frames(self, frame: int) -> Iterator[tuple[int, FrameRow]]:
-        seen: set[int] = set()
-        while frame:
-            if frame in seen:
-                raise _error("a chain of frames does not end", frame)
-            seen.add(frame)
-            row = self._frame_at(frame)
-            yield frame, row
-            frame = row.previous
 
 
 class _Reader:
@@ -332,7 +219,7 @@ class _Reader:
             self._threads_left -= 1
             data = bytes(self._memory.read(Avma(state), self._thread_size))
             if _pointer(data, layout.thread_interpreter) != interpreter:
-                raise _error("a thread state belongs to another interpreter", state)
+                raise memory_error("a thread state belongs to another interpreter", state)
             native = _pointer(data, layout.thread_native_id)
             if native:
                 yield native, state, data
@@ -352,7 +239,7 @@ class _Reader:
         here = first
         while here:
             if here in seen or len(seen) >= most:
-                raise _error("a list does not end", here)
+                raise memory_error("a list does not end", here)
             seen.add(here)
             yield here
             here = self._objects.pointer(here + next_at)
@@ -361,7 +248,7 @@ class _Reader:
         layout = self._layout
         self._frames_left -= 1
         if self._frames_left < 0:
-            raise _error("a chain of frames does not end", frame)
+            raise memory_error("a chain of frames does not end", frame)
         data = bytes(self._memory.read(Avma(frame), self._frame_size))
         entry = layout.frame_is_entry
         return FrameRow(
@@ -395,7 +282,7 @@ class CopiedThreads:
     def __init__(self, layout: PythonLayout) -> None:
         self._layout = layout
         self._codes: dict[int, PythonCode] = {}
-        self._known: dict[tuple[bytes, bytes], list[PythonRun] | MachtraceError] = {}
+        self._known: dict[tuple[bytes, bytes], list[LoopRun] | MachtraceError] = {}
 
     def decode(self, copied: Copied, names: dict[int, str]) -> PythonThreads:
         """Return the threads of a copy.
@@ -424,7 +311,7 @@ class CopiedThreads:
             threads.errors[None] = _reader_error(error, error_address)
         return threads.result((row[1:] for row in interpreters), names)
 
-    def _runs(self, links: bytes, rows: bytes) -> list[PythonRun] | MachtraceError:
+    def _runs(self, links: bytes, rows: bytes) -> list[LoopRun] | MachtraceError:
         frames = {row[0]: FrameRow(*row[1:]) for row in _ROW.iter_unpack(rows)}
 
         def frame_at(address: int) -> FrameRow:
@@ -447,21 +334,17 @@ class CopiedThreads:
 
 
 def _reader_error(number: int, address: int) -> FormatError:
-    return _error(READER_ERRORS[number], address)
+    return memory_error(_READER_ERRORS[number], address)
 
 
-def _error(what: str, address: int) -> FormatError:
-    return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")
-
-
-def _merged(chains: list[list[PythonRun]]) -> list[PythonRun]:
+def _merged(chains: list[list[LoopRun]]) -> list[LoopRun]:
     """Order the runs of a thread in several interpreters by their place on the native stack."""
     if len(chains) == 1:
         return chains[0]
     return sorted((run for chain in chains for run in chain), key=_place)
 
 
-def _place(run: PythonRun) -> int:
+def _place(run: LoopRun) -> int:
     return run.place
 
 

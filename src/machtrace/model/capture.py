@@ -11,10 +11,13 @@ from dataclasses import replace
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import ImageList
-from machtrace.model.snapshot import LinuxFacts, Problem, ProcessInfo
+from machtrace.model.snapshot import LinuxFacts, Problem, ProcessInfo, ThreadInfo
 from machtrace.model.stack import FrameAddress, FrameTrust, Stop
 from machtrace.model.symbol import CallStack, Frame, unique_stacks
 from machtrace.model.text import Document, counted
+
+_LISTED = 8
+"""Threads without Python functions that are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +98,22 @@ class Capture(Document):
     """Parts that are missing, and why."""
     linux: LinuxFacts | None = None
     """Facts of a Linux process."""
+    without_python: tuple[ThreadInfo, ...] = ()
+    """If only Python functions were requested: the threads that run none, and have no stack."""
+
+    @property
+    def is_python(self) -> bool:
+        """Whether the stacks are of Python functions alone."""
+        frames = (frame for stack in self.stacks for frame in stack.frames)
+        return bool(self.without_python) or getattr(next(frames, None), "is_python", False)
 
     @property
     def heading(self) -> str:
         """The line above the stacks: the process, and how much was captured of it."""
         count = len(self.stacks) + sum(len(stack.others) for stack in self.stacks)
-        parts = [f"{self.process}", counted(count, "thread"), counted(len(self.images), "image")]
+        parts = [f"{self.process}", counted(count, "thread")]
+        if not self.is_python:
+            parts.append(counted(len(self.images), "image"))
         if count > len(self.stacks):
             parts.append(counted(len(self.stacks), "distinct stack"))
         parts += [
@@ -147,9 +160,21 @@ class Capture(Document):
         stacks.sort(key=lambda stack: stack.thread.index)
         return replace(self, stacks=tuple(stacks), explanations=())
 
+    @property
+    def native_lines(self) -> tuple[str, ...]:
+        """The line about :attr:`without_python`, if there are any."""
+        if not self.without_python:
+            return ()
+        labels = [thread.label for thread in self.without_python[:_LISTED]]
+        more = len(self.without_python) - len(labels)
+        listed = ", ".join(labels) + (f" and {more} more" if more else "")
+        return (
+            f"{counted(len(self.without_python), 'thread')} without Python functions: {listed}",
+        )
+
     def __str__(self) -> str:
         """Return what ``machtrace backtrace`` prints, without explanations."""
-        return "\n\n".join((self.heading, *map(str, self.stacks)))
+        return "\n\n".join((self.heading, *map(str, self.stacks), *self.native_lines))
 
     def __repr__(self) -> str:
         return f"<Capture of {self.heading.replace('  ', ', ')}>"

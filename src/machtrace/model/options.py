@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from machtrace.errors import TargetSpecError
+from typing import Final, Literal, TypeAlias
+
+from machtrace.errors import ArgumentError, TargetSpecError
 from machtrace.frozen import dataclass
+
+PythonView: TypeAlias = bool | Literal["only"]
+ONLY: Final = "only"
+"""The view of Python functions without native frames."""
 
 DEFAULT_FRAME_LIMIT = 512
 """Frames per stack. The default alone keeps both ends of a deeper stack."""
@@ -34,6 +40,7 @@ class NameOptions:
 
     Raises:
         TargetSpecError: Python functions are requested without names.
+        ArgumentError: the view of Python functions is unknown.
     """
 
     search: tuple[str, ...] = ()
@@ -42,12 +49,23 @@ class NameOptions:
     """Whether function names are looked up."""
     lines: bool = True
     """Whether source lines and inlined calls are looked up, too."""
-    python: bool = False
-    """Whether the Python functions that CPython's loop runs are read."""
+    python: PythonView = False
+    """Whether the Python functions that CPython's loop runs are read; ``only``: and nothing else is
+    shown."""
 
     def __post_init__(self) -> None:
-        if self.python and not self.symbolicate:
+        if self.python not in (False, True, ONLY):
+            raise ArgumentError(
+                f"{self.python!r} is no view of Python functions",
+                remedy="pass True, False or 'only'",
+            )
+        if self.python and not self.python_only and not self.symbolicate:
             raise TargetSpecError(
                 "Python functions require names: CPython's loop is recognised by its symbol name",
-                remedy="look up names, or leave Python functions out",
+                remedy="look up names, show Python functions only, or leave them out",
             )
+
+    @property
+    def python_only(self) -> bool:
+        """Whether native frames are left out."""
+        return self.python == ONLY

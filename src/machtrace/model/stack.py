@@ -24,7 +24,7 @@ class FrameTrust(Enum):
     CONTEXT = "context"
     """The program counter."""
     PREWALKED = "prewalked"
-    """Unwound by somebody else: the kernel, a crash report."""
+    """Unwound by another program: the kernel, a crash report, an interpreter."""
     CFI = "cfi"
     """``__eh_frame`` or ``.eh_frame``."""
     PROLOGUE = "prologue"
@@ -127,6 +127,11 @@ class FrameAddress:
 
     def __repr__(self) -> str:
         return f"<FrameAddress {self.address:#x} {self.kind.value} by {self.trust.value}>"
+
+
+NO_ADDRESS = FrameAddress(Avma(0), FrameTrust.PREWALKED, AddressKind.ADJUSTED)
+"""Stands for the address of a frame that has none: a Python function's without its interpreter's,
+or one of which a profile has only the function's name."""
 
 
 class StopReason(Enum):

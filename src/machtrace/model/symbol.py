@@ -146,6 +146,8 @@ class FrameStatus(Enum):
     MALFORMED_FILE = "malformed-file"
     UNKNOWN_IMAGE = "unknown-image"
     """No image contains the address."""
+    PYTHON = "python"
+    """A Python function without the frame of the interpreter that runs it."""
     NOT_ASKED = "not-asked"
     """Symbolication was not requested."""
 
@@ -180,6 +182,11 @@ class Frame:
         return self.image.offset_of(self.address.address) - self.symbol.offset
 
     @property
+    def is_python(self) -> bool:
+        """Whether this is a Python function, :attr:`python`, without a frame of machine code."""
+        return self.status is FrameStatus.PYTHON
+
+    @property
     def text(self) -> FrameText:
         """The frame's lines: functions inlined into it and interpreted by it, then itself."""
         number = self.address.address
@@ -193,6 +200,8 @@ class Frame:
             for function in self.python
         ]
         rows += folded_rows(functions, "function")
+        if self.is_python:
+            return FrameText(rows, self.python)
         parts = [self.address.provenance]
         if self.certainty not in (Certainty.EXACT, Certainty.NONE):
             parts.append(self.certainty.value)
@@ -207,7 +216,8 @@ class Frame:
 
     def __repr__(self) -> str:
         row = self.text.rows[-1]
-        return f"<Frame {self.address.address:#x} {row.name} in {row.image}>"
+        number = "" if self.is_python else f"{self.address.address:#x} "
+        return f"<Frame {number}{row.name} in {row.image}>"
 
 
 def _location(location: SourceLocation | None) -> str:

@@ -19,6 +19,8 @@ LONGEST_IMAGE_NAME = 4096
 """
 _MILLISECOND = 1_000_000
 _IMAGE_WIDTH = 40
+_NO_ADDRESSES = -1
+"""Size of pointers in a chain without addresses: their column is empty."""
 _FOLDED = 4
 """Consecutive equal frames from which on they are folded."""
 _NAMELESS_FILES = frozenset({"__init__.py", "__main__.py"})
@@ -144,6 +146,8 @@ def chain_lines(
         return
     width = min(_IMAGE_WIDTH, max(len(row.image) for row in rows))
     size = _pointer_size(rows) if pointer_size is None else pointer_size
+    if all(row.address is None for row in rows):
+        size = _NO_ADDRESSES
     digits = max(4, len(str(pieces[-1][0] + len(pieces[-1][1]) - 1)))
     printed = 0
     for first, frames in pieces:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from machtrace.cpython.runs import PythonRuns
+from machtrace.cpython.runs import PythonRuns, python_stacks, with_python_runs
 from machtrace.errors import TargetSpecError
 from machtrace.images.resolver import ImageResolver
 from machtrace.images.search_path import path_names
@@ -16,13 +16,22 @@ from machtrace.model.options import (
     DEFAULT_FRAME_LIMIT,
     DEFAULT_STACK_LIMIT,
     NameOptions,
+    PythonView,
     WalkOptions,
 )
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.symbolizer.symbolicator import Symbolicator
-from machtrace.targets.base import ALL_THREADS, PythonTarget, Target, ThreadChoice, select_threads
+from machtrace.targets.base import (
+    ALL_THREADS,
+    PythonTarget,
+    Target,
+    ThreadChoice,
+    select_threads,
+    threads_with_names,
+)
 from machtrace.targets.open import SELF, invalid_spec, open_target
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.unwinder import Unwinder
 
 _DEFAULT_WALK = WalkOptions()
@@ -38,7 +47,7 @@ def backtraces(  # noqa: PLR0913 - an option each
     search: Sequence[str | Path] = (),
     limit: int = DEFAULT_FRAME_LIMIT,
     stack_limit: int = DEFAULT_STACK_LIMIT,
-    python: bool = False,
+    python: PythonView = False,
     scan: bool = False,
 ) -> list[CallStack]:
     """Return the call stacks of a target's threads, innermost frame first.
@@ -58,7 +67,8 @@ def backtraces(  # noqa: PLR0913 - an option each
             stack, and the number of frames left out.
         stack_limit: maximum bytes copied of each stack.
         python: whether to attach the Python functions that each frame of CPython's loop runs
-            (:attr:`~machtrace.model.symbol.Frame.python`); requires names. All threads of the
+            (:attr:`~machtrace.model.symbol.Frame.python`), which requires names; ``"only"`` returns
+            stacks of Python functions alone, of the threads that run any. All threads of the
             process are suspended together meanwhile; see :func:`snapshot_with_python`. Threads
             whose Python functions cannot be read have none.
         scan: whether to scan a stack for return addresses wherever it would be incomplete; frames
@@ -97,11 +107,13 @@ def snapshot_with_python(
     *,
     threads: ThreadChoice = ALL_THREADS,
     stack_limit: int = DEFAULT_STACK_LIMIT,
+    stacks: bool = True,
 ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
     """Return a :func:`snapshot`, and each thread's Python functions at the same moment.
 
     In this process the interpreter's lock is held for both; all threads of another process are
-    suspended until both are read. A core has the moment of the core.
+    suspended until both are read. A core has the moment of the core. Without ``stacks`` the
+    snapshot may lack native stacks.
 
     Raises:
         TargetSpecError: the target does not provide Python functions.
@@ -113,8 +125,10 @@ def snapshot_with_python(
                 remedy="pass a process of this machine, self, or a core of a Linux process, or "
                 "leave Python functions out",
             )
-        chosen = None if threads == ALL_THREADS else select_threads(opened.threads(), threads)
-        return opened.snapshot_with_python(chosen, stack_limit=stack_limit)
+        chosen = None
+        if threads != ALL_THREADS:
+            chosen = select_threads(threads_with_names(opened, opened), threads)
+        return opened.snapshot_with_python(chosen, stack_limit=stack_limit, stacks=stacks)
 
 
 def capture_snapshot(
@@ -122,7 +136,12 @@ def capture_snapshot(
 ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
     """Return a snapshot, with the Python functions of its threads if ``names`` requests them."""
     if names.python:
-        return snapshot_with_python(target, threads=threads, stack_limit=walk.stack_limit)
+        return snapshot_with_python(
+            target,
+            threads=threads,
+            stack_limit=walk.stack_limit,
+            stacks=not names.python_only,
+        )
     return snapshot(target, threads=threads, stack_limit=walk.stack_limit), {}
 
 
@@ -144,6 +163,16 @@ def build_capture(
         python: the threads' Python functions, attached to the frames of the loop that runs them;
             requires names.
     """
+    if names.python_only:
+        stacks, without = python_stacks(snapshot, python or {}, FrameLimit.of(walk.limit))
+        return Capture(
+            process=snapshot.process,
+            images=snapshot.images,
+            stacks=stacks,
+            problems=snapshot.problems,
+            linux=snapshot.linux,
+            without_python=without,
+        )
     files = ImageResolver.of(names.search)
     symbolicator = Symbolicator(files, lines=names.lines)
     name = symbolicator.symbolicate if names.symbolicate else symbolicator.locate
@@ -158,8 +187,6 @@ def build_capture(
     stacks = tuple(map(name, walked))
     problems = [Problem(thread=None, error=error) for error in symbolicator.problems]
     if python:
-        from machtrace.cpython.runs import with_python_runs
-
         stacks, unmatched = with_python_runs(stacks, python)
         problems += unmatched
     return Capture(

@@ -114,10 +114,11 @@ def _calls(frame: ProfileFrame) -> Iterator[_Described]:
         )
         yield frame, missing, None, 0
         return
-    function = _machine_function(frame)
-    # Profiles that name functions by their files alone have no images.
-    where = function.path if function.image is None else function.image
-    yield (function.linkage_name or function.name, where), function, frame.location, 0
+    if not frame.is_python:
+        function = _machine_function(frame)
+        # Profiles that name functions by their files alone have no images.
+        where = function.path if function.image is None else function.image
+        yield (function.linkage_name or function.name, where), function, frame.location, 0
     for run in reversed(frame.python):
         python = Function(
             name=run.name,

@@ -88,7 +88,7 @@ def document(report: Capture, *, registers: bool | None = None) -> dict[str, Any
 
     ``registers``: whether threads have them; None gives those of a crashed thread.
     """
-    return {
+    values: dict[str, Any] = {
         "schema": SCHEMA,
         "process": process_entry(report.process),
         "images": [image_entry(image) for image in report.images],
@@ -100,6 +100,9 @@ def document(report: Capture, *, registers: bool | None = None) -> dict[str, Any
             {"thread": problem.thread, "error": str(problem.error)} for problem in report.problems
         ],
     }
+    if report.without_python:
+        values["without_python"] = [_identity(thread) for thread in report.without_python]
+    return values
 
 
 def write(report: Capture, sink: TextIO, *, registers: bool | None = None) -> None:
@@ -138,6 +141,7 @@ def _thread(
         "crashed": info.crashed,
         "others": [_identity(other) for other in stack.others],
         "cause": None if info.cause is None else _cause(info.cause),
+        "gil": None if info.gil is None else info.gil.value,
         "stopped_for_ns": stack.stopped_for_ns,
         "overflowed_stack": stack.overflowed_stack,
         "stop": _stop(stack.stop),

@@ -158,3 +158,4 @@ def write(
             registers=registers,
         )
         sink.writelines(text + "\n" for text in for_stack)
+    sink.writelines(f"\n{line}\n" for line in report.native_lines)

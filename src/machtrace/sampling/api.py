@@ -12,11 +12,20 @@ from machtrace.model.options import (
     DEFAULT_FRAME_LIMIT,
     DEFAULT_STACK_LIMIT,
     NameOptions,
+    PythonView,
     WalkOptions,
 )
 from machtrace.model.profile import Profile
+from machtrace.model.snapshot import ThreadId
 from machtrace.sampling.sampler import FOREVER_NS, Sampler
-from machtrace.targets.base import ALL_THREADS, Target, ThreadChoice, select_threads
+from machtrace.targets.base import (
+    ALL_THREADS,
+    PythonTarget,
+    Target,
+    ThreadChoice,
+    select_threads,
+    threads_with_names,
+)
 from machtrace.targets.core.target import CoreTarget
 from machtrace.targets.open import EMULATED, open_target
 
@@ -37,9 +46,10 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
     search: Sequence[str | Path] = (),
     limit: int = DEFAULT_FRAME_LIMIT,
     stack_limit: int = DEFAULT_STACK_LIMIT,
-    python: bool = False,
+    python: PythonView = False,
     scan: bool = False,
     idle: bool = True,
+    gil: bool = False,
 ) -> Profile:
     """Sample the stacks of a running process.
 
@@ -60,8 +70,11 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
         limit: maximum frames per stack: the innermost; the default keeps both ends of a deeper
             stack.
         stack_limit: maximum bytes copied of each stack.
-        python: whether to read the Python functions that CPython's loop runs; requires names. All
-            threads are suspended together meanwhile.
+        python: whether to read the Python functions that CPython's loop runs, which requires names;
+            ``"only"`` leaves out native frames, and threads that run none. All threads are
+            suspended together meanwhile.
+        gil: whether to take only samples of threads that hold the interpreter lock; requires
+            ``python``.
         scan: see :func:`machtrace.backtraces`.
         idle: whether the profile has samples of threads that wait; see also
             :meth:`Profile.without_idle`.
@@ -81,12 +94,23 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
         sampler = Sampler(
             opened,
             interval_ns=interval,
-            threads=select_threads(opened.threads(), threads),
+            threads=chosen_threads(opened, threads, names),
             walk=walk,
             names=names,
             idle=idle,
+            gil=gil,
         )
         return sampler.profile(sampler.run(length))
+
+
+def chosen_threads(
+    target: Target, threads: ThreadChoice, names: NameOptions
+) -> tuple[ThreadId, ...] | None:
+    """Return the ids of the chosen threads, also by the names that Python has; None means all."""
+    python = None
+    if threads != ALL_THREADS and names.python and isinstance(target, PythonTarget):
+        python = target
+    return select_threads(threads_with_names(target, python), threads)
 
 
 @contextmanager

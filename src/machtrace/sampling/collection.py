@@ -16,7 +16,14 @@ from machtrace.errors import ThreadGoneError
 from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.profile import RUNNING, STATES, UNKNOWN, SampledThread, SampleTable
-from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import (
+    GilState,
+    Problem,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
 from machtrace.sampling.stacks import SampledStacks
 
 MOST_WAITING = 64 << 20
@@ -98,10 +105,16 @@ class _Waiting:
 
 
 class SampleCollection:
-    """Takes snapshots in sequence, and returns the samples when all are unwound."""
+    """Takes snapshots in sequence, and returns the samples when all are unwound.
 
-    def __init__(self, stacks: SampledStacks) -> None:
+    Args:
+        stacks: unwinds them.
+        holds_gil: whether only samples of threads that hold the interpreter lock are taken.
+    """
+
+    def __init__(self, stacks: SampledStacks, *, holds_gil: bool = False) -> None:
         self._stacks = stacks
+        self._holds_gil = holds_gil
         self._threads: dict[ThreadId, ThreadSampling] = {}
         self._images: dict[BinaryImage, None] = {}
         self._last_images: ImageList | None = None
@@ -159,9 +172,14 @@ class SampleCollection:
             self.miss(problem)
         age_ns = time_ns - self._last_ns if self._times else None
         self._last_ns = time_ns
+        threads = snapshot.threads
+        if self._holds_gil:
+            threads = tuple(one for one in threads if one.info.gil is GilState.HOLDS)
+        if self._stacks.python_only:
+            threads = tuple(one for one in threads if python.get(one.info.id))
         moved = tuple(
             thread
-            for thread in snapshot.threads
+            for thread in threads
             if self._sample(thread, snapshot.images, time_ns, age_ns, python.get(thread.info.id))
         )
         if moved:
@@ -199,7 +217,10 @@ class SampleCollection:
             self.timed_copies += 1
             seen.stopped_ns = stopped + (seen.stopped_ns or 0)
             seen.longest_stop_ns = max(stopped, seen.longest_stop_ns or 0)
-        has_moved = seen.has_moved(thread, images, python)
+        if self._stacks.python_only:
+            has_moved = seen.last is None or seen.python != python
+        else:
+            has_moved = seen.has_moved(thread, images, python)
         if has_moved:
             seen.walk = self._begun
             seen.last, seen.images, seen.python = thread, images, python

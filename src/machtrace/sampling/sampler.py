@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from machtrace.cpython.runs import PythonRuns
-from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
+from machtrace.errors import (
+    MachtraceError,
+    TargetError,
+    TargetGoneError,
+    TargetSpecError,
+    ThreadGoneError,
+)
 from machtrace.frozen import dataclass
 from machtrace.images.resolver import ImageResolver
 from machtrace.model.options import NameOptions, WalkOptions
@@ -112,6 +118,7 @@ class Sampler:
         walk: the limits of each stack.
         names: what to look up. Python functions are read while all threads are suspended together.
         idle: whether the profile has samples of waiting and stopped threads.
+        gil: whether it has only samples of threads that hold the interpreter lock.
 
     Raises:
         TargetSpecError: the target does not provide Python functions, or states of threads.
@@ -126,6 +133,7 @@ class Sampler:
         walk: WalkOptions = _DEFAULT_WALK,
         names: NameOptions = _DEFAULT_NAMES,
         idle: bool = True,
+        gil: bool = False,
     ) -> None:
         if names.python and not isinstance(target, PythonTarget):
             raise TargetSpecError(
@@ -137,7 +145,13 @@ class Sampler:
                 "the states of threads cannot be read from this kind of target",
                 remedy="sample idle threads, too, or a process of this machine by its id",
             )
+        if gil and not names.python:
+            raise TargetSpecError(
+                "who holds the interpreter lock is read with Python functions only",
+                remedy="request Python functions, too",
+            )
         self._idle = idle
+        self._python_only = names.python_only
         self._target = target
         self._python_target = target if names.python and isinstance(target, PythonTarget) else None
         self._interval_ns = interval_ns
@@ -147,8 +161,10 @@ class Sampler:
         self._unwinder = Unwinder(files, scan=walk.scan)
         self._symbolicator = Symbolicator(files, lines=names.lines)
         self._symbolicate = names.symbolicate
-        self._stacks = SampledStacks(self._unwinder, self._symbolicator, walk)
-        self._collection = SampleCollection(self._stacks)
+        self._stacks = SampledStacks(
+            self._unwinder, self._symbolicator, walk, python_only=names.python_only
+        )
+        self._collection = SampleCollection(self._stacks, holds_gil=gil)
         self._process = target.process
         self._ticks = 0
         self._walk_ns = 0
@@ -248,13 +264,19 @@ class Sampler:
             for problem in first.problems:
                 self._collection.miss(problem)
             self._python_target = None
+            if self._python_only:
+                raise _no_python(first)
         self._process = first.process
+        if self._python_only:
+            return
         self._unwinder.columns([first], limit=self._walk.limit)
 
     def _snapshot(self) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
         wanted, stack_limit = self._wanted, self._walk.stack_limit
         if self._python_target is not None:
-            return self._python_target.snapshot_with_python(wanted, stack_limit=stack_limit)
+            return self._python_target.snapshot_with_python(
+                wanted, stack_limit=stack_limit, stacks=not self._python_only
+            )
         return self._target.snapshot(wanted, stack_limit=stack_limit), {}
 
     def _tick(self, clock: TickClock) -> SamplingEnd:
@@ -299,3 +321,12 @@ class Sampler:
             took = time.monotonic_ns() - began
             # It decays: a rule is computed only once.
             self._walk_ns = max(took, self._walk_ns * 7 // 8)
+
+
+def _no_python(snapshot: Snapshot) -> MachtraceError:
+    """Return why a process has no stacks of Python functions."""
+    if snapshot.problems:
+        return snapshot.problems[0].error
+    return TargetError(
+        "no thread runs Python functions", remedy="sample native frames: leave out only"
+    )

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from machtrace.cpython.runs import PythonRuns, with_python_runs
+from machtrace.cpython.runs import PythonRuns, python_frames, with_python_runs
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.options import WalkOptions
@@ -19,6 +19,7 @@ from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadSnapshot
 from machtrace.model.stack import Backtrace, FrameAddress, Gap, Walk, stretches
 from machtrace.model.symbol import Frame, FrameStatus
 from machtrace.symbolizer.symbolicator import Symbolicator
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.thread_walker import KIND_COUNT, KINDS, TRUSTS, code_of
 from machtrace.unwinder.unwinder import Unwinder
 
@@ -166,9 +167,19 @@ class SampledStacks:
         unwinder: unwinds the stacks.
         symbolicator: recognises CPython's loop by name, where Python functions are read.
         walk: the limits of each stack.
+        python_only: whether stacks are of Python functions alone.
     """
 
-    def __init__(self, unwinder: Unwinder, symbolicator: Symbolicator, walk: WalkOptions) -> None:
+    def __init__(
+        self,
+        unwinder: Unwinder,
+        symbolicator: Symbolicator,
+        walk: WalkOptions,
+        *,
+        python_only: bool = False,
+    ) -> None:
+        self.python_only = python_only
+        self._python_rows: dict[PythonRuns, int] = {}
         self.frames = ProfileFrames()
         self.rows = StackRows()
         self._unwinder = unwinder
@@ -182,6 +193,8 @@ class SampledStacks:
         self, snapshot: Snapshot, python: Mapping[ThreadId, PythonRuns]
     ) -> tuple[list[int], list[Problem]]:
         """Return the row of each thread's stack, and where Python functions do not match."""
+        if self.python_only:
+            return [self._python_row(python[thread.info.id]) for thread in snapshot.threads], []
         if snapshot.images is not self._images or self._known_bytes > _MOST_KEYS:
             self._images, self._known, self._known_bytes = snapshot.images, {}, 0
         columns = self._unwinder.columns([snapshot], limit=self._walk.limit)
@@ -208,6 +221,14 @@ class SampledStacks:
                 self._known_bytes += 9 * (end - begin)
             rows.append(row)
         return rows, problems
+
+    def _python_row(self, runs: PythonRuns) -> int:
+        row = self._python_rows.get(runs)
+        if row is None:
+            frames, gap = python_frames(runs or (), FrameLimit.of(self._walk.limit))
+            numbers = [self.frames.of_frame(frame) for frame in frames]
+            row = self._python_rows[runs] = self.rows.row(self._inwards(numbers, gap, True))  # noqa: FBT003
+        return row
 
     def _inwards(self, numbers: Sequence[int], gap: Gap | None, is_whole: bool) -> Iterator[int]:  # noqa: FBT001 - a fact of the walk
         """Yield the numbers of frames and of marks for missing ones, outermost first."""

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -73,11 +74,13 @@ class PythonTarget(Protocol):
         /,
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
+        stacks: bool = True,
     ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
         """Capture as :meth:`Target.snapshot` does, with each thread's Python functions.
 
-        Threads that run no Python are left out. What could not be read is in
-        :attr:`Snapshot.problems`, too.
+        Threads that run no Python are left out of the functions. What could not be read is in
+        :attr:`Snapshot.problems`, too. Without ``stacks`` a target may leave out native stacks,
+        registers and images.
         """
         ...
 
@@ -144,6 +147,21 @@ def select_threads(
             raise _no_match(threads, choice)
         ids |= matches
     return tuple(thread.id for thread in threads if thread.id in ids)
+
+
+def threads_with_names(target: Target, python: PythonTarget | None) -> tuple[ThreadInfo, ...]:
+    """List the threads, each again with the name that Python has for it, if that differs."""
+    threads = target.threads()
+    if python is None:
+        return threads
+    snapshot, _ = python.snapshot_with_python(stack_limit=0, stacks=False)
+    names = {thread.info.id: thread.info.name for thread in snapshot.threads}
+    again = (
+        replace(thread, name=names[thread.id])
+        for thread in threads
+        if names.get(thread.id, thread.name) != thread.name
+    )
+    return (*threads, *again)
 
 
 def _no_match(threads: Sequence[ThreadInfo], choice: str) -> TargetSpecError:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from machtrace.cpython.runs import PythonRuns, with_python_runs
+from machtrace.cpython.runs import PythonRuns, python_stacks, with_python_runs
 from machtrace.errors import MachtraceError, TargetSpecError, ThreadGoneError
-from machtrace.model.options import DEFAULT_STACK_LIMIT, NameOptions, WalkOptions
+from machtrace.model.options import DEFAULT_STACK_LIMIT, NameOptions, PythonView, WalkOptions
 from machtrace.model.snapshot import Problem, ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.pipeline.inprocess import session
 from machtrace.pipeline.inprocess.session import OwnProcess
 from machtrace.targets.base import ThreadChoice, select_threads
 from machtrace.targets.inprocess.threads import OwnTarget, ThreadLike
+from machtrace.unwinder.frame_limit import FrameLimit
 
 
 def backtrace(
@@ -19,7 +20,7 @@ def backtrace(
     limit: int = 512,
     symbolicate: bool = True,
     lines: bool = True,
-    python: bool = False,
+    python: PythonView = False,
     stack_limit: int = DEFAULT_STACK_LIMIT,
 ) -> CallStack:
     """Return the call stack of a thread of this process, innermost frame first.
@@ -80,6 +81,9 @@ def _stacks(
         caller = target.thread_id(None)
         if caller in runs:
             runs[caller] = _outside(runs[caller])
+        if names.python_only:
+            limit = FrameLimit.of(walk.limit)
+            return list(python_stacks(snapshot, runs, limit)[0]), snapshot.problems
     else:
         snapshot = target.snapshot(threads, stack_limit=walk.stack_limit)
     symbolicator = own.lines if names.lines else own.names

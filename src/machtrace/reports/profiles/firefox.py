@@ -16,7 +16,7 @@ from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.profile import OUTERMOST, UNKNOWN, ProfileFrame
 from machtrace.model.report import JsonValue, Report, ReportKind
 from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
-from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
+from machtrace.model.stack import NO_ADDRESS, AddressKind, FrameAddress, FrameTrust
 from machtrace.model.symbol import (
     Certainty,
     Frame,
@@ -42,7 +42,7 @@ from machtrace.reports.stacks.json_values import (
     text_or_none,
 )
 from machtrace.reports.stacks.profiles import INTERVAL_NS, ProfileBuilder
-from machtrace.reports.stacks.reported import NO_ADDRESS, report_of_profile
+from machtrace.reports.stacks.reported import report_of_profile
 
 _TABLES = frozenset({"stackTable", "frameTable", "funcTable", "stringArray"})
 _PYTHON = 2

@@ -20,9 +20,10 @@ from machtrace.model.profile import (
 )
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
+from machtrace.model.stack import NO_ADDRESS
 from machtrace.model.symbol import Certainty, Frame, FrameStatus, SourceLocation, Symbol
 from machtrace.reports.stacks.profiles import ProfileBuilder
-from machtrace.reports.stacks.reported import NO_ADDRESS, report_of_profile
+from machtrace.reports.stacks.reported import report_of_profile
 
 _LABEL = re.compile(r"(?P<name>.{0,4096}) \[(?P<id>[0-9]{1,19})\]")
 _MISSING = {f"[{member.value}]": member for member in MissingFrames}

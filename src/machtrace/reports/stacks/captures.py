@@ -29,8 +29,9 @@ from machtrace.model.report import (
     ReportedTask,
     ReportedThread,
 )
-from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId, ThreadInfo
+from machtrace.model.snapshot import GilState, Problem, ProcessInfo, ThreadId, ThreadInfo
 from machtrace.model.stack import (
+    NO_ADDRESS,
     AddressKind,
     Dispute,
     FrameAddress,
@@ -57,7 +58,7 @@ TRUST, DISPUTES, KIND, STATUS = "trust", "disputed_by", "kind", "status"
 FUNCTION, PYTHON = "function", "python"
 """Details of a frame: the start of a function without a name; the Python functions it runs."""
 STOP, GAP, CAUSE, STOPPED_FOR = "stop", "gap", "cause", "stopped_for_ns"
-OVERFLOWED, REMAINDER, IS_MAIN = "overflowed_stack", "physical_remainder", "is_main"
+OVERFLOWED, REMAINDER, IS_MAIN, GIL = "overflowed_stack", "physical_remainder", "is_main", "gil"
 """Details of a thread."""
 STOPPED, LONGEST_STOP = "stopped_ns", "longest_stop_ns"
 """Details of a sampled thread."""
@@ -191,8 +192,10 @@ class ReportedFrames:
             # Frames of several launches have different addresses; only the offset is reliable.
             address = Avma(image.load_address + frame.offset)
         address = Avma(0) if address is None else address
-        symbol = self._symbol(frame, image, address)
         status = stored(details, STATUS, FrameStatus)
+        if status is FrameStatus.PYTHON:
+            return Frame(address=NO_ADDRESS, status=status, python=python or _python(details))
+        symbol = self._symbol(frame, image, address)
         return Frame(
             address=_address(frame, address, is_first=is_first),
             status=usual_status(image, symbol) if status is None else status,
@@ -355,6 +358,7 @@ def thread_info(
         is_main=thread.details.get(IS_MAIN) is True,
         crashed=thread.crashed,
         cause=cause,
+        gil=stored(thread.details, GIL, GilState),
     )
 
 

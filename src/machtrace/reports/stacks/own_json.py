@@ -30,7 +30,7 @@ from machtrace.model.profile import (
     StackTable,
 )
 from machtrace.model.report import JsonValue, Report, ReportedFrame, ReportedThread, SampledTree
-from machtrace.model.snapshot import ThreadId, ThreadInfo
+from machtrace.model.snapshot import GilState, ThreadId, ThreadInfo
 from machtrace.model.stack import (
     Gap,
     Stop,
@@ -203,6 +203,7 @@ def _identity(entry: JsonObject) -> ThreadInfo:
         queue=text_or_none(entry.get("queue")),
         crashed=entry.get("crashed") is True,
         cause=cause_of_json(entry.get("cause")),
+        gil=None if entry.get("gil") is None else enum_member(GilState, entry["gil"]),
     )
 
 

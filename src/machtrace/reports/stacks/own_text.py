@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from itertools import zip_longest
 
-from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.cause import Cause
@@ -31,19 +30,19 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.snapshot import ThreadInfo
-from machtrace.model.stack import MACHINE_FRAMES, Gap, Stop, StopReason
-from machtrace.model.symbol import PythonFrame, SourceLocation
+from machtrace.model.stack import MACHINE_FRAMES, Stop, StopReason
+from machtrace.model.symbol import FrameStatus, PythonFrame
 from machtrace.reports.log_lines import LINES
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import (
     CAUSE,
     FUNCTION,
-    GAP,
+    GIL,
     KIND,
     OVERFLOWED,
     PYTHON,
     REMAINDER,
-    STOP,
+    STATUS,
     STOPPED_FOR,
     TRUST,
     capture_of,
@@ -55,6 +54,8 @@ from machtrace.reports.stacks.text_lines import (
     CERTAINTY,
     INTERRUPTED,
     LONGEST_LINE,
+    NATIVE_THREADS,
+    Chain,
     FrameRow,
     Heading,
     StackLine,
@@ -62,10 +63,12 @@ from machtrace.reports.stacks.text_lines import (
     read_cause,
     read_heading,
     read_others,
+    read_python_line,
     read_stack_line,
-    split_location,
 )
 
+NATIVE_LINE = "without_python"
+NATIVE_LINE = "without_python"
 HEADING = "heading"
 """The detail of a report: its first line, if the images or the process do not give it."""
 EXPLANATION = "explanation"
@@ -75,13 +78,11 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 _ARCHES = "|".join(re.escape(arch.value) for arch in Arch)
 _PROCESS = re.compile(
     rf"(?P<name>\S.{{0,4096}}?)(?: \[(?P<pid>[0-9]{{1,10}})\])?  (?P<arch>{_ARCHES})"
-    r"  (?P<threads>[0-9,]{1,12}) threads?  (?P<images>[0-9,]{1,12}) images?(?:  .*)?"
+    r"  (?P<threads>[0-9,]{1,12}) threads?(?:  (?P<images>[0-9,]{1,12}) images?)?(?:  .*)?"
 )
-_PYTHON_ROW = re.compile(r" {0,9}(?P<number>[0-9]{1,9})  Python {14,80}(?P<rest>\S.*)")
 _SAME = re.compile(
     r" {0,9}(?:[0-9]{1,9}–)?[0-9]{1,9}  the same frame (?P<count>[0-9,]{1,12}) more times"
 )
-_SAME_FUNCTION = re.compile(r"the same function (?P<count>[0-9,]{1,12}) more times")
 _GAP = re.compile(
     r" {0,9}…  (?P<count>[0-9,]{1,14}) (?:frames? in between|more frames?)",
 )
@@ -108,7 +109,7 @@ def recognises(source: ReportSource) -> bool:
     for number, line in enumerate(lines):
         if line.startswith("Thread ") and read_heading(line) is not None:
             below = lines[number + 1 : number + 1 + _NEAR]
-            if any(read_stack_line(one) or _PYTHON_ROW.fullmatch(one) for one in below):
+            if any(read_stack_line(one) or read_python_line(one) for one in below):
                 return True
     return False
 
@@ -129,42 +130,21 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     return (*reports, reader.report())
 
 
-@dataclass(slots=True)
-class _Chain:
-    """Frames under construction."""
-
-    rows: list[FrameRow] = field(default_factory=list)
-    stop: Stop = Stop(StopReason.ROOT)
-    gap: int | None = None
-    after: int = 0
-    """Retained frames before the gap."""
-    python: list[PythonFrame] = field(default_factory=list)
-
-    def repeat_python(self, count: int) -> bool:
-        """Add the last Python function ``count`` times."""
-        self.python += self.python[-1:] * count
-        return bool(self.python)
-
-    def details(self) -> dict[str, JsonValue]:
-        details: dict[str, JsonValue] = {STOP: written(self.stop, Stop)}
-        if self.gap:
-            details[GAP] = written(Gap(self.after, self.gap), Gap)
-        return details
-
-
 class _Reader:
     """Builds one report from lines."""
 
     def __init__(self) -> None:
         self.process: re.Match[str] | None = None
-        self.threads: list[tuple[Heading, dict[str, JsonValue], list[_Chain], list[str]]] = []
+        self.threads: list[tuple[Heading, dict[str, JsonValue], list[Chain], list[str]]] = []
         self.thread: Heading | None = None
-        self._chains: list[_Chain] = []
+        self._chains: list[Chain] = []
         self._details: dict[str, JsonValue] = {}
         self._registers: list[str] = []
         self._others: list[tuple[str, list[ThreadInfo]]] = []
         """Lines with threads that have the same stack."""
         self._room = _MOST_REPEATED
+        self._native_threads = ""
+        """The line about threads without Python functions."""
         self._other: list[JsonValue] = []
         """Lines before the first thread."""
 
@@ -172,10 +152,12 @@ class _Reader:
         heading = read_heading(line) if line.startswith("Thread ") else None
         if heading is not None:
             self._end()
-            self.thread, self._chains, self._details = heading, [_Chain()], {}
+            self.thread, self._chains, self._details = heading, [Chain()], {}
         elif self.thread is None:
             if line:
                 self._other.append(line)
+        elif NATIVE_THREADS.fullmatch(line):
+            self._native_threads = line
         elif line and not self._read_part(line):
             _append(self._details, LINES, line)
 
@@ -185,21 +167,18 @@ class _Reader:
             return False
         return self._read_frame(self._chains[-1], line) or self._read_fact(self._chains[-1], line)
 
-    def _read_frame(self, chain: _Chain, line: str) -> bool:
+    def _read_frame(self, chain: Chain, line: str) -> bool:
         if (parsed := read_stack_line(line)) is not None:
             self._add(chain, parsed)
-        elif (python := _PYTHON_ROW.fullmatch(line)) is not None:
-            same = _SAME_FUNCTION.fullmatch(python["rest"])
-            if same is None:
-                name, location = split_location(python["rest"])
-                chain.python.append(PythonFrame(name, location or SourceLocation("")))
-                return True
-            return self._has_room(_count(same["count"])) and chain.repeat_python(
-                _count(same["count"])
-            )
+        elif (python := read_python_line(line)) is not None:
+            if python.function is None and not self._has_room(python.repeats):
+                return False
+            return chain.add_python(python)
         elif (same := _SAME.fullmatch(line)) is not None:
-            return self._has_room(_count(same["count"])) and _repeat(chain, _count(same["count"]))
+            chain.end_python()
+            return self._has_room(_count(same["count"])) and chain.repeat(_count(same["count"]))
         elif (gap := _GAP.fullmatch(line)) is not None:
+            chain.end_python()
             chain.gap, chain.after = _count(gap["count"]), _machine_frames(chain.rows)
         else:
             return False
@@ -209,9 +188,9 @@ class _Reader:
         self._room -= count
         return self._room > 0
 
-    def _read_fact(self, chain: _Chain, line: str) -> bool:
+    def _read_fact(self, chain: Chain, line: str) -> bool:
         if line.strip() == MACHINE_FRAMES and len(self._chains) == 1:
-            self._chains.append(_Chain())
+            self._chains.append(Chain())
         elif line.startswith(_INCOMPLETE):
             return _read_stop(chain, line.strip())
         elif line.startswith(_EXPLAINED) and chain.rows:
@@ -228,7 +207,7 @@ class _Reader:
             return False
         return True
 
-    def _add(self, chain: _Chain, line: StackLine) -> None:
+    def _add(self, chain: Chain, line: StackLine) -> None:
         row = frame_row(line)
         if not row.is_inline and chain.python:
             row.details[PYTHON] = written(tuple(chain.python), tuple[PythonFrame, ...])
@@ -236,6 +215,8 @@ class _Reader:
         chain.rows.append(row)
 
     def _end(self) -> None:
+        for chain in self._chains:
+            chain.end_python()
         if self.thread is not None:
             self.threads.append((self.thread, self._details, self._chains, self._registers))
             self._end_others()
@@ -270,6 +251,8 @@ class _Reader:
             details={LINES: self._other} if self._other else {},
         )
         heading = "" if self.process is None else self.process[0]
+        if self._native_threads:
+            report = replace(report, details={**report.details, NATIVE_LINE: self._native_threads})
         if capture_of(report).heading != heading:
             report = replace(report, details={**report.details, HEADING: heading})
         return report
@@ -297,7 +280,7 @@ def _append(details: dict[str, JsonValue], key: str, line: str) -> None:
         lines.append(line)
 
 
-def _read_stop(chain: _Chain, text: str) -> bool:
+def _read_stop(chain: Chain, text: str) -> bool:
     reason, at, address = text.rpartition(" at 0x")
     if not at:
         reason = text
@@ -305,18 +288,6 @@ def _read_stop(chain: _Chain, text: str) -> bool:
         return False
     chain.stop = Stop(_STOPS[reason], Avma(int(address, 16)) if at else None)
     return str(chain.stop) == text
-
-
-def _repeat(chain: _Chain, count: int) -> bool:
-    """Add the last frame ``count`` times, with what is inlined into it."""
-    rows = chain.rows
-    begin = len(rows) - 1
-    while begin > 0 and rows[begin - 1].is_inline:
-        begin -= 1
-    if not rows:
-        return False
-    chain.rows += rows[begin:] * count
-    return True
 
 
 class _Images:
@@ -360,7 +331,7 @@ class _Images:
         if row.function is not None:
             details[FUNCTION] = row.function
         return ReportedFrame(
-            Avma(row.address),
+            None if row.details.get(STATUS) == FrameStatus.PYTHON.value else Avma(row.address),
             index,
             offset,
             adjustment,
@@ -370,7 +341,7 @@ class _Images:
             details,
         )
 
-    def frames(self, chain: _Chain) -> tuple[ReportedFrame, ...]:
+    def frames(self, chain: Chain) -> tuple[ReportedFrame, ...]:
         """Return the frames of a chain; inlined ones have their holder's adjustment."""
         frames: list[ReportedFrame] = []
         is_first = True
@@ -387,13 +358,15 @@ class _Images:
 def _reported(
     heading: Heading,
     details: dict[str, JsonValue],
-    chains: Sequence[_Chain],
+    chains: Sequence[Chain],
     registers: Sequence[str],
     images: _Images,
 ) -> ReportedThread:
     details = details | chains[0].details()
     if len(chains) > 1:
         details[REMAINDER] = remainder_details(images.frames(chains[1]), chains[1].details())
+    if heading.gil is not None:
+        details[GIL] = heading.gil.value
     if heading.stopped_for_ns is not None:
         details[STOPPED_FOR] = heading.stopped_for_ns
     values = tuple(
@@ -432,6 +405,9 @@ def backtrace_text(report: Report) -> str:
             with_registers=bool(stack.registers),
         )
         lines += _strings(details.get(LINES))
+    native_line = report.details.get(NATIVE_LINE)
+    if isinstance(native_line, str):
+        lines += ["", native_line]
     return "\n".join(lines[1:] if not lines[0] else lines) + "\n"
 
 

@@ -40,7 +40,14 @@ from machtrace.model.report import (
     SampledTree,
 )
 from machtrace.model.snapshot import Problem, ProcessInfo
-from machtrace.model.stack import AddressKind, Dispute, FrameAddress, FrameTrust, Gap, Stop
+from machtrace.model.stack import (
+    NO_ADDRESS,
+    AddressKind,
+    Dispute,
+    FrameTrust,
+    Gap,
+    Stop,
+)
 from machtrace.model.symbol import CallStack, Frame, FrameChain, PythonFrame
 from machtrace.render.sample_text import start_time
 from machtrace.reports.stacks.captures import (
@@ -50,6 +57,7 @@ from machtrace.reports.stacks.captures import (
     FORMAT,
     FUNCTION,
     GAP,
+    GIL,
     HEADER_SVMA,
     IS_MAIN,
     KIND,
@@ -118,6 +126,10 @@ def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFr
     if frame.symbol is not None and frame.symbol.is_named:
         source = NameSource(frame.symbol.certainty.value)
         named = ReportedSymbol(frame.symbol.name, frame.symbol_offset, source)
+    location = frame.location
+    if frame.is_python and frame.python:
+        named = ReportedSymbol(frame.python[0].name, None, NameSource.DEBUG_INFORMATION)
+        location = frame.python[0].location
     if address == NO_ADDRESS:
         place, offset, adjustment = None, None, Adjustment.UNKNOWN
         named = None if named is None else named._replace(offset=None)
@@ -125,7 +137,7 @@ def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFr
     for call in frame.inlined:
         symbol = ReportedSymbol(call.name, None, NameSource.DEBUG_INFORMATION)
         yield ReportedFrame(place, index, offset, adjustment, symbol, call.location, is_inline=True)
-    yield ReportedFrame(place, index, offset, adjustment, named, frame.location, details=details)
+    yield ReportedFrame(place, index, offset, adjustment, named, location, details=details)
 
 
 def _frame_details(frame: Frame) -> dict[str, JsonValue]:
@@ -145,10 +157,6 @@ def _frame_details(frame: Frame) -> dict[str, JsonValue]:
     if frame.python:
         details[PYTHON] = written(frame.python, tuple[PythonFrame, ...])
     return details
-
-
-NO_ADDRESS = FrameAddress(Avma(0), FrameTrust.PREWALKED, AddressKind.ADJUSTED)
-"""Stands for the address of a frame of which a profile has only the function's name."""
 
 
 def reported_process(process: ProcessInfo) -> ReportedProcess:
@@ -193,6 +201,8 @@ def _reported_thread(stack: CallStack, images: ReportedImages) -> ReportedThread
         details[CAUSE] = written(info.cause, Cause)
     if info.is_main:
         details[IS_MAIN] = True
+    if info.gil is not None:
+        details[GIL] = info.gil.value
     if stack.stopped_for_ns is not None:
         details[STOPPED_FOR] = stack.stopped_for_ns
     if stack.overflowed_stack is not None:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import field
 from typing import NamedTuple
 
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.cause import Cause
 from machtrace.model.report import JsonValue
-from machtrace.model.snapshot import ThreadId, ThreadInfo
-from machtrace.model.stack import Dispute, FrameTrust
-from machtrace.model.symbol import Certainty, SourceLocation, others_lines
-from machtrace.reports.stacks.captures import DISPUTES, KIND, TRUST, written
+from machtrace.model.snapshot import GilState, ThreadId, ThreadInfo
+from machtrace.model.stack import Dispute, FrameTrust, Gap, Stop, StopReason
+from machtrace.model.symbol import Certainty, FrameStatus, PythonFrame, SourceLocation, others_lines
+from machtrace.reports.stacks.captures import (
+    DISPUTES,
+    GAP,
+    KIND,
+    PYTHON,
+    STATUS,
+    STOP,
+    TRUST,
+    written,
+)
 
 LONGEST_LINE = 1 << 16
 _THREAD = re.compile(r"Thread (?P<index>[0-9]{1,9})(?=  |\Z)")
@@ -49,6 +60,7 @@ class Heading(NamedTuple):
     queue: str | None
     crashed: bool = False
     stopped_for_ns: int | None = None
+    gil: GilState | None = None
 
 
 def read_heading(line: str) -> Heading | None:
@@ -60,6 +72,8 @@ def read_heading(line: str) -> Heading | None:
     if (stopped := _STOPPED.search(rest)) is not None:
         rest = rest[: stopped.start()]
         time = round(float(stopped["time"]) * _UNITS[stopped["unit"]])
+    gil = next((state for state in GilState if rest.endswith(f"  {state}")), None)
+    rest = rest if gil is None else rest.removesuffix(f"  {gil}")
     crashed = rest.endswith(_CRASHED)
     rest = rest.removesuffix(_CRASHED)
     name, number, queue = rest, None, None
@@ -72,7 +86,7 @@ def read_heading(line: str) -> Heading | None:
     name = name.removeprefix("  ")
     if name and not (name.startswith("“") and name.endswith("”")):
         return None
-    return Heading(int(match["index"]), number, name[1:-1] or None, queue, crashed, time)
+    return Heading(int(match["index"]), number, name[1:-1] or None, queue, crashed, time, gil)
 
 
 class StackLine(NamedTuple):
@@ -240,3 +254,98 @@ def read_cause(text: str) -> Cause | None:
         sender_user=None if sent is None or sent["user"] is None else int(sent["user"]),
     )
     return cause if str(cause) == text else None
+
+
+_PYTHON_ROW = re.compile(r" {0,9}(?P<number>[0-9]{1,9})  Python {4,80}(?P<rest>\S.*)")
+_SAME_FUNCTION = re.compile(r"the same function (?P<count>[0-9,]{1,12}) more times")
+NATIVE_THREADS = re.compile(r"[0-9,]{1,12} threads? without Python functions: .*")
+
+
+class PythonLine(NamedTuple):
+    """A parsed line of a Python function."""
+
+    number: int
+    """Its frame's."""
+    function: PythonFrame | None
+    """None if the line repeats the function above."""
+    repeats: int
+
+
+def read_python_line(line: str) -> PythonLine | None:
+    """Parse the line of a Python function; return None if it is not one."""
+    match = _PYTHON_ROW.fullmatch(line)
+    if match is None:
+        return None
+    same = _SAME_FUNCTION.fullmatch(match["rest"])
+    if same is not None:
+        return PythonLine(int(match["number"]), None, int(same["count"].replace(",", "") or "0"))
+    name, location = split_location(match["rest"])
+    function = PythonFrame(name, location or SourceLocation(""))
+    return PythonLine(int(match["number"]), function, 1)
+
+
+def python_row(function: PythonFrame) -> FrameRow:
+    """Return the row of a Python function without its interpreter's frame."""
+    return FrameRow(
+        image="",
+        address=0,
+        name=function.name,
+        offset=None,
+        start=None,
+        function=None,
+        location=function.location,
+        is_inline=False,
+        details={
+            STATUS: FrameStatus.PYTHON.value,
+            PYTHON: written((function,), tuple[PythonFrame, ...]),
+        },
+    )
+
+
+@dataclass(slots=True)
+class Chain:
+    """Frames under construction."""
+
+    rows: list[FrameRow] = field(default_factory=list)
+    stop: Stop = Stop(StopReason.ROOT)
+    gap: int | None = None
+    after: int = 0
+    """Retained frames before the gap."""
+    python: list[PythonFrame] = field(default_factory=list)
+    """The Python functions above the frame that runs them, or of a view without native frames."""
+    python_number: int = 0
+    """The number of their frame."""
+
+    def add_python(self, line: PythonLine) -> bool:
+        """Add a Python function, or the last one again."""
+        if line.number != self.python_number:
+            self.end_python()
+        self.python_number = line.number
+        if line.function is None:
+            self.python += self.python[-1:] * line.repeats
+        else:
+            self.python.append(line.function)
+        return bool(self.python)
+
+    def end_python(self) -> None:
+        """Make frames of the Python functions that no native frame runs."""
+        self.rows += map(python_row, self.python)
+        self.python = []
+
+    def details(self) -> dict[str, JsonValue]:
+        """Return the details of a thread that the chain has."""
+        details: dict[str, JsonValue] = {STOP: written(self.stop, Stop)}
+        if self.gap:
+            details[GAP] = written(Gap(self.after, self.gap), Gap)
+        return details
+
+    def repeat(self, count: int) -> bool:
+        """Add the last frame ``count`` times, with what is inlined into it."""
+        rows = self.rows
+        begin = len(rows) - 1
+        while begin > 0 and rows[begin - 1].is_inline:
+            begin -= 1
+        if not rows:
+            return False
+        self.rows += rows[begin:] * count
+        return True

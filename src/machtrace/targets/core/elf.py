@@ -194,11 +194,13 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
         /,
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
+        stacks: bool = True,
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """See :meth:`~machtrace.targets.base.PythonTarget.snapshot_with_python`."""
         from machtrace.targets.core.python import with_python
 
-        return with_python(self.snapshot(threads, stack_limit=stack_limit))
+        limit = stack_limit if stacks else 0
+        return with_python(self.snapshot(threads, stack_limit=limit))
 
     @cached_property
     def _images(self) -> FoundImages:

@@ -41,6 +41,7 @@ class OwnTarget(Target, Protocol):
         /,
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
+        stacks: bool = True,
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """See :meth:`OwnThreads.snapshot_with_python`."""
         ...
@@ -86,6 +87,7 @@ class OwnThreads(ABC):
         /,
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
+        stacks: bool = True,
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """:meth:`snapshot`, and of each thread the Python functions that it was in just then.
 
@@ -96,7 +98,7 @@ class OwnThreads(ABC):
         copier = self._own_copier
         copier.with_python = True
         try:
-            snapshot = self._own_snapshot(threads, stack_limit=stack_limit)
+            snapshot = self._own_snapshot(threads, stack_limit=stack_limit if stacks else 0)
         finally:
             copier.with_python = False
         runs = {

@@ -263,11 +263,12 @@ class CrashedProcess(LinuxProcessTarget):
         /,
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
+        stacks: bool = True,
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """See :meth:`~machtrace.targets.base.PythonTarget.snapshot_with_python`."""
         from machtrace.cpython.threads import read_threads, with_functions, with_problem
 
-        copied = self.snapshot(threads, stack_limit=stack_limit)
+        copied = self.snapshot(threads, stack_limit=stack_limit if stacks else 0)
         try:
             with self._open_memory() as memory:
                 images = self._images.find(self._mappings.read(), memory)

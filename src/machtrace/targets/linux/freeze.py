@@ -66,8 +66,9 @@ class FreezingCopier:
         self._names: dict[int, str] = {}
         self._names_read_ns = 0
         """When the names were read last; 0 if never."""
-        self._has_unnamed = True
-        """Whether the last copy had a thread whose name was not read."""
+        self._named_threads: set[int] = set()
+        """The threads that existed then."""
+        self._has_new_threads = False
         self._is_in_container: bool | None = None
 
     def begin(self) -> None:
@@ -99,6 +100,12 @@ class FreezingCopier:
             if not (isinstance(copy, UncopiedThread) and copy.why is CaptureFailure.GONE)
         ]
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last copy found no interpreter: the process may have loaded another one."""
+        copies = [python for _, python in self._python if python is not None]
+        return any(None in dict(python.errors) or not python.functions for python in copies)
+
     def completed(self, snapshot: Snapshot) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """Return the snapshot with the problems of Python functions, and the threads' functions."""
         copied = {thread.info.id for thread in snapshot.threads}
@@ -128,7 +135,8 @@ class FreezingCopier:
     ) -> list[ThreadCopy]:
         reads_names = self._should_read_names()
         try:
-            frozen = self._freeze(threads, stack_ranges, stack_limit, is_brief=not reads_names)
+            is_brief = not reads_names and not self._is_in_container
+            frozen = self._freeze(threads, stack_ranges, stack_limit, is_brief=is_brief)
         except (OSError, MemoryError, ValueError) as error:
             self._directory.thread_ids()  # raises TargetGoneError if the process exited
             raise TargetError(f"cannot copy threads ({error})", remedy=BEGIN_REMEDY) from error
@@ -142,14 +150,16 @@ class FreezingCopier:
         python = None
         if frozen.is_whole:
             python = self._decoder.decode(self._reader.copied(), self._names)
-            self._has_unnamed = not python.functions.keys() <= self._names.keys()
+            if reads_names:
+                self._named_threads = set(python.functions)
+            self._has_new_threads = not python.functions.keys() <= self._named_threads
         self._python.append((ids, python))
         return [copy_of_row(row, since_ns=row[6]) for row in rows]
 
     def _should_read_names(self) -> bool:
         """Return whether names are due: seldom, for the process is stopped meanwhile."""
         age = time.monotonic_ns() - self._names_read_ns
-        limit = _NAMES_OF_NEW_THREADS_NS if self._has_unnamed else _NAMES_NS
+        limit = _NAMES_OF_NEW_THREADS_NS if self._has_new_threads else _NAMES_NS
         return not self._names_read_ns or age > limit
 
     def _read_names(self, frozen: _ptrace.FrozenProcess) -> None:

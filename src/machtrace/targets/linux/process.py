@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
@@ -17,20 +18,34 @@ from machtrace.errors import (
     TargetSpecError,
     ThreadGoneError,
 )
-from machtrace.model.image import BinaryImage
-from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
+from machtrace.model.address import Avma
+from machtrace.model.image import BinaryImage, ImageList
+from machtrace.model.memory import LayeredMemory, MemoryReader, MemoryRegion, RegionMemory
 from machtrace.model.options import DEFAULT_STACK_LIMIT
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot, ThreadId, ThreadInfo
+from machtrace.model.registers import RegisterSet
+from machtrace.model.snapshot import (
+    Problem,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
 from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.linux.access import OtherTracer
-from machtrace.targets.linux.capture import CaptureSource, PtraceCopier, ThreadCapture
+from machtrace.targets.linux.capture import CaptureSource, PtraceCopier, ThreadCapture, why_not
 from machtrace.targets.linux.core_facts import FactsGatherer, GatheredFacts
 from machtrace.targets.linux.identity import MappingsReader, check_host, identify
 from machtrace.targets.linux.images import ImageFinder, LoadedImages, with_earlier
 from machtrace.targets.linux.memory import open_memory
 from machtrace.targets.linux.procfs import ActivityReader, ProcessDirectory
 from machtrace.targets.shared.proc_maps import Mapping, stack_ranges
-from machtrace.targets.shared.thread_copy import CapturedThreads, ThreadCopier
+from machtrace.targets.shared.thread_copy import (
+    CapturedThreads,
+    CopiedThread,
+    ThreadCopier,
+    UncopiedThread,
+)
 
 if TYPE_CHECKING:  # it brings numpy, which most captures do without
     from machtrace.cpython.runtime import PythonRuntime
@@ -38,6 +53,10 @@ if TYPE_CHECKING:  # it brings numpy, which most captures do without
 
 MOST_STACK = 1 << 28
 """Bytes of one stack; buffers of that size are allocated before a thread is stopped."""
+
+_NO_RANGES = array("Q")
+_NO_STACK = MemoryRegion(Avma(0), b"")
+_NO_IMAGES = ImageList(())
 
 _ROUNDS = 4
 """Times that threads are listed: a process can start them faster than they are copied."""
@@ -179,6 +198,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
         /,
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
+        stacks: bool = True,
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """See :meth:`~machtrace.targets.base.PythonTarget.snapshot_with_python`.
 
@@ -189,6 +209,8 @@ class LinuxProcessTarget(ClosedWhenLeft):
         """
         from machtrace.cpython.threads import with_problem
 
+        if not stacks and (quick := self._python_snapshot(threads)) is not None:
+            return quick
         copier: FreezingCopier | MachtraceError | None = None
 
         def choose_copier(images: LoadedImages, memory: MemoryReader) -> ThreadCopier:
@@ -211,6 +233,57 @@ class LinuxProcessTarget(ClosedWhenLeft):
         snapshot = self._snapshot(stack_limit, choose_copier, copy)
         if copier is None or isinstance(copier, MachtraceError):
             return (snapshot if copier is None else with_problem(snapshot, copier)), {}
+        return copier.completed(snapshot)
+
+    def _python_snapshot(
+        self, threads: Collection[ThreadId] | None
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]] | None:
+        """Copy what CPython stores alone; None if it has to be found first."""
+        if self._freezing is None or isinstance(self._freezing[1], MachtraceError):
+            return None
+        copier = self._freezing[1]
+        copier.begin()
+        if self._activity is not None:
+            self._begin_activity(self._directory.thread_ids())
+        copies = copier.copy_all(_NO_RANGES, stack_limit=0)
+        if copier.is_failing:
+            self._freezing = None
+            return None
+        infos = self._describe([copy.id for copy in copies], before=0)
+        captured = CapturedThreads()
+        for info, copy in zip(infos, copies, strict=True):
+            if threads is not None and info.id not in threads:
+                continue
+            copied = copy if isinstance(copy, CopiedThread) else None
+            if isinstance(copy, UncopiedThread) and not copy.is_uninterruptible:
+                captured.miss(info, why_not(self._directory, copy))
+                continue
+            state, cpu_ns = (None, None)
+            if self._activity is not None:
+                state, cpu_ns = self._activity.end(info.id)
+            captured.threads.append(
+                ThreadSnapshot(
+                    info=info,
+                    registers=RegisterSet(self._process.arch, Avma(0), ()),
+                    stack=_NO_STACK,
+                    taken_at_ns=None if copied is None else copied.taken_at_ns,
+                    stopped_for_ns=None if copied is None else copied.stopped_for_ns,
+                    native_registers=b"" if copied is None else copied.registers,
+                    state=state,
+                    cpu_ns=cpu_ns,
+                )
+            )
+        for thread in threads or ():
+            if thread not in {copy.id for copy in copies}:
+                error = ThreadGoneError(f"thread {thread} does not exist", thread=thread)
+                captured.problems.append(Problem(thread=thread, error=error))
+        snapshot = Snapshot(
+            process=self._process,
+            threads=tuple(captured.threads),
+            images=_NO_IMAGES,
+            memory=RegionMemory(()),
+            problems=tuple(captured.problems),
+        )
         return copier.completed(snapshot)
 
     def _freezing_copier(
