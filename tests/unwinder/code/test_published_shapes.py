@@ -290,6 +290,59 @@ X86_64_MOVED_RELEASE = """
 """
 """LLVM moved the release of the frame in front of the comparison, and its description did not."""
 
+X86_64_LATE_PUSH = """
+   0 85ff  testl %edi, %edi
+   2 740a  je 0xe
+   4 55  pushq %rbp
+   5 4831ed  xorq %rbp, %rbp
+   8 48ffc5  incq %rbp
+   b 75fb  jne 0x8
+   d 5d  popq %rbp
+   e c3  retq
+"""
+"""Inline assembly of FFmpeg that pushes without call-frame information."""
+
+X86_64_RECORD_PUSH = """
+   0 55  pushq %rbp
+   1 4889e5  movq %rsp, %rbp
+   4 4883e4e0  andq $-0x20, %rsp
+   8 4155  pushq %r13
+   a 4989fd  movq %rdi, %r13
+   d 415d  popq %r13
+   f 4889ec  movq %rbp, %rsp
+  12 5d  popq %rbp
+  13 c3  retq
+"""
+"""glibc's libmvec raises the CFA by the push, although it is relative to rbp."""
+
+X86_64_BEHIND_RETURN = """
+   0 4881ec00010000  subq $0x100, %rsp
+   7 4885d2  testq %rdx, %rdx
+   a 7408  je 0x14
+   c 4881c400010000  addq $0x100, %rsp
+  13 c3  retq
+  14 31c0  xorl %eax, %eax
+  16 ebf4  jmp 0xc
+"""
+"""glibc's ``strtok`` has the row of the return for the code behind it, too."""
+
+X86_64_BEHIND_ASSERTION = """
+   0 8b5710  movl 0x10(%rdi), %edx
+   3 85d2  testl %edx, %edx
+   5 740c  je 0x13
+   7 53  pushq %rbx
+   8 85d2  testl %edx, %edx
+   a 7402  je 0xe
+   c 5b  popq %rbx
+   d c3  retq
+   e e8ed0f0000  callq 0x1000
+  13 85d2  testl %edx, %edx
+  15 7701  ja 0x18
+  17 c3  retq
+  18 ebfd  jmp 0x17
+"""
+"""A function without a frame on one path, behind a call that never returns on another."""
+
 ARM64_SYNCHRONOUS = """
    0 d10103ff  sub sp, sp, #0x40
    4 a9027bfd  stp x29, x30, [sp, #0x20]
@@ -545,6 +598,58 @@ def test_a_release_that_was_moved_from_its_description_is_recognised():
         assert _corrected(X86_64_MOVED_RELEASE, rules, at).startswith("cfa = rsp + 24")
     for at in (0, 2, 3, 4, 7, 0x11, 0x12, 0x14):
         assert _corrected(X86_64_MOVED_RELEASE, rules, at) == ""
+
+
+def test_pushes_that_a_table_omits_after_the_prologue_are_recognised():
+    """Only what runs behind the push contradicts the function's single row."""
+    rules = {0: UnwindRule(RegisterOffset(7, 8), AtCfa(-8))}
+    for at in (5, 8, 0xB, 0xD):
+        assert _corrected(X86_64_LATE_PUSH, rules, at).startswith("cfa = rsp + 16")
+    for at in (0, 2, 4, 0xE):
+        assert _corrected(X86_64_LATE_PUSH, rules, at) == ""
+
+
+def test_a_push_does_not_move_a_cfa_that_is_relative_to_the_frame_pointer():
+    """The rows on either side are right, and remain."""
+    registers = ((6, AtCfa(-16)),)
+    rows = ((0, 7, 8), (1, 7, 16), (4, 6, 16), (0xA, 6, 24), (0xF, 6, 16), (0x13, 7, 8))
+    rules = {
+        at: UnwindRule(RegisterOffset(base, size), AtCfa(-8), registers if size > 8 else ())
+        for at, base, size in rows
+    }
+    for at in (0xA, 0xD):
+        assert _corrected(X86_64_RECORD_PUSH, rules, at).startswith("cfa = rbp + 16")
+    for at in (0, 1, 4, 8, 0xF, 0x12, 0x13):
+        assert _corrected(X86_64_RECORD_PUSH, rules, at) == ""
+
+
+def test_code_behind_a_return_has_the_frame_of_the_code_that_jumps_there():
+    """No straight path leads there or to the return; the whole function agrees."""
+    rules = {
+        at: UnwindRule(RegisterOffset(7, size), AtCfa(-8))
+        for at, size in ((0, 8), (7, 264), (0x13, 8))
+    }
+    for at in (0x14, 0x16):
+        assert _corrected(X86_64_BEHIND_RETURN, rules, at).startswith("cfa = rsp + 264")
+    for at in (0, 7, 0xA, 0xC, 0x13):
+        assert _corrected(X86_64_BEHIND_RETURN, rules, at) == ""
+
+
+def test_code_behind_a_call_that_never_returns_contradicts_no_table():
+    """The row of the entry is right there again."""
+    rules = {
+        at: UnwindRule(RegisterOffset(7, size), AtCfa(-8))
+        for at, size in ((0, 8), (8, 16), (0xD, 8), (0xE, 16), (0x13, 8))
+    }
+    for at in (3, 5, 8, 0xD, 0xE, 0x13, 0x15, 0x17, 0x18):
+        assert _corrected(X86_64_BEHIND_ASSERTION, rules, at) == ""
+
+
+def test_a_part_of_a_function_has_the_row_of_its_start():
+    """Cold parts begin with the frame of the function that jumps there."""
+    rules = {0: UnwindRule(RegisterOffset(7, 160), AtCfa(-8))}
+    for at in (2, 4, 5, 8, 0xD, 0xE):
+        assert _corrected(X86_64_LATE_PUSH, rules, at) == ""
 
 
 def test_prologues_and_epilogues_that_a_table_omits_are_recognised():

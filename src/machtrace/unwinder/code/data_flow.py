@@ -192,6 +192,13 @@ class Flow:
                 yield leaving, state
 
     @property
+    def is_direct(self) -> bool:
+        """Whether all its successors are known: no call, which may not return, no indirect jump."""
+        return self.is_complete and not any(
+            isinstance(leaving, Call | IndirectJump) for leaving in self._blocks.leaving
+        )
+
+    @property
     def is_balanced(self) -> bool:
         """Whether it restores its caller's frame as a function should.
 

@@ -110,11 +110,14 @@ class FunctionAnalysis(ABC, Generic[_Function]):
             return None
         return function.state_in_call(lookup - bounds[0])
 
-    def rule_against(self, lookup: Svma, stated: UnwindRule) -> UnwindRule | None:
+    def rule_against(
+        self, lookup: Svma, stated: UnwindRule, *, is_undescribed: bool
+    ) -> UnwindRule | None:
         """Return the rule of an interrupted frame if the code contradicts ``stated``, a table's.
 
         All paths must contradict it, and a straight one: from the function's start, or to its
-        return. None without both.
+        return. None without both. Code that may be undescribed needs no straight path if it returns
+        with its caller's frame restored, and has neither calls nor indirect jumps.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
@@ -127,8 +130,12 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         state = None if function is None else function.state_before(lookup - bounds[0])
         own = None if state is None or verdict(state, stated) is not False else state.rule()
         straight = None if own is None else self._rule_at_edges(lookup, bounds)
-        if own is None or straight is None:
+        if function is None or own is None:
             return None
+        if straight is None:
+            flow = function.flow
+            is_whole = is_undescribed and flow.is_direct and flow.is_balanced and returns(flow)
+            return own if is_whole else None
         return own if own.cfa == straight.cfa else None
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from struct import unpack
 from typing import Protocol
@@ -17,6 +18,7 @@ from machtrace.unwinder.rules import (
     CallSiteRules,
     Claims,
     Lost,
+    RegisterOffset,
     RuleSource,
     UnwindRule,
     source_or_none,
@@ -85,11 +87,12 @@ def _arm_sources(
     return [sources[0], analysis, *sources[1:], exceptions, calls]
 
 
-_X86_PUSHES = tuple(bytes((code,)) for code in range(0x50, 0x58)) + tuple(
-    bytes((0x41, code)) for code in range(0x50, 0x58)
-)
-_X86_LANDING = b"\xf3\x0f\x1e\xfa"
-"""``endbr64``."""
+_X86_LOWERS = re.compile(rb"[\x50-\x57]|\x48[\x81\x83]\xec")
+"""``push``; ``sub rsp, n``."""
+_X86_RECORD = 16
+"""Bytes from rbp to the CFA where rbp addresses a frame record."""
+_LONGEST_SEARCHED = 1 << 12
+"""Bytes of x86 code from a function's start that are searched so."""
 _ARM64_LOWERS = ((0xFF8003FF, 0xD10003FF), (0xFFC003E0, 0xA98003E0), (0xFFE00FE0, 0xF8000FE0))
 """``sub sp, sp, #n``; ``stp``, ``str`` with sp lowered first: a mask, and the bits under it."""
 _ARM64_RELEASES = (
@@ -104,6 +107,7 @@ _X86_RELEASES = (b"\x48\x83\xc4", b"\x48\x81\xc4", b"\x48\x8d\x64\x24")
 _EPILOGUES = {Arch.X86_64: 40, Arch.ARM64: 48}
 """Bytes before an instruction that are searched for the release of the frame."""
 _PROLOGUE = 96
+"""Bytes of arm64 code from a function's start that are searched for what lowers sp."""
 
 
 class CallFrameCorrections:
@@ -111,8 +115,9 @@ class CallFrameCorrections:
 
     Some compilers describe neither the middle of prologues nor epilogues (LLVM's synchronous
     tables), or move an instruction away from its description; assembly pushes registers without
-    any. The code is analysed only where its bytes show that it may be so. A :class:`RuleSource`,
-    which is queried before the table.
+    any, or restates a CFA from rbp where a push only lowers rsp. The
+    code is analysed only where its bytes show that it may be so. A :class:`RuleSource`, which is
+    queried before the table.
     """
 
     trust = FrameTrust.PROLOGUE
@@ -136,9 +141,10 @@ class CallFrameCorrections:
         stated = self._table.rule_for(lookup, interrupted=True)
         if stated is None or stated.is_signal_frame or isinstance(stated.return_address, Lost):
             return None
-        if not self._releases(before) and not self._is_undescribed(described, lookup, stated):
+        undescribed = self._is_undescribed(described, lookup, stated)
+        if not undescribed and not self._releases(before):
             return None
-        return self._analysis.rule_against(lookup, stated)
+        return self._analysis.rule_against(lookup, stated, is_undescribed=undescribed)
 
     def _releases(self, before: bytes) -> bool:
         if self._arch is Arch.ARM64:
@@ -146,14 +152,20 @@ class CallFrameCorrections:
         return any(code in before for code in _X86_RELEASES)
 
     def _is_undescribed(self, described: range, lookup: Svma, stated: UnwindRule) -> bool:
-        """Return whether a function has lowered sp, and the table has its rule at the entry."""
-        start = Svma(described.start)
+        """Return whether the table may omit what lowered sp: it has the entry's rule behind that.
+
+        On x86-64, also whether it moves the CFA away from a frame record.
+        """
+        start, is_arm64 = Svma(described.start), self._arch is Arch.ARM64
+        cfa, registers = stated.cfa, self._arch.registers
+        if not is_arm64 and cfa != RegisterOffset(registers.sp, self._arch.saved_register_size):
+            is_from_fp = isinstance(cfa, RegisterOffset) and cfa.register == registers.fp
+            return is_from_fp and cfa != RegisterOffset(registers.fp, _X86_RECORD)
         if stated != self._table.rule_for(start, interrupted=True):
             return False
-        code = bytes(self._contents.read_svma(start, min(lookup - start, _PROLOGUE)))
-        if self._arch is Arch.ARM64:
-            return _has_any(code, _ARM64_LOWERS)
-        return code.removeprefix(_X86_LANDING).startswith(_X86_PUSHES)
+        size = min(lookup - start, _PROLOGUE if is_arm64 else _LONGEST_SEARCHED)
+        code = bytes(self._contents.read_svma(start, size))
+        return _has_any(code, _ARM64_LOWERS) if is_arm64 else bool(_X86_LOWERS.search(code))
 
 
 def _has_any(code: bytes, patterns: tuple[tuple[int, int], ...]) -> bool:
@@ -212,9 +224,11 @@ class LazyAnalysis:
         """See :meth:`RuleSource.rule_for`."""
         return self._analysis.rule_for(lookup, interrupted=interrupted)
 
-    def rule_against(self, lookup: Svma, stated: UnwindRule) -> UnwindRule | None:
+    def rule_against(
+        self, lookup: Svma, stated: UnwindRule, *, is_undescribed: bool
+    ) -> UnwindRule | None:
         """Return the code's rule if it contradicts a table's; see :class:`FunctionAnalysis`."""
-        return self._analysis.rule_against(lookup, stated)
+        return self._analysis.rule_against(lookup, stated, is_undescribed=is_undescribed)
 
     def unchanged_at(self, lookup: Svma, /, *, interrupted: bool) -> tuple[int, ...]:
         """See :class:`~machtrace.unwinder.rules.KnowsScratchRegisters`."""
@@ -228,4 +242,6 @@ class LazyAnalysis:
 class _Analysis(RuleSource, CallAnalysis, DrawsOnBudgets, Protocol):
     """Instruction analysis of an architecture."""
 
-    def rule_against(self, lookup: Svma, stated: UnwindRule) -> UnwindRule | None: ...
+    def rule_against(
+        self, lookup: Svma, stated: UnwindRule, *, is_undescribed: bool
+    ) -> UnwindRule | None: ...
