@@ -138,8 +138,8 @@ def test_files_of_exited_threads_are_closed():
 
 
 def test_the_files_of_few_threads_stay_open(monkeypatch):
-    """Those of others are opened for each read, with the same result."""
-    monkeypatch.setattr("machtrace.targets.linux.procfs._MOST_OPEN", 0)
+    """Those of others are opened for each read, with the same result; files here may be few."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (7, 7))
     own = threading.get_native_id()
     with ProcessDirectory(os.getpid()) as directory:
         reader = ActivityReader(directory)

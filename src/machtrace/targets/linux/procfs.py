@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import weakref
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
@@ -248,7 +249,7 @@ _STATES = {
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _FEW = 64
 _MOST_OPEN = 256
-"""Threads whose files stay open: many a process may open only 1,024 files."""
+"""Threads whose files stay open; fewer if that is more than a quarter of the files allowed."""
 _FILES = "stat", "schedstat"
 _STAT, _SCHEDSTAT = range(2)
 _RUNS = ord("R")
@@ -304,6 +305,9 @@ class ActivityReader:
 
     def __init__(self, directory: ProcessDirectory) -> None:
         self._directory = directory
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        is_limited = allowed != resource.RLIM_INFINITY
+        self._most_open = min(_MOST_OPEN, allowed // 8) if is_limited else _MOST_OPEN
         self._files: dict[int, tuple[int, ...]] = {}
         """Descriptors of :data:`_FILES`; -1 for one that does not exist."""
         self._before: dict[int, tuple[bytes, bytes]] = {}
@@ -384,7 +388,7 @@ class ActivityReader:
 
     def _open(self, thread: int) -> tuple[int, ...]:
         """Open a thread's files; none if many are open."""
-        if len(self._files) >= _MOST_OPEN:
+        if len(self._files) >= self._most_open:
             return ()
         stat = self._directory.open(f"task/{thread}/{_FILES[_STAT]}")
         try:
