@@ -102,7 +102,7 @@ def test_what_captures_cost_a_sleeping_thread_does_not_count(monkeypatch):
     )
     activity = []
     while readings:
-        reader.begin([7])
+        reader.begin([7], are_all=True)
         activity.append(reader.end(7))
         del readings[0]
     assert activity == [(SLEEPING, cpu_ns) for cpu_ns in (1000, 1000, 1000, 71000)]
@@ -113,7 +113,7 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_files_of_exited_threads_are_closed():
+def test_files_stay_open_from_the_second_capture_to_the_end_of_the_thread():
     """A thread that exits before it is captured has no state; its id may be used again."""
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
@@ -121,20 +121,38 @@ def test_files_of_exited_threads_are_closed():
     with ProcessDirectory(os.getpid()) as directory:
         reader = ActivityReader(directory)
         before = open_files()
-        reader.begin([thread.native_id])
-        assert open_files() == before + 2
-        assert reader.name(thread.native_id)
-        state, cpu_ns = reader.end(thread.native_id)
-        assert state in (SLEEPING, RUNNING)
-        assert cpu_ns > 0
+        for opened in (0, 2, 2):
+            reader.begin([thread.native_id], are_all=True)
+            assert reader.name(thread.native_id)
+            state, cpu_ns = reader.end(thread.native_id)
+            assert state in (SLEEPING, RUNNING)
+            assert cpu_ns > 0
+            assert open_files() == before + opened
         done.set()
         thread.join()
         while Path(f"/proc/self/task/{thread.native_id}").exists():
             pass
-        reader.begin([thread.native_id])
+        reader.begin([thread.native_id], are_all=True)
+        assert reader.name(thread.native_id) == ""
         assert reader.end(thread.native_id) == (None, None)
+        assert reader.name(thread.native_id) is None
         assert open_files() == before
         reader.close()
+
+
+def test_files_of_threads_that_are_not_listed_any_more_are_closed():
+    """New ones among others that were listed before do not close theirs."""
+    own = threading.get_native_id()
+    with ProcessDirectory(os.getpid()) as directory:
+        reader = ActivityReader(directory)
+        before = open_files()
+        for _ in range(2):
+            reader.begin([own], are_all=True)
+            reader.end(own)
+        reader.begin([], are_all=False)
+        assert open_files() == before + 2
+        reader.begin([], are_all=True)
+        assert open_files() == before
 
 
 def test_the_files_of_few_threads_stay_open(monkeypatch):
@@ -144,9 +162,22 @@ def test_the_files_of_few_threads_stay_open(monkeypatch):
     with ProcessDirectory(os.getpid()) as directory:
         reader = ActivityReader(directory)
         before = open_files()
-        reader.begin([own])
-        assert reader.end(own)[0] is RUNNING
-        assert open_files() == before
+        for _ in range(2):
+            reader.begin([own], are_all=True)
+            assert reader.end(own)[0] is RUNNING
+            assert open_files() == before
+
+
+def test_a_file_that_the_kernel_lacks_is_empty(monkeypatch):
+    """Processor times are those of stat then."""
+    own = threading.get_native_id()
+    monkeypatch.setattr("machtrace.targets.linux.procfs._FILES", ("stat", "no-schedstat"))
+    with ProcessDirectory(os.getpid()) as directory:
+        reader = ActivityReader(directory)
+        for _ in range(2):
+            reader.begin([own], are_all=True)
+            state, cpu_ns = reader.end(own)
+            assert (state, cpu_ns % TICK_NS) == (RUNNING, 0)
         reader.close()
 
 

@@ -337,11 +337,9 @@ class LinuxProcessTarget(ClosedWhenLeft):
         """Create the reader of threads' states and processor times; called once at most."""
         return ActivityReader(self._directory)
 
-    def _begin_activity(self, threads: Sequence[int], *, are_new: bool = False) -> None:
+    def _begin_activity(self, threads: Sequence[int], *, are_all: bool = True) -> None:
         if self._activity is not None:
-            if not are_new:
-                self._activity.forget_all_but(threads)
-            self._activity.begin(threads)
+            self._activity.begin(threads, are_all=are_all)
 
     def _describe(self, threads: Sequence[int], *, before: int) -> Iterator[ThreadInfo]:
         for index, thread in enumerate(threads, before + 1):
@@ -386,7 +384,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
         seen: set[int] = set()
         left_out = self._left_out()
         for _ in range(_ROUNDS):
-            self._begin_activity(new, are_new=bool(seen))
+            self._begin_activity(new, are_all=not seen)
             described = [
                 info for info in self._describe(new, before=len(seen)) if info.id != left_out
             ]

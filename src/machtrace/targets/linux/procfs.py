@@ -247,12 +247,12 @@ _STATES = {
 """By letter: ``task_state_array`` in ``fs/proc/array.c`` of the kernel. Exited ones are absent."""
 
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_FEW = 64
 _MOST_OPEN = 256
 """Threads whose files stay open; fewer if that is more than a quarter of the files allowed."""
 _FILES = "stat", "schedstat"
 _STAT, _SCHEDSTAT = range(2)
 _RUNS = ord("R")
+_EXITED = b"0 () X", b""
 _FILE_SIZE = 1024
 
 _STOP_SLICES = 2
@@ -300,7 +300,8 @@ def thread_use(stat: bytes, schedstat: bytes) -> ThreadUse:
 class ActivityReader:
     """Reads what threads do between captures.
 
-    Files of threads stay open: to open them takes longer than to read them.
+    Files of threads stay open from their second capture on: to open them takes longer than to read
+    them.
     """
 
     def __init__(self, directory: ProcessDirectory) -> None:
@@ -311,24 +312,36 @@ class ActivityReader:
         self._files: dict[int, tuple[int, ...]] = {}
         """Descriptors of :data:`_FILES`; -1 for one that does not exist."""
         self._before: dict[int, tuple[bytes, bytes]] = {}
-        """The files that :meth:`begin` read; the second is empty if the thread ran."""
+        """The files that :meth:`begin` read; the second is empty if it is read later."""
         self._last: dict[int, ThreadUse] = {}
         """At the last capture."""
         self._capture_ns: dict[int, int] = {}
         """The processor time that captures cost a thread while it slept."""
 
-    def begin(self, threads: Sequence[int]) -> None:
-        """Read about threads that are about to be captured."""
+    def begin(self, threads: Sequence[int], *, are_all: bool) -> None:
+        """Read about threads that are about to be captured.
+
+        Args:
+            threads: the threads.
+            are_all: whether others exist no more, or are not captured.
+        """
+        if are_all:
+            self._before.clear()
+            if len(self._last) > len(threads):
+                for thread in self._last.keys() - set(threads):
+                    self._forget(thread)
         for thread in threads:
             try:
                 stat = self._read(thread, _STAT)
-                runs = stat[stat.rindex(b")") + 2] == _RUNS
-                self._before[thread] = stat, b"" if runs else self._read(thread, _SCHEDSTAT)
+                # The time of a running thread is read later, and that of a new one, which may exit.
+                is_later = stat[stat.rindex(b")") + 2] == _RUNS or thread not in self._last
+                self._before[thread] = stat, b"" if is_later else self._read(thread, _SCHEDSTAT)
             except (OSError, TargetGoneError, ValueError, IndexError):
                 self._forget(thread)
+                self._before[thread] = _EXITED
 
     def name(self, thread: int) -> str | None:
-        """Return a thread's name; None if :meth:`begin` did not find the thread."""
+        """Return the name of a thread that is being captured: empty if it exited; else None."""
         before = self._before.get(thread)
         return None if before is None else stat_name(before[0])
 
@@ -365,36 +378,38 @@ class ActivityReader:
         """Return ``use`` of a thread that ran, with its processor time up to now."""
         return use  # the kernel added it up when the capture stopped the thread
 
-    def forget_all_but(self, threads: Sequence[int]) -> None:
-        """Close the files of other threads, once there are many."""
-        if len(self._files) > 2 * len(threads) + _FEW:
-            for thread in self._files.keys() - set(threads):
-                self._forget(thread)
-
     def _forget(self, thread: int) -> None:
         for descriptor in self._files.pop(thread, ()):
             if descriptor >= 0:
                 os.close(descriptor)
+        self._before.pop(thread, None)
         self._last.pop(thread, None)
         self._capture_ns.pop(thread, None)
 
     def _read(self, thread: int, file: int) -> bytes:
+        """Return a file's text; empty if the kernel has no such file."""
         files = self._files.get(thread)
         if files is None:
-            files = self._files[thread] = self._open(thread)
-        if not files:
-            return os.fsencode(self._directory.read(f"task/{thread}/{_FILES[file]}"))
+            if thread not in self._last or len(self._files) >= self._most_open:
+                return self._read_once(thread, file)  # many a thread exits before the next capture
+            files = self._files[thread] = self._open(thread, _STAT), self._open(thread, _SCHEDSTAT)
         return os.pread(files[file], _FILE_SIZE, 0) if files[file] >= 0 else b""
 
-    def _open(self, thread: int) -> tuple[int, ...]:
-        """Open a thread's files; none if many are open."""
-        if len(self._files) >= self._most_open:
-            return ()
-        stat = self._directory.open(f"task/{thread}/{_FILES[_STAT]}")
+    def _read_once(self, thread: int, file: int) -> bytes:
+        descriptor = self._open(thread, file)
+        if descriptor < 0:
+            return b""
         try:
-            return stat, self._directory.open(f"task/{thread}/{_FILES[_SCHEDSTAT]}")
-        except (OSError, TargetGoneError):
-            return stat, -1
+            return os.pread(descriptor, _FILE_SIZE, 0)
+        finally:
+            os.close(descriptor)
+
+    def _open(self, thread: int, file: int) -> int:
+        """Open one of a thread's files; -1 if it does not exist."""
+        try:
+            return self._directory.open(f"task/{thread}/{_FILES[file]}")
+        except FileNotFoundError:
+            return -1
 
 
 def was_only_captured(before: ThreadUse, now: ThreadUse) -> bool:
