@@ -257,6 +257,28 @@ def test_firefox_samples_have_the_processor_time_since_the_one_before():
     assert all("threadCPUDelta" not in one["samples"] for one in written(firefox)["threads"])
 
 
+def test_firefox_stacks_of_idle_samples_end_in_a_category_that_the_profiler_leaves_out():
+    """The innermost frame is a copy; other samples, and frames, are as before."""
+    document = written(firefox, ACTIVE)
+    shared, categories = document["shared"], document["meta"]["categories"]
+    frames, stacks = shared["frameTable"], shared["stackTable"]
+
+    def end(row):
+        frame = stacks["frame"][row]
+        category = categories[frames["category"][frame]]
+        return category["name"], category["subcategories"][frames["subcategory"][frame]]
+
+    main, worker = (thread["samples"]["stack"] for thread in document["threads"])
+    assert [end(row) for row in main] == [
+        *[("Native", "Other")] * 3,
+        *[("Idle", "sleeping")] * 2,
+    ]
+    assert firefox_stack(document, main[4]) == firefox_stack(document, main[0])
+    assert {end(row) for row in worker} == {("Idle", "sleeping")}
+    assert {frames["length"]} == {len(frames[name]) for name in COLUMNS["frameTable"]}
+    assert "Idle" not in {one["name"] for one in written(firefox)["meta"]["categories"]}
+
+
 # --- pprof ---
 
 

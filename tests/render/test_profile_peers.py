@@ -114,12 +114,15 @@ def test_the_firefox_profiler_shows_the_processor_time_of_threads(tmp_path):
         with firefox_profiler(path, tmp_path) as ask:
             information = ask("profile", "info")
             worker = ask("thread", "info", "--thread", "t-1")
+            samples = ask("thread", "samples", "--thread", "t-0")
     except PeerMissingError as missing:
         pytest.skip(str(missing))
     assert "t-0: busy [tid 259] - 711.000ms" in information  # the first sample does not count
     assert "t-1: worker [tid 260] - 0.000ms" in information
     assert "- 90% for " in information
     assert "No significant activity" in worker
+    assert "idle excluded" in samples
+    assert "(80 running samples)" in samples
 
 
 @pytest.mark.peer

@@ -3,6 +3,9 @@
 Source of the format: ``src/types/profile.ts`` and ``docs-developer/CHANGELOG-formats.md`` of
 github.com/firefox-devtools/profiler; this is version 70 of the processed format. Later versions of
 the profiler upgrade what earlier ones read. Times are milliseconds since sampling began.
+
+The profiler leaves out samples whose innermost frame has the category ``Idle``: stacks of idle
+samples end in a frame of their own, a copy with that category.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, TextIO
 from uuid import UUID
 
 from machtrace.model.image import BinaryImage, BuildId
-from machtrace.model.profile import OUTERMOST, UNKNOWN, Profile, SampledThread
+from machtrace.model.profile import OUTERMOST, RUNNING, STATES, UNKNOWN, Profile, SampledThread
 from machtrace.model.symbol import Frame, Symbol
 from machtrace.model.text import encodable
 from machtrace.render.functions import (
@@ -32,6 +35,23 @@ _LIBRARY = 1
 
 _CATEGORIES = {FunctionKind.MISSING: 0, FunctionKind.NATIVE: 1, FunctionKind.PYTHON: 2}
 """Indices into the categories that :func:`document` lists."""
+
+_NATIVE, _PYTHON = _CATEGORIES[FunctionKind.NATIVE], _CATEGORIES[FunctionKind.PYTHON]
+IDLE = len(_CATEGORIES)
+_IDLE_STATES = tuple(state for state in range(len(STATES)) if state != RUNNING)
+_ENDS = {
+    (UNKNOWN, False): (_NATIVE, 1),
+    (UNKNOWN, True): (_PYTHON, 1),
+    **{
+        (state, is_python): (IDLE, number + is_python * len(_IDLE_STATES))
+        for is_python in (False, True)
+        for number, state in enumerate(_IDLE_STATES)
+    },
+}
+"""By the state of a sample that does not run, and whether its innermost function is Python's, the
+category and the subcategory of the frame."""
+STATE_OF_END = {end: state for (state, _), end in _ENDS.items()}
+PYTHON_ENDS = frozenset(end for (_, is_python), end in _ENDS.items() if is_python)
 
 _UUID_BYTES = 16
 
@@ -188,12 +208,19 @@ def document(profile: Profile) -> dict[str, Any]:
     functions = functions_of(profile.frames)
     stacks = call_stacks(profile.stacks, functions)
     tables = FirefoxTables(profile, functions, stacks)
-    threads = zip(profile.threads, thread_samples(profile), strict=True)
+    stack_table = _stack_table(stacks)
+    ends = _Ends(tables.frames, stack_table, has_states=profile.samples.has_states)
+    of_threads = [
+        _thread(profile, thread, samples, stacks, ends)
+        for thread, samples in zip(profile.threads, thread_samples(profile), strict=True)
+    ]
+    _measure(tables.frames)
+    _measure(stack_table)
     return {
         "meta": _meta(profile),
         "libs": [library(image) for image in profile.images],
         "shared": {
-            "stackTable": _stack_table(stacks),
+            "stackTable": stack_table,
             "frameTable": tables.frames,
             "funcTable": tables.functions,
             "resourceTable": tables.resources,
@@ -202,7 +229,7 @@ def document(profile: Profile) -> dict[str, Any]:
             "sourceLocationTable": {"source": [], "line": [], "column": [], "length": 0},
             "stringArray": tables.strings,
         },
-        "threads": [_thread(profile, one, samples, stacks) for one, samples in threads],
+        "threads": of_threads,
     }
 
 
@@ -235,8 +262,9 @@ def _meta(profile: Profile) -> dict[str, Any]:
         "markerSchema": [],
         "categories": [
             {"name": "Other", "color": "grey", "subcategories": ["Other"]},
-            {"name": "Native", "color": "blue", "subcategories": ["Other"]},
-            {"name": "Python", "color": "yellow", "subcategories": ["Other"]},
+            {"name": "Native", "color": "blue", "subcategories": ["Other", "Unknown state"]},
+            {"name": "Python", "color": "yellow", "subcategories": ["Other", "Unknown state"]},
+            *([_IDLE_CATEGORY] if profile.samples.has_states else []),
         ],
         "extra": [
             {
@@ -261,6 +289,51 @@ def _meta(profile: Profile) -> dict[str, Any]:
     }
 
 
+_IDLE_CATEGORY = {
+    "name": "Idle",
+    "color": "transparent",
+    "subcategories": [
+        f"{STATES[state].value}{suffix}" for suffix in ("", ", in Python") for state in _IDLE_STATES
+    ],
+}
+
+
+class _Ends:
+    """Adds frames and stacks of samples that are not of running threads to the tables."""
+
+    def __init__(self, frames: _Table, stacks: _Table, *, has_states: bool) -> None:
+        self._frames, self._stacks = frames, stacks
+        self._has_states = has_states
+        self._rows: dict[tuple[int, int], int] = {}
+        self._ends: dict[tuple[int, int], int] = {}
+
+    def row(self, row: int, state: int) -> int:
+        """Return the row of a stack's copy whose end has the category of a state."""
+        if state == RUNNING or not self._has_states:
+            return row
+        frame = self._stacks["frame"][row]
+        known = self._rows.get((row, state))
+        if known is None:
+            known = self._rows[row, state] = len(self._stacks["frame"])
+            offset = self._stacks["prefixOffset"][row]
+            self._stacks["frame"].append(self._end(frame, state))
+            self._stacks["prefixOffset"].append(known - row + offset if offset else 0)
+        return known
+
+    def _end(self, frame: int, state: int) -> int:
+        known = self._ends.get((frame, state))
+        if known is None:
+            known = self._ends[frame, state] = len(self._frames["func"])
+            for name, column in self._frames.items():
+                if name != "length":
+                    column.append(column[frame])
+            is_python = self._frames["category"][frame] == _PYTHON
+            category, subcategory = _ENDS[state, is_python]
+            self._frames["category"][known] = category
+            self._frames["subcategory"][known] = subcategory
+        return known
+
+
 def _stack_table(stacks: CallStacks) -> dict[str, Any]:
     callers = stacks.stacks.callers
     offsets = (0 if caller == OUTERMOST else row - caller for row, caller in enumerate(callers))
@@ -272,13 +345,20 @@ def _stack_table(stacks: CallStacks) -> dict[str, Any]:
 
 
 def _thread(
-    profile: Profile, thread: SampledThread, samples: ThreadSamples, stacks: CallStacks
+    profile: Profile,
+    thread: SampledThread,
+    samples: ThreadSamples,
+    stacks: CallStacks,
+    ends: _Ends,
 ) -> dict[str, Any]:
     info = thread.info
     times = [time / 1e6 for time in samples.times_ns]
     name = info.name or info.queue or f"thread {info.id}"
     columns: dict[str, Any] = {
-        "stack": [None if row == OUTERMOST else stacks.rows[row] for row in samples.stacks],
+        "stack": [
+            None if row == OUTERMOST else ends.row(stacks.rows[row], state)
+            for row, state in zip(samples.stacks, samples.states, strict=True)
+        ],
         "time": times,
         "weight": list(samples.weights),
     }

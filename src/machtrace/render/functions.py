@@ -216,16 +216,18 @@ class ThreadSamples:
     times_ns: array[int] = field(default_factory=lambda: array("q"))
     stacks: array[int] = field(default_factory=lambda: array("i"))
     weights: array[int] = field(default_factory=lambda: array("q"))
+    states: array[int] = field(default_factory=lambda: array("b"))
     cpu_ns: array[int] = field(default_factory=lambda: array("q"))
 
     def __len__(self) -> int:
         return len(self.stacks)
 
-    def append(self, time_ns: int, stack: int, weight: int, cpu_ns: int) -> None:
+    def append(self, time_ns: int, stack: int, weight: int, state: int, cpu_ns: int) -> None:
         """Add a row while the columns are built."""
         self.times_ns.append(time_ns)
         self.stacks.append(stack)
         self.weights.append(weight)
+        self.states.append(state)
         self.cpu_ns.append(cpu_ns)
 
 
@@ -233,9 +235,9 @@ def thread_samples(profile: Profile) -> tuple[ThreadSamples, ...]:
     """Return the samples of each of the profile's threads, in order of time."""
     by_thread = tuple(ThreadSamples() for _ in profile.threads)
     samples = profile.samples
-    columns = samples.threads, samples.times_ns, samples.stacks, samples.weights, samples.cpu_ns
-    for thread, time, stack, weight, cpu_ns in zip(*columns, strict=True):
-        by_thread[thread].append(time, stack, weight, cpu_ns)
+    columns = samples.times_ns, samples.stacks, samples.weights, samples.states, samples.cpu_ns
+    for thread, *row in zip(samples.threads, *columns, strict=True):
+        by_thread[thread].append(*row)
     return by_thread
 
 
@@ -243,12 +245,15 @@ _MOST_NS = 1 << 62
 
 
 def without_repeats(samples: ThreadSamples) -> ThreadSamples:
-    """Return the samples with one row for consecutive samples of the same stack."""
+    """Return the samples with one row for consecutive samples of the same stack.
+
+    Its state is that of the first.
+    """
     merged = ThreadSamples()
-    columns = samples.times_ns, samples.stacks, samples.weights, samples.cpu_ns
-    for time, stack, weight, cpu_ns in zip(*columns, strict=True):
+    columns = samples.times_ns, samples.stacks, samples.weights, samples.states, samples.cpu_ns
+    for time, stack, weight, state, cpu_ns in zip(*columns, strict=True):
         if not merged.stacks or merged.stacks[-1] != stack:
-            merged.append(time, stack, weight, cpu_ns)
+            merged.append(time, stack, weight, state, cpu_ns)
             continue
         merged.weights[-1] += weight
         if cpu_ns != UNKNOWN:

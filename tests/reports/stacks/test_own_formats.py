@@ -155,6 +155,11 @@ def test_profiles_come_back_from_firefox(recorded: Profile) -> None:
         recorded.run.duration_ns,
     )
     assert sorted(known.samples.times_ns) == sorted(recorded.samples.times_ns)
+    states = [
+        UNKNOWN if stack < 0 else state
+        for stack, state in zip(recorded.samples.stacks, recorded.samples.states, strict=True)
+    ]
+    assert sorted(known.samples.states) == sorted(states)
     again = read(written(firefox.write, known))
     assert written(firefox.write, profile_of(again)) == written(firefox.write, known)
 
@@ -231,7 +236,7 @@ ACTIVE = profile(
 
 
 def test_processor_times_come_back_from_other_formats() -> None:
-    """Firefox has those of samples, speedscope and pprof those of stacks, pprof states too."""
+    """Firefox has those of samples, speedscope and pprof those of stacks; two have states."""
 
     def known(data: bytes) -> tuple[list[int], list[str], int]:
         (report,) = read_source(ReportSource("own", data)).reports
@@ -240,9 +245,10 @@ def test_processor_times_come_back_from_other_formats() -> None:
         states = {STATES[state].value for state in samples.states if state != UNKNOWN}
         return times, sorted(states), sum(samples.weights)
 
-    assert known(written(firefox.write, ACTIVE).encode()) == ([500, 500, *[7000000] * 3], [], 6)
-    assert known(written(speedscope.write, ACTIVE).encode()) == ([1000, 21000000], [], 6)
     states = ["running", "sleeping"]
+    data = written(firefox.write, ACTIVE).encode()
+    assert known(data) == ([500, 500, *[7000000] * 3], states, 6)
+    assert known(written(speedscope.write, ACTIVE).encode()) == ([1000, 21000000], [], 6)
     data = gzip.decompress(pprof.data(ACTIVE))
     assert known(data) == ([0, 1000, 21000000], states, 6)
 

@@ -13,7 +13,7 @@ from machtrace.errors import FormatError
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.profile import OUTERMOST, UNKNOWN, ProfileFrame
+from machtrace.model.profile import OUTERMOST, RUNNING, UNKNOWN, ProfileFrame
 from machtrace.model.report import JsonValue, Report, ReportKind
 from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
 from machtrace.model.stack import NO_ADDRESS, AddressKind, FrameAddress, FrameTrust
@@ -27,6 +27,7 @@ from machtrace.model.symbol import (
     Symbol,
     unnamed,
 )
+from machtrace.render.firefox import IDLE, PYTHON_ENDS, STATE_OF_END
 from machtrace.reports.images import build_id
 from machtrace.reports.profiles.functions import missing_frames, named_profile, sampled
 from machtrace.reports.source import ReportSource
@@ -109,6 +110,13 @@ class _Reader:
         self._images = self._libraries(json_objects(document["libs"]))
         self._builder = ProfileBuilder()
         self._rows: dict[int, int] = {}
+        meta = json_object(document["meta"])
+        categories = json_objects(meta.get("categories") or [])
+        self._has_states = (
+            meta.get("importedFrom") == "machtrace"
+            and len(categories) > IDLE
+            and categories[IDLE].get("name") == "Idle"
+        )
 
     def _libraries(self, entries: list[JsonObject]) -> list[BinaryImage]:
         """Return the images, as large as the offsets in them require."""
@@ -135,8 +143,16 @@ class _Reader:
 
     def _is_part(self, row: int) -> bool:
         frame = self._frame_of[row]
-        depth, category = (_cell(self._frames, name, frame) for name in ("inlineDepth", "category"))
-        return bool(depth) or category == _PYTHON
+        return bool(_cell(self._frames, "inlineDepth", frame)) or self._is_python(frame)
+
+    def _is_python(self, frame: int) -> bool:
+        end = self._end(frame)
+        return end[0] == _PYTHON or (self._has_states and end in PYTHON_ENDS)
+
+    def _end(self, frame: int) -> tuple[int, int]:
+        """Return the category and the subcategory of a frame."""
+        category = _cell(self._frames, "category", frame)
+        return category or 0, _cell(self._frames, "subcategory", frame) or 0
 
     def _frame(self, rows: list[int]) -> ProfileFrame:
         """Return the frame of rows of the stack table: its own, and its parts' after it."""
@@ -150,7 +166,7 @@ class _Reader:
         python: list[PythonFrame] = []
         for row in reversed(rows[1:]):
             called, place = self._call(self._frame_of[row])
-            if _cell(self._frames, "category", self._frame_of[row]) == _PYTHON:
+            if self._is_python(self._frame_of[row]):
                 python.append(PythonFrame(called, place or SourceLocation("")))
             else:
                 inlined.append(InlineFrame(called, place))
@@ -222,8 +238,16 @@ class _Reader:
                 raise SchemaError("a weight that is not a number")
             row = OUTERMOST if stack is None else self._row(_row_number(stack, self._callers))
             total += weight
-            self._pending.append((_nanoseconds(time), number, row, weight, cpu_ns))
+            state = UNKNOWN if stack is None else self._state(stack)
+            self._pending.append((_nanoseconds(time), number, row, weight, state, cpu_ns))
         self._builder.begin(sampled(info, total))
+
+    def _state(self, stack: JsonValue) -> int:
+        """Return the state of a sample, by the category of the innermost frame of its stack."""
+        if not self._has_states:
+            return UNKNOWN
+        frame = self._frame_of[_row_number(stack, self._callers)]
+        return STATE_OF_END.get(self._end(frame), RUNNING)
 
     def _cpu_ns(self, delta: JsonValue) -> int:
         if not isinstance(delta, int | float) or not 0 <= delta < _LATEST or not self._cpu_scale:
@@ -232,14 +256,14 @@ class _Reader:
 
     def report(self) -> Report:
         """Return the report of all threads."""
-        self._pending: list[tuple[int, int, int, int, int]] = []
+        self._pending: list[tuple[int, int, int, int, int, int]] = []
         meta = json_object(self._document["meta"])
         unit = json_object(meta.get("sampleUnits") or {}).get("threadCPUDelta")
         self._cpu_scale = _CPU_UNITS.get(str(unit), 0)
         for number, entry in enumerate(json_objects(self._document["threads"])):
             self._thread(entry, number)
-        for time, thread, row, weight, cpu_ns in sorted(self._pending, key=lambda one: one[:2]):
-            self._builder.samples.append(time, thread, row, weight, cpu_ns=cpu_ns)
+        for row in sorted(self._pending, key=lambda sample: sample[:2]):
+            self._builder.samples.append(*row)
         threads = self._builder.threads
         ticks = max((thread.samples for thread in threads), default=0)
         process = ProcessInfo(
