@@ -252,7 +252,10 @@ def completed(*words: str, shell: str = "bash", code: str = "") -> tuple[list[st
         (("symbols", "g"), ["plain,gc"]),
         (("backtrace", "1", "--uni"), ["plain,--unique"]),
         (("backtrace", "1", "--format", "l"), ["plain,lldb"]),
-        (("convert", "x", "-f", "s"), ["plain,stacks-json", "plain,sample", "plain,speedscope"]),
+        (
+            ("convert", "x", "-f", "s"),
+            ["plain,stacks-json", "plain,sample", "plain,speedscope", "plain,svg"],
+        ),
         (("sample", "1", "-t", "m"), ["plain,main"]),
         (("backtrace", "./co"), ["file,./co"]),
         (("convert", "a", "b"), ["file,b"]),

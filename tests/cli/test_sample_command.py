@@ -64,6 +64,8 @@ def test_every_format_can_be_written_to_a_file(brief, tmp_path):
         "firefox": b'{"meta":{',
         "pprof": b"\x1f\x8b",
         "json": b'{"schema":1,',
+        "html": b"<!DOCTYPE html>",
+        "svg": b"<svg ",
     }
     for form, begin in starts.items():
         path = tmp_path / form
@@ -71,6 +73,30 @@ def test_every_format_can_be_written_to_a_file(brief, tmp_path):
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
         assert path.read_bytes().startswith(begin)
     assert sorted(starts) == sorted(one.name for one in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("a.svg", b"<svg "),
+        ("a.html", b"<!DOCTYPE html>"),
+        ("a.folded", b"python"),
+        ("a.speedscope.json", b'{"$schema":"https://www.speedscope.app/'),
+        ("a.firefox.json", b'{"meta":{'),
+        ("a.pb.gz", b"\x1f\x8b"),
+        ("a.json", b'{"schema":1,'),
+        ("a.txt", b"Analysis of sampling "),
+        ("a", b"Analysis of sampling "),
+    ],
+)
+def test_the_suffix_of_the_output_chooses_the_format(pid, tmp_path, name, begin):
+    """Unless --format is given."""
+    brief = (pid, "--duration", "20ms", "--no-lines", "--thread", "main")
+    path = tmp_path / name
+    assert sample(*brief, "-o", path).returncode == 0
+    assert path.read_bytes().startswith(begin)
+    assert sample(*brief, "-o", path, "--format", "folded").returncode == 0
+    assert path.read_bytes().startswith(b"python")
 
 
 def test_bytes_and_text_can_be_piped(brief):

@@ -37,12 +37,24 @@ class DocumentFormat(StrEnum):
 
 
 def format_option(
-    formats: type[StrEnum] = DocumentFormat,
+    formats: type[StrEnum] = DocumentFormat, *, of_suffix: bool = False
 ) -> Callable[[_Function], _Function]:
     """Return ``--format`` for an enum of formats; the first one is the default.
 
     The parameter is called ``form``.
+
+    Args:
+        formats: the enum.
+        of_suffix: whether the suffix of ``--output`` can choose a format: then it is None if the
+            option is not given.
     """
+    if of_suffix:
+        return click.option(
+            *("--format", "-f", "form"),
+            type=click.Choice([member.value for member in formats]),
+            callback=lambda _context, _parameter, value: None if value is None else formats(value),
+            help=f"Output format. Default: that of --output's suffix, else {next(iter(formats))}.",
+        )
     return enum_option("--format", "-f", "form", members=formats, help="Output format.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import signal
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -57,6 +56,8 @@ class ProfileFormat(StrEnum):
     FIREFOX = "firefox"
     PPROF = "pprof"
     JSON = "json"
+    HTML = "html"
+    SVG = "svg"
 
 
 def check_output(path: Path | None, form: ProfileFormat) -> None:
@@ -101,38 +102,19 @@ def write_profile(profile: Profile, form: ProfileFormat, path: Path | None) -> N
 
 
 def _written(profile: Profile, form: ProfileFormat) -> bytes:
-    if form is ProfileFormat.PPROF:
-        from machtrace.render import pprof
+    from machtrace.reports.files import stacks_bytes
 
-        return pprof.data(profile)
-    text = io.StringIO()
-    _writer(form)(profile, text)
-    return text.getvalue().encode("utf-8", "backslashreplace")
+    return stacks_bytes(profile, form.value)
 
 
-def _writer(form: ProfileFormat) -> Callable[[Profile, TextIO], None]:
-    """Return the function that writes the text format; its module is imported here."""
-    match form:
-        case ProfileFormat.FOLDED:
-            from machtrace.render import folded
+def _form_of(form: ProfileFormat | None, path: Path | None) -> ProfileFormat:
+    """Return the requested format, else that of the output's suffix, else text."""
+    if form is not None or path is None:
+        return form or ProfileFormat.TEXT
+    from machtrace.reports.writers import format_of_suffix
 
-            return folded.write
-        case ProfileFormat.SPEEDSCOPE:
-            from machtrace.render import speedscope
-
-            return speedscope.write
-        case ProfileFormat.FIREFOX:
-            from machtrace.render import firefox
-
-            return firefox.write
-        case ProfileFormat.JSON:
-            from machtrace.render import profile_json
-
-            return profile_json.write
-        case _:
-            from machtrace.render import sample_text
-
-            return sample_text.write
+    name = (format_of_suffix(path.name) or "").removeprefix("profile-")
+    return ProfileFormat(name) if name in set(ProfileFormat) else ProfileFormat.TEXT
 
 
 @click.command(cls=ProgramCommand)
@@ -156,7 +138,7 @@ def _writer(form: ProfileFormat) -> Callable[[Profile, TextIO], None]:
     "Default: 10s, or until PROGRAM ends.",
 )
 @thread_option
-@format_option(ProfileFormat)
+@format_option(ProfileFormat, of_suffix=True)
 @output_option
 @search_option
 @limit_option
@@ -179,7 +161,7 @@ def sample(  # noqa: PLR0913 - an option each
     hz: float,
     duration: float | None,
     thread: str | tuple[str, ...],
-    form: ProfileFormat,
+    form: ProfileFormat | None,
     output: Path | None,
     search: tuple[str, ...],
     limit: int,
@@ -220,6 +202,7 @@ def sample(  # noqa: PLR0913 - an option each
     interval, length = interval_ns(hz), duration_ns(duration)
     if gil and not python:
         raise click.UsageError("--gil requires --python, with which the lock is read")
+    form = _form_of(form, output)
 
     def sampled(
         target: Target,

@@ -32,23 +32,24 @@ from machtrace.reports.writers import (
 )
 
 _OF_PROFILES = {
-    "text": "sample_text",
-    "sample": "sample_text",
-    "json": "profile_json",
-    "profile-json": "profile_json",
-    "folded": "folded",
-    "speedscope": "speedscope",
-    "firefox": "firefox",
+    "text": "render.sample_text",
+    "sample": "render.sample_text",
+    "json": "render.profile_json",
+    "profile-json": "render.profile_json",
+    "folded": "render.folded",
+    "speedscope": "render.speedscope",
+    "firefox": "render.firefox",
+    "svg": "reports.html.flame_graph",
 }
 _OF_STACKS = {
-    "text": "text",
-    "json": "json_document",
-    "stacks-json": "json_document",
-    "lldb": "lldb",
-    "nsthread": "nsthread",
-    "bs": "bs",
+    "text": "render.text",
+    "json": "render.json_document",
+    "stacks-json": "render.json_document",
+    "lldb": "render.lldb",
+    "nsthread": "render.nsthread",
+    "bs": "render.bs",
 }
-"""Formats of ``sample`` and ``backtrace`` by name, with their modules in machtrace.render."""
+"""Formats of ``sample`` and ``backtrace`` by name, with the modules that write them."""
 _OF_CRASHES = frozenset({"apple", "ips", "html", "kscrash", "plcrash"})
 
 
@@ -68,7 +69,7 @@ def stacks_bytes(stacks: Profile | Capture, form: str) -> bytes:
         return data
     if form in modules:
         write: Callable[[Profile | Capture, StringIO], None]
-        write = import_module(f"machtrace.render.{modules[form]}").write
+        write = import_module(f"machtrace.{modules[form]}").write
         sink = StringIO()
         write(stacks, sink)
         return encoded(sink.getvalue())

@@ -161,6 +161,7 @@ FORMATS: dict[str, ReportFormat] = {
         _alone("speedscope", ".speedscope.json", f"{_RENDER}.speedscope:write"),
         _alone("firefox", ".firefox.json", f"{_RENDER}.firefox:write"),
         _alone("pprof", ".pb.gz", f"{_RENDER}.pprof:data", is_text=False),
+        _alone("svg", ".svg", f"{_OURS}.html.flame_graph:write"),
         ReportFormat(
             "html", ".html", f"{_OURS}.html.page:write", holds_many=True, is_view=True, is_page=True
         ),

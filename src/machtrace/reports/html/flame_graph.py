@@ -1,9 +1,17 @@
-"""A report's stacks as a flame graph: its data, and the elements that the page's script fills."""
+"""Flame graphs: the data, the elements that the page's script fills, and SVG files.
+
+An SVG file is complete without its script, which adds zooming and searching. Its layout is that of
+Brendan Gregg's flamegraph.pl --inverted: callers above what they call, so that a few deep stacks do
+not move all others out of sight; a frame is as wide as its samples.
+"""
 
 from __future__ import annotations
 
+import heapq
+from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
+from importlib.resources import files
+from typing import Any, NamedTuple, TextIO
 
 from machtrace.model.profile import OUTERMOST, Profile, StackTable
 from machtrace.model.report import Report
@@ -11,7 +19,7 @@ from machtrace.model.text import counted, printable
 from machtrace.render.call_tree import thread_weights
 from machtrace.render.functions import Function, functions_of
 from machtrace.reports.analysis.frame_owner import FrameOwner, Owners
-from machtrace.reports.html.markup import element, script_data
+from machtrace.reports.html.markup import element, script_data, text
 from machtrace.reports.stacks.profiles import profile_of
 
 _MOST_NODES = 300_000
@@ -119,3 +127,134 @@ def _name(function: Function, owners: Owners) -> list[str | int]:
     image = function.image
     kind = _OTHER if image is None else _KINDS[owners.owner(image.path, image.name).owner]
     return [printable(function.name), "" if image is None else printable(image.name), kind]
+
+
+# --- SVG ---
+
+_WIDTH, _PAD, _ROW = 1200.0, 10.0, 16
+"""Pixels of the graph's width, of its margins, and of the height of a frame."""
+_HEAD, _FOOT = 58, 30
+_NARROWEST = 0.1
+"""Pixels of the narrowest frame that is drawn, as flamegraph.pl has it."""
+_MOST_FRAMES = 30_000
+"""Maximum frames of a file: the widest; about six megabytes."""
+_MOST_LEVELS = 2_000
+_CHARACTER = 7.25
+"""Pixels of a character's width."""
+_FEWEST_CHARACTERS = 3
+_LONGEST_NAME = 500
+_HUES = {_APP: (18, 78, 66), _SYSTEM: (48, 70, 66), _OTHER: (200, 35, 72), _THREAD: (220, 16, 80)}
+"""Hue, saturation and lightness by kind."""
+
+_STYLE = """\
+text { fill: #16181c; font: 12px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono",
+  monospace; }
+#title { font-size: 16px; font-weight: 600; }
+#frames > g { cursor: pointer; }
+#frames > g:hover > rect, #frames > g:focus > rect { stroke: #16181c; stroke-width: 1; }
+#frames > g:focus { outline: none; }
+#frames text { pointer-events: none; }
+.above > rect { opacity: .55; }
+.hit > rect { fill: #e54bd0; }
+.link { cursor: pointer; fill: #0b57c2; text-decoration: underline; }
+.hidden { display: none; }
+"""
+
+
+class _Frame(NamedTuple):
+    """A frame that is drawn: a node and its position."""
+
+    node: int
+    level: int
+    start: int
+    """The samples to the left of it."""
+
+
+def write(profile: Profile, sink: TextIO) -> None:
+    """Write the flame graph of a profile, by thread, as an SVG file."""
+    data, _ = flame_data(profile)
+    parents, names, keys = data["parents"], data["names"], data["keys"]
+    totals = array("q", data["own"])
+    for node in range(len(parents) - 1, -1, -1):
+        if parents[node] != OUTERMOST:
+            totals[parents[node]] += totals[node]
+    whole = sum(total for node, total in enumerate(totals) if parents[node] == OUTERMOST)
+    drawn = _drawn(parents, totals, whole)
+    levels = 1 + max((frame.level for frame in drawn), default=0)
+    height = _HEAD + levels * _ROW + _FOOT
+    heading = f"{profile.process}, {counted(whole, 'sample')}"
+    sink.write(
+        f'<svg xmlns="http://www.w3.org/2000/svg" version="1.1" width="{_WIDTH + 2 * _PAD:g}" '
+        f'height="{height}" viewBox="0 0 {_WIDTH + 2 * _PAD:g} {height}" '
+        f'data-width="{_WIDTH:g}" data-pad="{_PAD:g}">\n<title>{_xml(heading)}</title>\n'
+        f"<style>\n{_STYLE}</style>\n"
+        '<rect width="100%" height="100%" fill="#ffffff"/>\n'
+        f'<text id="title" x="{_PAD:g}" y="24">{_xml(heading)}</text>\n'
+        f'<text id="status" x="{_PAD:g}" y="46"/>\n'
+        f'<text id="matched" x="{_PAD + _WIDTH:g}" y="24" text-anchor="end"/>\n'
+        f'<text id="out" class="link hidden" x="{_PAD + _WIDTH - 200:g}" y="46">Show all</text>\n'
+        f'<text id="find" class="link" x="{_PAD + _WIDTH:g}" y="46" text-anchor="end">Search</text>'
+        '\n<g id="frames">\n'
+    )
+    sink.write(_group(["all", "", _THREAD], whole, whole, 0, 0))
+    for frame in drawn:
+        total = totals[frame.node]
+        name = names[keys[frame.node]]
+        sink.write(_group(name, total, whole, frame.start, frame.level))
+    sink.write("</g>\n")
+    left_out = len(parents) - len(drawn)
+    if left_out:
+        note = f"{counted(left_out, 'frame')} too narrow or too deep to be drawn"
+        sink.write(f'<text x="{_PAD:g}" y="{height - 10}">{note}</text>\n')
+    script = (files(__package__) / "flame_graph.js").read_text(encoding="utf-8")
+    sink.write(f"<script><![CDATA[\n{script}]]></script>\n</svg>\n")
+
+
+def _drawn(parents: Sequence[int], totals: Sequence[int], whole: int) -> list[_Frame]:
+    """Return the widest frames, callers first, siblings from left to right in order of creation."""
+    least = max(1, -(-whole * _NARROWEST // _WIDTH))
+    wide = [node for node, total in enumerate(totals) if total >= least]
+    if len(wide) > _MOST_FRAMES:
+        # A caller is as wide as what it calls, and comes first: the graph remains connected.
+        wide = sorted(heapq.nsmallest(_MOST_FRAMES, wide, key=lambda node: (-totals[node], node)))
+    frames: dict[int, _Frame] = {}
+    free: dict[int, int] = {OUTERMOST: 0}
+    for node in wide:
+        parent = parents[node]
+        caller = frames.get(parent)
+        level = 1 if caller is None else caller.level + 1
+        if (parent != OUTERMOST and caller is None) or level > _MOST_LEVELS:
+            continue
+        start = free.get(parent, 0 if caller is None else caller.start)
+        free[parent] = start + totals[node]
+        frames[node] = _Frame(node, level, start)
+    return list(frames.values())
+
+
+def _group(name: Sequence[Any], total: int, whole: int, start: int, level: int) -> str:
+    function, image, kind = name
+    scale = _WIDTH / max(1, whole)
+    left, width = _PAD + start * scale, total * scale
+    top = _HEAD + level * _ROW
+    label = function if len(function) <= _LONGEST_NAME else f"{function[:_LONGEST_NAME]}…"
+    where = f" ({image})" if image else ""
+    share = f"{counted(total, 'sample')}, {total / max(1, whole):.2%}"
+    room = int((width - 4) / _CHARACTER)
+    inside = ""
+    if room >= _FEWEST_CHARACTERS:
+        shown = label if len(label) <= room else f"{label[: room - 1]}…"
+        inside = f'<text x="{left + 3:.1f}" y="{top + 11.5:g}">{_xml(shown)}</text>'
+    # A function's name decides its colour in all graphs.
+    digest = sum(ord(character) * (number + 1) for number, character in enumerate(function[:64]))
+    hue, saturation, light = _HUES[kind]
+    colour = f"hsl({hue + digest % 21 - 10},{saturation}%,{light + digest // 21 % 9 - 4}%)"
+    return (
+        f'<g data-x="{start}" data-w="{total}" data-level="{level}" data-name="{_xml(label)}">'
+        f"<title>{_xml(label + where)}\n{share}</title>"
+        f'<rect x="{left:.1f}" y="{top}" width="{max(width - 0.4, 0.1):.1f}" height="{_ROW - 1}" '
+        f'rx="1" fill="{colour}"/>{inside}</g>\n'
+    )
+
+
+def _xml(value: str) -> str:
+    return text(value).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
