@@ -17,14 +17,14 @@ if sys.platform != "linux":
     pytest.skip("programs are started under ptrace on Linux", allow_module_level=True)
 
 HANDLING = """\
-import signal, sys
+import os, signal, sys
 def handle(number, frame):
-    print("signal", number, flush=True)
+    os.write(1, b"signal %d\\n" % number)
     if number == signal.SIGTERM:
         sys.exit(7)
 for number in signal.SIGINT, signal.SIGTERM:
     signal.signal(number, handle)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 while True:
     signal.pause()
 """

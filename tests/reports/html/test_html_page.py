@@ -213,6 +213,7 @@ def status(browser):
     return browser.value("document.querySelector('.flame .status').textContent")
 
 
+@pytest.mark.peer
 def test_the_flame_graph_is_used_by_keyboard(browser, tmp_path):
     """Down to what was called, into it and out; the page's own policy lets its script run."""
     tree = made_tree([(None, 10, "main"), (0, 7, "kit:draw"), (1, 5, "system:copy")], thread=5)
@@ -231,6 +232,7 @@ def test_the_flame_graph_is_used_by_keyboard(browser, tmp_path):
     assert {(tmp_path / "page.html").as_uri()} == set(page.requests)
 
 
+@pytest.mark.peer
 def test_searching_finds_rows_and_boxes(browser, tmp_path):
     """Folded frames are opened; threads without a match are dimmed."""
     page = opened(browser, tmp_path / "page.html", CRASH)
@@ -242,6 +244,7 @@ def test_searching_finds_rows_and_boxes(browser, tmp_path):
     assert status(page).startswith("1 samples match")
 
 
+@pytest.mark.peer
 def test_threads_put_together(browser, tmp_path):
     """Common prefixes of two threads are one box."""
     report = made_report(made_thread(0, ["a", "main"]), made_thread(1, ["b", "main"]))
@@ -255,6 +258,7 @@ def test_threads_put_together(browser, tmp_path):
     assert status(page) == "main (Demo): 2 samples, 100.0 %, 0 own"
 
 
+@pytest.mark.peer
 def test_hostile_names_do_nothing(browser, tmp_path):
     """Not even when all is opened and the graph is drawn."""
     page = opened(browser, tmp_path / "page.html", hostile_report())
@@ -263,6 +267,7 @@ def test_hostile_names_do_nothing(browser, tmp_path):
     assert page.complaints == []
 
 
+@pytest.mark.peer
 def test_a_deep_tree_can_be_scrolled(browser, tmp_path):
     """Fifty thousand rows; only those in sight are drawn."""
     chain = [(at - 1 if at else None, 1, f"f{at % 900}") for at in range(50_000)]
@@ -274,6 +279,7 @@ def test_a_deep_tree_can_be_scrolled(browser, tmp_path):
     assert page.complaints == []
 
 
+@pytest.mark.peer
 def test_it_is_dark_where_the_user_has_it_so(browser, tmp_path):
     """The system's preference decides."""
     page = opened(browser, tmp_path / "page.html", CRASH)
