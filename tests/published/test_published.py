@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from tests.support.published.comparison import Comparer
+from tests.support.published.execution import Execution
 from tests.support.published.files import SHORT, installed_files, published_files, subjects
 from tests.support.published.harness import Harness, run_image, run_many
 from tests.support.published.image import load
 from tests.support.published.listing import listed
+from tests.support.published.true_calls import Call, TrueCalls
 
 pytestmark = pytest.mark.emulated
 
@@ -67,3 +71,19 @@ def test_wrong_walks_are_found():
     assert result.compared > 60
     assert 0 < result.exact < result.compared
     assert result.unclaimed
+
+
+@pytest.mark.parametrize(
+    ("depth", "word", "is_call"),
+    [(8, 0x1000, True), (8, 0x9000, False), (0, 0x1000, False), (8, None, False)],
+)
+def test_a_call_by_a_pushed_address_and_a_jump_is_recognised(depth, word, is_call):
+    """The true stack has no caller for it: assembly of dav1d chains its transforms so."""
+    sp = 0x7000 - 8 - depth
+    execution = object.__new__(Execution)
+    execution._arm64 = False
+    execution._cpu = SimpleNamespace(sp=sp)
+    execution._image = SimpleNamespace(holds_code=range(0x1000, 0x2000).__contains__)
+    execution.machine = SimpleNamespace(word={sp: word}.get)
+    execution.calls = TrueCalls([Call(Avma(0x1500), 0x7000, ())])
+    assert execution._has_pushed_code() is is_call

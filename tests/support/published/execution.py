@@ -362,8 +362,10 @@ class Execution:
         elif self._image.is_stub(target):
             return
         elif target in self.functions.start_set:
+            if self._has_pushed_code():
+                self._end("a call by a pushed address and a jump")
             # Not a tail call: a jump table with an impossible index.
-            if self._has_frame() and not self._entries.problem(target):
+            elif self._has_frame() and not self._entries.problem(target):
                 self._end("a jump to a function with the frame of another")
         else:
             problem = self._tables.problem(address, target, self.trace)
@@ -373,6 +375,16 @@ class Execution:
     def _has_frame(self) -> bool:
         """Return whether sp is below its value at the function's entry, so this is no tail call."""
         return self._cpu.sp + (0 if self._arm64 else 8) < self.calls.calls[-1].sp
+
+    def _has_pushed_code(self) -> bool:
+        """Return whether an address of code was pushed for the return of what is jumped to.
+
+        Such a call of assembly is no call instruction, so the true stack would lack its caller.
+        """
+        if self._arm64 or not self._has_frame():
+            return False
+        pushed = self.machine.word(self._cpu.sp)
+        return pushed is not None and self._image.holds_code(pushed)
 
     def _return_from_outside(self) -> None:
         """Return at once from a tail call of another image's function."""

@@ -108,6 +108,7 @@ class Flow:
         "_behind_calls",
         "_blocks",
         "_budget",
+        "_doubts_calls",
         "_ends",
         "_entry",
         "_is_sure",
@@ -161,6 +162,21 @@ class Flow:
             return
         self._blocks = blocks = Blocks(code, entry, unit)
         self._runs = PathSearch(blocks, entry, outlined, unit, self._budget)
+        self._doubts_calls = False
+        self._follow_all()
+        if self._returns_lowered():
+            self._doubts_calls = True
+            self._ready = [(0, entry)]
+            self._after_calls.clear()
+            self._behind_calls.clear()
+            self._landings.clear()
+            self._next_unreached = 0
+            self._follow_all()
+        self.is_complete = not self._budget.is_used_up
+        self._runs.forget()
+
+    def _follow_all(self) -> None:
+        blocks = self._blocks
         self._states: list[FrameState | None] = [None] * len(blocks)
         """The state before the first instruction of each block."""
         self._ends: list[FrameState | None] = [None] * len(blocks)
@@ -168,8 +184,17 @@ class Flow:
         self._is_sure = bytearray(len(blocks))
         self._reached_calls = MarkedIndices(len(blocks))
         self._run()
-        self.is_complete = not self._budget.is_used_up
-        self._runs.forget()
+
+    def _returns_lowered(self) -> bool:
+        """Return whether a return is reached with sp below the caller's, after a call."""
+        entry_sp = self._entry.machine.entry_sp
+        return self._reached_calls.before(len(self._ends)) is not None and any(
+            state is not None
+            and isinstance(leaving, Return)
+            and state.sp_offset is not None
+            and state.sp_offset < entry_sp
+            for leaving, state in zip(self._blocks.leaving, self._ends, strict=True)
+        )
 
     def state(self, index: int) -> FrameState | None:
         """Return the state before an instruction; None if unknown."""
@@ -233,8 +258,13 @@ class Flow:
     def _begins_function(self, block: int, state: FrameState) -> bool:
         """Return whether a block after a call, with its ``state``, belongs to another function.
 
-        It saves registers, and returns with sp lowered: the call never returns.
+        It saves registers, and returns with sp lowered: the call never returns. In code where any
+        return has sp lowered, so do blocks that return properly from the state at the entry.
         """
+        if self._doubts_calls and block < len(self._states) and self._states[block] is None:
+            runs = self._runs
+            if runs.promise(block, state) < 0 < runs.promise(block, self._entry):
+                return True
         effects = self._blocks.effects(block) if block < len(self._states) else ()
         first = effects[0] if effects else None
         return (

@@ -207,6 +207,24 @@ def test_a_frame_from_its_first_instruction_to_its_last():
     assert not _changed(at_return)
 
 
+def test_an_unlisted_function_behind_a_call_that_does_not_return():
+    """Its return would leave the frame of the function that makes the call."""
+    # push rbx; call; nop; xor eax, eax; test eax, eax; je 2; xor edx, edx; ret
+    code = bytes.fromhex("53 85ff 7402 5bc3 e800010000 90 31c0 85c0 7402 31d2 c3")
+    rules = _rules_of(code)
+    assert _cfa(rules, 7) == (7, 16)
+    assert [_cfa(rules, at) for at in (13, 15, 19, 21)] == [(7, 8)] * 4
+
+
+def test_code_behind_a_call_that_returns_has_its_frame():
+    """Another return of the function that is wrong does not change that."""
+    # push rbx; test; je; call; pop rbx; ret; call; nop; ret
+    code = bytes.fromhex("53 85ff 7407 e800010000 5b c3 e800010000 90 c3")
+    rules = _rules_of(code)
+    assert _cfa(rules, 10) == (7, 16)
+    assert _cfa(rules, 11) == (7, 8)
+
+
 def test_an_address_inside_an_instruction_has_no_rule():
     """Such a pc is wrong."""
     assert _cfa(_rules_of(bytes.fromhex("55 4889e5 5d c3")), 2) is None
