@@ -273,6 +273,17 @@ X86_64_PROBE = """
 """
 """Clang's prologue of a large frame: the call probes the stack, which is not allocated yet."""
 
+X86_64_LANDING_PAD = """
+   0 53  pushq %rbx
+   1 4883ec10  subq $0x10, %rsp
+   5 e8f60f0000  callq 0x5000
+   a 4883c410  addq $0x10, %rsp
+   e 5b  popq %rbx
+   f c3  retq
+  10 4889c3  movq %rax, %rbx
+  13 e9e81f0000  jmp 0x6000
+"""
+
 X86_64_MOVED_RELEASE = """
    0 4156  pushq %r14
    2 53  pushq %rbx
@@ -580,8 +591,10 @@ def test_a_call_that_probes_the_stack_has_the_frame_before_the_allocation():
     assert objection.rule.cfa == RegisterOffset(7, 32)
 
 
-def _corrected(text: str, rules: dict[int, UnwindRule], at: int) -> str:
-    shape = _Shape(text)
+def _corrected(
+    text: str, rules: dict[int, UnwindRule], at: int, starts: tuple[int, ...] = (0,)
+) -> str:
+    shape = _Shape(text, starts)
     table = _Table(len(shape.code), rules)
     source = CallFrameCorrections(shape, shape.arch, table, shape.rules)
     rule = source.rule_for(Svma(START + at), interrupted=True)
@@ -598,6 +611,16 @@ def test_a_release_that_was_moved_from_its_description_is_recognised():
         assert _corrected(X86_64_MOVED_RELEASE, rules, at).startswith("cfa = rsp + 24")
     for at in (0, 2, 3, 4, 7, 0x11, 0x12, 0x14):
         assert _corrected(X86_64_MOVED_RELEASE, rules, at) == ""
+
+
+def test_code_behind_a_described_return_keeps_its_description():
+    """A landing pad jumps out of the function, and is listed as one here."""
+    rules = {
+        at: UnwindRule(RegisterOffset(7, size), AtCfa(-8))
+        for at, size in ((0, 8), (1, 16), (5, 32), (0xE, 16), (0xF, 8), (0x10, 32))
+    }
+    for at in (0xE, 0xF, 0x10, 0x13):
+        assert _corrected(X86_64_LANDING_PAD, rules, at, (0, 0x10)) == ""
 
 
 def test_pushes_that_a_table_omits_after_the_prologue_are_recognised():

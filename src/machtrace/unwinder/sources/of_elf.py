@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from struct import unpack
 from typing import Protocol
@@ -102,8 +103,8 @@ _ARM64_RELEASES = (
     (0xFFC07FFF, 0xA9407BFD),
 )
 """``add sp, sp, #n``; ``ldp``, ``ldr`` that raise sp; ``ldp x29, x30, [sp, #n]``."""
-_X86_RELEASES = (b"\x48\x83\xc4", b"\x48\x81\xc4", b"\x48\x8d\x64\x24")
-"""``add rsp, n``; ``lea rsp, [rsp + n]``."""
+_X86_RELEASES = {b"\x48\x83\xc4": 4, b"\x48\x81\xc4": 7, b"\x48\x8d\x64\x24": 5}
+"""``add rsp, n``; ``lea rsp, [rsp + n]``: how they begin, and their sizes."""
 _EPILOGUES = {Arch.X86_64: 40, Arch.ARM64: 48}
 """Bytes before an instruction that are searched for the release of the frame."""
 _PROLOGUE = 96
@@ -136,20 +137,28 @@ class CallFrameCorrections:
         described = self._table.described_at(lookup) if interrupted else None
         if described is None or lookup == described.start:
             return None
-        start = max(described.start, lookup - _EPILOGUES[self._arch])
-        before = bytes(self._contents.read_svma(Svma(start), lookup - start))
         stated = self._table.rule_for(lookup, interrupted=True)
         if stated is None or stated.is_signal_frame or isinstance(stated.return_address, Lost):
             return None
         undescribed = self._is_undescribed(described, lookup, stated)
-        if not undescribed and not self._releases(before):
+        if not undescribed and not self._is_released(described, lookup, stated):
             return None
         return self._analysis.rule_against(lookup, stated, is_undescribed=undescribed)
 
-    def _releases(self, before: bytes) -> bool:
-        if self._arch is Arch.ARM64:
-            return _has_any(before, _ARM64_RELEASES)
-        return any(code in before for code in _X86_RELEASES)
+    def _is_released(self, described: range, lookup: Svma, stated: UnwindRule) -> bool:
+        """Return whether code shortly before releases the frame, and the table does not say so.
+
+        Its rule is the same before and behind the release. Behind a return, such as in landing
+        pads, the frame is there again, and the table describes both.
+        """
+        start = max(described.start, lookup - _EPILOGUES[self._arch])
+        code = bytes(self._contents.read_svma(Svma(start), lookup - start))
+        ends = _arm64_releases(code) if self._arch is Arch.ARM64 else _x86_releases(code)
+        return any(
+            self._table.rule_for(Svma(start + end - 1), interrupted=True) == stated
+            and self._table.rule_for(Svma(start + end), interrupted=True) == stated
+            for end in ends
+        )
 
     def _is_undescribed(self, described: range, lookup: Svma, stated: UnwindRule) -> bool:
         """Return whether the table may omit what lowered sp: it has the entry's rule behind that.
@@ -165,13 +174,31 @@ class CallFrameCorrections:
             return False
         size = min(lookup - start, _PROLOGUE if is_arm64 else _LONGEST_SEARCHED)
         code = bytes(self._contents.read_svma(start, size))
-        return _has_any(code, _ARM64_LOWERS) if is_arm64 else bool(_X86_LOWERS.search(code))
+        if not is_arm64:
+            return _X86_LOWERS.search(code) is not None
+        return any(word & mask == value for word in _words(code) for mask, value in _ARM64_LOWERS)
 
 
-def _has_any(code: bytes, patterns: tuple[tuple[int, int], ...]) -> bool:
+def _arm64_releases(code: bytes) -> Iterator[int]:
+    """Yield the offset behind each instruction that releases a frame."""
+    for index, word in enumerate(_words(code)):
+        if any(word & mask == value for mask, value in _ARM64_RELEASES):
+            yield 4 * (index + 1)
+
+
+def _x86_releases(code: bytes) -> Iterator[int]:
+    """Yield the offset behind each instruction that may release a frame."""
+    for opcode, size in _X86_RELEASES.items():
+        at = code.find(opcode)
+        while at >= 0:
+            if at + size <= len(code):
+                yield at + size
+            at = code.find(opcode, at + 1)
+
+
+def _words(code: bytes) -> tuple[int, ...]:
     count = len(code) // 4
-    words = unpack(f"<{count}I", code[: 4 * count])
-    return any(word & mask == value for word in words for mask, value in patterns)
+    return unpack(f"<{count}I", code[: 4 * count])
 
 
 class LazyAnalysis:
