@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
@@ -26,7 +27,14 @@ from machtrace.errors import FormatError, MachtraceError, MemoryReadError, Targe
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
-from machtrace.model.snapshot import GilState, Problem, Snapshot, ThreadId, ThreadSnapshot
+from machtrace.model.snapshot import (
+    GilState,
+    Problem,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
 from machtrace.model.symbol import PythonFrame
 
 _POINTER = Struct("<Q")
@@ -387,7 +395,12 @@ def _with_python_facts(
     name = names.get(info.id, info.name)
     if name == info.name and gil is info.gil:
         return thread
-    return replace(thread, info=replace(info, name=name, gil=gil))
+    return replace(thread, info=_changed(info, name, gil))
+
+
+@lru_cache(maxsize=1 << 12)
+def _changed(info: ThreadInfo, name: str | None, gil: GilState | None) -> ThreadInfo:
+    return replace(info, name=name, gil=gil)
 
 
 def _gil_state(

@@ -16,8 +16,8 @@ from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.options import WalkOptions
 from machtrace.model.profile import OUTERMOST, MissingFrames, ProfileFrame, StackTable
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadSnapshot
-from machtrace.model.stack import Backtrace, FrameAddress, Gap, Walk, stretches
-from machtrace.model.symbol import Frame, FrameStatus
+from machtrace.model.stack import FrameAddress, Gap, Walk, stretches
+from machtrace.model.symbol import CallStack, Frame, FrameStatus
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.thread_walker import KIND_COUNT, KINDS, TRUSTS, code_of
@@ -186,6 +186,8 @@ class SampledStacks:
         self._symbolicator = symbolicator
         self._walk = walk
         self._images: ImageList | None = None
+        self._named: dict[FrameAddress, Frame] = {}
+        """Frames of stacks with Python functions, for the last snapshot's images."""
         self._known: dict[_Key, int] = {}
         self._known_bytes = 0
 
@@ -197,6 +199,7 @@ class SampledStacks:
             return [self._python_row(python[thread.info.id]) for thread in snapshot.threads], []
         if snapshot.images is not self._images or self._known_bytes > _MOST_KEYS:
             self._images, self._known, self._known_bytes = snapshot.images, {}, 0
+            self._named = {}
         columns = self._unwinder.columns([snapshot], limit=self._walk.limit)
         starts = columns.starts.tolist()
         addresses, codes = columns.addresses.tobytes(), columns.codes.tobytes()
@@ -221,6 +224,12 @@ class SampledStacks:
                 self._known_bytes += 9 * (end - begin)
             rows.append(row)
         return rows, problems
+
+    def _frame(self, address: FrameAddress, snapshot: Snapshot) -> Frame:
+        frame = self._named.get(address)
+        if frame is None:
+            frame = self._named[address] = self._symbolicator.frame(address, snapshot)
+        return frame
 
     def _python_row(self, runs: PythonRuns) -> int:
         row = self._python_rows.get(runs)
@@ -247,14 +256,12 @@ class SampledStacks:
         runs: PythonRuns,
         problems: list[Problem],
     ) -> list[int]:
-        backtrace = Backtrace(
-            addresses=walked.addresses,
+        named = CallStack(
+            thread=thread.info,
+            frames=tuple(self._frame(address, snapshot) for address in walked.addresses),
             stop=walked.stop,
             gap=walked.gap,
-            thread=thread,
-            snapshot=snapshot,
         )
-        named = self._symbolicator.symbolicate(backtrace)
         (stack,), unmatched = with_python_runs([named], {thread.info.id: runs})
         problems += unmatched
         return [
