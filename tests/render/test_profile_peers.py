@@ -7,7 +7,6 @@ They are npm packages: `npm install speedscope @firefox-devtools/profiler-cli` i
 import base64
 import json
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from machtrace.model.snapshot import ThreadState
 from machtrace.model.symbol import InlineFrame, SourceLocation
 from machtrace.render import firefox, speedscope
+from tests.support.peers.chromium import chromium_program
 from tests.support.peers.npm import PeerMissingError, firefox_profiler, npm_package
 from tests.support.reports.models import Seen, function, profile
 
@@ -128,7 +128,7 @@ def test_the_firefox_profiler_shows_the_processor_time_of_threads(tmp_path):
 @pytest.mark.peer
 def test_speedscope_shows_the_profile_of_processor_time(tmp_path):
     """In Chromium: the thread's name and the number of profiles, of which the third is that one."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    chromium = chromium_program()
     if chromium is None:
         pytest.skip("no Chromium")
     try:
