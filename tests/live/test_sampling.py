@@ -292,6 +292,9 @@ def test_python_functions_are_between_the_interpreter_loop_and_its_callees(start
     sink = io.StringIO()
     folded.write(profile, sink)
     assert "<module> (<string>);outer (<string>);inner (<string>);" in sink.getvalue()
+    (main,) = profile.threads
+    assert main.running < main.samples  # it sleeps
+    assert profile.samples.has_cpu
 
 
 def test_a_stub_that_keeps_the_process_stopped_is_refused(shares, wait_until):
