@@ -19,7 +19,6 @@
 #include "ptrace/ptrace.h"
 #include "ptrace/python_object.h"
 #include "ptrace/stopped.h"
-#include "ptrace/tracee.h"
 #include "common/module.h"
 #include "common/thread_rows.h"
 
@@ -168,22 +167,6 @@ static PyObject *await_event(PyObject *module, PyObject *arguments)
     if (thread == -1)
         return PyErr_SetFromErrno(PyExc_OSError);
     return Py_BuildValue("(ii)", (int)thread, status);
-}
-
-static int copy_stopped_threads(struct machtrace_capture *capture)
-{
-    struct machtrace_scratch scratch;
-    int error = machtrace_scratch_take(&scratch, capture->stack_limit);
-    if (error != 0)
-        return error;
-    for (size_t index = 0; index < capture->thread_count; index++) {
-        struct machtrace_thread *thread = &capture->threads[index];
-        machtrace_thread_begin(thread, MACHTRACE_COPIED, 0, machtrace_now());
-        machtrace_stopped_read(capture, &scratch, thread, (struct machtrace_stop){0, false});
-        machtrace_thread_keep(thread);
-    }
-    machtrace_scratch_give_back(&scratch);
-    return 0;
 }
 
 /* --- FrozenProcess --- */
@@ -430,7 +413,7 @@ static int module_exec(PyObject *module)
 static PyObject *copy_stopped(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    return copied(arguments, copy_stopped_threads);
+    return copied(arguments, machtrace_stopped_copy_all);
 }
 
 static PyMethodDef methods[] = {

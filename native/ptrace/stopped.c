@@ -217,3 +217,19 @@ void machtrace_stopped_copy(const struct machtrace_capture *capture,
     thread->resumed_at = machtrace_now();
     machtrace_thread_keep(thread);
 }
+
+int machtrace_stopped_copy_all(struct machtrace_capture *capture)
+{
+    struct machtrace_scratch scratch;
+    int error = machtrace_scratch_take(&scratch, capture->stack_limit);
+    if (error != 0)
+        return error;
+    for (size_t index = 0; index < capture->thread_count; index++) {
+        struct machtrace_thread *thread = &capture->threads[index];
+        machtrace_thread_begin(thread, MACHTRACE_COPIED, 0, machtrace_now());
+        machtrace_stopped_read(capture, &scratch, thread, (struct machtrace_stop){0, false});
+        machtrace_thread_keep(thread);
+    }
+    machtrace_scratch_give_back(&scratch);
+    return 0;
+}

@@ -29,4 +29,7 @@ void machtrace_stopped_copy(const struct machtrace_capture *capture,
                             const struct machtrace_scratch *scratch,
                             struct machtrace_thread *thread, struct machtrace_stop stop);
 
+/* Copy threads that are stopped already, and leave them so. Returns 0, or an errno. */
+int machtrace_stopped_copy_all(struct machtrace_capture *capture);
+
 #endif

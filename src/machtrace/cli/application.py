@@ -58,6 +58,54 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, command.summary) for name, command in self.lazy.items()])
 
 
+# --- options and arguments that click does not have ---
+
+
+class OptionalValue(click.Option):
+    """An option whose value is optional and follows an equals sign: ``--merge-threads=name``.
+
+    Its ``flag_value`` is the value if there is none; its command is an
+    :class:`OptionalValueCommand`.
+    """
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the option as it is written, and its help."""
+        record = super().get_help_record(ctx)
+        return None if record is None else (record[0].replace(" [=", "[="), record[1])
+
+
+class OptionalValueCommand(click.Command):
+    """A command with options whose value is optional; the word after one is the next argument."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give options without a value their ``flag_value``."""
+        values = {
+            name: option.flag_value
+            for option in self.params
+            if isinstance(option, OptionalValue)
+            for name in option.opts
+        }
+        end = args.index("--") if "--" in args else len(args)
+        words = [f"{word}={values[word]}" if word in values else word for word in args[:end]]
+        return super().parse_args(ctx, words + args[end:])
+
+
+class ProgramCommand(OptionalValueCommand):
+    """A command for which the words after ``--`` are a program to start, instead of SPEC."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the program's words away, so that its options are not parsed."""
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[PROGRAM] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+PROGRAM = "machtrace.program"
+"""The key of a :class:`ProgramCommand`'s program in its context."""
+
+
 def lazy_group(
     name: str, summary: str, commands: dict[str, LazyCommand], *parameters: click.Parameter
 ) -> LazyGroup:

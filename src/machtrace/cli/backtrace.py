@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 import click
 
+from machtrace.cli.application import ProgramCommand
 from machtrace.cli.options import (
-    ProgramCommand,
     format_option,
     limit_option,
     lines_option,

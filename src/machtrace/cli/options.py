@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from machtrace.cli.application import PROGRAM, OptionalValue, ProgramCommand
 from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.model.options import ONLY, NameOptions, PythonView, WalkOptions
 
@@ -56,47 +57,6 @@ def format_option(
             help=f"Output format. Default: that of --output's suffix, else {next(iter(formats))}.",
         )
     return enum_option("--format", "-f", "form", members=formats, help="Output format.")
-
-
-class OptionalValue(click.Option):
-    """An option whose value is optional and follows an equals sign: ``--merge-threads=name``.
-
-    Its ``flag_value`` is the value if there is none; its command is an
-    :class:`OptionalValueCommand`.
-    """
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the option as it is written, and its help."""
-        record = super().get_help_record(ctx)
-        return None if record is None else (record[0].replace(" [=", "[="), record[1])
-
-
-class OptionalValueCommand(click.Command):
-    """A command with options whose value is optional; the word after one is the next argument."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give options without a value their ``flag_value``."""
-        values = {
-            name: option.flag_value
-            for option in self.params
-            if isinstance(option, OptionalValue)
-            for name in option.opts
-        }
-        end = args.index("--") if "--" in args else len(args)
-        words = [f"{word}={values[word]}" if word in values else word for word in args[:end]]
-        return super().parse_args(ctx, words + args[end:])
-
-
-class ProgramCommand(OptionalValueCommand):
-    """A command for which the words after ``--`` are a program to start, instead of SPEC."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the program's words away, so that its options are not parsed."""
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta[_PROGRAM] = tuple(args[at + 1 :])
-            args = args[:at]
-        return super().parse_args(ctx, args)
 
 
 def enum_option(
@@ -231,13 +191,10 @@ def complete_words(
 # --- targets and threads ---
 
 
-_PROGRAM = "machtrace.program"
-
-
 def _target(
     context: click.Context, _parameter: click.Parameter, spec: str | None
 ) -> str | tuple[str, ...]:
-    program: tuple[str, ...] | None = context.meta.get(_PROGRAM)
+    program: tuple[str, ...] | None = context.meta.get(PROGRAM)
     if program is not None:
         if spec is not None:
             raise click.UsageError(f"pass {spec!r} or a program to start, not both")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from machtrace.cli import console
+from machtrace.cli.application import ProgramCommand
 from machtrace.cli.options import (
     STDOUT,
-    ProgramCommand,
     format_option,
     idle_option,
     limit_option,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from machtrace.cli.application import OptionalValueCommand
 from machtrace.cli.options import (
     STDOUT,
     DocumentFormat,
-    OptionalValueCommand,
     check_search_paths,
     complete_files,
     complete_words,

@@ -91,7 +91,8 @@ def _foreign(data: memoryview, path: str) -> CoreFileError:
             "an ELF file, not a core",
             source=path,
             offset=16,
-            remedy="pass a core; machtrace image describes other ELF files",
+            remedy="pass a core; machtrace sample -- PROGRAM starts a program, machtrace image "
+            "describes other ELF files",
         )
     if signature(data) is Signature.FAT_MACHO:
         return CoreFileError(
