@@ -635,6 +635,7 @@ def test_registers_are_unchanged_before_their_store(tmp_path: Path) -> None:
         (saved, True),
         (saved, True),
     ]
+    assert recovery(14) == (unsaved, True)  # in the middle of an instruction
     assert recovery(8, interrupted=False) == (saved, True)  # no call can be there
     assert recovery(32) == (saved, True)  # a call may store registers
     assert recovery(40)[0] == saved  # a jump may have led here

@@ -146,7 +146,7 @@ class CallFrameCorrections:
         return self._analysis.rule_against(lookup, stated, is_undescribed=undescribed)
 
     def _is_released(self, described: range, lookup: Svma, stated: UnwindRule) -> bool:
-        """Return whether code shortly before releases the frame, and the table does not say so.
+        """Return whether code shortly before releases the frame, undescribed by the table.
 
         Its rule is the same before and behind the release. Behind a return, such as in landing
         pads, the frame is there again, and the table describes both.
