@@ -102,6 +102,93 @@ def test_py_spy(benchmark, python, native, tmp_path):
     }
 
 
+CLOCK = """
+import sys, threading, time, zlib
+def wait(): threading.Event().wait()
+def sleep():
+    while True: time.sleep(0.01)
+def compress():
+    while True:
+        zlib.compress(b"x" * 10_000)
+        time.sleep(0.005)
+totals = [0, 0]
+def delay():
+    return int(open(f"/proc/self/task/{threading.get_native_id()}/schedstat").read().split()[1])
+def watch():
+    now, before = time.perf_counter_ns, time.perf_counter_ns()
+    while True:
+        here = now()
+        if here - before > 20_000:
+            totals[0] += here - before
+            totals[1] = delay()
+            here = now()
+        before = here
+for name in (wait, sleep, compress, watch):
+    threading.Thread(target=name, name=name.__name__, daemon=True).start()
+print("ready", flush=True)
+for _ in sys.stdin:
+    print(totals[0], totals[1], time.perf_counter_ns(), flush=True)
+"""
+"""Of its five threads one reads the clock, and adds up for how long it was interrupted."""
+
+SAMPLERS = {
+    "nothing": None,
+    "machtrace": ["--python"],
+    "machtrace-only": ["--python=only"],
+    "machtrace-native": [],
+    "py-spy": ["--idle"],
+    "py-spy-native": ["--idle", "--native"],
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_python_samplers(benchmark, sampler, tmp_path):
+    """100 Hz of one interpreter: processor time, and the share of its time that it was stopped.
+
+    The interpreter measures the share itself: interruptions without the time in which its thread
+    waited for a processor.
+    """
+    options = SAMPLERS[sampler]
+    if options is None:
+        command = ["sleep", str(SECONDS)]
+    elif sampler.startswith("machtrace"):
+        command = [sys.executable, "-m", "machtrace", "sample", "PID", "--hz", "100", *options]
+        command += ["--duration", str(SECONDS), "--format", "folded"]
+    else:
+        program = os.environ.get("MACHTRACE_BENCHMARK_PYSPY") or shutil.which("py-spy")
+        if program is None:
+            pytest.skip("no py-spy")
+        command = [program, "record", "-p", "PID", "-r", "100", "-d", str(SECONDS), *options]
+        command += ["--threads", "-f", "raw"]
+    words = [sys.executable, "-c", CLOCK]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        command = [str(process.pid) if word == "PID" else word for word in command]
+        before = _totals(process)
+        done, spent = _timed(benchmark, [*command, *_output(sampler, tmp_path)])
+        interrupted, waited, elapsed = (
+            now - then for now, then in zip(_totals(process), before, strict=True)
+        )
+        process.kill()
+    benchmark.extra_info |= {
+        "stopped_share_percent": round(100 * max(0, interrupted - waited) / elapsed, 2),
+        "processor_s": round(spent, 2),
+        "said": " ".join(done.stdout.split())[-200:],
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _output(sampler, folder):
+    return [] if sampler == "nothing" else ["-o", str(folder / "out")]
+
+
+def _totals(process):
+    process.stdin.write("\n")
+    return tuple(map(int, process.stdout.readline().split()))
+
+
 def test_perf(benchmark, program, tmp_path):
     """`perf record --call-graph dwarf` on the same program: it samples running threads only."""
     perf = shutil.which("perf")
