@@ -129,7 +129,7 @@ print("ready", flush=True)
 for _ in sys.stdin:
     print(totals[0], totals[1], time.perf_counter_ns(), flush=True)
 """
-"""Of its five threads one reads the clock, and adds up for how long it was interrupted."""
+"""Five threads, of which one reads the clock and adds up for how long it was interrupted."""
 
 SAMPLERS = {
     "nothing": None,

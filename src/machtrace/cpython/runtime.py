@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
-
-import numpy as np
 
 from machtrace.cpython.layout import COOKIE, HEAD_SIZE, PythonLayout, layout_of, unsupported
 from machtrace.errors import FormatError, MachtraceError, TargetError
 from machtrace.formats.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
-from machtrace.formats.elf.symtab import dynamic_symbol_tables, parse_symbols, symbol_dtype
+from machtrace.formats.elf.dynamic import dynamic_symbol_tables
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat
@@ -22,8 +20,13 @@ _VERSION = "Py_Version"
 _SECTION = ".PyRuntime"
 """Since 3.13 it is a section of its own, which is left where symbols are stripped."""
 
+_FIRST_IMAGES = 2
+"""Images whose exports are searched before any file: the program and libpython."""
 _WORD = Struct("<Q")
 _WIDE = 8
+_SYMBOLS = (Struct("<4xI6xH"), Struct("<6xHQ8x"))
+"""Value and section of an ``Elf32_Sym``, section and value of an ``Elf64_Sym``."""
+_WIDE_SYMBOL = 24
 
 _BEFORE_RUNTIME = re.compile(r"python(2\.\d|3\.[0-6])(?!\d)")
 """The names of images of versions that had no ``_PyRuntime``."""
@@ -59,10 +62,14 @@ def find_runtime(
         MemoryReadError: it is in memory that cannot be read.
     """
     ordered = sorted(images, key=lambda image: _unlikely(image, program))
-    for image in ordered:
-        if image.format is not ImageFormat.ELF:
-            continue
-        places = _places(image, memory, file_of)
+    elf_images = [image for image in ordered if image.format is ImageFormat.ELF]
+    # Files take longer: a program named python may have all of CPython in a library.
+    searches = (
+        *((image, _in_memory(image, memory)) for image in elf_images[:_FIRST_IMAGES]),
+        *((image, None) for image in elf_images),
+    )
+    for image, known in searches:
+        places = _places(image, memory, file_of) if known is None else known
         address = places.get(_RUNTIME)
         if address is None:
             continue
@@ -92,13 +99,17 @@ def _unlikely(image: BinaryImage, program: str) -> tuple[bool, bool]:
     return "python" not in image.name, image.path != program
 
 
-def _places(image: BinaryImage, memory: MemoryReader, file_of: FileOf) -> dict[str, int]:
-    """Name → Avma of what is looked for; empty where the image has no CPython."""
+def _in_memory(image: BinaryImage, memory: MemoryReader) -> dict[str, int]:
+    """Return the addresses (Avmas) of the names that the image exports; empty if unreadable."""
     try:
-        loaded = ElfMemoryContents(memory, image.load_address, image.path)
-        exported = _exported(loaded)
+        return _exported(ElfMemoryContents(memory, image.load_address, image.path))
     except MachtraceError:
-        exported = {}
+        return {}
+
+
+def _places(image: BinaryImage, memory: MemoryReader, file_of: FileOf) -> dict[str, int]:
+    """Return the addresses (Avmas) of the names; empty where the image has no CPython."""
+    exported = _in_memory(image, memory)
     if _RUNTIME in exported or "python" not in image.name:
         return exported
     data = file_of(image)
@@ -113,22 +124,34 @@ def _places(image: BinaryImage, memory: MemoryReader, file_of: FileOf) -> dict[s
 
 def _exported(contents: ElfMemoryContents) -> dict[str, int]:
     """Read the addresses from the dynamic symbols, which are in memory."""
-    dtype = symbol_dtype(contents.image.layout)
-    tables = dynamic_symbol_tables(contents, dtype.itemsize)
+    symbol = _SYMBOLS[contents.image.layout.pointer_size == _WIDE]
+    tables = dynamic_symbol_tables(contents, symbol.size)
     if tables is None:
         return {}
-    table, strings = tables
-    text = bytes(strings)
-    rows = np.frombuffer(table, dtype)
+    table, text = (bytes(part) for part in tables)
     addresses: dict[str, int] = {}
     for name in (_RUNTIME, _VERSION):
-        offsets = _offsets(text, name.encode() + b"\0")
-        defined = np.isin(rows["st_name"], offsets) & (rows["st_value"] != 0)
-        values = rows["st_value"][defined & (rows["st_shndx"] != 0)]
-        if not offsets or not len(values):
+        rows = (
+            row
+            for offset in _offsets(text, name.encode() + b"\0")
+            for row in _rows(table, symbol, offset)
+        )
+        values = [value for section, value in rows if section and value]
+        if not values:
             return addresses
-        addresses[name] = int(values[0]) + contents.slide
+        addresses[name] = values[0] + contents.slide
     return addresses
+
+
+def _rows(table: bytes, symbol: Struct, name: int) -> Iterator[tuple[int, int]]:
+    """Yield section and value of the symbols whose name is at offset ``name``."""
+    word = name.to_bytes(4, "little")
+    at = table.find(word)
+    while at >= 0:
+        if at % symbol.size == 0 and at + symbol.size <= len(table):
+            first, second = symbol.unpack_from(table, at)
+            yield (first, second) if symbol.size == _WIDE_SYMBOL else (second, first)
+        at = table.find(word, at + 1)
 
 
 def _offsets(text: bytes, name: bytes) -> list[int]:
@@ -143,6 +166,8 @@ def _offsets(text: bytes, name: bytes) -> list[int]:
 
 def _in_file(contents: ElfContents, slide: int) -> dict[str, int]:
     """Read the addresses from the file's symbol table, or the section."""
+    from machtrace.formats.elf.symtab import parse_symbols
+
     addresses: dict[str, int] = {}
     section = contents.image.section(_SECTION)
     if section is not None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from struct import unpack
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from machtrace.errors import MemoryReadError
+from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import (
     DF_1_PIE,
     DT_FLAGS_1,
+    DT_GNU_HASH,
+    DT_HASH,
     DT_NULL,
     DT_SONAME,
     DT_STRSZ,
     DT_STRTAB,
+    DT_SYMTAB,
     PT_DYNAMIC,
     PT_INTERP,
     ElfType,
@@ -21,9 +26,15 @@ from machtrace.formats.elf.structs import (
 from machtrace.model.address import Svma
 from machtrace.model.memory import ImageContents
 
+if TYPE_CHECKING:
+    from machtrace.formats.elf.contents import ElfContents
+
 ENTRY_LIMIT = 4096
 """Entries read; real tables have tens."""
 
+_WORD = 4
+_CHAINS_AT_ONCE = 1024
+"""Words read at once of the last chain, whose end is unknown."""
 _NAME_LIMIT = 4096
 _STEP = 64
 
@@ -103,3 +114,64 @@ def _c_string(contents: ImageContents, address: Svma, limit: int) -> str | None:
         if end:
             return text.decode("utf-8", "replace")
     return None
+
+
+def dynamic_symbol_tables(
+    contents: ElfContents, entry_size: int
+) -> tuple[memoryview, memoryview] | None:
+    """Return the symbols and the strings that the dynamic section names; None if it names none.
+
+    Raises:
+        ElfError: the hash table, which determines the number of symbols, is malformed.
+        MemoryReadError: they cannot be read.
+    """
+    entries = read_dynamic(contents, contents.image)
+    if DT_SYMTAB not in entries or DT_STRTAB not in entries:
+        return None
+
+    def address(tag: int) -> Svma:
+        return dynamic_address(entries[tag], contents.image, slide=contents.slide)
+
+    symbols, strings = address(DT_SYMTAB), address(DT_STRTAB)
+    if DT_HASH in entries:
+        # gABI, "Hash Table": nbucket, nchain; there is one chain entry per symbol.
+        count = _words(contents, address(DT_HASH), 2)[1]
+    elif DT_GNU_HASH in entries:
+        count = _gnu_hash_count(contents, address(DT_GNU_HASH))
+    else:
+        # The count is not stated; linkers put the strings right after the symbols.
+        count = max(0, strings - symbols) // entry_size
+    table = contents.read_svma(symbols, count * entry_size)
+    return table, contents.read_svma(strings, entries.get(DT_STRSZ, 0))
+
+
+def _gnu_hash_count(contents: ElfContents, address: Svma) -> int:
+    """Return how many symbols a ``DT_GNU_HASH`` table covers.
+
+    It has nbuckets, symoffset, bloom_size, bloom_shift, a Bloom filter of that many pointers, the
+    first symbol of each bucket, and a word for each symbol from symoffset on, whose lowest bit ends
+    a bucket. So the last symbol is the end of the bucket that starts last.
+    """
+    bucket_count, first, bloom_size, _ = _words(contents, address, 4)
+    buckets_at = address + 4 * _WORD + bloom_size * contents.image.layout.pointer_size
+    last = max(_words(contents, Svma(buckets_at), bucket_count), default=0)
+    if last < first:
+        return first
+    end = contents.image.loaded_end(Svma(buckets_at))
+    chains_at = buckets_at + bucket_count * _WORD - first * _WORD
+    while end is not None and chains_at + last * _WORD < end:
+        at = chains_at + last * _WORD
+        size = min(_CHAINS_AT_ONCE * _WORD, (end - at) // _WORD * _WORD)
+        if not size:
+            break
+        for index, word in enumerate(_words(contents, Svma(at), size // _WORD)):
+            if word & 1:
+                return last + index + 1
+        last += size // _WORD
+    raise ElfError("hash table without an end", source=contents.source, offset=address)
+
+
+def _words(contents: ElfContents, address: Svma, count: int) -> tuple[int, ...]:
+    """Read words of 32 bits."""
+    data = contents.read_svma(address, count * _WORD)
+    return unpack(f"{contents.image.layout.byte_order}{count}I", data)
