@@ -395,7 +395,7 @@ def _with_python_facts(
     name = names.get(info.id, info.name)
     if name == info.name and gil is info.gil:
         return thread
-    return replace(thread, info=_changed(info, name, gil))
+    return thread.with_info(_changed(info, name, gil))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -182,7 +182,9 @@ class SampleCollection:
             for thread in threads
             if self._sample(thread, snapshot.images, time_ns, age_ns, python.get(thread.info.id))
         )
-        if moved:
+        if moved and self._stacks.python_only:
+            self._rows.extend(map(self._stacks.python_row, (python[one.info.id] for one in moved)))
+        elif moved:
             size = _SNAPSHOT_SIZE + sum(len(thread.stack.data) for thread in snapshot.threads)
             changed = replace(snapshot, threads=moved, problems=())
             self._waiting.append(_Waiting(changed, python, size))

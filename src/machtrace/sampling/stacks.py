@@ -195,8 +195,6 @@ class SampledStacks:
         self, snapshot: Snapshot, python: Mapping[ThreadId, PythonRuns]
     ) -> tuple[list[int], list[Problem]]:
         """Return the row of each thread's stack, and where Python functions do not match."""
-        if self.python_only:
-            return [self._python_row(python[thread.info.id]) for thread in snapshot.threads], []
         if snapshot.images is not self._images or self._known_bytes > _MOST_KEYS:
             self._images, self._known, self._known_bytes = snapshot.images, {}, 0
             self._named = {}
@@ -231,7 +229,8 @@ class SampledStacks:
             frame = self._named[address] = self._symbolicator.frame(address, snapshot)
         return frame
 
-    def _python_row(self, runs: PythonRuns) -> int:
+    def python_row(self, runs: PythonRuns) -> int:
+        """Return the row of a stack of Python functions alone."""
         row = self._python_rows.get(runs)
         if row is None:
             frames, gap = python_frames(runs or (), FrameLimit.of(self._walk.limit))

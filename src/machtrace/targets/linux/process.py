@@ -251,6 +251,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             return None
         infos = self._describe([copy.id for copy in copies], before=0)
         captured = CapturedThreads()
+        registers = RegisterSet(self._process.arch, Avma(0), ())
         for info, copy in zip(infos, copies, strict=True):
             if threads is not None and info.id not in threads:
                 continue
@@ -264,7 +265,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             captured.threads.append(
                 ThreadSnapshot(
                     info=info,
-                    registers=RegisterSet(self._process.arch, Avma(0), ()),
+                    registers=registers,
                     stack=_NO_STACK,
                     taken_at_ns=None if copied is None else copied.taken_at_ns,
                     stopped_for_ns=None if copied is None else copied.stopped_for_ns,
