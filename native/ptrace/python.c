@@ -135,6 +135,15 @@ static void clear_slots(struct machtrace_python_array *slots)
 
 /* --- memory --- */
 
+/* Bytes of one copy: a process may claim that its structures are a megabyte each. */
+#define BYTES_MAX ((size_t)256 << 20)
+
+static bool reserve_bytes(struct machtrace_python_reader *reader, size_t size)
+{
+    size_t count = reader->bytes.count;
+    return size <= BYTES_MAX - count && reserve(&reader->bytes, count + size, 1);
+}
+
 static size_t read_memory(pid_t thread, uint64_t address, void *to, size_t size)
 {
     struct iovec here = {to, size};
@@ -146,7 +155,7 @@ static size_t read_memory(pid_t thread, uint64_t address, void *to, size_t size)
 static struct piece *add_piece(struct machtrace_python_reader *reader, uint64_t address, size_t size)
 {
     if (!widen(&reader->slots, &reader->pieces, sizeof(struct piece)) ||
-        !reserve(&reader->bytes, reader->bytes.count + size, 1))
+        !reserve_bytes(reader, size))
         return NULL;
     struct piece *piece = append(&reader->pieces, sizeof *piece);
     if (piece == NULL)
@@ -172,7 +181,7 @@ static void prefetch(struct machtrace_python_reader *reader)
                                           hints[next + count].size};
             size += hints[next + count].size;
         }
-        if (!reserve(&reader->bytes, reader->bytes.count + size, 1))
+        if (!reserve_bytes(reader, size))
             return;
         struct iovec here = {(char *)reader->bytes.items + reader->bytes.count, size};
         ssize_t got = process_vm_readv(reader->thread, &here, 1, there, count, 0);
@@ -201,7 +210,7 @@ static struct piece *find_piece(struct machtrace_python_reader *reader, uint64_t
             return piece->offset == NOT_READ ? NULL : piece;
         }
         if (piece != NULL) { /* too short: other things were here at the last copy */
-            if (!reserve(&reader->bytes, reader->bytes.count + size, 1))
+            if (!reserve_bytes(reader, size))
                 return NULL;
             piece->offset = reader->bytes.count;
             piece->size = size;

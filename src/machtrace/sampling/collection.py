@@ -174,16 +174,18 @@ class SampleCollection:
         self._last_ns = time_ns
         threads = snapshot.threads
         if self._holds_gil:
-            threads = tuple(one for one in threads if one.info.gil is GilState.HOLDS)
+            threads = tuple(thread for thread in threads if thread.info.gil is GilState.HOLDS)
         if self._stacks.python_only:
-            threads = tuple(one for one in threads if python.get(one.info.id))
+            threads = tuple(thread for thread in threads if python.get(thread.info.id))
         moved = tuple(
             thread
             for thread in threads
             if self._sample(thread, snapshot.images, time_ns, age_ns, python.get(thread.info.id))
         )
         if moved and self._stacks.python_only:
-            self._rows.extend(map(self._stacks.python_row, (python[one.info.id] for one in moved)))
+            self._rows.extend(
+                map(self._stacks.python_row, (python[thread.info.id] for thread in moved))
+            )
         elif moved:
             size = _SNAPSHOT_SIZE + sum(len(thread.stack.data) for thread in snapshot.threads)
             changed = replace(snapshot, threads=moved, problems=())
