@@ -223,3 +223,14 @@ def test_a_set_user_id_program_is_refused(tmp_path):
             StartedProgram([str(program)])
     finally:
         os.seteuid(0)
+
+
+@pytest.mark.parametrize("option", ["--python", "--python=only"])
+def test_python_functions_are_read_once_the_interpreter_has_started(tmp_path, option):
+    """At its first instruction a process has no interpreter; that is no problem later."""
+    program, profile = tmp_path / "program.py", tmp_path / "x.folded"
+    program.write_text("def busy():\n    for _ in range(10_000_000):\n        pass\nbusy()\n")
+    done = sample(option, "-o", profile, "--", sys.executable, program, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "busy" in profile.read_text()
+    assert len(done.stderr.splitlines()) == 1, done.stderr

@@ -207,7 +207,7 @@ def sample(  # noqa: PLR0913 - an option each
     def sampled(
         target: Target,
         ends: AbstractContextManager[Callable[[], bool]],
-        on_start: Callable[[], None] = lambda: None,
+        on_start: Callable[[], None] | None = None,
     ) -> int:
         sampler = Sampler(
             target,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from machtrace.cpython.runs import PythonRuns
@@ -166,6 +167,9 @@ class Sampler:
         )
         self._collection = SampleCollection(self._stacks, holds_gil=gil)
         self._process = target.process
+        self._awaits_python = False
+        """Whether the process is new and has run no Python functions yet."""
+        self._early_problems: tuple[Problem, ...] = ()
         self._ticks = 0
         self._walk_ns = 0
         """Nanoseconds of the slowest recent walk; it decays."""
@@ -176,7 +180,7 @@ class Sampler:
         *,
         should_stop: Callable[[], bool] = lambda: False,
         on_tick: Callable[[SamplingProgress], None] = lambda _: None,
-        on_start: Callable[[], None] = lambda: None,
+        on_start: Callable[[], None] | None = None,
     ) -> SamplingRun:
         """Sample until ``duration_ns`` have passed, the process exits, or the user stops it.
 
@@ -187,7 +191,8 @@ class Sampler:
             duration_ns: nanoseconds, 1 or more; :data:`FOREVER_NS` to run until the process exits.
             should_stop: called several times a second; True ends sampling.
             on_tick: called after each tick.
-            on_start: called right before the first tick, when the process has been captured once.
+            on_start: has a process run that waits for its first instruction; called when it was
+                captured once, before the first tick. It may run Python functions later.
 
         Raises:
             TargetGoneError: the process exited before it was sampled.
@@ -195,8 +200,9 @@ class Sampler:
             TargetSpecError: the process is stopped between snapshots.
             TargetError: the target cannot be captured.
         """
-        self._prepare()
-        on_start()
+        self._prepare(is_new=on_start is not None)
+        if on_start is not None:
+            on_start()
         started_at = time.time_ns()
         clock = TickClock(self._interval_ns, time.monotonic_ns, time.sleep)
         end = SamplingEnd.DURATION
@@ -222,6 +228,8 @@ class Sampler:
         ``run`` is the result of :meth:`run`. The target may be closed.
         """
         collection, symbolicator = self._collection, self._symbolicator
+        for problem in self._early_problems:
+            collection.miss(problem)
         samples = collection.samples()
         frames = self._stacks.frames.frames(partial(symbolicator.frame, named=self._symbolicate))
         unread = (Problem(thread=None, error=error) for error in symbolicator.problems)
@@ -247,7 +255,7 @@ class Sampler:
         """The parts of the process that could not be read; missing names and lines not included."""
         return self._collection.problems
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, is_new: bool) -> None:
         """Capture the process once, so that its images and most rules are cached."""
         target = self._target
         if isinstance(target, ActivityTarget):
@@ -259,7 +267,8 @@ class Sampler:
                 remedy="sample it through lldb-server or debugserver, attached to it while it "
                 "runs, or by its process id",
             )
-        if self._python_target is not None and not python:
+        self._awaits_python = self._python_target is not None and is_new
+        if self._python_target is not None and not python and not is_new:
             # It runs none, or cannot be read: the problem states why, and each try takes time.
             for problem in first.problems:
                 self._collection.miss(problem)
@@ -285,12 +294,16 @@ class Sampler:
         collection = self._collection
         try:
             snapshot, python = self._snapshot()
+            if not snapshot.threads:
+                self._target.threads()  # raises if the process has exited
         except TargetGoneError:
             return SamplingEnd.PROCESS_ENDED
         except TargetError as error:
             collection.miss(Problem(thread=None, error=error))
             return SamplingEnd.TARGET_LOST
         self._ticks += 1
+        if self._awaits_python:
+            snapshot = self._without_early_problems(snapshot, has_python=bool(python))
         collection.add(snapshot, at, python)
         if self._wanted is not None:
             gone = {p.thread for p in snapshot.problems if isinstance(p.error, ThreadGoneError)}
@@ -298,6 +311,12 @@ class Sampler:
             if not self._wanted:
                 return SamplingEnd.THREADS_ENDED
         return SamplingEnd.FULL if collection.is_full else SamplingEnd.DURATION
+
+    def _without_early_problems(self, snapshot: Snapshot, *, has_python: bool) -> Snapshot:
+        """Withhold why a new process has no Python functions until it has some, or ends."""
+        self._awaits_python = not has_python
+        self._early_problems = () if has_python else snapshot.problems
+        return replace(snapshot, problems=tuple(p for p in snapshot.problems if p.thread))
 
     def _progress(self, clock: TickClock) -> SamplingProgress:
         elapsed, collection = max(1, clock.elapsed_ns), self._collection
