@@ -1,14 +1,10 @@
 #define _GNU_SOURCE
 #include "ptrace/python.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 
-#ifndef IOV_MAX
-#define IOV_MAX 1024
-#endif
+#include "ptrace/python_memory.h"
 
 /* The bounds of cpython/threads.py and objects.py, for all threads of one copy. */
 #define INTERPRETERS_MAX (1 << 10)
@@ -24,18 +20,6 @@
 
 #define COMPACT (1 << 5) /* PyASCIIObject.state */
 #define ASCII (1 << 6)
-
-struct piece {
-    uint64_t address;
-    size_t size;
-    size_t offset; /* in bytes; NOT_READ if it cannot be read */
-    uint64_t visitor; /* the thread, plus 1, that has a row for the frame at this address */
-    unsigned idle; /* copies since it was last used */
-};
-#define NOT_READ SIZE_MAX
-
-/* Copies for which a range is read though it was not used: frames come and go. */
-#define IDLE_MAX 8
 
 struct known_code {
     uint64_t address;
@@ -56,209 +40,6 @@ struct code_head {
     uint64_t lines_size;
 };
 
-/* --- arrays --- */
-
-static bool reserve(struct machtrace_python_array *array, size_t count, size_t item_size)
-{
-    if (count <= array->capacity)
-        return true;
-    size_t capacity = array->capacity == 0 ? 64 : array->capacity;
-    while (capacity < count)
-        capacity *= 2;
-    void *items = realloc(array->items, capacity * item_size);
-    if (items == NULL)
-        return false;
-    array->items = items;
-    array->capacity = capacity;
-    return true;
-}
-
-/* Room for another item, or NULL. */
-static void *append(struct machtrace_python_array *array, size_t item_size)
-{
-    if (!reserve(array, array->count + 1, item_size))
-        return NULL;
-    return (char *)array->items + array->count++ * item_size;
-}
-
-/* --- a hash table of addresses: indexes, plus 1, of an array whose items begin with an address --- */
-
-static size_t slot_of(uint64_t address, size_t mask)
-{
-    return (size_t)((address * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & mask;
-}
-
-static uint64_t address_of(const struct machtrace_python_array *items, size_t item_size, size_t index)
-{
-    uint64_t address;
-    memcpy(&address, (const char *)items->items + index * item_size, sizeof address);
-    return address;
-}
-
-/* The slot of an address, or the empty one where it belongs. The table is never full. */
-static uint32_t *find_slot(const struct machtrace_python_array *slots,
-                           const struct machtrace_python_array *items, size_t item_size,
-                           uint64_t address)
-{
-    size_t mask = slots->capacity - 1;
-    uint32_t *table = slots->items;
-    size_t at = slot_of(address, mask);
-    while (table[at] != 0 && address_of(items, item_size, table[at] - 1) != address)
-        at = (at + 1) & mask;
-    return &table[at];
-}
-
-/* Make the table large enough for another item. */
-static bool widen(struct machtrace_python_array *slots, const struct machtrace_python_array *items,
-                  size_t item_size)
-{
-    if (slots->capacity != 0 && 2 * (items->count + 1) < slots->capacity)
-        return true;
-    size_t capacity = slots->capacity == 0 ? 1024 : 4 * slots->capacity;
-    uint32_t *table = calloc(capacity, sizeof *table);
-    if (table == NULL)
-        return false;
-    free(slots->items);
-    slots->items = table;
-    slots->capacity = capacity;
-    for (size_t index = 0; index < items->count; index++)
-        *find_slot(slots, items, item_size, address_of(items, item_size, index)) =
-            (uint32_t)index + 1;
-    return true;
-}
-
-static void clear_slots(struct machtrace_python_array *slots)
-{
-    if (slots->items != NULL)
-        memset(slots->items, 0, slots->capacity * sizeof(uint32_t));
-}
-
-/* --- memory --- */
-
-/* Bytes of one copy: a process may claim that its structures are a megabyte each. */
-#define BYTES_MAX ((size_t)256 << 20)
-
-static bool reserve_bytes(struct machtrace_python_reader *reader, size_t size)
-{
-    size_t count = reader->bytes.count;
-    return size <= BYTES_MAX - count && reserve(&reader->bytes, count + size, 1);
-}
-
-static size_t read_memory(pid_t thread, uint64_t address, void *to, size_t size)
-{
-    struct iovec here = {to, size};
-    struct iovec there = {(void *)(uintptr_t)address, size};
-    ssize_t count = process_vm_readv(thread, &here, 1, &there, 1, 0);
-    return count < 0 ? 0 : (size_t)count;
-}
-
-static struct piece *add_piece(struct machtrace_python_reader *reader, uint64_t address, size_t size)
-{
-    if (!widen(&reader->slots, &reader->pieces, sizeof(struct piece)) ||
-        !reserve_bytes(reader, size))
-        return NULL;
-    struct piece *piece = append(&reader->pieces, sizeof *piece);
-    if (piece == NULL)
-        return NULL;
-    *piece = (struct piece){address, size, reader->bytes.count, 0, 0};
-    reader->bytes.count += size;
-    *find_slot(&reader->slots, &reader->pieces, sizeof *piece, address) =
-        (uint32_t)reader->pieces.count;
-    return piece;
-}
-
-/* Read what the last copy used: nearly all that this one will need. */
-static void prefetch(struct machtrace_python_reader *reader)
-{
-    struct iovec there[IOV_MAX];
-    struct piece *hints = reader->hints.items;
-    size_t next = 0;
-    while (next < reader->hints.count) {
-        size_t count = 0;
-        size_t size = 0;
-        for (; count < IOV_MAX && next + count < reader->hints.count; count++) {
-            there[count] = (struct iovec){(void *)(uintptr_t)hints[next + count].address,
-                                          hints[next + count].size};
-            size += hints[next + count].size;
-        }
-        if (!reserve_bytes(reader, size))
-            return;
-        struct iovec here = {(char *)reader->bytes.items + reader->bytes.count, size};
-        ssize_t got = process_vm_readv(reader->thread, &here, 1, there, count, 0);
-        size_t left = got < 0 ? 0 : (size_t)got;
-        size_t end = next + count;
-        for (; next < end && hints[next].size <= left; next++) {
-            struct piece *piece = add_piece(reader, hints[next].address, hints[next].size);
-            if (piece == NULL)
-                return;
-            piece->idle = hints[next].idle + 1;
-            left -= hints[next].size;
-        }
-        if (next < end)
-            next++; /* it cannot be read any more */
-    }
-}
-
-static struct piece *find_piece(struct machtrace_python_reader *reader, uint64_t address, size_t size)
-{
-    if (reader->slots.capacity != 0) {
-        uint32_t slot =
-            *find_slot(&reader->slots, &reader->pieces, sizeof(struct piece), address);
-        struct piece *piece = slot == 0 ? NULL : (struct piece *)reader->pieces.items + (slot - 1);
-        if (piece != NULL && piece->size >= size) {
-            piece->idle = 0;
-            return piece->offset == NOT_READ ? NULL : piece;
-        }
-        if (piece != NULL) { /* too short: other things were here at the last copy */
-            if (!reserve_bytes(reader, size))
-                return NULL;
-            piece->offset = reader->bytes.count;
-            piece->size = size;
-            piece->idle = 0;
-            unsigned char *to = (unsigned char *)reader->bytes.items + piece->offset;
-            if (read_memory(reader->thread, address, to, size) == size) {
-                reader->bytes.count += size;
-                return piece;
-            }
-            piece->offset = NOT_READ;
-            return NULL;
-        }
-    }
-    struct piece *piece = add_piece(reader, address, size);
-    if (piece == NULL)
-        return NULL;
-    piece->idle = 0;
-    unsigned char *to = (unsigned char *)reader->bytes.items + piece->offset;
-    if (read_memory(reader->thread, address, to, size) == size)
-        return piece;
-    piece->offset = NOT_READ;
-    return NULL;
-}
-
-/* `size` bytes of memory, valid until the next call; or NULL if they cannot be read. */
-static const unsigned char *memory_at(struct machtrace_python_reader *reader, uint64_t address,
-                                      size_t size)
-{
-    const struct piece *piece = find_piece(reader, address, size);
-    return piece == NULL ? NULL : (unsigned char *)reader->bytes.items + piece->offset;
-}
-
-static uint64_t word_in(const unsigned char *data, uint64_t offset)
-{
-    uint64_t word;
-    memcpy(&word, data + offset, sizeof word);
-    return word;
-}
-
-static bool word_at(struct machtrace_python_reader *reader, uint64_t address, uint64_t *word)
-{
-    const unsigned char *data = memory_at(reader, address, sizeof *word);
-    if (data == NULL)
-        return false;
-    *word = word_in(data, 0);
-    return true;
-}
-
 static size_t largest(const uint64_t *offsets, size_t count)
 {
     uint64_t most = 0;
@@ -273,10 +54,10 @@ static size_t largest(const uint64_t *offsets, size_t count)
 static bool has_type(struct machtrace_python_reader *reader, uint64_t type, const char *name)
 {
     uint64_t text;
-    if (!word_at(reader, type + reader->layout.type_name, &text))
+    if (!machtrace_python_word(reader, type + reader->layout.type_name, &text))
         return false;
     size_t size = strlen(name) + 1;
-    const unsigned char *data = memory_at(reader, text, size);
+    const unsigned char *data = machtrace_python_memory(reader, text, size);
     return data != NULL && memcmp(data, name, size) == 0;
 }
 
@@ -289,10 +70,10 @@ static enum machtrace_python_error append_bytes(struct machtrace_python_reader *
         return MACHTRACE_PYTHON_TOO_LARGE;
     if (size == 0)
         return MACHTRACE_PYTHON_READ;
-    const unsigned char *data = memory_at(reader, address, size);
+    const unsigned char *data = machtrace_python_memory(reader, address, size);
     if (data == NULL)
         return MACHTRACE_PYTHON_UNREADABLE;
-    if (!reserve(contents, contents->count + size, 1))
+    if (!machtrace_array_reserve(contents, contents->count + size, 1))
         return MACHTRACE_PYTHON_NO_MEMORY;
     memcpy((char *)contents->items + contents->count, data, size);
     contents->count += size;
@@ -305,7 +86,7 @@ static enum machtrace_python_error append_text(struct machtrace_python_reader *r
 {
     const struct machtrace_python_layout *layout = &reader->layout;
     const uint64_t fields[] = {layout->object_type, layout->text_length, layout->text_state};
-    const unsigned char *head = memory_at(reader, address, largest(fields, 3));
+    const unsigned char *head = machtrace_python_memory(reader, address, largest(fields, 3));
     if (head == NULL)
         return MACHTRACE_PYTHON_UNREADABLE;
     uint64_t type = word_in(head, layout->object_type);
@@ -329,7 +110,7 @@ static enum machtrace_python_error code_contents(struct machtrace_python_reader 
     const struct machtrace_python_layout *layout = &reader->layout;
     const uint64_t fields[] = {layout->object_type, layout->size,       layout->code_file,
                                layout->code_name,   layout->code_lines, layout->code_first_line};
-    const unsigned char *object = memory_at(reader, address, largest(fields, 6));
+    const unsigned char *object = machtrace_python_memory(reader, address, largest(fields, 6));
     if (object == NULL)
         return MACHTRACE_PYTHON_UNREADABLE;
     uint64_t type = word_in(object, layout->object_type);
@@ -345,7 +126,7 @@ static enum machtrace_python_error code_contents(struct machtrace_python_reader 
     if (head.instruction_count > CODE_MAX)
         return MACHTRACE_PYTHON_TOO_LARGE;
     contents->count = 0;
-    if (!reserve(contents, sizeof head, 1))
+    if (!machtrace_array_reserve(contents, sizeof head, 1))
         return MACHTRACE_PYTHON_NO_MEMORY;
     contents->count = sizeof head;
     enum machtrace_python_error error =
@@ -355,7 +136,7 @@ static enum machtrace_python_error code_contents(struct machtrace_python_reader 
     if (error != MACHTRACE_PYTHON_READ)
         return error;
     const uint64_t table_fields[] = {layout->object_type, layout->size};
-    const unsigned char *table = memory_at(reader, lines, largest(table_fields, 2));
+    const unsigned char *table = machtrace_python_memory(reader, lines, largest(table_fields, 2));
     if (table == NULL)
         return MACHTRACE_PYTHON_UNREADABLE;
     type = word_in(table, layout->object_type);
@@ -376,11 +157,11 @@ static bool report_code(struct machtrace_python_reader *reader, const struct kno
     memcpy(&head, known->contents, sizeof head);
     size_t size = known->size - sizeof head;
     size_t offset = reader->texts.count;
-    if (!reserve(&reader->texts, offset + size, 1))
+    if (!machtrace_array_reserve(&reader->texts, offset + size, 1))
         return false;
     memcpy((char *)reader->texts.items + offset, known->contents + sizeof head, size);
     reader->texts.count += size;
-    struct machtrace_python_code *code = append(&reader->codes, sizeof *code);
+    struct machtrace_python_code *code = machtrace_array_append(&reader->codes, sizeof *code);
     if (code == NULL)
         return false;
     size_t file = offset + head.name_size;
@@ -397,13 +178,14 @@ static bool report_code(struct machtrace_python_reader *reader, const struct kno
 
 static struct known_code *known_at(struct machtrace_python_reader *reader, uint64_t address)
 {
-    if (!widen(&reader->known_slots, &reader->known, sizeof(struct known_code)))
+    if (!machtrace_slots_widen(&reader->known_slots, &reader->known, sizeof(struct known_code)))
         return NULL;
     uint32_t *slot =
-        find_slot(&reader->known_slots, &reader->known, sizeof(struct known_code), address);
+        machtrace_find_slot(&reader->known_slots, &reader->known, sizeof(struct known_code),
+                                                            address);
     if (*slot != 0)
         return (struct known_code *)reader->known.items + (*slot - 1);
-    struct known_code *known = append(&reader->known, sizeof *known);
+    struct known_code *known = machtrace_array_append(&reader->known, sizeof *known);
     if (known == NULL)
         return NULL;
     *known = (struct known_code){.address = address};
@@ -411,7 +193,8 @@ static struct known_code *known_at(struct machtrace_python_reader *reader, uint6
     return known;
 }
 
-/* The serial of the code object at `address`: the one that it had before if it is still the same. */
+/* The serial of the code object at `address`: the one that it had before if it is still the same.
+   */
 static enum machtrace_python_error code_serial(struct machtrace_python_reader *reader,
                                                uint64_t address, uint64_t *serial,
                                                struct machtrace_python_array *contents)
@@ -426,7 +209,8 @@ static enum machtrace_python_error code_serial(struct machtrace_python_reader *r
     if (error != MACHTRACE_PYTHON_READ)
         return error;
     known->copy = reader->copies;
-    if (known->size == contents->count && memcmp(known->contents, contents->items, known->size) == 0)
+    if (known->size == contents->count && memcmp(known->contents, contents->items,
+                                                 known->size) == 0)
         return MACHTRACE_PYTHON_READ;
     unsigned char *copy = malloc(contents->count);
     if (copy == NULL) {
@@ -456,7 +240,7 @@ static void forget_codes(struct machtrace_python_reader *reader)
         free(known[index].contents);
     reader->known.count = 0;
     reader->known_bytes = 0;
-    clear_slots(&reader->known_slots);
+    machtrace_slots_clear(&reader->known_slots);
 }
 
 /* --- threads --- */
@@ -467,21 +251,22 @@ static enum machtrace_python_error copy_frames(struct machtrace_python_reader *r
                                                struct machtrace_python_array *contents)
 {
     const struct machtrace_python_layout *layout = &reader->layout;
-    const uint64_t fields[] = {layout->frame_code, layout->frame_previous, layout->frame_instruction,
+    const uint64_t fields[] = {layout->frame_code, layout->frame_previous,
+layout->frame_instruction,
                                layout->frame_owner, layout->frame_is_entry};
     size_t size = largest(fields, 3);
     for (size_t index = 3; index < 5; index++)
         if (fields[index] != MACHTRACE_NOWHERE && fields[index] + 1 > size)
             size = (size_t)fields[index] + 1;
     while (frame != 0) {
-        struct piece *piece = find_piece(reader, frame, size);
+        struct machtrace_python_piece *piece = machtrace_python_piece(reader, frame, size);
         if (piece == NULL || piece->visitor == visitor)
             break; /* an unreadable frame has no row */
         if (reader->rows.count >= FRAMES_MAX)
             return MACHTRACE_PYTHON_TOO_MANY_FRAMES;
         piece->visitor = visitor;
         const unsigned char *data = (unsigned char *)reader->bytes.items + piece->offset;
-        struct machtrace_python_row *row = append(&reader->rows, sizeof *row);
+        struct machtrace_python_row *row = machtrace_array_append(&reader->rows, sizeof *row);
         if (row == NULL)
             return MACHTRACE_PYTHON_NO_MEMORY;
         *row = (struct machtrace_python_row){
@@ -502,17 +287,19 @@ static enum machtrace_python_error copy_frames(struct machtrace_python_reader *r
     return MACHTRACE_PYTHON_READ;
 }
 
-static enum machtrace_python_error add_link(struct machtrace_python_reader *reader, uint64_t address,
+static enum machtrace_python_error add_link(struct machtrace_python_reader *reader,
+                                            uint64_t address,
                                             uint64_t frame)
 {
-    struct machtrace_python_link *link = append(&reader->links, sizeof *link);
+    struct machtrace_python_link *link = machtrace_array_append(&reader->links, sizeof *link);
     if (link == NULL)
         return MACHTRACE_PYTHON_NO_MEMORY;
     *link = (struct machtrace_python_link){address, frame};
     return MACHTRACE_PYTHON_READ;
 }
 
-static enum machtrace_python_error copy_links(struct machtrace_python_reader *reader, uint64_t first)
+static enum machtrace_python_error copy_links(struct machtrace_python_reader *reader,
+                                              uint64_t first)
 {
     const struct machtrace_python_layout *layout = &reader->layout;
     if (layout->c_frame_current == MACHTRACE_NOWHERE)
@@ -520,7 +307,7 @@ static enum machtrace_python_error copy_links(struct machtrace_python_reader *re
     const uint64_t fields[] = {layout->c_frame_current, layout->c_frame_previous};
     size_t begin = reader->links.count;
     for (uint64_t here = first; here != 0;) {
-        const unsigned char *data = memory_at(reader, here, largest(fields, 2));
+        const unsigned char *data = machtrace_python_memory(reader, here, largest(fields, 2));
         if (data == NULL)
             return MACHTRACE_PYTHON_UNREADABLE;
         if (reader->links.count - begin >= FRAMES_MAX)
@@ -560,7 +347,8 @@ static enum machtrace_python_error copy_thread(struct machtrace_python_reader *r
                                    reader->threads.count + 1, contents);
     }
     copied.row_count = reader->rows.count - copied.first_row;
-    struct machtrace_python_thread *thread = append(&reader->threads, sizeof *thread);
+    struct machtrace_python_thread *thread = machtrace_array_append(&reader->threads,
+                                                            sizeof *thread);
     if (thread == NULL)
         return MACHTRACE_PYTHON_NO_MEMORY;
     *thread = copied;
@@ -581,12 +369,13 @@ static enum machtrace_python_error copy_threads(struct machtrace_python_reader *
 {
     const struct machtrace_python_layout *layout = &reader->layout;
     const uint64_t fields[] = {layout->thread_next, layout->thread_interpreter,
-                               layout->thread_native_id, layout->thread_ident, layout->thread_frame};
+                               layout->thread_native_id, layout->thread_ident,
+layout->thread_frame};
     size_t size = largest(fields, 5);
     for (uint64_t state = first; state != 0;) {
         if ((*left)-- == 0)
             return fail(reader, MACHTRACE_PYTHON_ENDLESS, state);
-        const unsigned char *data = memory_at(reader, state, size);
+        const unsigned char *data = machtrace_python_memory(reader, state, size);
         if (data == NULL)
             return fail(reader, MACHTRACE_PYTHON_UNREADABLE, state);
         if (word_in(data, layout->thread_interpreter) != interpreter)
@@ -603,7 +392,8 @@ static enum machtrace_python_error copy_threads(struct machtrace_python_reader *
 static bool copy_interpreter(struct machtrace_python_reader *reader, uint64_t address)
 {
     const struct machtrace_python_layout *layout = &reader->layout;
-    struct machtrace_python_interpreter *copied = append(&reader->interpreters, sizeof *copied);
+    struct machtrace_python_interpreter *copied = machtrace_array_append(&reader->interpreters,
+                                                            sizeof *copied);
     if (copied == NULL)
         return false;
     *copied = (struct machtrace_python_interpreter){.address = address};
@@ -611,10 +401,11 @@ static bool copy_interpreter(struct machtrace_python_reader *reader, uint64_t ad
     if (layout->runtime_gil != MACHTRACE_NOWHERE)
         gil = layout->runtime + layout->runtime_gil;
     else if (layout->interpreter_gil == MACHTRACE_NOWHERE ||
-             !word_at(reader, address + layout->interpreter_gil, &gil))
+             !machtrace_python_word(reader, address + layout->interpreter_gil, &gil))
         return true;
     const uint64_t fields[] = {layout->gil_holder, layout->gil_locked};
-    const unsigned char *data = gil == 0 ? NULL : memory_at(reader, gil, largest(fields, 2));
+    const unsigned char *data = gil == 0 ? NULL : machtrace_python_memory(reader, gil,
+                                                            largest(fields, 2));
     if (data == NULL)
         return true;
     copied->gil = gil;
@@ -629,7 +420,7 @@ static void copy_interpreters(struct machtrace_python_reader *reader,
     const struct machtrace_python_layout *layout = &reader->layout;
     uint64_t interpreter;
     size_t threads_left = THREADS_MAX;
-    if (!word_at(reader, layout->runtime + layout->interpreters_head, &interpreter)) {
+    if (!machtrace_python_word(reader, layout->runtime + layout->interpreters_head, &interpreter)) {
         fail(reader, MACHTRACE_PYTHON_UNREADABLE, layout->runtime + layout->interpreters_head);
         return;
     }
@@ -640,8 +431,8 @@ static void copy_interpreters(struct machtrace_python_reader *reader,
             fail(reader, MACHTRACE_PYTHON_ENDLESS, interpreter);
             return;
         }
-        if (!word_at(reader, interpreter + layout->threads_head, &first) ||
-            !word_at(reader, interpreter + layout->interpreter_next, &next)) {
+        if (!machtrace_python_word(reader, interpreter + layout->threads_head, &first) ||
+            !machtrace_python_word(reader, interpreter + layout->interpreter_next, &next)) {
             fail(reader, MACHTRACE_PYTHON_UNREADABLE, interpreter);
             return;
         }
@@ -653,23 +444,6 @@ static void copy_interpreters(struct machtrace_python_reader *reader,
             return;
         interpreter = next;
     }
-}
-
-/* Remember what was used lately, for the next copy. */
-static void keep_hints(struct machtrace_python_reader *reader)
-{
-    struct machtrace_python_array used = reader->hints;
-    used.count = 0;
-    const struct piece *pieces = reader->pieces.items;
-    for (size_t index = 0; index < reader->pieces.count; index++) {
-        if (pieces[index].idle > IDLE_MAX || pieces[index].offset == NOT_READ)
-            continue;
-        struct piece *hint = append(&used, sizeof *hint);
-        if (hint == NULL)
-            break;
-        *hint = pieces[index];
-    }
-    reader->hints = used;
 }
 
 void machtrace_python_copy(struct machtrace_python_reader *reader, pid_t thread)
@@ -688,14 +462,14 @@ void machtrace_python_copy(struct machtrace_python_reader *reader, pid_t thread)
     reader->text_left = TEXTS_MAX;
     reader->thread = thread;
     reader->copies++;
-    clear_slots(&reader->slots);
+    machtrace_slots_clear(&reader->slots);
     size_t known_size = reader->known_bytes + reader->known.count * sizeof(struct known_code);
     reader->forgot = known_size > KNOWN_BYTES_MAX;
     if (reader->forgot)
         forget_codes(reader);
-    prefetch(reader);
+    machtrace_python_prefetch(reader);
     copy_interpreters(reader, &contents);
-    keep_hints(reader);
+    machtrace_python_keep_hints(reader);
     free(contents.items);
 }
 
