@@ -145,16 +145,13 @@ _LEAVES_BY_REGISTER_MASK, _LEAVES_BY_REGISTER = 0xFE000000, 0xD6000000
 """Unconditional branches and calls, also by register, and returns."""
 
 
-_INSTRUCTION_SIZE = 4
-
-
 def _code_before(contents: ElfContents, address: Svma, size: int) -> bytes:
     """Return the instructions from a function's start to ``address``; empty if that is far away."""
     if not 0 < size <= _PROLOGUE_SIZE:
         return b""
     try:
         # The address may be in the middle of an instruction.
-        return bytes(contents.read_svma(Svma(address - size), size & -_INSTRUCTION_SIZE))
+        return bytes(contents.read_svma(Svma(address - size), size & -4))
     except MemoryReadError:
         return b""
 
