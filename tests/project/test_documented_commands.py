@@ -31,7 +31,7 @@ LINES = [(page.name, words) for page in PAGES for words in shown(page)]
 def test_the_command_and_its_options_exist(words):
     """They are parsed and not run; atos has its own parser, with its own tests."""
     command = app
-    context = click.Context(app)
+    context = click.Context(app, **app.context_settings)
     while words and isinstance(command, click.Group):
         name, *words = words
         command = command.get_command(context, name)
