@@ -36,11 +36,12 @@ LETTERS = {
     "-v": {"--verbose"},
     "-V": {"--version"},
 }
+CONTEXT = click.Context(app, **app.context_settings)
+"""Settings of the application; click keeps a command's help option from its first context."""
 
 
 def spellings() -> list[tuple[str, list[str]]]:
     """Return the spellings of each option of each command, but atos, which has Apple's."""
-    context = click.Context(app, **app.context_settings)
     return [
         (path, [*parameter.opts, *parameter.secondary_opts])
         for path, command in [
@@ -48,7 +49,7 @@ def spellings() -> list[tuple[str, list[str]]]:
             *((path, command) for path, _, command in commands()),
         ]
         if not path.endswith(" atos")
-        for parameter in command.get_params(context)
+        for parameter in command.get_params(CONTEXT)
         if isinstance(parameter, click.Option)
     ]
 
@@ -156,7 +157,7 @@ def test_any_wrong_value_is_refused_in_words(value):
             if not isinstance(parameter, click.Option) or parameter.is_flag:
                 continue
             try:
-                command.make_context(path, [*arguments, parameter.opts[0], value])
+                command.make_context(path, [*arguments, parameter.opts[0], value], parent=CONTEXT)
             except (click.ClickException, MachtraceError) as error:
                 shown = error.format_message() if isinstance(error, click.ClickException) else ""
                 assert not OF_PYTHON.search(shown.partition(": ")[2]), (path, parameter.opts)

@@ -37,7 +37,7 @@ def test_the_command_and_its_options_exist(words):
         command = command.get_command(context, name)
         assert command is not None
     if command.name != "atos":
-        command.make_context(command.name, list(words)).close()
+        command.make_context(command.name, list(words), parent=context).close()
 
 
 def test_many_pages_have_command_lines():
