@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -22,6 +23,7 @@ from machtrace.unwinder.sources.of_elf import LazyAnalysis
 from machtrace.unwinder.sources.of_macho import instruction_rules
 from machtrace.unwinder.unwinder import unwind
 from tests.live.conftest import PROGRAMS
+from tests.support.command_line import run_command
 
 ENDS = {"runtime.goexit", "runtime.mcall", "runtime.systemstack", "runtime.clone", "runtime.rt0_go"}
 SAMPLED = 400
@@ -37,8 +39,9 @@ def build_go(tmp_path_factory):
         pytest.skip("go is not installed; it compiles the program")
     folder = tmp_path_factory.mktemp("go")
 
-    def run(*flags, system="linux", processor="amd64"):
-        program = folder / "-".join((system, processor, *(flag.strip("-") for flag in flags[:1])))
+    def run(*flags, system="linux", processor="amd64", source="goroutines.go"):
+        names = (source, system, processor, *(flag.strip("-") for flag in flags[:1]))
+        program = folder / "-".join(names)
         environment = os.environ | {
             "CGO_ENABLED": "0",
             "GOARCH": processor,
@@ -47,7 +50,7 @@ def build_go(tmp_path_factory):
             "GOOS": system,
             "GOPROXY": "off",
         }
-        command = [go, "build", *flags, "-o", program, PROGRAMS / "goroutines.go"]
+        command = [go, "build", *flags, "-o", program, PROGRAMS / source]
         subprocess.run(command, env=environment, cwd=folder, capture_output=True, check=True)
         return program
 
@@ -72,6 +75,21 @@ def test_every_thread_ends_where_go_s_own_traceback_does(build_go, start, flags)
     (running,) = (chain for chain in chains if "main.spin" in chain)
     at = running.index("main.spin")
     assert running[at:] == ["main.spin", *["main.descend"] * 6, "main.main.func2", "runtime.goexit"]
+
+
+@native
+@pytest.mark.parametrize("flags", [(), ("-ldflags=-s -w",)], ids=["whole", "stripped"])
+def test_the_runtime_s_signal_handler_has_the_interrupted_stack(build_go, monkeypatch, flags):
+    """Go's table marks it as outermost. It raises the signal again, with the default action."""
+    monkeypatch.setenv("GOTRACEBACK", "crash")
+    program = build_go(*flags, source="panics.go")
+    done = run_command("backtrace", "--on-crash", "--format", "json", "--", program, timeout=200)
+    (crashed,) = [thread for thread in json.loads(done.stdout)["threads"] if thread["crashed"]]
+    names = [(frame["symbol"] or "").removesuffix(".abi0") for frame in crashed["frames"]]
+    at = names.index("runtime.sigtramp")
+    assert names[at + 1 : at + 4] == ["runtime.sigreturn", "runtime.raise", "runtime.dieFromSignal"]
+    assert names[-1] in ENDS
+    assert crashed["stop"]["reason"] == "root"
 
 
 @native

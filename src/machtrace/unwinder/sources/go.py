@@ -36,6 +36,10 @@ _TOPS = frozenset(f"runtime.{name}" for name in ("goexit", "rt0_go", "clone"))
 """Functions that nobody called, while they call: before Go 1.17 without a flag. ``clone`` calls in
 the new thread only."""
 _THREAD_STARTS = frozenset({"runtime.mstart"})
+_SIGNAL_HANDLERS = frozenset({"runtime.sigtramp", "runtime.cgoSigtramp"})
+"""Functions that the system calls, with the interrupted stack below: Go's own traceback switches to
+that by other means. They save the registers of C's calling convention, as only their code shows.
+"""
 _SWITCHES = frozenset(
     f"runtime.{name}" for name in ("mcall", "systemstack", "morestack", "morestack_noctxt")
 )
@@ -92,6 +96,8 @@ class GoFrameRules:
         if row is None:
             return None
         name, flags = functions.name(row).removesuffix(_ABI), functions.flags(row)
+        if name in _SIGNAL_HANDLERS:
+            return None
         if name not in _THREAD_STARTS:
             if name in _TOPS or flags & TOP_FRAME:
                 return self._outermost if name != "runtime.clone" or not interrupted else None
