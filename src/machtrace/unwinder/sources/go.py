@@ -96,14 +96,13 @@ class GoFrameRules:
         if row is None:
             return None
         name, flags = functions.name(row).removesuffix(_ABI), functions.flags(row)
-        if name in _SIGNAL_HANDLERS:
-            return None
         if name not in _THREAD_STARTS:
-            if name in _TOPS or flags & TOP_FRAME:
+            is_handler = name in _SIGNAL_HANDLERS
+            if name in _TOPS or (flags & TOP_FRAME and not is_handler):
                 return self._outermost if name != "runtime.clone" or not interrupted else None
             if name in _SWITCHES:
                 return None if interrupted else self._outermost
-            if flags & WRITES_SP:
+            if flags & WRITES_SP or is_handler:
                 return None
         size = functions.frame_size(row, lookup)
         if size is None or size % self._arch.pointer_size:
