@@ -75,6 +75,10 @@ class TargetSpecError(TargetError, ValueError):
     """Invalid target specification."""
 
     remedy = "pass the id of a process; `machtrace backtrace --help` lists other kinds of targets"
+    summary: str = ""
+    """The fact without the candidates; empty if there are none."""
+    candidates: tuple[str, ...] = ()
+    """Rows of a table: the targets that the specification could mean."""
 
 
 class TargetAccessError(TargetError, PermissionError):

@@ -14,7 +14,7 @@ import pytest
 
 from machtrace.cli import console, options
 from machtrace.cli.application import app
-from machtrace.cli.demo import command_name
+from machtrace.cli.demo import command_name, demo
 from machtrace.errors import MachtraceError
 from tests.cli.test_help import commands
 from tests.support.command_line import run_command as machtrace
@@ -209,6 +209,23 @@ def test_the_demo_fits_two_screens():
         ["machtrace", "doctor"],
     ]
     assert machtrace("demo", "--all").stdout.count("\nThread ") > 10
+
+
+@pytest.mark.live
+@pytest.mark.skipif(sys.platform != "linux", reason="a real process is shown on Linux")
+@pytest.mark.parametrize("arguments", [(), ("--all",)])
+def test_the_demo_without_the_emulator_shows_the_real_process(monkeypatch, capsys, arguments):
+    for name in [name for name in sys.modules if name.startswith("machtrace.targets.emulator")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "unicorn", None)
+    demo.main(list(arguments), standalone_mode=False)
+    done = capsys.readouterr()
+    assert "in an emulator" not in done.out
+    assert "A real process of five threads" in done.out
+    assert "_compress" in done.out
+    assert done.err.splitlines()[0] == (
+        "machtrace: the emulated process is left out: emulated:demo requires the extra 'emulator'"
+    )
 
 
 def test_the_demo_names_a_command_that_the_shell_finds(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import machtrace as mt
+from machtrace.cli.console import print_error
 from machtrace.errors import TargetSpecError
 from machtrace.targets.base import RunningProcess, choose_process
 from tests.support.command_line import run_command
@@ -79,6 +80,22 @@ def test_long_lists_and_command_lines_are_cut():
     assert raised.value.remedy == "pass the id of one: 1, 2, 3, 4, 5, 6, 7, 8"
 
 
+def test_the_command_prints_a_row_for_each_process(capsys):
+    """Rows are cut to the width, and escape what would control a terminal."""
+    many = [process(pid, "worker", "", "worker " + "x" * 200) for pid in range(1, 31)]
+    with pytest.raises(TargetSpecError) as raised:
+        choose_process([process(0, "worker", "", "worker", "\x1b[2J"), *many], "worker", "an id")
+    print_error(raised.value)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "machtrace: 31 processes are named 'worker'"
+    assert lines[1].startswith("      0  2023-11-1")
+    assert lines[1].endswith("  4242      worker \\x1b[2J")
+    assert lines[2].startswith("      1  2023-11-1")
+    assert lines[2].endswith("x…")
+    assert max(map(len, lines)) == 100
+    assert lines[-2:] == ["         and 11 more", "hint: pass the id of one"]
+
+
 @pytest.mark.parametrize(
     ("name", "near"), [("nginy", "nginx"), ("NGINX", "nginx"), ("long", "a-v")]
 )
@@ -123,6 +140,10 @@ def test_commands_and_functions_take_a_name(named, tmp_path, monkeypatch):
     assert done.returncode == 1
     assert name in done.stderr
     assert "processes" not in done.stderr
+    assert f"hint: for the running process of this name pass its id: {pid}\n" in done.stderr
+    done = run_command("backtrace", f"./{name}")
+    assert done.returncode == 1
+    assert "running process" not in done.stderr
 
 
 @pytest.mark.live

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from machtrace.targets.child_process import StartedProgram
 
 _SHOWN = 10
+_COLUMNS = 100
 
 
 def prepare_output() -> None:
@@ -134,8 +135,27 @@ def is_quiet() -> bool:
 
 
 def print_error(error: MachtraceError) -> None:
-    """Print an error on standard error: the fact, and a hint on a line of its own."""
-    print_message(str(error), hint=error.remedy or "")
+    """Print an error on standard error: the fact, and a hint on a line of its own.
+
+    The candidates for an ambiguous target are printed in between, a line each, cut to
+    the width of the terminal.
+    """
+    candidates = getattr(error, "candidates", ())
+    if not candidates:
+        print_message(str(error), hint=error.remedy or "")
+        return
+    width = _width(sys.stderr)
+    rows = [row if len(row) <= width else f"{row[: width - 1]}…" for row in candidates]
+    summary = getattr(error, "summary", "")
+    _write_lines([f"machtrace: {summary}", *rows, "hint: pass the id of one"])
+
+
+def _width(stream: TextIO) -> int:
+    """Return the columns of a terminal, or 100 of another stream."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
 
 
 def warn(fact: str, *, hint: str = "") -> None:
@@ -147,8 +167,12 @@ def warn(fact: str, *, hint: str = "") -> None:
 def print_message(fact: str, *, hint: str = "") -> None:
     """Print a message and a hint on standard error, one line each; ignore a closed stream."""
     lines = [f"machtrace: {fact}", f"hint: {hint}"] if hint else [f"machtrace: {fact}"]
+    _write_lines([" ".join(line.split()) for line in lines])
+
+
+def _write_lines(lines: Sequence[str]) -> None:
     try:
-        sys.stderr.writelines(f"{' '.join(line.split())}\n" for line in lines)
+        sys.stderr.writelines(f"{line}\n" for line in lines)
         sys.stderr.flush()
     except OSError:
         # The interpreter would fail to write what is left in the buffer when it exits.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from machtrace.cli.console import warn
+from machtrace.errors import MissingExtraError
 from machtrace.model.capture import Capture
 from machtrace.model.options import NameOptions, WalkOptions
 
@@ -22,20 +24,23 @@ def demo(*, every: bool) -> None:
 
     The real process is started for this; on systems other than Linux it is left out.
     """
-    if every:
-        _print("An arm64 Mach-O process in an emulator, each thread stopped where unwinders fail.")
-        _show(_capture("emulated:demo"))
-    else:
-        _show_emulated()
+    try:
+        _show_emulated(every=every)
+    except MissingExtraError as error:
+        if sys.platform != "linux":
+            raise
+        warn(f"the emulated process is left out: {error}", hint=error.remedy)
     if sys.platform != "linux":
         _print("\nA real process is shown on Linux only, where its parent may capture it.")
     else:
         with threaded_process() as pid:
-            _print(_OF_REAL if every else f"{_OF_REAL}{_OF_PYTHON}")
             if every:
+                _print(_OF_REAL)
                 _show(_capture(pid))
             else:
-                _show_stacks(pid, _REAL_THREAD, WalkOptions(limit=_PYTHON_FRAMES), python=True)
+                walk = WalkOptions(limit=_PYTHON_FRAMES)
+                heading = f"{_OF_REAL}{_OF_PYTHON}"
+                _show_stacks(pid, _REAL_THREAD, walk, heading=heading, python=True)
     if not every:
         _print(_TRY.format(machtrace=command_name(sys.argv[0])))
 
@@ -43,7 +48,7 @@ def demo(*, every: bool) -> None:
 _OF_REAL = "\nA real process of five threads, started for this; it keeps running."
 _OF_PYTHON = " Python functions\n(--python) are listed with the frame of C that runs them."
 _TRY = """
-Now with a process of your own; machtrace demo --all shows every thread of the two above:
+Now with a process of your own; machtrace demo --all shows every thread of these:
 
   {machtrace} backtrace PID    its stacks; --explain shows why each frame is right
   {machtrace} sample PID       where it spends its time
@@ -65,29 +70,37 @@ _COLUMNS = 100
 _PYTHON_FRAMES = 8
 
 
-def _show_emulated() -> None:
-    _print(
-        "An arm64 Mach-O program in an emulator. This thread stopped where a function"
-        "\nhas not saved its caller yet: by frame pointers alone, decode_all would be missing."
+def _show_emulated(*, every: bool) -> None:
+    if every:
+        captured = _capture("emulated:demo")
+        _print("An arm64 Mach-O process in an emulator, each thread stopped where unwinders fail.")
+        _show(captured)
+        return
+    _show_stacks(
+        "emulated:demo",
+        "com.machtrace.prologue",
+        heading="An arm64 Mach-O program in an emulator. This thread stopped where a function\n"
+        "has not saved its caller yet: by frame pointers alone, decode_all would be missing.",
     )
-    _show_stacks("emulated:demo", "com.machtrace.prologue")
-    _print(
-        "\nA Swift task has two stacks: the async functions that wait for one another, and the"
-        " machine's\nframes that run the innermost."
+    _show_stacks(
+        "emulated:demo",
+        "com.machtrace.async",
+        heading="\nA Swift task has two stacks: the async functions that wait for one another, and"
+        " the machine's\nframes that run the innermost.",
     )
-    _show_stacks("emulated:demo", "com.machtrace.async")
 
 
 def _show_stacks(
-    spec: int | str, thread: str, walk: WalkOptions = _WALK, *, python: bool = False
+    spec: int | str, thread: str, walk: WalkOptions = _WALK, *, heading: str, python: bool = False
 ) -> None:
-    """Print a thread's stack, its lines cut to the width of a page."""
+    """Capture a thread, then print a heading and the stack, its lines cut to a page's width."""
     from machtrace.cli.console import output
     from machtrace.pipeline.backtraces import build_capture, capture_snapshot
 
     names = NameOptions(lines=False, python=python)
     copied, runs = capture_snapshot(spec, thread, walk, names)
     with output() as sink:
+        sink.write(f"{heading}\n\n")
         for stack in build_capture(copied, walk, names, python=runs).stacks:
             for line in str(stack).splitlines():
                 sink.write(line if len(line) <= _COLUMNS else f"{line[: _COLUMNS - 1]}…")

@@ -214,14 +214,27 @@ class RunningProcess(NamedTuple):
 
     def __str__(self) -> str:
         """Return the id, the command line, the user and the time of its start."""
-        from datetime import datetime  # only here: most captures do without
-
-        command = " ".join(" ".join(self.arguments).split()) or self.name
+        command = self._command
         if len(command) > _MOST_OF_COMMAND:
             command = f"{command[:_MOST_OF_COMMAND]}…"
+        return f"{self.pid} ({command}; user {_user_name(self.user)}; since {self._started})"
+
+    def row(self) -> str:
+        """Return the id, the time of its start, the user and the whole command line, in columns."""
+        return f"{self.pid:>7}  {self._started}  {_user_name(self.user):<8}  {self._command}"
+
+    @property
+    def _command(self) -> str:
+        from machtrace.model.text import printable
+
+        return printable(" ".join(" ".join(self.arguments).split()) or self.name)
+
+    @property
+    def _started(self) -> str:
+        from datetime import datetime  # only here: most captures do without
+
         started = datetime.fromtimestamp(self.started_at).astimezone()
-        when = started.strftime("%Y-%m-%d %H:%M:%S")
-        return f"{self.pid} ({command}; user {_user_name(self.user)}; since {when})"
+        return started.strftime("%Y-%m-%d %H:%M:%S")
 
 
 _MOST_OF_COMMAND = 60
@@ -229,6 +242,7 @@ _INTERPRETER = (
     r"(python|pypy|perl|ruby|node|php|lua|bash|dash|ash|ksh|zsh|fish|sh|tclsh|Rscript)[0-9.t-]*"
 )
 _LISTED_PROCESSES = 8
+_ROWS = 20
 _NEAR = 5
 
 
@@ -279,11 +293,16 @@ def choose_process(processes: Iterable[RunningProcess], name: str, forms: str) -
         shown = "; ".join(map(str, matches[:_LISTED_PROCESSES]))
         more = len(matches) - _LISTED_PROCESSES
         ids = ", ".join(str(process.pid) for process in matches[:_LISTED_PROCESSES])
-        raise TargetSpecError(
-            f"{len(matches)} processes are named {name!r}: {shown}"
-            + (f" and {more} more" if more > 0 else ""),
+        summary = f"{len(matches)} processes are named {name!r}"
+        error = TargetSpecError(
+            f"{summary}: {shown}" + (f" and {more} more" if more > 0 else ""),
             remedy=f"pass the id of one: {ids}",
         )
+        rows = [process.row() for process in matches[:_ROWS]]
+        if len(matches) > _ROWS:
+            rows.append(f"{'':>7}  and {len(matches) - _ROWS} more")
+        error.summary, error.candidates = summary, tuple(rows)
+        raise error
     from difflib import get_close_matches
 
     names = sorted({known for process in listed for known in process.names})

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from machtrace.errors import FileAccessError, TargetSpecError
+from machtrace.errors import CoreFileError, FileAccessError, TargetSpecError
 from machtrace.targets.base import Target
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ SELF = "self"
 _ID = re.compile("[0-9]+")
 _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 _LONGEST_ID = 20
+_IDS = 3
 
 
 def _gdb_remote(spec: str) -> Target:
@@ -172,9 +173,30 @@ def open_target(spec: int | str | Path | None) -> Target:
     path = _existing(spec)
     if path is None:
         return process_target(process_named(str(spec)))
+    return _core(path, spec)
+
+
+def _core(path: Path, spec: str | Path) -> Target:
+    """Open a core; if it is none, the hint has the ids of processes with the file's name."""
     from machtrace.targets.core.macho import open_corefile
 
-    return open_corefile(path)
+    try:
+        return open_corefile(path)
+    except CoreFileError as error:
+        # In the folder where it was built, a program's file has the name of its process.
+        if ids := _ids_of_name(spec):
+            error.remedy = f"for the running process of this name pass its id: {ids}"
+        raise
+
+
+def _ids_of_name(name: str | Path) -> str:
+    """Return the ids of at most three processes of a name; empty for a path, or without any."""
+    if isinstance(name, Path) or "/" in name or this_system() is not System.LINUX:
+        return ""
+    from machtrace.targets.linux.identity import running_processes
+
+    matches = sorted(process.pid for process in running_processes() if name in process.names)
+    return ", ".join(map(str, matches[:_IDS]))
 
 
 def process_named(name: str) -> int:
