@@ -283,10 +283,11 @@ def _summary(profile: Profile, taken: int) -> str:
     run, samples, threads = profile.run, len(profile.samples), len(profile.threads)
     wanted = 1e9 / run.interval_ns
     idle = f"; {taken - samples:,} idle left out" if samples < taken else ""
+    stopped = "" if profile.stopped_share is None else f"; {_stopped(profile.stopped_share)}"
     return (
         f"{counted(samples, 'sample')} of {counted(threads, 'thread')} in "
         f"{run.duration_ns / 1e9:.2f} s{_ENDS[run.end]}{idle}; {run.rate:.1f} of {wanted:g} Hz, "
-        f"{run.lost} lost; {_stopped(profile.stopped_share)}"
+        f"{run.lost} lost{stopped}"
     )
 
 

@@ -63,7 +63,7 @@ def listed_images(text: str, source: str) -> tuple[ListedImage, ...]:
             "no list of binary images",
             source=source,
             offset=0,
-            remedy="pass a core, or a crash report with its Binary Images or usedImages",
+            remedy="pass a process, a core, or a report with UUIDs of its images",
         )
     return tuple(images.values())
 

@@ -46,6 +46,14 @@ def test_without_options_it_shows_all_parts(folder):
     assert "_pthread_mutex_firstfit_lock_slow" in out.partition("Waits in")[2]
 
 
+def test_reports_without_waits_are_named(folder):
+    """Printing nothing would not differ from a failure."""
+    a = str(folder / "a.json")
+    assert run(a, "--waits") == (0, "", f"machtrace: no known waits in {a}\n")
+    assert run(a, "--waits", "--top", "1")[2] == ""
+    assert run(a, "--waits", "--format", "json")[2] == ""
+
+
 def test_groups_as_json(folder):
     """The groups have the frames of their fingerprints."""
     status, out, _ = run(folder, "--groups", "--format", "json")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from machtrace.cli.console import output, print_error
+from machtrace.cli.console import output, print_error, warn
 from machtrace.cli.progress import Progress, progress_bar
 from machtrace.cli.reports import sections
 from machtrace.cli.reports.run import FEW_FILES, warn_of_nothing
@@ -65,7 +65,10 @@ def run(files: Sequence[str], wanted: Wanted) -> int:
             json.dump(_document(read, before, wanted), sink, indent=2)
             sink.write("\n")
     else:
-        show(_sections(read, before, wanted))
+        shown = list(_sections(read, before, wanted))
+        show(shown)
+        if wanted.waits and not shown:
+            warn(f"no known waits in {', '.join(map(printable, files))}")
     return int(read.failed or (before is not None and before.failed))
 
 

@@ -57,6 +57,21 @@ def test_notes_state_more_than_frames():
     [
         (["__ulock_wait", "_dlock_wait", "_dispatch_sync_f_slow", "run"], WaitKind.DISPATCH_SYNC),
         (["__psynch_mutexwait", "_pthread_mutex_firstfit_lock_slow", "run"], WaitKind.MUTEX),
+        (
+            [
+                *("futex_wait", "__GI___lll_lock_wait", "lll_mutex_lock_optimized"),
+                *("___pthread_mutex_lock", "run"),
+            ],
+            WaitKind.MUTEX,
+        ),
+        (
+            [
+                *("__futex_abstimed_wait_common64", "__futex_abstimed_wait_common"),
+                *("__pthread_clockjoin_ex", "main"),
+            ],
+            WaitKind.JOIN,
+        ),
+        (["__GI___clock_nanosleep", "__GI___nanosleep", "usleep", "run"], WaitKind.SLEEP),
         (["psynch_mtxcontinue", "__psynch_mutexwait", "std::mutex::lock()"], WaitKind.MUTEX),
         (["__ulock_wait2", "_os_unfair_lock_lock_slow", "run"], WaitKind.UNFAIR_LOCK),
         (["semaphore_wait_trap", "_dispatch_sema4_wait", "run"], WaitKind.SEMAPHORE),

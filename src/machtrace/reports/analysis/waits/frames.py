@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 _EXAMINED = 24
 """Frames examined at the inner end."""
+_UNDERSCORES = 3
+"""``___pthread_mutex_lock`` of glibc's debug symbols has this many in front."""
 
 
 class WaitKind(Enum):
@@ -116,7 +118,10 @@ _CALLS: dict[WaitKind, tuple[str, ...]] = {
     WaitKind.CHILD: ("__wait4", "wait4", "waitpid"),
     WaitKind.FILE: ("__select", "poll", "__poll", "read", "__read_nocancel", "__recvfrom"),
     WaitKind.MESSAGE: ("mach_msg_trap", "mach_msg2_trap", "mach_msg_overwrite_trap"),
-    WaitKind.WORD: ("__ulock_wait", "__ulock_wait2", "ulock_wait", "futex_wait", "syscall"),
+    WaitKind.WORD: (
+        *("__ulock_wait", "__ulock_wait2", "ulock_wait", "futex_wait", "syscall"),
+        *("__futex_abstimed_wait_common64", "__futex_abstimed_wait_common"),
+    ),
 }
 """Function names by kind, the most specific kinds first."""
 _RANKS = {kind: rank for rank, kind in enumerate(_CALLS)}
@@ -138,7 +143,16 @@ _START = "start_wqthread"
 _BETWEEN = (
     *("_dispatch", "dispatch_", "_dlock", "_os_", "os_", "pthread_", "_pthread", "__pthread"),
     *("__psynch", "psynch", "mach_msg", "_xpc", "xpc_", "__ulock", "semaphore_", "thread_block"),
-    *("_semaphore", "__GI_", "__lll", "futex", "__futex", "std::", "CFRunLoopServiceMachPort"),
+    *(
+        "_semaphore",
+        "__GI_",
+        "__lll",
+        "lll_",
+        "futex",
+        "__futex",
+        "std::",
+        "CFRunLoopServiceMachPort",
+    ),
 )
 """Prefixes of the waiting machinery; the first function outside of it requested the wait."""
 _OTHERS_CODE = frozenset(
@@ -152,6 +166,19 @@ _OTHERS_CODE = frozenset(
 """Functions that run another's block: frames outside of it do not wait for it."""
 
 
+def _spelling(name: str) -> str:
+    """Return a name as :data:`_KINDS` has it: without glibc's prefix and up to three ``_``."""
+    if name in _KINDS:
+        return name
+    bare = name.removeprefix("__GI_")
+    for count in range(_UNDERSCORES + 1):
+        if bare[:count].strip("_"):
+            break
+        if bare[count:] in _KINDS:
+            return bare[count:]
+    return name
+
+
 def wait_of(names: Iterable[str]) -> Wait | None:
     """Return what a stack waits for; None if it seems to run.
 
@@ -162,8 +189,7 @@ def wait_of(names: Iterable[str]) -> Wait | None:
     is_waiting = False
     caller = ""
     for place, name in enumerate(islice(names, _EXAMINED)):
-        if name not in _KINDS and name[1:] in _KINDS:
-            name = name[1:]  # noqa: PLW2901 - as the symbol table spells it
+        name = _spelling(name)  # noqa: PLW2901 - as the tables above have it
         kind = _KINDS.get(name)
         if name in _OTHERS_CODE or (best and kind is None and not name.startswith(_BETWEEN)):
             caller = name
