@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import pytest
@@ -220,6 +221,16 @@ def test_idle_samples_are_counted_when_they_are_left_out(brief):
     done = sample(*brief, "--no-idle")
     assert done.returncode == 0, done.stderr
     assert re.search(r" s; \d+ idle left out; ", done.stderr)
+
+
+def test_a_summary_without_samples_has_no_unknown_share():
+    with subprocess.Popen(["sleep", "1000"]) as sleeping:
+        time.sleep(0.2)  # until it sleeps
+        done = sample(sleeping.pid, "-d", "0.2", "--no-lines", "--no-idle")
+        os.kill(sleeping.pid, signal.SIGKILL)
+    assert done.returncode == 0, done.stderr
+    assert "0 samples of 0 threads" in done.stderr
+    assert " lost\n" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -234,10 +234,3 @@ def test_python_functions_are_read_once_the_interpreter_has_started(tmp_path, op
     assert done.returncode == 0, done.stderr
     assert "busy" in profile.read_text()
     assert len(done.stderr.splitlines()) == 1, done.stderr
-
-
-def test_a_summary_without_samples_has_no_unknown_share():
-    done = sample("--thread", "all", "--no-idle", "--hz", "1", "--", "/bin/true")
-    assert done.returncode == 0, done.stderr
-    assert "0 samples of 0 threads" in done.stderr
-    assert "?" not in done.stderr

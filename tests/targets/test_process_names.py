@@ -11,8 +11,10 @@ import pytest
 
 import machtrace as mt
 from machtrace.cli.console import print_error
+from machtrace.cli.doctor.command import capture
 from machtrace.errors import TargetSpecError
 from machtrace.targets.base import RunningProcess, choose_process
+from machtrace.targets.open import System
 from tests.support.command_line import run_command
 
 NOON = 1_700_000_000.0
@@ -94,6 +96,14 @@ def test_the_command_prints_a_row_for_each_process(capsys):
     assert lines[2].endswith("x…")
     assert max(map(len, lines)) == 100
     assert lines[-2:] == ["         and 11 more", "hint: pass the id of one"]
+
+
+def test_doctor_has_the_number_of_processes_and_their_ids(monkeypatch):
+    monkeypatch.setattr("machtrace.targets.linux.identity.running_processes", lambda: LISTED)
+    monkeypatch.setattr("machtrace.targets.open.this_system", lambda: System.LINUX)
+    finding = capture("python3.11")
+    assert finding.found == "3 processes are named 'python3.11'"
+    assert finding.remedy == "pass the id of one: 40, 41, 42"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ _TOPIC = "capture"
 
 
 def _refused(error: MachtraceError) -> Finding:
-    return Finding(State.MISSING, str(error), error.remedy)
+    return Finding(State.MISSING, getattr(error, "summary", "") or str(error), error.remedy)
 
 
 def child() -> Finding:
