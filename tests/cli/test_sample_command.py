@@ -7,11 +7,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
+from machtrace.cli.sample import _summary
+from machtrace.model.profile import SamplingEnd
 from tests.support.command_line import run_command
 
 pytestmark = pytest.mark.live
@@ -224,13 +226,12 @@ def test_idle_samples_are_counted_when_they_are_left_out(brief):
 
 
 def test_a_summary_without_samples_has_no_unknown_share():
-    with subprocess.Popen(["sleep", "1000"]) as sleeping:
-        time.sleep(0.2)  # until it sleeps
-        done = sample(sleeping.pid, "-d", "0.2", "--no-lines", "--no-idle")
-        os.kill(sleeping.pid, signal.SIGKILL)
-    assert done.returncode == 0, done.stderr
-    assert "0 samples of 0 threads" in done.stderr
-    assert " lost\n" in done.stderr
+    run = SimpleNamespace(
+        duration_ns=10**9, interval_ns=10**7, end=SamplingEnd.DURATION, rate=100.0, lost=1
+    )
+    profile = SimpleNamespace(run=run, samples=(), threads=(), stopped_share=None)
+    expected = "0 samples of 0 threads in 1.00 s; 99 idle left out; 100.0 of 100 Hz, 1 lost"
+    assert _summary(profile, 99) == expected
 
 
 @pytest.mark.parametrize(
