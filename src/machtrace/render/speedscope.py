@@ -85,7 +85,7 @@ def document(profile: Profile) -> dict[str, Any]:
 
 def write(profile: Profile, sink: TextIO) -> None:
     """Write the document, with a line end."""
-    json.dump(document(profile), sink, separators=(",", ":"))
+    sink.write(json.dumps(document(profile), separators=(",", ":")))  # dump() is many times slower
     sink.write("\n")
 
 

@@ -33,6 +33,7 @@ class FactsGatherer:
     def __init__(self, directory: ProcessDirectory, arch: Arch) -> None:
         self._directory = directory
         self._layout = LAYOUTS[2 if arch.pointer_size == _WIDE else 1, 1]
+        self._mappings: Sequence[Mapping] = ()
         self._files: Sequence[Mapping] = ()
         self._gathered: GatheredFacts | None = None
 
@@ -42,10 +43,13 @@ class FactsGatherer:
         Raises:
             TargetGoneError: the process is gone.
         """
+        if self._gathered is not None and self._mappings is mappings:
+            return self._gathered
         files = [mapping for mapping in mappings if mapping.is_file]
         if self._gathered is None or self._files != files:
             self._gathered = self._gather(mappings, memory)
             self._files = files
+        self._mappings = mappings
         return self._gathered
 
     def _gather(self, mappings: Sequence[Mapping], memory: MemoryReader) -> GatheredFacts:

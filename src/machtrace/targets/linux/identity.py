@@ -104,17 +104,18 @@ class MappingsReader:
 
 
 def _maps_text(directory: ProcessDirectory) -> str:
+    thread = directory.pid  # nearly always, and its state need not be read
     while True:
-        # Of a thread that has exited they are empty.
-        thread = directory.live_thread()
         try:
             text = directory.read(f"task/{thread}/maps")
         except PermissionError as error:
             raise access_error(directory, error) from None
         except OSError:
-            continue
+            text = ""
         if text:
             return text
+        # Of a thread that has exited they are empty.
+        thread = directory.live_thread()
 
 
 def running_processes() -> Iterator[RunningProcess]:

@@ -90,6 +90,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
     _is_own = False
     """Whether the target is this process; others refuse its id."""
     _activity: ActivityReader | None = None
+    _ranges: tuple[Sequence[Mapping], array[int]] = (), _NO_RANGES
 
     def __init__(self, pid: int, *, copier: ThreadCopier | None = None) -> None:
         check_host()
@@ -225,7 +226,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
                 self._copy(capture, mappings, threads)
                 return
             self._begin_activity(self._directory.thread_ids())
-            ranges = stack_ranges(mappings)
+            ranges = self._ranges_of(mappings)
             copies = copier.copy_all(ranges, stack_limit=capture.source.stack_limit)
             infos = tuple(self._describe([one.id for one in copies], before=0))
             capture.take(infos, copies, ranges)
@@ -375,7 +376,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
         if threads is not None:
             self._begin_activity([thread for thread in ids if thread in threads])
             wanted = [info for info in self._describe(ids, before=0) if info.id in threads]
-            capture.add(wanted, stack_ranges(mappings))
+            capture.add(wanted, self._ranges_of(mappings))
             for thread in threads:
                 if thread not in ids:
                     error = ThreadGoneError(f"thread {thread} does not exist", thread=thread)
@@ -389,7 +390,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             described = [
                 info for info in self._describe(new, before=len(seen)) if info.id != left_out
             ]
-            capture.add(described, stack_ranges(mappings), are_new=bool(seen))
+            capture.add(described, self._ranges_of(mappings), are_new=bool(seen))
             seen.update(new)
             try:
                 new = [thread for thread in self._directory.thread_ids() if thread not in seen]
@@ -398,6 +399,12 @@ class LinuxProcessTarget(ClosedWhenLeft):
                 mappings = self._mappings.read()
             except TargetError:
                 return  # the copies so far remain
+
+    def _ranges_of(self, mappings: Sequence[Mapping]) -> array[int]:
+        """Return :func:`stack_ranges` of mappings; the same until they change."""
+        if self._ranges[0] is not mappings:
+            self._ranges = mappings, stack_ranges(mappings)
+        return self._ranges[1]
 
     def _mappings_after(self, mappings: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
         """Return the current mappings; ``mappings`` if the process has exited."""
