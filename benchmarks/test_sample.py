@@ -143,11 +143,7 @@ SAMPLERS = {
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_python_samplers(benchmark, sampler, tmp_path):
-    """100 Hz of one interpreter: processor time, and the share of its time that it was stopped.
-
-    The interpreter measures the share itself: interruptions without the time in which its thread
-    waited for a processor.
-    """
+    """100 Hz of one interpreter: processor time, and the share of its time that it was stopped."""
     options = SAMPLERS[sampler]
     if options is None:
         command = ["sleep", str(SECONDS)]
@@ -155,11 +151,41 @@ def test_python_samplers(benchmark, sampler, tmp_path):
         command = [sys.executable, "-m", "machtrace", "sample", "PID", "--hz", "100", *options]
         command += ["--duration", str(SECONDS), "--format", "folded"]
     else:
-        program = os.environ.get("MACHTRACE_BENCHMARK_PYSPY") or shutil.which("py-spy")
-        if program is None:
-            pytest.skip("no py-spy")
+        program = os.environ.get("MACHTRACE_BENCHMARK_PYSPY") or "py-spy"
         command = [program, "record", "-p", "PID", "-r", "100", "-d", str(SECONDS), *options]
         command += ["--threads", "-f", "raw"]
+    _beside_clock(benchmark, [*command, *_output(sampler, tmp_path)])
+
+
+OURS = [sys.executable, "-m", "machtrace", "backtrace", "PID"]
+CAPTURES = {
+    "machtrace": OURS,
+    "machtrace-python": [*OURS, "--python"],
+    "machtrace-only": [*OURS, "--python=only"],
+    "py-spy": ["py-spy", "dump", "-p", "PID"],
+    "py-spy-native": ["py-spy", "dump", "--native", "-p", "PID"],
+    "pystack": ["pystack", "remote", "PID"],
+    "pystack-native": ["pystack", "remote", "--native", "PID"],
+    "gdb": ["gdb", "-nx", "-batch", "-ex", "thread apply all backtrace", "-p", "PID"],
+    "lldb": ["lldb-19", "--no-lldbinit", "--batch", "-o", "bt all", "-p", "PID"],
+    "perf": ["perf", "record", "-F", "100", "-g", "-p", "PID", "-o", "FILE", "--", "sleep", "5"],
+}
+
+
+@pytest.mark.parametrize("tool", CAPTURES)
+def test_captures(benchmark, tool, tmp_path):
+    """One look at that interpreter by each tool, or perf's for five seconds."""
+    words = {"FILE": str(tmp_path / "out")}
+    _beside_clock(benchmark, [words.get(word, word) for word in CAPTURES[tool]])
+
+
+def _beside_clock(benchmark, command):
+    """Run a command on the process ``CLOCK``, which measures how long it is stopped.
+
+    Its interruptions without the time in which its thread waited for a processor.
+    """
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]}")
     words = [sys.executable, "-c", CLOCK]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -167,14 +193,16 @@ def test_python_samplers(benchmark, sampler, tmp_path):
         assert process.stdout.readline() == "ready\n"
         command = [str(process.pid) if word == "PID" else word for word in command]
         before = _totals(process)
-        done, spent = _timed(benchmark, [*command, *_output(sampler, tmp_path)])
+        done, spent = _timed(benchmark, command)
         interrupted, waited, elapsed = (
             now - then for now, then in zip(_totals(process), before, strict=True)
         )
         process.kill()
     benchmark.extra_info |= {
+        "stopped_ms": round(max(0, interrupted - waited) / 1e6, 1),
         "stopped_share_percent": round(100 * max(0, interrupted - waited) / elapsed, 2),
         "processor_s": round(spent, 2),
+        "lines": done.stdout.count("\n"),
         "said": " ".join(done.stdout.split())[-200:],
         "load": round(os.getloadavg()[0], 1),
     }
