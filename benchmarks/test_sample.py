@@ -174,7 +174,7 @@ CAPTURES = {
 
 @pytest.mark.parametrize("tool", CAPTURES)
 def test_captures(benchmark, tool, tmp_path):
-    """One look at that interpreter by each tool, or perf's for five seconds."""
+    """One capture of that interpreter by each tool; perf samples it for five seconds."""
     words = {"FILE": str(tmp_path / "out")}
     _beside_clock(benchmark, [words.get(word, word) for word in CAPTURES[tool]])
 

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from threading import Thread
+from threading import Event, Thread
 from typing import Generic, TypeVar
 
 from machtrace._native import _ptrace
@@ -77,22 +77,33 @@ def await_crash(
     Args:
         pid: its id.
         capture: is called in that thread when the process has crashed, with all threads stopped.
-        on_traced: is called in that thread when the process is traced.
+        on_traced: is called when the process is traced.
 
     Raises:
         TargetSpecError, TargetGoneError, TargetAccessError, FormatError: see
             :class:`LinuxProcessTarget`.
     """
     results: list[CrashWatch[_T] | BaseException] = []
+    began, traced = Event(), Event()
+
+    def is_traced() -> None:
+        traced.set()
+        began.set()
 
     def trace() -> None:
         try:
-            results.append(_Tracer(pid).run(capture, on_traced))
+            results.append(_Tracer(pid).run(capture, is_traced))
         except BaseException as error:  # noqa: BLE001 - raised again below
             results.append(error)
+        finally:
+            began.set()
 
     thread = Thread(target=trace, name="machtrace-tracer", daemon=True)
     thread.start()
+    began.wait()
+    if traced.is_set():
+        # Not in that thread: an interpreter that exits meanwhile aborts if it holds a stream.
+        on_traced()
     thread.join()
     (result,) = results
     if isinstance(result, BaseException):
