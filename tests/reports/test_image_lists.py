@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from machtrace.errors import FormatError
+from machtrace.model.image import BuildId
 from machtrace.reports.image_lists import listed_images
 
 ARM = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
@@ -34,7 +35,7 @@ def test_lines_of_text_reports(label, identifier, path, expected, places, addres
     """Texts of iOS and macOS crash reports, samples and spindumps."""
     (image,) = listed_images(f"Binary Images:\n{places}{label} <{identifier}> {path}\n", "x")
 
-    assert (ARM, path, *expected) == (image.uuid, image.path, image.name, image.arch)
+    assert (ARM, path, *expected) == (image.identifier, image.path, image.name, image.arch)
     assert (address, size) == (image.load_address, image.size)
 
 
@@ -52,7 +53,7 @@ def test_an_ips_file():
     (image,) = listed_images(text, "x.ips")
 
     assert (
-        image.uuid, image.name, image.path, image.arch, image.load_address, image.size,
+        image.identifier, image.name, image.path, image.arch, image.load_address, image.size,
     ) == (ARM, "App", "/x/App", "arm64", 4096, 16384)  # fmt: skip
 
 
@@ -64,7 +65,26 @@ def test_kscrash_and_metrickit():
 
     for document in (kscrash, metrickit):
         (image,) = listed_images(json.dumps(document), "x")
-        assert (image.uuid, image.name) == (ARM, "App")
+        assert (image.identifier, image.name) == (ARM, "App")
+
+
+@pytest.mark.parametrize("length", [8, 20, 32])
+def test_build_ids(length):
+    """Lengths of lld's fast ones, SHA-1 and SHA-256; zeros identify nothing."""
+    value = BuildId(bytes(range(1, length + 1)))
+    line = f"0x1000 - 0x1fff app x86_64  <{value}> /x/app\n"
+    entry = {"base": 4096, "size": 4096, "arch": "x86_64", "path": "/x/app", "name": "app"}
+    none = "00000000-0000-0000-0000-000000000000"
+    ips = "{}\n" + json.dumps({"usedImages": [{**entry, "uuid": none, "buildId": str(value)}]})
+    own = {"images": [{"path": "/x/app", "uuid": str(value), "load_address": 4096}]}
+
+    for text in (line, ips, json.dumps(own), line + ips.partition("\n")[2]):
+        (image,) = listed_images(text, "x")
+        assert (value, "app", "/x/app", 4096) == (
+            image.identifier, image.name, image.path, image.load_address,
+        )  # fmt: skip
+    with pytest.raises(FormatError, match="no list of binary images"):
+        listed_images(line.replace(str(value), "00" * length), "x")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +97,8 @@ def test_kscrash_and_metrickit():
         "{}",
         '{"usedImages": [{"uuid": 3, "base": "x"}]}',
         f"0x1 - 0x2 x <{SHORT[:-1]}> y",
+        f"0x1 - 0x2 x <{SHORT}{SHORT.upper()}> y",
+        f"0x1 - 0x2 x <{'ab' * 65}> y",
         "<" * 100_000,
         "0x1 - 0x2 " + " " * 100_000 + "<",
         f"0x1 - 0x2 x <{'-' * 32}> y",

@@ -3,7 +3,8 @@
 A lenient reader of nothing but these lists: the *Binary Images* section of Apple's text formats
 (crash reports, samples, spindumps; Apple's *Examining the fields in a crash report*),
 ``usedImages`` of .ips files (*Interpreting the JSON format of a crash report*), ``binary_images``
-of KSCrash's reports and ``binaryUUID`` of MetricKit's call stack trees.
+of KSCrash's reports, ``binaryUUID`` of MetricKit's call stack trees, and ``images`` of this
+program's JSON. ELF images have build-ids of any length instead of UUIDs.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from uuid import UUID
 from machtrace.errors import FormatError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
-from machtrace.reports.images import uuid_of
+from machtrace.model.image import BuildId
+from machtrace.reports.images import listed_identifier, uuid_of
 
 _LONGEST_LINE = 8192
-_UUID = re.compile(r"<([0-9a-fA-F-]{32,36})>")
+_IDENTIFIER = re.compile(r"<([0-9a-fA-F-]{32,36}|(?:[0-9a-f]{2}){8,64})>")
 _RANGE = re.compile(r"(0x[0-9a-fA-F]{1,16}) +- +(0x[0-9a-fA-F]{1,16}|\?\?\?) +")
-"""The part before an image's name; one search for it and the UUID together would take quadratic
-time.
+"""The part before an image's name; one search for it and the identifier together would take
+quadratic time.
 """
 _VERSION = re.compile(r"\([^()]*\)$")
 _ARCH = re.compile(r"(?:arm|x86|i386|ppc)[0-9a-z_-]*$")
@@ -35,7 +37,7 @@ _NO_IMAGES = frozenset({"sharedCache"})
 class ListedImage:
     """An image as a report lists it."""
 
-    uuid: UUID
+    identifier: UUID | BuildId
     name: str
     """Empty if not reported."""
     path: str = ""
@@ -48,39 +50,39 @@ class ListedImage:
 
 
 def listed_images(text: str, source: str) -> tuple[ListedImage, ...]:
-    """Return the images listed in ``text``, each UUID once, in the report's order.
+    """Return the images listed in ``text``, each identifier once, in the report's order.
 
     Raises:
         FormatError: it lists no images; ``source`` names it.
     """
-    images: dict[UUID, ListedImage] = {}
+    images: dict[UUID | BuildId, ListedImage] = {}
     for image in (*_of_documents(text), *_of_lines(text)):
-        known = images.get(image.uuid)
+        known = images.get(image.identifier)
         if known is None or (not known.name and image.name):
-            images[image.uuid] = image
+            images[image.identifier] = image
     if not images:
         raise FormatError(
             "no list of binary images",
             source=source,
             offset=0,
-            remedy="pass a process, a core, or a report with UUIDs of its images",
+            remedy="pass a process, a core, or a report with UUIDs or build-ids of its images",
         )
     return tuple(images.values())
 
 
 def _of_lines(text: str) -> Iterator[ListedImage]:
     for line in text.splitlines():
-        match = _range_and_uuid(line) if "<" in line and len(line) < _LONGEST_LINE else None
-        uuid = None if match is None else uuid_of(match[1][1])
-        if match is None or uuid is None:
+        match = _range_and_identifier(line) if "<" in line and len(line) < _LONGEST_LINE else None
+        identifier = None if match is None else listed_identifier(match[1][1])
+        if match is None or identifier is None:
             continue
-        places, identifier = match
-        name, arch = _label(line[places.end() : identifier.start()])
-        path = line[identifier.end() :].strip()
+        places, bracketed = match
+        name, arch = _label(line[places.end() : bracketed.start()])
+        path = line[bracketed.end() :].strip()
         start = int(places[1], 16)
         size = None if places[2] == "???" else int(places[2], 16) + 1 - start
         yield ListedImage(
-            uuid=uuid,
+            identifier=identifier,
             name=name or path.rpartition("/")[2],
             path=path,
             arch=arch,
@@ -89,10 +91,10 @@ def _of_lines(text: str) -> Iterator[ListedImage]:
         )
 
 
-def _range_and_uuid(line: str) -> tuple[re.Match[str], re.Match[str]] | None:
-    """Match the first addresses, and the first UUID with nothing in brackets between."""
-    # Between addresses and UUID there is no "<": searching from the last one keeps this linear.
-    for identifier in _UUID.finditer(line):
+def _range_and_identifier(line: str) -> tuple[re.Match[str], re.Match[str]] | None:
+    """Match the first addresses, and the first identifier with nothing in brackets between."""
+    # Between both there is no "<": searching from the last one keeps this linear.
+    for identifier in _IDENTIFIER.finditer(line):
         start = line.rfind("<", 0, identifier.start()) + 1
         places = _RANGE.search(line, start, identifier.start())
         if places is not None:
@@ -143,10 +145,11 @@ def _of_document(document: object) -> Iterator[ListedImage]:
 
 def _image(entry: dict[str, Any]) -> ListedImage | None:
     address = _number(entry, "base", "image_addr", "load_address")
-    uuid = uuid_of(entry.get("binaryUUID"))
-    if uuid is None and address is not None:
-        uuid = uuid_of(entry.get("uuid"))
-    if uuid is None:
+    identifier: UUID | BuildId | None = uuid_of(entry.get("binaryUUID"))
+    if identifier is None and address is not None:
+        # Apple's readers require a UUID: .ips files of ELF images have zeros and "buildId".
+        identifier = listed_identifier(entry.get("uuid")) or listed_identifier(entry.get("buildId"))
+    if identifier is None:
         return None
     path, name = entry.get("path", ""), entry.get("name", entry.get("binaryName", ""))
     path = path if isinstance(path, str) else ""
@@ -155,7 +158,7 @@ def _image(entry: dict[str, Any]) -> ListedImage | None:
         path, name = path or name, name.rpartition("/")[2]
     arch = entry.get("arch")
     return ListedImage(
-        uuid=uuid,
+        identifier=identifier,
         name=name or path.rpartition("/")[2],
         path=path,
         arch=arch if isinstance(arch, str) else None,

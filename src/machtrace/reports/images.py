@@ -149,6 +149,14 @@ def build_id(text: str) -> BuildId | None:
     return BuildId(bytes.fromhex(text)) if BUILD_ID.fullmatch(text) else None
 
 
+def listed_identifier(text: object) -> UUID | BuildId | None:
+    """Parse a UUID, or a build-id of another length; None for other values, and for zeros."""
+    if not isinstance(text, str) or len(text.replace("-", "")) == _UUID_DIGITS:
+        return uuid_of(text)
+    identifier = build_id(text)
+    return identifier if identifier is not None and any(identifier.value) else None
+
+
 def identifier(digits: str | None, *, is_macho: bool) -> UUID | BuildId | None:
     """Parse an identifier: a UUID for Mach-O, a build-id, possibly as long, for ELF.
 

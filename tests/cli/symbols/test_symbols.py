@@ -311,7 +311,7 @@ def test_a_store_that_is_a_file_is_an_error(symbols, tmp_path, archive):
 @pytest.mark.live
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
 def test_a_process_needs_nothing_that_this_machine_has(symbols):
-    """Its executable is found at the path it was started from."""
+    """Its executable is found at the path it was started from; the vdso has no file."""
     with subprocess.Popen(["sleep", "60"]) as running:
         try:
             document = json.loads(symbols("missing", running.pid, "--format", "json").stdout)
@@ -320,3 +320,24 @@ def test_a_process_needs_nothing_that_this_machine_has(symbols):
     (own,) = (image for image in document["images"] if image["name"] == "sleep")
 
     assert "executable" in own["stored"]
+    assert all("vdso" not in image["name"] for image in document["images"])
+
+
+@pytest.mark.live
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
+@pytest.mark.parametrize("form", ["apple", "ips", "json"])
+def test_written_stacks_need_what_their_process_needs(symbols, tmp_path, form):
+    """Build-ids are read from each format that lists images."""
+    with subprocess.Popen(["sleep", "60"]) as running:
+        try:
+            process = json.loads(symbols("missing", running.pid, "--format", "json").stdout)
+            command = [sys.executable, "-m", "machtrace", "backtrace", str(running.pid), "-f", form]
+            text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        finally:
+            running.kill()
+    (tmp_path / "stacks").write_text(text)
+    listed = json.loads(symbols("missing", tmp_path / "stacks", "--format", "json").stdout)
+
+    expected = {(image["uuid"], image["path"]) for image in process["images"]}
+    assert {(image["uuid"], image["path"]) for image in listed["images"]} == expected
+    assert expected

@@ -42,6 +42,8 @@ _SYSTEM = re.compile(
     r"|/RuntimeRoot/|/iOS DeviceSupport/|^\[.*\]$|^linux-(?:vdso|gate)"
 )
 """Paths of images that come with an operating system."""
+_VDSO = re.compile(r"\[vdso\]|linux-(?:vdso|gate)\.so\.1")
+"""The name of the kernel's image in each process, which has no file."""
 _TEXT_LIMIT = 256 << 20
 """Bytes of a report that are read."""
 
@@ -69,22 +71,24 @@ class NeededImage:
 
 
 def needed_images(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
-    """Yield the images of ``spec``: a report's path, a target, or ``-`` for stdin.
+    """Yield the images with files of ``spec``: a report's path, a target, or ``-`` for stdin.
 
     Raises:
         MachtraceError: it cannot be read, or lists no images.
     """
     text = _report_text(spec)
-    if text is None:
-        yield from _of_target(spec, store)
-        return
+    images = _of_target(spec, store) if text is None else _of_report(text, spec, store)
+    return (image for image in images if not _VDSO.fullmatch(image.name))
+
+
+def _of_report(text: str, spec: str, store: SymbolStore) -> Iterator[NeededImage]:
     for image in listed_images(text, "standard input" if spec == "-" else spec):
         yield NeededImage(
-            identifier=image.uuid,
+            identifier=image.identifier,
             arch=image.arch,
             name=image.name,
             path=image.path,
-            kinds=_kinds(store, image.uuid),
+            kinds=_kinds(store, image.identifier),
         )
 
 

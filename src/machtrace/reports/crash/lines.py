@@ -8,7 +8,7 @@ from uuid import UUID
 from machtrace.model.address import Avma
 from machtrace.model.image import BuildId
 from machtrace.model.report import JsonValue, ReportedImage
-from machtrace.reports.images import build_id, uuid_of
+from machtrace.reports.images import listed_identifier
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -57,7 +57,6 @@ _RANGE = re.compile(
 )
 _IDENTIFIER = re.compile(r"<([0-9a-fA-F-]{32,36}|(?:[0-9a-f]{2}){8,64}|\?\?\?|\(null\))>")
 _ARCH = re.compile(r"(?:arm|x86|i386|ppc|\?\?\?)[0-9a-z_-]*")
-_UUID_DIGITS = 32
 _WHOLE = (1 << 64) - 1
 
 
@@ -97,7 +96,7 @@ def _parts(rest: str) -> tuple[str | None, UUID | BuildId | None, str]:
     """Split label, identifier and path from what follows the addresses; a label may be None."""
     match = _IDENTIFIER.search(rest)
     if match is not None:
-        return rest[: match.start()].strip(), _identifier(match[1]), rest[match.end() :].strip()
+        return rest[: match.start()].strip(), listed_identifier(match[1]), rest[match.end() :].strip()
     for mark in (" /", "\t/"):
         label, space, path = rest.partition(mark)
         if space:
@@ -123,10 +122,3 @@ def _outer(label: str) -> int:
     inner = label.rfind(")", 0, len(label) - 1)
     opened = label.rfind("(")
     return opened if inner > opened else opened + 1
-
-
-def _identifier(text: str) -> UUID | BuildId | None:
-    if len(text.replace("-", "")) == _UUID_DIGITS:
-        return uuid_of(text)
-    identifier = build_id(text)  # a non-number may be in its column
-    return identifier if identifier is not None and any(identifier.value) else None
