@@ -96,7 +96,11 @@ def _parts(rest: str) -> tuple[str | None, UUID | BuildId | None, str]:
     """Split label, identifier and path from what follows the addresses; a label may be None."""
     match = _IDENTIFIER.search(rest)
     if match is not None:
-        return rest[: match.start()].strip(), listed_identifier(match[1]), rest[match.end() :].strip()
+        return (
+            rest[: match.start()].strip(),
+            listed_identifier(match[1]),
+            rest[match.end() :].strip(),
+        )
     for mark in (" /", "\t/"):
         label, space, path = rest.partition(mark)
         if space:
