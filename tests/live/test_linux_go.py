@@ -62,12 +62,19 @@ native = pytest.mark.skipif(platform.machine() != "x86_64", reason="the program 
 
 @native
 @pytest.mark.parametrize("flags", [(), ("-ldflags=-s -w",)], ids=["whole", "stripped"])
-def test_every_thread_ends_where_go_s_own_traceback_does(build_go, start, flags):
+def test_every_thread_ends_where_go_s_own_traceback_does(build_go, start, wait_until, flags):
     process = start(build_go(*flags))
-    stacks = mt.backtraces(process.pid, lines=False)
-    chains = [
-        [frame.symbol.name.removesuffix(".abi0") for frame in stack.frames] for stack in stacks
-    ]
+    stacks, chains = (), []
+
+    def spins():
+        nonlocal stacks, chains
+        stacks = mt.backtraces(process.pid, lines=False)
+        chains = [
+            [frame.symbol.name.removesuffix(".abi0") for frame in stack.frames] for stack in stacks
+        ]
+        return any("main.spin" in chain for chain in chains)
+
+    wait_until(spins, "the goroutine that spins has a thread")
     assert {stack.stop.reason for stack in stacks} == {StopReason.ROOT}
     assert {chain[-1] for chain in chains} <= ENDS
     trusts = {frame.address.trust for stack in stacks for frame in stack.frames[1:]}

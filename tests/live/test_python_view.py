@@ -75,12 +75,15 @@ def test_threads_have_the_names_that_python_has(named):
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="waiting is seen on x86-64 only")
 def test_the_holder_of_the_lock_and_who_waits_for_it_are_known(named, wait_until):
-    def states():
-        stacks = mt.backtraces(named.pid, python="only")
-        return {stack.thread.name: stack.thread.gil for stack in stacks}
+    states = {}
 
-    wait_until(lambda: states()["napper"] is GilState.WAITS, "the last thread waits for the lock")
-    assert states() == {
+    def napper_waits():
+        for stack in mt.backtraces(named.pid, python="only"):
+            states[stack.thread.name] = stack.thread.gil
+        return states["napper"] is GilState.WAITS
+
+    wait_until(napper_waits, "the last thread waits for the lock")
+    assert states == {
         "MainThread": GilState.HOLDS,
         "renamed": None,
         "größe": None,
