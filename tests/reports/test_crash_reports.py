@@ -9,7 +9,15 @@ import pytest
 from machtrace.errors import FormatError
 from machtrace.model.arch import Arch
 from machtrace.model.cause import linux_cause, mach_cause
-from machtrace.model.report import Adjustment, ReportedTermination
+from machtrace.model.report import (
+    Adjustment,
+    Report,
+    ReportedRegister,
+    ReportedRegisters,
+    ReportedTermination,
+    ReportedThread,
+    ReportKind,
+)
 from machtrace.model.snapshot import LinuxFacts
 from machtrace.model.stack import Gap
 from machtrace.pipeline.backtraces import build_capture
@@ -103,6 +111,22 @@ def test_apple_s_text_has_apple_s_lines():
         "  far: 0x0000000000000010  esr: 0x92000046",
     ):
         assert line in [shown.rstrip() for shown in text.splitlines()] or f" {line}" in text
+
+
+@pytest.mark.parametrize(
+    ("register", "state"),
+    [
+        ("rip", "X86 Thread State (64-bit)"),
+        ("eip", "X86 Thread State (32-bit)"),
+        ("x0", "ARM Thread State (64-bit)"),
+        ("r0", "ARM Thread State (32-bit)"),
+    ],
+)
+def test_registers_without_a_flavor_are_those_of_their_names(register, state):
+    registers = ReportedRegisters(registers=(ReportedRegister(register, 4096),))
+    thread = ReportedThread(index=0, crashed=True, registers=registers)
+    report = Report(kind=ReportKind.SWIFT, threads=(thread,))
+    assert f"Thread 0 crashed with {state}:" in write_reports([report], "apple").decode()
 
 
 def test_a_linux_signal_has_no_exception_of_mach(tmp_path):

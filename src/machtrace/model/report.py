@@ -151,7 +151,11 @@ class ReportedSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedException:
-    """The cause of the report, as stated by the kernel or the runtime."""
+    """The cause of the report, as stated by the kernel or the runtime.
+
+    Linux has no exceptions: :attr:`type` is None there, and the code is text, as in
+    ``SEGV_MAPERR at 0x0000000000000010``.
+    """
 
     type: str | None = None
     """``EXC_BREAKPOINT``."""
@@ -227,7 +231,7 @@ class ReportedRegisters:
     registers: tuple[ReportedRegister, ...]
     """In the report's order."""
     flavor: str | None = None
-    """The kind of state: ``ARM_THREAD_STATE64``."""
+    """The kind of state: ``ARM_THREAD_STATE64``; None if only the registers' names are known."""
     details: Details = field(default_factory=dict)
 
 

@@ -52,13 +52,27 @@ _TEXT = "text"
 """The detail of an error code whose digits lack ``0x``."""
 
 
-def flavor_name(flavor: str | None) -> str:
-    """Return the heading's name of the state: ``ARM Thread State (64-bit)``."""
-    text = flavor or ""
-    if " " in text:
-        return text
-    family = "X86" if text.lower().startswith("x86") else "ARM"
-    is_wide = "64" in text or (family == "X86" and "32" not in text)
+_STATE_BY_REGISTER = {
+    "rip": "X86 Thread State (64-bit)",
+    "eip": "X86 Thread State (32-bit)",
+    "x0": "ARM Thread State (64-bit)",
+}
+
+
+def state_name(registers: ReportedRegisters) -> str:
+    """Return the heading's name of the state: ``ARM Thread State (64-bit)``.
+
+    Registers without a flavor have that of their names.
+    """
+    flavor = registers.flavor
+    if flavor is None:
+        known = {register.name for register in registers.registers}
+        of_names = (state for name, state in _STATE_BY_REGISTER.items() if name in known)
+        return next(of_names, "ARM Thread State (32-bit)")
+    if " " in flavor:
+        return flavor
+    family = "X86" if flavor.lower().startswith("x86") else "ARM"
+    is_wide = "64" in flavor or (family == "X86" and "32" not in flavor)
     return f"{family} Thread State ({64 if is_wide else 32}-bit)"
 
 
@@ -76,7 +90,7 @@ def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> I
     is_x86 = "rip" in known or registers.details.get("rip") == _UNAVAILABLE
     fault = {name: known.pop(name) for name in _OTHERWISE if name in known and is_x86}
     shown = [one for one in registers.registers if one.name not in fault]
-    texts = _Texts(shown, registers, 8 if "(32-bit)" in flavor_name(registers.flavor) else 16)
+    texts = _Texts(shown, registers, 8 if "(32-bit)" in state_name(registers) else 16)
     margin = "" if is_x86 else " "
     rows = _X86_ROWS if is_x86 else _ARM_32_ROWS if "r0" in known else _ARM_ROWS
     if in_order and not _is_in_rows(shown, rows):

@@ -38,7 +38,7 @@ from machtrace.reports.crash.layouts import (
 )
 from machtrace.reports.crash.lines import image_end, image_line, shown
 from machtrace.reports.crash.reader import IMAGE_LINES, ORDER
-from machtrace.reports.crash.registers import flavor_name, register_lines
+from machtrace.reports.crash.registers import register_lines, state_name
 from machtrace.reports.crash.threads import HEADING, KEY, NAME_LINE, stream_lines
 from machtrace.reports.json_writer import as_text
 from machtrace.reports.log_lines import LINES
@@ -240,7 +240,7 @@ def _states(report: Report) -> Iterator[str]:
     for thread in report.threads:
         if thread.registers is None or (has_one and thread is not crashed):
             continue
-        yield f"Thread {thread.index} crashed with {flavor_name(thread.registers.flavor)}:"
+        yield f"Thread {thread.index} crashed with {state_name(thread.registers)}:"
         yield from register_lines(thread.registers, in_order=in_order)
     for thread in report.threads:
         stream = thread.details.get("instruction stream")
