@@ -33,7 +33,7 @@ def test_the_list_of_commands_shows_the_first_sentence_of_their_help(summary, co
     assert first.partition(". ")[0].rstrip(".") == summary.rstrip(".")
 
 
-SHARED = ("--thread", "--search", "--limit", "--stack-limit", "--names", "--lines", "--python")
+SHARED = ("--search", "--limit", "--stack-limit", "--names", "--lines", "--python")
 
 
 @pytest.mark.parametrize("option", [*SHARED, "--store"])
@@ -46,6 +46,32 @@ def test_an_option_has_one_help_text_in_all_commands(option):
         if isinstance(parameter, click.Option) and option in parameter.opts
     }
     assert len(variants) == 1
+
+
+def test_a_crashed_thread_is_offered_where_one_can_exist():
+    """No thread of a sampled process has crashed; the rest is the same in all commands."""
+    texts = {
+        command.name: (parameter.help, parameter.default, parameter.opts)
+        for _, _, command in commands()
+        for parameter in command.params
+        if "--thread" in parameter.opts
+    }
+    help_of_backtrace, *same = texts["backtrace"]
+
+    assert texts.keys() == {"backtrace", "snapshot", "sample"}
+    assert ", crashed, " in help_of_backtrace
+    assert texts["snapshot"] == texts["backtrace"]
+    assert texts["sample"] == (help_of_backtrace.replace(" crashed,", ""), *same)
+
+
+def test_defaults_of_sizes_have_units():
+    shown = {
+        option.get_help_record(click.Context(command))[1].partition("[default: ")[2]
+        for _, _, command in commands()
+        for option in command.params
+        if "--stack-limit" in option.opts
+    }
+    assert shown == {"16M]"}
 
 
 def test_every_option_has_a_help_text():

@@ -240,17 +240,25 @@ def target_argument(
     return decorate
 
 
-thread_option = click.option(
-    "--thread",
-    "-t",
-    metavar="THREAD",
-    multiple=True,
-    default=("all",),
-    show_default=True,
-    callback=lambda _context, _parameter, choices: choices[0] if len(choices) == 1 else choices,
-    shell_complete=complete_words("all", "main", "crashed"),
-    help="Threads: all, main, crashed, a name, an id, or #N as lldb numbers them; may be repeated.",
-)
+def _thread_option(*words: str) -> Callable[[_Function], _Function]:
+    return click.option(
+        "--thread",
+        "-t",
+        metavar="THREAD",
+        multiple=True,
+        default=("all",),
+        show_default=True,
+        callback=lambda _context, _parameter, choices: choices[0] if len(choices) == 1 else choices,
+        shell_complete=complete_words(*words),
+        help=f"Threads: {', '.join(words)}, a name, an id, or #N as lldb numbers them; may be "
+        "repeated.",
+    )
+
+
+thread_option = _thread_option("all", "main", "crashed")
+
+sampled_thread_option = _thread_option("all", "main")
+"""The option of commands whose target runs: no thread has crashed."""
 
 unique_option = click.option(
     "--unique",
@@ -295,8 +303,8 @@ stack_limit_option = click.option(
     "--stack-limit",
     metavar="SIZE",
     type=size_type(least=4096),
-    default=_DEFAULTS.stack_limit,
-    show_default=f"{_DEFAULTS.stack_limit >> 20}M",
+    default=f"{_DEFAULTS.stack_limit >> 20}M",
+    show_default=True,
     help="Maximum bytes copied of each stack, such as 256K or 64M.",
 )
 

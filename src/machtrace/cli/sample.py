@@ -29,11 +29,11 @@ from machtrace.cli.options import (
     parse_rate,
     python_option,
     quiet_option,
+    sampled_thread_option,
     scan_option,
     search_option,
     stack_limit_option,
     target_argument,
-    thread_option,
 )
 from machtrace.cli.progress import Progress, progress_bar
 from machtrace.errors import FileAccessError
@@ -137,7 +137,7 @@ def _form_of(form: ProfileFormat | None, path: Path | None) -> ProfileFormat:
     help="How long to sample: 500ms, 10s or 2m; 'inf' until Ctrl-C. A bare number counts seconds. "
     "Default: 10s, or until PROGRAM ends.",
 )
-@thread_option
+@sampled_thread_option
 @format_option(ProfileFormat, of_suffix=True)
 @output_option
 @search_option
