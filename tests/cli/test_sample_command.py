@@ -267,3 +267,17 @@ def test_python_functions_need_names(pid):
     done = sample(pid, "--python", "--no-names")
     assert done.returncode == 2
     assert "--python requires --names" in done.stderr
+
+
+def test_the_hint_for_a_program_without_python_names_the_option():
+    """The samples are printed all the same."""
+    with subprocess.Popen(["sleep", "60"]) as running:
+        try:
+            done = sample(running.pid, "--python", "--duration", "200ms")
+        finally:
+            running.kill()
+
+    fact, hint = done.stderr.splitlines()[-2:]
+    assert "sleep" in done.stdout
+    assert fact == "machtrace: no CPython found in the process"
+    assert hint.startswith("hint: omit --python (in Python: python=True)")

@@ -154,8 +154,9 @@ def test_versions_before_the_runtime_are_known_by_their_images(path, message):
         size=0x1000,
     )
     nothing = MemoryRegion(Avma(0), b"")
-    with pytest.raises((FormatError, TargetError), match=re.escape(message)):
+    with pytest.raises((FormatError, TargetError), match=re.escape(message)) as refused:
         find_runtime([image], nothing, lambda _image: None, path)
+    assert refused.value.remedy.startswith("omit --python (in Python: python=True)")
 
 
 def test_unknown_versions_are_reported():

@@ -12,6 +12,7 @@ from struct import Struct
 
 from machtrace.errors import FormatError
 from machtrace.frozen import dataclass
+from machtrace.model.options import WITHOUT_PYTHON
 
 COOKIE = b"xdebugpy"
 HEAD_SIZE = 1024
@@ -289,7 +290,7 @@ def layout_of(head: bytes, version: int | None, source: str) -> PythonLayout:
             "free-threaded CPython is not supported",
             source=source,
             offset=0,
-            remedy="leave Python functions out, or run the program with the usual build",
+            remedy=f"{WITHOUT_PYTHON}, or run the program with the usual build",
         )
     return _described(_rows(head, groups), _major_minor(version), source)
 
@@ -378,5 +379,5 @@ def unsupported(source: str, version: int | None) -> FormatError:
         f"unsupported CPython {number}; supported are {SUPPORTED}",
         source=source,
         offset=0,
-        remedy="leave Python functions out",
+        remedy=WITHOUT_PYTHON,
     )

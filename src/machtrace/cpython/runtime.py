@@ -14,6 +14,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
+from machtrace.model.options import WITHOUT_PYTHON
 
 _RUNTIME = "_PyRuntime"
 _VERSION = "Py_Version"
@@ -78,7 +79,7 @@ def find_runtime(
                 "32-bit CPython is not supported",
                 source=image.path,
                 offset=0,
-                remedy="leave Python functions out",
+                remedy=WITHOUT_PYTHON,
             )
         head = bytes(memory.read(Avma(address), HEAD_SIZE))
         version = None
@@ -90,8 +91,7 @@ def find_runtime(
             raise unsupported(image.path, None)
     raise TargetError(
         "no CPython found in the process",
-        remedy="leave Python functions out; before 3.13 they cannot be read from a stripped "
-        "interpreter",
+        remedy=f"{WITHOUT_PYTHON}; before 3.13 a stripped interpreter cannot be read",
     )
 
 

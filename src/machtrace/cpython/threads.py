@@ -27,6 +27,7 @@ from machtrace.errors import FormatError, MachtraceError, MemoryReadError, Targe
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
+from machtrace.model.options import WITHOUT_PYTHON
 from machtrace.model.snapshot import (
     GilState,
     Problem,
@@ -436,7 +437,7 @@ def with_problem(snapshot: Snapshot, error: MachtraceError) -> Snapshot:
 def _unreadable(error: MachtraceError) -> TargetError:
     unreadable = TargetError(
         f"Python functions could not be read ({error})",
-        remedy="capture again; if it happens each time, leave Python functions out",
+        remedy=f"capture again; if it happens each time, {WITHOUT_PYTHON}",
     )
     unreadable.__cause__ = error
     return unreadable

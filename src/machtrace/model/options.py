@@ -11,6 +11,9 @@ PythonView: TypeAlias = bool | Literal["only"]
 ONLY: Final = "only"
 """The view of Python functions without native frames."""
 
+WITHOUT_PYTHON = "omit --python (in Python: python=True)"
+"""The hint of errors of Python functions."""
+
 DEFAULT_FRAME_LIMIT = 512
 """Frames per stack. The default alone keeps both ends of a deeper stack."""
 
@@ -62,7 +65,7 @@ class NameOptions:
         if self.python and not self.python_only and not self.symbolicate:
             raise TargetSpecError(
                 "Python functions require names: CPython's loop is recognised by its symbol name",
-                remedy="look up names, show Python functions only, or leave them out",
+                remedy="omit --no-names, or pass --python=only (in Python: python='only')",
             )
 
     @property

@@ -15,6 +15,7 @@ from machtrace.model.capture import Capture, StackExplanation
 from machtrace.model.options import (
     DEFAULT_FRAME_LIMIT,
     DEFAULT_STACK_LIMIT,
+    WITHOUT_PYTHON,
     NameOptions,
     PythonView,
     WalkOptions,
@@ -123,7 +124,7 @@ def snapshot_with_python(
             raise TargetSpecError(
                 "Python functions cannot be read from this kind of target",
                 remedy="pass a process of this machine, self, or a core of a Linux process, or "
-                "leave Python functions out",
+                f"{WITHOUT_PYTHON}",
             )
         chosen = None
         if threads != ALL_THREADS:

@@ -17,7 +17,7 @@ from machtrace.errors import (
 )
 from machtrace.frozen import dataclass
 from machtrace.images.resolver import ImageResolver
-from machtrace.model.options import NameOptions, WalkOptions
+from machtrace.model.options import WITHOUT_PYTHON, NameOptions, WalkOptions
 from machtrace.model.profile import Profile, SamplingEnd, SamplingRun, stopped_share
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.sampling.collection import SampleCollection
@@ -139,7 +139,7 @@ class Sampler:
         if names.python and not isinstance(target, PythonTarget):
             raise TargetSpecError(
                 "Python functions cannot be read from this kind of target",
-                remedy="leave them out, or sample a process of this machine by its id",
+                remedy=f"{WITHOUT_PYTHON}, or sample a process of this machine by its id",
             )
         if not idle and not isinstance(target, ActivityTarget):
             raise TargetSpecError(
