@@ -83,6 +83,41 @@ def test_the_verdict_on_a_target_is_the_reason_itself():
 
 @pytest.mark.live
 @linux
+def test_text_on_a_target_has_what_concerns_it():
+    """A process that was captured needs no rights; one that was not may need an extension."""
+    with subprocess.Popen(["sleep", "60"]) as running:
+        try:
+            captured = doctor(running.pid).stdout
+            refused = doctor(running.pid, without=("machtrace._native._ptrace",)).stdout
+            slow = doctor(running.pid, without=("machtrace._native._walk", "frida")).stdout
+        finally:
+            running.kill()
+
+    first, trial, *_, last = captured.splitlines()
+    assert first == "capture"
+    assert trial.split()[:2] == ["ok", str(running.pid)]
+    assert last == f"{running.pid} can be captured"
+    assert "extension" not in captured
+    assert "rights" not in captured
+    assert "extension _ptrace" in refused
+    assert "extension _inprocess" not in refused
+    assert "extension _walk" in slow
+    assert "frida" not in slow
+
+
+@pytest.mark.live
+@linux
+def test_an_extra_is_named_to_who_needs_it():
+    """The other extras are not."""
+    done = doctor("frida://local/1", without=("frida", "unicorn"))
+    assert done.returncode == 1
+    assert "extra frida" in done.stdout
+    assert "unicorn" not in done.stdout
+    assert "core files" not in done.stdout
+
+
+@pytest.mark.live
+@linux
 def test_missing_packages_are_reported_with_the_command_that_installs_them():
     """One is an extra, the other a requirement."""
     done = doctor("--format", "json", without=("unicorn",))

@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from machtrace.cli.doctor.findings import Answer, Check, Finding, State
+from machtrace.cli.doctor.findings import Answer, Check, Finding, State, kind_of_target
 from machtrace.cli.options import DocumentFormat, complete_files, format_option
 from machtrace.errors import MachtraceError
 
@@ -116,13 +116,17 @@ def trial_of(spec: str) -> Check:
 def doctor(*, spec: str | None, form: DocumentFormat) -> int:
     """Report what this machine and user can capture, and how to enable more.
 
-    SPEC is a target as for machtrace backtrace; capturing it is tried. The exit status is 0 if SPEC
+    SPEC is a target as for machtrace backtrace; capturing it is tried, and the text has only
+    what concerns it. The exit status is 0 if SPEC
     can be captured, or without it a process started here.
     """
     from machtrace.cli.console import output
     from machtrace.cli.doctor.findings import write_json, write_text
 
-    answers = [Answer(check, _finding(check)) for check in checks(spec)]
+    if spec is None or form is DocumentFormat.JSON:
+        answers = [Answer(check, _finding(check)) for check in checks(spec)]
+    else:
+        answers = _concerning(spec)
     with output() as sink:
         (write_json if form is DocumentFormat.JSON else write_text)(answers, spec, sink)
     return int(any(answer.fails for answer in answers))
@@ -139,6 +143,18 @@ def checks(spec: str | None) -> Sequence[Check]:
         *installation.CHECKS,
         *installation.FILE_CHECKS,
     )
+
+
+def _concerning(spec: str) -> list[Answer]:
+    """Return the trial of ``spec``, and what is not ok of the machine and concerns it.
+
+    What can prevent the capture of its kind of targets is left out if the trial succeeded.
+    """
+    trial, *others = checks(spec)
+    tried = Answer(trial, _finding(trial))
+    kinds = {""} if tried.finding.state is State.OK else {"", kind_of_target(spec)}
+    answers = (Answer(check, _finding(check)) for check in others if check.targets in kinds)
+    return [tried, *(answer for answer in answers if answer.finding.state is not State.OK)]
 
 
 def _finding(check: Check) -> Finding:

@@ -78,6 +78,6 @@ def integrity_of(status: str) -> Finding:
 
 
 CHECKS = (
-    Check(_TOPIC, "task_for_pid", tasks),
-    Check(_TOPIC, "System Integrity Protection", integrity),
+    Check(_TOPIC, "task_for_pid", tasks, targets="process"),
+    Check(_TOPIC, "System Integrity Protection", integrity, targets="process"),
 )

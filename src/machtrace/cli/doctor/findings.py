@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import groupby
+from pathlib import Path
 from typing import TextIO
 
 from machtrace.frozen import dataclass
@@ -45,6 +46,9 @@ class Check:
     ask: Callable[[], Finding]
     is_needed: bool = False
     """Whether the requested capture needs it; decides the exit status."""
+    targets: str | None = ""
+    """The kind of targets whose capture may fail for it, as :func:`kind_of_target` has it; empty if
+    it concerns every target, None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,14 @@ class Answer:
         return self.check.is_needed and self.finding.state is State.MISSING
 
 
+def kind_of_target(spec: str) -> str:
+    """Return ``core`` for a file, ``self``, a scheme such as ``frida``, else ``process``."""
+    scheme, colon, _ = spec.partition(":")
+    if not spec.isdigit() and Path(spec).exists():
+        return "core"
+    return scheme if colon or spec == "self" else "process"
+
+
 _COLOURS = {State.OK: "\x1b[32m", State.LIMITED: "\x1b[33m", State.MISSING: "\x1b[31m"}
 _WIDTH = max(len(state) for state in State)
 SCHEMA = 1
@@ -67,7 +79,10 @@ SCHEMA = 1
 
 
 def write_text(answers: Sequence[Answer], spec: str | None, sink: TextIO) -> None:
-    """Write a line for each check with its remedy below, and at the end whether captures work."""
+    """Write a line for each check with its remedy below, and at the end whether captures work.
+
+    With ``spec``, the answers are the trial and those that explain it.
+    """
     from machtrace.cli.console import wants_colour
 
     colour = wants_colour(sys.stdout)
@@ -86,6 +101,8 @@ def _lines(answers: Sequence[Answer], spec: str | None, *, colour: bool) -> Iter
             yield f"  {state}  {printable(answer.check.name):<{width}s}  {printable(finding.found)}"
             if finding.remedy:
                 yield f"  {'':{_WIDTH}s}  {'':{width}s}  → {printable(finding.remedy)}"
+    if spec is not None:
+        yield "machtrace doctor lists all checks of this machine"
     yield ""
     can = "own children can" if spec is None else f"{printable(spec)} can"
     failing = [answer for answer in answers if answer.fails]

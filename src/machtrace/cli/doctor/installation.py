@@ -57,6 +57,9 @@ _LIBRARIES = (
     _Library("pyarrow", "pyarrow", "arrow", "columns for Arrow"),
 )
 
+_TARGETS = {"_ptrace": "process", "_inprocess": "self", "emulator": "emulated", "arrow": None}
+"""The kinds of targets that need an extension or extra."""
+
 _PEERS = (
     _Peers(
         "debug stubs",
@@ -129,7 +132,12 @@ def interpreter() -> Finding:
 CHECKS = (
     Check("package", "interpreter", interpreter),
     *(
-        Check("package", f"extension {row.name}", partial(extension, row))
+        Check(
+            "package",
+            f"extension {row.name}",
+            partial(extension, row),
+            targets=_TARGETS.get(row.name, ""),
+        )
         for row in _EXTENSIONS
         if sys.platform == "linux" or row.name not in _LINUX_ONLY
     ),
@@ -139,10 +147,11 @@ CHECKS = (
             f"extra {row.extra} ({row.package})" if row.extra else row.package,
             partial(library, row),
             is_needed=not row.extra,
+            targets=_TARGETS.get(row.extra, row.extra),
         )
         for row in _LIBRARIES
     ),
-    *(Check("beside it", row.name, partial(peers, row)) for row in _PEERS),
+    *(Check("beside it", row.name, partial(peers, row), targets=None) for row in _PEERS),
 )
 
 

@@ -177,10 +177,10 @@ def cores_of(pattern: str, limit: int) -> Finding:
 
 
 CHECKS = (
-    Check(_TOPIC, "processes of others", others),
-    Check(_TOPIC, "yama ptrace_scope", scope),
-    Check(_TOPIC, "sandbox", sandbox),
-    Check(_TOPIC, "process_vm_readv", memory),
-    Check(_TOPIC, "real-time signals", signals),
-    Check(_TOPIC, "core files", cores),
+    Check(_TOPIC, "processes of others", others, targets="process"),
+    Check(_TOPIC, "yama ptrace_scope", scope, targets="process"),
+    Check(_TOPIC, "sandbox", sandbox, targets="process"),
+    Check(_TOPIC, "process_vm_readv", memory, targets="process"),
+    Check(_TOPIC, "real-time signals", signals, targets="self"),
+    Check(_TOPIC, "core files", cores, targets=None),
 )
