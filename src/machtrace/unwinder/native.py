@@ -190,30 +190,43 @@ class _Trace:
     """The number of frames of the second part."""
 
 
-class _Plain(dict[int, Collected]):
-    """The results of walks that end at a root without anything special, by depth."""
+class _Ended(dict[int, Collected]):
+    """The results of walks that end alike and have nothing else special, by depth."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
 
     def __missing__(self, frame_count: int) -> Collected:
-        result = self[frame_count] = Collected(frame_count, _ROOT, is_plain=True)
+        is_plain = self.stop is _ROOT
+        result = self[frame_count] = Collected(frame_count, self.stop, is_plain=is_plain)
         return result
 
 
 class NativeWalker:
     """The walker in C. A :class:`~machtrace.unwinder.thread_walker.ThreadWalker`."""
 
-    __slots__ = ("_arch", "_dead", "_dead_ends", "_mask", "_native", "_plain", "_rules", "_walker")
+    __slots__ = (
+        "_arch",
+        "_dead_ends",
+        "_fp",
+        "_mask",
+        "_native",
+        "_roots",
+        "_rules",
+        "_size",
+        "_walker",
+    )
 
     def __init__(self, rules: RuleCache, arch: Arch, mask: PacMask) -> None:
         """``rules``: cached for the lifetime of ``self``."""
         self._rules = rules
         self._arch = arch
+        self._fp, self._size = arch.registers.fp, arch.pointer_size
         self._mask = mask
         self._native = NativeRules(arch)
-        self._plain = _Plain()
-        self._dead_ends: dict[int, Stop] = {}
-        """The stops of frames in no image whose frame pointer is zero, by address."""
-        self._dead: dict[tuple[int, Stop], Collected] = {}
-        """The results of walks that end there, by depth and address."""
+        self._roots = _Ended(_ROOT)
+        self._dead_ends: dict[int, _Ended] = {}
+        """The walks that end at frames in no image whose frame pointer is zero, by address."""
         self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS, _frame)
 
     @property
@@ -234,8 +247,11 @@ class NativeWalker:
         walker, first = self._walker, len(self._walker)
         try:
             pause = self._start(thread, limit)
-            stop = _ROOT if pause == _walk.ROOT else self._known_dead_end(pause, thread.stack)
-            if stop is not None:
+            known = (
+                self._roots if pause == _walk.ROOT else self._known_dead_end(pause, thread.stack)
+            )
+            if known is not None:
+                stop = known.stop
                 depth = walker.finish()
                 end = len(walker)
                 return Walk(
@@ -262,20 +278,12 @@ class NativeWalker:
         walker = self._walker
         first = len(walker)
         pause = self._start(thread, limit)
-        if pause == _walk.ROOT:
+        known = self._roots if pause == _walk.ROOT else self._known_dead_end(pause, thread.stack)
+        if known is not None:
             count = len(walker) - first
             if count <= limit.inner + limit.outer:  # so the loop has not yet dropped any
-                return self._plain[count]
-            stop, depth = _ROOT, walker.finish()
-        elif (dead_end := self._known_dead_end(pause, thread.stack)) is not None:
-            count = len(walker) - first
-            if count <= limit.inner + limit.outer:
-                key = count, dead_end
-                result = self._dead.get(key)
-                if result is None:
-                    result = self._dead[key] = Collected(count, dead_end)
-                return result
-            stop, depth = dead_end, walker.finish()
+                return known[count]
+            stop, depth = known.stop, walker.finish()
         else:
             trace = self._continue(pause, LayeredMemory((thread.stack, rest)))
             if trace is None or trace.entry is not None:
@@ -398,29 +406,27 @@ class NativeWalker:
             if is_guess and self._ends_chain(memory):
                 if len(self._dead_ends) >= CACHE_LIMIT:
                     self._dead_ends.clear()
-                    self._dead.clear()
-                self._dead_ends[here.address] = stop
+                self._dead_ends[here.address] = _Ended(stop)
         return stop
 
-    def _known_dead_end(self, pause: int, stack: MemoryReader) -> Stop | None:
-        """Return the stop at a frame in no image whose chain of frame pointers ends there.
+    def _known_dead_end(self, pause: int, stack: MemoryReader) -> _Ended | None:
+        """Return the end at a frame in no image whose chain of frame pointers ends there.
 
         None unless an earlier walk ended at this address, so.
         """
         if pause != _walk.NO_RULE or not self._dead_ends:
             return None
         pc, interrupted = self._walker.place()
-        stop = None if interrupted else self._dead_ends.get(Avma(pc))
-        return stop if stop is not None and self._ends_chain(stack) else None
+        ended = None if interrupted else self._dead_ends.get(pc)
+        return ended if ended is not None and self._ends_chain(stack) else None
 
     def _ends_chain(self, memory: MemoryReader) -> bool:
         """Return whether the frame pointer is zero, or the return address of its record is."""
-        record = self._walker.values()[self._arch.registers.fp]
+        record = self._walker.values()[self._fp]
         if not record:
             return record == 0
-        size = self._arch.pointer_size
         try:
-            return not any(memory.read(Avma(record + size), size))
+            return not any(memory.read(Avma(record + self._size), self._size))
         except MemoryReadError:
             return False
 

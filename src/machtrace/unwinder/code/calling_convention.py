@@ -15,6 +15,7 @@ from operator import is_
 
 from machtrace.frozen import dataclass
 from machtrace.unwinder.code.effects import Writes
+from machtrace.unwinder.rules import InRegister
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,7 @@ class Machine:
         "return_address",
         "sp",
         "tracked",
+        "unchanged",
         "volatile",
         "volatile_set",
         "word",
@@ -165,6 +167,8 @@ class Machine:
         self.caller_values = {register: CallerValue(register) for register in self.tracked}
         """One object per register: identity is quick to test."""
         self.caller_values[return_column] = self.return_address
+        self.unchanged = {register: InRegister(register) for register in self.caller_values}
+        """The recovery of a register that still has its caller's value."""
         self.indices = {register: index for index, register in enumerate(self.tracked)}
         self.callee_saved = callee_saved
         kept = {*callee_saved, sp, fp, return_column}

@@ -58,6 +58,8 @@ from machtrace.unwinder.rules import (
 MAX_SLOTS = 256
 """Words of a frame that are tracked: thirty registers, and some copies of them."""
 
+_LOST = Lost()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameState:
@@ -124,22 +126,26 @@ class FrameState:
     def _recovery(
         self, register: int, wanted: CallerValue, *, prefers_memory: bool = True
     ) -> Recovery | None:
+        machine, values = self.machine, self.values
+        index = machine.indices.get(register)
+        is_unchanged = index is not None and values[index] is wanted
+        if is_unchanged and not prefers_memory:
+            return machine.unchanged[register]
         at = self._slot_of(wanted)
-        sp = self.values[self.machine.sp]
-        is_released = at is not None and isinstance(sp, FromCfa) and at < sp.offset
-        if self.value(register) == wanted and (at is None or is_released or not prefers_memory):
-            return InRegister(register)
-        saved = self._at_slot(at)
-        if saved is not None:
+        if is_unchanged:
+            sp = values[machine.sp]
+            if at is None or (isinstance(sp, FromCfa) and at < sp.offset):
+                return machine.unchanged[register]
+        if at is not None and (saved := self._at_slot(at)) is not None:
             return saved
-        for index, value in enumerate(self.values):
-            if value == wanted:
-                return InRegister(self.machine.tracked[index])
+        for place, value in enumerate(values):
+            if value is wanted:
+                return InRegister(machine.tracked[place])
         return None
 
-    def _at_slot(self, at: int | None) -> AtCfa | AtExpression | None:
-        if at is None or not is_moved(at):
-            return None if at is None else AtCfa(at)
+    def _at_slot(self, at: int) -> AtCfa | AtExpression | None:
+        if not is_moved(at):
+            return AtCfa(at)
         sp = self.values[self.machine.sp]
         if not isinstance(sp, FromCfa) or not is_moved(sp.offset):
             return None
@@ -188,9 +194,9 @@ class FrameState:
         registers: list[tuple[int, Recovery]] = []
         for register in self.machine.callee_saved:
             wanted = self.machine.caller_values[register]
-            recovery = self._recovery(register, wanted, prefers_memory=prefers_memory) or Lost()
-            if recovery != InRegister(register):
-                registers.append((register, recovery))
+            recovery = self._recovery(register, wanted, prefers_memory=prefers_memory)
+            if recovery is not self.machine.unchanged[register]:
+                registers.append((register, recovery or _LOST))
         if keeps_volatile:
             registers += [
                 (register, InRegister(register))
