@@ -197,8 +197,7 @@ class _Ended(dict[int, Collected]):
         self.stop = stop
 
     def __missing__(self, frame_count: int) -> Collected:
-        is_plain = self.stop is _ROOT
-        result = self[frame_count] = Collected(frame_count, self.stop, is_plain=is_plain)
+        result = self[frame_count] = Collected(frame_count, self.stop, is_plain=True)
         return result
 
 

@@ -153,19 +153,20 @@ def columns_of(processes: Sequence[CollectedStacks]) -> StackColumns:
         first = (np.cumsum(counts) - counts)[order]
         rows = np.repeat(first - starts[:-1], counts[order]) + np.arange(len(addresses))
         addresses, codes = addresses[rows], codes[rows]
-    # Nearly all walks end at a root and consist of their frames alone.
-    special = {
-        number: stacks[at] for number, at in enumerate(order.tolist()) if not stacks[at].is_plain
-    }
-    reasons = np.full(len(stacks), STOPS.index(StopReason.ROOT), np.uint8)
-    for number, stack in special.items():
-        reasons[number] = STOPS.index(stack.stop.reason)
+    ordered = [stacks[at] for at in order.tolist()]
+    # Walks that end alike share their stop, and nearly all consist of frames and a stop alone.
+    stops = {id(stack.stop): stack.stop for stack in stacks}
+    reasons = {key: STOPS.index(stop.reason) for key, stop in stops.items()}
+    incomplete = {key for key, stop in stops.items() if not stop.is_complete}
+    special = {number: stack for number, stack in enumerate(ordered) if not stack.is_plain}
     return StackColumns(
         starts=starts,
         addresses=addresses,
         codes=codes,
-        stop_reasons=reasons,
-        stops={n: walk.stop for n, walk in special.items() if not walk.stop.is_complete},
+        stop_reasons=np.fromiter(
+            (reasons[id(stack.stop)] for stack in ordered), np.uint8, len(ordered)
+        ),
+        stops={n: walk.stop for n, walk in enumerate(ordered) if id(walk.stop) in incomplete},
         gaps={n: walk.gap for n, walk in special.items() if walk.gap is not None},
         physical_remainders={
             n: walk.physical_remainder

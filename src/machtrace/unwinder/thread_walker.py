@@ -48,7 +48,7 @@ class Collected:
     disputes: Mapping[int, tuple[Dispute, ...]] = field(default_factory=dict)
     """The disputes of those frames, by frame number."""
     is_plain: bool = False
-    """Whether the walk ended at a root, without a gap, disputes or async frames."""
+    """Whether it has no gap, disputes or async frames."""
 
 
 def collected(walk: Walk) -> Collected:
