@@ -1,0 +1,215 @@
+"""Incidents: what a watcher saw go wrong, with its evidence and the stacks of that time.
+
+Times are nanoseconds of ``CLOCK_BOOTTIME``, which counts system sleep; durations leave the sleep
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from machtrace.frozen import dataclass
+from machtrace.model.address import Avma
+from machtrace.model.capture import Capture
+from machtrace.model.symbol import CallStack
+from machtrace.model.text import printable
+
+
+class IncidentKind(Enum):
+    """The kind of an incident."""
+
+    HANG = "hang"
+    CPU = "cpu"
+    MEMORY = "memory"
+    DEADLOCK = "deadlock"
+    CRASH = "crash"
+
+
+class Verdict(Enum):
+    """Why a thread did not return to its idle wait in time."""
+
+    BLOCKED = "blocked"
+    """It waited in one system call."""
+    BUSY = "busy"
+    """It ran."""
+    STARVED = "starved"
+    """It was ready to run and was given no processor: the host's contention, or a quota."""
+    STOPPED = "stopped"
+    """A signal, a tracer or a frozen control group stopped it."""
+    UNINTERRUPTIBLE = "uninterruptible"
+    """It waited inside the kernel, mostly for a device."""
+    SLEPT = "slept"
+    """The system slept, or this watcher was not scheduled."""
+
+    @property
+    def is_hang(self) -> bool:
+        """Whether it is the program's own doing."""
+        return self in (Verdict.BLOCKED, Verdict.BUSY)
+
+
+class VerdictCertainty(Enum):
+    """How well a verdict is proven."""
+
+    CERTAIN = "certain"
+    """The evidence excludes every other verdict."""
+    LIKELY = "likely"
+    """The evidence permits another one, such as an idle wait between two polls."""
+
+
+class WatchedThread(NamedTuple):
+    """A thread of the watched process."""
+
+    id: int
+    name: str | None = None
+    is_main: bool = False
+
+    def __str__(self) -> str:
+        return printable(f"{self.name or 'thread'} {self.id}")
+
+
+class TimeRange(NamedTuple):
+    """A time that lies between two polls (``CLOCK_BOOTTIME``, in nanoseconds)."""
+
+    earliest_ns: int
+    latest_ns: int
+
+
+class LockOwner(NamedTuple):
+    """The thread or process that holds what another waits for."""
+
+    pid: int | None
+    thread: int | None
+    recorded: bool
+    """Whether the lock itself, or the kernel, states it; False where a lock keeps no owner."""
+
+
+class WaitsFor(NamedTuple):
+    """The object of a blocked thread's wait."""
+
+    what: str
+    """Such as ``mutex``, ``GIL``, ``socket to 10.0.0.1:5432``, ``process 4711``."""
+    address: Avma | None = None
+    """The address of the lock, if it is one."""
+    owner: LockOwner | None = None
+    """None if nothing of this kind has an owner, such as a socket."""
+
+
+class Culprit(NamedTuple):
+    """The function where the time went: the last one that most samples share."""
+
+    function: str
+    image: str | None = None
+    file: str | None = None
+    line: int | None = None
+    share: float = 1.0
+    """The share of the time of all samples, from 0 to 1."""
+    native: str | None = None
+    """The native function beside it, if the culprit is a Python function."""
+
+
+class TimedStack(NamedTuple):
+    """A stack of the watched thread."""
+
+    at_ns: int
+    """``CLOCK_BOOTTIME``."""
+    weight_ns: int
+    """The time that it stands for: since the sample before it, or since the beginning."""
+    stack: CallStack
+
+
+class SeriesPoint(NamedTuple):
+    """The process at one second."""
+
+    at_ns: int
+    """``CLOCK_BOOTTIME``."""
+    cpu_share: float | None
+    """A share of one processor: 2.0 are two busy threads."""
+    resident: int | None
+    """Bytes."""
+    state: str | None
+    """The watched thread's: ``idle``, a verdict's value, or None if unknown."""
+
+
+class HostLoad(NamedTuple):
+    """The load of the machine at the incident; None where the system does not state it."""
+
+    processors: int
+    load: float | None = None
+    """The load average of one minute."""
+    cpu_pressure: float | None = None
+    """Percent of the last ten seconds in which a task waited for a processor (PSI, some)."""
+    memory_pressure: float | None = None
+    io_pressure: float | None = None
+
+
+class WatcherCost(NamedTuple):
+    """The cost of watching since the watcher started."""
+
+    polls: int
+    late_polls: int
+    """Polls more than one interval late."""
+    latest_ns: int
+    """The longest delay of a poll."""
+    cpu_ns: int
+    """Processor time of the watcher."""
+    stops: int
+    """Times that a thread of the process was stopped."""
+    stopped_ns: int
+    """The longest of these."""
+
+
+class AppliedRule(NamedTuple):
+    """A rule against false reports that had a part in this incident."""
+
+    name: str
+    """Such as ``late-watcher``, ``launch-grace``, ``nested-loop``."""
+    text: str
+    """Its effect here, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchIncident:
+    """Something that went wrong in a watched process."""
+
+    id: str
+    kind: IncidentKind
+    certainty: VerdictCertainty
+    began: TimeRange
+    seen_ns: int
+    """``CLOCK_BOOTTIME`` of the poll that exceeded the threshold."""
+    ended: TimeRange | None = None
+    """None while it lasts."""
+    pid: int | None = None
+    verdict: Verdict | None = None
+    """The reason of a hang; None for other kinds."""
+    threshold: str = ""
+    """The condition as it was given: ``250ms``, ``80%/60s``."""
+    thread: WatchedThread | None = None
+    """The thread that it is about; None if it is about the process."""
+    duration_ns: int = 0
+    """Its duration so far, without system sleep and other time that does not count."""
+    evidence: Mapping[str, int | float | str | bool | None] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """The differences that prove it: ``voluntary_switches``, ``run_ns``, ``delay_ns`` …"""
+    culprit: Culprit | None = None
+    waits_for: WaitsFor | None = None
+    cycle: tuple[WatchedThread, ...] = ()
+    """The threads of a deadlock, each of which waits for the next."""
+    stacks: tuple[TimedStack, ...] = ()
+    """Stacks of the thread, the oldest first."""
+    representative: int | None = None
+    """The index in :attr:`stacks` of the stack that stands for most of the time."""
+    capture: Capture | None = None
+    """All threads when the threshold was exceeded."""
+    host: HostLoad | None = None
+    series: tuple[SeriesPoint, ...] = ()
+    """The last minute."""
+    cost: WatcherCost | None = None
+    rules: tuple[AppliedRule, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Parts that could not be captured or determined, and why; a sentence each."""

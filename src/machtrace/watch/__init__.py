@@ -1,0 +1,1 @@
+"""Watches processes, and captures stacks while something is wrong."""

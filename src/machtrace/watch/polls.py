@@ -1,0 +1,94 @@
+"""Polls: what a system shows of a thread and its process at one time, without stopping them.
+
+Classifiers are functions of these values; ``targets`` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from machtrace.model.address import Avma
+
+
+class SystemCall(NamedTuple):
+    """The system call in which a thread waits (``/proc/PID/task/TID/syscall``, proc(5))."""
+
+    number: int
+    arguments: tuple[int, ...]
+    sp: Avma
+    pc: Avma
+
+    @property
+    def place(self) -> CallPlace:
+        """The call without its arguments."""
+        return CallPlace(self.number, self.sp, self.pc)
+
+
+class CallPlace(NamedTuple):
+    """A call of a certain frame: equal places at two polls are the same wait of the same loop."""
+
+    number: int
+    sp: Avma
+    pc: Avma
+
+
+class ThreadPoll(NamedTuple):
+    """A thread at one time. Facts that the system hides, or that were not read, are None."""
+
+    at_ns: int
+    """``CLOCK_MONOTONIC``."""
+    boot_ns: int
+    """``CLOCK_BOOTTIME``: it counts system sleep, too."""
+    is_running: bool | None = None
+    """Whether it runs or is ready to; None if that was not read, or is hidden."""
+    call: SystemCall | None = None
+    """The call in which it waits; None if it runs."""
+    run_ns: int | None = None
+    """The time that it ran (schedstat, first field)."""
+    delay_ns: int | None = None
+    """The time that it was ready to run and did not (schedstat, second field)."""
+    switches: tuple[int, int] | None = None
+    """Voluntary and involuntary context switches. Read before the call at the first poll of a pair,
+    and after it at the second: equal ones then exclude a run between."""
+    state: str | None = None
+    """The state's letter in ``status``."""
+    throttled_ns: int | None = None
+    """The time that the control group's quota took (``cpu.stat``)."""
+    is_frozen: bool = False
+    """Whether its control group is frozen."""
+    tracer: int | None = None
+    """The process that traces it; 0 for none."""
+    busy_since_ns: int | None = None
+    """The thread's own statement: ``CLOCK_MONOTONIC`` at its return from the idle wait, 0 in it.
+    None if it states nothing."""
+    task: int | None = None
+    """The number of tasks that it stated to have begun."""
+    late_ns: int = 0
+    """The delay of this poll: the watcher itself was not scheduled."""
+
+
+class ProcessPoll(NamedTuple):
+    """A process at one time."""
+
+    at_ns: int
+    boot_ns: int
+    resident: int | None = None
+    """Bytes of memory (statm)."""
+    run_ns: dict[int, int] | None = None
+    """The time that each thread ran, by id; absent if it is not read at every poll."""
+    faults: dict[int, int] | None = None
+    """Minor page faults of each thread, by id."""
+
+
+class PolledTarget(Protocol):
+    """A target whose threads can be polled."""
+
+    def poll(self, thread: int, *, with_status: bool) -> ThreadPoll:
+        """Poll a thread.
+
+        Raises:
+            TargetGoneError, ThreadGoneError: it has exited.
+        """
+
+    def poll_process(self) -> ProcessPoll:
+        """Poll the process. Raises as :meth:`poll` does."""
