@@ -7,7 +7,7 @@ debugging support has it (``Modules/_remote_debugging`` of 3.14), for all versio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import lru_cache
@@ -92,15 +92,18 @@ class PythonThreads:
     """``threading.Thread.name``, where it was read."""
 
 
-def read_threads(memory: MemoryReader, runtime: int, layout: PythonLayout) -> PythonThreads:
-    """Read all threads that have a thread state; failures are recorded, not raised.
+def read_threads(
+    memory: MemoryReader, runtime: int, layout: PythonLayout, *, only: Collection[int] | None = None
+) -> PythonThreads:
+    """Read the threads that have a thread state; failures are recorded, not raised.
 
     Args:
         memory: the process's, which must not change meanwhile.
         runtime: address of its ``_PyRuntime`` (Avma).
         layout: the interpreter's.
+        only: the system's ids of threads; others are not read. None for all.
     """
-    return _Reader(memory, layout, runtime).threads()
+    return _Reader(memory, layout, runtime).threads(only)
 
 
 def read_names(memory: MemoryReader, runtime: int, layout: PythonLayout) -> dict[int, str]:
@@ -168,14 +171,16 @@ class _Reader:
             max(ends) + _POINTER.size, layout.frame_owner + 1, 0 if entry is None else entry + 1
         )
 
-    def threads(self) -> PythonThreads:
-        """Read all threads."""
+    def threads(self, only: Collection[int] | None) -> PythonThreads:
+        """Read all threads, or those of ``only``."""
         threads = _Threads()
         gils: list[tuple[int, int, int]] = []
         try:
             for interpreter in self._interpreters():
                 gils.append(self._gil(interpreter))
                 for native, state, data in self._thread_states(interpreter):
+                    if only is not None and native not in only:
+                        continue
                     try:
                         first = _pointer(data, self._layout.thread_frame)
                         runs = self._runs.runs(self._links(first))
@@ -185,7 +190,7 @@ class _Reader:
                         threads.add(native, state, runs)
         except MachtraceError as error:
             threads.errors[None] = error
-        return threads.result(gils, self.names())
+        return threads.result(gils, self.names() if only is None else {})
 
     def names(self) -> dict[int, str]:
         """Return the names of Python's threads by the system's id; none where that fails."""
