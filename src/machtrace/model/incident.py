@@ -6,17 +6,20 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.capture import Capture
 from machtrace.model.symbol import CallStack
-from machtrace.model.text import printable
+from machtrace.model.text import PLAIN, Document, Style, printable
+
+Evidence: TypeAlias = Mapping[str, int | float | str | bool | None]
+"""Differences between polls that prove a verdict: ``voluntary_switches``, ``run_ns`` …"""
 
 
 class IncidentKind(Enum):
@@ -172,8 +175,8 @@ class AppliedRule(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchIncident:
-    """Something that went wrong in a watched process."""
+class WatchFacts:
+    """The facts of an incident, without its stacks."""
 
     id: str
     kind: IncidentKind
@@ -181,6 +184,8 @@ class WatchIncident:
     began: TimeRange
     seen_ns: int
     """``CLOCK_BOOTTIME`` of the poll that exceeded the threshold."""
+    seen_wall_ns: int | None = None
+    """The same time in nanoseconds since 1970, UTC; None if unknown."""
     ended: TimeRange | None = None
     """None while it lasts."""
     pid: int | None = None
@@ -192,20 +197,11 @@ class WatchIncident:
     """The thread that it is about; None if it is about the process."""
     duration_ns: int = 0
     """Its duration so far, without system sleep and other time that does not count."""
-    evidence: Mapping[str, int | float | str | bool | None] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    """The differences that prove it: ``voluntary_switches``, ``run_ns``, ``delay_ns`` …"""
+    evidence: Evidence = field(default_factory=lambda: MappingProxyType({}))
     culprit: Culprit | None = None
     waits_for: WaitsFor | None = None
     cycle: tuple[WatchedThread, ...] = ()
     """The threads of a deadlock, each of which waits for the next."""
-    stacks: tuple[TimedStack, ...] = ()
-    """Stacks of the thread, the oldest first."""
-    representative: int | None = None
-    """The index in :attr:`stacks` of the stack that stands for most of the time."""
-    capture: Capture | None = None
-    """All threads when the threshold was exceeded."""
     host: HostLoad | None = None
     series: tuple[SeriesPoint, ...] = ()
     """The last minute."""
@@ -213,3 +209,44 @@ class WatchIncident:
     rules: tuple[AppliedRule, ...] = ()
     missing: tuple[str, ...] = ()
     """Parts that could not be captured or determined, and why; a sentence each."""
+
+    def lines(self, style: Style = PLAIN) -> Iterator[str]:
+        """Yield the facts as text, the verdict first."""
+        from machtrace.model.incident_text import fact_lines
+
+        yield from fact_lines(self, style)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WatchIncident(WatchFacts, Document):
+    """Something that went wrong in a watched process."""
+
+    stacks: tuple[TimedStack, ...] = ()
+    """Stacks of the thread, the oldest first."""
+    representative: int | None = None
+    """The index in :attr:`stacks` of the stack that stands for most of the time."""
+    capture: Capture | None = None
+    """All threads when the threshold was exceeded."""
+
+    @property
+    def stack(self) -> CallStack | None:
+        """The representative stack, else the watched thread's in the capture, else None."""
+        if self.stacks:
+            return self.stacks[self.representative or 0].stack
+        of_capture = () if self.capture is None else self.capture.stacks
+        number = None if self.thread is None else self.thread.id
+        return next((stack for stack in of_capture if stack.thread.id == number), None)
+
+    def text_lines(self, style: Style = PLAIN) -> Iterator[str]:
+        """Yield the facts and the representative stack."""
+        yield from self.lines(style)
+        if self.stack is not None:
+            yield ""
+            yield from self.stack.text_lines(style=style)
+
+    def __str__(self) -> str:
+        return "\n".join(self.text_lines())
+
+    def __repr__(self) -> str:
+        reason = "" if self.verdict is None else f", {self.verdict.value}"
+        return f"<WatchIncident {self.id}: {self.kind.value}{reason}, {self.certainty.value}>"

@@ -11,6 +11,7 @@ from uuid import UUID
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
+from machtrace.model.incident import WatchFacts
 from machtrace.model.symbol import SourceLocation
 from machtrace.model.text import Document, counted, printable, report_lines, task_lines
 
@@ -393,6 +394,8 @@ class Report(ReportedTask, Document):
 
     kind: ReportKind
     incident: Incident = field(default_factory=Incident)
+    watch: WatchFacts | None = None
+    """A watcher's facts; None in other reports."""
     system: ReportedSystem = field(default_factory=ReportedSystem)
     exception: ReportedException | None = None
     termination: ReportedTermination | None = None

@@ -260,6 +260,8 @@ def report_lines(report: Report) -> Iterator[str]:
     """Yield the incident, its cause, and all threads with their frames."""
     incident, system, thrown = report.incident, report.system, report.language_exception
     yield from _fact("Report", report.kind.value, incident.kind, incident.time)
+    if report.watch is not None:
+        yield from report.watch.lines()
     yield from _fact("System", system.model, system.os_name, system.os_build)
     if (cause := report.exception) is not None:
         codes = cause.subtype or cause.codes

@@ -14,6 +14,7 @@ from machtrace.errors import ArgumentError, FormatError, MachtraceError
 from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.image import ImageList
+from machtrace.model.incident import WatchIncident
 from machtrace.model.profile import Profile
 from machtrace.model.report import Report
 from machtrace.model.snapshot import ProcessInfo
@@ -21,6 +22,7 @@ from machtrace.model.symbol import CallStack
 from machtrace.reports.inputs import report_inputs
 from machtrace.reports.readers import read_source
 from machtrace.reports.stacks.crash_reports import crash_report_of
+from machtrace.reports.stacks.incidents import report_of_incident
 from machtrace.reports.stacks.reported import report_of_capture, report_of_profile
 from machtrace.reports.writers import (
     FORMATS,
@@ -136,7 +138,7 @@ def read_report(path: str | PathLike[str]) -> Report:
     return reports[0]
 
 
-Stacks: TypeAlias = Report | Profile | Capture | CallStack
+Stacks: TypeAlias = Report | Profile | Capture | CallStack | WatchIncident
 """Everything that can be written."""
 
 
@@ -176,6 +178,8 @@ def save(stacks: Stacks, path: str | PathLike[str]) -> None:
         FileAccessError: the file cannot be written.
     """
     name = fspath(path)
+    if isinstance(stacks, WatchIncident):
+        stacks = report_of_incident(stacks)
     form = format_of_suffix(name)
     if form is None and name.endswith(".txt"):
         trees_alone = isinstance(stacks, Report) and stacks.trees and not stacks.threads
@@ -187,7 +191,8 @@ def save(stacks: Stacks, path: str | PathLike[str]) -> None:
 
 
 def _bytes(report: Stacks | Sequence[Report] | Sequence[CallStack], form: str) -> bytes:
-
+    if isinstance(report, WatchIncident):
+        report = report_of_incident(report)
     if isinstance(report, Profile | Capture):
         return stacks_bytes(report, form)
     several = [report] if isinstance(report, Report | CallStack) else list(report)

@@ -14,12 +14,25 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache, reduce
+from math import isfinite
 from operator import or_
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from machtrace.errors import FormatError
 from machtrace.model.image import BuildId, shown_identifier
+from machtrace.model.incident import (
+    AppliedRule,
+    Culprit,
+    HostLoad,
+    LockOwner,
+    SeriesPoint,
+    TimeRange,
+    WaitsFor,
+    WatchedThread,
+    WatcherCost,
+    WatchFacts,
+)
 from machtrace.model.report import (
     Incident,
     JsonValue,
@@ -80,8 +93,19 @@ def _same(value: Any) -> JsonValue:  # noqa: ANN401 - as JSON has it already
     return value  # type: ignore[no-any-return]
 
 
+def number() -> Form:
+    """Return the form of a finite number, an integer or not."""
+
+    def read(value: JsonValue) -> float:
+        if type(value) not in (int, float) or not isfinite(value):  # type: ignore[arg-type]
+            raise UnfitError(f"{shown(value)} is not a finite number")
+        return value  # type: ignore[return-value]
+
+    return Form(_same, read, lambda: {"type": "number"})
+
+
 class OpaqueDetails:
-    """Stands for :data:`Details`, an alias of a large type."""
+    """Stands for :data:`Details` and other aliases of large types."""
 
 
 def details() -> Form:
@@ -146,6 +170,7 @@ def shown(value: object) -> str:
 
 _SIMPLE: dict[Any, Form] = {
     **{kind: plain(*words) for kind, words in PLAIN.items()},
+    float: number(),
     OpaqueDetails: details(),
     UUID | BuildId: identifier(),
 }
@@ -260,7 +285,8 @@ def _record(kind: Any) -> Form:  # noqa: ANN401 - a dataclass or a NamedTuple of
 
 
 def _members(kind: Any) -> typing.Iterator[_Member]:  # noqa: ANN401 - see _record
-    hints: Mapping[str, Any] = typing.get_type_hints(kind, localns={"Details": OpaqueDetails})
+    opaque = {"Details": OpaqueDetails, "Evidence": OpaqueDetails}
+    hints: Mapping[str, Any] = typing.get_type_hints(kind, localns=opaque)
     if dataclasses.is_dataclass(kind):
         for field in dataclasses.fields(kind):
             usual = field.default
@@ -348,6 +374,8 @@ _RECORDS: tuple[Any, ...] = (
     *(Report, ReportedTask, Incident, ReportedProcess, ReportedSystem, ReportedException),
     *(ReportedTermination, LanguageException, ReportedThread, ReportedRegisters, ReportedRegister),
     *(ReportedFrame, ReportedSymbol, SourceLocation, ReportedImage, SampledTree, SampledNode),
+    *(WatchFacts, TimeRange, WatchedThread, Culprit, WaitsFor, LockOwner, HostLoad, SeriesPoint),
+    *(WatcherCost, AppliedRule),
 )
 
 

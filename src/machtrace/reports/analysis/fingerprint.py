@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from machtrace.frozen import dataclass
-from machtrace.model.report import ReportedFrame, ReportedTask
+from machtrace.model.report import Report, ReportedFrame, ReportedTask
 from machtrace.reports.analysis.frame_owner import (
     NOWHERE,
     FrameOwner,
@@ -116,6 +116,8 @@ class FingerprintBasis(Enum):
     """Which frames a fingerprint covers."""
 
     APP_FRAMES = "the app's frames"
+    CULPRIT = "the function where the time went, and what it waited for"
+    """The basis for incidents of a watcher."""
     OTHER_FRAMES = "all frames, since none is known to be the app's"
     NOTHING = "nothing: there are no frames"
 
@@ -189,6 +191,51 @@ def fingerprint(
     for frame in hashed:
         digest.update(f"\0{frame.image}\1{frame.name}".encode("utf-8", "surrogatepass"))
     return Fingerprint(digest.hexdigest(), basis, tuple(hashed))
+
+
+def incident_fingerprint(task: Report, frames: Sequence[ReportedFrame]) -> Fingerprint:
+    """Compute the fingerprint of a report, whose stack is ``frames``.
+
+    A watcher's incident is identified by its culprit and the kind of its wait: its innermost frames
+    differ from one sample to the next.
+    """
+    watch = task.watch
+    if watch is None or watch.culprit is None:
+        return fingerprint(frames, task)
+    culprit = watch.culprit
+    file = (culprit.file or "").replace("\\", "/").rpartition("/")[2]
+    image = (culprit.image or "").rpartition("/")[2] or file
+    is_named = is_name(culprit.function)
+    name = grouping_name(culprit.function) if is_named else culprit.function
+    wait = "" if watch.waits_for is None else wait_kind(watch.waits_for.what)
+    digest = blake2b(FingerprintBasis.CULPRIT.name.encode(), digest_size=8)
+    for part in (watch.kind.value, image, name, wait):
+        digest.update(f"\0{part}".encode("utf-8", "surrogatepass"))
+    frame = FingerprintFrame(
+        place=next((at for at, one in enumerate(frames) if _is_called(one, culprit.function)), 0),
+        image=image,
+        name=name,
+        is_named=is_named,
+        reason=OwnerReason.CULPRIT,
+    )
+    return Fingerprint(digest.hexdigest(), FingerprintBasis.CULPRIT, (frame,))
+
+
+def _is_called(frame: ReportedFrame, function: str) -> bool:
+    if frame.symbol is not None and frame.symbol.name == function:
+        return True
+    python = frame.details.get("python") if frame.details else None
+    return isinstance(python, list) and any(
+        isinstance(one, dict) and one.get("name") == function for one in python
+    )
+
+
+_WAIT_OBJECT = re.compile(r"[ (]*(?:\bto\b|\bof\b|\bon\b|[0-9/\"'“‘:]).*", re.DOTALL)
+
+
+def wait_kind(what: str) -> str:
+    """Return the kind of a wait without its object: ``socket`` of ``socket to 10.0.0.1:5432``."""
+    return _WAIT_OBJECT.sub("", what[:_LONGEST]).strip() or what[:_LONGEST].strip()
 
 
 def _counted(

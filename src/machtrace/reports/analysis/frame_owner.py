@@ -38,6 +38,7 @@ class OwnerReason(Enum):
     SWIFT_RUNTIME = "it is Swift's runtime, which older apps bundle"
     NO_IMAGE = "no image is known to hold it"
     NO_PATH = "the report has no path for the image"
+    CULPRIT = "the time went there"
     ELSEWHERE = "it is neither the system's nor beside the program"
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from machtrace.frozen import dataclass
 from machtrace.model.report import Report, ReportKind
-from machtrace.reports.analysis.fingerprint import Fingerprint, fingerprint
+from machtrace.reports.analysis.fingerprint import Fingerprint, incident_fingerprint
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
 from machtrace.reports.analysis.subject_stack import SubjectKind, subject_stack
 from machtrace.reports.images import uuid_of
@@ -54,7 +54,7 @@ def report_groups(reports: Sequence[Report]) -> tuple[ReportGroup, ...]:
             members[incidents[incident]].append(index)
             continue
         subject = subject_stack(report)
-        identity = fingerprint(() if subject is None else subject.frames, report)
+        identity = incident_fingerprint(report, () if subject is None else subject.frames)
         members.setdefault(identity.hash, []).append(index)
         first.setdefault(identity.hash, (identity, None if subject is None else subject.kind))
         if incident is not None:

@@ -14,6 +14,7 @@ class SubjectKind(Enum):
     """Which stack it is."""
 
     EXCEPTION = "where the exception was thrown"
+    WATCHED = "the watched thread's stack of most of the time"
     CRASHED = "the thread that crashed"
     ATTRIBUTED = "the heaviest stack of the thread that the report is about"
     MAIN = "the main thread"
@@ -41,6 +42,10 @@ def subject_stack(report: Report) -> SubjectStack | None:
     crashed = report.crashed_thread
     if crashed is not None and crashed.frames:
         return SubjectStack(SubjectKind.CRASHED, crashed.frames)
+    watched = None if report.watch is None else report.watch.thread
+    for thread in () if watched is None else report.threads:
+        if watched is not None and thread.id == watched.id and thread.frames:
+            return SubjectStack(SubjectKind.WATCHED, thread.frames)
     return _of_task(report)
 
 

@@ -17,7 +17,7 @@ from itertools import islice
 from machtrace.model.image import BuildId, shown_identifier
 from machtrace.model.report import NameSource, Report, ReportedFrame, ReportedImage, ReportedTask
 from machtrace.model.text import counted
-from machtrace.reports.analysis.fingerprint import fingerprint, owners_of
+from machtrace.reports.analysis.fingerprint import incident_fingerprint, owners_of
 from machtrace.reports.analysis.frame_owner import FrameOwner
 from machtrace.reports.analysis.groups import report_groups
 from machtrace.reports.analysis.subject_stack import subject_stack
@@ -203,7 +203,7 @@ def _overview(reports: Sequence[Report]) -> str:
 
 def _report(report: Report, *, level: str) -> str:
     subject = subject_stack(report)
-    identity = fingerprint(() if subject is None else subject.frames, report)
+    identity = incident_fingerprint(report, () if subject is None else subject.frames)
     graph = wait_graph(report)
     labels = WaitLabels(graph)
     waiting = (node.thread for node in graph.threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from machtrace.model.image import BinaryImage
@@ -60,8 +61,11 @@ def profile_of(report: Report) -> Profile:
     """Return all stacks of the report as a profile, those of its other processes too.
 
     Threads and their trees become the profile's threads. Stacks of inverted trees are limited to
-    two million frames.
+    two million frames. A watcher's samples stand for its report: the other threads' stacks, of one
+    moment, have no duration.
     """
+    if report.watch is not None and report.trees:
+        report = replace(report, threads=())
     builder = ProfileBuilder()
     for task in tasks_of(report):
         frames = ReportedFrames(task)

@@ -169,11 +169,16 @@ def reported_process(process: ProcessInfo) -> ReportedProcess:
     )
 
 
-def report_of_capture(capture: Capture) -> Report:
-    """Return a capture as a report, from which :func:`capture_of` returns it again."""
+def report_of_capture(capture: Capture, images: ReportedImages | None = None) -> Report:
+    """Return a capture as a report, from which :func:`capture_of` returns it again.
+
+    ``images`` are those of a larger report, which gets them all.
+    """
     capture = capture.of_each_thread
-    images = ReportedImages(capture.images)
-    threads = tuple(_reported_thread(stack, images) for stack in capture.stacks)
+    images = ReportedImages() if images is None else images
+    for image in capture.images:
+        images.index(image)
+    threads = tuple(reported_thread(stack, images) for stack in capture.stacks)
     crashed = next((stack for stack in capture.stacks if stack.thread.crashed), None)
     cause = None if crashed is None else crashed.cause
     return Report(
@@ -194,7 +199,8 @@ def problems_details(problems: Iterable[Problem]) -> dict[str, JsonValue]:
     return {PROBLEMS: entries} if entries else {}
 
 
-def _reported_thread(stack: CallStack, images: ReportedImages) -> ReportedThread:
+def reported_thread(stack: CallStack, images: ReportedImages) -> ReportedThread:
+    """Return a thread with its stack."""
     info, rest = stack.thread, stack.physical_remainder
     details = {**_chain_details(stack)}
     if info.cause is not None:
@@ -256,9 +262,18 @@ def exception_of(cause: Cause) -> ReportedException:
     )
 
 
-def report_of_profile(profile: Profile, kind: ReportKind = ReportKind.MACHTRACE) -> Report:
-    """Return a profile as a report, from which :func:`profile_of` returns it again."""
-    images = ReportedImages(profile.images)
+def report_of_profile(
+    profile: Profile,
+    kind: ReportKind = ReportKind.MACHTRACE,
+    images: ReportedImages | None = None,
+) -> Report:
+    """Return a profile as a report, from which :func:`profile_of` returns it again.
+
+    ``images`` are those of a larger report, which gets them all.
+    """
+    images = ReportedImages() if images is None else images
+    for image in profile.images:
+        images.index(image)
     calls = [_calls(frame, images) for frame in profile.frames]
     trees = [_TreeBuilder(calls) for _ in profile.threads]
     samples = profile.samples

@@ -1,0 +1,251 @@
+"""The facts of an incident as text: the essential on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the values import this module
+    from machtrace.model.incident import (
+        Culprit,
+        HostLoad,
+        LockOwner,
+        WaitsFor,
+        WatcherCost,
+        WatchFacts,
+    )
+
+from machtrace.model.text import Style, counted, duration, printable, short_location
+
+_SECOND = 1_000_000_000
+_MINUTE = 60
+_KINDS = {
+    "hang": "Hang",
+    "cpu": "Processor",
+    "memory": "Memory",
+    "deadlock": "Deadlock",
+    "crash": "Crash",
+}
+_WIDTH = 11
+"""Columns of the names of facts."""
+_LISTED = 8
+"""Threads of a cycle that are named."""
+
+
+def shown_duration(nanoseconds: int) -> str:
+    """Format a time of any length: ``18.4 ms``, ``3.21 s``, ``2 min 5 s``."""
+    if abs(nanoseconds) < _SECOND:
+        return duration(nanoseconds)
+    seconds = nanoseconds / _SECOND
+    if seconds < _MINUTE:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    minutes, rest = divmod(whole, _MINUTE)
+    hours, minutes = divmod(minutes, _MINUTE)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def shown_bytes(count: int) -> str:
+    """Format a number of bytes: ``312 MiB``."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size) < 1 << 10:
+            return f"{size:.0f} {unit}"
+        size /= 1 << 10
+    return f"{size:.2f} GiB"
+
+
+def wall_time(nanoseconds: int) -> str:
+    """Format nanoseconds since 1970 as Apple's reports write times, in UTC."""
+    when = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=nanoseconds // 1000)
+    return f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03d} +0000"
+
+
+def headline(facts: WatchFacts) -> str:
+    """Return an incident in one line: kind, verdict, thread, culprit and duration."""
+    verdict = "" if facts.verdict is None else f" ({facts.verdict.value})"
+    head = f"{_KINDS[facts.kind.value]}{verdict}:"
+    if facts.thread is not None:
+        head += f" {facts.thread}"
+    elif facts.pid is not None:
+        head += f" process {facts.pid}"
+    if facts.culprit is not None:
+        head += f" in {culprit_name(facts.culprit)}"
+    if facts.duration_ns:
+        so_far = " so far" if facts.ended is None else ""
+        head += f", {shown_duration(facts.duration_ns)}{so_far}"
+    return head
+
+
+def culprit_name(culprit: Culprit) -> str:
+    """Return the culprit's function with its file, or its image."""
+    where = culprit.image or ""
+    if culprit.file:
+        where = short_location(culprit.file, culprit.line)
+    name = printable(culprit.function)
+    return f"{name} ({printable(where)})" if where else name
+
+
+def fact_lines(facts: WatchFacts, style: Style) -> Iterator[str]:
+    """Yield the headline, and a line for each fact that is known."""
+    yield f"{style.bold}{headline(facts)}{style.reset}"
+    for name, text in facts_of(facts):
+        yield f"  {style.dim}{name:<{_WIDTH}}{style.reset}{text}"
+
+
+def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each fact below the headline."""
+    yield facts.certainty.value, evidence_text(facts)
+    yield "when", _when(facts)
+    if facts.culprit is not None:
+        yield "culprit", culprit_text(facts.culprit)
+    if facts.waits_for is not None:
+        yield "waits for", waits_text(facts.waits_for)
+    if facts.cycle:
+        names = [str(thread) for thread in facts.cycle]
+        shown = [*names[:_LISTED], "…"] if len(names) > _LISTED else [*names, names[0]]
+        yield "cycle", " → ".join(shown)
+    for rule in facts.rules:
+        yield "rule", f"{printable(rule.name)}: {printable(rule.text)}"
+    for sentence in facts.missing:
+        yield "missing", printable(sentence)
+    if facts.host is not None:
+        yield "host", host_text(facts.host)
+    if facts.cost is not None:
+        yield "watcher", cost_text(facts.cost)
+
+
+def culprit_text(culprit: Culprit) -> str:
+    """Return the culprit with its share of the time."""
+    native = f", in native code {printable(culprit.native)}" if culprit.native else ""
+    return f"{culprit_name(culprit)}, {culprit.share:.0%} of the time{native}"
+
+
+def waits_text(wait: WaitsFor) -> str:
+    """Return what is waited for, and who owns it."""
+    text = printable(wait.what)
+    if wait.address is not None:
+        text += f" {wait.address:#x}"
+    return text if wait.owner is None else f"{text}, {owner_text(wait.owner)}"
+
+
+def owner_text(owner: LockOwner) -> str:
+    """Return who holds a lock; that it keeps no owner if it does not."""
+    names = []
+    if owner.thread is not None:
+        names.append(f"thread {owner.thread}")
+    if owner.pid is not None:
+        names.append(f"process {owner.pid}")
+    if not names:
+        return "owner unknown" if owner.recorded else "owner not recorded"
+    stated = "" if owner.recorded else " (a guess: owner not recorded)"
+    return f"held by {' of '.join(names)}{stated}"
+
+
+def _when(facts: WatchFacts) -> str:
+    began = facts.began
+    middle = (began.earliest_ns + began.latest_ns) // 2
+    before = facts.seen_ns - middle
+    exact = "" if began.earliest_ns == began.latest_ns else f" ± {_half(*began)}"
+    parts = []
+    if facts.seen_wall_ns is not None:
+        parts.append(f"began {wall_time(facts.seen_wall_ns - before)}{exact}")
+        parts.append(f"seen {shown_duration(before)} later")
+    else:
+        parts.append(f"began {shown_duration(before)}{exact} before it was seen")
+    if facts.threshold:
+        parts.append(f"threshold {printable(facts.threshold)}")
+    if facts.ended is None:
+        parts.append("not ended")
+    else:
+        lasted = f" ± {_half(*facts.ended)}" if facts.ended[0] != facts.ended[1] else ""
+        end = (facts.ended.earliest_ns + facts.ended.latest_ns) // 2
+        parts.append(f"ended {shown_duration(end - facts.seen_ns)} after that{lasted}")
+    return ", ".join(parts)
+
+
+def _half(earliest: int, latest: int) -> str:
+    return shown_duration((latest - earliest) // 2)
+
+
+def evidence_text(facts: WatchFacts) -> str:
+    """Return the evidence of a verdict in words."""
+    words = [
+        _EVIDENCE[name](value) if name in _EVIDENCE and _is_number(value) else _other(name, value)
+        for name, value in facts.evidence.items()
+        if value is not None
+    ]
+    if words:
+        return ", ".join(words)
+    if facts.certainty.value == "certain":
+        return "no other verdict is possible"
+    return "another verdict is possible"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _switches(kind: str) -> Callable[[float], str]:
+    return lambda count: (
+        counted(int(count), f"{kind}context switch", f"{kind}context switches")
+        if count
+        else f"no {kind}context switch"
+    )
+
+
+def _time(template: str) -> Callable[[float], str]:
+    return lambda value: template.format(shown_duration(int(value)))
+
+
+_EVIDENCE: dict[str, Callable[..., str]] = {
+    "voluntary_switches": _switches("voluntary "),
+    "involuntary_switches": _switches("involuntary "),
+    "switches": _switches(""),
+    "run_ns": lambda value: _time("ran for {}")(value) if value else "did not run",
+    "delay_ns": _time("was ready without a processor for {}"),
+    "throttled_ns": _time("its quota took {}"),
+    "slept_ns": _time("the system slept for {}"),
+    "late_ns": _time("the watcher was late by {}"),
+    "wall_ns": _time("over {}"),
+    "polls": lambda count: f"over {counted(int(count), 'poll')}",
+}
+
+
+def _other(name: str, value: object) -> str:
+    words = printable(name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "))
+    if value is True:
+        return words
+    if value is False:
+        return f"not {words}"
+    if isinstance(value, int) and name.endswith("_ns"):
+        return f"{words} {shown_duration(value)}"
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return f"{words} {shown_bytes(value)}"
+    return f"{words} {value:,}" if isinstance(value, int) else f"{words} {printable(str(value))}"
+
+
+def host_text(host: HostLoad) -> str:
+    """Return the load of the machine."""
+    parts = [counted(host.processors, "processor")]
+    if host.load is not None:
+        parts.append(f"load {host.load:.2f}")
+    pressures = {"processor": host.cpu_pressure, "memory": host.memory_pressure}
+    pressures["input/output"] = host.io_pressure
+    known = [f"{name} {value:.0f} %" for name, value in pressures.items() if value is not None]
+    if known:
+        parts.append(f"tasks waited for: {', '.join(known)} of 10 s")
+    return ", ".join(parts)
+
+
+def cost_text(cost: WatcherCost) -> str:
+    """Return the cost of watching."""
+    late = f", {cost.late_polls:,} late (at most {shown_duration(cost.latest_ns)})"
+    stops = "no stops"
+    if cost.stops:
+        stops = f"{counted(cost.stops, 'stop')} (at most {shown_duration(cost.stopped_ns)})"
+    return (
+        f"{counted(cost.polls, 'poll')}{late if cost.late_polls else ''}, "
+        f"{shown_duration(cost.cpu_ns)} of processor time, {stops}"
+    )
