@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/build/bytecode" $(BIN)/python -m pytest
 PARALLEL := $(PYTEST) --numprocesses auto --dist worksteal
 
-.PHONY: demo check test lab accuracy published-files published-lab schema lint bench fuzz clean
+.PHONY: demo check test lab accuracy published-files published-lab hang-lab hang-soak schema lint bench fuzz clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
 # What needs no process, no emulator and no other program: for every save.
 check: .venv/.dev ; $(PARALLEL) -m "not (live or emulated or peer)"
@@ -22,6 +22,11 @@ RUNS ?= 16000
 SEED ?= 12
 published-files: .venv/.dev ; $(BIN)/python -m tests.published.lab --fetch-only
 published-lab: .venv/.dev ; $(BIN)/python -m tests.published.lab --runs $(RUNS) --seed $(SEED) --peers --results build/published-results.jsonl --write docs/accuracy-published.md
+# Programs that hang, watched from outside. With few hangs: HANGS=40 NO_HANGS=200.
+HANGS ?= 200
+NO_HANGS ?= 1000
+hang-lab: .venv/.dev ; $(BIN)/python -m tests.lab.hangs.lab all --hangs $(HANGS) --quiet $(NO_HANGS) --write docs/watch-accuracy.md
+hang-soak: .venv/.dev ; $(BIN)/python -m tests.lab.hangs.lab soak --write docs/watch-accuracy.md
 schema: .venv/.dev ; $(BIN)/python -c "from machtrace.reports.machtrace_json import schema_text; print(schema_text(), end='')" > docs/report.schema.json
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python scripts/check_language.py
 bench: .venv/.dev ; $(PYTEST) benchmarks --benchmark-only
