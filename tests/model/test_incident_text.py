@@ -29,7 +29,7 @@ Hang (blocked): server 4711 in handle (handle.c:41), 260.0 ms so far
   certain    no voluntary context switch, no involuntary context switch, did not run, same call
   when       began 2026-11-23 04:30:12.080 +0000 ± 10.0 ms, seen 260.0 ms later, threshold 250ms, \
 not ended
-  culprit    handle (handle.c:41), 98% of the time
+  culprit    handle (handle.c:41), 98 % of the time
   waits for  mutex 0x550000200040, held by thread 4712 of process 4711
   rule       launch-grace: the first 5 s after the start do not count
   missing    the registers of thread 4712: it exited
@@ -119,6 +119,7 @@ def test_evidence_is_in_words(evidence: dict[str, object], text: str | None) -> 
         (0, "0.0 µs"),
         (999_000_000, "999.0 ms"),
         (59 * SECOND, "59.00 s"),
+        (60 * SECOND, "1 min"),
         (125 * SECOND, "2 min 5 s"),
         (7_380 * SECOND, "2 h 3 min"),
     ],

@@ -22,6 +22,11 @@ Evidence: TypeAlias = Mapping[str, int | float | str | bool | None]
 """Differences between polls that prove a verdict: ``voluntary_switches``, ``run_ns`` …"""
 
 
+_MOST = 1 << 62
+"""Limit of times and counts, which are differences of 64-bit numbers."""
+_YEAR_10000 = 253_402_300_800 * 1_000_000_000
+
+
 class IncidentKind(Enum):
     """The kind of an incident."""
 
@@ -209,6 +214,21 @@ class WatchFacts:
     rules: tuple[AppliedRule, ...] = ()
     missing: tuple[str, ...] = ()
     """Parts that could not be captured or determined, and why; a sentence each."""
+
+    def __post_init__(self) -> None:
+        if not all(-_MOST <= number < _MOST for number in self._numbers()):
+            msg = "a number of the incident is out of range"
+            raise ValueError(msg)
+        if self.seen_wall_ns is not None and not 0 <= self.seen_wall_ns < _YEAR_10000:
+            msg = "the time of the incident is out of range"
+            raise ValueError(msg)
+
+    def _numbers(self) -> Iterator[float]:
+        yield from (*self.began, *(self.ended or ()), self.seen_ns, self.duration_ns)
+        yield from (value for value in self.evidence.values() if isinstance(value, int | float))
+        yield from self.cost or ()
+        for point in self.series:
+            yield from (value for value in point if isinstance(value, int | float))
 
     def lines(self, style: Style = PLAIN) -> Iterator[str]:
         """Yield the facts as text, the verdict first."""

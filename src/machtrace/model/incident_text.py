@@ -43,7 +43,9 @@ def shown_duration(nanoseconds: int) -> str:
     whole = round(seconds)
     minutes, rest = divmod(whole, _MINUTE)
     hours, minutes = divmod(minutes, _MINUTE)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
 def shown_bytes(count: int) -> str:
@@ -119,7 +121,7 @@ def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
 def culprit_text(culprit: Culprit) -> str:
     """Return the culprit with its share of the time."""
     native = f", in native code {printable(culprit.native)}" if culprit.native else ""
-    return f"{culprit_name(culprit)}, {culprit.share:.0%} of the time{native}"
+    return f"{culprit_name(culprit)}, {100 * culprit.share:.0f} % of the time{native}"
 
 
 def waits_text(wait: WaitsFor) -> str:

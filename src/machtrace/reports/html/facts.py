@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from machtrace.model.incident_text import facts_of, headline
 from machtrace.model.report import JsonValue, Report
 from machtrace.model.text import counted
 from machtrace.reports.analysis.fingerprint import Fingerprint
@@ -21,6 +22,8 @@ def title_of(report: Report) -> str:
     exception = report.exception
     if exception is not None and (exception.type or exception.signal):
         parts.append(exception.type or exception.signal or "")
+    elif report.watch is not None:
+        parts.append(headline(report.watch))
     elif report.incident.kind:
         parts.append(report.incident.kind)
     if report.incident.time:
@@ -39,6 +42,10 @@ def facts(report: Report) -> str:
 def _facts(report: Report) -> Iterator[tuple[str, str | None]]:
     incident, process, system = report.incident, report.process, report.system
     exception, termination = report.exception, report.termination
+    if report.watch is not None:
+        yield "What", headline(report.watch)
+        for name, value in facts_of(report.watch):
+            yield name.capitalize(), value
     if exception is not None:
         signal = f" ({exception.signal})" if exception.signal and exception.type else ""
         yield "Exception", (exception.type or exception.signal or "") + signal

@@ -26,6 +26,7 @@ from machtrace.reports.html import facts
 from machtrace.reports.html.flame_graph import flame_graph
 from machtrace.reports.html.markup import element, folded, text
 from machtrace.reports.html.threads import WaitLabels, key_to_marks, stacks
+from machtrace.reports.html.timeline import timeline
 
 _HEADINGS = ("Image", "Whose", "Names", "Frames", "UUID", "Arch", "Version", "From", "Path")
 
@@ -211,6 +212,14 @@ def _report(report: Report, *, level: str) -> str:
     if identity.frames:
         parts.append(facts.grouping(identity))
     parts.append(_deadlocks(graph))
+    times = timeline(report)
+    flames = flame_graph(report)
+    if times:
+        # The other threads' stacks matter less than the time of the watched one's.
+        charts = element("section", element(level, "Timeline") + times)
+        if flames:
+            charts += element("section", element(level, "Flame graph") + flames)
+        parts.append(element("div", charts, class_="beside"))
     for task in report.tasks:
         listed = stacks(report, task, list(islice(waiting, _waiting_count(task))), labels)
         tables = images(report, task)
@@ -222,8 +231,7 @@ def _report(report: Report, *, level: str) -> str:
             parts.append(element("section", element(level, "Stacks") + listed))
         if tables:
             parts.append(element("section", element(level, "Images") + tables))
-    flames = flame_graph(report)
-    if flames:
+    if flames and not times:
         parts.append(element("section", element(level, "Flame graph") + flames))
     return "".join([*parts, facts.further_details(report)])
 
