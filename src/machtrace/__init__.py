@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from machtrace.symbolizer.symbolicator import Symbolicator
     from machtrace.targets.open import open_target
     from machtrace.unwinder.unwinder import Unwinder, unwind
+    from machtrace.watching.api import watch
 
 _HOMES = {
     "MachtraceError": "machtrace.errors",
@@ -56,6 +57,7 @@ _HOMES = {
     "snapshot": "machtrace.pipeline.backtraces",
     "unique_stacks": "machtrace.model.symbol",
     "unwind": "machtrace.unwinder.unwinder",
+    "watch": "machtrace.watching.api",
     "write_report": "machtrace.reports.files",
 }
 
@@ -77,6 +79,7 @@ __all__ = [
     "snapshot",
     "unique_stacks",
     "unwind",
+    "watch",
     "write_report",
 ]
 

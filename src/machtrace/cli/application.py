@@ -232,6 +232,10 @@ app = lazy_group(
         "sample": LazyCommand(
             f"{_CLI}.sample:sample", "Sample a running process to show where it spends its time."
         ),
+        "watch": LazyCommand(
+            f"{_CLI}.watch:watch",
+            "Watch a process, and capture stacks while it hangs.",
+        ),
         "snapshot": LazyCommand(
             f"{_CLI}.snapshot:snapshot", "Save the threads of a target as a small core file."
         ),

@@ -84,6 +84,8 @@ class TimeRange(NamedTuple):
 
     earliest_ns: int
     latest_ns: int
+    estimate_ns: int | None = None
+    """The best estimate, if the thread's own times give a better one than the middle."""
 
 
 class LockOwner(NamedTuple):

@@ -59,7 +59,7 @@ class FreezingCopier:
     ) -> None:
         self._directory = directory
         self._other_tracer = other_tracer
-        self._runtime = runtime
+        self.runtime = runtime
         self._reader = _ptrace.PythonReader(runtime.layout.native(runtime.address))
         self._decoder = CopiedThreads(runtime.layout)
         self._python: list[tuple[dict[int, ThreadId], PythonThreads | None]] = []
@@ -163,7 +163,7 @@ class FreezingCopier:
         return not self._names_read_ns or age > limit
 
     def _read_names(self, frozen: _ptrace.FrozenProcess) -> None:
-        runtime = self._runtime
+        runtime = self.runtime
         self._names = read_names(FrozenMemory(frozen), runtime.address, runtime.layout)
         self._names_read_ns = time.monotonic_ns()
 

@@ -22,8 +22,8 @@ from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.incidents import report_of_incident, sample_times
 from machtrace.reports.stacks.profiles import profile_of
 from machtrace.reports.writers import FORMATS, write_reports
-from machtrace.watch.jsonl import incident_line, incident_object
-from machtrace.watch.reports import report_name, write_incident
+from machtrace.watching.jsonl import incident_line, incident_object
+from machtrace.watching.reports import report_name, write_incident
 from tests.support.reports.incidents import (
     BLOCKED,
     DEADLOCK,

@@ -1,0 +1,287 @@
+"""``machtrace watch``: what goes wrong in a process, with stacks of that time."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from machtrace.cli import console
+from machtrace.cli.application import ProgramCommand
+from machtrace.cli.options import (
+    complete_folders,
+    complete_words,
+    enum_option,
+    lines_option,
+    parse_duration,
+    parse_path,
+    quiet_option,
+    search_option,
+    target_argument,
+)
+from machtrace.errors import MachtraceError
+from machtrace.model.incident import WatchIncident
+from machtrace.model.text import counted
+
+if TYPE_CHECKING:  # its package is imported when the command runs
+    from machtrace.watching.watcher import Watcher
+
+CANNOT_WATCH = 2
+"""The exit status if the process could not be watched."""
+
+_FOREVER_S = float(1 << 32)
+_REDRAW_NS = 500_000_000
+_SHOWN = 3
+"""Threads in the live line."""
+
+
+class WatchFormat(StrEnum):
+    """Output formats of incidents."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+
+
+@click.command(cls=ProgramCommand)
+@target_argument(of_running=True, metavar="SPEC | -- PROGRAM [ARGS]...")
+@click.option(
+    "--hang",
+    type=parse_duration,
+    default="250ms",
+    show_default=True,
+    metavar="TIME",
+    help="The time that a thread may spend away from its idle wait.",
+)
+@click.option(
+    "--thread",
+    "-t",
+    multiple=True,
+    default=("main",),
+    show_default=True,
+    metavar="THREAD",
+    shell_complete=complete_words("main", "all"),
+    help="Threads to watch for hangs: main, all, a name or an id; may be repeated.",
+)
+@click.option(
+    "--for",
+    "duration",
+    type=parse_duration,
+    default="inf",
+    metavar="TIME",
+    help="How long to watch: 60s, 10m or 8h. Default: until Ctrl-C, or the process exits.",
+)
+@click.option("--until-incident", is_flag=True, help="Stop watching when an incident has ended.")
+@click.option(
+    "--poll",
+    type=parse_duration,
+    default="20ms",
+    show_default=True,
+    metavar="TIME",
+    help="The time between two polls of the process.",
+)
+@click.option(
+    "--launch-grace",
+    "grace",
+    type=parse_duration,
+    default="0s",
+    metavar="TIME",
+    help="Time after the start in which no hang is reported, such as for a program's imports.",
+)
+@click.option(
+    *("--output", "-o", "folder"),
+    type=parse_path,
+    metavar="FOLDER",
+    shell_complete=complete_folders,
+    help="Write a report of each incident to this folder.",
+)
+@enum_option("--format", "-f", "form", members=WatchFormat, help="Output format.")
+@search_option
+@lines_option
+@quiet_option
+def watch(  # noqa: PLR0913 - an option each
+    *,
+    spec: str | tuple[str, ...],
+    hang: float,
+    thread: tuple[str, ...],
+    duration: float,
+    until_incident: bool,
+    poll: float,
+    grace: float,
+    folder: Path | None,
+    form: WatchFormat,
+    search: tuple[str, ...],
+    lines: bool,
+) -> int:
+    """Watch a process and capture stacks while something is wrong with it.
+
+    SPEC is {SPECS}. PROGRAM is started with ARGS and watched from its first instruction on.
+
+    Nothing is stopped while nothing is wrong. A thread that waits is copied without a stop, one
+    that runs is suspended only while it is copied. Watching ends on Ctrl-C or SIGTERM, after
+    --for, or when the process exits; PROGRAM continues after --for.
+
+    The exit status is 0 if nothing happened, 1 if there were incidents, and 2 if the process could
+    not be watched as requested.
+    """
+    gc.enable()  # this command may run for days
+    try:
+        return _watch(
+            spec,
+            form,
+            folder,
+            duration=duration,
+            until_incident=until_incident,
+            settings={
+                "hang_ns": round(min(hang, _FOREVER_S) * 1e9),
+                "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
+                "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
+                "threads": thread[0] if len(thread) == 1 else thread,
+                "search": search,
+                "lines": lines,
+            },
+        )
+    except MachtraceError as error:
+        console.print_error(error)
+        return CANNOT_WATCH
+
+
+def _watch(
+    spec: str | tuple[str, ...],
+    form: WatchFormat,
+    folder: Path | None,
+    *,
+    duration: float,
+    until_incident: bool,
+    settings: dict[str, Any],
+) -> int:
+    from machtrace.cli.sample import ended_by_signal
+    from machtrace.model.incident_text import headline
+    from machtrace.watching.api import watched_pid
+    from machtrace.watching.jsonl import incident_line
+    from machtrace.watching.reports import write_incident
+    from machtrace.watching.watcher import Watcher, WatchOptions
+
+    options = WatchOptions(**settings)
+    duration_ns = round(min(duration, _FOREVER_S) * 1e9)
+    line = LiveLine(sys.stderr)
+    incidents: list[WatchIncident] = []
+
+    def show(incident: WatchIncident) -> None:
+        if incident.ended is not None:
+            incidents.append(incident)
+        path = None if folder is None else write_incident(incident, folder)
+        if form is WatchFormat.JSONL:
+            text = incident_line(incident, path)
+        elif incident.ended is None:
+            text = f"{incident}\n\n"
+        else:
+            text = f"{headline(incident)}\n\n"
+        with line.hidden():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def watched(
+        pid: int,
+        ends: AbstractContextManager[Callable[[], bool]],
+        on_start: Callable[[], None] = lambda: None,
+    ) -> int:
+        with ends as should_stop, Watcher(pid, options, show) as watcher:
+            on_start()
+            watcher.run(
+                duration_ns,
+                should_stop=lambda: (
+                    watcher.has_failed or should_stop() or (until_incident and bool(incidents))
+                ),
+                on_tick=lambda: line.show(watcher),
+            )
+        line.clear()
+        for sentence in watcher.missing:
+            console.warn(sentence)
+        console.warn(_summary(watcher))
+        return int(any(_counts(incident) for incident in watcher.incidents))
+
+    if isinstance(spec, str):
+        return watched(watched_pid(spec), ended_by_signal())
+
+    from machtrace.targets.child_process import StartedProgram
+
+    with StartedProgram(spec) as program, program.passing_signals() as arrived:
+        is_over = nullcontext(lambda: len(arrived) > 1)
+        status = watched(program.pid, is_over, program.run)
+        console.warn_of_end(spec[0], program.wait(), reports_success=True)
+    return status
+
+
+def _counts(incident: WatchIncident) -> bool:
+    return incident.verdict is None or incident.verdict.is_hang
+
+
+def _summary(watcher: Watcher) -> str:
+    cost, incidents = watcher.cost, watcher.incidents
+    others = sum(not _counts(incident) for incident in incidents)
+    more = f", {others} more that were not the program's doing" if others else ""
+    return (
+        f"{counted(len(incidents) - others, 'incident')}{more}; {counted(cost.polls, 'poll')}, "
+        f"{cost.late_polls:,} late; {counted(cost.stops, 'stop')}, the longest "
+        f"{cost.stopped_ns / 1e6:.2f} ms; {cost.cpu_ns / 1e9:.2f} s of processor time"
+    )
+
+
+class LiveLine:
+    """One line on a terminal with what the watched threads do; nothing elsewhere.
+
+    Args:
+        stream: standard error.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_shown = stream.isatty() and not console.is_quiet()
+        self._text = ""
+        self._drawn_ns = 0
+        self._lock = threading.Lock()
+
+    def show(self, watcher: Watcher) -> None:
+        """Draw the line, at most twice a second."""
+        now = time.monotonic_ns()
+        if not self._is_shown or now - self._drawn_ns < _REDRAW_NS:
+            return
+        self._drawn_ns = now
+        states = [f"{thread}: {state or '?'}" for thread, state in watcher.states.items()]
+        more = f" and {len(states) - _SHOWN} more" if len(states) > _SHOWN else ""
+        text = f"{'  '.join(states[:_SHOWN])}{more}  {counted(len(watcher.incidents), 'incident')}"
+        with self._lock:
+            if text != self._text:
+                self._text = text
+                self._draw(text)
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Remove the line until the end of the block, in which something else is printed."""
+        with self._lock:
+            if self._text:
+                self._draw("")
+            yield
+            if self._text:
+                self._draw(self._text)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        with self._lock:
+            if self._text:
+                self._draw("")
+            self._text = ""
+
+    def _draw(self, text: str) -> None:
+        width = max(1, shutil.get_terminal_size().columns - 1)
+        self._stream.write(f"\r\x1b[K{text[:width]}")
+        self._stream.flush()

@@ -1,0 +1,234 @@
+"""Polls of the threads of a Linux process, and copies of those that wait, without a stop.
+
+The files are ``syscall``, ``schedstat`` and ``status`` of ``/proc/PID/task/TID`` (proc(5)), and
+``cpu.stat`` and ``cgroup.events`` of its control group (``Documentation/admin-guide/cgroup-v2.rst``
+of the kernel; version 1 has ``freezer.state``). They stay open: to open one takes longer than to
+read it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from machtrace.errors import TargetGoneError, ThreadGoneError
+from machtrace.model.address import Avma
+from machtrace.model.polls import ProcessPoll, SystemCall, ThreadPoll
+from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
+
+_CALL, _SCHEDULE, _STATUS = range(3)
+_NAMES = "syscall", "schedstat", "status"
+_SIZES = 256, 128, 4096
+_HIDDEN, _CLOSED = -1, -2
+_RUNNING = b"running"
+_CALL_WORDS = 9
+"""The number, six arguments, sp and pc; a thread that waits elsewhere has -1, sp and pc."""
+_STATUS_LINES = re.compile(
+    rb"^State:\s+(\S).*?^TracerPid:\s+(\d+).*?"
+    rb"^voluntary_ctxt_switches:\s+(\d+)\n^nonvoluntary_ctxt_switches:\s+(\d+)",
+    re.MULTILINE | re.DOTALL,
+)
+_THROTTLED = re.compile(rb"^throttled_(usec|time) (\d+)", re.MULTILINE)
+_FROZEN = re.compile(rb"^frozen 1$|^FROZEN|^FREEZING", re.MULTILINE)
+_GROUPS = "/sys/fs/cgroup"
+_NS_PER_US = 1000
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class LinuxPolls:
+    """Polls threads of a process; a :class:`~machtrace.model.polls.PolledTarget`.
+
+    No right over the process is needed, except for the system calls that its threads wait in.
+
+    Args:
+        directory: the process's; its owner closes it.
+    """
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        self._directory = directory
+        self._files: dict[int, list[int]] = {}
+        self._group = _ControlGroup(directory)
+        self._statm = _CLOSED
+        self._hidden: set[str] = set()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The facts that cannot be determined because files are hidden; a sentence each."""
+        return tuple(_MISSING[name] for name in _NAMES if name in self._hidden)
+
+    def poll(self, thread: int, *, with_status: bool) -> ThreadPoll:
+        """See :meth:`~machtrace.model.polls.PolledTarget.poll`."""
+        files = self._files.get(thread)
+        if files is None:
+            files = self._files[thread] = self._open(thread)
+        at_ns, boot_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        call_text = self._read(thread, files, _CALL)
+        schedule = self._read(thread, files, _SCHEDULE).split()
+        is_running: bool | None = None
+        call = None
+        if call_text:
+            is_running = call_text.startswith(_RUNNING)
+            call = None if is_running else _parse_call(call_text)
+        run_ns, delay_ns = (int(schedule[0]), int(schedule[1])) if schedule else (None, None)
+        if not with_status and call_text:
+            return ThreadPoll(at_ns, boot_ns, is_running, call, run_ns, delay_ns)
+        state, tracer, switches = None, None, None
+        if match := _STATUS_LINES.search(self._read(thread, files, _STATUS)):
+            state, tracer = match[1].decode(), int(match[2])
+            switches = int(match[3]), int(match[4])
+            if state in EXITED_STATES:
+                raise ThreadGoneError(f"thread {thread} has exited", thread=thread)
+            if is_running is None:
+                is_running = state == "R"
+        throttled_ns, is_frozen = self._group.read()
+        return ThreadPoll(
+            at_ns,
+            boot_ns,
+            is_running,
+            call,
+            run_ns,
+            delay_ns,
+            switches,
+            state,
+            throttled_ns,
+            is_frozen,
+            tracer,
+        )
+
+    def poll_process(self) -> ProcessPoll:
+        """See :meth:`~machtrace.model.polls.PolledTarget.poll_process`."""
+        if self._statm == _CLOSED:
+            self._statm = self._directory.open_live("statm")
+        at_ns, boot_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        try:
+            words = os.pread(self._statm, _SIZES[_SCHEDULE], 0).split()
+        except ProcessLookupError:
+            raise self._directory.gone() from None
+        return ProcessPoll(at_ns, boot_ns, int(words[1]) * _PAGE if len(words) > 1 else None)
+
+    def forget(self, thread: int) -> None:
+        """Close the files of a thread."""
+        for descriptor in self._files.pop(thread, ()):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Close all files but the directory; a second call does nothing."""
+        for thread in [*self._files]:
+            self.forget(thread)
+        if self._statm >= 0:
+            os.close(self._statm)
+        self._statm = _CLOSED
+        self._group.close()
+
+    def _open(self, thread: int) -> list[int]:
+        files: list[int] = []
+        for name in _NAMES:
+            try:
+                files.append(self._directory.open(f"task/{thread}/{name}"))
+            except PermissionError:
+                self._hidden.add(name)
+                files.append(_HIDDEN)
+            except FileNotFoundError:
+                if self._directory.state(thread) in EXITED_STATES:
+                    raise ThreadGoneError(f"thread {thread} has exited", thread=thread) from None
+                self._hidden.add(name)
+                files.append(_HIDDEN)
+        return files
+
+    def _read(self, thread: int, files: list[int], index: int) -> bytes:
+        """Return a file's text; empty if the kernel hides it."""
+        if files[index] < 0:
+            return b""
+        try:
+            return os.pread(files[index], _SIZES[index], 0)
+        except PermissionError:
+            self._hidden.add(_NAMES[index])
+            os.close(files[index])
+            files[index] = _HIDDEN
+            return b""
+        except ProcessLookupError:
+            self.forget(thread)
+            self._directory.live_thread()  # raises if the process has exited
+            raise ThreadGoneError(f"thread {thread} has exited", thread=thread) from None
+
+
+_MISSING = {
+    "syscall": "the system calls of the process are hidden: an idle wait and a blocked thread "
+    "cannot be distinguished, so blocked threads are not reported",
+    "schedstat": "this kernel does not state the threads' processor time: busy and starved threads "
+    "cannot be distinguished",
+    "status": "the states of threads are hidden: stopped threads are not recognised",
+}
+
+
+def _parse_call(text: bytes) -> SystemCall | None:
+    words = text.split()
+    try:
+        number, *arguments, sp, pc = (int(word, 0) for word in words)
+    except ValueError:
+        return None
+    return SystemCall(number, tuple(arguments), Avma(sp), Avma(pc))
+
+
+class _ControlGroup:
+    """The quota and the freezer of a process's control group and of those around it."""
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        self._quotas: list[int] = []
+        self._freezers: list[int] = []
+        try:
+            lines = directory.read("cgroup").splitlines()
+        except (OSError, TargetGoneError):
+            return
+        for line in lines:
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            named = controllers.split(",")
+            if not controllers:
+                folder = _GROUPS
+                if not os.path.isdir(folder + path):  # noqa: PTH112 - once for each process
+                    path = "/"  # a container's own group is the root of its namespace
+                # Quotas of outer groups count in their own files alone.
+                parts = path.strip("/").split("/") if path.strip("/") else []
+                for depth in range(len(parts), -1, -1):
+                    outer = "/".join((folder, *parts[:depth]))
+                    self._quotas += _opened(f"{outer}/cpu.stat") if depth or not parts else []
+                    if depth == len(parts):
+                        self._freezers += _opened(f"{outer}/cgroup.events")
+            elif "cpu" in named:
+                self._quotas += _opened(f"{_GROUPS}/{controllers}{path}/cpu.stat")
+            elif "freezer" in named:
+                self._freezers += _opened(f"{_GROUPS}/freezer{path}/freezer.state")
+
+    def read(self) -> tuple[int | None, bool]:
+        """Return the nanoseconds that quotas took, and whether the group is frozen."""
+        throttled: int | None = None
+        for text in _texts(self._quotas):
+            if match := _THROTTLED.search(text):
+                scale = _NS_PER_US if match[1] == b"usec" else 1
+                throttled = (throttled or 0) + int(match[2]) * scale
+        return throttled, any(_FROZEN.search(text) for text in _texts(self._freezers))
+
+    def close(self) -> None:
+        for descriptor in (*self._quotas, *self._freezers):
+            os.close(descriptor)
+        self._quotas, self._freezers = [], []
+
+
+def _opened(path: str) -> list[int]:
+    try:
+        return [os.open(path, os.O_RDONLY | os.O_CLOEXEC)]
+    except OSError:
+        return []
+
+
+def _texts(descriptors: Sequence[int]) -> list[bytes]:
+    texts: list[bytes] = []
+    for descriptor in descriptors:
+        with suppress(OSError):
+            texts.append(os.pread(descriptor, _SIZES[_STATUS], 0))
+    return texts

@@ -1,0 +1,150 @@
+"""A Linux process that is watched: its waiting threads are copied without a stop."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from machtrace.cpython.runs import PythonRuns
+from machtrace.errors import MachtraceError, TargetGoneError
+from machtrace.model.memory import MemoryReader
+from machtrace.model.options import DEFAULT_STACK_LIMIT
+from machtrace.model.snapshot import Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.targets.linux.blocked import copy_waiting
+from machtrace.targets.linux.capture import ThreadCapture
+from machtrace.targets.linux.images import LoadedImages
+from machtrace.targets.linux.polls import LinuxPolls
+from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.targets.shared.proc_maps import Mapping
+from machtrace.targets.shared.thread_copy import ThreadCopier
+
+_SWITCHES = "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"
+
+
+class WatchedProcess(LinuxProcessTarget):
+    """A process whose threads are polled, and copied without a stop while they wait.
+
+    Raises as :class:`~machtrace.targets.linux.process.LinuxProcessTarget` does.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(pid)
+        self.polls = LinuxPolls(self._directory)
+
+    def close(self) -> None:
+        """See :meth:`~machtrace.targets.base.Target.close`."""
+        self.polls.close()
+        super().close()
+
+    @property
+    def has_python(self) -> bool:
+        """Whether it runs a CPython whose functions can be read; valid after a copy."""
+        return self._freezing is not None and not isinstance(self._freezing[1], MachtraceError)
+
+    def program_start(self) -> bytes:
+        """Return what changes when the process executes another program; empty if unreadable."""
+        try:
+            text = self._directory.read(f"task/{self._directory.live_thread()}/auxv")
+        except OSError:
+            return b""
+        return text.encode(errors="surrogateescape")
+
+    def thread_ids(self) -> tuple[int, ...]:
+        """Return the ids of its threads, the main thread's first.
+
+        Raises:
+            TargetGoneError: it has exited.
+        """
+        return self._directory.thread_ids()
+
+    def thread_info(self, thread: int) -> ThreadInfo:
+        """Describe a thread; its index is that in the kernel's list."""
+        ids = self._directory.thread_ids()
+        index = ids.index(thread) + 1 if thread in ids else 0
+        return ThreadInfo(
+            id=ThreadId(thread),
+            index=index,
+            name=self._name(thread) or None,
+            is_main=thread == self._directory.pid,
+        )
+
+    def copy_waiting(
+        self, threads: Iterable[int], *, stack_limit: int = DEFAULT_STACK_LIMIT
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """Copy those of ``threads`` that wait in the kernel, and their Python functions.
+
+        Nothing is stopped. A thread that ran meanwhile is left out: its system call and its number
+        of context switches must be the same before and after.
+
+        Raises:
+            TargetGoneError: the process exited.
+        """
+        loaded = LoadedImages()
+        runs: dict[ThreadId, PythonRuns] = {}
+
+        def choose(images: LoadedImages, _memory: MemoryReader) -> ThreadCopier:
+            nonlocal loaded
+            loaded = images
+            return self._copier
+
+        def copy(capture: ThreadCapture, mappings: Sequence[Mapping]) -> None:
+            for thread in threads:
+                waiting = self._waiting(thread, capture, loaded, mappings)
+                if waiting is not None:
+                    snapshot, functions = waiting
+                    capture.found.threads.append(snapshot)
+                    if functions:
+                        runs[snapshot.info.id] = functions
+
+        return self._snapshot(stack_limit, choose, copy), runs
+
+    def _waiting(
+        self,
+        thread: int,
+        capture: ThreadCapture,
+        images: LoadedImages,
+        mappings: Sequence[Mapping],
+    ) -> tuple[ThreadSnapshot, PythonRuns] | None:
+        source, info = capture.source, self.thread_info(thread)
+        ends = list(self._ranges_of(mappings)[1::2])
+
+        def range_end(sp: int) -> int:
+            upto = bisect_right(ends, sp)
+            return ends[upto] if upto < len(ends) else sp
+
+        def read_call() -> str:
+            return self._directory.read(f"task/{thread}/syscall")
+
+        try:
+            before = read_call(), self._switches(thread)
+            copied = copy_waiting(
+                info, source.arch, read_call, source.memory, range_end, source.stack_limit
+            )
+            if copied is None:
+                return None
+            functions = self._functions(thread, images, source.memory)
+            if (read_call(), self._switches(thread)) != before:
+                return None
+        except TargetGoneError:
+            self._directory.live_thread()
+            return None
+        except OSError:
+            return None
+        return copied, functions
+
+    def _switches(self, thread: int) -> tuple[str, ...]:
+        status = self._directory.status(thread)
+        return tuple(status.get(name, "") for name in _SWITCHES)
+
+    def _functions(self, thread: int, images: LoadedImages, memory: MemoryReader) -> PythonRuns:
+        """Return the Python functions of a thread that does not run; None if it has none."""
+        copier = self._freezing_copier(images, memory)
+        if isinstance(copier, MachtraceError):
+            return None
+        from machtrace.cpython.threads import read_threads
+
+        runtime = copier.runtime
+        own = self._directory.namespace_ids(thread)[-1]
+        # Other threads run, so lists of all threads may change; the chain of this one does not.
+        python = read_threads(memory, runtime.address, runtime.layout, only={own})
+        return python.functions.get(own)

@@ -1,0 +1,89 @@
+"""Watching in a few lines of Python: :func:`watch`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from machtrace.errors import TargetSpecError
+from machtrace.images.search_path import path_names
+from machtrace.model.incident import WatchIncident
+from machtrace.targets.open import SCHEMES, SELF, System, process_named, this_system
+from machtrace.watching.watcher import FOREVER_NS, POLL_NS, Watcher, WatchOptions
+
+
+def watched_pid(spec: int | str) -> int:
+    """Return the id of the process that a spec names.
+
+    Raises:
+        TargetSpecError: it names none, or something that cannot be watched.
+    """
+    if this_system() is not System.LINUX:
+        raise TargetSpecError("processes of this system cannot be watched", remedy="watch on Linux")
+    if isinstance(spec, int) or spec.strip().isdecimal():
+        return int(spec)
+    if spec == SELF or spec.startswith(tuple(scheme.prefix for scheme in SCHEMES)):
+        raise TargetSpecError(
+            f"{spec} cannot be watched", remedy="pass the id or the name of a process"
+        )
+    return process_named(spec)
+
+
+@contextmanager
+def watch(
+    target: int | str,
+    *,
+    hang: float | None = 0.25,
+    threads: str | Sequence[str] = "main",
+    poll: float = POLL_NS / 1e9,
+    launch_grace: float = 0,
+    search: Sequence[str | Path] = (),
+    lines: bool = True,
+    on_incident: Callable[[WatchIncident], None] = lambda _: None,
+) -> Iterator[Watcher]:
+    """Watch another process of this machine in a thread of its own until the end of the block.
+
+    At the end the incidents are complete: ``watcher.incidents``.
+
+    Args:
+        target: the id or the name of a process.
+        hang: seconds that a thread may spend away from its loop; None to report no hangs.
+        threads: the threads that are watched for hangs: ``main``, ``all``, a name or an id, or
+            several of these.
+        poll: seconds between two polls.
+        launch_grace: seconds in which no hang is reported at first.
+        search: files and folders with the program's images.
+        lines: whether source lines are looked up.
+        on_incident: called with each incident when it is seen and when it has ended, in another
+            thread.
+
+    Raises:
+        TargetSpecError: the target cannot be watched.
+        TargetAccessError: the kernel denies access.
+        ArgumentError: a threshold makes no sense.
+    """
+    options = WatchOptions(
+        hang_ns=None if hang is None else round(hang * 1e9),
+        poll_ns=round(poll * 1e9),
+        threads=threads if isinstance(threads, str) else tuple(threads),
+        launch_grace_ns=round(launch_grace * 1e9),
+        search=path_names(search),
+        lines=lines,
+    )
+    stop = threading.Event()
+    with Watcher(watched_pid(target), options, on_incident) as watcher:
+        thread = threading.Thread(
+            target=watcher.run,
+            args=(FOREVER_NS,),
+            kwargs={"should_stop": stop.is_set},
+            name="machtrace-watch",
+            daemon=True,
+        )
+        thread.start()
+        try:
+            yield watcher
+        finally:
+            stop.set()
+            thread.join()

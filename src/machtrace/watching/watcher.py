@@ -1,0 +1,505 @@
+"""The watcher: polls a process, captures stacks while a thread hangs, and yields incidents."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import field, replace
+from functools import partial
+from itertools import count
+from types import MappingProxyType
+
+from machtrace.errors import ArgumentError, MachtraceError, TargetGoneError, ThreadGoneError
+from machtrace.frozen import dataclass
+from machtrace.model.incident import (
+    HostLoad,
+    IncidentKind,
+    TimedStack,
+    WatchedThread,
+    WatcherCost,
+    WatchIncident,
+)
+from machtrace.model.polls import CallPlace, ThreadPoll
+from machtrace.model.snapshot import ThreadId
+from machtrace.model.symbol import CallStack
+from machtrace.targets.base import ClosedWhenLeft, select_threads
+from machtrace.targets.linux.watched import WatchedProcess
+from machtrace.watching.classifier import (
+    Absence,
+    Ended,
+    Event,
+    HangClassifier,
+    LearnWait,
+    Seen,
+    TakeSample,
+)
+from machtrace.watching.naming import Namer, RawCopy
+from machtrace.watching.representative import representative
+from machtrace.watching.root_waits import RootWaits, WaitRole, role_of
+
+POLL_NS = 20_000_000
+FOREVER_NS = 1 << 62
+_LEAST_POLL_NS, _MOST_POLL_NS = 1_000_000, 1_000_000_000
+_LEAST_HANG_NS = 10_000_000
+_THREADS_NS = 1_000_000_000
+"""Time between two lists of the threads, and two checks for another program."""
+_DAILY_LIMIT = 1000
+_DAY_NS = 86_400_000_000_000
+_MOST_LEARNT = 4
+"""Lookups of waits that are under way at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """The thresholds, and the threads that are watched.
+
+    Raises:
+        ArgumentError: a threshold makes no sense.
+    """
+
+    hang_ns: int | None = 250_000_000
+    """The time away from the loop that is a hang; None to report none."""
+    poll_ns: int = POLL_NS
+    threads: str | tuple[str, ...] = "main"
+    launch_grace_ns: int = 0
+    """The time after the start of watching in which hangs are not reported."""
+    search: tuple[str, ...] = ()
+    lines: bool = True
+    daily_limit: int = _DAILY_LIMIT
+
+    def __post_init__(self) -> None:
+        if not _LEAST_POLL_NS <= self.poll_ns <= _MOST_POLL_NS:
+            raise ArgumentError(
+                f"cannot poll every {self.poll_ns / 1e6:g} ms", remedy="pass 1ms to 1s"
+            )
+        if self.hang_ns is not None and self.hang_ns < max(_LEAST_HANG_NS, 2 * self.poll_ns):
+            raise ArgumentError(
+                f"a hang of {self.hang_ns / 1e6:g} ms cannot be seen by polls every "
+                f"{self.poll_ns / 1e6:g} ms",
+                remedy="pass a hang of at least two polls, such as 100ms, or a shorter poll",
+            )
+
+
+@dataclass(slots=True)
+class _Sample:
+    at_ns: int
+    copy: RawCopy | None
+    """None if the stack is that of the sample before."""
+    stack: CallStack | None = None
+
+
+@dataclass(slots=True)
+class _Incident:
+    id: str
+    samples: list[_Sample]
+    everything: list[RawCopy] = field(default_factory=list)
+    reported: WatchIncident | None = None
+
+
+class _Watched:
+    """A watched thread."""
+
+    def __init__(self, thread: WatchedThread, classifier: HangClassifier) -> None:
+        self.thread = thread
+        self.classifier = classifier
+        self.samples: list[_Sample] = []
+        self.incident: _Incident | None = None
+        self.last: ThreadPoll | None = None
+
+
+class Watcher(ClosedWhenLeft):
+    """Watches a process until it is closed or its time is over.
+
+    Args:
+        pid: the process.
+        options: what is watched.
+        on_incident: called for each incident when it is seen, and when it ended, in the naming
+            thread.
+
+    Raises:
+        TargetError: the process cannot be watched.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        options: WatchOptions,
+        on_incident: Callable[[WatchIncident], None] = lambda _: None,
+    ) -> None:
+        self.options = options
+        self.pid = pid
+        self._target = WatchedProcess(pid)
+        self._on_incident = on_incident
+        self._namer = Namer(options.search, lines=options.lines)
+        self._learnt: deque[tuple[_Watched, CallPlace, WaitRole | None]] = deque()
+        self._watched: dict[int, _Watched] = {}
+        self._incidents: dict[str, WatchIncident] = {}
+        self._numbers = count(1)
+        self._learning = 0
+        self._program = self._target.program_start()
+        self._next_list_ns = 0
+        self._polls = self._late_polls = self._latest_ns = 0
+        self._stops = self._stopped_ns = 0
+        self._cpu_ns = time.process_time_ns()
+        self._began_ns = time.monotonic_ns()
+        self._seen_today: deque[int] = deque()
+        self.has_ended = False
+        """Whether the process exited."""
+        self._choose_threads()
+
+    @property
+    def incidents(self) -> tuple[WatchIncident, ...]:
+        """All incidents so far, as they were reported last."""
+        return tuple(self._incidents.values())
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The facts that cannot be determined, and why; a sentence each."""
+        return self._target.polls.missing
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether naming or reporting failed unexpectedly."""
+        return self._namer.failure is not None
+
+    @property
+    def states(self) -> dict[WatchedThread, str | None]:
+        """The state of each watched thread; see :attr:`HangClassifier.state`."""
+        return {each.thread: each.classifier.state for each in self._watched.values()}
+
+    @property
+    def cost(self) -> WatcherCost:
+        """The cost so far."""
+        return WatcherCost(
+            polls=self._polls,
+            late_polls=self._late_polls,
+            latest_ns=self._latest_ns,
+            cpu_ns=time.process_time_ns() - self._cpu_ns,
+            stops=self._stops,
+            stopped_ns=self._stopped_ns,
+        )
+
+    def run(
+        self,
+        duration_ns: int,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Watch until the time is over, the process exits or ``should_stop`` returns True."""
+        due = time.monotonic_ns()
+        tick, end = due, due + duration_ns
+        while not should_stop():
+            now = time.monotonic_ns()
+            if now >= end:
+                break
+            if now < due:
+                time.sleep(min(due - now, end - now) / 1e9)
+                continue
+            late = now - due
+            try:
+                self._tick(late)
+            except TargetGoneError:
+                self.has_ended = True
+                break
+            if now >= tick:
+                tick += self.options.poll_ns * max(1, -(-(now - tick + 1) // self.options.poll_ns))
+                on_tick()
+            due = min([tick, *self._decisions()])
+        self._finish()
+
+    def close(self) -> None:
+        """Finish the incidents and close everything; a second call does nothing."""
+        self._namer.close()
+        self._target.close()
+        if self._namer.failure is not None:
+            raise self._namer.failure
+
+    # --- polls ---
+
+    def _decisions(self) -> list[int]:
+        times = (watched.classifier.next_ns for watched in self._watched.values())
+        return [at for at in times if at is not None]
+
+    def _tick(self, late_ns: int) -> None:
+        self._polls += 1
+        if late_ns >= self.options.poll_ns:
+            self._late_polls += 1
+        self._latest_ns = max(self._latest_ns, late_ns)
+        while self._learnt:
+            watched, place, role = self._learnt.popleft()
+            self._learning -= 1
+            if role is not None:
+                watched.classifier.waits.add(place, role)
+            self._handle(watched, watched.classifier.learnt(place, role))
+        if time.monotonic_ns() >= self._next_list_ns:
+            self._next_list_ns = time.monotonic_ns() + _THREADS_NS
+            self._check_program()
+            self._choose_threads()
+        for watched in [*self._watched.values()]:
+            try:
+                poll = self._target.polls.poll(
+                    watched.thread.id, with_status=watched.classifier.wants_status
+                )
+            except ThreadGoneError:
+                self._forget(watched)
+                continue
+            watched.last = poll = poll._replace(late_ns=late_ns)
+            self._handle(watched, watched.classifier.add(poll))
+
+    def _choose_threads(self) -> None:
+        """Watch the chosen threads that exist; a choice that matches none raises the first time."""
+        choice = self.options.threads
+        if choice == "main":
+            wanted = {self.pid}
+        else:
+            infos = self._target.threads()
+            chosen = select_threads(infos, choice) if not self._watched else None
+            if not self._watched or choice == "all":
+                wanted = {info.id for info in infos} if chosen is None else set(chosen)
+            else:
+                wanted = set(self._watched)
+        for thread in wanted - self._watched.keys():
+            info = self._target.thread_info(thread)
+            waits = RootWaits(self._target.process.arch)
+            self._watched[thread] = _Watched(
+                WatchedThread(thread, info.name, info.is_main),
+                HangClassifier(self.options.hang_ns or _DAY_NS * 365, self.options.poll_ns, waits),
+            )
+
+    def _check_program(self) -> None:
+        program = self._target.program_start()
+        if program != self._program:
+            self._program = program
+            old, self._target = self._target, WatchedProcess(self.pid)
+            old.close()
+            for watched in [*self._watched.values()]:
+                self._forget(watched)
+
+    def _forget(self, watched: _Watched) -> None:
+        self._target.polls.forget(watched.thread.id)
+        self._watched.pop(watched.thread.id, None)
+        if watched.last is not None:
+            self._handle(watched, watched.classifier.end(watched.last))
+
+    def _finish(self) -> None:
+        for watched in self._watched.values():
+            if watched.incident is not None and self.has_ended and watched.last is not None:
+                self._handle(watched, watched.classifier.end(watched.last))
+
+    # --- events ---
+
+    def _handle(self, watched: _Watched, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, LearnWait):
+                self._learn(watched, event.place)
+            elif isinstance(event, TakeSample):
+                self._sample(watched, event)
+            elif isinstance(event, Seen):
+                self._see(watched, event.absence)
+            else:
+                self._end(watched, event)
+
+    def _learn(self, watched: _Watched, place: CallPlace) -> None:
+        thread = ThreadId(watched.thread.id)
+        copy = None
+        if self._learning < _MOST_LEARNT:
+            copy = RawCopy(*self._target.copy_waiting([thread]))
+        self._learning += 1
+        if copy is None or not copy.snapshot.threads or not _is_at(copy, place):
+            self._learnt.append((watched, place, None))
+            return
+        self._namer.submit(partial(self._look_up, watched, place, copy))
+
+    def _look_up(self, watched: _Watched, place: CallPlace, copy: RawCopy) -> None:
+        role = None
+        try:
+            stack = self._namer.stacks(copy, lines=False)[0]
+            role = role_of(stack, is_main=watched.thread.is_main)
+        finally:
+            self._learnt.append((watched, place, role))
+
+    def _sample(self, watched: _Watched, request: TakeSample) -> None:
+        if request.number == 0:
+            watched.samples = []
+        if request.is_same and watched.samples:
+            watched.samples.append(_Sample(request.at_ns, None))
+            return
+        copy = self._copy(watched.thread.id, is_waiting=request.is_waiting)
+        if copy is None or not copy.snapshot.threads:
+            return
+        before = next((each.copy for each in reversed(watched.samples) if each.copy), None)
+        watched.samples.append(_Sample(request.at_ns, copy))
+        watched.classifier.sampled(is_same=before is not None and _are_equal(before, copy))
+
+    def _copy(self, thread: int, *, is_waiting: bool) -> RawCopy | None:
+        """Copy a thread: without a stop if it waits, else with a stop of its own."""
+        try:
+            if is_waiting:
+                copy = RawCopy(*self._target.copy_waiting([thread]))
+                if copy.snapshot.threads:
+                    return copy
+            return self._stopped([ThreadId(thread)])
+        except TargetGoneError:
+            raise
+        except MachtraceError:
+            return None
+
+    def _stopped(self, threads: Sequence[ThreadId]) -> RawCopy:
+        if self._target.has_python:
+            copy = RawCopy(*self._target.snapshot_with_python(threads))
+        else:
+            copy = RawCopy(self._target.snapshot(threads), {})
+        stops = [each.stopped_for_ns for each in copy.snapshot.threads if each.stopped_for_ns]
+        self._stops += len(stops)
+        for each in copy.snapshot.threads:
+            if each.stopped_for_ns and each.info.id in self._watched:
+                self._watched[each.info.id].classifier.stopped(1)
+        self._stopped_ns = max(self._stopped_ns, *stops, 0)
+        return copy
+
+    def _see(self, watched: _Watched, absence: Absence) -> None:
+        grace = self.options.launch_grace_ns
+        if grace and time.monotonic_ns() - self._began_ns < grace:
+            return
+        now = absence.seen_ns
+        while self._seen_today and self._seen_today[0] < now - _DAY_NS:
+            self._seen_today.popleft()
+        if watched.incident is None:
+            if len(self._seen_today) >= self.options.daily_limit:
+                return
+            self._seen_today.append(now)
+            number = next(self._numbers)
+            watched.incident = _Incident(f"{self.pid}-{number}", watched.samples)
+        incident = watched.incident
+        if absence.verdict.is_hang and not incident.everything:
+            incident.everything = self._copy_all()
+        self._report(watched, incident, absence)
+
+    def _copy_all(self) -> list[RawCopy]:
+        """Copy all threads: those that wait without a stop, the others with one each."""
+        try:
+            ids = self._target.thread_ids()
+            waiting = RawCopy(*self._target.copy_waiting(ids))
+            copied = {thread.info.id for thread in waiting.snapshot.threads}
+            rest = [ThreadId(thread) for thread in ids if thread not in copied]
+            return [waiting, self._stopped(rest)] if rest else [waiting]
+        except TargetGoneError:
+            raise
+        except MachtraceError:
+            return []
+
+    def _end(self, watched: _Watched, event: Ended) -> None:
+        incident, watched.incident = watched.incident, None
+        watched.samples = []
+        if incident is not None and event.was_seen:
+            self._report(watched, incident, event.absence)
+
+    def _report(self, watched: _Watched, incident: _Incident, absence: Absence) -> None:
+        samples = [*incident.samples]
+        job = partial(self._name, watched.thread, incident, absence, samples, self.cost, _host())
+        self._namer.submit(job)
+
+    # --- in the naming thread ---
+
+    def _name(
+        self,
+        thread: WatchedThread,
+        incident: _Incident,
+        absence: Absence,
+        samples: Sequence[_Sample],
+        cost: WatcherCost,
+        host: HostLoad,
+    ) -> None:
+        stacks: list[TimedStack] = []
+        before_ns = absence.began.estimate_ns or absence.began.earliest_ns
+        for sample in samples:
+            if sample.stack is None and sample.copy is not None:
+                named = self._namer.stacks(sample.copy)
+                sample.stack, sample.copy = named[0] if named else None, None
+            stack = sample.stack or (stacks[-1].stack if stacks else None)
+            if stack is None:
+                continue
+            sample.stack = stack
+            stacks.append(TimedStack(sample.at_ns, max(0, sample.at_ns - before_ns), stack))
+            before_ns = sample.at_ns
+        until = absence.seen_ns
+        if absence.ended is not None:
+            until = absence.ended.estimate_ns or absence.ended.latest_ns
+        if stacks and until > before_ns:
+            last = stacks[-1]
+            stacks[-1] = last._replace(weight_ns=last.weight_ns + until - before_ns)
+        chosen = representative(stacks)
+        reported = WatchIncident(
+            id=incident.id,
+            kind=IncidentKind.HANG,
+            certainty=absence.certainty,
+            began=absence.began,
+            seen_ns=absence.seen_ns,
+            seen_wall_ns=_wall_ns(absence.seen_ns),
+            ended=absence.ended,
+            pid=self.pid,
+            verdict=absence.verdict,
+            threshold=f"{(self.options.hang_ns or 0) / 1e6:g}ms",
+            thread=thread,
+            duration_ns=absence.duration_ns,
+            evidence=MappingProxyType(absence.evidence),
+            culprit=None if chosen is None else chosen.culprit,
+            stacks=tuple(stacks),
+            representative=None if chosen is None else chosen.stack,
+            host=host,
+            cost=cost,
+            rules=absence.rules,
+            missing=(*self.missing, *self._namer.errors),
+        )
+        if incident.reported is not None:
+            reported = replace(reported, capture=incident.reported.capture)
+        elif incident.everything:
+            reported = replace(reported, capture=self._namer.capture(incident.everything))
+        incident.everything = incident.everything[:1]
+        incident.reported = reported
+        self._incidents[reported.id] = reported
+        self._on_incident(reported)
+
+
+def _is_at(copy: RawCopy, place: CallPlace) -> bool:
+    registers = copy.snapshot.threads[0].registers
+    return (registers.sp, registers.pc) == (place.sp, place.pc)
+
+
+def _are_equal(before: RawCopy, copy: RawCopy) -> bool:
+    """Whether two copies of a thread have the same registers and stack."""
+    first, second = before.snapshot.threads[0], copy.snapshot.threads[0]
+    if before.python and copy.python:
+        return [*before.python.values()] == [*copy.python.values()]
+    return first.registers.pc == second.registers.pc and first.stack.data == second.stack.data
+
+
+def _wall_ns(boot_ns: int) -> int:
+    """Convert a recent time of ``CLOCK_BOOTTIME`` to nanoseconds since 1970."""
+    return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + boot_ns
+
+
+def _host() -> HostLoad:
+    load = None
+    with suppress(OSError):
+        load = os.getloadavg()[0]
+    return HostLoad(
+        processors=os.cpu_count() or 1,
+        load=load,
+        cpu_pressure=_pressure("cpu"),
+        memory_pressure=_pressure("memory"),
+        io_pressure=_pressure("io"),
+    )
+
+
+def _pressure(name: str) -> float | None:
+    """Read ``avg10`` of ``some`` (``Documentation/accounting/psi.rst`` of the kernel)."""
+    try:
+        with open(f"/proc/pressure/{name}", encoding="ascii") as file:  # noqa: PTH123
+            return float(file.read().partition("avg10=")[2].partition(" ")[0])
+    except (OSError, ValueError):
+        return None
