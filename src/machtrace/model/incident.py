@@ -87,6 +87,12 @@ class TimeRange(NamedTuple):
     estimate_ns: int | None = None
     """The best estimate, if the thread's own times give a better one than the middle."""
 
+    @property
+    def best_ns(self) -> int:
+        """The best estimate, else the middle."""
+        middle = (self.earliest_ns + self.latest_ns) // 2
+        return middle if self.estimate_ns is None else self.estimate_ns
+
 
 class LockOwner(NamedTuple):
     """The thread or process that holds what another waits for."""

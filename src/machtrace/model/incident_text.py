@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the values import this module
         Culprit,
         HostLoad,
         LockOwner,
+        TimeRange,
         WaitsFor,
         WatcherCost,
         WatchFacts,
@@ -147,9 +148,8 @@ def owner_text(owner: LockOwner) -> str:
 
 def _when(facts: WatchFacts) -> str:
     began = facts.began
-    middle = (began.earliest_ns + began.latest_ns) // 2
-    before = facts.seen_ns - middle
-    exact = "" if began.earliest_ns == began.latest_ns else f" ± {_half(*began)}"
+    before = facts.seen_ns - began.best_ns
+    exact = "" if began.earliest_ns == began.latest_ns else f" ± {_half(began)}"
     parts = []
     if facts.seen_wall_ns is not None:
         parts.append(f"began {wall_time(facts.seen_wall_ns - before)}{exact}")
@@ -161,14 +161,15 @@ def _when(facts: WatchFacts) -> str:
     if facts.ended is None:
         parts.append("not ended")
     else:
-        lasted = f" ± {_half(*facts.ended)}" if facts.ended[0] != facts.ended[1] else ""
-        end = (facts.ended.earliest_ns + facts.ended.latest_ns) // 2
-        parts.append(f"ended {shown_duration(end - facts.seen_ns)} after that{lasted}")
+        lasted = f" ± {_half(facts.ended)}" if facts.ended[0] != facts.ended[1] else ""
+        parts.append(
+            f"ended {shown_duration(facts.ended.best_ns - facts.seen_ns)} after that{lasted}"
+        )
     return ", ".join(parts)
 
 
-def _half(earliest: int, latest: int) -> str:
-    return shown_duration((latest - earliest) // 2)
+def _half(time: TimeRange) -> str:
+    return shown_duration((time.latest_ns - time.earliest_ns) // 2)
 
 
 def evidence_text(facts: WatchFacts) -> str:

@@ -1,8 +1,8 @@
 """Classifies the polls of a watched thread: a state machine without a clock of its own.
 
 Polls come in, requests and hangs come out. A thread is *away* from its last poll in a root wait
-(:mod:`machtrace.watching.root_waits`) until the next one. It hangs once it was away for the threshold,
-unless the cause lies outside of the program.
+(:mod:`machtrace.watching.root_waits`) until the next one. It hangs once it was away for the
+threshold, unless the cause lies outside of the program.
 """
 
 from __future__ import annotations
@@ -382,9 +382,7 @@ class HangClassifier:
     def _counted(self, away: _Away, now_ns: int) -> int:
         return now_ns - away.began_ns - away.not_counted_ns
 
-    def _absence(
-        self, away: _Away, poll: ThreadPoll, ended: TimeRange | None = None
-    ) -> Absence:
+    def _absence(self, away: _Away, poll: ThreadPoll, ended: TimeRange | None = None) -> Absence:
         verdict = away.verdict or self._verdict(away, poll)
         ran, delayed = self._use(away, poll)
         base, end = away.base, away.last or away.first
@@ -404,8 +402,8 @@ class HangClassifier:
         )
         is_certain = is_certain or verdict is Verdict.STOPPED
         until = poll.at_ns
-        if ended is not None and ended.estimate_ns is not None:
-            until = ended.estimate_ns - boot
+        if ended is not None:
+            until = ended.best_ns - boot
         evidence: dict[str, int | float | str | bool | None] = {
             "polls": away.polls,
             "polls_running": away.running_polls,

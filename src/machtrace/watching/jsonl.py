@@ -59,10 +59,7 @@ def incident_object(incident: WatchIncident, report: str | None = None) -> dict[
 
 
 def _estimate(time: TimeRange | None) -> int | None:
-    """Return the best estimate of a time between two polls, else the middle."""
-    if time is None or time.estimate_ns is not None:
-        return None if time is None else time.estimate_ns
-    return (time.earliest_ns + time.latest_ns) // 2
+    return None if time is None else time.best_ns
 
 
 def _thread(thread: WatchedThread | None) -> JsonValue:

@@ -415,7 +415,7 @@ class Watcher(ClosedWhenLeft):
         host: HostLoad,
     ) -> None:
         stacks: list[TimedStack] = []
-        before_ns = absence.began.estimate_ns or absence.began.earliest_ns
+        before_ns = absence.began.best_ns
         for sample in samples:
             if sample.stack is None and sample.copy is not None:
                 named = self._namer.stacks(sample.copy)
@@ -428,7 +428,7 @@ class Watcher(ClosedWhenLeft):
             before_ns = sample.at_ns
         until = absence.seen_ns
         if absence.ended is not None:
-            until = absence.ended.estimate_ns or absence.ended.latest_ns
+            until = absence.ended.best_ns
         if stacks and until > before_ns:
             last = stacks[-1]
             stacks[-1] = last._replace(weight_ns=last.weight_ns + until - before_ns)
