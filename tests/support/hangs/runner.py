@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.hangs.disturbances import disturb
-from tests.support.hangs.incidents import Incident, incidents_of
+from tests.support.hangs.incidents import Incident, Line, incidents_of
 from tests.support.hangs.programs import WATCH_FLAGS, Program, Watcher
 from tests.support.hangs.scenarios import BY_RUNNER, Scenario
 from tests.support.hangs.truth import Class, Event, boot_ns, events_of
@@ -79,6 +79,38 @@ def run_scenario(scenario: Scenario, folder: Path, *, flags: Sequence[str] = WAT
         used,
         time.monotonic() - began,
     )
+
+
+def run_until_reported(scenario: Scenario, folder: Path) -> Run:
+    """Run a scenario whose hangs last until the watcher has printed a line about them.
+
+    Raises:
+        LabError: a hang was not reported for a minute.
+    """
+    with Program(scenario.program, scenario.mode, folder) as program:
+        program.wait_until_ready()
+        with Watcher(program.pid) as watcher:
+            watcher.wait_until_watching()
+            for step in scenario.steps:
+                count = len(watcher.lines)
+                program.send(step.line)
+                if step.is_hang:
+                    watcher.wait_for(lambda lines, count=count: _is_reported(lines[count:]))
+                    program.release()
+                program.wait_for(step.id, step.count)
+                time.sleep(step.gap_ms / 1000)
+            program.stop()
+    return Run(
+        scenario,
+        events_of(scenario, program.lines, ()),
+        incidents_of(watcher.lines),
+        watcher.status,
+        watcher.errors.decode(errors="replace"),
+    )
+
+
+def _is_reported(lines: Sequence[Line]) -> bool:
+    return any(incident.reports_hang for incident in incidents_of(lines))
 
 
 def run_launch(program: str, mode: str, folder: Path, seed: str, ms: int = 2500) -> Run:

@@ -12,6 +12,8 @@ SHORTEST_HANG_MS = 125
 _JUST_A_HANG_MS = SHORTEST_HANG_MS + 4
 LONGEST_QUIET_MS = 75
 """0.75 T: tasks up to here are not to be reported."""
+UNTIL_RELEASED = 0
+"""The planned duration of hangs that last until they are reported."""
 BY_RUNNER = "@"
 """The first character of actions that the runner does to the program."""
 
@@ -138,7 +140,8 @@ class Step:
     @property
     def is_hang(self) -> bool:
         """Whether it was planned as a hang."""
-        return self.ms >= SHORTEST_HANG_MS and not self.is_quiet_by_nature
+        is_long = self.ms >= SHORTEST_HANG_MS or self.ms == UNTIL_RELEASED
+        return is_long and not self.is_quiet_by_nature
 
     @property
     def is_quiet_by_nature(self) -> bool:
