@@ -15,8 +15,8 @@ HANGS = {
     ("python", "selector-timeout"): ("read", "rlock", "join"),
 }
 QUIET = {
-    "c": (("burn", 4, 30), ("nothing", 1, 200), ("sleep", 20, 1), ("worker", 150, 1)),
-    "python": (("burn", 4, 20), ("nothing", 1, 100), ("sleep", 20, 1), ("worker", 150, 1)),
+    "c": (("short", 4, 30), ("nothing", 1, 200), ("sleep", 20, 1), ("worker", 150, 1)),
+    "python": (("short", 4, 20), ("nothing", 1, 100), ("sleep", 20, 1), ("worker", 150, 1)),
 }
 
 

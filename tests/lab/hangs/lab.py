@@ -11,8 +11,9 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tests.support.hangs import peers
+from tests.support.hangs import peers, safety
 from tests.support.hangs.page import page
 from tests.support.hangs.programs import SOURCES, LabError, build, burners, missing_reason
 from tests.support.hangs.runner import Run, run_alone, run_idle, run_launch, run_scenario
@@ -58,6 +59,7 @@ class Lab:
         self._hangs: int = arguments.hangs
         self._quiet: int = arguments.quiet
         self._seconds: float = arguments.seconds
+        self._minutes: float = arguments.minutes
         self._only: str | None = arguments.only
         self.folder = FOLDER / "programs"
         build(self.folder.absolute())
@@ -75,6 +77,8 @@ class Lab:
             "peers": self.peers,
             "cost": self.cost,
             "pause": self.pause,
+            "records": self.records,
+            "soak": self.soak,
         }
 
     def _scenarios(self, hangs: int, quiet: int) -> list[Scenario]:
@@ -156,6 +160,21 @@ class Lab:
             [run_idle(program, mode, self.folder, self._seconds) for program, mode in modes],
         )
 
+    def records(self) -> Section:
+        """Kill watchers and programs."""
+        count = min(self._hangs // 2, 100)
+        watchers = safety.kill_watchers(self.folder, count, self._seed)
+        with TemporaryDirectory() as reports:
+            programs = safety.kill_programs(self.folder, count, self._seed, Path(reports))
+        return safety.records_section(self._command("records"), watchers, programs)
+
+    def soak(self) -> Section:
+        """Watch for long."""
+        minutes = self._minutes
+        sizes = safety.soak(self.folder, minutes, self._seed, _say)
+        command = f"{self._command('soak')} --minutes {minutes:g}"
+        return safety.soak_section(command, minutes, *sizes)
+
     def pause(self) -> Section:
         """Measure pauses by the target's own clock."""
         waits = tuple(Step(number, "sleep", 200, 1, 60) for number in range(50))
@@ -182,17 +201,19 @@ def _own_functions(program: str) -> frozenset[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure sections, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("section", nargs="*", help="all, or some of the sections; none: page only")
+    parser.add_argument("section", nargs="*", help="all but the soak, or some; none: page only")
     parser.add_argument("--seed", default=SEED)
     parser.add_argument("--hangs", type=int, default=HANGS)
     parser.add_argument("--quiet", type=int, default=QUIET, help="events that are no hangs")
     parser.add_argument("--seconds", type=float, default=30, help="of each idle program")
+    parser.add_argument("--minutes", type=float, default=20, help="of the soak")
     parser.add_argument("--only", metavar="TEXT", help="programs whose names contain it")
     parser.add_argument("--print", action="store_true", help="print the sections, store nothing")
     parser.add_argument("--write", type=Path, metavar="PAGE")
     parsed = parser.parse_args(arguments)
     lab = Lab(parsed)
-    wanted = list(lab.sections) if "all" in parsed.section else parsed.section
+    every = [name for name in lab.sections if name != "soak"]
+    wanted = every if "all" in parsed.section else parsed.section
     failed = False
     for name in wanted:
         if name not in lab.sections:

@@ -18,7 +18,7 @@ SCENARIO = Scenario(
     (
         Step(0, "sleep", 200),
         Step(1, "burn", 50),
-        Step(2, "burn", 5, 3),
+        Step(2, "short", 5, 40),
         Step(3, "sleep", 60),
         Step(4, "modal", 250),
         Step(5, "burn", 200),
@@ -86,7 +86,7 @@ def test_a_disturbed_task_is_no_hang():
 
 
 def test_short_tasks_in_a_row_are_one_event():
-    rows = [truth(2, "burn", 5 * n, 5 * n + 5, cpu=5) for n in range(40)]
+    rows = [truth(2, "short", 5 * n, 5 * n + 5, cpu=5) for n in range(40)]
     (event,) = events_of(SCENARIO, rows, ())
     assert (event.action, event.kind, event.duration) == ("short-tasks", Class.QUIET, 200 * MS)
 

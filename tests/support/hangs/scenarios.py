@@ -87,7 +87,7 @@ HANGS: dict[str, tuple[Action, ...]] = {
         Action("gil-burn", "call_keep_gil", waits=False),
         Action("gil-sleep", "call_sleep_with_gil"),
         Action("c-burn", "call_without_gil", waits=False),
-        Action("gil-wait", "wait_for_gil"),
+        Action("gil-wait", "wait_for_gil", inside=("start", "wait")),
         Action(
             "nested",
             "run_nested_loop",
@@ -188,6 +188,8 @@ def _hang(random: Random, actions: tuple[Action, ...], number: int) -> tuple[str
 def _quiet(random: Random, program: str) -> tuple[str, int, int]:
     kind = random.random()
     if kind < 0.1:
+        return "short", random.randint(3, 8), random.randint(20, 40)
+    if kind < 0.11:
         return "burn", random.randint(3, 8), random.randint(20, 40)
     if kind < 0.35:
         name = random.choice(QUIET[program])

@@ -67,6 +67,9 @@ class Score:
     named_as_loops: list[tuple[str, Event | None, Incident]] = field(default_factory=list)
     """Nested loops and rows of short tasks that were reported as such."""
     unscored: int = 0
+    undecidable: int = 0
+    """Rows of equal short tasks."""
+    undecidable_reports: int = 0
     repeated: int = 0
     """Further incidents of the same hang."""
     other_verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -102,6 +105,9 @@ class Score:
             self.quiet[event.action] += 1
             for incident in reports:
                 self._count(scenario, event, incident)
+        elif event.kind is Class.UNDECIDABLE:
+            self.undecidable += 1
+            self.undecidable_reports += bool(reports)
         else:
             self.unscored += 1
         for incident in incidents:

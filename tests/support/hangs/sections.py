@@ -179,8 +179,9 @@ def _by_action(score: Score) -> list[str]:
             f" | {sum(match.is_culprit for match in matches)} | {len(score.groups[key])}"
             f" | {_spread(in_ms(match.latency) for match in matches)} |"
         )
+    rows = f"Rows of equal short tasks, indistinguishable from one task from outside: {score.undecidable}, of which {score.undecidable_reports} were reported. They do not count."
     quiet = ", ".join(f"{name} {count}" for name, count in sorted(score.quiet.items()))
-    return [*lines, "", f"No hangs: {quiet}.", ""]
+    return [*lines, "", f"No hangs: {quiet}.", "", rows, ""]
 
 
 def _other_verdicts(score: Score) -> list[str]:

@@ -30,6 +30,8 @@ class Class(Enum):
 
     HANG = "hang"
     QUIET = "quiet"
+    UNDECIDABLE = "undecidable"
+    """Short tasks in a row that all run the same function: nothing outside shows their ends."""
     UNSCORED = "unscored"
     """Between 0.75 T and 1.25 T, or longer than planned for reasons of the host."""
 
@@ -61,6 +63,10 @@ class Event:
     def overlap(self, began: int, ended: int) -> int:
         """Return the shared nanoseconds; negative is the distance."""
         return min(self.ended, ended) - max(self.began, began)
+
+
+_ROWS = {"short": "short-tasks", "burn": "equal-tasks", "nothing": "nothing"}
+"""Rows of callbacks. From outside, equal ones are indistinguishable from one long one."""
 
 
 def _kind(step: Step, began: int, ended: int, cpu: int, *, waits: bool, disturbed: bool) -> Class:
@@ -108,7 +114,9 @@ def events_of(
         disturbed = any(act.overlap(began, ended) > 0 for act in disturbances)
         longest = max(row, key=lambda line: int(line["ended"]) - int(line["began"]))
         waits = action is not None and action.waits
-        if len(row) > 1:
+        if step.count > 1 and step.action == "burn":
+            kind = Class.UNDECIDABLE
+        elif len(row) > 1:
             # Each of many short tasks has to be short.
             kind = _kind(
                 step,
@@ -123,7 +131,7 @@ def events_of(
         events.append(
             Event(
                 number,
-                "short-tasks" if step.count > 1 else str(row[0]["action"]),
+                _ROWS[step.action] if step.count > 1 else str(row[0]["action"]),
                 began,
                 ended,
                 cpu,
