@@ -151,7 +151,7 @@ def soak(
     watcher_sizes, program_sizes = [], []
     hangs = seen = number = 0
     end = time.monotonic() + minutes * 60
-    flags = ("--deadlocks", *WATCH_FLAGS)
+    flags = WATCH_FLAGS
     with Program("python", "asyncio", folder) as program:
         program.wait_until_ready()
         with Watcher(program.pid, flags=flags) as watcher:
