@@ -55,6 +55,8 @@ class PythonLayout:
     frame_instruction: int
     """``prev_instr``, ``instr_ptr``."""
     frame_owner: int
+    frame_locals: int
+    """``localsplus``: local variables, then the stack."""
     frame_is_entry: int | None
     """3.11: whether the frame began a run of the loop; later a shim with an owner of its own
     stands before it."""
@@ -161,6 +163,7 @@ _LAYOUT_3_11 = PythonLayout(
     frame_previous=48,
     frame_instruction=56,
     frame_owner=69,
+    frame_locals=72,
     frame_is_entry=68,
     code_file=112,
     code_name=128,
@@ -189,6 +192,7 @@ _LAYOUT_3_12 = PythonLayout(
     frame_previous=8,
     frame_instruction=56,
     frame_owner=70,
+    frame_locals=72,
     frame_is_entry=None,
     code_file=112,
     code_name=128,
@@ -319,6 +323,7 @@ def _described(
         frame_previous=frame["previous"],
         frame_instruction=frame["instr_ptr"],
         frame_owner=frame["owner"],
+        frame_locals=frame["localsplus"],
         frame_is_entry=None,
         code_file=code["filename"],
         code_name=code["qualname"],

@@ -376,6 +376,16 @@ class PythonObjects:
             raise memory_error("names and lines exceed the limit", address)
         return bytes(self._memory.read(Avma(address), size))
 
+    def is_of_type(self, address: int, name: bytes) -> bool:
+        """Return whether the object at ``address`` (Avma) is of the type of that name.
+
+        Raises:
+            MemoryReadError: it cannot be read.
+        """
+        kind = self.pointer(address + self._layout.object_type)
+        text = self.pointer(kind + self._layout.type_name)
+        return bytes(self._memory.read(Avma(text), len(name) + 1)) == name + b"\0"
+
     def _check_type(self, address: int, name: bytes) -> None:
         kind = self.pointer(address + self._layout.object_type)
         known = self._types.get(kind)

@@ -103,12 +103,12 @@ def read_threads(
         layout: the interpreter's.
         only: the system's ids of threads; others are not read. None for all.
     """
-    return _Reader(memory, layout, runtime).threads(only)
+    return ThreadReader(memory, layout, runtime).threads(only)
 
 
 def read_names(memory: MemoryReader, runtime: int, layout: PythonLayout) -> dict[int, str]:
     """Return the names of Python's threads by the system's id; see :func:`read_threads`."""
-    return _Reader(memory, layout, runtime).names()
+    return ThreadReader(memory, layout, runtime).names()
 
 
 class _Threads:
@@ -150,7 +150,7 @@ class _Threads:
         )
 
 
-class _Reader:
+class ThreadReader:
     """Reads memory that does not change."""
 
     def __init__(self, memory: MemoryReader, layout: PythonLayout, runtime: int) -> None:

@@ -1,0 +1,166 @@
+"""Deadlocks of real processes, proven by the owners that their locks record."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from machtrace.targets.linux.locks import LinuxLocks
+from machtrace.watching.deadlocks import DeadlockDetector
+from machtrace.watching.lock_waits import LockSurveyor
+
+PYTHON_LOCKS = Path(__file__).parent / "programs/python_locks.py"
+RINGS = {
+    ("mutex", 2): {"mutex"},
+    ("mutex", 8): {"mutex"},
+    ("recursive", 3): {"recursive mutex"},
+    ("errorcheck", 2): {"error-checking mutex"},
+    ("robust", 2): {"robust mutex"},
+    ("inherit", 2): {"mutex", "priority-inheriting mutex"},
+    ("rwlock", 4): {"read-write lock"},
+    ("join", 2): {"end of a thread"},
+    ("stream", 2): {"lock of a stdio stream"},
+    ("mixed", 6): {"mutex", "read-write lock", "end of a thread"},
+}
+FILES = {"flock": ["flock", "flock"], "record": ["flock", "record lock"]}
+
+
+class Watched:
+    """A process whose locks are surveyed."""
+
+    def __init__(self, pid):
+        self.source = LinuxLocks()
+        self.surveyor = LockSurveyor(pid, self.source)
+        self._detector = DeadlockDetector()
+
+    def deadlocks(self, surveys=2):
+        return [self._detector.cycles(self.surveyor.survey()) for _ in range(surveys)][-1]
+
+
+@pytest.fixture
+def watch():
+    watched = []
+
+    def begin(pid):
+        watched.append(Watched(pid))
+        return watched[-1]
+
+    yield begin
+    for one in watched:
+        one.source.close()
+
+
+@pytest.fixture
+def stuck(build, start, wait_blocked, watch, tmp_path):
+    """Start a program of locks, wait until its threads wait, and watch it."""
+
+    def begin(kind, count=2):
+        process = start(build("locks"), kind, count, tmp_path / "a", tmp_path / "b")
+        wait_blocked(process.pid)
+        return process, watch(process.pid)
+
+    return begin
+
+
+@pytest.mark.parametrize(("kind", "count"), RINGS)
+def test_a_ring_of_threads_is_proven(stuck, kind, count):
+    _, watched = stuck(kind, count)
+    (cycle,) = watched.deadlocks()
+    assert len(cycle.threads) == count
+    assert {one.wait.waits_for.what for one in cycle.threads} == RINGS[kind, count]
+    following = [*cycle.threads[1:], cycle.threads[0]]
+    assert [one.wait.owner.thread for one in cycle.threads] == [one.thread for one in following]
+
+
+def test_one_survey_proves_nothing(stuck):
+    _, watched = stuck("mutex")
+    assert watched.deadlocks(surveys=1) == ()
+
+
+def test_a_thread_that_waits_for_its_own_mutex(stuck):
+    process, watched = stuck("self")
+    ((thread,),) = (cycle.threads for cycle in watched.deadlocks())
+    assert thread.thread == thread.wait.owner.thread == process.pid
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_processes_that_wait_for_each_others_file(stuck, wait_until, watch, kind):
+    process, _ = stuck(kind)
+    child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+    watched = watch(process.pid)
+    wait_until(watched.deadlocks, "the child waits, too")
+    (cycle,) = watched.deadlocks()
+    assert {one.pid for one in cycle.threads} == {process.pid, child}
+    assert {one.wait.owner.pid for one in cycle.threads} == {process.pid, child}
+    kinds = sorted(one.wait.waits_for.what.partition(" of ")[0] for one in cycle.threads)
+    assert kinds == FILES[kind]
+
+
+def test_a_parent_that_waits_for_a_child_that_waits_for_its_file(stuck, wait_until):
+    process, watched = stuck("wait")
+    wait_until(watched.deadlocks, "the child waits, too")
+    (cycle,) = watched.deadlocks()
+    kinds = {one.wait.waits_for.what.partition(" of ")[0] for one in cycle.threads}
+    assert kinds == {"end", "flock"}
+    assert process.pid in {one.pid for one in cycle.threads}
+
+
+def test_a_wait_with_a_time_limit_ends_by_itself(stuck):
+    _, watched = stuck("timed")
+    assert watched.deadlocks() == ()
+    waits = watched.surveyor.waits().values()
+    assert [(one.is_timed, one.owner is not None) for one in waits] == [(True, True)] * 2
+
+
+@pytest.mark.parametrize("kind", ["readers", "semaphore", "condition"])
+def test_an_owner_that_is_not_recorded(stuck, kind):
+    _, watched = stuck(kind)
+    assert watched.deadlocks() == ()
+    (wait,) = watched.surveyor.waits().values()
+    assert wait.waits_for.owner == (None, None, False)
+
+
+def test_contended_locks_are_no_deadlock(build, start, watch):
+    process = start(build("locks"), "ordered", 6)
+    watched = watch(process.pid)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    found = []
+    while len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1:
+        pass
+    while len(list(Path(f"/proc/{process.pid}/task").iterdir())) > 1:
+        found += watched.deadlocks()
+    assert process.stdout.readline() == "done\n"
+    assert found == []
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_threads_of_python_with_rlocks(start, wait_blocked, watch, count):
+    process = start(sys.executable, PYTHON_LOCKS, "rlock", count)
+    wait_blocked(process.pid)
+    watched = watch(process.pid)
+    (cycle,) = watched.deadlocks()
+    assert [one.wait.waits_for.what for one in cycle.threads] == ["threading.RLock"] * count
+    following = [*cycle.threads[1:], cycle.threads[0]]
+    assert [one.wait.owner.thread for one in cycle.threads] == [one.thread for one in following]
+
+
+def test_locks_of_python_have_no_owner(start, wait_blocked, watch):
+    process = start(sys.executable, PYTHON_LOCKS, "lock")
+    wait_blocked(process.pid)
+    watched = watch(process.pid)
+    assert watched.deadlocks() == ()
+    waits = list(watched.surveyor.waits().values())
+    assert [one.waits_for.what for one in waits] == ["threading.Lock"] * 3
+    assert all(one.waits_for.owner == (None, None, False) for one in waits)
+
+
+def test_a_mutex_and_the_interpreter_lock(start, wait_until, watch):
+    process = start(sys.executable, PYTHON_LOCKS, "gil")
+    watched = watch(process.pid)
+    wait_until(watched.deadlocks, "one waits for the mutex, the other one for the GIL")
+    (cycle,) = watched.deadlocks()
+    assert {one.wait.waits_for.what for one in cycle.threads} == {"mutex", "interpreter lock (GIL)"}
+    assert cycle.threads[0].thread == process.pid
