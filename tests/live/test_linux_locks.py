@@ -36,6 +36,7 @@ class Watched:
         self._detector = DeadlockDetector()
 
     def deadlocks(self, surveys=2):
+        """Return what the last of several surveys proves."""
         return [self._detector.cycles(self.surveyor.survey()) for _ in range(surveys)][-1]
 
 

@@ -17,6 +17,8 @@ barrier = threading.Barrier(count + (kind != "gil"))
 
 
 class Account:
+    """Has a lock as an attribute, as programs do."""
+
     def __init__(self) -> None:
         self.lock = threading.Lock() if kind == "lock" else threading.RLock()
 
@@ -50,7 +52,8 @@ def wait_for_gil() -> None:
     held = threading.Event()
     threading.Thread(target=hold, daemon=True, name="holder").start()
     held.wait()
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     with_gil.pthread_mutex_lock(mutex)
 
 
@@ -59,6 +62,7 @@ if kind == "gil":
 for index in range(count):
     threading.Thread(target=transfer, args=(index,), name=f"transfer-{index}", daemon=True).start()
 barrier.wait()
-print("ready", flush=True)
+sys.stdout.write("ready\n")
+sys.stdout.flush()
 barrier.wait()
 threading.Event().wait()
