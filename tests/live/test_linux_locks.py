@@ -128,13 +128,13 @@ def test_contended_locks_are_no_deadlock(build, start, watch):
     watched = watch(process.pid)
     process.stdin.write("\n")
     process.stdin.flush()
-    found = []
+    proven = []
     while len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1:
         pass
     while len(list(Path(f"/proc/{process.pid}/task").iterdir())) > 1:
-        found += watched.deadlocks()
+        proven += watched.deadlocks()
     assert process.stdout.readline() == "done\n"
-    assert found == []
+    assert proven == []
 
 
 @pytest.mark.parametrize("count", [2, 5])
