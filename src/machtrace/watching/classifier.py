@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from machtrace.frozen import dataclass
 from machtrace.model.incident import AppliedRule, TimeRange, Verdict, VerdictCertainty
 from machtrace.model.polls import CallPlace, SystemCall, ThreadPoll
-from machtrace.watching.root_waits import RootWaits, WaitRole
+from machtrace.watching.root_waits import NamedWait, RootWaits, WaitRole
 
 _FIRST_SAMPLE = 0.6
 """The share of the threshold after which a thread that is away is sampled."""
@@ -29,6 +29,7 @@ _SLEEP_NS = 5_000_000
 _STARVED_SHARE = 0.5
 """A thread that queued for more of its time is starved, unless it worked for the threshold."""
 _BLOCKED_SHARE = 0.6
+_RAN_SHARE = 0.5
 _LATE_LIMIT = 10
 """A poll that is late by more intervals is not evidence of anything."""
 _STOPPED = frozenset("Tt")
@@ -111,6 +112,8 @@ class _Away:
     slept_ns: int = 0
     late_ns: int = 0
     uninterruptible_ns: int = 0
+    queued_ns: int = 0
+    """Time between polls that both found it ready to run, in which it did not run."""
     one_wait: bool = True
     """Whether all polls were in one call, with the same switches."""
     calls: dict[CallPlace, int] = field(default_factory=dict)
@@ -143,6 +146,8 @@ class HangClassifier:
         self._away: _Away | None = None
         self._last: ThreadPoll | None = None
         self._last_idle: ThreadPoll | None = None
+        self._place: CallPlace | None = None
+        """The place of the last poll."""
         self._requested: set[CallPlace] = set()
         self._entered: tuple[CallPlace, _Away | None, ThreadPoll] | None = None
         """The place that is being looked up, and the absence before the thread entered it."""
@@ -175,17 +180,18 @@ class HangClassifier:
         """Take the next poll; return what it means and what is needed."""
         events: list[Event] = []
         last, self._last = self._last, poll
-        place = None if poll.call is None else poll.call.place
+        is_call = poll.call is not None and poll.call.number >= 0 and not _is_stopped(poll)
+        place = poll.call.place if poll.call is not None and is_call else None
+        self.waits.visit(place)
         role = None if place is None else self.waits.role(place)
         if place is not None and role is None and place not in self._requested:
             self._requested.add(place)
             events.append(LearnWait(place))
-        if place is not None:
-            self.waits.count(place, poll)
         if self._is_idle(poll, role):
             if self._away is not None:
                 events += self._back(self._away, poll)
             self._last_idle = poll
+            self._place = place
             return events
         away = self._away
         before = None if away is None else replace(away, calls=dict(away.calls))
@@ -193,13 +199,14 @@ class HangClassifier:
             away = self._away = self._gone(poll, last)
         else:
             self._advance(away, away.last or away.first, poll)
-        if last is None or last.call is None or place != last.call.place:
+        if place != self._place:
             self._entered = None if role is not None or place is None else (place, before, poll)
         if poll.switches is not None and away.base is None:
             away.base = poll
         away.last = poll
         away.polls += 1
-        if poll.call is not None:
+        self._place = place
+        if poll.call is not None and place is not None:
             away.wait_polls += 1
             away.call = poll.call
             away.calls[poll.call.place] = away.calls.get(poll.call.place, 0) + 1
@@ -209,11 +216,12 @@ class HangClassifier:
         events += self._decide(away, poll)
         return events
 
-    def learnt(self, place: CallPlace, role: WaitRole | None) -> list[Event]:
-        """Take the role of a place that was requested; None if the thread left it meanwhile."""
+    def learnt(self, place: CallPlace, wait: NamedWait | None) -> list[Event]:
+        """Take the wait at a place that was requested; None if the thread left it meanwhile."""
         self._requested.discard(place)
-        if role is None:
+        if wait is None:
             return []
+        self.waits.add(place, wait)
         last, entered, self._entered = self._last, self._entered, None
         if not self.waits.is_idle(place):
             return []
@@ -298,6 +306,8 @@ class HangClassifier:
             away.one_wait = away.one_wait and last.switches is None and poll.call == last.call
         else:
             away.one_wait = False
+            if poll.is_running and last.is_running and ran < _RAN_SHARE * passed:
+                away.queued_ns += passed - ran
 
     def _samples(self, away: _Away, poll: ThreadPoll) -> list[Event]:
         if poll.at_ns < away.next_sample_ns or away.samples >= _MOST_SAMPLES:
@@ -360,14 +370,16 @@ class HangClassifier:
     def _verdict(self, away: _Away, poll: ThreadPoll) -> Verdict:
         wall = max(1, self._counted(away, poll.at_ns))
         ran, delayed = self._use(away, poll)
-        blocked = away.blocked_ns + away.likely_blocked_ns
+        queued = max(delayed, away.queued_ns)
+        proven = away.blocked_ns + away.likely_blocked_ns
+        # A thread that neither runs nor queues waits, if only for short times.
+        blocked = max(proven, wall - ran - queued)
         if away.uninterruptible_ns >= _BLOCKED_SHARE * wall:
             return Verdict.UNINTERRUPTIBLE
-        if blocked >= _BLOCKED_SHARE * wall or away.wait_polls > away.running_polls:
-            return Verdict.BLOCKED
-        queued = max(delayed, wall - ran - blocked - self.interval_ns)
-        if ran + blocked < self.threshold_ns and queued > _STARVED_SHARE * wall:
+        if ran + proven < self.threshold_ns and queued > _STARVED_SHARE * wall:
             return Verdict.STARVED
+        if blocked >= _BLOCKED_SHARE * wall:
+            return Verdict.BLOCKED
         return Verdict.BUSY
 
     def _use(self, away: _Away, poll: ThreadPoll) -> tuple[int, int]:

@@ -49,6 +49,12 @@ class Namer:
         """Run a job in the naming thread after those before it."""
         self._jobs.put(job)
 
+    def wait(self) -> None:
+        """Wait until all jobs so far are done."""
+        done = threading.Event()
+        self._jobs.put(done.set)
+        done.wait()
+
     def close(self) -> None:
         """Finish all jobs and end the thread; a second call does nothing."""
         self._jobs.put(None)

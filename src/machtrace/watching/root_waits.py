@@ -11,11 +11,12 @@ from enum import Enum
 from typing import NamedTuple
 
 from machtrace.model.arch import Arch
-from machtrace.model.polls import CallPlace, ThreadPoll
+from machtrace.model.polls import CallPlace
 from machtrace.model.symbol import CallStack
+from machtrace.reports.analysis.waits.frames import WaitKind, wait_of
 
-_RECURRENCES = 3
-"""Times that a wait without names is entered again before its recurrence makes it a loop's."""
+_MOST_PLACES = 1000
+"""Places whose visits are counted; a thread that waits in more of them has no loop."""
 
 
 class WaitRole(Enum):
@@ -28,9 +29,10 @@ class WaitRole(Enum):
     WORKER = "worker"
     """A worker thread waits for work."""
     OWN = "own"
-    """The thread's outermost function waits itself, such as in ``main``'s own loop."""
-    UNNAMED = "unnamed"
-    """The stack has no names that decide."""
+    """The thread's outermost function waits itself, such as in ``main``'s own loop: it is a root
+    wait unless another wait is likelier to be one."""
+    UNKNOWN = "unknown"
+    """The stack has no names that decide, so the other waits of the thread do."""
     OTHER = "other"
     """A task waits."""
 
@@ -52,12 +54,13 @@ _SLEEP_CALLS = {Arch.X86_64: frozenset({35, 230}), Arch.ARM64: frozenset({101, 1
 
 
 class _Place:
-    __slots__ = ("entries", "is_event", "is_sleep", "role", "switches")
+    __slots__ = ("caller", "is_event", "is_sleep", "order", "role", "visits")
 
-    def __init__(self) -> None:
+    def __init__(self, order: int) -> None:
         self.role: WaitRole | None = None
-        self.entries = 0
-        self.switches: int | None = None
+        self.caller = ""
+        self.visits = 0
+        self.order = order
         self.is_event = self.is_sleep = False
 
 
@@ -72,68 +75,90 @@ class RootWaits:
         table = Arch.ARM64 if arch.is_arm64 else Arch.X86_64
         self._events, self._sleeps = _EVENT_CALLS[table], _SLEEP_CALLS[table]
         self._places: dict[CallPlace, _Place] = {}
+        self._last: CallPlace | None = None
+        self._roles: dict[CallPlace, WaitRole | None] = {}
+        """Decisions since the last visit."""
 
-    def clear(self) -> None:
-        """Forget all places: the process executes another program."""
-        self._places.clear()
+    def __len__(self) -> int:
+        return len(self._places)
 
-    def add(self, place: CallPlace, role: WaitRole) -> None:
+    def add(self, place: CallPlace, wait: NamedWait) -> None:
         """Set the role that a place's stack has."""
-        self._place(place).role = role
-
-    def count(self, place: CallPlace, poll: ThreadPoll) -> None:
-        """Count that a poll found the thread there."""
         known = self._place(place)
-        runs = poll.run_ns
-        if known.switches is None or (runs is not None and runs != known.switches):
-            known.entries += 1
-            known.switches = runs
+        known.role, known.caller = wait
+        self._roles.clear()
+
+    def visit(self, place: CallPlace | None) -> None:
+        """Take the place of the next poll; None if the thread runs."""
+        if place == self._last:
+            return
+        self._last = place
+        if place is not None and (len(self._places) < _MOST_PLACES or place in self._places):
+            self._place(place).visits += 1
+            self._roles.clear()
 
     def role(self, place: CallPlace) -> WaitRole | None:
         """Return the role of a place as all that is known decides; None if it is not looked up."""
-        known = self._places.get(place)
-        if known is None or known.role is None:
-            return None
-        if known.role is WaitRole.OWN:
-            # Waits for events come first: main may sleep in a task, and wait in its own loop.
-            if known.is_event or (known.is_sleep and not self._has_event_root(place)):
-                return WaitRole.ROOT
-            return WaitRole.OTHER
-        if known.role is WaitRole.UNNAMED:
-            return WaitRole.ROOT if self._is_outermost(place, known) else WaitRole.OTHER
-        return known.role
+        if place not in self._roles:
+            self._roles[place] = self._decide(place)
+        return self._roles[place]
 
     def is_idle(self, place: CallPlace) -> bool:
         """Whether a thread in that place has nothing to do, as far as is known."""
         role = self.role(place)
         return role is not None and role.is_idle
 
-    def _has_event_root(self, place: CallPlace) -> bool:
-        return any(
-            known.role in (WaitRole.ROOT, WaitRole.NESTED)
-            or (known.role is WaitRole.OWN and known.is_event)
-            for other, known in self._places.items()
-            if other != place
-        )
-
-    def _is_outermost(self, place: CallPlace, known: _Place) -> bool:
-        """Whether a place without names is a loop's, by its call, its depth and its recurrence."""
-        deeper = [
-            other
-            for other, each in self._places.items()
-            if other.sp > place.sp and (each.is_event or each.entries >= _RECURRENCES)
+    def _decide(self, place: CallPlace) -> WaitRole | None:
+        known = self._places.get(place)
+        if known is None or known.role not in _UNDECIDED:
+            return None if known is None else known.role
+        rivals = [
+            (other, each) for other, each in self._places.items() if other != place and each.role
         ]
-        if deeper:
-            return False
-        return known.is_event or (known.entries >= _RECURRENCES and not self._has_event_root(place))
+        if any(each.role in (WaitRole.ROOT, WaitRole.WORKER) for _, each in rivals):
+            return WaitRole.OTHER
+        better = [
+            (other, each)
+            for other, each in rivals
+            if each.role in _UNDECIDED and _rank(other, each) > _rank(place, known)
+        ]
+        if not better:
+            return WaitRole.ROOT
+        is_nested = known.is_event and any(
+            each.is_event and each.caller == known.caller and other.sp > place.sp
+            for other, each in better
+        )
+        return WaitRole.NESTED if is_nested and known.caller else WaitRole.OTHER
 
     def _place(self, place: CallPlace) -> _Place:
         known = self._places.get(place)
         if known is None:
-            known = self._places[place] = _Place()
+            known = self._places[place] = _Place(len(self._places))
             known.is_event = place.number in self._events
             known.is_sleep = place.number in self._sleeps
         return known
+
+
+def _rank(place: CallPlace, known: _Place) -> tuple[int, int, int, int]:
+    """Return the likelihood that a wait is the loop's own, for comparison with others.
+
+    Waits for events come first, then those entered most often. An outer one is likelier than one
+    below it, and the first of all was the thread's when watching began.
+    """
+    if known.is_event:
+        return 2, place.sp, known.visits, -known.order
+    return int(known.role is WaitRole.OWN), known.visits, place.sp, -known.order
+
+
+class NamedWait(NamedTuple):
+    """The role of a wait by its stack."""
+
+    role: WaitRole
+    caller: str
+    """The innermost function that is none of the machinery of waits; may be empty."""
+
+
+_UNDECIDED = (WaitRole.OWN, WaitRole.UNKNOWN)
 
 
 class _Function(NamedTuple):
@@ -242,20 +267,33 @@ _PYTHON_WAITS: tuple[str, ...] = (
     "multiprocessing/queues.py",
     _SELECTORS,
 )
-_PYTHON_WAITS += ("multiprocessing/connection.py", "<frozen")
+_PYTHON_WAITS += ("multiprocessing/connection.py",)
 _MODULE = "<module>"
 _BOOTSTRAPS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run")
 
 
-def role_of(stack: CallStack, *, is_main: bool = True) -> WaitRole:
+_TASK_WAITS = frozenset(
+    {
+        *(WaitKind.MUTEX, WaitKind.READ_WRITE_LOCK, WaitKind.UNFAIR_LOCK, WaitKind.ONCE),
+        *(WaitKind.DISPATCH_SYNC, WaitKind.DISPATCH_GROUP, WaitKind.JOIN, WaitKind.CHILD),
+        WaitKind.REPLY,
+    }
+)
+"""Waits that are never a loop's own."""
+
+
+def role_of(stack: CallStack) -> NamedWait:
     """Return the role of a wait by the functions of its stack."""
     functions = _functions(stack)
     python = [function for function in functions if function.file]
-    native = [function for function in functions if not function.file]
-    by_native = _native_role(native, has_python=bool(python))
-    if not python or by_native.is_idle:
-        return by_native
-    return _python_role(python, is_main=is_main)
+    native = [function.name for function in functions if not function.file]
+    role, caller = _native_role(native)
+    if python and not role.is_idle:
+        role, caller = _python_role(python)
+    wait = wait_of(native)
+    if role in _UNDECIDED and wait is not None and wait.kind in _TASK_WAITS and not python:
+        role = WaitRole.OTHER
+    return NamedWait(role, caller)
 
 
 def _functions(stack: CallStack) -> list[_Function]:
@@ -281,22 +319,20 @@ def _is_loop(name: str) -> bool:
     )
 
 
-def _native_role(native: Sequence[_Function], *, has_python: bool) -> WaitRole:
-    names = [function.name for function in native]
+def _native_role(names: Sequence[str]) -> tuple[WaitRole, str]:
     index = next((at for at, name in enumerate(names) if not _is_machinery(name)), len(names))
     rest = names[index:]
     first = rest[0] if rest else ""
-    is_outermost = first == "main" or (len(rest) > 1 and _bare(rest[1]) in _STARTS)
-    role = WaitRole.OTHER
+    role = WaitRole.UNKNOWN
     if _is_loop(first):
         role = WaitRole.NESTED if _is_nested(rest) else WaitRole.ROOT
     elif index and (_bare(first) in _WORKERS or first in _WORKERS):
         role = WaitRole.WORKER
-    elif not first and not has_python:
-        role = WaitRole.UNNAMED
-    elif index and is_outermost and not has_python:
+    elif any(_is_loop(name) for name in rest):
+        role = WaitRole.OTHER
+    elif index and (first == "main" or (len(rest) > 1 and _bare(rest[1]) in _STARTS)):
         role = WaitRole.OWN
-    return role
+    return role, first
 
 
 def _is_machinery(name: str) -> bool:
@@ -315,31 +351,33 @@ def _is_nested(names: Sequence[str]) -> bool:
     return False
 
 
-def _python_role(python: Sequence[_Function], *, is_main: bool) -> WaitRole:
-    index = 0
-    while index < len(python) and python[index].file.endswith(_PYTHON_WAITS[:4]):
-        if python[index].name in _PYTHON_LOOPS or python[index].name in _PYTHON_WORKERS:
-            break
-        index += 1
-    if index == len(python):
-        return WaitRole.OWN if is_main else WaitRole.OTHER
-    first = python[index]
-    if first.file.endswith(_PYTHON_LOOPS.get(first.name, "\0")):
-        is_nested = (
-            any(
-                other.name == first.name and other.file == first.file
-                for other in python[index + 1 :]
-            )
-            and first.name in _NESTABLE
-        )
-        return WaitRole.NESTED if is_nested else WaitRole.ROOT
-    if first.file.endswith(_PYTHON_WORKERS.get(first.name, "\0")):
-        return WaitRole.WORKER
-    waits_directly = index == 0 or all(
-        function.file.endswith(_SELECTORS) for function in python[:index]
+def _python_role(python: Sequence[_Function]) -> tuple[WaitRole, str]:
+    def is_in(function: _Function, table: dict[str, str]) -> bool:
+        return function.file.endswith(table.get(function.name, "\0"))
+
+    index = next(
+        (
+            at
+            for at, function in enumerate(python)
+            if is_in(function, _PYTHON_LOOPS)
+            or is_in(function, _PYTHON_WORKERS)
+            or not function.file.endswith(_PYTHON_WAITS)
+        ),
+        len(python),
     )
-    outer = [each for each in python[index + 1 :] if each.name not in _BOOTSTRAPS]
-    is_outermost = all(each.name == _MODULE or each.file.startswith("<frozen") for each in outer)
-    if waits_directly and is_outermost:
-        return WaitRole.OWN
-    return WaitRole.OTHER
+    rest = python[index:]
+    if not rest:
+        return WaitRole.UNKNOWN, ""
+    first = rest[0]
+    role = WaitRole.UNKNOWN
+    if is_in(first, _PYTHON_LOOPS):
+        role = WaitRole.ROOT
+        if first.name in _NESTABLE and first in rest[1:]:
+            role = WaitRole.NESTED
+    elif is_in(first, _PYTHON_WORKERS):
+        role = WaitRole.WORKER
+    elif any(is_in(function, _PYTHON_LOOPS) for function in rest):
+        role = WaitRole.OTHER
+    elif all(function.name == _MODULE or function.name in _BOOTSTRAPS for function in rest):
+        role = WaitRole.OWN
+    return role, first.name

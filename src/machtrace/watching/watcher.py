@@ -38,7 +38,7 @@ from machtrace.watching.classifier import (
 )
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.representative import representative
-from machtrace.watching.root_waits import RootWaits, WaitRole, role_of
+from machtrace.watching.root_waits import NamedWait, RootWaits, role_of
 
 POLL_NS = 20_000_000
 FOREVER_NS = 1 << 62
@@ -134,7 +134,7 @@ class Watcher(ClosedWhenLeft):
         self._target = WatchedProcess(pid)
         self._on_incident = on_incident
         self._namer = Namer(options.search, lines=options.lines)
-        self._learnt: deque[tuple[_Watched, CallPlace, WaitRole | None]] = deque()
+        self._learnt: deque[tuple[_Watched, CallPlace, NamedWait | None]] = deque()
         self._watched: dict[int, _Watched] = {}
         self._incidents: dict[str, WatchIncident] = {}
         self._numbers = count(1)
@@ -229,12 +229,7 @@ class Watcher(ClosedWhenLeft):
         if late_ns >= self.options.poll_ns:
             self._late_polls += 1
         self._latest_ns = max(self._latest_ns, late_ns)
-        while self._learnt:
-            watched, place, role = self._learnt.popleft()
-            self._learning -= 1
-            if role is not None:
-                watched.classifier.waits.add(place, role)
-            self._handle(watched, watched.classifier.learnt(place, role))
+        self._take_learnt()
         if time.monotonic_ns() >= self._next_list_ns:
             self._next_list_ns = time.monotonic_ns() + _THREADS_NS
             self._check_program()
@@ -265,10 +260,27 @@ class Watcher(ClosedWhenLeft):
         for thread in wanted - self._watched.keys():
             info = self._target.thread_info(thread)
             waits = RootWaits(self._target.process.arch)
-            self._watched[thread] = _Watched(
+            watched = self._watched[thread] = _Watched(
                 WatchedThread(thread, info.name, info.is_main),
                 HangClassifier(self.options.hang_ns or _DAY_NS * 365, self.options.poll_ns, waits),
             )
+            self._prime(watched)
+
+    def _prime(self, watched: _Watched) -> None:
+        """Look up the wait of a thread before it is watched: mostly it is that of its loop."""
+        if self._polls:
+            return  # others are watched, and must not wait
+        for _ in range(2):  # the second poll has the lookup's result
+            poll = self._target.polls.poll(watched.thread.id, with_status=True)
+            self._handle(watched, watched.classifier.add(poll))
+            self._namer.wait()
+            self._take_learnt()
+
+    def _take_learnt(self) -> None:
+        while self._learnt:
+            watched, place, wait = self._learnt.popleft()
+            self._learning -= 1
+            self._handle(watched, watched.classifier.learnt(place, wait))
 
     def _check_program(self) -> None:
         program = self._target.program_start()
@@ -315,12 +327,11 @@ class Watcher(ClosedWhenLeft):
         self._namer.submit(partial(self._look_up, watched, place, copy))
 
     def _look_up(self, watched: _Watched, place: CallPlace, copy: RawCopy) -> None:
-        role = None
+        wait = None
         try:
-            stack = self._namer.stacks(copy, lines=False)[0]
-            role = role_of(stack, is_main=watched.thread.is_main)
+            wait = role_of(self._namer.stacks(copy, lines=False)[0])
         finally:
-            self._learnt.append((watched, place, role))
+            self._learnt.append((watched, place, wait))
 
     def _sample(self, watched: _Watched, request: TakeSample) -> None:
         if request.number == 0:

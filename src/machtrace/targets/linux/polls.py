@@ -178,18 +178,28 @@ class _ControlGroup:
     """The quota and the freezer of a process's control group and of those around it."""
 
     def __init__(self, directory: ProcessDirectory) -> None:
+        self._directory = directory
+        self._text = ""
         self._quotas: list[int] = []
         self._freezers: list[int] = []
+
+    def _update(self) -> None:
+        """Open the files of the current group: processes are moved to others."""
         try:
-            lines = directory.read("cgroup").splitlines()
+            text = self._directory.read("cgroup")
         except (OSError, TargetGoneError):
             return
-        for line in lines:
+        if text == self._text:
+            return
+        self.close()
+        self._text = text
+        for line in text.splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             named = controllers.split(",")
             if not controllers:
-                folder = _GROUPS
+                unified = f"{_GROUPS}/unified"
+                folder = unified if os.path.isdir(unified) else _GROUPS  # noqa: PTH112 - as below
                 if not os.path.isdir(folder + path):  # noqa: PTH112 - once for each process
                     path = "/"  # a container's own group is the root of its namespace
                 # Quotas of outer groups count in their own files alone.
@@ -206,6 +216,7 @@ class _ControlGroup:
 
     def read(self) -> tuple[int | None, bool]:
         """Return the nanoseconds that quotas took, and whether the group is frozen."""
+        self._update()
         throttled: int | None = None
         for text in _texts(self._quotas):
             if match := _THROTTLED.search(text):
