@@ -232,7 +232,9 @@ class WatchFacts:
             raise ValueError(msg)
 
     def _numbers(self) -> Iterator[float]:
-        yield from (*self.began, *(self.ended or ()), self.seen_ns, self.duration_ns)
+        times = (*self.began, *(self.ended or ()))
+        yield from (time for time in times if time is not None)
+        yield from (self.seen_ns, self.duration_ns)
         yield from (value for value in self.evidence.values() if isinstance(value, int | float))
         yield from self.cost or ()
         for point in self.series:

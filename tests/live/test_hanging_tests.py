@@ -1,0 +1,138 @@
+"""The pytest plugin: tests that hang, in a pytest of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = "machtrace.pytest_plugin"
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it traces another process")
+
+
+def run(folder: Path, tests: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest on a file with ``tests``."""
+    file = folder / "test_it.py"
+    file.write_text(tests, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "-q"]
+    return subprocess.run(
+        [*command, f"--rootdir={folder}", "-c", "/dev/null", *arguments, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=folder,
+    )
+
+
+SLEEPS = """
+import time
+def wait_for_the_server():
+    time.sleep(4)
+def test_slow():
+    wait_for_the_server()
+def test_quick():
+    pass
+"""
+
+
+def test_a_hanging_test_is_printed_and_goes_on(tmp_path: Path) -> None:
+    result = run(tmp_path, SLEEPS, "--machtrace-hang=0.5")
+    assert result.returncode == 0, result.stderr
+    assert "test_it.py::test_slow hangs: more than 0.5 s +++" in result.stderr
+    assert "in wait_for_the_server (test_it.py:4)" in result.stderr
+    assert "frames of pytest" in result.stderr
+    assert "clock_nanosleep" in result.stderr
+    assert "+++ machtrace: the test continues +++" in result.stderr
+    assert "test_it.py::test_slow ended after 4." in result.stderr
+    assert "test_quick" not in result.stderr
+
+
+def test_a_lock_of_the_interpreter_kept_in_c_does_not_hide_a_hang(tmp_path: Path) -> None:
+    keeps = "import ctypes\ndef test_c():\n    ctypes.PyDLL(None).usleep(4_000_000)\n"
+    result = run(tmp_path, keeps, "--machtrace-hang=0.5")
+    assert result.returncode == 0, result.stderr
+    assert "holds the GIL" in result.stderr
+    assert "usleep" in result.stderr
+    assert "in test_c (test_it.py:3)" in result.stderr
+
+
+def test_a_hanging_test_fails_and_the_run_continues(tmp_path: Path) -> None:
+    endless = "import threading\ndef test_lock():\n    lock = threading.Lock()\n"
+    endless += "    lock.acquire()\n    lock.acquire()\ndef test_quick():\n    pass\n"
+    result = run(tmp_path, endless, "--machtrace-hang=0.5", "--machtrace-hang-action=fail")
+    assert result.returncode == 1
+    assert "1 failed, 1 passed" in result.stdout
+    assert "hung for more than 0.5 s" in result.stdout
+    assert "+++ machtrace: the test fails +++" in result.stderr
+
+
+def test_a_hanging_test_ends_the_run(tmp_path: Path) -> None:
+    keeps = "import ctypes\ndef test_c():\n    ctypes.PyDLL(None).usleep(100_000_000)\n"
+    result = run(tmp_path, keeps, "--machtrace-hang=0.5", "--machtrace-hang-action=exit")
+    assert result.returncode < 0
+    assert "+++ machtrace: the run ends +++" in result.stderr
+
+
+def test_a_marker_has_its_own_limit_and_action(tmp_path: Path) -> None:
+    marked = """
+import time, pytest
+@pytest.mark.machtrace_hang(0.4, action="fail")
+def test_marked():
+    time.sleep(60)
+def test_unmarked():
+    time.sleep(1)
+@pytest.mark.machtrace_hang(0)
+def test_without():
+    pass
+"""
+    result = run(tmp_path, marked)
+    assert "1 failed, 2 passed" in result.stdout
+    assert "test_marked hangs" in result.stderr
+    assert "test_unmarked" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--machtrace-hang=soon",), "'soon' is not a number of seconds"),
+        (("--machtrace-hang=-1",), "'-1' is not a number of seconds"),
+        (("--machtrace-hang=nan",), "'nan' is not a number of seconds"),
+        (("--machtrace-hang-action=stop",), "choose one of print, fail, exit"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = run(tmp_path, "def test_it(): pass\n", *arguments)
+    assert result.returncode == 4
+    assert message in result.stderr
+
+
+def test_nothing_is_started_or_loaded_without_a_limit(tmp_path: Path) -> None:
+    looks = """
+import subprocess, sys
+def test_it(request):
+    assert request.config.pluginmanager.get_plugin("machtrace-hang") is None
+    assert {name for name in sys.modules if name.startswith("machtrace.")} == {
+        "machtrace.pytest_plugin"}
+"""
+    result = run(tmp_path, looks)
+    assert result.returncode == 0, result.stdout
+
+
+def test_children_that_a_test_forks_do_not_end_the_watching(tmp_path: Path) -> None:
+    forks = """
+import os, time
+def test_fork():
+    if not os.fork():
+        os._exit(0)
+    os.wait()
+def test_slow():
+    time.sleep(3)
+"""
+    result = run(tmp_path, forks, "--machtrace-hang=0.4", "-W", "ignore")
+    assert result.returncode == 0
+    assert "test_slow hangs" in result.stderr
