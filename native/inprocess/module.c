@@ -237,6 +237,13 @@ static PyMethodDef methods[] = {
     {"own_images", machtrace_inprocess_images, METH_NOARGS,
      PyDoc_STR("own_images()\n--\n\nReturn the images of this process, as dyld reported them.")},
 #endif
+#if defined(__linux__)
+    {"beacon_state", machtrace_beacon_state, METH_VARARGS,
+     PyDoc_STR("beacon_state(thread, /)\n--\n\n"
+               "Return since when a thread is busy, and its task; None if it states nothing.")},
+    {"beacon_silence", machtrace_beacon_silence, METH_VARARGS,
+     PyDoc_STR("beacon_silence(thread, /)\n--\n\nState that a thread has left its loop.")},
+#endif
     {"image_changes", image_changes, METH_NOARGS,
      PyDoc_STR(
          "image_changes()\n--\n\nReturn a number that changes with the images of this process.")},
@@ -251,6 +258,12 @@ static int module_exec(PyObject *module)
     machtrace_inprocess_image_changes(); /* the first call may wait */
     if (machtrace_add_type(module, &machtrace_inprocess_stacks_spec) != 0)
         return -1;
+#if defined(__linux__)
+    if (machtrace_add_type(module, &machtrace_inprocess_watchdog_spec) != 0 ||
+        machtrace_add_type(module, &machtrace_inprocess_idle_wait_spec) != 0 ||
+        machtrace_add_type(module, &machtrace_inprocess_scope_spec) != 0)
+        return -1;
+#endif
     return machtrace_add_type(module, &machtrace_inprocess_series_spec);
 }
 

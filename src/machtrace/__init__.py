@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from machtrace.reports.files import read_report, read_reports, write_report
     from machtrace.sampling.api import sample
     from machtrace.symbolizer.symbolicator import Symbolicator
+    from machtrace.targets.inprocess.beacons import deadline
     from machtrace.targets.open import open_target
     from machtrace.unwinder.unwinder import Unwinder, unwind
     from machtrace.watching.api import watch
@@ -47,6 +48,7 @@ _HOMES = {
     "backtraces": "machtrace.pipeline.backtraces",
     "call_stack_return_addresses": "machtrace.pipeline.inprocess.fast_path",
     "call_stack_symbols": "machtrace.pipeline.inprocess.fast_path",
+    "deadline": "machtrace.targets.inprocess.beacons",
     "demangle": "machtrace.demangler",
     "explain": "machtrace.pipeline.explanation",
     "open_target": "machtrace.targets.open",
@@ -69,6 +71,7 @@ __all__ = [
     "backtraces",
     "call_stack_return_addresses",
     "call_stack_symbols",
+    "deadline",
     "demangle",
     "explain",
     "open_target",

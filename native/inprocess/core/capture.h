@@ -34,6 +34,11 @@ struct machtrace_inprocess_capture {
     bool together;        /* resume none before all are copied, or have not answered in time */
     struct machtrace_thread *threads; /* none of them the caller's */
     size_t thread_count;
+    /* Linux: called in the handler of each thread that was copied, before it resumes; or NULL. It
+     * may do what the handler of a signal may. */
+    void (*also)(const struct machtrace_inprocess_capture *capture,
+                 struct machtrace_thread *thread);
+    void *also_data;
 };
 
 /* Wait for other captures, and prepare to stop threads. Linux: by this signal, from SIGRTMIN to
@@ -41,6 +46,9 @@ struct machtrace_inprocess_capture {
  * errno, and then there is nothing to end: EINVAL no such signal, EBUSY something else in this
  * process handles it (or all of them), EAGAIN the system lacks a resource. */
 int machtrace_inprocess_begin(int signal);
+
+/* Linux: the same without waiting: EAGAIN while another thread captures. */
+int machtrace_inprocess_try_begin(int signal);
 
 /* Copy threads, each stopped only for its own copy unless `together`. Sets the outcome of each. */
 void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture);

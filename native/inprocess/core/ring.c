@@ -39,14 +39,13 @@ bool machtrace_ring_publish(struct machtrace_ring *ring)
     return !ring->is_full;
 }
 
-/* Pass whole records, and copy them where `to` is somewhere: their bytes, and where they end. */
-static size_t pass(const struct machtrace_ring *ring, unsigned char *to, size_t most, uint64_t *end)
+size_t machtrace_ring_read(const struct machtrace_ring *ring, uint64_t *position,
+                           unsigned char *to, size_t most)
 {
     uint64_t upto = atomic_load(&ring->published);
     size_t size = 0;
-    *end = atomic_load(&ring->taken);
-    while (*end != upto) {
-        const unsigned char *place = ring->bytes + *end % ring->room;
+    while (*position != upto) {
+        const unsigned char *place = ring->bytes + *position % ring->room;
         struct machtrace_series_record header;
         memcpy(&header, place, sizeof header);
         if (header.kind != SKIP) {
@@ -56,21 +55,21 @@ static size_t pass(const struct machtrace_ring *ring, unsigned char *to, size_t 
                 memcpy(to + size, place, (size_t)header.size);
             size += (size_t)header.size;
         }
-        *end += header.size;
+        *position += header.size;
     }
     return size;
 }
 
 size_t machtrace_ring_waiting(const struct machtrace_ring *ring, size_t most)
 {
-    uint64_t end;
-    return pass(ring, NULL, most, &end);
+    uint64_t position = atomic_load(&ring->taken);
+    return machtrace_ring_read(ring, &position, NULL, most);
 }
 
 size_t machtrace_ring_take(struct machtrace_ring *ring, unsigned char *to, size_t most)
 {
-    uint64_t end;
-    size_t size = pass(ring, to, most, &end);
-    atomic_store(&ring->taken, end);
+    uint64_t position = atomic_load(&ring->taken);
+    size_t size = machtrace_ring_read(ring, &position, to, most);
+    atomic_store(&ring->taken, position);
     return size;
 }

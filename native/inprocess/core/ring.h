@@ -41,4 +41,9 @@ bool machtrace_ring_publish(struct machtrace_ring *ring);
 size_t machtrace_ring_waiting(const struct machtrace_ring *ring, size_t most);
 size_t machtrace_ring_take(struct machtrace_ring *ring, unsigned char *to, size_t most);
 
+/* Copy whole records from a position on, which is not freed, and advance it; to NULL for their
+ * size alone. */
+size_t machtrace_ring_read(const struct machtrace_ring *ring, uint64_t *position,
+                           unsigned char *to, size_t most);
+
 #endif

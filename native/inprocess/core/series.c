@@ -55,7 +55,8 @@ static void *add_record(struct machtrace_series *series, size_t size,
     return machtrace_ring_add(&series->ring, size, (uint32_t)kind, count);
 }
 
-static void add_thread(struct machtrace_thread *thread, void *to)
+void machtrace_series_add_thread(struct machtrace_ring *ring,
+                                 const struct machtrace_thread *thread)
 {
     struct machtrace_series_thread row = {
         .id = thread->id,
@@ -76,7 +77,7 @@ static void add_thread(struct machtrace_thread *thread, void *to)
     }
     memcpy(row.registers, thread->registers, thread->registers_size);
     unsigned char *place =
-        add_record(to, size, MACHTRACE_SERIES_THREAD, (uint32_t)thread->stack_count);
+        machtrace_ring_add(ring, size, MACHTRACE_SERIES_THREAD, (uint32_t)thread->stack_count);
     if (place == NULL)
         return;
     memcpy(&row.record, place, sizeof row.record);
@@ -87,6 +88,12 @@ static void add_thread(struct machtrace_thread *thread, void *to)
             memcpy(place, thread->stacks[index].bytes, thread->stacks[index].size);
         place += thread->stacks[index].size;
     }
+}
+
+static void add_thread(struct machtrace_thread *thread, void *to)
+{
+    struct machtrace_series *series = to;
+    machtrace_series_add_thread(&series->ring, thread);
 }
 
 static void add_mappings(struct machtrace_series *series)
@@ -288,9 +295,7 @@ static int prepare_lock(struct machtrace_series *series)
     return error;
 }
 
-/* The thread takes none of the process' signals, but the one by which another captures it, and
- * those of its own faults. */
-static int start_thread(struct machtrace_series *series)
+int machtrace_start_quiet_thread(pthread_t *thread, void *(*body)(void *), void *argument)
 {
     static const int own_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
     sigset_t blocked, before;
@@ -300,13 +305,19 @@ static int start_thread(struct machtrace_series *series)
     if (machtrace_inprocess_signal() != 0)
         sigdelset(&blocked, machtrace_inprocess_signal());
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    int error = pthread_create(&series->thread, NULL, run, series);
+    int error = pthread_create(thread, NULL, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    series->is_running = error == 0;
 #ifdef __linux__
     if (error == 0)
-        pthread_setname_np(series->thread, "machtrace");
+        pthread_setname_np(*thread, "machtrace");
 #endif
+    return error;
+}
+
+static int start_thread(struct machtrace_series *series)
+{
+    int error = machtrace_start_quiet_thread(&series->thread, run, series);
+    series->is_running = error == 0;
     return error;
 }
 

@@ -8,6 +8,8 @@
 #ifndef MACHTRACE_INPROCESS_CORE_SERIES_H
 #define MACHTRACE_INPROCESS_CORE_SERIES_H
 
+#include <pthread.h>
+
 #include "inprocess/core/capture.h"
 #include "inprocess/core/ring.h"
 
@@ -58,6 +60,10 @@ struct machtrace_series_thread {
     unsigned char registers[MACHTRACE_REGISTERS_MAX];
 };
 
+/* Write the record of a thread. */
+void machtrace_series_add_thread(struct machtrace_ring *ring,
+                                 const struct machtrace_thread *thread);
+
 struct machtrace_series_capture {
     struct machtrace_series_record record;
     uint64_t tick;     /* from 0: how many intervals after the first it was due */
@@ -74,6 +80,10 @@ struct machtrace_series_counts {
     uint64_t refused;  /* for which machtrace_inprocess_begin or the list of threads failed */
     int32_t error;     /* the last errno of those */
 };
+
+/* Start a thread that takes none of the process' signals, but the one by which another captures it,
+ * and those of its own faults. 0 or an errno. */
+int machtrace_start_quiet_thread(pthread_t *thread, void *(*body)(void *), void *argument);
 
 struct machtrace_series;
 

@@ -133,6 +133,8 @@ static void on_signal(int number, siginfo_t *info, void *context)
     uint32_t own_number = capture_number;
     thread->stopped_at = machtrace_now();
     machtrace_copy_interrupted(capture, thread, context);
+    if (capture->also != NULL)
+        capture->also(capture, thread);
     thread->resumed_at = machtrace_now();
     /* From here on the thread's record is the capturer's again. */
     atomic_store(&slot->state, state_of(request, DONE));
@@ -379,14 +381,25 @@ static int choose(int signal)
     return EBUSY;
 }
 
-int machtrace_inprocess_begin(int signal)
+static int choose_or_leave(int signal)
 {
-    pthread_once(&once, prepare);
-    pthread_mutex_lock(&turn);
     int error = choose(signal);
     if (error != 0)
         pthread_mutex_unlock(&turn);
     return error;
+}
+
+int machtrace_inprocess_begin(int signal)
+{
+    pthread_once(&once, prepare);
+    pthread_mutex_lock(&turn);
+    return choose_or_leave(signal);
+}
+
+int machtrace_inprocess_try_begin(int signal)
+{
+    pthread_once(&once, prepare);
+    return pthread_mutex_trylock(&turn) != 0 ? EAGAIN : choose_or_leave(signal);
 }
 
 void machtrace_inprocess_end(void)

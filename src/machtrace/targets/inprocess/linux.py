@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from machtrace.errors import MachtraceError
+from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import Snapshot, ThreadId
@@ -20,7 +23,9 @@ from machtrace.targets.linux.procfs import ActivityReader, ProcessDirectory, Thr
 from machtrace.targets.shared.thread_copy import Activity
 
 if TYPE_CHECKING:
+    from machtrace.cpython.runtime import PythonRuntime
     from machtrace.targets.inprocess.series import CaptureSeries
+    from machtrace.targets.inprocess.watchdog import OwnWatchdog
 
 SERIES_STACK_LIMIT = 1 << 20
 """Bytes copied of each stack: of deeper ones the innermost."""
@@ -109,6 +114,45 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
             gathered = self._facts.gather(read_mappings(self._directory), memory)
             snapshots = SnapshotMaker(self._directory, self._process, memory, gathered, self._name)
         return CaptureSeries(hz, snapshots, stack_limit=stack_limit, room=room, together=together)
+
+    def watchdog(
+        self, limit_ns: int, interval_ns: int, *, record: str | None = None
+    ) -> OwnWatchdog:
+        """Watch threads of this process from now on, whatever Python's threads do meanwhile.
+
+        Args:
+            limit_ns: the time that a watched thread may be busy; 0 to watch scopes alone.
+            interval_ns: from poll to poll.
+            record: the path of a file that stays readable if this process is killed; see
+                :mod:`machtrace.targets.inprocess.watchdog_file`.
+
+        Raises:
+            TargetError: no signal can be had, or there is no memory or thread for it.
+            FileAccessError: the record cannot be created.
+        """
+        from machtrace.cpython.layout import HEAD_SIZE
+        from machtrace.targets.inprocess.series import SnapshotMaker
+        from machtrace.targets.inprocess.watchdog import OwnWatchdog
+        from machtrace.targets.inprocess.watchdog_file import stated_process
+
+        runtime: PythonRuntime | None = None
+        head = b""
+        with self._open_memory() as memory:
+            mappings = read_mappings(self._directory)
+            gathered = self._facts.gather(mappings, memory)
+            with suppress(MachtraceError):
+                runtime = self._python_runtime(self._images.find(mappings, memory), memory)
+                head = bytes(memory.read(Avma(runtime.address), HEAD_SIZE))
+            snapshots = SnapshotMaker(self._directory, self._process, memory, gathered, self._name)
+        return OwnWatchdog(
+            limit_ns,
+            interval_ns,
+            snapshots,
+            layout=None if runtime is None else runtime.layout,
+            native_layout=b"" if runtime is None else runtime.layout.native(runtime.address),
+            record=record,
+            info=stated_process(self._process, limit_ns, sys.hexversion, head),
+        )
 
     def _own_snapshot(
         self, threads: Collection[ThreadId] | None = None, *, stack_limit: int

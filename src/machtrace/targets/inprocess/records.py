@@ -70,7 +70,7 @@ class RecordReader:
                     text = bytes(record[_MAPPINGS.size : _MAPPINGS.size + length])
                     self._take_mappings(text.decode(errors="surrogateescape"))
                 elif kind == _THREAD_KIND:
-                    self._threads.append(_thread(record))
+                    self._threads.append(thread_row(record))
                 elif kind == _CAPTURE_KIND:
                     yield self._capture(record)
                 else:
@@ -98,7 +98,8 @@ class RecordReader:
         )
 
 
-def _thread(record: memoryview) -> CopiedRow:
+def thread_row(record: memoryview) -> CopiedRow:
+    """Return the row of a thread's record."""
     fields = _THREAD.unpack_from(record)
     _, _, count, thread, pthread, outcome, errno, uninterruptible, registers_size = fields[:9]
     requested, stopped, resumed = fields[9:12]

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from struct import Struct
 
 from machtrace._native import _inprocess
 from machtrace.errors import TargetError
 from machtrace.frozen import dataclass
-from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
+from machtrace.model.address import Avma
+from machtrace.model.memory import LayeredMemory, MemoryReader, MemoryRegion, RegionMemory
+from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import (
     FileMapping,
     Problem,
@@ -22,6 +25,8 @@ from machtrace.model.snapshot import (
     Snapshot,
     ThreadId,
     ThreadInfo,
+    ThreadSnapshot,
+    ThreadState,
 )
 from machtrace.model.text import counted
 from machtrace.targets.base import ClosedWhenLeft
@@ -34,13 +39,21 @@ from machtrace.targets.linux.images import ImageFinder, LoadedImages, with_earli
 from machtrace.targets.linux.process import snapshot_of
 from machtrace.targets.linux.procfs import ProcessDirectory
 from machtrace.targets.shared.proc_maps import Mapping, parse_maps
-from machtrace.targets.shared.thread_copy import CapturedThreads, CopiedThread, copy_of_row
+from machtrace.targets.shared.thread_copy import (
+    CapturedThreads,
+    CopiedRow,
+    CopiedThread,
+    copy_of_row,
+)
 
 ANSWER_LIMIT_NS = 100_000_000
 """How long a thread may take to answer: no other capture is made meanwhile."""
 
 SLEEP_LIMIT_NS = 2_000_000
 """The same of one in uninterruptible sleep, such as who waits for a child that vfork made."""
+
+_WAITING = Struct("=QQ")
+"""The registers of a thread that was copied while it waited: sp and pc."""
 
 _MOST_HZ = 100_000
 
@@ -191,6 +204,9 @@ class SnapshotMaker:
                 name=self._name(row[0]) or None,
                 is_main=row[0] == self._directory.pid,
             )
+            if len(row[4]) == _WAITING.size:
+                captured.threads.append(self._waiting(info, row))
+                continue
             copy = copy_of_row(row, since_ns=row[7])
             if isinstance(copy, CopiedThread):
                 captured.keep(info, copy)
@@ -216,6 +232,18 @@ class SnapshotMaker:
             ended_ns=recorded.ended_ns,
             images_changed=recorded.images_changed,
             snapshot=snapshot,
+        )
+
+    def _waiting(self, info: ThreadInfo, row: CopiedRow) -> ThreadSnapshot:
+        """Return a thread that was copied while it waited in the kernel."""
+        sp, pc = _WAITING.unpack(row[4])
+        start, data = row[5][0]
+        return ThreadSnapshot(
+            info=info,
+            registers=RegisterSet.of(self._process.arch, pc=pc, sp=sp),
+            stack=MemoryRegion(Avma(start), data),
+            taken_at_ns=row[7],
+            state=ThreadState.SLEEPING,
         )
 
     def _without_threads(self, texts: Sequence[str]) -> Snapshot:
