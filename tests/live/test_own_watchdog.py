@@ -53,7 +53,7 @@ def watchdog(target: SelfTarget) -> Iterator[OwnWatchdog]:
 
 
 class Taken:
-    """What a watchdog recorded so far."""
+    """The records of a watchdog so far."""
 
     def __init__(self, watchdog: OwnWatchdog) -> None:
         self.watchdog = watchdog
@@ -289,16 +289,19 @@ def test_a_scope_is_entered_once() -> None:
 
 
 def test_two_watchdogs_see_the_same(target: SelfTarget) -> None:
-    with target.watchdog(LIMIT_NS, 10 * MS) as one, target.watchdog(2 * LIMIT_NS, 20 * MS) as two:
+    with (
+        target.watchdog(LIMIT_NS, 10 * MS) as short,
+        target.watchdog(2 * LIMIT_NS, 20 * MS) as long,
+    ):
 
         def body() -> None:
-            for watchdog in (one, two):
+            for watchdog in (short, long):
                 watchdog.watch(threading.get_native_id())
             spin(0.5)
 
         in_thread(body)
-        first = Taken(one).until(WatchdogPhase.SEEN, WatchdogCause.THREAD)
-        second = Taken(two).until(WatchdogPhase.SEEN, WatchdogCause.THREAD)
+        first = Taken(short).until(WatchdogPhase.SEEN, WatchdogCause.THREAD)
+        second = Taken(long).until(WatchdogPhase.SEEN, WatchdogCause.THREAD)
     assert first.thread == second.thread
     assert second.limit_ns == 2 * first.limit_ns
 
@@ -358,8 +361,20 @@ HANGING = """
 """
 
 
-def killed(path: Path, hang: str) -> WatchdogFile:
-    """Run a program that hangs, kill it half a second later, and read its record."""
+def is_recorded(record: WatchdogFile, cause: WatchdogCause) -> bool:
+    """Return whether an incident with this cause was seen, and copied after that."""
+    seen: set[int] = set()
+    for item in record.items:
+        if isinstance(item, WatchdogEvent):
+            if (item.phase, item.cause) == (WatchdogPhase.SEEN, cause):
+                seen.add(item.incident)
+        elif item.incident in seen and not item.is_all:
+            return True
+    return False
+
+
+def killed(path: Path, hang: str, cause: WatchdogCause) -> WatchdogFile:
+    """Run a program that hangs, kill it once that is recorded, and read its record."""
     program = textwrap.dedent(HANGING).replace("HANG", hang)
     with subprocess.Popen(
         [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE
@@ -368,7 +383,7 @@ def killed(path: Path, hang: str) -> WatchdogFile:
         assert process.stdout.readline() == b"hangs\n"
         until = time.monotonic() + 60
         while time.monotonic() < until:
-            if read_watchdog_file(path).line.phase is WatchdogPhase.SEEN:
+            if is_recorded(read_watchdog_file(path), cause):
                 break
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
@@ -386,7 +401,7 @@ def killed(path: Path, hang: str) -> WatchdogFile:
 def test_a_record_is_readable_after_its_process_was_killed(
     hang: str, symbol: str, cause: WatchdogCause, tmp_path: Path
 ) -> None:
-    record = killed(tmp_path / "record", hang)
+    record = killed(tmp_path / "record", hang, cause)
     assert record.line.phase is WatchdogPhase.SEEN
     assert record.line.at_ns - record.line.began_ns >= record.limit_ns == LIMIT_NS
     assert record.line.polls == record.polls[-1][0]

@@ -264,7 +264,7 @@ static void begin(struct machtrace_watchdog *watchdog, struct suspect *suspect,
     record_event(watchdog, suspect, cause);
 }
 
-/* Go on with something that began then; 0 if nothing did. */
+/* Continue something that began then; 0 if nothing did. */
 static void advance(struct machtrace_watchdog *watchdog, struct suspect *suspect,
                     enum machtrace_watchdog_cause cause, int64_t began, uint64_t key)
 {
@@ -407,7 +407,7 @@ static void poll_thread(struct machtrace_watchdog *watchdog, struct watched *wat
     record_poll(watchdog, &poll);
     advance(watchdog, &watched->task, MACHTRACE_WATCHDOG_THREAD, began, key);
     watched->last_at = watchdog->now;
-    /* What an unknown wait is, others learn from its first copy. */
+    /* Its first copy shows others whether an unknown wait is idle. */
     if (watched->task.phase == MACHTRACE_WATCHDOG_ENDED)
         watched->has_learnt = false;
     else if (is_silent && !watched->has_learnt) {

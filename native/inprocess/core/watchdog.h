@@ -95,7 +95,7 @@ enum machtrace_watchdog_phase {
 enum machtrace_watchdog_cause {
     MACHTRACE_WATCHDOG_THREAD = 0, /* a watched thread did not return to its idle wait */
     MACHTRACE_WATCHDOG_SCOPE = 1,  /* a scope was not left in time */
-    MACHTRACE_WATCHDOG_GIL = 2     /* a thread kept the interpreter's lock, and others wait */
+    MACHTRACE_WATCHDOG_GIL = 2     /* a thread held the interpreter's lock, and others wait */
 };
 
 struct machtrace_watchdog_event {

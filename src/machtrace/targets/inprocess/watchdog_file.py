@@ -62,7 +62,7 @@ class WatchdogLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogFile:
-    """What a watchdog recorded."""
+    """The contents of a record."""
 
     process: ProcessInfo
     limit_ns: int

@@ -56,14 +56,14 @@ class WatchdogPhase(Enum):
 
 
 class WatchdogCause(Enum):
-    """What may take too long."""
+    """The kind of thing that may take too long."""
 
     THREAD = 0
     """A watched thread did not return to its idle wait."""
     SCOPE = 1
     """A scope was not left in time."""
     GIL = 2
-    """A thread kept the interpreter's lock, and others waited for it."""
+    """A thread held the interpreter's lock, and others waited for it."""
 
 
 class WatchdogEvent(NamedTuple):
