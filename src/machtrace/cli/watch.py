@@ -62,6 +62,12 @@ class WatchFormat(StrEnum):
     help="The time that a thread may spend away from its idle wait.",
 )
 @click.option(
+    "--deadlocks/--no-deadlocks",
+    default=True,
+    show_default=True,
+    help="Report threads that wait for one another for good, by the owners that locks record.",
+)
+@click.option(
     "--thread",
     "-t",
     multiple=True,
@@ -111,6 +117,7 @@ def watch(  # noqa: PLR0913 - an option each
     *,
     spec: str | tuple[str, ...],
     hang: float,
+    deadlocks: bool,
     thread: tuple[str, ...],
     duration: float,
     until_incident: bool,
@@ -147,6 +154,7 @@ def watch(  # noqa: PLR0913 - an option each
                 "threads": thread[0] if len(thread) == 1 else thread,
                 "search": search,
                 "lines": lines,
+                "deadlocks": deadlocks,
             },
         )
     except MachtraceError as error:

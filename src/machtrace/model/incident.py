@@ -74,9 +74,12 @@ class WatchedThread(NamedTuple):
     id: int
     name: str | None = None
     is_main: bool = False
+    pid: int | None = None
+    """Its process, if that is not the watched one."""
 
     def __str__(self) -> str:
-        return printable(f"{self.name or 'thread'} {self.id}")
+        process = "" if self.pid is None else f" of process {self.pid}"
+        return printable(f"{self.name or 'thread'} {self.id}{process}")
 
 
 class TimeRange(NamedTuple):
@@ -215,6 +218,8 @@ class WatchFacts:
     waits_for: WaitsFor | None = None
     cycle: tuple[WatchedThread, ...] = ()
     """The threads of a deadlock, each of which waits for the next."""
+    cycle_waits: tuple[WaitsFor, ...] = ()
+    """The objects that the threads of :attr:`cycle` wait for, in their order."""
     host: HostLoad | None = None
     series: tuple[SeriesPoint, ...] = ()
     """The last minute."""

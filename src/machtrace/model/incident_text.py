@@ -109,6 +109,8 @@ def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
         names = [str(thread) for thread in facts.cycle]
         shown = [*names[:_LISTED], "…"] if len(names) > _LISTED else [*names, names[0]]
         yield "cycle", " → ".join(shown)
+    for thread, wait in list(zip(facts.cycle, facts.cycle_waits, strict=False))[:_LISTED]:
+        yield "", f"{thread} waits for {waits_text(wait)}"
     for rule in facts.rules:
         yield "rule", f"{printable(rule.name)}: {printable(rule.text)}"
     for sentence in facts.missing:
@@ -130,7 +132,12 @@ def waits_text(wait: WaitsFor) -> str:
     text = printable(wait.what)
     if wait.address is not None:
         text += f" {wait.address:#x}"
-    return text if wait.owner is None else f"{text}, {owner_text(wait.owner)}"
+    if wait.owner is None:
+        return text
+    owner = owner_text(wait.owner)
+    if wait.what.startswith("end of"):
+        owner = owner.removeprefix("held by ")
+    return f"{text}, {owner}"
 
 
 def owner_text(owner: LockOwner) -> str:
@@ -213,6 +220,7 @@ _EVIDENCE: dict[str, Callable[..., str]] = {
     "late_ns": _time("the watcher was late by {}"),
     "wall_ns": _time("over {}"),
     "polls": lambda count: f"over {counted(int(count), 'poll')}",
+    "surveys": lambda count: f"in {counted(int(count), 'survey')} of the locks",
 }
 
 

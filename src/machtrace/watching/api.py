@@ -32,7 +32,7 @@ def watched_pid(spec: int | str) -> int:
 
 
 @contextmanager
-def watch(
+def watch(  # noqa: PLR0913 - an option each
     target: int | str,
     *,
     hang: float | None = 0.25,
@@ -41,6 +41,7 @@ def watch(
     launch_grace: float = 0,
     search: Sequence[str | Path] = (),
     lines: bool = True,
+    deadlocks: bool = True,
     on_incident: Callable[[WatchIncident], None] = lambda _: None,
 ) -> Iterator[Watcher]:
     """Watch another process of this machine in a thread of its own until the end of the block.
@@ -56,6 +57,7 @@ def watch(
         launch_grace: seconds in which no hang is reported at first.
         search: files and folders with the program's images.
         lines: whether source lines are looked up.
+        deadlocks: whether deadlocks are reported.
         on_incident: called with each incident when it is seen and when it has ended, in another
             thread.
 
@@ -71,6 +73,7 @@ def watch(
         launch_grace_ns=round(launch_grace * 1e9),
         search=path_names(search),
         lines=lines,
+        deadlocks=deadlocks,
     )
     stop = threading.Event()
     with Watcher(watched_pid(target), options, on_incident) as watcher:

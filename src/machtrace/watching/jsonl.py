@@ -49,7 +49,7 @@ def incident_object(incident: WatchIncident, report: str | None = None) -> dict[
         "threshold": incident.threshold,
         "culprit": _culprit(incident.culprit),
         "waits_for": _wait(incident.waits_for),
-        "cycle": [_thread(thread) for thread in incident.cycle],
+        "cycle": _cycle(incident),
         "evidence": dict(incident.evidence),
         "rules": [rule.name for rule in incident.rules],
         "missing": list(incident.missing),
@@ -66,6 +66,20 @@ def _thread(thread: WatchedThread | None) -> JsonValue:
     if thread is None:
         return None
     return {"id": thread.id, "name": thread.name, "is_main": thread.is_main}
+
+
+def _cycle(incident: WatchIncident) -> JsonValue:
+    waits = incident.cycle_waits or (None,) * len(incident.cycle)
+    return [
+        {
+            "id": thread.id,
+            "name": thread.name,
+            "is_main": thread.is_main,
+            "pid": incident.pid if thread.pid is None else thread.pid,
+            "waits_for": _wait(wait),
+        }
+        for thread, wait in zip(incident.cycle, waits, strict=False)
+    ]
 
 
 def _culprit(culprit: Culprit | None) -> JsonValue:

@@ -80,6 +80,7 @@ class OwnedWait(NamedTuple):
 
 
 NOT_RECORDED = LockOwner(None, None, recorded=False)
+UNKNOWN_WAIT = "semaphore or condition variable"
 
 
 class LockContext(NamedTuple):
@@ -134,7 +135,7 @@ def futex_wait(call: SystemCall, context: LockContext) -> OwnedWait | None:
     except MemoryReadError:
         waits_for = None
     if waits_for is None:
-        name = "semaphore or condition variable" if command == _WAIT_BITSET else "futex"
+        name = UNKNOWN_WAIT if command == _WAIT_BITSET else "futex"
         waits_for = WaitsFor(name, Avma(word), NOT_RECORDED)
     return OwnedWait(waits_for, is_timed=wait.is_timed)
 

@@ -19,6 +19,7 @@ from machtrace.watching.deadlocks import BlockedThread, LockSurvey, stuck_thread
 from machtrace.watching.lock_owners import (
     FLOCK,
     NOT_RECORDED,
+    UNKNOWN_WAIT,
     Libc,
     LibcKind,
     LockContext,
@@ -77,12 +78,13 @@ class LockSource(Protocol):
 
 
 _MOST_PROCESSES = 64
-_NOT_PYTHON_USES = 64
-"""Times that a wait is taken for none of Python's before it is examined again."""
+_UNOWNED_USES = 16
+"""Surveys in which a wait is taken for one without an owner before it is examined again."""
 _GIL_OFFSETS = range(32, 120)
 """Offsets of ``cond`` and ``mutex`` in ``_gil_runtime_state``; see ``cpython.threads``."""
 _GLIBC, _MUSL = ("libc.so.6", "libc-2."), ("ld-musl-", "libc.musl-")
-_GIL = "interpreter lock (GIL)"
+_GIL, _RLOCK, _LOCK = "interpreter lock (GIL)", "threading.RLock", "threading.Lock"
+_NEVER_OWNED = (UNKNOWN_WAIT, _LOCK)
 
 
 def libc_of(paths: Iterable[str]) -> Libc | None:
@@ -118,8 +120,10 @@ class LockSurveyor:
         self._pid = pid
         self._source = source
         self._libc: dict[int, Libc | None] = {}
-        self._python: dict[tuple[int, int], tuple[int, int | None]] = {}
-        """By thread and futex word: uses left, and the address of Python's lock."""
+        self._python: dict[tuple[int, int], int] = {}
+        """The addresses of Python's locks by thread and futex word."""
+        self._unowned: dict[int, tuple[int, SystemCall | None]] = {}
+        """Calls without an owner, by thread: uses left, and the call."""
         self._gil_waits: dict[int, _GilWait] = {}
         self._is_proving = False
 
@@ -202,7 +206,15 @@ class LockSurveyor:
             if last is None or self._holder(context.pid, last.wait) != last.holder:
                 return None
             return BlockedThread(context.pid, thread, last.call, last.wait)
+        uses, unowned = self._unowned.get(thread, (0, None))
+        if uses and call == unowned:
+            self._unowned[thread] = uses - 1, unowned
+            return None
         wait = self._wait(context, thread, call)
+        if wait is None or wait.waits_for.what in _NEVER_OWNED:
+            if len(self._unowned) > _MOST_PROCESSES * len(context.threads):
+                self._unowned.clear()
+            self._unowned[thread] = _UNOWNED_USES, call
         if wait is None or not wait.is_repeated:
             self._gil_waits.pop(thread, None)
         if wait is None or wait.owner is None:
@@ -302,18 +314,14 @@ class LockSurveyor:
                     is_repeated=True
                 )
         key = thread, word
-        left, known = self._python.get(key, (0, None))
-        if left and known is None:
-            self._python[key] = left - 1, None
-            return wait
         own_id = next(own for own, listed in context.threads.items() if listed == thread)
-        lock = reader.waited(own_id, word, known)
-        if len(self._python) > _MOST_PROCESSES * len(context.threads):
-            self._python.clear()
-        self._python[key] = _NOT_PYTHON_USES, None if lock is None else lock.address
+        lock = reader.waited(own_id, word, self._python.get(key))
         if lock is None:
             return wait
-        name = "threading.RLock" if lock.is_recursive else "threading.Lock"
+        if len(self._python) > _MOST_PROCESSES * len(context.threads):
+            self._python.clear()
+        self._python[key] = lock.address
+        name = _RLOCK if lock.is_recursive else _LOCK
         return self._with_owner(context, name, lock.address, lock.owner)._replace(
             is_timed=wait.is_timed
         )

@@ -18,6 +18,8 @@ from machtrace.model.incident import (
     HostLoad,
     IncidentKind,
     TimedStack,
+    Verdict,
+    WaitsFor,
     WatchedThread,
     WatcherCost,
     WatchIncident,
@@ -36,6 +38,7 @@ from machtrace.watching.classifier import (
     Seen,
     TakeSample,
 )
+from machtrace.watching.lock_watch import DeadlockEvent, DeadlockWatch, deadlock_incident
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.representative import representative
 from machtrace.watching.root_waits import NamedWait, RootWaits, role_of
@@ -69,6 +72,8 @@ class WatchOptions:
     search: tuple[str, ...] = ()
     lines: bool = True
     daily_limit: int = _DAILY_LIMIT
+    deadlocks: bool = True
+    """Whether deadlocks are reported."""
 
     def __post_init__(self) -> None:
         if not _LEAST_POLL_NS <= self.poll_ns <= _MOST_POLL_NS:
@@ -96,6 +101,7 @@ class _Incident:
     id: str
     samples: list[_Sample]
     everything: list[RawCopy] = field(default_factory=list)
+    waits_for: WaitsFor | None = None
     reported: WatchIncident | None = None
 
 
@@ -148,6 +154,7 @@ class Watcher(ClosedWhenLeft):
         self._seen_today: deque[int] = deque()
         self.has_ended = False
         """Whether the process exited."""
+        self._locks = DeadlockWatch(pid)
         self._choose_threads()
 
     @property
@@ -158,7 +165,7 @@ class Watcher(ClosedWhenLeft):
     @property
     def missing(self) -> tuple[str, ...]:
         """The facts that cannot be determined, and why; a sentence each."""
-        return self._target.polls.missing
+        return (*self._target.polls.missing, *self._locks.missing)
 
     @property
     def has_failed(self) -> bool:
@@ -214,6 +221,7 @@ class Watcher(ClosedWhenLeft):
     def close(self) -> None:
         """Finish the incidents and close everything; a second call does nothing."""
         self._namer.close()
+        self._locks.close()
         self._target.close()
         if self._namer.failure is not None:
             raise self._namer.failure
@@ -244,6 +252,8 @@ class Watcher(ClosedWhenLeft):
                 continue
             watched.last = poll = poll._replace(late_ns=late_ns)
             self._handle(watched, watched.classifier.add(poll))
+        if self.options.deadlocks:
+            self._report_deadlocks(self._locks.poll())
 
     def _choose_threads(self) -> None:
         """Watch the chosen threads that exist; a choice that matches none raises the first time."""
@@ -288,6 +298,9 @@ class Watcher(ClosedWhenLeft):
             self._program = program
             old, self._target = self._target, WatchedProcess(self.pid)
             old.close()
+            self._report_deadlocks(self._locks.ended())
+            self._locks.close()
+            self._locks = DeadlockWatch(self.pid)
             for watched in [*self._watched.values()]:
                 self._forget(watched)
 
@@ -301,8 +314,17 @@ class Watcher(ClosedWhenLeft):
         for watched in self._watched.values():
             if watched.incident is not None and self.has_ended and watched.last is not None:
                 self._handle(watched, watched.classifier.end(watched.last))
+        if self.has_ended:
+            self._report_deadlocks(self._locks.ended())
 
     # --- events ---
+
+    def _report_deadlocks(self, events: Sequence[DeadlockEvent]) -> None:
+        for event in events:
+            copies = [] if event.ended is not None else self._copy_all()
+            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            job = partial(self._name_deadlock, event, copies, now_ns, self.cost, _host())
+            self._namer.submit(job)
 
     def _handle(self, watched: _Watched, events: Sequence[Event]) -> None:
         for event in events:
@@ -388,6 +410,8 @@ class Watcher(ClosedWhenLeft):
         incident = watched.incident
         if absence.verdict.is_hang and not incident.everything:
             incident.everything = self._copy_all()
+            if absence.verdict is Verdict.BLOCKED:
+                incident.waits_for = self._locks.wait(watched.thread.id)
         self._report(watched, incident, absence)
 
     def _copy_all(self) -> list[RawCopy]:
@@ -415,6 +439,28 @@ class Watcher(ClosedWhenLeft):
         self._namer.submit(job)
 
     # --- in the naming thread ---
+
+    def _name_deadlock(
+        self,
+        event: DeadlockEvent,
+        copies: Sequence[RawCopy],
+        taken_ns: int,
+        cost: WatcherCost,
+        host: HostLoad,
+    ) -> None:
+        reported = deadlock_incident(event, self.pid, self._namer.capture(copies), taken_ns)
+        before = self._incidents.get(reported.id)
+        if before is not None:
+            reported = replace(before, ended=event.ended, duration_ns=reported.duration_ns)
+        reported = replace(
+            reported,
+            seen_wall_ns=_wall_ns(event.seen_ns),
+            host=host,
+            cost=cost,
+            missing=(*self.missing, *self._namer.errors),
+        )
+        self._incidents[reported.id] = reported
+        self._on_incident(reported)
 
     def _name(
         self,
@@ -459,6 +505,7 @@ class Watcher(ClosedWhenLeft):
             duration_ns=absence.duration_ns,
             evidence=MappingProxyType(absence.evidence),
             culprit=None if chosen is None else chosen.culprit,
+            waits_for=incident.waits_for,
             stacks=tuple(stacks),
             representative=None if chosen is None else chosen.stack,
             host=host,

@@ -29,6 +29,8 @@ from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
 _CALL_SIZE = 256
 _MOST_OPEN = 256
 """Threads whose files stay open."""
+_LIST_USES = 10
+"""Surveys after which threads are listed again, even if their number is the same."""
 _SWITCHES = re.compile(
     r"^voluntary_ctxt_switches:\s+(\d+)\nnonvoluntary_ctxt_switches:\s+(\d+)", re.MULTILINE
 )
@@ -73,6 +75,13 @@ class LinuxLocks:
             return None
         match = _SWITCHES.search(text)
         return None if match is None else (int(match[1]), int(match[2]))
+
+    def name(self, pid: int, thread: int) -> str:
+        """Return a thread's name; empty if it has exited."""
+        try:
+            return self._of(pid).directory.read(f"task/{thread}/comm").removesuffix("\n")
+        except OSError:
+            return ""
 
     def arch(self, pid: int) -> Arch:
         """See :meth:`~machtrace.watching.lock_waits.LockSource.arch`."""
@@ -166,6 +175,10 @@ class _Process:
         self.directory = ProcessDirectory(pid)
         self.namespaces = self.directory.namespace_ids(pid)
         self._calls: dict[int, int] = {}
+        self._texts: dict[int, tuple[bytes, SystemCall | None]] = {}
+        self._tasks = -1
+        self._links = 0
+        self._uses = 0
         self._own_ids: dict[int, int] = {}
         self._threads: dict[int, int] | None = None
         self._memory = -1
@@ -174,20 +187,37 @@ class _Process:
         self._has_python: bool | None = None
 
     def refresh(self) -> None:
-        self._threads = None
+        if self._threads is not None and not self._is_same_list():
+            self._threads = None
         if self._memory >= 0:  # after execve(2) it is another memory
             os.close(self._memory)
             self._memory = -1
 
+    def _is_same_list(self) -> bool:
+        """Whether the number of threads is the same; one that exited is noticed by its files."""
+        self._uses += 1
+        if self._uses >= _LIST_USES:
+            return False
+        try:
+            if self._tasks < 0:
+                self._tasks = self.directory.open("task")
+            links, self._links = self._links, os.fstat(self._tasks).st_nlink
+        except (OSError, TargetGoneError):
+            return False
+        return links == self._links
+
     def close(self) -> None:
         self.refresh()
-        for descriptor in self._calls.values():
-            os.close(descriptor)
+        for descriptor in (*self._calls.values(), self._tasks):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._tasks = -1
         self._calls.clear()
         self.directory.close()
 
     def threads(self) -> dict[int, int]:
         if self._threads is None:
+            self._uses = 0
             ids = self.directory.thread_ids()
             if self.directory.state(ids[0]) in EXITED_STATES:
                 ids = ids[1:]  # the main thread may exit before others
@@ -200,6 +230,7 @@ class _Process:
                 self._threads = {id_: id_ for id_ in ids}
             for gone in self._calls.keys() - set(ids):
                 os.close(self._calls.pop(gone))
+                self._texts.pop(gone, None)
         return self._threads
 
     def _own_id(self, thread: int) -> int:
@@ -217,6 +248,7 @@ class _Process:
             if descriptor is not None:
                 self._calls.pop(thread, None)
                 os.close(descriptor)
+            self._threads = None
             if isinstance(error, PermissionError):
                 raise access_error(self.directory, error) from None
             return None  # it has exited
@@ -225,7 +257,10 @@ class _Process:
                 self._calls[thread] = descriptor
             else:
                 os.close(descriptor)
-        return parse_call(text)
+        known = self._texts.get(thread)
+        if known is None or known[0] != text:
+            known = self._texts[thread] = text, parse_call(text)
+        return known[1]
 
     def arch(self) -> Arch:
         if self._arch is None:
