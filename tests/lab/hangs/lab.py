@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.support.hangs import peers, safety
+from tests.support.hangs import deadlocks, peers, safety
 from tests.support.hangs.page import page
 from tests.support.hangs.programs import SOURCES, LabError, build, burners, missing_reason
 from tests.support.hangs.runner import Run, run_alone, run_idle, run_launch, run_scenario
@@ -78,6 +78,7 @@ class Lab:
             "cost": self.cost,
             "pause": self.pause,
             "records": self.records,
+            "deadlocks": self.deadlocks,
             "soak": self.soak,
         }
 
@@ -167,6 +168,11 @@ class Lab:
         with TemporaryDirectory() as reports:
             programs = safety.kill_programs(self.folder, count, self._seed, Path(reports))
         return safety.records_section(self._command("records"), watchers, programs)
+
+    def deadlocks(self) -> Section:
+        """Prove deadlocks of known programs."""
+        results = deadlocks.measure(self.folder, 3, self._quiet, _say)
+        return deadlocks.deadlock_section(self._command("deadlocks"), results)
 
     def soak(self) -> Section:
         """Watch for long."""
