@@ -58,9 +58,10 @@ def _c_actions() -> tuple[Action, ...]:
         "a-then-more-b": "costly_a",
         "pages": "touch_pages",
     }
-    return tuple(Action(name, culprit) for name, culprit in waits.items()) + tuple(
-        Action(name, culprit, waits=False) for name, culprit in runs.items()
-    )
+    inside = {"sleep": ("sleep_ns",)}
+    return tuple(
+        Action(name, culprit, inside=inside.get(name, ())) for name, culprit in waits.items()
+    ) + tuple(Action(name, culprit, waits=False) for name, culprit in runs.items())
 
 
 _SUBPROCESS = ("run", "wait", "_wait", "_try_wait", "communicate", "_communicate", "select", "poll")
