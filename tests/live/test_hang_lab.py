@@ -15,8 +15,8 @@ HANGS = {
     ("python", "selector-timeout"): ("read", "rlock", "join"),
 }
 QUIET = {
-    "c": (("short", 4, 30), ("nothing", 1, 200), ("sleep", 20, 1), ("worker", 150, 1)),
-    "python": (("short", 4, 20), ("nothing", 1, 100), ("sleep", 20, 1), ("worker", 150, 1)),
+    "c": (("short", 3, 12), ("nothing", 1, 200), ("sleep", 20, 1), ("worker", 150, 1)),
+    "python": (("short", 3, 12), ("nothing", 1, 100), ("sleep", 20, 1), ("worker", 150, 1)),
 }
 
 
@@ -30,7 +30,7 @@ def programs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("program", "mode"), HANGS, ids=" ".join)
+@pytest.mark.parametrize(("program", "mode"), HANGS, ids=[" ".join(key) for key in HANGS])
 def test_each_hang_is_reported_once_with_its_culprit_and_nothing_else(program, mode, programs):
     planned = [(name, UNTIL_RELEASED, 1) for name in HANGS[program, mode]]
     mixed = [step for hang in planned for step in (hang, *QUIET[program])]

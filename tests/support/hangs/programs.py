@@ -25,6 +25,17 @@ PATIENCE = 60.0
 WATCH_FLAGS = ("--hang", "100ms", "--format", "jsonl")
 
 
+_PLACE = """
+import os, sys
+# Above both of the wanted numbers first, so that neither overwrites the other.
+truth, release = (__import__("fcntl").fcntl(int(fd), 0, 10) for fd in sys.argv[1:3])
+os.dup2(truth, 3), os.dup2(release, 4)
+os.closerange(5, 256)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""Places both descriptors where the programs expect them; shells do so with small numbers only."""
+
+
 class LabError(Exception):
     """A program or the watcher did not do its part."""
 
@@ -77,7 +88,7 @@ class Program:
         try:
             self._process = subprocess.Popen(
                 [
-                    *("/bin/sh", "-c", 'exec "$@" 3>&"$TRUTH" 4<&"$RELEASE"', "sh"),
+                    *(sys.executable, "-ISc", _PLACE, str(truth_write), str(release_read)),
                     *command_of(program, mode, folder, launch_ms),
                 ],
                 stdin=subprocess.PIPE,
@@ -85,8 +96,6 @@ class Program:
                 pass_fds=(truth_write, release_read),
                 env={
                     **os.environ,
-                    "TRUTH": str(truth_write),
-                    "RELEASE": str(release_read),
                     "KEEP_GIL": str(folder / "keep_gil"),
                 },
             )
