@@ -15,6 +15,7 @@ from machtrace.model.incident import (
     WatchedThread,
 )
 from machtrace.model.incident_text import (
+    condensed,
     evidence_text,
     headline,
     owner_text,
@@ -22,11 +23,21 @@ from machtrace.model.incident_text import (
     shown_duration,
 )
 from machtrace.model.text import COLOUR
-from tests.support.reports.incidents import DEADLOCK, ENDED, HANG, MEMORY, SECOND
+from tests.support.reports.incidents import (
+    APP,
+    DEADLOCK,
+    ENDED,
+    HANG,
+    MEMORY,
+    SECOND,
+    frame,
+    python_frame,
+    stack,
+)
 
 EXPECTED = """\
 Hang (blocked): server 4711 in handle (handle.c:41), 260.0 ms so far
-  certain    no voluntary context switch, no involuntary context switch, did not run, same call
+  certain    did not run, same call, no context switch
   when       began 2026-11-23 04:30:12.080 +0000 ± 10.0 ms, seen 260.0 ms later, threshold 250ms, \
 not ended
   culprit    handle (handle.c:41), 98 % of the time
@@ -137,6 +148,27 @@ def test_a_process_is_named_where_no_thread_is() -> None:
     assert headline(replace(HANG, thread=None, culprit=None, duration_ns=0)) == (
         "Hang (blocked): process 4711"
     )
+
+
+def test_the_interpreter_is_left_out_between_python_functions() -> None:
+    python = python_frame("handle", "/srv/handle.py", 3)
+    interpreter = replace(APP, path="/usr/lib/libpython3.11.so.1.0")
+    glue = replace(frame("serve"), image=interpreter)
+    outer = python_frame("main", "/srv/main.py", 9)
+    whole = stack(("__futex_wait", "handle", "main"))
+    frames = (whole.frames[0], glue, python, glue, whole.frames[1], outer, glue, whole.frames[2])
+    shown, omitted = condensed(replace(whole, frames=frames))
+    names = [one.python[0].name if one.python else one.symbol.name for one in shown.frames]
+    assert names == ["__futex_wait", "serve", "handle", "handle", "main"]
+    assert omitted == 3
+    assert "   …  3 frames of the interpreter omitted" in str(
+        replace(HANG, stacks=(HANG.stacks[0]._replace(stack=replace(whole, frames=frames)),))
+    )
+
+
+def test_a_stack_without_python_functions_is_whole() -> None:
+    whole = stack(("__futex_wait", "handle", "main"))
+    assert condensed(whole) == (whole, 0)
 
 
 def test_a_terminal_gets_emphasis() -> None:

@@ -192,7 +192,7 @@ def _watch(
         elif incident.ended is None:
             text = f"{incident}\n\n"
         else:
-            text = f"{headline(incident)}\n\n"
+            text = f"{headline(incident)}\n" + (f"  report     {path}\n" if path else "") + "\n"
         with line.hidden():
             sys.stdout.write(text)
             sys.stdout.flush()

@@ -274,10 +274,12 @@ class WatchIncident(WatchFacts, Document):
 
     def text_lines(self, style: Style = PLAIN) -> Iterator[str]:
         """Yield the facts and the representative stack."""
+        from machtrace.model.incident_text import stack_lines
+
         yield from self.lines(style)
         if self.stack is not None:
             yield ""
-            yield from self.stack.text_lines(style=style)
+            yield from stack_lines(self.stack, style)
 
     def __str__(self) -> str:
         return "\n".join(self.text_lines())

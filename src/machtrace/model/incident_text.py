@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from machtrace.model.stack import NO_ADDRESS
+from machtrace.model.symbol import CallStack, Frame, FrameStatus
 
 if TYPE_CHECKING:  # the values import this module
     from machtrace.model.incident import (
@@ -181,9 +185,13 @@ def _half(time: TimeRange) -> str:
 
 def evidence_text(facts: WatchFacts) -> str:
     """Return the evidence of a verdict in words."""
+    evidence = dict(facts.evidence)
+    if evidence.get("voluntary_switches") == evidence.get("involuntary_switches") == 0:
+        del evidence["voluntary_switches"], evidence["involuntary_switches"]
+        evidence["switches"] = 0
     words = [
         _EVIDENCE[name](value) if name in _EVIDENCE and _is_number(value) else _other(name, value)
-        for name, value in facts.evidence.items()
+        for name, value in evidence.items()
         if value is not None
     ]
     if words:
@@ -219,6 +227,9 @@ _EVIDENCE: dict[str, Callable[..., str]] = {
     "slept_ns": _time("the system slept for {}"),
     "late_ns": _time("the watcher was late by {}"),
     "wall_ns": _time("over {}"),
+    "stopped_ns": _time("was stopped for {}"),
+    "polls_running": lambda count: f"running at {int(count):,}",
+    "polls_waiting": lambda count: f"waiting at {int(count):,}",
     "polls": lambda count: f"over {counted(int(count), 'poll')}",
     "surveys": lambda count: f"in {counted(int(count), 'survey')} of the locks",
 }
@@ -235,6 +246,42 @@ def _other(name: str, value: object) -> str:
     if isinstance(value, int) and name.endswith("_bytes"):
         return f"{words} {shown_bytes(value)}"
     return f"{words} {value:,}" if isinstance(value, int) else f"{words} {printable(str(value))}"
+
+
+def condensed(stack: CallStack) -> tuple[CallStack, int]:
+    """Return a stack of Python functions without most of the interpreter, and the omitted frames.
+
+    Frames inside of the innermost Python function are complete; between Python functions those of
+    extension modules stay. A stack without Python functions, or with a gap, is unchanged.
+    """
+    frames = stack.frames
+    running = [at for at, frame in enumerate(frames) if frame.python and not frame.is_python]
+    if not running or stack.gap is not None:
+        return stack, 0
+    shown = [*frames[: running[0]]]
+    for frame in frames[running[0] : running[-1] + 1]:
+        if frame.python:
+            shown.append(python_alone(frame))
+        elif frame.image is None or not frame.image.name.startswith(_INTERPRETERS):
+            shown.append(frame)
+    return replace(stack, frames=tuple(shown)), len(frames) - len(shown)
+
+
+_INTERPRETERS = ("libpython", "python", "Python")
+
+
+def python_alone(frame: Frame) -> Frame:
+    """Return an interpreter's frame as the Python functions that it runs."""
+    return Frame(address=NO_ADDRESS, status=FrameStatus.PYTHON, python=frame.python)
+
+
+def stack_lines(stack: CallStack, style: Style) -> Iterator[str]:
+    """Yield a stack as an incident shows it."""
+    shown, omitted = condensed(stack)
+    yield from shown.text_lines(style=style)
+    if omitted:
+        frames = counted(omitted, "frame") + " of the interpreter omitted"
+        yield f"   …  {style.dim}{frames}{style.reset}"
 
 
 def host_text(host: HostLoad) -> str:

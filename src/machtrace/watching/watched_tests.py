@@ -28,10 +28,11 @@ from machtrace.model.incident import (
     WatchedThread,
     WatchIncident,
 )
+from machtrace.model.incident_text import stack_lines
 from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.model.symbol import CallStack, Frame
-from machtrace.model.text import counted, printable
+from machtrace.model.text import PLAIN, counted, printable
 from machtrace.pipeline.backtraces import build_capture, snapshot_with_python
 from machtrace.reports.analysis.waits.graph import WaitGraph, wait_graph
 from machtrace.reports.stacks.incidents import report_of_incident
@@ -112,7 +113,7 @@ class _Test:
         for stack in sorted(capture.stacks, key=lambda stack: stack.thread.id != self._pid):
             shown, left_out = without_runner(stack)
             yield ""
-            yield from shown.text_lines()
+            yield from stack_lines(shown, PLAIN)
             if left_out:
                 yield f"   …  {counted(left_out, 'frame')} of pytest"
         yield from (f"missing: {printable(str(problem.error))}" for problem in capture.problems)
