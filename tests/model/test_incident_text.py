@@ -37,7 +37,7 @@ from tests.support.reports.incidents import (
 
 EXPECTED = """\
 Hang (blocked): server 4711 in handle (handle.c:41), 260.0 ms so far
-  certain    did not run, same call, no context switch
+  certain    no context switch, did not run, same call
   when       began 2026-11-23 04:30:12.080 +0000 ± 10.0 ms, seen 260.0 ms later, threshold 250ms, \
 not ended
   culprit    handle (handle.c:41), 98 % of the time

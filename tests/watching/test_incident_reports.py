@@ -122,6 +122,14 @@ def test_hangs_of_one_culprit_are_one_group_whatever_their_leaves() -> None:
     assert group.fingerprint.title == "handle (server)"
 
 
+def test_a_python_culprit_is_grouped_by_its_file_not_by_the_interpreter() -> None:
+    culprit = Culprit("load", "libpython3.11.so.1.0", "/srv/server.py", 10, 1.0, "acquire")
+    moved = culprit._replace(image="libpython3.12.so.1.0", file="/opt/server.py", line=12)
+    reports = [report_of_incident(replace(HANG, culprit=one)) for one in (culprit, moved)]
+    (group,) = report_groups(reports)
+    assert group.fingerprint.title == "load (server.py)"
+
+
 def test_other_culprits_and_other_waits_are_other_groups() -> None:
     others = (
         HANG,

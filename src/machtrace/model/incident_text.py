@@ -188,7 +188,9 @@ def evidence_text(facts: WatchFacts) -> str:
     evidence = dict(facts.evidence)
     if evidence.get("voluntary_switches") == evidence.get("involuntary_switches") == 0:
         del evidence["voluntary_switches"], evidence["involuntary_switches"]
-        evidence["switches"] = 0
+        evidence = {"switches": 0, **evidence}
+    if evidence.get("delay_ns") == 0:
+        del evidence["delay_ns"]
     words = [
         _EVIDENCE[name](value) if name in _EVIDENCE and _is_number(value) else _other(name, value)
         for name, value in evidence.items()
@@ -236,6 +238,8 @@ _EVIDENCE: dict[str, Callable[..., str]] = {
 
 
 def _other(name: str, value: object) -> str:
+    if name == "idle_seen":
+        return "seen idle before" if value else "never seen idle"
     words = printable(name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "))
     if value is True:
         return words

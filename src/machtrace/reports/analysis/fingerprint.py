@@ -204,7 +204,9 @@ def incident_fingerprint(task: Report, frames: Sequence[ReportedFrame]) -> Finge
         return fingerprint(frames, task)
     culprit = watch.culprit
     file = (culprit.file or "").replace("\\", "/").rpartition("/")[2]
-    image = (culprit.image or "").rpartition("/")[2] or file
+    image = (culprit.image or "").rpartition("/")[2]
+    if not image or culprit.native is not None or file.endswith(".py"):
+        image = file or image  # a Python function: the image is the interpreter
     is_named = is_name(culprit.function)
     name = grouping_name(culprit.function) if is_named else culprit.function
     wait = "" if watch.waits_for is None else wait_kind(watch.waits_for.what)
