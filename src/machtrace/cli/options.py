@@ -7,7 +7,6 @@ one help text in all commands.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -20,6 +19,7 @@ from click.shell_completion import CompletionItem
 from machtrace.cli.application import PROGRAM, OptionalValue, ProgramCommand
 from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.model.options import ONLY, NameOptions, PythonView, WalkOptions
+from machtrace.model.quantities import parse_bytes, parse_seconds
 
 STDOUT = "-"
 """The output file that stands for standard output."""
@@ -77,12 +77,6 @@ def enum_option(
 
 # --- values with units ---
 
-_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
-_TIME = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|[smhdwy]?)", re.IGNORECASE)
-_LARGEST = 1 << 62
-
 
 def size_type(*, least: int = 0) -> Callable[[object], int]:
     """Return the type of an option in bytes: ``2G``, ``500 MB``, ``4KiB`` or ``1048576``.
@@ -91,9 +85,8 @@ def size_type(*, least: int = 0) -> Callable[[object], int]:
     """
 
     def parse(text: object) -> int:
-        match = _SIZE.fullmatch(str(text).strip())
-        value = -1.0 if match is None else float(match[1]) * _SIZES[match[2].lower()]
-        if not 0 <= value <= _LARGEST:
+        value = parse_bytes(str(text))
+        if value is None:
             raise click.BadParameter(f"{text!r} is not a size; write 512K, 10M or 2G")
         if value < least:
             raise click.BadParameter(f"{text!r} is too small; write {least} or more")
@@ -115,9 +108,8 @@ def parse_duration(text: object) -> float:
 
 
 def _seconds(text: object, unit: str, wanted: str) -> float:
-    match = _TIME.fullmatch(str(text).strip())
-    value = -1.0 if match is None else float(match[1]) * _SECONDS[match[2].lower() or unit]
-    if not 0 <= value <= _LARGEST:
+    value = parse_seconds(str(text), unit)
+    if value is None:
         raise click.BadParameter(f"{text!r} is not {wanted}")
     return value
 

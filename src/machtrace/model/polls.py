@@ -5,6 +5,7 @@ Classifiers are functions of these values; ``targets`` reads them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from machtrace.model.address import Avma
@@ -74,10 +75,33 @@ class ProcessPoll(NamedTuple):
     boot_ns: int
     resident: int | None = None
     """Bytes of memory (statm)."""
-    run_ns: dict[int, int] | None = None
-    """The time that each thread ran, by id; absent if it is not read at every poll."""
-    faults: dict[int, int] | None = None
-    """Minor page faults of each thread, by id."""
+    virtual: int | None = None
+    """Bytes of address space (statm)."""
+    cpu_ns: int | None = None
+    """The processor time of all threads, including those that have exited."""
+    threads: Mapping[int, ThreadCount] | None = None
+    """The counts of each thread, by id; None at polls that do not read them."""
+    unread: int = 0
+    """Threads that were not read, because there are too many."""
+
+
+class ThreadCount(NamedTuple):
+    """The use of a thread since it started."""
+
+    run_ns: int
+    """The time that it ran (schedstat)."""
+    faults: int
+    """Its page faults (stat)."""
+
+
+class MemoryLimit(NamedTuple):
+    """The limit of a process's memory."""
+
+    size: int
+    source: str
+    """Such as ``control group``, ``RLIMIT_AS``, ``physical memory``."""
+    is_virtual: bool = False
+    """Whether it limits the address space."""
 
 
 class PolledTarget(Protocol):

@@ -1,0 +1,219 @@
+"""Polls of a Linux process as a whole: its memory, its processor time and its threads' counts.
+
+Every poll reads ``statm`` (proc(5)) and the process's clock (clock_getcpuclockid(3)), for which no
+right over the process is needed. The threads' ``schedstat`` and ``stat`` are read on request, and
+limits when a condition needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import time
+from contextlib import suppress
+
+from machtrace.errors import TargetGoneError
+from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount
+from machtrace.targets.linux.procfs import ProcessDirectory, thread_use
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_MOST_OPEN = 256
+"""Threads whose files stay open."""
+_MOST_READ = 4096
+"""Threads that are read."""
+_READ_SIZE = 1024
+_MINOR, _MAJOR, _USER, _SYSTEM = 7, 9, 11, 12
+"""Fields of ``stat`` from the state on."""
+_CLOCK_OF_PROCESS = 2
+"""``CPUCLOCK_SCHED`` (``include/linux/posix-timers_types.h``): what the scheduler adds up."""
+_GROUPS = "/sys/fs/cgroup"
+_UNLIMITED = 1 << 60
+_AS_LIMIT = re.compile(r"^Max address space\s+(\d+)", re.MULTILINE)
+_OOM_KILLS = re.compile(r"^oom_kill (\d+)", re.MULTILINE)
+_ROLLUP = re.compile(r"^(Rss|Pss|Anonymous|AnonHugePages|Swap):\s+(\d+) kB", re.MULTILINE)
+
+
+class ProcessPolls:
+    """Polls a process.
+
+    Args:
+        directory: the process's; its owner closes it.
+    """
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        self._directory = directory
+        self._clock = (~directory.pid << 3) | _CLOCK_OF_PROCESS
+        self._statm = directory.open_live("statm")
+        self._files: dict[int, tuple[int, int]] = {}
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        is_limited = allowed != resource.RLIM_INFINITY
+        self._most_open = min(_MOST_OPEN, allowed // 8) if is_limited else _MOST_OPEN
+        self._groups = _memory_groups(directory)
+        self._has_clock = True
+
+    def poll(self, *, with_threads: bool) -> ProcessPoll:
+        """Poll the process, and its threads' counts if they are requested.
+
+        Raises:
+            TargetGoneError: it has exited.
+        """
+        at_ns, boot_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        cpu_ns = self._cpu_ns()
+        try:
+            words = os.pread(self._statm, _READ_SIZE, 0).split()
+        except ProcessLookupError:
+            words = []
+        if len(words) < 2 or words[0] == b"0":  # noqa: PLR2004 - it has no memory any more
+            os.close(self._statm)
+            self._statm = -1
+            self._statm = self._directory.open_live("statm")  # raises if it has exited
+            return self.poll(with_threads=with_threads)
+        poll = ProcessPoll(at_ns, boot_ns, int(words[1]) * _PAGE, int(words[0]) * _PAGE, cpu_ns)
+        if not with_threads:
+            return poll
+        threads, unread = self._threads()
+        return poll._replace(threads=threads, unread=unread)
+
+    def limit(self) -> MemoryLimit:
+        """Return the smallest limit of its memory: its control group's, its own, the machine's."""
+        bounds = [MemoryLimit(_physical_memory(), "physical memory")]
+        for folder in self._groups:
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                size = _number(f"{folder}/{name}")
+                if size is not None and size < _UNLIMITED:
+                    bounds.append(MemoryLimit(size, "control group"))
+        with suppress(OSError):
+            match = _AS_LIMIT.search(self._directory.read("limits"))
+            if match is not None:
+                bounds.append(MemoryLimit(int(match[1]), "RLIMIT_AS", is_virtual=True))
+        return min(bounds, key=lambda bound: bound.size)
+
+    def oom_kills(self) -> int | None:
+        """Return how many processes of its control group the kernel killed for memory."""
+        for folder in self._groups:
+            for name in ("memory.events", "memory.oom_control"):
+                match = _OOM_KILLS.search(_text(f"{folder}/{name}"))
+                if match is not None:
+                    return int(match[1])
+        return None
+
+    def memory_details(self) -> dict[str, int]:
+        """Return what ``smaps_rollup`` states in bytes; empty without the right to read it."""
+        try:
+            text = self._directory.read("smaps_rollup")
+        except OSError:
+            return {}
+        return {name: int(size) << 10 for name, size in _ROLLUP.findall(text)}
+
+    def close(self) -> None:
+        """Close all files but the directory; a second call does nothing."""
+        for files in self._files.values():
+            for descriptor in files:
+                if descriptor >= 0:
+                    os.close(descriptor)
+        self._files.clear()
+        if self._statm >= 0:
+            os.close(self._statm)
+        self._statm = -1
+
+    def _cpu_ns(self) -> int | None:
+        if self._has_clock:
+            try:
+                return time.clock_gettime_ns(self._clock)
+            except OSError:
+                self._directory.live_thread()  # raises if it has exited
+                self._has_clock = False
+        try:
+            text = self._directory.read("stat")
+        except OSError:
+            return None
+        fields = text[text.rindex(")") + 2 :].split(None, _SYSTEM + 1)
+        return (int(fields[_USER]) + int(fields[_SYSTEM])) * _NS_PER_TICK
+
+    def _threads(self) -> tuple[dict[int, ThreadCount], int]:
+        ids = self._directory.thread_ids()
+        for thread in self._files.keys() - set(ids):
+            self._forget(thread)
+        counts: dict[int, ThreadCount] = {}
+        for thread in ids[:_MOST_READ]:
+            try:
+                stat, schedule = self._read(thread)
+                fields = stat[stat.rindex(b")") + 2 :].split(None, _SYSTEM + 1)
+                faults = int(fields[_MINOR]) + int(fields[_MAJOR])
+                counts[thread] = ThreadCount(thread_use(stat, schedule).cpu_ns, faults)
+            except (OSError, TargetGoneError, ValueError, IndexError):
+                self._forget(thread)  # it exits
+        return counts, max(0, len(ids) - _MOST_READ)
+
+    def _read(self, thread: int) -> tuple[bytes, bytes]:
+        files = self._files.get(thread)
+        if files is not None:
+            return os.pread(files[0], _READ_SIZE, 0), _pread(files[1])
+        files = self._open(thread)
+        try:
+            return os.pread(files[0], _READ_SIZE, 0), _pread(files[1])
+        finally:
+            if len(self._files) < self._most_open:
+                self._files[thread] = files
+            else:
+                for descriptor in files:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+
+    def _open(self, thread: int) -> tuple[int, int]:
+        stat = self._directory.open(f"task/{thread}/stat")
+        try:
+            return stat, self._directory.open(f"task/{thread}/schedstat")
+        except FileNotFoundError:
+            return stat, -1
+        except BaseException:
+            os.close(stat)
+            raise
+
+    def _forget(self, thread: int) -> None:
+        for descriptor in self._files.pop(thread, ()):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _pread(descriptor: int) -> bytes:
+    return os.pread(descriptor, _READ_SIZE, 0) if descriptor >= 0 else b""
+
+
+def _memory_groups(directory: ProcessDirectory) -> tuple[str, ...]:
+    """Return the folders of the control groups that limit its memory, the innermost first."""
+    try:
+        lines = directory.read("cgroup").splitlines()
+    except (OSError, TargetGoneError):
+        return ()
+    folders: list[str] = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = f"{_GROUPS}/{controllers}" if controllers else _GROUPS
+        if not os.path.isdir(root + path):  # noqa: PTH112 - once for each process
+            path = "/"  # a container's own group is the root of its namespace
+        parts = [part for part in path.split("/") if part]
+        folders += ["/".join((root, *parts[:depth])) for depth in range(len(parts), -1, -1)]
+    return tuple(folders)
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE
+
+
+def _number(path: str) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return ""
