@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import queue
 import sys
 from pathlib import Path
 
 import pytest
 
+from machtrace.model.incident import IncidentKind
 from machtrace.targets.linux.locks import LinuxLocks
+from machtrace.watching.api import watch as watch_process
 from machtrace.watching.deadlocks import DeadlockDetector
+from machtrace.watching.jsonl import incident_object
 from machtrace.watching.lock_waits import LockSurveyor
 
 PYTHON_LOCKS = Path(__file__).parent / "programs/python_locks.py"
@@ -165,3 +170,42 @@ def test_a_mutex_and_the_interpreter_lock(start, wait_until, watch):
     (cycle,) = watched.deadlocks()
     assert {one.wait.waits_for.what for one in cycle.threads} == {"mutex", "interpreter lock (GIL)"}
     assert cycle.threads[0].thread == process.pid
+
+
+def seen(incidents, kind=IncidentKind.DEADLOCK):
+    while (incident := incidents.get(timeout=120)).kind is not kind:
+        pass
+    return incident
+
+
+def test_the_watcher_reports_a_deadlock_and_its_end(stuck):
+    process, _ = stuck("mutex", 3)
+    incidents = queue.Queue()
+    with watch_process(process.pid, lines=False, on_incident=incidents.put) as watcher:
+        first = seen(incidents)
+        process.kill()
+        last = seen(incidents)
+    assert (first.id, first.certainty.value, first.ended) == (last.id, "certain", None)
+    assert last.ended is not None
+    assert first.capture is not None
+    assert first.culprit.function == "run"
+    line = json.loads(json.dumps(incident_object(first)))
+    assert line["waits_for"] == line["cycle"][0]["waits_for"]
+    assert [each["waits_for"]["owner"]["thread"] for each in line["cycle"]] == [
+        line["cycle"][at]["id"] for at in (1, 2, 0)
+    ]
+    assert sum(each.kind is IncidentKind.DEADLOCK for each in watcher.incidents) == 1
+    assert watcher.cost.stops == 0
+    text = str(first)
+    assert "waits for mutex 0x" in text
+    assert " → " in text
+
+
+def test_a_hang_states_what_it_waits_for(stuck):
+    process, _ = stuck("self")
+    incidents = queue.Queue()
+    options = {"lines": False, "deadlocks": False, "hang": 0.1}
+    with watch_process(process.pid, on_incident=incidents.put, **options) as watcher:
+        hang = seen(incidents, IncidentKind.HANG)
+    assert hang.waits_for.owner == (process.pid, process.pid, True)
+    assert {each.kind for each in watcher.incidents} == {IncidentKind.HANG}

@@ -81,6 +81,7 @@ class OwnedWait(NamedTuple):
 
 NOT_RECORDED = LockOwner(None, None, recorded=False)
 UNKNOWN_WAIT = "semaphore or condition variable"
+_MUSL_UNKNOWN = "lock, semaphore or condition variable"
 
 
 class LockContext(NamedTuple):
@@ -91,7 +92,7 @@ class LockContext(NamedTuple):
     """The system's ids of live threads by the ids that the process itself knows."""
     memory: MemoryReader
     libc: Libc | None
-    """None if unknown: then only the kernel's own locks have owners."""
+    """None if unknown, as of a statically linked program: the locks of each are recognised."""
 
 
 _WAIT, _LOCK_PI, _WAIT_BITSET, _WAIT_REQUEUE_PI, _LOCK_PI2 = 0, 6, 9, 11, 13
@@ -135,7 +136,8 @@ def futex_wait(call: SystemCall, context: LockContext) -> OwnedWait | None:
     except MemoryReadError:
         waits_for = None
     if waits_for is None:
-        name = UNKNOWN_WAIT if command == _WAIT_BITSET else "futex"
+        is_musl = context.libc is not None and context.libc.kind is LibcKind.MUSL
+        name = UNKNOWN_WAIT if command == _WAIT_BITSET else _MUSL_UNKNOWN if is_musl else "futex"
         waits_for = WaitsFor(name, Avma(word), NOT_RECORDED)
     return OwnedWait(waits_for, is_timed=wait.is_timed)
 
@@ -148,10 +150,9 @@ def _lock(wait: _FutexWait, context: LockContext) -> WaitsFor | None:
         is_valid = current & _WAITERS and not current & _OWNER_DIED
         owner = _owner(current & _TID if is_valid else 0, context)
         return WaitsFor("priority-inheriting mutex", Avma(wait.word), owner or NOT_RECORDED)
-    if context.libc is None or current != wait.value:
+    if current != wait.value:
         return None
-    readers = _GLIBC if context.libc.kind is LibcKind.GLIBC else _MUSL
-    for read in readers:
+    for read in _LOCKS[None if context.libc is None else context.libc.kind]:
         try:
             waits_for = read(wait, context)
         except MemoryReadError:
@@ -288,7 +289,7 @@ def _musl_mutex(wait: _FutexWait, context: LockContext) -> WaitsFor | None:
     if _pointer(context.memory, previous) != start + _MUSL_NEXT:
         return None
     holder = _owner(word & _TID, context)
-    name = _NAMES[kind & _MUSL_OWNED]
+    name = f"{'robust ' if kind & _MUSL_ROBUST else ''}{_NAMES[kind & _MUSL_OWNED]}"
     return None if holder is None else WaitsFor(name, Avma(start), holder)
 
 
@@ -310,6 +311,7 @@ def _musl_join(wait: _FutexWait, context: LockContext) -> WaitsFor | None:
 
 _GLIBC = (_glibc_mutex, _glibc_rwlock, _glibc_stream, _glibc_join)
 _MUSL = (_musl_mutex, _musl_join)
+_LOCKS = {LibcKind.GLIBC: _GLIBC, LibcKind.MUSL: _MUSL, None: (*_GLIBC, *_MUSL)}
 
 
 def _uint(memory: MemoryReader, address: int) -> int:

@@ -95,7 +95,7 @@ def libc_of(paths: Iterable[str]) -> Libc | None:
             minor = name.removeprefix("libc-2.").partition(".")[0]
             is_numbered = name.startswith("libc-2.") and minor.isdecimal()
             return Libc(LibcKind.GLIBC, (2, int(minor)) if is_numbered else None)
-        if name.startswith(_MUSL):
+        if name.startswith(_MUSL) or (name == "libc.so" and "musl" in path):
             return Libc(LibcKind.MUSL)
     return None
 
