@@ -59,6 +59,32 @@ def test_a_lock_of_the_interpreter_kept_in_c_does_not_hide_a_hang(tmp_path: Path
     assert "in test_c (test_it.py:3)" in result.stderr
 
 
+def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
+    holds = """
+import threading, time
+def test_lock():
+    lock, held = threading.RLock(), threading.Event()
+    def holder():
+        with lock:
+            held.set()
+            time.sleep(4)
+    thread = threading.Thread(target=holder, name="holder")
+    thread.start()
+    held.wait()
+    with lock:
+        pass
+    thread.join()
+"""
+    result = run(tmp_path, holds, "--machtrace-hang=0.5")
+    assert result.returncode == 0, result.stdout
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("  waits for"))
+    assert "threading.RLock" in line
+    assert ", held by thread " in line
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("  waits  "))
+    assert line.startswith("  waits      MainThread [")
+    assert ": holder [" in line
+
+
 def test_a_hanging_test_fails_and_the_run_continues(tmp_path: Path) -> None:
     endless = "import threading\ndef test_lock():\n    lock = threading.Lock()\n"
     endless += "    lock.acquire()\n    lock.acquire()\ndef test_quick():\n    pass\n"

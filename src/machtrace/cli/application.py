@@ -234,7 +234,7 @@ app = lazy_group(
         ),
         "watch": LazyCommand(
             f"{_CLI}.watch:watch",
-            "Watch a process, and capture stacks while it hangs.",
+            "Watch a process and capture stacks while something is wrong with it.",
         ),
         "snapshot": LazyCommand(
             f"{_CLI}.snapshot:snapshot", "Save the threads of a target as a small core file."

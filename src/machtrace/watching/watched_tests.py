@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from machtrace.model.incident import (
     WatchedThread,
     WatchIncident,
 )
-from machtrace.model.incident_text import stack_lines
+from machtrace.model.incident_text import stack_lines, waits_text
 from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.model.symbol import CallStack, Frame
@@ -36,6 +36,8 @@ from machtrace.model.text import PLAIN, counted, printable
 from machtrace.pipeline.backtraces import build_capture, snapshot_with_python
 from machtrace.reports.analysis.waits.graph import WaitGraph, wait_graph
 from machtrace.reports.stacks.incidents import report_of_incident
+from machtrace.watching.lock_owners import OwnedWait
+from machtrace.watching.lock_waits import LockSurveyor
 from machtrace.watching.representative import representative
 
 _FIRST, _STEP = 0.6, 0.1
@@ -95,8 +97,9 @@ class _Test:
         if not is_last:
             self._copies.append(copy)
             return None
+        waits = _waits(self._pid)
         try:
-            return "\n".join(self._lines(copy))
+            return "\n".join(self._lines(copy, waits))
         except MachtraceError as error:
             return self._failure(error)
 
@@ -104,12 +107,15 @@ class _Test:
         remedy = f"\n  hint: {error.remedy}" if error.remedy else ""
         return f"its stacks cannot be taken: {error}{remedy}"
 
-    def _lines(self, copy: _Copy) -> Iterator[str]:
+    def _lines(self, copy: _Copy, waits: Mapping[int, OwnedWait]) -> Iterator[str]:
         capture = copy.capture()
         incident = self._incident(copy, capture)
+        if self._pid in waits:
+            incident = replace(incident, waits_for=waits[self._pid].waits_for)
         yield from incident.lines()
-        report = report_of_incident(incident)
-        yield from _wait_lines(wait_graph(report))
+        yield from _owner_lines(capture, waits)
+        if not waits:  # what stacks alone show, elsewhere than on Linux
+            yield from _wait_lines(wait_graph(report_of_incident(incident)))
         for stack in sorted(capture.stacks, key=lambda stack: stack.thread.id != self._pid):
             shown, left_out = without_runner(stack)
             yield ""
@@ -167,6 +173,27 @@ def without_runner(stack: CallStack) -> tuple[CallStack, int]:
                     inner += (replace(frame, python=frame.python[:index]),)
                 return replace(stack, frames=inner), len(stack.frames) - position
     return stack, 0
+
+
+def _waits(pid: int) -> Mapping[int, OwnedWait]:
+    """Return what the threads of a Linux process wait for, where the kernel permits to know."""
+    if sys.platform != "linux":
+        return {}
+    from machtrace.targets.linux.locks import LinuxLocks
+
+    with suppress(MachtraceError), closing(LinuxLocks()) as source:
+        return LockSurveyor(pid, source).waits()
+    return {}
+
+
+def _owner_lines(capture: Capture, waits: Mapping[int, OwnedWait]) -> Iterator[str]:
+    labels = {stack.thread.id: stack.thread.label for stack in capture.stacks}
+    for thread, wait in waits.items():
+        owner = wait.waits_for.owner
+        name = None if owner is None or owner.thread is None else labels.get(ThreadId(owner.thread))
+        held = f": {name}" if name else ""
+        label = labels.get(ThreadId(thread), f"thread [{thread}]")
+        yield f"  waits      {label} for {waits_text(wait.waits_for)}{held}"
 
 
 def _wait_lines(graph: WaitGraph) -> Iterator[str]:
