@@ -37,23 +37,21 @@ class _Limit(NamedTuple):
     action: str
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, name: str = "--machtrace-hang") -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not isfinite(seconds) or seconds < 0:
         raise pytest.UsageError(
-            f"--machtrace-hang: {text!r} is not a number of seconds: pass 5 or 0.5, or 0 for none"
+            f"{name}: {text!r} is not a number of seconds: pass 5 or 0.5, or 0 for none"
         )
     return seconds
 
 
-def _action(text: str) -> str:
+def _action(text: str, name: str = "--machtrace-hang-action") -> str:
     if text not in _ACTIONS:
-        raise pytest.UsageError(
-            f"--machtrace-hang-action: {text!r} is unknown: choose one of {', '.join(_ACTIONS)}"
-        )
+        raise pytest.UsageError(f"{name}: {text!r} is unknown: choose one of {', '.join(_ACTIONS)}")
     return text
 
 
@@ -94,9 +92,9 @@ def _default(config: pytest.Config) -> _Limit:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Watch the tests if any has a limit."""
     default = _default(session.config)
-    if not session.config.option.collectonly and (
-        default.seconds or any(item.get_closest_marker("machtrace_hang") for item in session.items)
-    ):
+    # All are checked before the first test runs.
+    limits = [_limit_of(item, default) for item in session.items]
+    if any(limit.seconds for limit in limits) and not session.config.option.collectonly:
         watch = _Watch(session.config, default)
         session.config.pluginmanager.register(watch, _NAME)
         watch.start()
@@ -108,12 +106,13 @@ def _limit_of(item: pytest.Item, default: _Limit) -> _Limit:
         return default
     values: dict[str, Any] = dict(zip(("seconds", "action"), marker.args, strict=False))
     values |= marker.kwargs
+    name = f"machtrace_hang of {item.nodeid}"
     if not values.keys() <= {"seconds", "action"}:
-        raise pytest.UsageError(f"machtrace_hang of {item.nodeid} takes seconds and action")
+        raise pytest.UsageError(f"{name}: pass seconds and action")
     seconds, action = values.get("seconds"), values.get("action")
     return _Limit(
-        default.seconds if seconds is None else _seconds(str(seconds)),
-        default.action if action is None else _action(str(action)),
+        default.seconds if seconds is None else _seconds(str(seconds), name),
+        default.action if action is None else _action(str(action), name),
     )
 
 
@@ -179,6 +178,7 @@ class _Watch:
             self._failing = None
 
     def _fail(self, _number: int, _frame: FrameType | None) -> None:
+        __tracebackhide__ = True
         reason, self._failing = self._failing, None
         if reason is not None:
             pytest.fail(reason)

@@ -137,6 +137,22 @@ def test_a_wrong_option_is_a_usage_error(
     assert message in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("'soon'", "machtrace_hang of test_it.py::test_it: 'soon' is not a number of seconds"),
+        ("1, 'stop'", "choose one of print, fail, exit"),
+        ("1, timeout=3", "machtrace_hang of test_it.py::test_it: pass seconds and action"),
+    ],
+)
+def test_a_wrong_marker_is_a_usage_error(tmp_path: Path, marker: str, message: str) -> None:
+    marked = f"import pytest\n@pytest.mark.machtrace_hang({marker})\ndef test_it(): pass\n"
+    result = run(tmp_path, marked)
+    assert result.returncode == 4
+    assert message in result.stderr + result.stdout
+    assert "INTERNALERROR" not in result.stdout
+
+
 def test_nothing_is_started_or_loaded_without_a_limit(tmp_path: Path) -> None:
     looks = """
 import subprocess, sys
