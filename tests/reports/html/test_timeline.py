@@ -55,6 +55,13 @@ def test_consecutive_equal_stacks_are_one_block() -> None:
     assert "for 250.0 ms" in page
 
 
+def test_a_deep_wait_shows_the_culprit() -> None:
+    taken = stack(("__futex_wait", "clock_nanosleep", "lex", "handle", "serve", "main"))
+    incident = replace(HANG, stacks=(TimedStack(SEEN, SECOND, taken),), representative=0)
+    page = timeline(report_of_incident(incident))
+    assert "<title>__futex_wait ← … ← handle ← serve</title>" in page
+
+
 def test_a_timeline_is_before_the_stacks_with_one_flame_graph() -> None:
     page = write([report_of_incident(HANG)])
     assert page.index(">Timeline<") < page.index(">Flame graph<") < page.index(">Stacks</h2>")

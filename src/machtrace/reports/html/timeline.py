@@ -49,7 +49,7 @@ class _Run(NamedTuple):
     last_ns: int
     samples: int
     functions: tuple[str, ...]
-    """Its innermost functions, innermost first."""
+    """Some of its functions, innermost first."""
 
 
 def timeline(report: Report) -> str:
@@ -200,7 +200,8 @@ def _relative(nanoseconds: int) -> str:
 
 
 def _samples(watch: WatchFacts, times: Sequence[SampleTime], profile: Profile) -> Iterator[str]:
-    runs = [*islice(_runs(times, profile), _MOST_RUNS)]
+    culprit = None if watch.culprit is None else watch.culprit.function
+    runs = [*islice(_runs(times, profile, culprit), _MOST_RUNS)]
     began = (watch.began.earliest_ns + watch.began.latest_ns) // 2
     end = runs[-1].last_ns if watch.ended is None else watch.ended.latest_ns
     span = _Span(min(began, runs[0].first_ns), max(end, runs[-1].last_ns))
@@ -237,7 +238,15 @@ def _row(run: _Run, zero: int, colour: int) -> str:
 _SHOWN_FUNCTIONS = 3
 
 
-def _runs(times: Sequence[SampleTime], profile: Profile) -> Iterator[_Run]:
+def _functions(calls: Sequence[str], culprit: str | None) -> tuple[str, ...]:
+    """Return the innermost functions; of a deep wait, also those at the culprit."""
+    at = calls.index(culprit) if culprit in calls else 0
+    if at < _SHOWN_FUNCTIONS:
+        return tuple(calls[:_SHOWN_FUNCTIONS]) or ("no frames",)
+    return (calls[0], "…", *calls[at : at + _SHOWN_FUNCTIONS - 1])
+
+
+def _runs(times: Sequence[SampleTime], profile: Profile, culprit: str | None) -> Iterator[_Run]:
     """Yield consecutive samples of equal stacks as one."""
     table = functions_of(profile.frames)
     keys = table.keys
@@ -255,5 +264,5 @@ def _runs(times: Sequence[SampleTime], profile: Profile) -> Iterator[_Run]:
             first.at_ns - first.weight_ns,
             last.at_ns,
             len(indices),
-            tuple(calls[:_SHOWN_FUNCTIONS]) or ("no frames",),
+            _functions(calls, culprit),
         )
