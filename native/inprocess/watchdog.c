@@ -131,6 +131,15 @@ static PyObject *add_idle(PyObject *object, PyObject *arguments)
     return PyBool_FromLong(machtrace_watchdog_add_idle(of(object), thread, call, sp, pc) == 0);
 }
 
+static PyObject *clear_idle(PyObject *object, PyObject *arguments)
+{
+    unsigned int thread;
+    if (!PyArg_ParseTuple(arguments, "I:clear_idle", &thread))
+        return NULL;
+    machtrace_watchdog_clear_idle(of(object), thread);
+    Py_RETURN_NONE;
+}
+
 static PyObject *wait_for(PyObject *object, PyObject *arguments)
 {
     unsigned int seen;
@@ -199,6 +208,8 @@ static PyMethodDef methods[] = {
     {"add_idle", add_idle, METH_VARARGS,
      PyDoc_STR("add_idle(thread, call, sp, pc, /)\n--\n\n"
                "State that the thread is idle in this call; False if it is not watched.")},
+    {"clear_idle", clear_idle, METH_VARARGS,
+     PyDoc_STR("clear_idle(thread, /)\n--\n\nForget all idle calls of the thread.")},
     {"wait", wait_for, METH_VARARGS,
      PyDoc_STR("wait(seen, for_ns, /)\n--\n\n"
                "Wait for news, without the interpreter's lock, and return their number.")},

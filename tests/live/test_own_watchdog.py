@@ -179,7 +179,7 @@ def test_an_idle_place_ends_the_suspicion_of_a_thread(watchdog: OwnWatchdog) -> 
         for _, _, poll in watchdog.polls(1):
             place = poll.call.place if poll.call is not None else place
     assert place is not None
-    watchdog.add_idle(thread, place)
+    watchdog.set_idle(thread, [place])
     while not any(event.phase is WatchdogPhase.ENDED for event in taken.all().events):
         end.wait(0.05)
 

@@ -21,6 +21,7 @@
 
 #define PAGE 4096
 #define FIRST_CAPTURE(limit) ((limit) / 10 * 6)
+#define SPARE_POLLS 128
 #define PAUSE_MOST 1000000000 /* ns between two captures of one incident */
 #define GIL_CONDITION_FIRST 32 /* of struct _gil_runtime_state: its condition and mutex */
 #define GIL_CONDITION_LAST 120
@@ -66,7 +67,8 @@ struct machtrace_watchdog {
     struct machtrace_ring ring;
     uint64_t position; /* the reader's */
     _Atomic uint64_t keep; /* the first record of the oldest incident that lasts */
-    uint64_t next_poll, incidents;
+    _Atomic uint64_t next_poll;
+    uint64_t incidents;
 
     struct watched watched[MACHTRACE_WATCHDOG_THREADS_MAX];
     struct suspect scopes[MACHTRACE_BEACONS_MAX];
@@ -80,6 +82,7 @@ struct machtrace_watchdog {
     _Atomic int64_t latest;
 
     _Atomic uint32_t news, ending; /* futexes */
+    _Atomic uint64_t reader;       /* the thread that waits for news */
     pid_t process;
     pthread_t thread;
     bool is_running;
@@ -313,20 +316,30 @@ static bool is_idle(const struct watched *watched, const struct machtrace_thread
 static void record_poll(struct machtrace_watchdog *watchdog,
                         const struct machtrace_watchdog_poll *poll)
 {
-    uint64_t number = watchdog->next_poll++;
+    uint64_t number = atomic_load(&watchdog->next_poll);
     struct machtrace_watchdog_poll *slot = &watchdog->polls[number % MACHTRACE_WATCHDOG_POLLS];
     atomic_store(&slot->number, 0);
     atomic_thread_fence(memory_order_release);
     memcpy((unsigned char *)slot + sizeof slot->number,
            (const unsigned char *)poll + sizeof slot->number, sizeof *slot - sizeof slot->number);
     atomic_store(&slot->number, number);
+    atomic_store(&watchdog->next_poll, number + 1);
+}
+
+static void read_schedule(const struct watched *watched, struct machtrace_watchdog_poll *poll)
+{
+    struct machtrace_thread_schedule schedule;
+    machtrace_thread_read_schedule(&watched->files, &schedule);
+    poll->has_schedule = schedule.is_known;
+    poll->ran = schedule.ran;
+    poll->delayed = schedule.delayed;
+    poll->turns = schedule.turns;
 }
 
 static bool read_thread(struct machtrace_watchdog *watchdog, struct watched *watched,
                         struct machtrace_watchdog_poll *poll)
 {
     struct machtrace_thread_call call;
-    struct machtrace_thread_schedule schedule;
     struct machtrace_thread_state state = {0};
     /* Switches are read before the call at the first poll of a suspicion, and after it later. */
     bool is_suspected = watched->task.phase != MACHTRACE_WATCHDOG_ENDED;
@@ -336,7 +349,7 @@ static bool read_thread(struct machtrace_watchdog *watchdog, struct watched *wat
         machtrace_thread_read_state(&watched->files, &state);
     if (!machtrace_thread_read_call(&watched->files, &call))
         return false;
-    machtrace_thread_read_schedule(&watched->files, &schedule);
+    read_schedule(watched, poll);
     if (is_suspected || !call.is_known)
         machtrace_thread_read_state(&watched->files, &state);
     poll->has_call = call.is_known;
@@ -345,10 +358,6 @@ static bool read_thread(struct machtrace_watchdog *watchdog, struct watched *wat
     memcpy(poll->arguments, call.arguments, sizeof poll->arguments);
     poll->sp = call.sp;
     poll->pc = call.pc;
-    poll->has_schedule = schedule.is_known;
-    poll->ran = schedule.ran;
-    poll->delayed = schedule.delayed;
-    poll->turns = schedule.turns;
     poll->has_status = state.state != 0;
     poll->state = state.state;
     poll->tracer = state.tracer;
@@ -392,7 +401,9 @@ static void poll_thread(struct machtrace_watchdog *watchdog, struct watched *wat
     int64_t began = 0;
     uint64_t key = 0;
     bool is_silent = poll.busy_since == MACHTRACE_BEACON_SILENT;
-    if (poll.busy_since != 0 && !read_thread(watchdog, watched, &poll)) {
+    if (poll.busy_since == 0) {
+        read_schedule(watched, &poll); /* what it uses from here on is of its next task */
+    } else if (!read_thread(watchdog, watched, &poll)) {
         atomic_store(&watched->use, LEAVING); /* it has exited */
         return;
     }
@@ -452,8 +463,9 @@ static void find_waiters(struct machtrace_watchdog *watchdog, const struct macht
     for (size_t index = 0; index < count; index++) {
         struct machtrace_thread_files files;
         struct machtrace_thread_call call;
-        if (machtrace_thread_files_open((uint32_t)threads[index], &files) != 0)
-            continue;
+        if (threads[index] == atomic_load(&watchdog->reader) ||
+            machtrace_thread_files_open((uint32_t)threads[index], &files) != 0)
+            continue; /* nobody else is hindered by a reader that waits */
         if (machtrace_thread_read_call(&files, &call) && call.is_known && !call.is_running &&
             call.number == MACHTRACE_FUTEX_CALL &&
             call.arguments[0] - gil->address - GIL_CONDITION_FIRST <
@@ -689,10 +701,18 @@ int machtrace_watchdog_add_idle(struct machtrace_watchdog *watchdog, uint32_t th
     return 0;
 }
 
+void machtrace_watchdog_clear_idle(struct machtrace_watchdog *watchdog, uint32_t thread)
+{
+    struct watched *watched = find(watchdog, thread);
+    if (watched != NULL)
+        atomic_store(&watched->idle_count, 0);
+}
+
 uint32_t machtrace_watchdog_wait(struct machtrace_watchdog *watchdog, uint32_t seen,
                                  int64_t for_ns)
 {
     struct timespec limit = {for_ns / 1000000000, for_ns % 1000000000};
+    atomic_store(&watchdog->reader, machtrace_inprocess_id());
     if (atomic_load(&watchdog->news) == seen && watchdog->process == getpid())
         syscall(SYS_futex, &watchdog->news, FUTEX_WAIT_PRIVATE, seen, &limit, NULL, 0);
     return atomic_load(&watchdog->news);
@@ -726,7 +746,11 @@ size_t machtrace_watchdog_polls(const struct machtrace_watchdog *watchdog, uint6
                                 struct machtrace_watchdog_poll *to, size_t most)
 {
     size_t count = 0;
-    for (uint64_t number = first; count < most; number++) {
+    uint64_t next = atomic_load(&watchdog->next_poll);
+    /* The oldest are overwritten, some more of them meanwhile. */
+    if (first + MACHTRACE_WATCHDOG_POLLS < next + SPARE_POLLS)
+        first = next + SPARE_POLLS - MACHTRACE_WATCHDOG_POLLS;
+    for (uint64_t number = first; number < next && count < most; number++) {
         const struct machtrace_watchdog_poll *slot =
             &watchdog->polls[number % MACHTRACE_WATCHDOG_POLLS];
         uint64_t seen = atomic_load(&slot->number);

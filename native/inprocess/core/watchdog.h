@@ -153,6 +153,9 @@ int machtrace_watchdog_unwatch(struct machtrace_watchdog *watchdog, uint32_t thr
 int machtrace_watchdog_add_idle(struct machtrace_watchdog *watchdog, uint32_t thread,
                                 int64_t call, uint64_t sp, uint64_t pc);
 
+/* Forget all such calls of a thread. */
+void machtrace_watchdog_clear_idle(struct machtrace_watchdog *watchdog, uint32_t thread);
+
 /* Wait until something new was recorded since the news number `seen`, or for this long; returns
  * the number. Something new is an incident that is seen or ended, or a wait of unknown meaning. */
 uint32_t machtrace_watchdog_wait(struct machtrace_watchdog *watchdog, uint32_t seen,

@@ -6,12 +6,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from machtrace.errors import TargetSpecError
 from machtrace.images.search_path import path_names
 from machtrace.model.incident import WatchIncident
 from machtrace.targets.open import SCHEMES, SELF, System, process_named, this_system
 from machtrace.watching.watcher import FOREVER_NS, POLL_NS, Watcher, WatchOptions
+
+if TYPE_CHECKING:  # imports the extension, which may be missing
+    from machtrace.watching.own import OwnWatcher
 
 
 def watched_pid(spec: int | str) -> int:
@@ -43,13 +47,16 @@ def watch(  # noqa: PLR0913 - an option each
     lines: bool = True,
     deadlocks: bool = True,
     on_incident: Callable[[WatchIncident], None] = lambda _: None,
-) -> Iterator[Watcher]:
-    """Watch another process of this machine in a thread of its own until the end of the block.
+    record: str | Path | None = None,
+) -> Iterator[Watcher | OwnWatcher]:
+    """Watch a process of this machine in a thread of its own until the end of the block.
 
     At the end the incidents are complete: ``watcher.incidents``.
 
     Args:
-        target: the id or the name of a process.
+        target: the id or the name of a process; ``self`` is this one, which is watched by a thread
+            of C, also while a C function keeps the interpreter's lock. See
+            :class:`~machtrace.watching.own.OwnWatcher`, and :func:`machtrace.deadline`.
         hang: seconds that a thread may spend away from its loop; None to report no hangs.
         threads: the threads that are watched for hangs: ``main``, ``all``, a name or an id, or
             several of these.
@@ -60,6 +67,9 @@ def watch(  # noqa: PLR0913 - an option each
         deadlocks: whether deadlocks are reported.
         on_incident: called with each incident when it is seen and when it has ended, in another
             thread.
+        record: ``self``: the path of a file from which
+            :func:`~machtrace.watching.own_record.read_record` reads the incident that lasted when
+            this process was killed.
 
     Raises:
         TargetSpecError: the target cannot be watched.
@@ -76,7 +86,14 @@ def watch(  # noqa: PLR0913 - an option each
         deadlocks=deadlocks,
     )
     stop = threading.Event()
-    with Watcher(watched_pid(target), options, on_incident) as watcher:
+    watcher: Watcher | OwnWatcher
+    if target == SELF and this_system() is System.LINUX:
+        from machtrace.watching.own import OwnWatcher
+
+        watcher = OwnWatcher(options, on_incident, record=None if record is None else str(record))
+    else:
+        watcher = Watcher(watched_pid(target), options, on_incident)
+    with watcher:
         thread = threading.Thread(
             target=watcher.run,
             args=(FOREVER_NS,),
@@ -89,4 +106,5 @@ def watch(  # noqa: PLR0913 - an option each
             yield watcher
         finally:
             stop.set()
+            watcher.wake()
             thread.join()

@@ -31,11 +31,15 @@ class Namer:
     Args:
         search: files and folders with the program's images.
         lines: whether source lines are looked up.
+        scan: whether stacks are searched for return addresses where no rule leads on, as after
+            functions that need a register which a waiting thread's copy lacks.
     """
 
-    def __init__(self, search: Sequence[str] = (), *, lines: bool = True) -> None:
+    def __init__(
+        self, search: Sequence[str] = (), *, lines: bool = True, scan: bool = False
+    ) -> None:
         files = ImageResolver.of(tuple(search))
-        self._unwinder = Unwinder(files)
+        self._unwinder = Unwinder(files, scan=scan)
         self._symbolicator = Symbolicator(files, lines=lines)
         self._quick = Symbolicator(files, lines=False)
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

@@ -218,6 +218,9 @@ class Watcher(ClosedWhenLeft):
             due = min([tick, *self._decisions()])
         self._finish()
 
+    def wake(self) -> None:
+        """Let :meth:`run` check whether it should stop: it does at each poll."""
+
     def close(self) -> None:
         """Finish the incidents and close everything; a second call does nothing."""
         self._namer.close()
@@ -435,7 +438,9 @@ class Watcher(ClosedWhenLeft):
 
     def _report(self, watched: _Watched, incident: _Incident, absence: Absence) -> None:
         samples = [*incident.samples]
-        job = partial(self._name, watched.thread, incident, absence, samples, self.cost, _host())
+        job = partial(
+            self._name, watched.thread, incident, absence, samples, self.cost, host_load()
+        )
         self._namer.submit(job)
 
     # --- in the naming thread ---
@@ -541,7 +546,8 @@ def _wall_ns(boot_ns: int) -> int:
     return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + boot_ns
 
 
-def _host() -> HostLoad:
+def host_load() -> HostLoad:
+    """Return the load of this machine."""
     load = None
     with suppress(OSError):
         load = os.getloadavg()[0]

@@ -166,6 +166,10 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
         known = python_name(thread)
         return super()._name(thread) if known is None else known
 
+    def name_of(self, thread: int) -> str | None:
+        """Return the name of a thread; None if it has none, or is gone."""
+        return self._name(thread) or None
+
     def _left_out(self) -> int:
         return threading.get_native_id()
 

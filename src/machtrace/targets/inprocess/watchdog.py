@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -139,9 +139,11 @@ class OwnWatchdog(ClosedWhenLeft):
         """Stop watching a thread."""
         self._watchdog.unwatch(thread)
 
-    def add_idle(self, thread: int, place: CallPlace) -> None:
-        """State that a watched thread is idle while it waits at a place."""
-        self._watchdog.add_idle(thread, place.number, place.sp, place.pc)
+    def set_idle(self, thread: int, places: Sequence[CallPlace]) -> None:
+        """Set the places where a watched thread is idle while it waits: the first sixteen."""
+        self._watchdog.clear_idle(thread)
+        for place in places:
+            self._watchdog.add_idle(thread, place.number, place.sp, place.pc)
 
     def wait(self, timeout_ns: int) -> bool:
         """Wait for something new, without the interpreter's lock; False if nothing came."""
