@@ -20,7 +20,7 @@ import pytest
 import machtrace as mt
 from machtrace.errors import ArgumentError, FileAccessError, TargetSpecError
 from machtrace.model.incident import IncidentKind, Verdict, VerdictCertainty, WatchIncident
-from tests.support.reports.incidents import BLOCKED
+from tests.support.reports.incidents import BLOCKED, stack
 
 pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 if sys.platform != "linux":
@@ -226,7 +226,7 @@ def test_a_loop_without_a_selector_has_no_beacon() -> None:
 
 
 def test_a_stack_outside_of_tasks_has_no_await_chain() -> None:
-    assert await_chain(BLOCKED.stacks[0].stack) == ""
+    assert await_chain(stack(BLOCKED)) == ""
 
 
 def test_the_names_of_a_task_and_of_those_that_await_it() -> None:

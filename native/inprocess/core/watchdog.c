@@ -234,12 +234,15 @@ static void capture(struct machtrace_watchdog *watchdog, struct suspect *suspect
     const uint64_t *threads = one;
     if (all)
         count = machtrace_copying_list(copying, &threads);
-    machtrace_copying_capture(copying, &watchdog->ring, threads, count, suspect->incident,
-                              all ? MACHTRACE_WATCHDOG_ALL_THREADS : 0);
-    if (is_still(watchdog, suspect, cause))
+    machtrace_copying_capture(copying, &watchdog->ring, threads, count);
+    bool is_same = is_still(watchdog, suspect, cause);
+    uint64_t bits = all ? MACHTRACE_WATCHDOG_ALL_THREADS : 0;
+    if (!is_same)
+        bits |= MACHTRACE_WATCHDOG_TOO_LATE;
+    if (!is_same && !all)
+        machtrace_copying_forget(copying); /* nothing is published */
+    else if (machtrace_copying_finish(copying, &watchdog->ring, suspect->incident, bits))
         publish(watchdog);
-    else
-        machtrace_copying_forget(copying);
 }
 
 static void end(struct machtrace_watchdog *watchdog, struct suspect *suspect,
@@ -286,7 +289,6 @@ static void advance(struct machtrace_watchdog *watchdog, struct suspect *suspect
     if (is_seen) {
         suspect->phase = MACHTRACE_WATCHDOG_SEEN;
         record_event(watchdog, suspect, cause);
-        notify(watchdog);
     }
     bool is_due = suspect->phase != MACHTRACE_WATCHDOG_ENDED && now >= suspect->next_capture &&
                   suspect->captures < MACHTRACE_WATCHDOG_CAPTURES_MAX;
@@ -297,6 +299,8 @@ static void advance(struct machtrace_watchdog *watchdog, struct suspect *suspect
             suspect->pause += suspect->pause * 6 / 10;
         suspect->next_capture = clock_ns(CLOCK_MONOTONIC) + suspect->pause;
     }
+    if (is_seen)
+        notify(watchdog); /* not before the copies: readers would run in them */
     suspect->last = now;
 }
 

@@ -76,7 +76,8 @@ enum machtrace_watchdog_kind {
 
 enum machtrace_watchdog_capture_bits {
     MACHTRACE_WATCHDOG_IMAGES_CHANGED = 1,
-    MACHTRACE_WATCHDOG_ALL_THREADS = 2
+    MACHTRACE_WATCHDOG_ALL_THREADS = 2,
+    MACHTRACE_WATCHDOG_TOO_LATE = 4 /* what was suspected ended meanwhile */
 };
 
 struct machtrace_watchdog_python {

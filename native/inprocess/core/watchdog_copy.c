@@ -305,14 +305,14 @@ static void copy_batch(struct machtrace_copying *copying, struct machtrace_ring 
 }
 
 void machtrace_copying_capture(struct machtrace_copying *copying, struct machtrace_ring *ring,
-                               const uint64_t *threads, size_t count, uint64_t incident,
-                               uint64_t bits)
+                               const uint64_t *threads, size_t count)
 {
-    struct machtrace_series_capture row = {
-        .tick = incident, .listed = count, .began_at = machtrace_now()};
+    copying->row = (struct machtrace_series_capture){.record.count = (uint32_t)count,
+                                                     .listed = count,
+                                                     .began_at = machtrace_now()};
     machtrace_ring_begin(ring);
     add_mappings(copying, ring);
-    uint64_t before = copying->image_changes;
+    copying->changes_before = copying->image_changes;
     if (copying->chains != NULL)
         machtrace_python_list(&copying->options->layout, &copying->states);
     for (size_t first = 0; first < count; first += MACHTRACE_COPYING_BATCH) {
@@ -321,20 +321,28 @@ void machtrace_copying_capture(struct machtrace_copying *copying, struct machtra
                    left < MACHTRACE_COPYING_BATCH ? left : MACHTRACE_COPYING_BATCH);
     }
     add_mappings(copying, ring);
-    row.ended_at = machtrace_now();
-    row.images_changed =
-        bits | (copying->image_changes == before ? 0 : MACHTRACE_WATCHDOG_IMAGES_CHANGED);
+    copying->row.ended_at = machtrace_now();
+}
+
+bool machtrace_copying_finish(struct machtrace_copying *copying, struct machtrace_ring *ring,
+                              uint64_t incident, uint64_t bits)
+{
+    struct machtrace_series_capture *row = &copying->row;
+    row->tick = incident;
+    row->images_changed = bits;
+    if (copying->image_changes != copying->changes_before)
+        row->images_changed |= MACHTRACE_WATCHDOG_IMAGES_CHANGED;
     unsigned char *place =
-        machtrace_ring_add(ring, sizeof row, MACHTRACE_SERIES_CAPTURE, (uint32_t)count);
+        machtrace_ring_add(ring, sizeof *row, MACHTRACE_SERIES_CAPTURE, row->record.count);
     if (place != NULL) {
-        memcpy(&row.record, place, sizeof row.record);
-        memcpy(place, &row, sizeof row);
+        memcpy(&row->record, place, sizeof row->record);
+        memcpy(place, row, sizeof *row);
     }
-    if (ring->is_full || ring->written - atomic_load(&ring->taken) + SPARE > ring->room) {
-        ring->is_full = true; /* nothing is published */
-        machtrace_copying_forget(copying);
-        atomic_fetch_add(&copying->lost, 1);
-    } else {
+    if (!ring->is_full && ring->written - atomic_load(&ring->taken) + SPARE <= ring->room) {
         atomic_fetch_add(&copying->captures, 1);
+        return true;
     }
+    machtrace_copying_forget(copying);
+    atomic_fetch_add(&copying->lost, 1);
+    return false;
 }

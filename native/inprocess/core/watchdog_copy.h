@@ -23,7 +23,8 @@ struct machtrace_copying {
     uint64_t ids[MACHTRACE_SERIES_THREADS_MAX];
     char *text; /* of the mappings */
     bool knows_mappings;
-    uint64_t image_changes;
+    uint64_t image_changes, changes_before;
+    struct machtrace_series_capture row; /* of the capture that is being made */
     uint64_t codes[MACHTRACE_COPYING_CODES]; /* a hash table of code that is in the record */
     size_t code_count;
     unsigned char *scratch; /* blocks of one code object */
@@ -42,9 +43,12 @@ void machtrace_copying_forget(struct machtrace_copying *copying);
 /* The ids of all threads but the calling one. */
 size_t machtrace_copying_list(struct machtrace_copying *copying, const uint64_t **threads);
 
-/* Write the records of a capture; the caller publishes them. */
+/* Copy threads, and write their records. */
 void machtrace_copying_capture(struct machtrace_copying *copying, struct machtrace_ring *ring,
-                               const uint64_t *threads, size_t count, uint64_t incident,
-                               uint64_t bits);
+                               const uint64_t *threads, size_t count);
+
+/* Write the record that ends the capture; true if the caller may publish it. */
+bool machtrace_copying_finish(struct machtrace_copying *copying, struct machtrace_ring *ring,
+                              uint64_t incident, uint64_t bits);
 
 #endif

@@ -286,7 +286,7 @@ class Cases:
         """Unwind and name the captures that came since, of the thread of the case."""
         offset = case.boot_offset
         for capture in case.captures[case.named :]:
-            if capture.is_all and case.named:
+            if capture.is_late or (capture.is_all and case.named):
                 continue
             for stack in self._namer.stacks(self._source.copy_of(capture)):
                 if stack.thread.id == case.event.thread:

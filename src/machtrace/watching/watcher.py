@@ -326,7 +326,7 @@ class Watcher(ClosedWhenLeft):
         for event in events:
             copies = [] if event.ended is not None else self._copy_all()
             now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-            job = partial(self._name_deadlock, event, copies, now_ns, self.cost, _host())
+            job = partial(self._name_deadlock, event, copies, now_ns, self.cost, host_load())
             self._namer.submit(job)
 
     def _handle(self, watched: _Watched, events: Sequence[Event]) -> None:

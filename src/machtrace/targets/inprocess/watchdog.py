@@ -20,7 +20,7 @@ from machtrace.model.polls import CallPlace, ThreadPoll
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.inprocess.copier import begin_error, wanted_signal
-from machtrace.targets.inprocess.series import ANSWER_LIMIT_NS, SLEEP_LIMIT_NS, SnapshotMaker
+from machtrace.targets.inprocess.series import SLEEP_LIMIT_NS, SnapshotMaker
 from machtrace.targets.inprocess.watchdog_records import (
     WatchdogCapture,
     WatchdogItem,
@@ -30,6 +30,9 @@ from machtrace.targets.inprocess.watchdog_records import (
 
 STACK_LIMIT = 1 << 17
 """Bytes copied of each stack: of deeper ones the innermost."""
+
+_ANSWER_LIMIT_NS = 30_000_000
+"""How long a thread may take to copy itself: nothing is polled meanwhile."""
 
 ROOM = 16 << 20
 """Bytes of records that wait until they are taken."""
@@ -97,7 +100,7 @@ class OwnWatchdog(ClosedWhenLeft):
                 limit_ns,
                 interval_ns,
                 STACK_LIMIT,
-                ANSWER_LIMIT_NS,
+                _ANSWER_LIMIT_NS,
                 SLEEP_LIMIT_NS,
                 wanted,
                 ROOM,

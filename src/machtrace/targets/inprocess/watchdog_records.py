@@ -31,7 +31,7 @@ _PYTHON = struct.Struct("=QIIQIIII")
 _BLOCK = struct.Struct("=QQ")
 _EVENT = struct.Struct("=QIIQIIqqqqqQQQII24s")
 _LINK_SIZE, _ROW_SIZE = 16, 64
-_IMAGES_CHANGED, _ALL_THREADS = 1, 2
+_IMAGES_CHANGED, _ALL_THREADS, _TOO_LATE = 1, 2, 4
 POLL = struct.Struct("=QqqqIBBBBq6QQQqqQqQQQIc3s")
 """``machtrace_watchdog_poll``."""
 _SOURCE = "the record of a watchdog"
@@ -111,6 +111,8 @@ class WatchdogCapture:
     incident: int
     is_all: bool
     """Whether all threads were copied, and not the one thread alone."""
+    is_late: bool
+    """Whether what lasted ended before all threads were copied."""
     recorded: RecordedCapture
     chains: Mapping[int, PythonChain]
     """Python frames by thread."""
@@ -209,6 +211,7 @@ class WatchdogReader:
         return WatchdogCapture(
             incident=incident,
             is_all=bool(bits & _ALL_THREADS),
+            is_late=bool(bits & _TOO_LATE),
             recorded=RecordedCapture(
                 tick=incident,
                 began_ns=began,
