@@ -29,7 +29,7 @@ _SLEEP_NS = 5_000_000
 _STARVED_SHARE = 0.5
 """A thread that queued for more of its time is starved, unless it worked for the threshold."""
 _BLOCKED_SHARE = 0.6
-_RAN_SHARE = 0.5
+_RAN_SHARE = _NESTED_SHARE = 0.5
 _LATE_LIMIT = 10
 """A poll that is late by more intervals is not evidence of anything."""
 _STOPPED = frozenset("Tt")
@@ -85,7 +85,6 @@ class Absence:
     ended: TimeRange | None = None
     call: SystemCall | None = None
     """The call that it waits in, if it is blocked."""
-    nested: bool = False
 
 
 @dataclass(slots=True)
@@ -108,6 +107,8 @@ class _Away:
     """Time in waits proven by equal switches."""
     likely_blocked_ns: int = 0
     not_counted_ns: int = 0
+    nested_ns: int = 0
+    """Time in which another wait for events than the root wait was entered again."""
     stopped_ns: int = 0
     slept_ns: int = 0
     late_ns: int = 0
@@ -303,6 +304,8 @@ class HangClassifier:
             away.blocked_ns += passed
         elif poll.call is not None and last.call is not None:
             away.likely_blocked_ns += max(0, passed - ran)
+            if poll.call.place == last.call.place and self.waits.is_event(poll.call.place):
+                away.nested_ns += passed
             away.one_wait = away.one_wait and last.switches is None and poll.call == last.call
         else:
             away.one_wait = False
@@ -363,6 +366,11 @@ class HangClassifier:
 
     def _see(self, away: _Away, poll: ThreadPoll, verdict: Verdict) -> list[Event]:
         away.verdict = verdict
+        if away.nested_ns >= _NESTED_SHARE * self._counted(away, poll.at_ns):
+            away.rules["nested-loop"] = AppliedRule(
+                "nested-loop",
+                "a loop within a task waits for events again and again, as that of a modal dialog",
+            )
         if verdict.is_hang:
             away.seen_ns = poll.boot_ns
         return [Seen(self._absence(away, poll))]
@@ -470,8 +478,3 @@ def _grown(before: int | None, after: int | None) -> int | None:
 
 def _is_stopped(poll: ThreadPoll) -> bool:
     return poll.is_frozen or poll.state in _STOPPED
-
-
-def with_rule(absence: Absence, rule: AppliedRule) -> Absence:
-    """Return the absence with one more rule."""
-    return replace(absence, rules=(*absence.rules, rule))

@@ -103,6 +103,10 @@ class RootWaits:
             self._roles[place] = self._decide(place)
         return self._roles[place]
 
+    def is_event(self, place: CallPlace) -> bool:
+        """Whether the system call waits for events, connections or signals."""
+        return place.number in self._events
+
     def is_idle(self, place: CallPlace) -> bool:
         """Whether a thread in that place has nothing to do, as far as is known."""
         role = self.role(place)
@@ -268,6 +272,11 @@ _PYTHON_WAITS: tuple[str, ...] = (
     _SELECTORS,
 )
 _PYTHON_WAITS += ("multiprocessing/connection.py",)
+_PYTHON_TASK_WAITS = (
+    ("threading.py", ("Thread.join", "Thread._wait_for_tstate_lock")),
+    ("subprocess.py", ("run", "Popen.wait", "Popen._wait", "Popen.communicate")),
+)
+"""Files and functions that are never a loop's own wait."""
 _MODULE = "<module>"
 _BOOTSTRAPS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run")
 
@@ -291,7 +300,9 @@ def role_of(stack: CallStack) -> NamedWait:
     if python and not role.is_idle:
         role, caller = _python_role(python)
     wait = wait_of(native)
-    if role in _UNDECIDED and wait is not None and wait.kind in _TASK_WAITS and not python:
+    is_lock = wait is not None and wait.kind in _TASK_WAITS and not python
+    is_child = wait is not None and wait.kind is WaitKind.CHILD
+    if role in _UNDECIDED and (is_lock or is_child or any(map(_is_task_wait, python))):
         role = WaitRole.OTHER
     return NamedWait(role, caller)
 
@@ -349,6 +360,13 @@ def _is_nested(names: Sequence[str]) -> bool:
         elif has_task and bare in _NESTABLE:
             return True
     return False
+
+
+def _is_task_wait(function: _Function) -> bool:
+    return any(
+        function.file.endswith(file) and function.name in names
+        for file, names in _PYTHON_TASK_WAITS
+    )
 
 
 def _python_role(python: Sequence[_Function]) -> tuple[WaitRole, str]:

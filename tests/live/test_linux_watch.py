@@ -1,0 +1,180 @@
+"""Watching real processes: each hang lasts until it has been reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import ArgumentError, TargetError
+from machtrace.model.incident import Verdict, WatchIncident
+from tests.live.conftest import DEADLINE_S, PROGRAMS
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def send(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize(
+    ("word", "function", "verdict"),
+    [
+        ("block", "block_in_callback", Verdict.BLOCKED),
+        ("run", "run_in_callback", Verdict.BUSY),
+    ],
+)
+def test_a_hang_of_an_asyncio_server_is_named_while_it_lasts(
+    start: Start, word: str, function: str, verdict: Verdict
+) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    seen: queue.SimpleQueue[WatchIncident] = queue.SimpleQueue()
+    with mt.watch(process.pid, hang=0.1, on_incident=seen.put) as watcher:
+        send(process, word)
+        while True:
+            # A busy machine may starve it first.
+            first = seen.get(timeout=DEADLINE_S)
+            if first.verdict is not None and first.verdict.is_hang:
+                break
+        send(process, "return")
+        last = first
+        while last.ended is None:
+            last = seen.get(timeout=DEADLINE_S)
+    assert first.verdict is verdict
+    assert first.culprit is not None
+    assert first.culprit.function == function
+    assert first.stacks
+    assert first.capture is not None
+    assert [thread.thread.id for thread in first.capture.stacks] == [process.pid]
+    assert watcher.incidents[-1] == last
+    if verdict is Verdict.BLOCKED:
+        assert watcher.cost.stops == 0
+        assert all(timed.stack.stopped_for_ns is None for timed in last.stacks)
+
+
+def test_an_idle_server_is_never_stopped(start: Start) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    with mt.watch(process.pid, hang=0.04) as watcher:
+        while watcher.cost.polls < 50:
+            os.sched_yield()
+    assert watcher.cost.stops == 0
+    assert not watcher.incidents
+
+
+def test_the_end_of_the_process_ends_watching(start: Start) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    with mt.watch(process.pid, hang=0.1) as watcher:
+        process.kill()
+        process.wait()
+        while not watcher.has_ended:
+            os.sched_yield()
+
+
+def test_no_descriptors_are_left_open(start: Start) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+
+    def watch() -> None:
+        with mt.watch(process.pid, hang=0.1) as watcher:
+            while watcher.cost.polls < 3:
+                os.sched_yield()
+
+    watch()
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(3):
+        watch()
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+
+
+def test_an_error_of_the_callback_is_raised(start: Start) -> None:
+    def fail(_: WatchIncident) -> None:
+        raise ZeroDivisionError
+
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    with (
+        pytest.raises(ZeroDivisionError),
+        mt.watch(process.pid, hang=0.1, on_incident=fail) as watcher,
+    ):
+        send(process, "block")
+        while not watcher.has_failed:
+            os.sched_yield()
+
+
+def command(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "machtrace", "watch", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_command_prints_a_line_when_a_hang_is_seen_and_when_it_ended(
+    start: Start, tmp_path: Path
+) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    send(process, "block")
+    words = ["--hang", "100ms", "--format", "jsonl", "--until-incident", "-o", tmp_path]
+    with command(process.pid, *words) as watching:
+        assert watching.stdout is not None
+        first: dict[str, Any] = json.loads(watching.stdout.readline())
+        send(process, "return")
+        last: dict[str, Any] = json.loads(watching.stdout.readline())
+        assert watching.wait(DEADLINE_S) == 1
+    assert [first["phase"], last["phase"]] == ["seen", "ended"]
+    assert first["id"] == last["id"]
+    assert first["culprit"]["function"] == "block_in_callback"
+    assert last["began_ns"] < last["seen_ns"] < last["ended_ns"]
+    assert [path.name for path in tmp_path.iterdir()] == [Path(last["report"]).name]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_quietly(
+    start: Start, number: signal.Signals, wait_until: Callable[..., None]
+) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    with command(process.pid) as watching:
+        files = Path(f"/proc/{watching.pid}/fd")
+
+        def polls() -> bool:
+            return any("syscall" in str(path.readlink()) for path in files.iterdir())
+
+        wait_until(polls, "it polls")
+        watching.send_signal(number)
+        output, errors = watching.communicate(timeout=DEADLINE_S)
+    assert (watching.returncode, output) == (0, "")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["99999999"], "process 99999999 does not exist"),
+        (["1", "--hang", "1ms"], "cannot be seen by polls every 20 ms"),
+        (["1", "--poll", "0s"], "cannot poll every 0 ms"),
+        (["gdb://localhost:1"], "gdb://localhost:1 cannot be watched"),
+    ],
+)
+def test_what_cannot_be_watched_has_status_2(words: list[str], message: str) -> None:
+    with command(*words) as watching:
+        output, errors = watching.communicate(timeout=DEADLINE_S)
+    assert (watching.returncode, output) == (2, "")
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_thresholds_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="cannot be seen by polls"), mt.watch(1, hang=0.001):
+        pass
+    with pytest.raises(TargetError), mt.watch("self"):
+        pass

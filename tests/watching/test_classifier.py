@@ -1,0 +1,390 @@
+"""Verdicts on recorded polls: each table is what /proc showed, poll by poll."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.incident import Verdict, VerdictCertainty
+from machtrace.model.polls import CallPlace, SystemCall, ThreadPoll
+from machtrace.watching.classifier import (
+    Absence,
+    Ended,
+    Event,
+    HangClassifier,
+    LearnWait,
+    Seen,
+    TakeSample,
+)
+from machtrace.watching.root_waits import NamedWait, RootWaits, WaitRole
+
+MS = 1_000_000
+T = 100 * MS
+POLL = 20 * MS
+CALLS = {
+    "idle": SystemCall(232, (4, 5), Avma(0x7FFF_0000), Avma(0x1000)),
+    "sleep": SystemCall(230, (0, 0), Avma(0x7FFE_F000), Avma(0x2000)),
+    "futex": SystemCall(202, (9, 0), Avma(0x7FFE_E000), Avma(0x3000)),
+    "modal": SystemCall(232, (4, 5), Avma(0x7FFE_D000), Avma(0x1000)),
+    "stopped": SystemCall(-1, (), Avma(0x7FFE_C000), Avma(0x4000)),
+}
+ROLES = {
+    "idle": WaitRole.ROOT,
+    "sleep": WaitRole.OTHER,
+    "futex": WaitRole.OTHER,
+    "modal": WaitRole.OTHER,
+}
+
+
+def poll(
+    at_ms: float,
+    what: str,
+    *,
+    voluntary: int = 0,
+    run_ms: float = 0,
+    delay_ms: float = 0,
+    state: str | None = None,
+    late_ms: float = 0,
+    slept_ms: float = 0,
+    throttled_ms: float = 0,
+    frozen: bool = False,
+) -> ThreadPoll:
+    call = CALLS.get(what)
+    return ThreadPoll(
+        at_ns=round(at_ms * MS),
+        boot_ns=round((at_ms + slept_ms) * MS) + 7_000_000 * MS,
+        is_running=call is None,
+        call=call,
+        run_ns=round(run_ms * MS),
+        delay_ns=round(delay_ms * MS),
+        switches=(voluntary, 0),
+        state=state or ("R" if call is None else "S"),
+        throttled_ns=round(throttled_ms * MS),
+        is_frozen=frozen,
+        late_ns=round(late_ms * MS),
+    )
+
+
+def classifier() -> HangClassifier:
+    waits = RootWaits(Arch.X86_64)
+    for name, role in ROLES.items():
+        waits.add(CALLS[name].place, NamedWait(role, name))
+    return HangClassifier(T, POLL, waits)
+
+
+def events(polls: Sequence[ThreadPoll]) -> list[Event]:
+    machine = classifier()
+    return [event for each in polls for event in machine.add(each)]
+
+
+def seen(polls: Sequence[ThreadPoll]) -> list[Absence]:
+    return [event.absence for event in events(polls) if isinstance(event, Seen)]
+
+
+def ended(polls: Sequence[ThreadPoll]) -> Absence:
+    (absence,) = [
+        event.absence for event in events(polls) if isinstance(event, Ended) and event.was_seen
+    ]
+    return absence
+
+
+def every_20_ms(what: str, start: int, end: int, **changes: float) -> list[ThreadPoll]:
+    """Return polls from ``start`` to ``end``; fields grow by ``changes`` from poll to poll."""
+    return [
+        poll(at, what, **{key: value * number for key, value in changes.items()})  # type: ignore[arg-type]
+        for number, at in enumerate(range(start, end + 1, 20), 1)
+    ]
+
+
+IDLE = every_20_ms("idle", 0, 40)
+
+
+def test_an_idle_loop_is_never_a_hang() -> None:
+    assert not events(every_20_ms("idle", 0, 60_000))
+
+
+def test_a_timed_wait_that_is_entered_again_is_idle() -> None:
+    assert not events(every_20_ms("idle", 0, 2_000, voluntary=1, run_ms=0.1))
+
+
+def test_one_wait_with_equal_switches_is_certainly_blocked() -> None:
+    (absence,) = seen([*IDLE, *every_20_ms("sleep", 60, 200)])
+    assert (absence.verdict, absence.certainty) == (Verdict.BLOCKED, VerdictCertainty.CERTAIN)
+    assert absence.evidence["voluntary_switches"] == 0
+    assert absence.call == CALLS["sleep"]
+
+
+def test_a_loop_of_short_sleeps_is_likely_blocked() -> None:
+    polls = [*IDLE, *every_20_ms("sleep", 60, 300, voluntary=1, run_ms=0.02)]
+    (absence,) = seen(polls)
+    assert (absence.verdict, absence.certainty) == (Verdict.BLOCKED, VerdictCertainty.LIKELY)
+
+
+def test_a_thread_that_never_slept_is_certainly_busy() -> None:
+    (absence,) = seen([*IDLE, *every_20_ms("run", 60, 200, run_ms=20)])
+    assert (absence.verdict, absence.certainty) == (Verdict.BUSY, VerdictCertainty.CERTAIN)
+
+
+def test_a_busy_thread_with_switches_is_likely_busy() -> None:
+    (absence,) = seen([*IDLE, *every_20_ms("run", 60, 200, run_ms=18, voluntary=1)])
+    assert (absence.verdict, absence.certainty) == (Verdict.BUSY, VerdictCertainty.LIKELY)
+
+
+def test_stops_by_the_watcher_are_no_switches_of_the_program() -> None:
+    machine = classifier()
+    absences = []
+    for number, each in enumerate([*IDLE, *every_20_ms("run", 60, 220, run_ms=20)]):
+        stops = max(0, number - 5)
+        happened = machine.add(each._replace(switches=(stops, 0)))
+        absences += [event.absence for event in happened if isinstance(event, Seen)]
+        if number >= 5:
+            machine.stopped(1)
+    assert [absence.certainty for absence in absences] == [VerdictCertainty.CERTAIN]
+
+
+def test_a_thread_that_queues_is_starved() -> None:
+    polls = [*IDLE, *every_20_ms("run", 60, 400, run_ms=2, delay_ms=18)]
+    assert [absence.verdict for absence in seen(polls)] == [Verdict.STARVED]
+
+
+def test_a_queue_that_schedstat_does_not_show_yet_is_starvation() -> None:
+    polls = [*IDLE, *every_20_ms("run", 60, 200)]
+    assert [absence.verdict for absence in seen(polls)] == [Verdict.STARVED]
+
+
+def test_a_quota_is_starvation() -> None:
+    polls = [*IDLE, *every_20_ms("run", 60, 200, run_ms=2, throttled_ms=18)]
+    assert [absence.verdict for absence in seen(polls)] == [Verdict.STARVED]
+
+
+def test_a_starved_thread_that_ran_for_the_threshold_hangs() -> None:
+    polls = [*IDLE, *every_20_ms("run", 60, 600, run_ms=5, delay_ms=15)]
+    assert [absence.verdict for absence in seen(polls)] == [Verdict.STARVED, Verdict.BUSY]
+
+
+@pytest.mark.parametrize("state", ["T", "t"])
+def test_a_stopped_thread_does_not_hang(state: str) -> None:
+    polls = [*IDLE, *(poll(at, "stopped", state=state) for at in range(60, 1_000, 20))]
+    (absence,) = seen(polls)
+    assert absence.verdict is Verdict.STOPPED
+    assert absence.duration_ns <= 20 * MS
+
+
+def test_a_frozen_group_does_not_hang() -> None:
+    polls = [*IDLE, *(poll(at, "sleep", state="D", frozen=True) for at in range(60, 1_000, 20))]
+    assert [absence.verdict for absence in seen(polls)] == [Verdict.STOPPED]
+
+
+def test_a_task_that_a_stop_interrupts_is_as_long_as_it_ran() -> None:
+    polls = [
+        *IDLE,
+        poll(60, "run", run_ms=15),
+        *(poll(at, "stopped", state="T", run_ms=20) for at in range(80, 500, 20)),
+        poll(500, "run", run_ms=25),
+        poll(520, "run", run_ms=45),
+        poll(540, "idle", run_ms=60),
+    ]
+    assert not [absence for absence in seen(polls) if absence.verdict.is_hang]
+
+
+def test_a_wait_for_a_device_is_uninterruptible() -> None:
+    polls = [*IDLE, *(poll(at, "futex", state="D") for at in range(60, 260, 20))]
+    assert [absence.verdict for absence in seen(polls)] == [Verdict.UNINTERRUPTIBLE]
+
+
+def test_system_sleep_does_not_count() -> None:
+    polls = [
+        *IDLE,
+        *every_20_ms("sleep", 60, 100),
+        *(poll(at, "sleep", slept_ms=3_600_000) for at in range(120, 260, 20)),
+        poll(260, "idle", slept_ms=3_600_000),
+    ]
+    absence = ended(polls)
+    assert absence.duration_ns == pytest.approx(200 * MS, abs=20 * MS)
+    assert [rule.name for rule in absence.rules] == ["system-sleep"]
+
+
+def test_a_late_poll_of_a_thread_that_may_have_been_idle_does_not_count() -> None:
+    polls = [
+        *IDLE,
+        poll(60, "run", run_ms=2),
+        poll(460, "run", run_ms=4, voluntary=3, late_ms=380),
+        poll(480, "run", run_ms=6, voluntary=3),
+    ]
+    assert not seen(polls)
+
+
+def test_a_late_poll_counts_where_switches_prove_the_wait() -> None:
+    polls = [*IDLE, poll(60, "sleep"), poll(220, "sleep", late_ms=140)]
+    (absence,) = seen(polls)
+    assert absence.certainty is VerdictCertainty.CERTAIN
+
+
+def test_very_late_polls_prove_nothing() -> None:
+    assert not seen([*IDLE, poll(60, "sleep"), poll(5_060, "sleep", late_ms=4_980)])
+
+
+@pytest.mark.parametrize("length", range(20, 76, 5))
+@pytest.mark.parametrize("offset", [1, 7, 13, 19])
+def test_a_task_of_three_quarters_of_the_threshold_is_no_hang(length: int, offset: int) -> None:
+    began = 40 + offset
+    polls = [
+        poll(at, "sleep" if began <= at < began + length else "idle") for at in range(0, 400, 20)
+    ]
+    assert not seen(polls)
+
+
+@pytest.mark.parametrize("length", [125, 150, 400])
+@pytest.mark.parametrize("offset", [1, 7, 13, 19])
+def test_a_hang_of_five_quarters_is_seen_in_time(length: int, offset: int) -> None:
+    """Decisions come when they are due, not at the next poll."""
+    machine, began = classifier(), 40 + offset
+    at, found = 0.0, []
+    while at < 700:
+        what = "sleep" if began <= at < began + length else "idle"
+        found += [event.absence for event in machine.add(poll(at, what)) if isinstance(event, Seen)]
+        tick = (at // 20 + 1) * 20
+        at = min(tick, (machine.next_ns or 1 << 60) / MS)
+    (absence,) = found
+    latency = absence.seen_ns - 7_000_000 * MS - began * MS
+    assert latency <= T + 20 * MS
+    assert abs(absence.began.best_ns - 7_000_000 * MS - began * MS) <= 10 * MS
+
+
+def test_a_busy_hang_begins_when_it_began_to_run() -> None:
+    polls = [*IDLE, *(poll(at, "run", run_ms=at - 46) for at in range(60, 240, 20))]
+    (absence,) = seen(polls)
+    assert absence.began.best_ns == 7_000_000 * MS + 46 * MS
+
+
+def test_an_end_is_between_two_polls() -> None:
+    absence = ended([*IDLE, *every_20_ms("sleep", 60, 300), poll(320, "idle")])
+    assert absence.ended is not None
+    assert absence.ended.best_ns - 7_000_000 * MS == 310 * MS
+    assert absence.duration_ns == 260 * MS
+
+
+def test_one_hang_is_seen_once_and_ends_once() -> None:
+    happened = events([*IDLE, *every_20_ms("sleep", 60, 30_000), poll(30_020, "idle")])
+    assert [type(event) for event in happened if not isinstance(event, TakeSample)] == [Seen, Ended]
+
+
+def test_samples_begin_before_the_threshold_and_back_off() -> None:
+    happened = events([*IDLE, *every_20_ms("sleep", 60, 60_000)])
+    samples = [event for event in happened if isinstance(event, TakeSample)]
+    times = [sample.at_ns // MS - 7_000_000 for sample in samples]
+    assert times[0] - 60 <= 0.7 * T / MS
+    assert not samples[0].is_same
+    assert all(sample.is_same and sample.is_waiting for sample in samples[1:])
+    assert len(samples) <= 40
+    gaps = [after - before for before, after in zip(times[2:], times[3:], strict=False)]
+    assert gaps == sorted(gaps)
+    assert max(gaps) <= 1_000
+
+
+def test_a_new_place_is_looked_up_once() -> None:
+    machine = HangClassifier(T, POLL, RootWaits(Arch.X86_64))
+    happened = [event for each in IDLE for event in machine.add(each)]
+    assert happened == [LearnWait(CALLS["idle"].place)]
+    assert machine.learnt(CALLS["idle"].place, NamedWait(WaitRole.ROOT, "loop")) == []
+    assert machine.state == "idle"
+
+
+def test_nothing_is_reported_while_the_place_is_looked_up() -> None:
+    machine = HangClassifier(T, POLL, RootWaits(Arch.X86_64))
+    happened = [event for each in every_20_ms("idle", 0, 2_000) for event in machine.add(each)]
+    assert not [event for event in happened if isinstance(event, Seen)]
+
+
+def test_a_hang_ends_where_an_unknown_wait_turns_out_to_be_the_loops() -> None:
+    machine = classifier()
+    for each in [*IDLE, *every_20_ms("sleep", 60, 200)]:
+        machine.add(each)
+    other = SystemCall(232, (4, 5), Avma(0x7FFE_FF00), Avma(0x1000))
+    for at in (220, 240, 260):
+        machine.add(poll(at, "sleep")._replace(call=other))
+    (end,) = machine.learnt(other.place, NamedWait(WaitRole.ROOT, "loop"))
+    assert isinstance(end, Ended)
+    assert end.absence.ended is not None
+    assert end.absence.ended.latest_ns == 7_000_000 * MS + 220 * MS
+    assert end.absence.certainty is VerdictCertainty.CERTAIN
+
+
+def test_a_loop_within_a_task_is_named() -> None:
+    polls = [*IDLE, *every_20_ms("modal", 60, 400, voluntary=2, run_ms=0.5)]
+    (absence,) = seen(polls)
+    assert [rule.name for rule in absence.rules] == ["nested-loop"]
+
+
+def test_hidden_system_calls_report_no_blocked_thread() -> None:
+    hidden = [
+        poll(at, "sleep")._replace(call=None, is_running=False if at % 40 else None)
+        for at in range(0, 400, 20)
+    ]
+    assert not seen([each._replace(is_running=None) for each in hidden])
+
+
+def test_a_beacon_states_the_beginning() -> None:
+    polls = [poll(at, "run", run_ms=at)._replace(busy_since_ns=0) for at in (0, 20)]
+    polls += [
+        poll(at, "run", run_ms=at)._replace(busy_since_ns=27 * MS) for at in range(40, 160, 20)
+    ]
+    (absence,) = seen(polls)
+    assert absence.began.best_ns == 7_000_000 * MS + 27 * MS
+    assert absence.began.earliest_ns == absence.began.latest_ns
+
+
+# --- roles that the stack does not decide ---
+
+
+def place_of(number: int, sp: int) -> CallPlace:
+    return CallPlace(number, Avma(sp), Avma(0x1000))
+
+
+def root_waits(*rows: tuple[CallPlace, str, int]) -> RootWaits:
+    waits = RootWaits(Arch.X86_64)
+    for place, caller, visits in rows:
+        waits.add(place, NamedWait(WaitRole.UNKNOWN, caller))
+        for _ in range(visits):
+            waits.visit(place)
+            waits.visit(None)
+    return waits
+
+
+def test_the_only_wait_is_the_loops() -> None:
+    place = place_of(0, 0x9000)
+    assert root_waits((place, "", 1)).role(place) is WaitRole.ROOT
+
+
+def test_a_wait_for_events_precedes_a_sleep_however_often() -> None:
+    loop, nap = place_of(232, 0x9000), place_of(230, 0x9000)
+    waits = root_waits((nap, "nap", 9), (loop, "wait", 1))
+    assert [waits.role(loop), waits.role(nap)] == [WaitRole.ROOT, WaitRole.OTHER]
+
+
+def test_the_wait_that_is_entered_most_often_is_the_loops() -> None:
+    loop, task = place_of(0, 0x8000), place_of(230, 0x9000)
+    waits = root_waits((task, "task", 1), (loop, "next", 3))
+    assert [waits.role(loop), waits.role(task)] == [WaitRole.ROOT, WaitRole.OTHER]
+
+
+def test_a_poll_below_the_loops_wait_is_a_tasks() -> None:
+    loop, task = place_of(232, 0x9000), place_of(7, 0x8000)
+    waits = root_waits((loop, "loop", 1), (task, "communicate", 5))
+    assert waits.role(task) is WaitRole.OTHER
+
+
+def test_the_same_loop_below_itself_is_nested() -> None:
+    loop, modal = place_of(232, 0x9000), place_of(232, 0x8000)
+    waits = root_waits((loop, "wait", 1), (modal, "wait", 5))
+    assert waits.role(modal) is WaitRole.NESTED
+
+
+def test_a_known_loop_leaves_no_doubt() -> None:
+    loop, task = place_of(232, 0x8000), place_of(7, 0x9000)
+    waits = root_waits((task, "task", 9))
+    waits.add(loop, NamedWait(WaitRole.ROOT, "uv_run"))
+    assert waits.role(task) is WaitRole.OTHER

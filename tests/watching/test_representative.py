@@ -1,0 +1,52 @@
+"""The culprit of some samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from machtrace.model.incident import Culprit, TimedStack
+from machtrace.watching.representative import representative
+from tests.watching.test_root_waits import native, python
+
+MS = 1_000_000
+
+
+def culprit(*rows: tuple[int, Sequence[str]]) -> Culprit:
+    stacks = [TimedStack(0, weight * MS, native(*names)) for weight, names in rows]
+    chosen = representative(stacks)
+    assert chosen is not None
+    return chosen.culprit
+
+
+def test_99_ms_in_one_function_and_1_ms_in_another() -> None:
+    chosen = culprit((99, ("a", "task", "main")), (1, ("b", "task", "main")))
+    assert (chosen.function, chosen.share) == ("a", 0.99)
+
+
+def test_a_loop_over_many_leaves_is_the_loop() -> None:
+    rows = [(10, (f"leaf_{number}", "loop", "main")) for number in range(10)]
+    assert culprit(*rows).function == "loop"
+
+
+def test_weights_decide_and_not_the_number_of_samples() -> None:
+    rows = [(90, ("a", "main")), *[(1, ("b", "main"))] * 10]
+    assert culprit(*rows).function == "a"
+
+
+def test_the_representative_is_one_of_the_culprits_stacks() -> None:
+    stacks = [TimedStack(0, 10, native("b", "main")), TimedStack(0, 90, native("a", "main"))]
+    chosen = representative(stacks)
+    assert chosen is not None
+    assert chosen.stack == 1
+
+
+def test_a_python_function_has_the_native_one_beside_it() -> None:
+    stack = python("time_sleep", ("handler", "/app.py"), ("main", "/app.py"))
+    chosen = representative([TimedStack(0, 100, stack)])
+    assert chosen is not None
+    assert (chosen.culprit.function, chosen.culprit.native) == ("handler", "time_sleep")
+    assert (chosen.culprit.file, chosen.culprit.line) == ("/app.py", 1)
+
+
+def test_no_stacks_have_no_representative() -> None:
+    assert representative([]) is None
