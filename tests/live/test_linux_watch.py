@@ -101,13 +101,15 @@ def test_an_error_of_the_callback_is_raised(start: Start) -> None:
         raise ZeroDivisionError
 
     process = start(sys.executable, PROGRAMS / "watched.py")
-    with (
-        pytest.raises(ZeroDivisionError),
-        mt.watch(process.pid, hang=0.1, on_incident=fail) as watcher,
-    ):
-        send(process, "block")
-        while not watcher.has_failed:
-            os.sched_yield()
+
+    def watch_until_it_fails() -> None:
+        with mt.watch(process.pid, hang=0.1, on_incident=fail) as watcher:
+            send(process, "block")
+            while not watcher.has_failed:
+                os.sched_yield()
+
+    with pytest.raises(ZeroDivisionError):
+        watch_until_it_fails()
 
 
 def command(*words: object) -> subprocess.Popen[str]:

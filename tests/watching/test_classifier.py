@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -280,7 +281,7 @@ def test_samples_begin_before_the_threshold_and_back_off() -> None:
     assert not samples[0].is_same
     assert all(sample.is_same and sample.is_waiting for sample in samples[1:])
     assert len(samples) <= 40
-    gaps = [after - before for before, after in zip(times[2:], times[3:], strict=False)]
+    gaps = [after - before for before, after in pairwise(times[2:])]
     assert gaps == sorted(gaps)
     assert max(gaps) <= 1_000
 

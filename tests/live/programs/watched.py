@@ -26,12 +26,12 @@ def run_in_callback() -> None:
 def command() -> None:
     word = os.read(0, 100).decode().strip()
     {"block": block_in_callback, "run": run_in_callback}[word]()
-    print("returned", flush=True)
 
 
 async def main() -> None:
     asyncio.get_running_loop().add_reader(0, command)
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     await asyncio.Event().wait()
 
 
