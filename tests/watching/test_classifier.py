@@ -1,4 +1,4 @@
-"""Verdicts on recorded polls: each table is what /proc showed, poll by poll."""
+"""Verdicts on recorded polls: each table is doing /proc showed, poll by poll."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROLES = {
 
 def poll(
     at_ms: float,
-    what: str,
+    doing: str,
     *,
     voluntary: int = 0,
     run_ms: float = 0,
@@ -53,7 +53,7 @@ def poll(
     throttled_ms: float = 0,
     frozen: bool = False,
 ) -> ThreadPoll:
-    call = CALLS.get(what)
+    call = CALLS.get(doing)
     return ThreadPoll(
         at_ns=round(at_ms * MS),
         boot_ns=round((at_ms + slept_ms) * MS) + 7_000_000 * MS,
@@ -92,10 +92,10 @@ def ended(polls: Sequence[ThreadPoll]) -> Absence:
     return absence
 
 
-def every_20_ms(what: str, start: int, end: int, **changes: float) -> list[ThreadPoll]:
+def every_20_ms(doing: str, start: int, end: int, **changes: float) -> list[ThreadPoll]:
     """Return polls from ``start`` to ``end``; fields grow by ``changes`` from poll to poll."""
     return [
-        poll(at, what, **{key: value * number for key, value in changes.items()})  # type: ignore[arg-type]
+        poll(at, doing, **{key: value * number for key, value in changes.items()})  # type: ignore[arg-type]
         for number, at in enumerate(range(start, end + 1, 20), 1)
     ]
 
@@ -243,13 +243,15 @@ def test_a_task_of_three_quarters_of_the_threshold_is_no_hang(length: int, offse
 def test_a_hang_of_five_quarters_is_seen_in_time(length: int, offset: int) -> None:
     """Decisions come when they are due, not at the next poll."""
     machine, began = classifier(), 40 + offset
-    at, found = 0.0, []
+    at, absences = 0.0, []
     while at < 700:
-        what = "sleep" if began <= at < began + length else "idle"
-        found += [event.absence for event in machine.add(poll(at, what)) if isinstance(event, Seen)]
+        doing = "sleep" if began <= at < began + length else "idle"
+        absences += [
+            event.absence for event in machine.add(poll(at, doing)) if isinstance(event, Seen)
+        ]
         tick = (at // 20 + 1) * 20
         at = min(tick, (machine.next_ns or 1 << 60) / MS)
-    (absence,) = found
+    (absence,) = absences
     latency = absence.seen_ns - 7_000_000 * MS - began * MS
     assert latency <= T + 20 * MS
     assert abs(absence.began.best_ns - 7_000_000 * MS - began * MS) <= 10 * MS

@@ -19,12 +19,12 @@ def native(*names: str) -> CallStack:
     """Return a stack of C functions, innermost first; an empty name is unknown."""
     frames = []
     for name in names:
-        one = frame("main")
-        assert one.symbol is not None
+        known = frame("main")
+        assert known.symbol is not None
         symbol = replace(
-            one.symbol, name=name, certainty=Certainty.EXACT if name else Certainty.NONE
+            known.symbol, name=name, certainty=Certainty.EXACT if name else Certainty.NONE
         )
-        frames.append(replace(one, symbol=symbol))
+        frames.append(replace(known, symbol=symbol))
     return replace(stack(("main",)), frames=tuple(frames))
 
 
