@@ -1,4 +1,4 @@
-"""An asyncio server whose callbacks block or run until they are told to return.
+"""An asyncio server whose callbacks block or run until they are ordered to return.
 
 A line ``block`` or ``run`` on standard input begins one; the next line ends it.
 """
