@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -445,3 +446,20 @@ def test_a_file_that_is_no_record_is_an_error(data: bytes, tmp_path: Path) -> No
 def test_a_record_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileAccessError):
         read_watchdog_file(tmp_path / "none")
+
+
+# --- safety ---
+
+
+def test_watchdogs_that_come_and_go_under_load_harm_nothing(tmp_path: Path) -> None:
+    """``MACHTRACE_WATCHDOG_CYCLES`` makes it longer."""
+    cycles = os.environ.get("MACHTRACE_WATCHDOG_CYCLES", "30")
+    program = Path(__file__).parent / "watchdog_torture.py"
+    command = [sys.executable, str(program), "--cycles", cycles, "--record", str(tmp_path / "r")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert counts["cycles"] == int(cycles)
+    assert counts["chains"] > 0
+    assert counts["wrong"] == 0
+    assert all(counts["load"].values())

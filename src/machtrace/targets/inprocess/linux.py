@@ -135,13 +135,11 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
         from machtrace.targets.inprocess.watchdog import OwnWatchdog
         from machtrace.targets.inprocess.watchdog_file import stated_process
 
-        runtime: PythonRuntime | None = None
         head = b""
         with self._open_memory() as memory:
-            mappings = read_mappings(self._directory)
-            gathered = self._facts.gather(mappings, memory)
-            with suppress(MachtraceError):
-                runtime = self._python_runtime(self._images.find(mappings, memory), memory)
+            gathered = self._facts.gather(read_mappings(self._directory), memory)
+            runtime = self.python_runtime()
+            if runtime is not None:
                 head = bytes(memory.read(Avma(runtime.address), HEAD_SIZE))
             snapshots = SnapshotMaker(self._directory, self._process, memory, gathered, self._name)
         return OwnWatchdog(
@@ -165,6 +163,13 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
     def _name(self, thread: int) -> str:
         known = python_name(thread)
         return super()._name(thread) if known is None else known
+
+    def python_runtime(self) -> PythonRuntime | None:
+        """Return this process's CPython; None if it cannot be found, or is of an unknown kind."""
+        with suppress(MachtraceError), self._open_memory() as memory:
+            images = self._images.find(read_mappings(self._directory), memory)
+            return self._python_runtime(images, memory)
+        return None
 
     def name_of(self, thread: int) -> str | None:
         """Return the name of a thread; None if it has none, or is gone."""
