@@ -1,4 +1,4 @@
-"""Arm a watchdog, let it copy threads, and disarm it, many times, while everything else goes on.
+"""Arm a watchdog, let it copy threads, and disarm it, many times, while everything else continues.
 
 ``watchdog_torture.py --cycles 10000 --burners 12 --record FILE`` does so in one process whose
 threads come and go, load and unload a library, fork, burn processor time with and without the
