@@ -73,7 +73,6 @@ def test_a_burning_thread_is_seen_within_the_window_and_a_poll(text, window):
     assert abs(met.began.best_ns - BOOT - begin * SECOND) <= window * SECOND / 40
     assert met.threads[0].thread == 7
     assert met.threads[0].share == pytest.approx(0.99, abs=0.02)
-    assert met.evidence["hot_thread"] == 7
     assert met.threshold == text
 
 
@@ -212,7 +211,7 @@ def test_a_jump_is_seen_at_the_poll_that_exceeds_it_with_its_thread():
     assert met.certainty is VerdictCertainty.CERTAIN
     assert met.began.earliest_ns - BOOT <= 3 * SECOND <= met.began.latest_ns - BOOT
     assert met.evidence["growth_bytes"] >= 100 * MIB
-    assert over.ended.best_ns > met.seen_ns
+    assert over.ended.earliest_ns - BOOT <= 4 * SECOND <= over.ended.latest_ns - BOOT
 
 
 def test_growth_that_is_slower_than_the_jump_is_no_incident():

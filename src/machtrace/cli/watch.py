@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import sys
 import threading
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # its package is imported when the command runs
 CANNOT_WATCH = 2
 """The exit status if the process could not be watched."""
 
+DEFAULT_HANG_S = 0.25
 _FOREVER_S = float(1 << 32)
 _REDRAW_NS = 500_000_000
 _SHOWN = 3
@@ -56,15 +58,23 @@ class WatchFormat(StrEnum):
 @click.option(
     "--hang",
     type=parse_duration,
-    default="250ms",
-    show_default=True,
     metavar="TIME",
-    help="The time that a thread may spend away from its idle wait.",
+    help="Report threads that spend more time away from their idle wait, such as 250ms.",
+)
+@click.option(
+    "--cpu",
+    metavar="SHARE/TIME",
+    help="Report processor time: a share of one processor and a time, such as 80%/60s.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Report memory: 1GiB, 90% (of the limit), +100MiB/1s (a jump) or limit/5m (growth that "
+    "reaches the limit in that time).",
 )
 @click.option(
     "--deadlocks/--no-deadlocks",
-    default=True,
-    show_default=True,
+    default=None,
     help="Report threads that wait for one another for good, by the owners that locks record.",
 )
 @click.option(
@@ -116,8 +126,10 @@ class WatchFormat(StrEnum):
 def watch(  # noqa: PLR0913 - an option each
     *,
     spec: str | tuple[str, ...],
-    hang: float,
-    deadlocks: bool,
+    hang: float | None,
+    cpu: str | None,
+    memory: str | None,
+    deadlocks: bool | None,
     thread: tuple[str, ...],
     duration: float,
     until_incident: bool,
@@ -131,6 +143,11 @@ def watch(  # noqa: PLR0913 - an option each
     """Watch a process and capture stacks while something is wrong with it.
 
     SPEC is {SPECS}. PROGRAM is started with ARGS and watched from its first instruction on.
+
+    --hang, --cpu, --memory and --deadlocks are conditions, of which --cpu and --memory take several
+    thresholds with commas. --hang implies --deadlocks. If
+    none is given, all are on: --hang 250ms, --deadlocks,
+    --cpu 80%/60s,50%/180s,90%/5s and --memory 90%,+100MiB/1s,limit/5m.
 
     Nothing is stopped while nothing is wrong. A thread that waits is copied without a stop, one
     that runs is suspended only while it is copied. Watching ends on Ctrl-C or SIGTERM, after
@@ -148,18 +165,35 @@ def watch(  # noqa: PLR0913 - an option each
             duration=duration,
             until_incident=until_incident,
             settings={
-                "hang_ns": round(min(hang, _FOREVER_S) * 1e9),
+                **_conditions(hang, cpu, memory, deadlocks=deadlocks),
                 "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
                 "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
                 "threads": thread[0] if len(thread) == 1 else thread,
                 "search": search,
                 "lines": lines,
-                "deadlocks": deadlocks,
             },
         )
     except MachtraceError as error:
         console.print_error(error)
         return CANNOT_WATCH
+
+
+def _conditions(
+    hang: float | None, cpu: str | None, memory: str | None, *, deadlocks: bool | None
+) -> dict[str, Any]:
+    """Return the conditions that are given, or all of them."""
+    from machtrace.watching.thresholds import DEFAULT_CPU, DEFAULT_MEMORY, parse_cpu, parse_memory
+
+    if hang is None and cpu is None and memory is None and not deadlocks:
+        hang, cpu, memory = DEFAULT_HANG_S, DEFAULT_CPU, DEFAULT_MEMORY
+    if deadlocks is None:
+        deadlocks = hang is not None
+    return {
+        "hang_ns": None if hang is None else round(min(hang, _FOREVER_S) * 1e9),
+        "cpu": parse_cpu(cpu, processors=os.cpu_count() or 1) if cpu is not None else (),
+        "memory": parse_memory(memory) if memory is not None else (),
+        "deadlocks": deadlocks,
+    }
 
 
 def _watch(
@@ -183,10 +217,15 @@ def _watch(
     line = LiveLine(sys.stderr)
     incidents: list[WatchIncident] = []
 
+    seen: set[str] = set()
+
     def show(incident: WatchIncident) -> None:
-        if incident.ended is not None:
-            incidents.append(incident)
         path = None if folder is None else write_incident(incident, folder)
+        if incident.ended is not None or incident.id in seen:
+            incidents.append(incident)
+        if incident.ended is None and incident.id in seen:
+            return  # its samples are complete; the report has them
+        seen.add(incident.id)
         if form is WatchFormat.JSONL:
             text = incident_line(incident, path)
         elif incident.ended is None:

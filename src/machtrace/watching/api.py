@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from machtrace.errors import TargetSpecError
 from machtrace.images.search_path import path_names
 from machtrace.model.incident import WatchIncident
 from machtrace.targets.open import SCHEMES, SELF, System, process_named, this_system
+from machtrace.watching.thresholds import DEFAULT_CPU, DEFAULT_MEMORY, parse_cpu, parse_memory
 from machtrace.watching.watcher import FOREVER_NS, POLL_NS, Watcher, WatchOptions
 
 if TYPE_CHECKING:  # imports the extension, which may be missing
@@ -46,6 +48,8 @@ def watch(  # noqa: PLR0913 - an option each
     search: Sequence[str | Path] = (),
     lines: bool = True,
     deadlocks: bool = True,
+    cpu: str | None = DEFAULT_CPU,
+    memory: str | None = DEFAULT_MEMORY,
     on_incident: Callable[[WatchIncident], None] = lambda _: None,
     record: str | Path | None = None,
 ) -> Iterator[Watcher | OwnWatcher]:
@@ -65,6 +69,8 @@ def watch(  # noqa: PLR0913 - an option each
         search: files and folders with the program's images.
         lines: whether source lines are looked up.
         deadlocks: whether deadlocks are reported.
+        cpu: shares of one processor with times, such as ``80%/60s``; None to report none.
+        memory: ``1GiB``, ``90%`` of the limit, ``+100MiB/1s``, ``limit/5m``; None to report none.
         on_incident: called with each incident when it is seen and when it has ended, in another
             thread.
         record: ``self``: the path of a file from which
@@ -84,6 +90,8 @@ def watch(  # noqa: PLR0913 - an option each
         search=path_names(search),
         lines=lines,
         deadlocks=deadlocks,
+        cpu=() if cpu is None else parse_cpu(cpu, processors=os.cpu_count() or 1),
+        memory=() if memory is None else parse_memory(memory),
     )
     stop = threading.Event()
     watcher: Watcher | OwnWatcher

@@ -218,8 +218,8 @@ class ProcessSeries:
         self.points: deque[SeriesPoint] = deque(maxlen=_SERIES)
         self._last: ProcessPoll | None = None
 
-    def add(self, poll: ProcessPoll) -> None:
-        """Take the next poll."""
+    def add(self, poll: ProcessPoll, state: str | None = None) -> None:
+        """Take the next poll, and the main thread's state."""
         last = self._last
         if last is not None and poll.at_ns - last.at_ns < SECOND_NS:
             return
@@ -229,4 +229,4 @@ class ProcessSeries:
         share = None
         if poll.cpu_ns is not None and last.cpu_ns is not None:
             share = max(0.0, (poll.cpu_ns - last.cpu_ns) / (poll.at_ns - last.at_ns))
-        self.points.append(SeriesPoint(poll.boot_ns, share, poll.resident, None))
+        self.points.append(SeriesPoint(poll.boot_ns, share, poll.resident, state))

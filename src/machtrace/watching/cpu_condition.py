@@ -30,6 +30,8 @@ _TOLERANCE = 0.995
 _CALM = 0.75
 """A condition has ended when the share is below this part of the threshold."""
 _CALM_NS = 5 * SECOND_NS
+_LEAST_CALM_NS, _MOST_CALM_NS, _CALM_PARTS = 250_000_000, 2 * SECOND_NS, 16
+"""The use begins after an interval of little use, of this time or part of the window."""
 _POINTS = 64
 """Points of a window."""
 HOT_SHARE = 0.05
@@ -88,14 +90,20 @@ class _Window:
 
     def began(self) -> TimeRange:
         """Return when the use began that exceeds the threshold: after the last calm interval."""
-        points = [*self._points, self._last]
-        for before, after in zip(points[-2::-1], points[:0:-1], strict=True):
+        points, after = self._points, self._last
+        step = max(_LEAST_CALM_NS, min(_MOST_CALM_NS, self.threshold.window_ns // _CALM_PARTS))
+        for before in reversed(points):
             passed = after.at_ns - before.at_ns
-            if passed > 0 and (after.value - before.value) / passed < self.threshold.share / 2:
-                # The part of the interval without use comes first.
-                used = round((after.value - before.value) / max(self.share, self.threshold.share))
+            if passed < step and before is not points[0]:
+                continue
+            if passed and (after.value - before.value) / passed < self.threshold.share / 2:
+                # The part of the interval without use comes first; the use is as that after it.
+                later = max(1, self._last.at_ns - after.at_ns)
+                rate = max((self._last.value - after.value) / later, self.threshold.share)
+                used = round((after.value - before.value) / rate)
                 estimate = max(before.boot_ns, after.boot_ns - used)
                 return TimeRange(before.boot_ns, after.boot_ns, estimate)
+            after = before
         return TimeRange(points[0].boot_ns, points[0].boot_ns)
 
     def _value_at(self, at_ns: int) -> float:
@@ -188,7 +196,7 @@ class CpuCondition:
         window = min(self._exceeded, key=lambda each: each.threshold.window_ns)
         window_ns = window.threshold.window_ns
         began = window.began()
-        since_ns = max(poll.at_ns - window_ns, poll.at_ns - (poll.boot_ns - began.earliest_ns))
+        since_ns = max(poll.at_ns - window_ns, poll.at_ns - (poll.boot_ns - began.best_ns))
         shares, unread = self._history.run_shares(since_ns)
         threads = tuple(share for share in shares if share.of_processor >= HOT_SHARE)
         missing = []
@@ -200,7 +208,6 @@ class CpuCondition:
             "hot_threads": len(threads),
         }
         if threads:
-            evidence["hot_thread"] = threads[0].thread
             evidence["hot_thread_share_percent"] = round(100 * threads[0].share, 1)
             evidence["hot_thread_processor_percent"] = round(100 * threads[0].of_processor, 1)
         return ConditionMet(

@@ -30,6 +30,8 @@ from machtrace.watching.thresholds import (
 _PAGE = 4096
 _CERTAIN_SHARE = 0.9
 _SLOPE_NS, _LEAST_SLOPE_NS = 60 * SECOND_NS, 30 * SECOND_NS
+_LEAST_PART = 50
+"""Growth below this part of a jump does not continue it."""
 _LEAST_GROWTH = 0.01
 """Growth below this share of the limit has no slope."""
 
@@ -52,6 +54,8 @@ class MemoryCondition:
         self._last: ProcessPoll | None = None
         self._quiet = QuietTime()
         self._is_waiting = False
+        self._grew: TimeRange | None = None
+        """When a jump's growth stopped, as far as is known."""
 
     @property
     def wants_threads(self) -> bool:
@@ -78,8 +82,7 @@ class MemoryCondition:
         if self._met is not None:
             if not is_calm:
                 return []
-            before = self._points[-2].boot_ns if len(self._points) > 1 else poll.boot_ns
-            return [self._over(self._met, TimeRange(before, poll.boot_ns))]
+            return [self._over(self._met, self._ended(poll))]
         if not self._quiet.permits(poll.at_ns, is_exceeded=is_exceeded):
             return []
         if poll.threads is None:
@@ -92,6 +95,12 @@ class MemoryCondition:
 
     def _append(self, point: Point) -> None:
         points, span = self._points, self._span_ns
+        if isinstance(self.threshold, MemoryJump) and points:
+            # The growth ends between the last poll that found some and the next.
+            if point.value - points[-1].value >= self.threshold.size / _LEAST_PART:
+                self._grew = TimeRange(point.boot_ns, point.boot_ns)
+            elif self._grew == (points[-1].boot_ns, points[-1].boot_ns, None):
+                self._grew = TimeRange(points[-1].boot_ns, point.boot_ns)
         is_long = span >= _SLOPE_NS and len(points) > 1
         if is_long and points[-1].at_ns - points[-2].at_ns < SECOND_NS // 2:
             points.pop()  # half a second between points is enough for a minute
@@ -163,6 +172,13 @@ class MemoryCondition:
             return None  # a jump has no slope
         return round(max(0.0, limit.size - used) / growth * passed)
 
+    def _ended(self, poll: ProcessPoll) -> TimeRange:
+        """Return when a condition ended: of growth, when it stopped."""
+        if isinstance(self.threshold, MemoryJump) and self._grew is not None:
+            return self._grew
+        before = self._points[-2].boot_ns if len(self._points) > 1 else poll.boot_ns
+        return TimeRange(before, poll.boot_ns)
+
     def _over(self, met: ConditionMet, ended: TimeRange) -> ConditionOver:
         self._met = None
         duration = max(0, ended.best_ns - met.began.best_ns)
@@ -179,7 +195,7 @@ class MemoryCondition:
         evidence: dict[str, int | float | str | bool | None] = {
             "resident_bytes": resident,
             "growth_bytes": growth,
-            "growth_ns": poll.at_ns - low.at_ns,
+            "within_ns": poll.at_ns - low.at_ns,
         }
         if self.limit is not None and not isinstance(self.threshold, MemoryJump | MemoryLevel):
             evidence["limit_bytes"] = self.limit.size
@@ -190,7 +206,6 @@ class MemoryCondition:
         missing = ["memory that the allocator reuses causes no faults: its thread is not seen"]
         rules = [*self._quiet.rules]
         if shares:
-            evidence["thread"] = shares[0].thread
             evidence["thread_share_percent"] = round(100 * shares[0].share, 1)
             evidence["bytes_per_fault"] = round(per_fault)
         else:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from itertools import count
 from types import MappingProxyType
+from typing import NamedTuple
 
 from machtrace.errors import ArgumentError, MachtraceError, TargetGoneError, ThreadGoneError
 from machtrace.frozen import dataclass
 from machtrace.model.incident import (
     HostLoad,
     IncidentKind,
+    SeriesPoint,
     TimedStack,
     Verdict,
     WaitsFor,
@@ -28,6 +28,7 @@ from machtrace.model.polls import CallPlace, ThreadPoll
 from machtrace.model.snapshot import ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.targets.base import ClosedWhenLeft, select_threads
+from machtrace.targets.linux.process_polls import host_load
 from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.watching.classifier import (
     Absence,
@@ -38,10 +39,18 @@ from machtrace.watching.classifier import (
     Seen,
     TakeSample,
 )
+from machtrace.watching.conditions import ConditionOver
 from machtrace.watching.lock_watch import DeadlockEvent, DeadlockWatch, deadlock_incident
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.representative import representative
+from machtrace.watching.resource_watch import (
+    ResourceIncident,
+    ResourceSample,
+    ResourceWatch,
+    resource_incident,
+)
 from machtrace.watching.root_waits import NamedWait, RootWaits, role_of
+from machtrace.watching.thresholds import CpuThreshold, MemoryThreshold
 
 POLL_NS = 20_000_000
 FOREVER_NS = 1 << 62
@@ -74,6 +83,8 @@ class WatchOptions:
     daily_limit: int = _DAILY_LIMIT
     deadlocks: bool = True
     """Whether deadlocks are reported."""
+    cpu: tuple[CpuThreshold, ...] = ()
+    memory: tuple[MemoryThreshold, ...] = ()
 
     def __post_init__(self) -> None:
         if not _LEAST_POLL_NS <= self.poll_ns <= _MOST_POLL_NS:
@@ -103,6 +114,14 @@ class _Incident:
     everything: list[RawCopy] = field(default_factory=list)
     waits_for: WaitsFor | None = None
     reported: WatchIncident | None = None
+
+
+class _Circumstances(NamedTuple):
+    """The facts of an incident that are not about it."""
+
+    cost: WatcherCost
+    host: HostLoad
+    series: tuple[SeriesPoint, ...]
 
 
 class _Watched:
@@ -155,6 +174,7 @@ class Watcher(ClosedWhenLeft):
         self.has_ended = False
         """Whether the process exited."""
         self._locks = DeadlockWatch(pid)
+        self._resources = self._watch_resources()
         self._choose_threads()
 
     @property
@@ -225,6 +245,7 @@ class Watcher(ClosedWhenLeft):
         """Finish the incidents and close everything; a second call does nothing."""
         self._namer.close()
         self._locks.close()
+        self._resources.close()
         self._target.close()
         if self._namer.failure is not None:
             raise self._namer.failure
@@ -233,7 +254,7 @@ class Watcher(ClosedWhenLeft):
 
     def _decisions(self) -> list[int]:
         times = (watched.classifier.next_ns for watched in self._watched.values())
-        return [at for at in times if at is not None]
+        return [self._resources.next_ns, *(at for at in times if at is not None)]
 
     def _tick(self, late_ns: int) -> None:
         self._polls += 1
@@ -257,6 +278,18 @@ class Watcher(ClosedWhenLeft):
             self._handle(watched, watched.classifier.add(poll))
         if self.options.deadlocks:
             self._report_deadlocks(self._locks.poll())
+        main = self._watched.get(self.pid)
+        self._resources.tick(None if main is None else main.classifier.state)
+
+    def _watch_resources(self) -> ResourceWatch:
+        return ResourceWatch(
+            self._target.process_polls(),
+            self.options.cpu,
+            self.options.memory,
+            new_id=self._new_id,
+            copies=self._copies,
+            report=self._report_resources,
+        )
 
     def _choose_threads(self) -> None:
         """Watch the chosen threads that exist; a choice that matches none raises the first time."""
@@ -297,13 +330,16 @@ class Watcher(ClosedWhenLeft):
 
     def _check_program(self) -> None:
         program = self._target.program_start()
-        if program != self._program:
+        if program and program != self._program:
             self._program = program
             old, self._target = self._target, WatchedProcess(self.pid)
             old.close()
             self._report_deadlocks(self._locks.ended())
             self._locks.close()
             self._locks = DeadlockWatch(self.pid)
+            self._resources.end()
+            self._resources.close()
+            self._resources = self._watch_resources()
             for watched in [*self._watched.values()]:
                 self._forget(watched)
 
@@ -319,14 +355,27 @@ class Watcher(ClosedWhenLeft):
                 self._handle(watched, watched.classifier.end(watched.last))
         if self.has_ended:
             self._report_deadlocks(self._locks.ended())
+            self._resources.end()
+        else:
+            self._resources.finish()
 
     # --- events ---
+
+    def _report_resources(self, incident: ResourceIncident) -> None:
+        job = partial(
+            self._name_resources,
+            incident,
+            [*incident.samples],
+            incident.over,
+            self._circumstances(),
+        )
+        self._namer.submit(job)
 
     def _report_deadlocks(self, events: Sequence[DeadlockEvent]) -> None:
         for event in events:
             copies = [] if event.ended is not None else self._copy_all()
             now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-            job = partial(self._name_deadlock, event, copies, now_ns, self.cost, host_load())
+            job = partial(self._name_deadlock, event, copies, now_ns, self._circumstances())
             self._namer.submit(job)
 
     def _handle(self, watched: _Watched, events: Sequence[Event]) -> None:
@@ -401,15 +450,11 @@ class Watcher(ClosedWhenLeft):
         grace = self.options.launch_grace_ns
         if grace and time.monotonic_ns() - self._began_ns < grace:
             return
-        now = absence.seen_ns
-        while self._seen_today and self._seen_today[0] < now - _DAY_NS:
-            self._seen_today.popleft()
         if watched.incident is None:
-            if len(self._seen_today) >= self.options.daily_limit:
+            identifier = self._new_id()
+            if not identifier:
                 return
-            self._seen_today.append(now)
-            number = next(self._numbers)
-            watched.incident = _Incident(f"{self.pid}-{number}", watched.samples)
+            watched.incident = _Incident(identifier, watched.samples)
         incident = watched.incident
         if absence.verdict.is_hang and not incident.everything:
             incident.everything = self._copy_all()
@@ -417,10 +462,23 @@ class Watcher(ClosedWhenLeft):
                 incident.waits_for = self._locks.wait(watched.thread.id)
         self._report(watched, incident, absence)
 
+    def _new_id(self) -> str:
+        """Return the identifier of a new incident; empty if too many were reported today."""
+        now = time.monotonic_ns()
+        while self._seen_today and self._seen_today[0] < now - _DAY_NS:
+            self._seen_today.popleft()
+        if len(self._seen_today) >= self.options.daily_limit:
+            return ""
+        self._seen_today.append(now)
+        return f"{self.pid}-{next(self._numbers)}"
+
     def _copy_all(self) -> list[RawCopy]:
-        """Copy all threads: those that wait without a stop, the others with one each."""
+        """Copy all threads; see :meth:`_copies`."""
+        return self._copies(self._target.thread_ids())
+
+    def _copies(self, ids: Sequence[int]) -> list[RawCopy]:
+        """Copy threads: those that wait without a stop, the others with one each."""
         try:
-            ids = self._target.thread_ids()
             waiting = RawCopy(*self._target.copy_waiting(ids))
             copied = {thread.info.id for thread in waiting.snapshot.threads}
             rest = [ThreadId(thread) for thread in ids if thread not in copied]
@@ -438,34 +496,35 @@ class Watcher(ClosedWhenLeft):
 
     def _report(self, watched: _Watched, incident: _Incident, absence: Absence) -> None:
         samples = [*incident.samples]
-        job = partial(
-            self._name, watched.thread, incident, absence, samples, self.cost, host_load()
-        )
-        self._namer.submit(job)
+        now = self._circumstances()
+        self._namer.submit(partial(self._name, watched.thread, incident, absence, samples, now))
+
+    def _circumstances(self) -> _Circumstances:
+        return _Circumstances(self.cost, host_load(), self._resources.series)
 
     # --- in the naming thread ---
+
+    def _name_resources(
+        self,
+        incident: ResourceIncident,
+        samples: Sequence[ResourceSample],
+        over: ConditionOver | None,
+        now: _Circumstances,
+    ) -> None:
+        self._publish(resource_incident(incident, samples, over, self._namer, self.pid), now)
 
     def _name_deadlock(
         self,
         event: DeadlockEvent,
         copies: Sequence[RawCopy],
         taken_ns: int,
-        cost: WatcherCost,
-        host: HostLoad,
+        now: _Circumstances,
     ) -> None:
         reported = deadlock_incident(event, self.pid, self._namer.capture(copies), taken_ns)
         before = self._incidents.get(reported.id)
         if before is not None:
             reported = replace(before, ended=event.ended, duration_ns=reported.duration_ns)
-        reported = replace(
-            reported,
-            seen_wall_ns=_wall_ns(event.seen_ns),
-            host=host,
-            cost=cost,
-            missing=(*self.missing, *self._namer.errors),
-        )
-        self._incidents[reported.id] = reported
-        self._on_incident(reported)
+        self._publish(replace(reported, missing=self.missing), now)
 
     def _name(
         self,
@@ -473,8 +532,7 @@ class Watcher(ClosedWhenLeft):
         incident: _Incident,
         absence: Absence,
         samples: Sequence[_Sample],
-        cost: WatcherCost,
-        host: HostLoad,
+        now: _Circumstances,
     ) -> None:
         stacks: list[TimedStack] = []
         before_ns = absence.began.best_ns
@@ -501,7 +559,6 @@ class Watcher(ClosedWhenLeft):
             certainty=absence.certainty,
             began=absence.began,
             seen_ns=absence.seen_ns,
-            seen_wall_ns=_wall_ns(absence.seen_ns),
             ended=absence.ended,
             pid=self.pid,
             verdict=absence.verdict,
@@ -513,10 +570,8 @@ class Watcher(ClosedWhenLeft):
             waits_for=incident.waits_for,
             stacks=tuple(stacks),
             representative=None if chosen is None else chosen.stack,
-            host=host,
-            cost=cost,
             rules=absence.rules,
-            missing=(*self.missing, *self._namer.errors),
+            missing=self.missing,
         )
         if incident.reported is not None:
             reported = replace(reported, capture=incident.reported.capture)
@@ -524,8 +579,19 @@ class Watcher(ClosedWhenLeft):
             reported = replace(reported, capture=self._namer.capture(incident.everything))
         incident.everything = incident.everything[:1]
         incident.reported = reported
-        self._incidents[reported.id] = reported
-        self._on_incident(reported)
+        self._publish(reported, now)
+
+    def _publish(self, incident: WatchIncident, now: _Circumstances) -> None:
+        incident = replace(
+            incident,
+            seen_wall_ns=_wall_ns(incident.seen_ns),
+            series=now.series,
+            host=now.host,
+            cost=now.cost,
+            missing=(*incident.missing, *self._namer.errors),
+        )
+        self._incidents[incident.id] = incident
+        self._on_incident(incident)
 
 
 def _is_at(copy: RawCopy, place: CallPlace) -> bool:
@@ -544,26 +610,3 @@ def _are_equal(before: RawCopy, copy: RawCopy) -> bool:
 def _wall_ns(boot_ns: int) -> int:
     """Convert a recent time of ``CLOCK_BOOTTIME`` to nanoseconds since 1970."""
     return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + boot_ns
-
-
-def host_load() -> HostLoad:
-    """Return the load of this machine."""
-    load = None
-    with suppress(OSError):
-        load = os.getloadavg()[0]
-    return HostLoad(
-        processors=os.cpu_count() or 1,
-        load=load,
-        cpu_pressure=_pressure("cpu"),
-        memory_pressure=_pressure("memory"),
-        io_pressure=_pressure("io"),
-    )
-
-
-def _pressure(name: str) -> float | None:
-    """Read ``avg10`` of ``some`` (``Documentation/accounting/psi.rst`` of the kernel)."""
-    try:
-        with open(f"/proc/pressure/{name}", encoding="ascii") as file:  # noqa: PTH123
-            return float(file.read().partition("avg10=")[2].partition(" ")[0])
-    except (OSError, ValueError):
-        return None

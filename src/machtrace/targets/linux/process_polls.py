@@ -11,9 +11,11 @@ import os
 import re
 import resource
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 from machtrace.errors import TargetGoneError
+from machtrace.model.incident import HostLoad
 from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount
 from machtrace.targets.linux.procfs import ProcessDirectory, thread_use
 
@@ -32,7 +34,12 @@ _GROUPS = "/sys/fs/cgroup"
 _UNLIMITED = 1 << 60
 _AS_LIMIT = re.compile(r"^Max address space\s+(\d+)", re.MULTILINE)
 _OOM_KILLS = re.compile(r"^oom_kill (\d+)", re.MULTILINE)
-_ROLLUP = re.compile(r"^(Rss|Pss|Anonymous|AnonHugePages|Swap):\s+(\d+) kB", re.MULTILINE)
+_ROLLUP = re.compile(r"^(Anonymous|AnonHugePages|Swap):\s+(\d+) kB", re.MULTILINE)
+_DETAILS = {
+    "Anonymous": "anonymous_bytes",
+    "AnonHugePages": "huge_page_bytes",
+    "Swap": "swapped_bytes",
+}
 
 
 class ProcessPolls:
@@ -76,6 +83,19 @@ class ProcessPolls:
         threads, unread = self._threads()
         return poll._replace(threads=threads, unread=unread)
 
+    def counts(self, threads: Iterable[int]) -> dict[int, ThreadCount]:
+        """Return the counts of those of ``threads`` that have not exited."""
+        counts: dict[int, ThreadCount] = {}
+        for thread in threads:
+            try:
+                stat, schedule = self._read(thread)
+                fields = stat[stat.rindex(b")") + 2 :].split(None, _SYSTEM + 1)
+                faults = int(fields[_MINOR]) + int(fields[_MAJOR])
+                counts[thread] = ThreadCount(thread_use(stat, schedule).cpu_ns, faults)
+            except (OSError, TargetGoneError, ValueError, IndexError):
+                self._forget(thread)  # it exits
+        return counts
+
     def limit(self) -> MemoryLimit:
         """Return the smallest limit of its memory: its control group's, its own, the machine's."""
         bounds = [MemoryLimit(_physical_memory(), "physical memory")]
@@ -100,12 +120,12 @@ class ProcessPolls:
         return None
 
     def memory_details(self) -> dict[str, int]:
-        """Return what ``smaps_rollup`` states in bytes; empty without the right to read it."""
+        """Return the kinds of memory in bytes (``smaps_rollup``); empty without that right."""
         try:
             text = self._directory.read("smaps_rollup")
         except OSError:
             return {}
-        return {name: int(size) << 10 for name, size in _ROLLUP.findall(text)}
+        return {_DETAILS[name]: int(size) << 10 for name, size in _ROLLUP.findall(text)}
 
     def close(self) -> None:
         """Close all files but the directory; a second call does nothing."""
@@ -136,16 +156,7 @@ class ProcessPolls:
         ids = self._directory.thread_ids()
         for thread in self._files.keys() - set(ids):
             self._forget(thread)
-        counts: dict[int, ThreadCount] = {}
-        for thread in ids[:_MOST_READ]:
-            try:
-                stat, schedule = self._read(thread)
-                fields = stat[stat.rindex(b")") + 2 :].split(None, _SYSTEM + 1)
-                faults = int(fields[_MINOR]) + int(fields[_MAJOR])
-                counts[thread] = ThreadCount(thread_use(stat, schedule).cpu_ns, faults)
-            except (OSError, TargetGoneError, ValueError, IndexError):
-                self._forget(thread)  # it exits
-        return counts, max(0, len(ids) - _MOST_READ)
+        return self.counts(ids[:_MOST_READ]), max(0, len(ids) - _MOST_READ)
 
     def _read(self, thread: int) -> tuple[bytes, bytes]:
         files = self._files.get(thread)
@@ -217,3 +228,25 @@ def _text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
+
+
+def host_load() -> HostLoad:
+    """Return the load of this machine."""
+    load = None
+    with suppress(OSError):
+        load = os.getloadavg()[0]
+    return HostLoad(
+        processors=os.cpu_count() or 1,
+        load=load,
+        cpu_pressure=_pressure("cpu"),
+        memory_pressure=_pressure("memory"),
+        io_pressure=_pressure("io"),
+    )
+
+
+def _pressure(name: str) -> float | None:
+    """Read ``avg10`` of ``some`` (``Documentation/accounting/psi.rst`` of the kernel)."""
+    try:
+        return float(_text(f"/proc/pressure/{name}").partition("avg10=")[2].partition(" ")[0])
+    except ValueError:
+        return None

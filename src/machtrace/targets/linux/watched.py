@@ -15,6 +15,7 @@ from machtrace.targets.linux.capture import ThreadCapture
 from machtrace.targets.linux.images import LoadedImages
 from machtrace.targets.linux.polls import LinuxPolls
 from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.targets.linux.process_polls import ProcessPolls
 from machtrace.targets.shared.proc_maps import Mapping
 from machtrace.targets.shared.thread_copy import ThreadCopier
 
@@ -48,6 +49,10 @@ class WatchedProcess(LinuxProcessTarget):
         except OSError:
             return b""
         return text.encode(errors="surrogateescape")
+
+    def process_polls(self) -> ProcessPolls:
+        """Return polls of the whole process, which the caller closes."""
+        return ProcessPolls(self._directory)
 
     def thread_ids(self) -> tuple[int, ...]:
         """Return the ids of its threads, the main thread's first.
