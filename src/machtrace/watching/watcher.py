@@ -193,6 +193,11 @@ class Watcher(ClosedWhenLeft):
         return self._namer.failure is not None
 
     @property
+    def series(self) -> tuple[SeriesPoint, ...]:
+        """The process in the last minute, a point for each second."""
+        return self._resources.series
+
+    @property
     def states(self) -> dict[WatchedThread, str | None]:
         """The state of each watched thread; see :attr:`HangClassifier.state`."""
         return {each.thread: each.classifier.state for each in self._watched.values()}
