@@ -17,10 +17,11 @@ from machtrace.targets.base import ClosedWhenLeft, select_threads
 from machtrace.targets.inprocess.linux import SelfTarget
 from machtrace.targets.inprocess.watchdog import OwnWatchdog
 from machtrace.targets.inprocess.watchdog_records import WatchdogCapture
+from machtrace.targets.linux.process_polls import host_load
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.own_cases import Case, Cases, NumberedPoll
 from machtrace.watching.own_loops import LoopBeacons, await_chain
-from machtrace.watching.watcher import WatchOptions, host_load
+from machtrace.watching.watcher import WatchOptions
 
 _POLLS_OF_HANG = 5
 """Polls in the time of a hang, at least."""
