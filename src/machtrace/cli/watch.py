@@ -206,7 +206,8 @@ def _watch(
     settings: dict[str, Any],
 ) -> int:
     from machtrace.cli.sample import ended_by_signal
-    from machtrace.model.incident_text import headline
+    from machtrace.model.incident_text import ended_lines, incident_lines
+    from machtrace.model.text import COLOUR, PLAIN
     from machtrace.watching.api import watched_pid
     from machtrace.watching.jsonl import incident_line
     from machtrace.watching.reports import write_incident
@@ -215,6 +216,7 @@ def _watch(
     options = WatchOptions(**settings)
     duration_ns = round(min(duration, _FOREVER_S) * 1e9)
     line = LiveLine(sys.stderr)
+    style = COLOUR if console.wants_colour(sys.stdout) else PLAIN
     incidents: list[WatchIncident] = []
 
     seen: set[str] = set()
@@ -225,13 +227,12 @@ def _watch(
             incidents.append(incident)
         if incident.ended is None and incident.id in seen:
             return  # its samples are complete; the report has them
+        lines_of = ended_lines if incident.id in seen else incident_lines
         seen.add(incident.id)
         if form is WatchFormat.JSONL:
             text = incident_line(incident, path)
-        elif incident.ended is None:
-            text = f"{incident}\n\n"
         else:
-            text = f"{headline(incident)}\n" + (f"  report     {path}\n" if path else "") + "\n"
+            text = "\n".join([*lines_of(incident, style, path), "", ""])
         with line.hidden():
             sys.stdout.write(text)
             sys.stdout.flush()

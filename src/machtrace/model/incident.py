@@ -273,13 +273,10 @@ class WatchIncident(WatchFacts, Document):
         return next((stack for stack in of_capture if stack.thread.id == number), None)
 
     def text_lines(self, style: Style = PLAIN) -> Iterator[str]:
-        """Yield the facts and the representative stack."""
-        from machtrace.model.incident_text import stack_lines
+        """Yield the main facts and the inner part of the representative stack."""
+        from machtrace.model.incident_text import incident_lines
 
-        yield from self.lines(style)
-        if self.stack is not None:
-            yield ""
-            yield from stack_lines(self.stack, style)
+        yield from incident_lines(self, style)
 
     def __str__(self) -> str:
         return "\n".join(self.text_lines())

@@ -1,14 +1,18 @@
-"""The facts of an incident as text: the essential on one screen."""
+"""The facts of an incident as text: in short for a terminal, and complete for reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from machtrace.model.stack import NO_ADDRESS
-from machtrace.model.symbol import CallStack, Frame, FrameStatus
+from machtrace.model.incident_stack import (
+    functions_of,
+    is_library,
+    own_function,
+    short_name,
+    short_stack_lines,
+)
 
 if TYPE_CHECKING:  # the values import this module
     from machtrace.model.incident import (
@@ -17,11 +21,13 @@ if TYPE_CHECKING:  # the values import this module
         LockOwner,
         TimeRange,
         WaitsFor,
+        WatchedThread,
         WatcherCost,
         WatchFacts,
+        WatchIncident,
     )
 
-from machtrace.model.text import Style, counted, duration, printable, short_location
+from machtrace.model.text import PLAIN, Style, counted, duration, printable, short_location
 
 _SECOND = 1_000_000_000
 _MINUTE = 60
@@ -36,6 +42,9 @@ _WIDTH = 11
 """Columns of the names of facts."""
 _LISTED = 8
 """Threads of a cycle that are named."""
+_PRESSURE = 20.0
+"""Percent of ten seconds in which tasks waited, from which the host's load may be a cause."""
+_LONG_STOP_NS = 10_000_000
 
 
 def shown_duration(nanoseconds: int) -> str:
@@ -72,7 +81,10 @@ def wall_time(nanoseconds: int) -> str:
 def headline(facts: WatchFacts) -> str:
     """Return an incident in one line: kind, verdict, thread, culprit and duration."""
     verdict = "" if facts.verdict is None else f" ({facts.verdict.value})"
-    head = f"{_KINDS[facts.kind.value]}{verdict}:"
+    kind = _KINDS[facts.kind.value]
+    if facts.verdict is not None and not facts.verdict.is_hang:
+        kind = f"No {kind.lower()}"
+    head = f"{kind}{verdict}:"
     if facts.thread is not None:
         head += f" {facts.thread}"
     elif facts.pid is not None:
@@ -90,15 +102,90 @@ def culprit_name(culprit: Culprit) -> str:
     where = culprit.image or ""
     if culprit.file:
         where = short_location(culprit.file, culprit.line)
-    name = printable(culprit.function)
+    name = short_name(printable(culprit.function))
     return f"{name} ({printable(where)})" if where else name
 
 
 def fact_lines(facts: WatchFacts, style: Style) -> Iterator[str]:
     """Yield the headline, and a line for each fact that is known."""
     yield f"{style.bold}{headline(facts)}{style.reset}"
-    for name, text in facts_of(facts):
+    yield from _named_lines(facts_of(facts), style)
+
+
+def _named_lines(facts: Iterable[tuple[str, str]], style: Style) -> Iterator[str]:
+    for name, text in facts:
         yield f"  {style.dim}{name:<{_WIDTH}}{style.reset}{text}"
+
+
+def incident_lines(
+    incident: WatchIncident, style: Style = PLAIN, path: object = None
+) -> Iterator[str]:
+    """Yield an incident in short: its main facts, and about ten functions of its stack.
+
+    Args:
+        incident: an incident.
+        style: of the terminal.
+        path: the file of its report, which has everything else.
+    """
+    yield f"{style.bold}{headline(incident)}{style.reset}"
+    yield from _named_lines(_short_facts(incident), style)
+    if path is not None:
+        yield from _named_lines([("report", printable(str(path)))], style)
+    if incident.stack is not None:
+        yield ""
+        yield from short_stack_lines(
+            incident.stack, incident.culprit, style, has_report=path is not None
+        )
+
+
+def ended_lines(
+    incident: WatchIncident, style: Style = PLAIN, path: object = None
+) -> Iterator[str]:
+    """Yield the end of an incident that was shown before."""
+    text = headline(incident)
+    at = text.find(":")
+    yield f"{style.bold}{text[:at]} ended{text[at:]}{style.reset}"
+    if path is not None:
+        yield from _named_lines([("report", printable(str(path)))], style)
+
+
+def _short_facts(incident: WatchIncident) -> Iterator[tuple[str, str]]:
+    yield incident.certainty.value, evidence_text(incident, is_short=True)
+    yield "when", _when(incident, is_short=True)
+    if incident.culprit is not None:
+        yield "culprit", culprit_text(incident.culprit) + _caller_text(incident)
+    if incident.cycle:
+        yield from _cycle(incident)
+    elif incident.waits_for is not None:
+        yield "waits for", waits_text(incident.waits_for, incident.pid)
+    for rule in incident.rules:
+        yield "rule", f"{printable(rule.name)}: {printable(rule.text)}"
+    for sentence in incident.missing:
+        yield "missing", printable(sentence)
+    if incident.host is not None and (_is_starved(incident) or _is_loaded(incident.host)):
+        yield "host", host_text(incident.host)
+    if incident.cost is not None and incident.cost.stopped_ns >= _LONG_STOP_NS:
+        yield "watcher", cost_text(incident.cost)
+
+
+def _is_starved(facts: WatchFacts) -> bool:
+    return facts.verdict is not None and facts.verdict.value == "starved"
+
+
+def _is_loaded(host: HostLoad) -> bool:
+    pressures = (host.cpu_pressure, host.memory_pressure, host.io_pressure)
+    return any((pressure or 0) >= _PRESSURE for pressure in pressures)
+
+
+def _cycle(incident: WatchIncident) -> Iterator[tuple[str, str]]:
+    for at, thread in enumerate(incident.cycle[:_LISTED]):
+        function = _function_of(incident, thread)
+        text = f"{thread} in {function}" if function else str(thread)
+        if at < len(incident.cycle_waits):
+            text += f" waits for {waits_text(incident.cycle_waits[at], incident.pid)}"
+        yield "" if at else "cycle", text
+    if len(incident.cycle) > _LISTED:
+        yield "", f"… {len(incident.cycle) - _LISTED} more threads"
 
 
 def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
@@ -108,13 +195,13 @@ def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
     if facts.culprit is not None:
         yield "culprit", culprit_text(facts.culprit)
     if facts.waits_for is not None:
-        yield "waits for", waits_text(facts.waits_for)
+        yield "waits for", waits_text(facts.waits_for, facts.pid)
     if facts.cycle:
         names = [str(thread) for thread in facts.cycle]
         shown = [*names[:_LISTED], "…"] if len(names) > _LISTED else [*names, names[0]]
         yield "cycle", " → ".join(shown)
     for thread, wait in list(zip(facts.cycle, facts.cycle_waits, strict=False))[:_LISTED]:
-        yield "", f"{thread} waits for {waits_text(wait)}"
+        yield "", f"{thread} waits for {waits_text(wait, facts.pid)}"
     for rule in facts.rules:
         yield "rule", f"{printable(rule.name)}: {printable(rule.text)}"
     for sentence in facts.missing:
@@ -127,29 +214,31 @@ def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
 
 def culprit_text(culprit: Culprit) -> str:
     """Return the culprit with its share of the time."""
-    native = f", in native code {printable(culprit.native)}" if culprit.native else ""
+    native = f", in native code {short_name(printable(culprit.native))}" if culprit.native else ""
     return f"{culprit_name(culprit)}, {100 * culprit.share:.0f} % of the time{native}"
 
 
-def waits_text(wait: WaitsFor) -> str:
-    """Return what is waited for, and who owns it."""
+def waits_text(wait: WaitsFor, pid: int | None = None) -> str:
+    """Return what is waited for, and who owns it, in the process ``pid`` unless it is named."""
     text = printable(wait.what)
     if wait.address is not None:
         text += f" {wait.address:#x}"
     if wait.owner is None:
         return text
-    owner = owner_text(wait.owner)
+    owner = owner_text(wait.owner, pid)
     if wait.what.startswith("end of"):
         owner = owner.removeprefix("held by ")
+        if owner in wait.what:
+            return text
     return f"{text}, {owner}"
 
 
-def owner_text(owner: LockOwner) -> str:
+def owner_text(owner: LockOwner, pid: int | None = None) -> str:
     """Return who holds a lock; that it keeps no owner if it does not."""
     names = []
     if owner.thread is not None:
         names.append(f"thread {owner.thread}")
-    if owner.pid is not None:
+    if owner.pid is not None and (owner.thread is None or owner.pid != pid):
         names.append(f"process {owner.pid}")
     if not names:
         return "owner unknown" if owner.recorded else "owner not recorded"
@@ -157,20 +246,21 @@ def owner_text(owner: LockOwner) -> str:
     return f"held by {' of '.join(names)}{stated}"
 
 
-def _when(facts: WatchFacts) -> str:
+def _when(facts: WatchFacts, *, is_short: bool = False) -> str:
     began = facts.began
     before = facts.seen_ns - began.best_ns
     exact = "" if began.earliest_ns == began.latest_ns else f" ± {_half(began)}"
     parts = []
     if facts.seen_wall_ns is not None:
         parts.append(f"began {wall_time(facts.seen_wall_ns - before)}{exact}")
-        parts.append(f"seen {shown_duration(before)} later")
+        if not is_short or before > 2 * facts.duration_ns:
+            parts.append(f"seen {shown_duration(before)} later")
     else:
         parts.append(f"began {shown_duration(before)}{exact} before it was seen")
     if facts.threshold:
         parts.append(f"threshold {printable(facts.threshold)}")
     if facts.ended is None:
-        parts.append("not ended")
+        parts += [] if is_short else ["not ended"]
     else:
         lasted = f" ± {_half(facts.ended)}" if facts.ended[0] != facts.ended[1] else ""
         parts.append(
@@ -183,14 +273,16 @@ def _half(time: TimeRange) -> str:
     return shown_duration((time.latest_ns - time.earliest_ns) // 2)
 
 
-def evidence_text(facts: WatchFacts) -> str:
-    """Return the evidence of a verdict in words."""
+def evidence_text(facts: WatchFacts, *, is_short: bool = False) -> str:
+    """Return the evidence of a verdict in words; in short, without what repeats the verdict."""
     evidence = dict(facts.evidence)
     if evidence.get("voluntary_switches") == evidence.get("involuntary_switches") == 0:
         del evidence["voluntary_switches"], evidence["involuntary_switches"]
         evidence = {"switches": 0, **evidence}
     if evidence.get("delay_ns") == 0:
         del evidence["delay_ns"]
+    if is_short:
+        evidence = _shortened(evidence, facts.duration_ns)
     words = [
         _EVIDENCE[name](value) if name in _EVIDENCE and _is_number(value) else _other(name, value)
         for name, value in evidence.items()
@@ -201,6 +293,36 @@ def evidence_text(facts: WatchFacts) -> str:
     if facts.certainty.value == "certain":
         return "no other verdict is possible"
     return "another verdict is possible"
+
+
+_DETAILS = {"system_call", "polls_running", "polls_waiting", "bytes_per_fault", "anonymous_bytes"}
+"""Evidence that is left out in short."""
+
+
+def _shortened(evidence: dict[str, Any], duration_ns: int) -> dict[str, Any]:
+    polls, running = evidence.get("polls"), evidence.get("polls_running")
+    waiting = evidence.get("polls_waiting")
+    short = {
+        name: value
+        for name, value in evidence.items()
+        if name not in _DETAILS
+        and not (name == "idle_seen" and value is True)
+        and not (name in {"run_ns", "delay_ns"} and 0 < value < duration_ns // 20)
+        and not (name.endswith("_bytes") and value == 0)
+    }
+    voluntary, involuntary = short.get("voluntary_switches"), short.get("involuntary_switches")
+    if _is_number(voluntary) and _is_number(involuntary):
+        del short["involuntary_switches"]
+        if voluntary:
+            del short["voluntary_switches"]
+            short = {"switches": voluntary + involuntary, **short}
+    if polls and polls in (running, waiting):
+        del short["polls"]
+        short[f"{'running' if polls == running else 'waiting'} at all {polls:,} polls"] = True
+    elif polls and running is not None and waiting is not None:
+        del short["polls"]
+        short[f"running at {running:,} and waiting at {waiting:,} of {polls:,} polls"] = True
+    return short
 
 
 def _is_number(value: object) -> bool:
@@ -260,40 +382,23 @@ def _other(name: str, value: object) -> str:
     return f"{words} {value:,}" if isinstance(value, int) else f"{words} {printable(str(value))}"
 
 
-def condensed(stack: CallStack) -> tuple[CallStack, int]:
-    """Return a stack of Python functions without most of the interpreter, and the omitted frames.
-
-    Frames inside of the innermost Python function are complete; between Python functions those of
-    extension modules stay. A stack without Python functions, or with a gap, is unchanged.
-    """
-    frames = stack.frames
-    running = [at for at, frame in enumerate(frames) if frame.python and not frame.is_python]
-    if not running or stack.gap is not None:
-        return stack, 0
-    shown = [*frames[: running[0]]]
-    for frame in frames[running[0] : running[-1] + 1]:
-        if frame.python:
-            shown.append(python_alone(frame))
-        elif frame.image is None or not frame.image.name.startswith(_INTERPRETERS):
-            shown.append(frame)
-    return replace(stack, frames=tuple(shown)), len(frames) - len(shown)
+def _caller_text(incident: WatchIncident) -> str:
+    """Return the program's own function that called a culprit in Python's library."""
+    culprit = incident.culprit
+    if culprit is None or incident.stack is None or not is_library(culprit.file or ""):
+        return ""
+    own = own_function(functions_of(incident.stack))
+    if own is None or not own.is_python or is_library(own.path):
+        return ""
+    return f", called by {own.name} ({own.where})"
 
 
-_INTERPRETERS = ("libpython", "python", "Python")
-
-
-def python_alone(frame: Frame) -> Frame:
-    """Return an interpreter's frame as the Python functions that it runs."""
-    return Frame(address=NO_ADDRESS, status=FrameStatus.PYTHON, python=frame.python)
-
-
-def stack_lines(stack: CallStack, style: Style) -> Iterator[str]:
-    """Yield a stack as an incident shows it."""
-    shown, omitted = condensed(stack)
-    yield from shown.text_lines(style=style)
-    if omitted:
-        frames = counted(omitted, "frame") + " of the interpreter omitted"
-        yield f"   …  {style.dim}{frames}{style.reset}"
+def _function_of(incident: WatchIncident, thread: WatchedThread) -> str:
+    """Return where a thread of the capture is."""
+    stacks = () if incident.capture is None or thread.pid is not None else incident.capture.stacks
+    stack = next((one for one in stacks if one.thread.id == thread.id), None)
+    function = None if stack is None else own_function(functions_of(stack))
+    return "" if function is None else f"{function.name} ({function.where})"
 
 
 def host_text(host: HostLoad) -> str:

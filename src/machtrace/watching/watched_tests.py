@@ -28,7 +28,8 @@ from machtrace.model.incident import (
     WatchedThread,
     WatchIncident,
 )
-from machtrace.model.incident_text import stack_lines, waits_text
+from machtrace.model.incident_stack import stack_lines
+from machtrace.model.incident_text import waits_text
 from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.model.symbol import CallStack, Frame
