@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from machtrace.cli.application import app
 from machtrace.model.incident import IncidentKind
+from machtrace.reports.analysis.waits.graph import EdgeSource, wait_graph
+from machtrace.reports.files import read_report
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.watching.api import watch as watch_process
 from machtrace.watching.deadlocks import DeadlockDetector
 from machtrace.watching.jsonl import incident_object
 from machtrace.watching.lock_waits import LockSurveyor
+from machtrace.watching.reports import report_of
 
 PYTHON_LOCKS = Path(__file__).parent / "programs/python_locks.py"
 RINGS = {
@@ -116,7 +121,7 @@ def test_a_parent_that_waits_for_a_child_that_waits_for_its_file(stuck, wait_unt
 def test_a_wait_with_a_time_limit_ends_by_itself(stuck):
     _, watched = stuck("timed")
     assert watched.deadlocks() == ()
-    waits = watched.surveyor.waits().values()
+    waits = list(watched.surveyor.waits().values())
     assert [(one.is_timed, one.owner is not None) for one in waits] == [(True, True)] * 2
 
 
@@ -209,3 +214,31 @@ def test_a_hang_states_what_it_waits_for(stuck):
         hang = seen(incidents, IncidentKind.HANG)
     assert hang.waits_for.owner == (process.pid, process.pid, True)
     assert {each.kind for each in watcher.incidents} == {IncidentKind.HANG}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_capture_has_the_waits_and_its_report_the_deadlock(stuck, tmp_path, form):
+    process, _ = stuck("mixed", 3)
+    command = ["backtrace", str(process.pid), "--format", form, "--no-lines"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0
+    path = tmp_path / "capture"
+    path.write_text(result.stdout)
+    report = read_report(path)
+    graph = wait_graph(report)
+    (deadlock,) = graph.deadlocks
+    assert deadlock.is_certain
+    assert len(deadlock.threads) == 3
+    assert {edge.source for edge in graph.edges} == {EdgeSource.OWNER}
+    assert {edge.text.partition(" 0x")[0] for edge in graph.edges} == RINGS["mixed", 6]
+
+
+def test_an_incident_has_the_waits_of_all_threads(stuck):
+    process, _ = stuck("flock")
+    incidents = queue.Queue()
+    with watch_process(process.pid, lines=False, on_incident=incidents.put):
+        first = seen(incidents)
+    (edge,) = wait_graph(report_of(first)).edges
+    assert edge.source is EdgeSource.OWNER
+    assert edge.owner is None
+    assert edge.owner_label.startswith("process [")

@@ -24,7 +24,6 @@ from machtrace.model.incident_text import (
     facts_of,
     headline,
     incident_lines,
-    owner_text,
     shown_bytes,
     shown_duration,
 )
@@ -190,7 +189,7 @@ def test_names_cannot_control_a_terminal() -> None:
     ],
 )
 def test_an_owner_is_named_or_stated_to_be_unrecorded(owner: LockOwner, text: str) -> None:
-    assert owner_text(owner) == text
+    assert str(owner) == text
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 import click
@@ -155,7 +156,27 @@ def backtrace(  # noqa: PLR0913 - an option each
         return _on_crash(spec, lambda target: capture_snapshot(target, thread, walk, naming), show)
     if isinstance(spec, tuple):
         raise click.UsageError("-- PROGRAM requires --on-crash")
-    return show(*capture_snapshot(spec, thread, walk, naming))
+    copied, runs = capture_snapshot(spec, thread, walk, naming)
+    return show(_with_waits(spec, copied), runs)
+
+
+def _with_waits(spec: str, copied: Snapshot) -> Snapshot:
+    """Return the snapshot with the owners of the locks that a process's threads wait for."""
+    is_process = spec.isdecimal() or not (":" in spec or spec == "self" or Path(spec).exists())
+    pid = copied.process.pid
+    if sys.platform != "linux" or not is_process or pid is None:
+        return copied
+    from machtrace.errors import TargetError
+    from machtrace.targets.linux.locks import LinuxLocks
+    from machtrace.watching.lock_waits import LockSurveyor
+
+    locks = LinuxLocks()
+    try:
+        return LockSurveyor(pid, locks).described(copied)
+    except TargetError:  # it exited, or hides them: the stacks are whole
+        return copied
+    finally:
+        locks.close()
 
 
 def _on_crash(

@@ -105,6 +105,21 @@ class LockOwner(NamedTuple):
     recorded: bool
     """Whether the lock itself, or the kernel, states it; False where a lock keeps no owner."""
 
+    def text(self, pid: int | None = None) -> str:
+        """Return who holds it, in the process ``pid`` unless it is named; or that it has none."""
+        names = []
+        if self.thread is not None:
+            names.append(f"thread {self.thread}")
+        if self.pid is not None and (self.thread is None or self.pid != pid):
+            names.append(f"process {self.pid}")
+        if not names:
+            return "owner unknown" if self.recorded else "owner not recorded"
+        stated = "" if self.recorded else " (a guess: owner not recorded)"
+        return f"held by {' of '.join(names)}{stated}"
+
+    def __str__(self) -> str:
+        return self.text()
+
 
 class WaitsFor(NamedTuple):
     """The object of a blocked thread's wait."""
@@ -115,6 +130,23 @@ class WaitsFor(NamedTuple):
     """The address of the lock, if it is one."""
     owner: LockOwner | None = None
     """None if nothing of this kind has an owner, such as a socket."""
+
+    def text(self, pid: int | None = None) -> str:
+        """Return it with its owner, in the process ``pid`` unless it is named."""
+        text = printable(self.what)
+        if self.address is not None:
+            text += f" {self.address:#x}"
+        if self.owner is None:
+            return text
+        owner = self.owner.text(pid)
+        if self.what.startswith("end of"):
+            owner = owner.removeprefix("held by ")
+            if owner in self.what:
+                return text
+        return f"{text}, {owner}"
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class Culprit(NamedTuple):

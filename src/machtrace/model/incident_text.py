@@ -18,9 +18,7 @@ if TYPE_CHECKING:  # the values import this module
     from machtrace.model.incident import (
         Culprit,
         HostLoad,
-        LockOwner,
         TimeRange,
-        WaitsFor,
         WatchedThread,
         WatcherCost,
         WatchFacts,
@@ -157,7 +155,7 @@ def _short_facts(incident: WatchIncident) -> Iterator[tuple[str, str]]:
     if incident.cycle:
         yield from _cycle(incident)
     elif incident.waits_for is not None:
-        yield "waits for", waits_text(incident.waits_for, incident.pid)
+        yield "waits for", incident.waits_for.text(incident.pid)
     for rule in incident.rules:
         yield "rule", f"{printable(rule.name)}: {printable(rule.text)}"
     for sentence in incident.missing:
@@ -195,13 +193,13 @@ def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
     if facts.culprit is not None:
         yield "culprit", culprit_text(facts.culprit)
     if facts.waits_for is not None:
-        yield "waits for", waits_text(facts.waits_for, facts.pid)
+        yield "waits for", facts.waits_for.text(facts.pid)
     if facts.cycle:
         names = [str(thread) for thread in facts.cycle]
         shown = [*names[:_LISTED], "…"] if len(names) > _LISTED else [*names, names[0]]
         yield "cycle", " → ".join(shown)
     for thread, wait in list(zip(facts.cycle, facts.cycle_waits, strict=False))[:_LISTED]:
-        yield "", f"{thread} waits for {waits_text(wait, facts.pid)}"
+        yield "", f"{thread} waits for {wait.text(facts.pid)}"
     for rule in facts.rules:
         yield "rule", f"{printable(rule.name)}: {printable(rule.text)}"
     for sentence in facts.missing:
@@ -216,34 +214,6 @@ def culprit_text(culprit: Culprit) -> str:
     """Return the culprit with its share of the time."""
     native = f", in native code {short_name(printable(culprit.native))}" if culprit.native else ""
     return f"{culprit_name(culprit)}, {100 * culprit.share:.0f} % of the time{native}"
-
-
-def waits_text(wait: WaitsFor, pid: int | None = None) -> str:
-    """Return what is waited for, and who owns it, in the process ``pid`` unless it is named."""
-    text = printable(wait.what)
-    if wait.address is not None:
-        text += f" {wait.address:#x}"
-    if wait.owner is None:
-        return text
-    owner = owner_text(wait.owner, pid)
-    if wait.what.startswith("end of"):
-        owner = owner.removeprefix("held by ")
-        if owner in wait.what:
-            return text
-    return f"{text}, {owner}"
-
-
-def owner_text(owner: LockOwner, pid: int | None = None) -> str:
-    """Return who holds a lock; that it keeps no owner if it does not."""
-    names = []
-    if owner.thread is not None:
-        names.append(f"thread {owner.thread}")
-    if owner.pid is not None and (owner.thread is None or owner.pid != pid):
-        names.append(f"process {owner.pid}")
-    if not names:
-        return "owner unknown" if owner.recorded else "owner not recorded"
-    stated = "" if owner.recorded else " (a guess: owner not recorded)"
-    return f"held by {' of '.join(names)}{stated}"
 
 
 def _when(facts: WatchFacts, *, is_short: bool = False) -> str:

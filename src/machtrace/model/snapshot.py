@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
-from typing import NamedTuple, NewType
+from typing import TYPE_CHECKING, NamedTuple, NewType
 from uuid import UUID
 
 from machtrace.errors import MachtraceError
@@ -16,6 +16,9 @@ from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryReader, MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.text import counted, duration, printable
+
+if TYPE_CHECKING:  # incidents have captures, and those have threads
+    from machtrace.model.incident import WaitsFor
 
 ThreadId = NewType("ThreadId", int)
 """``thread_identifier_info.thread_id`` on Darwin, the kernel's tid on Linux: unique system-wide,
@@ -62,6 +65,8 @@ class ThreadInfo:
     """Why it was stopped, if a signal or an exception did it; it may not have crashed."""
     gil: GilState | None = None
     """Whether it holds the interpreter lock or waits for it; None if neither, or unknown."""
+    waits_for: WaitsFor | None = None
+    """The lock, thread, process or file that it waits for, where its owner is recorded."""
 
     @property
     def label(self) -> str:
@@ -81,6 +86,8 @@ class ThreadInfo:
             parts.append("crashed")
         if self.gil is not None:
             parts.append(str(self.gil))
+        if self.waits_for is not None:
+            parts.append(f"waits for {self.waits_for}")
         if stopped_for_ns is not None:
             parts.append(f"stopped for {duration(stopped_for_ns)}")
         return "  ".join(parts)

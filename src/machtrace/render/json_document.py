@@ -142,6 +142,7 @@ def _thread(
         "others": [_identity(other) for other in stack.others],
         "cause": None if info.cause is None else _cause(info.cause),
         "gil": None if info.gil is None else info.gil.value,
+        **_waits_for(info),
         "stopped_for_ns": stack.stopped_for_ns,
         "overflowed_stack": stack.overflowed_stack,
         "stop": _stop(stack.stop),
@@ -154,6 +155,16 @@ def _thread(
         if rest is None
         else _frames(rest, None if explained is None else explained.physical_remainder),
     }
+
+
+def _waits_for(info: ThreadInfo) -> dict[str, Any]:
+    """Return the key ``waits_for``, where it is known."""
+    wait = info.waits_for
+    if wait is None:
+        return {}
+    owner = None if wait.owner is None else wait.owner._asdict()
+    entry = {"what": encodable(wait.what), "address": wait.address, "owner": owner}
+    return {"waits_for": entry}
 
 
 def _cause(cause: Cause) -> dict[str, Any]:

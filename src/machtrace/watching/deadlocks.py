@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from machtrace.model.incident import WaitsFor
 from machtrace.model.polls import SystemCall
-from machtrace.reports.analysis.waits.graph import strong_components
 from machtrace.watching.lock_owners import OwnedWait
 
 
@@ -88,6 +87,8 @@ class DeadlockCycle(NamedTuple):
 
 def deadlock_cycles(survey: LockSurvey, stuck: frozenset[int]) -> Iterator[DeadlockCycle]:
     """Yield a cycle for each group of stuck threads that wait for one another."""
+    from machtrace.reports.analysis.waits.graph import strong_components
+
     listed = sorted(stuck)
     index = {thread_id: at for at, thread_id in enumerate(listed)}
     edges = [

@@ -6,15 +6,16 @@ Most surveys read only in which system call each thread is, and a few words of l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from machtrace.cpython.locks import LockReader
 from machtrace.errors import TargetError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.incident import LockOwner, WaitsFor
 from machtrace.model.memory import MemoryReader
 from machtrace.model.polls import SystemCall
+from machtrace.model.snapshot import Snapshot, ThreadSnapshot
 from machtrace.watching.deadlocks import BlockedThread, LockSurvey, stuck_threads
 from machtrace.watching.lock_owners import (
     FLOCK,
@@ -32,6 +33,9 @@ from machtrace.watching.lock_owners import (
     parse_file_locks,
     wait_call,
 )
+
+if TYPE_CHECKING:
+    from machtrace.cpython.locks import LockReader
 
 FileId = tuple[tuple[int, int], int]
 """Device (major, minor) and inode."""
@@ -177,15 +181,36 @@ class LockSurveyor:
 
     def waits(self) -> Mapping[int, OwnedWait]:
         """Return what each thread of the process waits for. Raises as :meth:`wait` does."""
+        return {thread: wait for thread, (_, wait) in self._calls_and_waits().items()}
+
+    def _calls_and_waits(self) -> Mapping[int, tuple[SystemCall, OwnedWait]]:
         self._source.refresh()
         context = self._context(self._pid)
-        waits: dict[int, OwnedWait] = {}
+        waits: dict[int, tuple[SystemCall, OwnedWait]] = {}
         for thread in context.threads.values():
             call = self._source.call(self._pid, thread)
             wait = None if call is None else self._wait(context, thread, call)
-            if wait is not None and self._source.call(self._pid, thread) == call:
-                waits[thread] = wait
+            if call is None or wait is None:
+                continue
+            if wait.is_repeated or self._source.call(self._pid, thread) == call:
+                waits[thread] = call, wait
         return waits
+
+    def described(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot of the process with what its threads wait for now.
+
+        Only recorded owners are added, to threads that still wait where they were copied. Raises
+        as :meth:`wait` does.
+        """
+        waits = self._calls_and_waits()
+        threads: list[ThreadSnapshot] = []
+        for thread in snapshot.threads:
+            call, wait = waits.get(thread.info.id, (None, None))
+            if call is None or wait is None or wait.owner is None or call.sp != thread.registers.sp:
+                threads.append(thread)
+            else:
+                threads.append(thread.with_info(replace(thread.info, waits_for=wait.waits_for)))
+        return replace(snapshot, threads=tuple(threads))
 
     def _context(self, pid: int) -> LockContext:
         threads = self._source.threads(pid)

@@ -19,6 +19,7 @@ from machtrace.model.incident import (
     WatchedThread,
     WatchIncident,
 )
+from machtrace.model.snapshot import Snapshot
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.watching.deadlocks import BlockedThread, DeadlockCycle, DeadlockDetector
 from machtrace.watching.lock_waits import LockSurveyor
@@ -111,6 +112,13 @@ class DeadlockWatch:
         except TargetError:
             return None
         return None if wait is None else wait.waits_for
+
+    def described(self, snapshot: Snapshot) -> Snapshot:
+        """See :meth:`LockSurveyor.described`; the same snapshot where locks cannot be read."""
+        try:
+            return self._surveyor.described(snapshot)
+        except TargetError:
+            return snapshot
 
     def close(self) -> None:
         """Close all files; a second call does nothing."""

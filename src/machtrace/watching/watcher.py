@@ -487,7 +487,8 @@ class Watcher(ClosedWhenLeft):
             waiting = RawCopy(*self._target.copy_waiting(ids))
             copied = {thread.info.id for thread in waiting.snapshot.threads}
             rest = [ThreadId(thread) for thread in ids if thread not in copied]
-            return [waiting, self._stopped(rest)] if rest else [waiting]
+            copies = [waiting, self._stopped(rest)] if rest else [waiting]
+            return [copy._replace(snapshot=self._locks.described(copy.snapshot)) for copy in copies]
         except TargetGoneError:
             raise
         except MachtraceError:

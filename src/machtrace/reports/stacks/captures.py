@@ -17,6 +17,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.cause import SIGNAL_CODES, Cause, mach_cause
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.incident import WaitsFor
 from machtrace.model.report import (
     Adjustment,
     Details,
@@ -59,6 +60,7 @@ FUNCTION, PYTHON = "function", "python"
 """Details of a frame: the start of a function without a name; the Python functions it runs."""
 STOP, GAP, CAUSE, STOPPED_FOR = "stop", "gap", "cause", "stopped_for_ns"
 OVERFLOWED, REMAINDER, IS_MAIN, GIL = "overflowed_stack", "physical_remainder", "is_main", "gil"
+WAITS_FOR = "waits_for"
 """Details of a thread."""
 STOPPED, LONGEST_STOP = "stopped_ns", "longest_stop_ns"
 """Details of a sampled thread."""
@@ -359,6 +361,7 @@ def thread_info(
         crashed=thread.crashed,
         cause=cause,
         gil=stored(thread.details, GIL, GilState),
+        waits_for=stored(thread.details, WAITS_FOR, WaitsFor),
     )
 
 

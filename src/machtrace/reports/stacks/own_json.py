@@ -15,6 +15,7 @@ from typing import Any
 from machtrace.errors import FormatError
 from machtrace.model.capture import Capture
 from machtrace.model.image import ImageList
+from machtrace.model.incident import WaitsFor
 from machtrace.model.process_metadata import cause_of_json
 from machtrace.model.profile import (
     OUTERMOST,
@@ -43,7 +44,7 @@ from machtrace.model.symbol import (
 from machtrace.render import json_document, profile_json
 from machtrace.reports.machtrace_json import shown
 from machtrace.reports.source import ReportSource
-from machtrace.reports.stacks.captures import capture_of
+from machtrace.reports.stacks.captures import WAITS_FOR, capture_of, stored
 from machtrace.reports.stacks.json_values import (
     WORD,
     JsonImages,
@@ -204,6 +205,7 @@ def _identity(entry: JsonObject) -> ThreadInfo:
         crashed=entry.get("crashed") is True,
         cause=cause_of_json(entry.get("cause")),
         gil=None if entry.get("gil") is None else enum_member(GilState, entry["gil"]),
+        waits_for=stored(entry, WAITS_FOR, WaitsFor),
     )
 
 

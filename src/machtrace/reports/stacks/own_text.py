@@ -14,6 +14,7 @@ from itertools import zip_longest
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.cause import Cause
+from machtrace.model.incident import WaitsFor
 from machtrace.model.report import (
     Adjustment,
     Details,
@@ -45,6 +46,7 @@ from machtrace.reports.stacks.captures import (
     STATUS,
     STOPPED_FOR,
     TRUST,
+    WAITS_FOR,
     capture_of,
     stored,
     written,
@@ -367,6 +369,8 @@ def _reported(
         details[REMAINDER] = remainder_details(images.frames(chains[1]), chains[1].details())
     if heading.gil is not None:
         details[GIL] = heading.gil.value
+    if heading.waits_for is not None:
+        details[WAITS_FOR] = written(heading.waits_for, WaitsFor)
     if heading.stopped_for_ns is not None:
         details[STOPPED_FOR] = heading.stopped_for_ns
     values = tuple(

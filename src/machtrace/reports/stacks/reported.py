@@ -12,6 +12,7 @@ from machtrace.model.address import Avma
 from machtrace.model.capture import Capture
 from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.incident import WaitsFor
 from machtrace.model.profile import (
     OUTERMOST,
     MissingFrames,
@@ -73,6 +74,7 @@ from machtrace.reports.stacks.captures import (
     STOPPED,
     STOPPED_FOR,
     TRUST,
+    WAITS_FOR,
     ActivityValues,
     usual_status,
     written,
@@ -209,6 +211,8 @@ def reported_thread(stack: CallStack, images: ReportedImages) -> ReportedThread:
         details[IS_MAIN] = True
     if info.gil is not None:
         details[GIL] = info.gil.value
+    if info.waits_for is not None:
+        details[WAITS_FOR] = written(info.waits_for, WaitsFor)
     if stack.stopped_for_ns is not None:
         details[STOPPED_FOR] = stack.stopped_for_ns
     if stack.overflowed_stack is not None:

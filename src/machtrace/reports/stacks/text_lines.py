@@ -9,6 +9,7 @@ from typing import NamedTuple
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.cause import Cause
+from machtrace.model.incident import LockOwner, WaitsFor
 from machtrace.model.report import JsonValue
 from machtrace.model.snapshot import GilState, ThreadId, ThreadInfo
 from machtrace.model.stack import Dispute, FrameTrust, Gap, Stop, StopReason
@@ -28,7 +29,12 @@ LONGEST_LINE = 1 << 16
 _THREAD = re.compile(r"Thread (?P<index>[0-9]{1,9})(?=  |\Z)")
 _STOPPED = re.compile(r"  stopped for (?P<time>[0-9]{1,12}\.[0-9]) (?P<unit>[µm])s\Z")
 _ID = re.compile(r"  id (?P<id>[0-9]{1,20})(?=  |\Z)")
-_CRASHED, _QUEUE = "  crashed", "  queue "
+_CRASHED, _QUEUE, _WAITS = "  crashed", "  queue ", "  waits for "
+_WAIT = re.compile(
+    r"(?P<what>\S.*?)(?: 0x(?P<address>[0-9a-f]{1,16}))?, (?:held by )?"
+    r"(?:thread (?P<thread>[0-9]{1,18}))?(?:(?<=[0-9]) of )?(?:process (?P<pid>[0-9]{1,18}))?"
+    r"(?P<guess> \(a guess: owner not recorded\))?"
+)
 _NUMBER = re.compile(r" {0,9}[0-9]{1,9}  (?=\S)")
 _ADDRESS = re.compile(r"  (?P<address>0x(?:[0-9a-f]{16}|[0-9a-f]{8}))  (?=\S)")
 _OFFSET = re.compile(r"\? \(image \+ (?P<offset>0x[0-9a-f]{1,16})\)")
@@ -61,6 +67,7 @@ class Heading(NamedTuple):
     crashed: bool = False
     stopped_for_ns: int | None = None
     gil: GilState | None = None
+    waits_for: WaitsFor | None = None
 
 
 def read_heading(line: str) -> Heading | None:
@@ -72,6 +79,7 @@ def read_heading(line: str) -> Heading | None:
     if (stopped := _STOPPED.search(rest)) is not None:
         rest = rest[: stopped.start()]
         time = round(float(stopped["time"]) * _UNITS[stopped["unit"]])
+    rest, waits_for = _wait(rest)
     gil = next((state for state in GilState if rest.endswith(f"  {state}")), None)
     rest = rest if gil is None else rest.removesuffix(f"  {gil}")
     crashed = rest.endswith(_CRASHED)
@@ -86,7 +94,21 @@ def read_heading(line: str) -> Heading | None:
     name = name.removeprefix("  ")
     if name and not (name.startswith("“") and name.endswith("”")):
         return None
-    return Heading(int(match["index"]), number, name[1:-1] or None, queue, crashed, time, gil)
+    return Heading(
+        int(match["index"]), number, name[1:-1] or None, queue, crashed, time, gil, waits_for
+    )
+
+
+def _wait(rest: str) -> tuple[str, WaitsFor | None]:
+    """Split a heading into the part before what the thread waits for, and that."""
+    start = rest.rfind(_WAITS)
+    match = _WAIT.fullmatch(rest, start + len(_WAITS)) if start >= 0 else None
+    if match is None or not (match["thread"] or match["pid"]):
+        return rest, None
+    pid, thread = (None if match[name] is None else int(match[name]) for name in ("pid", "thread"))
+    address = None if match["address"] is None else Avma(int(match["address"], 16))
+    owner = LockOwner(pid, thread, recorded=match["guess"] is None)
+    return rest[:start], WaitsFor(match["what"], address, owner)
 
 
 class StackLine(NamedTuple):

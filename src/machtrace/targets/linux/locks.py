@@ -10,9 +10,8 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from machtrace.cpython.locks import LockReader
-from machtrace.cpython.runtime import PythonRuntime, find_runtime
 from machtrace.errors import MachtraceError, MemoryReadError, TargetError, TargetGoneError
 from machtrace.formats.elf.headers import HEADER_SIZE, read_header
 from machtrace.model.address import Avma
@@ -25,6 +24,10 @@ from machtrace.targets.linux.identity import read_mappings
 from machtrace.targets.linux.images import ImageFinder
 from machtrace.targets.linux.memory import ProcessMemory
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
+
+if TYPE_CHECKING:  # most processes run no Python
+    from machtrace.cpython.locks import LockReader
+    from machtrace.cpython.runtime import PythonRuntime
 
 _CALL_SIZE = 256
 _MOST_OPEN = 256
@@ -288,9 +291,15 @@ class _Process:
             self._runtime = self._find_python()
             self._has_python = self._runtime is not None
         runtime = self._runtime
-        return None if runtime is None else LockReader(self, runtime.layout, runtime.address)
+        if runtime is None:
+            return None
+        from machtrace.cpython.locks import LockReader
+
+        return LockReader(self, runtime.layout, runtime.address)
 
     def _find_python(self) -> PythonRuntime | None:
+        from machtrace.cpython.runtime import find_runtime
+
         try:
             images = ImageFinder(self.directory).find(read_mappings(self.directory), self)
             files = {loaded.image.load_address: loaded.segments[:1] for loaded in images}

@@ -1,8 +1,8 @@
 """The wait graph of a report, and its cycles.
 
-An edge records its source: a note of the system is certain, an inference from queues is a guess and
-marked as one. A lock whose owner nothing names makes no edge. Cycles are strongly connected
-components (Tarjan 1972), computed without recursion.
+An edge records its source: a note of the system or an owner that a lock records is certain, an
+inference from queues is a guess and marked as one. A lock whose owner nothing names makes no edge.
+Cycles are strongly connected components (Tarjan 1972), computed without recursion.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class EdgeSource(Enum):
     """The report names the thread waited for."""
     MESSAGE = "message"
     """The process stated it when it ended."""
+    OWNER = "owner"
+    """The lock that is waited for, or the kernel, records its owner."""
     CALLER = "caller"
     """A guess: the waiting function is named after the main thread's queue."""
     ONLY_QUEUE = "only queue"
@@ -81,7 +83,7 @@ class EdgeSource(Enum):
     @property
     def is_certain(self) -> bool:
         """Whether it is more than a guess."""
-        return self in (EdgeSource.NOTE, EdgeSource.MESSAGE)
+        return self in (EdgeSource.NOTE, EdgeSource.MESSAGE, EdgeSource.OWNER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,21 +242,22 @@ class _Finder:
             owner = self._by_id.get(note.thread)
         elif note.is_main_thread:
             owner = self._main.get(self._task(note, task))
-        label = note.process or ""
+        label = note.process or ("process" if note.is_recorded and note.pid else "")
         if note.pid is not None:
             label += f" [{note.pid}]"
         if note.thread is not None:
             label += f" thread {note.thread:#x}"
         elif note.is_main_thread:
             label += " main thread"
-        edge = self._edge(index, owner, EdgeSource.NOTE, samples, note.text)
+        source = EdgeSource.OWNER if note.is_recorded else EdgeSource.NOTE
+        edge = self._edge(index, owner, source, samples, note.text)
         if owner is not None:
             return edge
         return WaitEdge(
             waiter=index,
             owner=None,
             owner_label=label.strip(),
-            source=EdgeSource.NOTE,
+            source=source,
             samples=samples,
             text=note.text,
         )

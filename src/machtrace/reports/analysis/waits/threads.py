@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from machtrace.frozen import dataclass
 from machtrace.model.report import Details, ReportedFrame, ReportedTask, ReportedThread, SampledTree
+from machtrace.model.text import printable
 from machtrace.reports.analysis.subject_stack import heaviest_path
 from machtrace.reports.analysis.waits.frames import Wait, wait_of
 from machtrace.reports.log_lines import LINES
@@ -56,13 +57,16 @@ class WaitNote:
     """Owners between the thread and the named one."""
     is_deadlock: bool = False
     """Whether the system reports that it is part of a deadlock."""
+    is_recorded: bool = False
+    """Whether the lock itself, or the kernel, records the owner."""
     text: str = ""
     """The note as written."""
 
     @property
     def names_owner(self) -> bool:
         """Whether it names the owner."""
-        return self.is_own_thread or self.thread is not None or self.process is not None
+        has_process = self.process is not None or self.pid is not None
+        return self.is_own_thread or self.thread is not None or has_process
 
 
 def wait_note(text: str) -> WaitNote | None:
@@ -95,6 +99,7 @@ def wait_note(text: str) -> WaitNote | None:
 
 _NOTES = ("waitInfo", "turnstileInfo", "heading")
 _WAIT_EVENT = "waitEvent"
+_WAITS_FOR = "waits_for"
 _MAIN_QUEUE = "com.apple.main-thread"
 
 
@@ -141,6 +146,7 @@ def waiting_threads(task: ReportedTask) -> tuple[WaitingThread, ...]:
 def _of_thread(index: int, thread: ReportedThread) -> WaitingThread:
     notes = [note for frame in thread.frames for note in _frame_notes(frame)]
     notes += _detail_notes(thread.details)
+    notes += _recorded_note(thread.details, thread.id)
     return WaitingThread(
         index=thread.index,
         id=thread.id,
@@ -189,6 +195,24 @@ def _frame_notes(frame: ReportedFrame) -> Iterator[WaitNote]:
             note = wait_note(value)
             if note is not None:
                 yield note
+
+
+def _recorded_note(details: Details, thread: int | None) -> Iterator[WaitNote]:
+    """Yield the note of a recorded owner, as captures have it; see ``ThreadInfo.waits_for``."""
+    wait = details.get(_WAITS_FOR)
+    owner = wait.get("owner") if isinstance(wait, dict) else None
+    if not isinstance(wait, dict) or not isinstance(owner, dict) or not owner.get("recorded"):
+        return
+    pid, holder, address = owner.get("pid"), owner.get("thread"), wait.get("address")
+    text = f"{wait.get('what')}" + (f" {address:#x}" if type(address) is int else "")
+    yield WaitNote(
+        by=str(wait.get("what")),
+        pid=pid if type(pid) is int else None,
+        thread=holder if type(holder) is int else None,
+        is_own_thread=type(holder) is int and holder == thread,
+        is_recorded=True,
+        text=printable(text),
+    )
 
 
 def _detail_notes(details: Details) -> Iterator[WaitNote]:
