@@ -58,10 +58,12 @@ def test_a_crashed_thread_is_offered_where_one_can_exist():
     }
     help_of_backtrace, *same = texts["backtrace"]
 
-    assert texts.keys() == {"backtrace", "snapshot", "sample"}
+    assert texts.keys() == {"backtrace", "snapshot", "sample", "watch"}
     assert ", crashed, " in help_of_backtrace
     assert texts["snapshot"] == texts["backtrace"]
+    help_of_sample, *_ = texts["sample"]
     assert texts["sample"] == (help_of_backtrace.replace(" crashed,", ""), *same)
+    assert texts["watch"] == (help_of_sample, ("main",), same[-1])
 
 
 def test_defaults_of_sizes_have_units():

@@ -27,6 +27,7 @@ from machtrace.cli.options import (
     thread_option,
     unique_option,
 )
+from machtrace.model.address import Avma
 from machtrace.model.capture import Capture
 from machtrace.model.options import ONLY, PythonView, WalkOptions
 from machtrace.model.snapshot import Snapshot, ThreadId
@@ -67,6 +68,9 @@ _WITH_LINES = (
 
 _OF_GROUPS = (Format.TEXT, Format.LLDB, Format.JSON)
 """Formats in which several threads have one stack."""
+
+_MOST_RETURN_NS = 100_000_000
+"""Longest wait until stopped threads are in their waits again, which states what these are for."""
 
 _WITH_DETAILS = (Format.TEXT, Format.JSON)
 """Formats that show why each stack ends, and how frames were found."""
@@ -171,7 +175,9 @@ def _with_waits(spec: str, copied: Snapshot) -> Snapshot:
     from machtrace.watching.lock_waits import LockSurveyor
 
     locks = LinuxLocks()
+    pcs: dict[int, Avma] = {thread.info.id: thread.registers.pc for thread in copied.threads}
     try:
+        locks.await_return(pid, pcs, _MOST_RETURN_NS)
         return LockSurveyor(pid, locks).described(copied)
     except TargetError:  # it exited, or hides them: the stacks are whole
         return copied

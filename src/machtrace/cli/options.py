@@ -232,13 +232,13 @@ def target_argument(
     return decorate
 
 
-def _thread_option(*words: str) -> Callable[[_Function], _Function]:
+def _thread_option(*words: str, default: str = "all") -> Callable[[_Function], _Function]:
     return click.option(
         "--thread",
         "-t",
         metavar="THREAD",
         multiple=True,
-        default=("all",),
+        default=(default,),
         show_default=True,
         callback=lambda _context, _parameter, choices: choices[0] if len(choices) == 1 else choices,
         shell_complete=complete_words(*words),
@@ -251,6 +251,7 @@ thread_option = _thread_option("all", "main", "crashed")
 
 sampled_thread_option = _thread_option("all", "main")
 """The option of commands whose target runs: no thread has crashed."""
+watched_thread_option = _thread_option("all", "main", default="main")
 
 unique_option = click.option(
     "--unique",

@@ -20,7 +20,6 @@ from machtrace.cli import console
 from machtrace.cli.application import ProgramCommand
 from machtrace.cli.options import (
     complete_folders,
-    complete_words,
     enum_option,
     lines_option,
     parse_duration,
@@ -28,6 +27,7 @@ from machtrace.cli.options import (
     quiet_option,
     search_option,
     target_argument,
+    watched_thread_option,
 )
 from machtrace.errors import MachtraceError
 from machtrace.model.incident import WatchIncident
@@ -77,16 +77,7 @@ class WatchFormat(StrEnum):
     default=None,
     help="Report threads that wait for one another for good, by the owners that locks record.",
 )
-@click.option(
-    "--thread",
-    "-t",
-    multiple=True,
-    default=("main",),
-    show_default=True,
-    metavar="THREAD",
-    shell_complete=complete_words("main", "all"),
-    help="Threads to watch for hangs: main, all, a name or an id; may be repeated.",
-)
+@watched_thread_option
 @click.option(
     "--for",
     "duration",
@@ -130,7 +121,7 @@ def watch(  # noqa: PLR0913 - an option each
     cpu: str | None,
     memory: str | None,
     deadlocks: bool | None,
-    thread: tuple[str, ...],
+    thread: str | tuple[str, ...],
     duration: float,
     until_incident: bool,
     poll: float,
@@ -168,7 +159,7 @@ def watch(  # noqa: PLR0913 - an option each
                 **_conditions(hang, cpu, memory, deadlocks=deadlocks),
                 "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
                 "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
-                "threads": thread[0] if len(thread) == 1 else thread,
+                "threads": thread,
                 "search": search,
                 "lines": lines,
             },

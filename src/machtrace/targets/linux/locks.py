@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -30,6 +31,9 @@ if TYPE_CHECKING:  # most processes run no Python
     from machtrace.cpython.runtime import PythonRuntime
 
 _CALL_SIZE = 256
+_SYSTEM_CALLS = {Arch.X86_64: b"\x0f\x05", Arch.ARM64: b"\x01\x00\x00\xd4"}
+"""The instruction of a system call."""
+_RETURN_POLL_S = 0.001
 _MOST_OPEN = 256
 """Threads whose files stay open."""
 _LIST_USES = 10
@@ -69,6 +73,28 @@ class LinuxLocks:
     def call(self, pid: int, thread: int) -> SystemCall | None:
         """See :meth:`~machtrace.watching.lock_waits.LockSource.call`."""
         return self._of(pid).call(thread)
+
+    def await_return(self, pid: int, stopped: Mapping[int, Avma], limit_ns: int) -> None:
+        """Wait until threads that were stopped in a system call are in one again.
+
+        Args:
+            pid: the process.
+            stopped: the pc of each thread that was stopped.
+            limit_ns: the longest wait: on a busy host they have to wait for a processor.
+
+        Raises:
+            TargetGoneError, TargetAccessError: as :meth:`threads`.
+        """
+        process, end = self._of(pid), time.monotonic_ns() + limit_ns
+        instruction = _SYSTEM_CALLS.get(process.arch(), b"")
+        pending = [
+            thread
+            for thread, pc in stopped.items()
+            if instruction and process.call(thread) is None and process.is_after(instruction, pc)
+        ]
+        while pending and time.monotonic_ns() < end:
+            time.sleep(_RETURN_POLL_S)
+            pending = [thread for thread in pending if process.call(thread) is None]
 
     def switches(self, pid: int, thread: int) -> tuple[int, int] | None:
         """See :meth:`~machtrace.watching.lock_waits.LockSource.switches`."""
@@ -276,6 +302,13 @@ class _Process:
             finally:
                 os.close(program)
         return self._arch
+
+    def is_after(self, instruction: bytes, pc: Avma) -> bool:
+        size = len(instruction)
+        try:
+            return self.read(Avma(pc - size), size) == instruction
+        except MemoryReadError:
+            return False
 
     def read(self, address: Avma, size: int, /) -> bytes:
         """See :meth:`~machtrace.model.memory.MemoryReader.read`."""
