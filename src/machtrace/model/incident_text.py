@@ -180,7 +180,7 @@ def _cycle(incident: WatchIncident) -> Iterator[tuple[str, str]]:
         function = _function_of(incident, thread)
         text = f"{thread} in {function}" if function else str(thread)
         if at < len(incident.cycle_waits):
-            text += f" waits for {waits_text(incident.cycle_waits[at], incident.pid)}"
+            text += f" waits for {incident.cycle_waits[at].text(incident.pid)}"
         yield "" if at else "cycle", text
     if len(incident.cycle) > _LISTED:
         yield "", f"… {len(incident.cycle) - _LISTED} more threads"

@@ -29,7 +29,6 @@ from machtrace.model.incident import (
     WatchIncident,
 )
 from machtrace.model.incident_stack import stack_lines
-from machtrace.model.incident_text import waits_text
 from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.model.symbol import CallStack, Frame
@@ -194,7 +193,7 @@ def _owner_lines(capture: Capture, waits: Mapping[int, OwnedWait]) -> Iterator[s
         name = None if owner is None or owner.thread is None else labels.get(ThreadId(owner.thread))
         held = f": {name}" if name else ""
         label = labels.get(ThreadId(thread), f"thread [{thread}]")
-        yield f"  waits      {label} for {waits_text(wait.waits_for)}{held}"
+        yield f"  waits      {label} for {wait.waits_for}{held}"
 
 
 def _wait_lines(graph: WaitGraph) -> Iterator[str]:
