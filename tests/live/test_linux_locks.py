@@ -201,7 +201,7 @@ def test_the_watcher_reports_a_deadlock_and_its_end(stuck):
     ]
     assert sum(each.kind is IncidentKind.DEADLOCK for each in watcher.incidents) == 1
     assert watcher.cost.stops == 0
-    text = str(first)
+    text = "\n".join(first.lines())
     assert "waits for mutex 0x" in text
     assert " → " in text
 
