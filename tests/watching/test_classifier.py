@@ -10,9 +10,9 @@ import pytest
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.incident import Verdict, VerdictCertainty
-from machtrace.model.polls import CallPlace, SystemCall, ThreadPoll
+from machtrace.model.polls import SystemCall, ThreadPoll
+from machtrace.watching.absences import Absence
 from machtrace.watching.classifier import (
-    Absence,
     Ended,
     Event,
     HangClassifier,
@@ -20,7 +20,8 @@ from machtrace.watching.classifier import (
     Seen,
     TakeSample,
 )
-from machtrace.watching.root_waits import NamedWait, RootWaits, WaitRole
+from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.wait_roles import NamedWait, WaitRole
 
 MS = 1_000_000
 T = 100 * MS
@@ -205,7 +206,7 @@ def test_system_sleep_does_not_count() -> None:
     ]
     absence = ended(polls)
     assert absence.duration_ns == pytest.approx(200 * MS, abs=20 * MS)
-    assert [rule.name for rule in absence.rules] == ["system-sleep"]
+    assert [rule.name for rule in absence.rules] == ["system-sleep", "same-stack"]
 
 
 def test_a_late_poll_of_a_thread_that_may_have_been_idle_does_not_count() -> None:
@@ -338,56 +339,3 @@ def test_a_beacon_states_the_beginning() -> None:
     (absence,) = seen(polls)
     assert absence.began.best_ns == 7_000_000 * MS + 27 * MS
     assert absence.began.earliest_ns == absence.began.latest_ns
-
-
-# --- roles that the stack does not decide ---
-
-
-def place_of(number: int, sp: int) -> CallPlace:
-    return CallPlace(number, Avma(sp), Avma(0x1000))
-
-
-def root_waits(*rows: tuple[CallPlace, str, int]) -> RootWaits:
-    waits = RootWaits(Arch.X86_64)
-    for place, caller, visits in rows:
-        waits.add(place, NamedWait(WaitRole.UNKNOWN, caller))
-        for _ in range(visits):
-            waits.visit(place)
-            waits.visit(None)
-    return waits
-
-
-def test_the_only_wait_is_the_loops() -> None:
-    place = place_of(0, 0x9000)
-    assert root_waits((place, "", 1)).role(place) is WaitRole.ROOT
-
-
-def test_a_wait_for_events_precedes_a_sleep_however_often() -> None:
-    loop, nap = place_of(232, 0x9000), place_of(230, 0x9000)
-    waits = root_waits((nap, "nap", 9), (loop, "wait", 1))
-    assert [waits.role(loop), waits.role(nap)] == [WaitRole.ROOT, WaitRole.OTHER]
-
-
-def test_the_wait_that_is_entered_most_often_is_the_loops() -> None:
-    loop, task = place_of(0, 0x8000), place_of(230, 0x9000)
-    waits = root_waits((task, "task", 1), (loop, "next", 3))
-    assert [waits.role(loop), waits.role(task)] == [WaitRole.ROOT, WaitRole.OTHER]
-
-
-def test_a_poll_below_the_loops_wait_is_a_tasks() -> None:
-    loop, task = place_of(232, 0x9000), place_of(7, 0x8000)
-    waits = root_waits((loop, "loop", 1), (task, "communicate", 5))
-    assert waits.role(task) is WaitRole.OTHER
-
-
-def test_the_same_loop_below_itself_is_nested() -> None:
-    loop, modal = place_of(232, 0x9000), place_of(232, 0x8000)
-    waits = root_waits((loop, "wait", 1), (modal, "wait", 5))
-    assert waits.role(modal) is WaitRole.NESTED
-
-
-def test_a_known_loop_leaves_no_doubt() -> None:
-    loop, task = place_of(232, 0x8000), place_of(7, 0x9000)
-    waits = root_waits((task, "task", 9))
-    waits.add(loop, NamedWait(WaitRole.ROOT, "uv_run"))
-    assert waits.role(task) is WaitRole.OTHER

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from machtrace.model.incident import Culprit, TimedStack
 from machtrace.watching.representative import representative
-from tests.watching.test_root_waits import native, python
+from tests.watching.test_wait_roles import native, python
 
 MS = 1_000_000
 

@@ -1,123 +1,101 @@
-"""Roles of waits by the functions of their stacks."""
+"""Root waits where names do not decide: by the order in which places are entered."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.polls import CallPlace
+from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.wait_roles import NamedWait, WaitRole
 
-import pytest
-
-from machtrace.model.symbol import CallStack, Certainty, PythonFrame, SourceLocation
-from machtrace.watching.root_waits import WaitRole, role_of
-from tests.support.reports.incidents import frame, stack
-
-STDLIB = "/usr/lib/python3.11/"
-LOOP = ("BaseEventLoop._run_once", "asyncio/base_events.py")
-SELECT = ("EpollSelector.select", "selectors.py")
+READ, POLL, NANOSLEEP, RECV, FUTEX, EPOLL = 0, 7, 35, 45, 202, 232
 
 
-def native(*names: str) -> CallStack:
-    """Return a stack of C functions, innermost first; an empty name is unknown."""
-    frames = []
-    for name in names:
-        known = frame("main")
-        assert known.symbol is not None
-        symbol = replace(
-            known.symbol, name=name, certainty=Certainty.EXACT if name else Certainty.NONE
-        )
-        frames.append(replace(known, symbol=symbol))
-    return replace(stack(("main",)), frames=tuple(frames))
+def place_of(number: int, sp: int = 0x8000) -> CallPlace:
+    return CallPlace(number, Avma(sp), Avma(0x1000))
 
 
-def python(wait: str, *functions: tuple[str, str]) -> CallStack:
-    """Return a stack with one run of CPython's loop below a wait."""
-    below = native(wait, "_PyEval_EvalFrameDefault", "Py_RunMain", "main")
-    runs = tuple(
-        PythonFrame(name, SourceLocation(path if path.startswith("/") else STDLIB + path, 1))
-        for name, path in functions
-    )
-    frames = list(below.frames)
-    frames[1] = replace(frames[1], python=runs)
-    return replace(below, frames=tuple(frames))
+def visited(*places: CallPlace, waits: RootWaits | None = None) -> RootWaits:
+    """Return the waits of a thread that enters places in that order."""
+    waits = waits or RootWaits(Arch.X86_64)
+    for place in places:
+        waits.visit(place)
+        if waits.role(place) is None:
+            waits.add(place, NamedWait(WaitRole.UNKNOWN, f"caller_{place.number}_{place.sp:x}"))
+    return waits
 
 
-START = ("__libc_start_call_main", "__libc_start_main_impl", "_start")
+LOOP = place_of(EPOLL, 0x9000)
+TASKS = [place_of(number, 0x7000 + number) for number in (RECV, FUTEX, NANOSLEEP, READ)]
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("epoll_pwait", "uv__io_poll", "uv_run", "node::SpinEventLoop", "main"),
-        ("epoll_wait", "epoll_dispatch", "event_base_loop", "main"),
-        ("__GI___poll", "g_main_context_iterate", "g_main_loop_run", "main"),
-        ("epoll_wait", "aeApiPoll", "aeProcessEvents", "aeMain", "main"),
-        ("epoll_wait", "ngx_epoll_process_events", "ngx_process_events_and_timers", "main"),
-        ("epoll_wait", "WaitEventSetWaitBlock", "WaitEventSetWait", "ServerLoop", "PostmasterMain"),
-        (
-            *("epoll_wait", "WaitEventSetWait", "secure_read", "pq_recvbuf", "pq_getbyte"),
-            *("SocketBackend", "PostgresMain", "ServerLoop", "main"),
-        ),
-        ("epoll_wait", "WaitEventSetWait", "WaitLatch", "CheckpointerMain", "main"),
-        ("runtime.futex", "runtime.futexsleep", "runtime.notesleep", "runtime.mPark"),
-    ],
-)
-def test_waits_of_known_loops_are_root_waits(names: tuple[str, ...]) -> None:
-    assert role_of(native(*names)).role is WaitRole.ROOT
+def test_the_only_wait_is_the_loops() -> None:
+    assert visited(LOOP).role(LOOP) is WaitRole.ROOT
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("clock_nanosleep", "on_timer", "uv__run_timers", "uv_run", "main"),
-        ("read", "load_config", "on_request", "aeProcessEvents", "aeMain", "main"),
-        ("epoll_wait", "WaitEventSetWait", "WaitLatch", "ProcSleep", "PostgresMain", "ServerLoop"),
-        ("futex_wait", "__lll_lock_wait", "pthread_mutex_lock", "flush", "main", *START),
-        ("wait4", "waitpid", "system", "main", *START),
-    ],
-)
-def test_waits_of_tasks_are_none(names: tuple[str, ...]) -> None:
-    assert role_of(native(*names)).role is WaitRole.OTHER
+def test_a_wait_for_events_precedes_others() -> None:
+    waits = visited(TASKS[0], LOOP)
+    assert [waits.role(LOOP), waits.role(TASKS[0])] == [WaitRole.ROOT, WaitRole.OTHER]
 
 
-def test_a_loop_in_a_task_of_a_loop_is_nested() -> None:
-    names = ("epoll_wait", "uv__io_poll", "uv_run", "wait_for_reply", "uv__run_timers", "uv_run")
-    assert role_of(native(*names)).role is WaitRole.NESTED
+def test_a_wait_that_is_entered_from_many_is_the_loops() -> None:
+    """``main`` reads commands; a task of it waits for events."""
+    loop, modal = place_of(READ), place_of(EPOLL)
+    waits = visited(loop, modal, loop)
+    assert waits.is_idle(loop)
+    for task in TASKS[:3]:
+        waits = visited(task, loop, waits=waits)
+        assert waits.is_idle(loop)
+    assert [waits.role(loop), waits.role(modal)] == [WaitRole.ROOT, WaitRole.OTHER]
+    assert waits.is_proven(loop)
 
 
-@pytest.mark.parametrize("call", ["epoll_wait", "pause", "accept", "__GI___nanosleep"])
-def test_a_wait_in_main_is_mains_own(call: str) -> None:
-    assert role_of(native(call, "main", *START)).role is WaitRole.OWN
+def test_what_was_waited_in_first_is_the_loops_until_more_is_known() -> None:
+    """A task that alternates between two waits does not make either of them the loop's."""
+    loop, *tasks = (place_of(number) for number in (FUTEX, RECV, READ))
+    waits = visited(loop, *tasks * 20)
+    assert [waits.is_idle(place) for place in (loop, *tasks)] == [True, False, False]
 
 
-def test_a_wait_without_names_is_undecided() -> None:
-    assert role_of(native("epoll_wait", "", "", "")).role is WaitRole.UNKNOWN
+def test_a_loop_that_was_seen_after_a_task_is_found() -> None:
+    task, loop = place_of(RECV), place_of(NANOSLEEP, 0x9000)
+    waits = visited(task)
+    for other in (TASKS[1], TASKS[3], place_of(FUTEX, 0x6000)):
+        visited(loop, other, waits=waits)
+    visited(loop, waits=waits)
+    assert [waits.is_idle(loop), waits.is_idle(task)] == [True, False]
 
 
-def test_a_wait_in_a_function_of_the_program_has_its_caller() -> None:
-    wait = role_of(native("epoll_wait", "wait_for_events", "serve", "main", *START))
-    assert wait == (WaitRole.UNKNOWN, "wait_for_events")
+def test_a_proven_loop_stays_however_often_a_task_waits() -> None:
+    waits = visited(*(place for task in TASKS for place in (LOOP, task)), LOOP)
+    visited(*TASKS * 100, waits=waits)
+    assert waits.is_idle(LOOP)
+    assert not any(map(waits.is_idle, TASKS))
 
 
-@pytest.mark.parametrize(
-    ("functions", "role"),
-    [
-        ((SELECT, LOOP), WaitRole.ROOT),
-        ((SELECT, LOOP, ("Handle._run", "asyncio/events.py"), LOOP), WaitRole.NESTED),
-        ((("handler", "/app.py"), ("Handle._run", "asyncio/events.py"), LOOP), WaitRole.OTHER),
-        (
-            (
-                ("_PollLikeSelector.select", "selectors.py"),
-                ("Popen._communicate", "subprocess.py"),
-                ("run", "subprocess.py"),
-                ("handler", "/app.py"),
-                LOOP,
-            ),
-            WaitRole.OTHER,
-        ),
-        ((("_worker", "concurrent/futures/thread.py"),), WaitRole.WORKER),
-        ((("<module>", "/app.py"),), WaitRole.OWN),
-        ((("Thread.join", "threading.py"), ("main", "/app.py")), WaitRole.OTHER),
-        ((("Queue.get", "queue.py"), ("serve", "/app.py")), WaitRole.UNKNOWN),
-    ],
-)
-def test_roles_of_python_programs(functions: tuple[tuple[str, str], ...], role: WaitRole) -> None:
-    assert role_of(python("epoll_wait", *functions)).role is role
+def test_a_loop_that_is_not_entered_any_more_is_forgotten() -> None:
+    waits = visited(*(place for task in TASKS for place in (LOOP, task)), LOOP)
+    new = place_of(READ, 0x9100)
+    visited(*(place for _ in range(150) for task in TASKS for place in (new, task)), waits=waits)
+    assert waits.is_idle(new)
+
+
+def test_a_poll_below_the_loops_wait_is_a_tasks() -> None:
+    task = place_of(POLL)
+    assert visited(LOOP, task, LOOP, task).role(task) is WaitRole.OTHER
+
+
+def test_the_same_loop_below_itself_is_nested() -> None:
+    loop, modal = place_of(EPOLL, 0x9000), place_of(EPOLL, 0x8000)
+    waits = RootWaits(Arch.X86_64)
+    for place in (loop, modal):
+        waits.add(place, NamedWait(WaitRole.UNKNOWN, "wait"))
+    assert waits.role(modal) is WaitRole.NESTED
+    assert not waits.is_idle(modal)
+
+
+def test_a_known_loop_leaves_no_doubt() -> None:
+    loop, task = place_of(EPOLL), place_of(POLL, 0x9000)
+    waits = visited(task)
+    waits.add(loop, NamedWait(WaitRole.ROOT, "uv_run"))
+    assert waits.role(task) is WaitRole.OTHER

@@ -52,6 +52,8 @@ class Verdict(Enum):
     """It waited inside the kernel, mostly for a device."""
     SLEPT = "slept"
     """The system slept, or this watcher was not scheduled."""
+    IDLE = "idle"
+    """Its wait turned out to be the loop's own: the report is withdrawn."""
 
     @property
     def is_hang(self) -> bool:

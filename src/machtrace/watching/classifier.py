@@ -7,13 +7,13 @@ threshold, unless the cause lies outside of the program.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from typing import NamedTuple, TypeAlias
 
-from machtrace.frozen import dataclass
-from machtrace.model.incident import AppliedRule, TimeRange, Verdict, VerdictCertainty
-from machtrace.model.polls import CallPlace, SystemCall, ThreadPoll
-from machtrace.watching.root_waits import NamedWait, RootWaits, WaitRole
+from machtrace.model.incident import TimeRange, Verdict, VerdictCertainty
+from machtrace.model.polls import CallPlace, ThreadPoll
+from machtrace.watching.absences import Absence, Away, grown, is_one_wait, is_stopped
+from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.wait_roles import NamedWait, WaitRole
 
 _FIRST_SAMPLE = 0.6
 """The share of the threshold after which a thread that is away is sampled."""
@@ -24,16 +24,8 @@ _BACK_OFF, _SLOW_BACK_OFF = 1.6, 1.15
 _CLOSE_SAMPLES = 8
 """Samples after which different stacks are taken less often, too."""
 _LONGEST_STEP_NS = 1_000_000_000
-_SLEEP_NS = 5_000_000
-"""Differences of the two clocks below this are no system sleep."""
-_STARVED_SHARE = 0.5
-"""A thread that queued for more of its time is starved, unless it worked for the threshold."""
-_BLOCKED_SHARE = 0.6
-_RAN_SHARE = _NESTED_SHARE = 0.5
 _LATE_LIMIT = 10
 """A poll that is late by more intervals is not evidence of anything."""
-_STOPPED = frozenset("Tt")
-_UNINTERRUPTIBLE = frozenset("DK")
 
 
 class LearnWait(NamedTuple):
@@ -70,67 +62,6 @@ class Ended(NamedTuple):
 Event: TypeAlias = LearnWait | TakeSample | Seen | Ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absence:
-    """A time that a thread spends away from its root wait, as far as it is known."""
-
-    began: TimeRange
-    seen_ns: int
-    verdict: Verdict
-    certainty: VerdictCertainty
-    duration_ns: int
-    """Counted time."""
-    evidence: dict[str, int | float | str | bool | None]
-    rules: tuple[AppliedRule, ...] = ()
-    ended: TimeRange | None = None
-    call: SystemCall | None = None
-    """The call that it waits in, if it is blocked."""
-
-
-@dataclass(slots=True)
-class _Away:
-    """The absence of now."""
-
-    first: ThreadPoll
-    before: ThreadPoll | None
-    """The last poll in the root wait; None if the thread was never seen there."""
-    began_ns: int
-    """Best estimate (``CLOCK_MONOTONIC``)."""
-    base: ThreadPoll | None = None
-    """The first poll with a status."""
-    last: ThreadPoll | None = None
-    polls: int = 0
-    running_polls: int = 0
-    wait_polls: int = 0
-    """Polls in a wait that is no root wait."""
-    blocked_ns: int = 0
-    """Time in waits proven by equal switches."""
-    likely_blocked_ns: int = 0
-    not_counted_ns: int = 0
-    nested_ns: int = 0
-    """Time in which another wait for events than the root wait was entered again."""
-    stopped_ns: int = 0
-    slept_ns: int = 0
-    late_ns: int = 0
-    uninterruptible_ns: int = 0
-    queued_ns: int = 0
-    """Time between polls that both found it ready to run, in which it did not run."""
-    one_wait: bool = True
-    """Whether all polls were in one call, with the same switches."""
-    calls: dict[CallPlace, int] = field(default_factory=dict)
-    call: SystemCall | None = None
-    samples: int = 0
-    stops: int = 0
-    """Stops by this watcher, each of which is a voluntary switch."""
-    next_sample_ns: int = 0
-    step_ns: int = 0
-    sampled_switches: tuple[int, int] | None = None
-    sampled_call: SystemCall | None = None
-    seen_ns: int | None = None
-    verdict: Verdict | None = None
-    rules: dict[str, AppliedRule] = field(default_factory=dict)
-
-
 class HangClassifier:
     """Classifies the polls of one thread.
 
@@ -138,19 +69,29 @@ class HangClassifier:
         threshold_ns: the time away that is a hang.
         interval_ns: from poll to poll.
         waits: the roles of places, which several threads of a program do not share.
+        launch_ns: the end of the program's launch (``CLOCK_MONOTONIC``): until then a thread that
+            was never idle does not hang.
     """
 
-    def __init__(self, threshold_ns: int, interval_ns: int, waits: RootWaits) -> None:
+    def __init__(
+        self, threshold_ns: int, interval_ns: int, waits: RootWaits, *, launch_ns: int = 0
+    ) -> None:
         self.threshold_ns = threshold_ns
         self.interval_ns = interval_ns
         self.waits = waits
-        self._away: _Away | None = None
+        self.absences = 0
+        """The number of absences so far."""
+        self._launch_ns = launch_ns
+        self._away: Away | None = None
+        self._next_sample_ns = self._step_ns = 0
+        self._sampled: ThreadPoll | None = None
+        """The poll of the last sample in this absence."""
         self._last: ThreadPoll | None = None
         self._last_idle: ThreadPoll | None = None
         self._place: CallPlace | None = None
         """The place of the last poll."""
         self._requested: set[CallPlace] = set()
-        self._entered: tuple[CallPlace, _Away | None, ThreadPoll] | None = None
+        self._entered: tuple[CallPlace, Away | None, ThreadPoll] | None = None
         """The place that is being looked up, and the absence before the thread entered it."""
 
     @property
@@ -171,7 +112,7 @@ class HangClassifier:
         away = self._away
         if away is None or self._last is None:
             return None
-        times = [away.next_sample_ns] if away.samples < _MOST_SAMPLES else []
+        times = [self._next_sample_ns] if away.samples < _MOST_SAMPLES else []
         if away.seen_ns is None:
             times.append(away.began_ns + away.not_counted_ns + self.threshold_ns)
         after = [time for time in times if time > self._last.at_ns]
@@ -181,41 +122,35 @@ class HangClassifier:
         """Take the next poll; return what it means and what is needed."""
         events: list[Event] = []
         last, self._last = self._last, poll
-        is_call = poll.call is not None and poll.call.number >= 0 and not _is_stopped(poll)
+        is_call = poll.call is not None and poll.call.number >= 0 and not is_stopped(poll)
         place = poll.call.place if poll.call is not None and is_call else None
-        self.waits.visit(place)
-        role = None if place is None else self.waits.role(place)
-        if place is not None and role is None and place not in self._requested:
-            self._requested.add(place)
-            events.append(LearnWait(place))
+        role = None
+        if place is not None:
+            self.waits.visit(place)
+            role = self.waits.role(place)
+            if role is None and place not in self._requested:
+                self._requested.add(place)
+                events.append(LearnWait(place))
         if self._is_idle(poll, role):
             if self._away is not None:
                 events += self._back(self._away, poll)
             self._last_idle = poll
             self._place = place
             return events
+        if role is WaitRole.NESTED and self._has_woken(poll, place):
+            # A nested loop that wakes again and again is alive: each of its waits is measured.
+            events += [] if self._away is None else self._back(self._away, poll)
         away = self._away
-        before = None if away is None else replace(away, calls=dict(away.calls))
-        if away is None:
-            away = self._away = self._gone(poll, last)
-        else:
-            self._advance(away, away.last or away.first, poll)
+        before = away
+        if away is not None and place is not None and role is None and place != self._place:
+            before = away.copy()
+        away = self._gone(poll, last) if away is None else self._advance(away, poll)
         if place != self._place:
             self._entered = None if role is not None or place is None else (place, before, poll)
-        if poll.switches is not None and away.base is None:
-            away.base = poll
-        away.last = poll
-        away.polls += 1
         self._place = place
-        if poll.call is not None and place is not None:
-            away.wait_polls += 1
-            away.call = poll.call
-            away.calls[poll.call.place] = away.calls.get(poll.call.place, 0) + 1
-        elif poll.is_running:
-            away.running_polls += 1
-        events += self._samples(away, poll)
-        events += self._decide(away, poll)
-        return events
+        away.is_nested |= role is WaitRole.NESTED
+        away.add(poll, place)
+        return events + self._samples(away, poll) + self._decide(away, poll)
 
     def learnt(self, place: CallPlace, wait: NamedWait | None) -> list[Event]:
         """Take the wait at a place that was requested; None if the thread left it meanwhile."""
@@ -237,6 +172,27 @@ class HangClassifier:
         """Take the end of the thread, or of watching; ``poll`` is the last one."""
         return [] if self._away is None else self._back(self._away, poll)
 
+    def stopped(self, count: int, duration_ns: int = 0) -> None:
+        """Count stops of the thread by this watcher, and leave out their time."""
+        if self._away is not None:
+            self._away.stops += count
+            self._away.new_stops += count
+            self._away.capture_ns += duration_ns
+            self._away.not_counted_ns += duration_ns
+
+    def sampled(self, *, is_same: bool) -> None:
+        """State whether the stack of the last sample was that of the one before."""
+        away = self._away
+        if away is None:
+            return
+        step = max(1, round(self.threshold_ns * _SAMPLE_STEP))
+        if is_same or away.samples > _CLOSE_SAMPLES:
+            factor = _BACK_OFF if is_same else _SLOW_BACK_OFF
+            step = min(round(self._step_ns * factor), _LONGEST_STEP_NS)
+        away.same_samples += is_same
+        self._next_sample_ns += step - self._step_ns
+        self._step_ns = step
+
     def _is_idle(self, poll: ThreadPoll, role: WaitRole | None) -> bool:
         if poll.busy_since_ns is not None:
             return poll.busy_since_ns == 0
@@ -244,237 +200,133 @@ class HangClassifier:
             return True  # it is hidden: whether it waits or hangs cannot be determined
         return role is not None and role.is_idle
 
-    def _gone(self, poll: ThreadPoll, last: ThreadPoll | None) -> _Away:
+    def _has_woken(self, poll: ThreadPoll, place: CallPlace | None) -> bool:
+        """Whether the thread, which is in ``place``, was elsewhere at the last poll or since."""
+        away = self._away
+        if away is None:
+            return False
+        last = away.last or away.first
+        if place != self._place:
+            return True
+        return None not in (poll.switches, last.switches) and not is_one_wait(last, poll)
+
+    def _gone(self, poll: ThreadPoll, last: ThreadPoll | None) -> Away:
         before = self._last_idle if last is self._last_idle else None
         began = poll.at_ns
         if poll.busy_since_ns:
             began = poll.busy_since_ns
         elif before is not None:
-            ran = _grown(before.run_ns, poll.run_ns)
+            ran = grown(before.run_ns, poll.run_ns)
             if poll.is_running and ran is not None:
                 began = max(before.at_ns, poll.at_ns - max(ran, 0))
             else:
                 began = (before.at_ns + poll.at_ns) // 2
-        step = max(1, round(self.threshold_ns * _SAMPLE_STEP))
-        return _Away(
+        away = Away(
+            threshold_ns=self.threshold_ns,
             first=poll,
             before=before,
             began_ns=began,
-            next_sample_ns=began + round(self.threshold_ns * _FIRST_SAMPLE),
-            step_ns=step,
+            idle_seen=self._last_idle is not None,
         )
+        self.absences += 1
+        return self._begin(away)
 
-    def _advance(self, away: _Away, last: ThreadPoll, poll: ThreadPoll) -> None:
-        """Account for the time between two polls."""
-        passed = poll.at_ns - last.at_ns
-        slept = (poll.boot_ns - last.boot_ns) - passed
-        if slept > _SLEEP_NS:
-            away.slept_ns += slept
-            away.rules["system-sleep"] = AppliedRule(
-                "system-sleep", f"the system slept for {slept / 1e9:.1f} s, which do not count"
-            )
-        is_same = (
-            poll.call is not None
-            and poll.call == last.call
-            and poll.switches is not None
-            and poll.switches == last.switches
-        )
-        if _is_stopped(poll) or _is_stopped(last):
-            away.stopped_ns += passed
-            away.not_counted_ns += passed
-            away.one_wait = False
-            return
-        excess = poll.late_ns if poll.late_ns >= self.interval_ns else 0
-        ran = _grown(last.run_ns, poll.run_ns) or 0
-        is_proven = excess <= _LATE_LIMIT * self.interval_ns and (
-            is_same or ran >= passed - self.interval_ns
-        )
-        if excess and not is_proven:
-            away.late_ns += excess
-            away.not_counted_ns += min(excess, passed)
-            away.rules["late-watcher"] = AppliedRule(
-                "late-watcher",
-                f"this watcher was not scheduled for {away.late_ns / 1e6:.0f} ms, which do not "
-                "count",
-            )
-            passed = max(0, passed - excess)
-        if poll.state in _UNINTERRUPTIBLE:
-            away.uninterruptible_ns += passed
-        if is_same:
-            away.blocked_ns += passed
-        elif poll.call is not None and last.call is not None:
-            away.likely_blocked_ns += max(0, passed - ran)
-            if poll.call.place == last.call.place and self.waits.is_event(poll.call.place):
-                away.nested_ns += passed
-            away.one_wait = away.one_wait and last.switches is None and poll.call == last.call
-        else:
-            away.one_wait = False
-            if poll.is_running and last.is_running and ran < _RAN_SHARE * passed:
-                away.queued_ns += passed - ran
+    def _begin(self, away: Away) -> Away:
+        self._away, self._sampled = away, None
+        self._next_sample_ns = away.began_ns + round(self.threshold_ns * _FIRST_SAMPLE)
+        self._step_ns = max(1, round(self.threshold_ns * _SAMPLE_STEP))
+        return away
 
-    def _samples(self, away: _Away, poll: ThreadPoll) -> list[Event]:
-        if poll.at_ns < away.next_sample_ns or away.samples >= _MOST_SAMPLES:
+    def _advance(self, away: Away, poll: ThreadPoll) -> Away:
+        """Account for the time since the last poll, or begin again if that proves nothing."""
+        last = away.last or away.first
+        counts = self._is_evidence(away, last, poll)
+        if not counts and away.verdict is None and not (is_stopped(poll) or is_stopped(last)):
+            return self._begin(away.restarted(poll))
+        is_event = poll.call is not None and self.waits.is_event(poll.call.place)
+        away.advance(poll, is_event=is_event, counts=counts)
+        return away
+
+    def _is_evidence(self, away: Away, last: ThreadPoll, poll: ThreadPoll) -> bool:
+        """Whether the thread was away between two polls, however late the second one is."""
+        if poll.late_ns < self.interval_ns:
+            return True
+        if poll.late_ns > _LATE_LIMIT * self.interval_ns:
+            return False
+        ran = grown(last.run_ns, poll.run_ns) or 0
+        if is_one_wait(last, poll) or ran >= poll.at_ns - last.at_ns - self.interval_ns:
+            return True
+        if last.switches is None or poll.switches is None or last.call or poll.call:
+            return False
+        # A thread that never slept was in no wait.
+        return poll.switches[0] - last.switches[0] <= away.new_stops
+
+    def _is_launching(self, away: Away, poll: ThreadPoll) -> bool:
+        return not away.idle_seen and poll.at_ns < self._launch_ns
+
+    def _samples(self, away: Away, poll: ThreadPoll) -> list[Event]:
+        if poll.at_ns < self._next_sample_ns or away.samples >= _MOST_SAMPLES:
             return []
-        if _is_stopped(poll):
+        if is_stopped(poll) or self._is_launching(away, poll):
             return []
-        is_waiting = poll.call is not None
-        is_same = (
-            is_waiting
-            and away.samples > 0
-            and poll.switches is not None
-            and poll.switches == away.sampled_switches
-            and poll.call == away.sampled_call
-        )
+        is_same = self._sampled is not None and is_one_wait(self._sampled, poll)
         if is_same:
-            away.step_ns = min(round(away.step_ns * _BACK_OFF), _LONGEST_STEP_NS)
-        away.sampled_switches, away.sampled_call = poll.switches, poll.call
-        away.next_sample_ns = poll.at_ns + away.step_ns
+            self._step_ns = min(round(self._step_ns * _BACK_OFF), _LONGEST_STEP_NS)
+            away.same_samples += 1
+        self._sampled = poll
+        self._next_sample_ns = poll.at_ns + self._step_ns
         away.samples += 1
-        return [TakeSample(away.samples - 1, is_waiting, is_same, poll.boot_ns)]
+        return [TakeSample(away.samples - 1, poll.call is not None, is_same, poll.boot_ns)]
 
-    def stopped(self, count: int) -> None:
-        """Count stops of the thread by this watcher."""
-        if self._away is not None:
-            self._away.stops += count
-
-    def sampled(self, *, is_same: bool) -> None:
-        """State whether the stack of the last sample was that of the one before."""
-        away = self._away
-        if away is None:
-            return
-        least = max(1, round(self.threshold_ns * _SAMPLE_STEP))
-        step = least
-        if is_same or away.samples > _CLOSE_SAMPLES:
-            factor = _BACK_OFF if is_same else _SLOW_BACK_OFF
-            step = min(round(away.step_ns * factor), _LONGEST_STEP_NS)
-        away.next_sample_ns += step - away.step_ns
-        away.step_ns = step
-
-    def _decide(self, away: _Away, poll: ThreadPoll) -> list[Event]:
-        wall = self._counted(away, poll.at_ns)
+    def _decide(self, away: Away, poll: ThreadPoll) -> list[Event]:
         total = poll.at_ns - away.began_ns
-        if away.seen_ns is not None or self._entered is not None:
+        if away.seen_ns is not None or self._entered is not None or total < self.threshold_ns:
             return []
-        if total >= self.threshold_ns and away.stopped_ns > total - self.threshold_ns:
+        if self._is_launching(away, poll):
+            away.apply(
+                "launch-grace",
+                "the thread was not idle since the program started: reported after its launch",
+            )
+            return []
+        if away.stopped_ns > total - self.threshold_ns:
             return self._see(away, poll, Verdict.STOPPED) if away.verdict is None else []
-        if wall < self.threshold_ns:
+        if away.counted_ns(poll.at_ns) < self.threshold_ns:
             return []
-        verdict = self._verdict(away, poll)
-        if not verdict.is_hang and away.verdict is verdict:
+        verdict = away.decide(poll)
+        if away.verdict is verdict or self._may_be_idle(away, poll, verdict):
             return []
         return self._see(away, poll, verdict)
 
-    def _see(self, away: _Away, poll: ThreadPoll, verdict: Verdict) -> list[Event]:
+    def _may_be_idle(self, away: Away, poll: ThreadPoll, verdict: Verdict) -> bool:
+        """Whether a wait that recurs may be the loop's own, as far as is known."""
+        place = away.place
+        return (
+            verdict is Verdict.BLOCKED
+            and place is not None
+            and away.has_repeated
+            and not self.waits.is_proven(place)
+            and away.absence(poll).certainty is VerdictCertainty.LIKELY
+        )
+
+    def _see(self, away: Away, poll: ThreadPoll, verdict: Verdict) -> list[Event]:
         away.verdict = verdict
-        if away.nested_ns >= _NESTED_SHARE * self._counted(away, poll.at_ns):
-            away.rules["nested-loop"] = AppliedRule(
-                "nested-loop",
-                "a loop within a task waits for events again and again, as that of a modal dialog",
-            )
         if verdict.is_hang:
             away.seen_ns = poll.boot_ns
-        return [Seen(self._absence(away, poll))]
+        return [Seen(away.absence(poll))]
 
-    def _verdict(self, away: _Away, poll: ThreadPoll) -> Verdict:
-        wall = max(1, self._counted(away, poll.at_ns))
-        ran, delayed = self._use(away, poll)
-        queued = max(delayed, away.queued_ns)
-        proven = away.blocked_ns + away.likely_blocked_ns
-        # A thread that neither runs nor queues waits, if only for short times.
-        blocked = max(proven, wall - ran - queued)
-        if away.uninterruptible_ns >= _BLOCKED_SHARE * wall:
-            return Verdict.UNINTERRUPTIBLE
-        if ran + proven < self.threshold_ns and queued > _STARVED_SHARE * wall:
-            return Verdict.STARVED
-        if blocked >= _BLOCKED_SHARE * wall:
-            return Verdict.BLOCKED
-        return Verdict.BUSY
-
-    def _use(self, away: _Away, poll: ThreadPoll) -> tuple[int, int]:
-        """Return the time that the thread ran, and the time that it queued or was throttled."""
-        start = away.before or away.first
-        ran = _grown(start.run_ns, poll.run_ns) or 0
-        delayed = _grown(start.delay_ns, poll.delay_ns) or 0
-        if away.base is not None:
-            delayed += _grown(away.base.throttled_ns, poll.throttled_ns) or 0
-        return ran, delayed
-
-    def _counted(self, away: _Away, now_ns: int) -> int:
-        return now_ns - away.began_ns - away.not_counted_ns
-
-    def _absence(self, away: _Away, poll: ThreadPoll, ended: TimeRange | None = None) -> Absence:
-        verdict = away.verdict or self._verdict(away, poll)
-        ran, delayed = self._use(away, poll)
-        base, end = away.base, away.last or away.first
-        voluntary = involuntary = None
-        if base is not None and base.switches is not None and end.switches is not None:
-            voluntary = max(0, end.switches[0] - base.switches[0] - away.stops)
-            involuntary = end.switches[1] - base.switches[1]
-        boot = poll.boot_ns - poll.at_ns
-        earliest = away.began_ns if away.first.busy_since_ns else away.first.at_ns
-        if away.before is not None and not away.first.busy_since_ns:
-            earliest = away.before.at_ns
-        latest = away.began_ns if away.first.busy_since_ns else away.first.at_ns
-        is_certain = voluntary == 0 and (
-            (verdict is Verdict.BLOCKED and away.one_wait)
-            or (verdict is Verdict.BUSY and not away.wait_polls and ran > 0)
-            or (verdict is Verdict.UNINTERRUPTIBLE and away.one_wait)
-        )
-        is_certain = is_certain or verdict is Verdict.STOPPED
-        until = poll.at_ns
-        if ended is not None:
-            until = ended.best_ns - boot
-        evidence: dict[str, int | float | str | bool | None] = {
-            "polls": away.polls,
-            "polls_running": away.running_polls,
-            "polls_waiting": away.wait_polls,
-            "voluntary_switches": voluntary,
-            "involuntary_switches": involuntary,
-            "run_ns": ran,
-            "delay_ns": delayed,
-            "idle_seen": self._last_idle is not None,
-        }
-        if away.stopped_ns:
-            evidence["stopped_ns"] = away.stopped_ns
-        if away.slept_ns:
-            evidence["slept_ns"] = away.slept_ns
-        if away.late_ns:
-            evidence["late_ns"] = away.late_ns
-        call = away.call if verdict in (Verdict.BLOCKED, Verdict.UNINTERRUPTIBLE) else None
-        if call is not None:
-            evidence["system_call"] = call.number
-        return Absence(
-            began=TimeRange(earliest + boot, latest + boot, away.began_ns + boot),
-            seen_ns=away.seen_ns or poll.boot_ns,
-            verdict=verdict,
-            certainty=VerdictCertainty.CERTAIN if is_certain else VerdictCertainty.LIKELY,
-            duration_ns=max(0, self._counted(away, until)),
-            evidence=evidence,
-            rules=tuple(away.rules.values()),
-            ended=ended,
-            call=call,
-        )
-
-    def _back(self, away: _Away, poll: ThreadPoll) -> list[Event]:
+    def _back(self, away: Away, poll: ThreadPoll) -> list[Event]:
         self._away = None
         last = away.last or away.first
         boot = poll.boot_ns - poll.at_ns
-        ran = _grown(last.run_ns, poll.run_ns)
+        ran = grown(last.run_ns, poll.run_ns)
         if last.is_running and ran is not None:
-            ended = min(poll.at_ns, last.at_ns + ran)
+            best = min(poll.at_ns, last.at_ns + ran)
         else:
-            ended = (last.at_ns + poll.at_ns) // 2
-        absence = self._absence(
-            away,
-            poll,
-            ended=TimeRange(last.at_ns + boot, poll.at_ns + boot, ended + boot),
-        )
-        return [Ended(absence, away.verdict is not None)]
-
-
-def _grown(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else after - before
-
-
-def _is_stopped(poll: ThreadPoll) -> bool:
-    return poll.is_frozen or poll.state in _STOPPED
+            best = (last.at_ns + poll.at_ns) // 2
+        was_seen = away.verdict is not None
+        place = away.place
+        if away.verdict is Verdict.BLOCKED and place is not None and self.waits.is_idle(place):
+            away.verdict = Verdict.IDLE
+            away.apply("idle-wait", "its wait turned out to be that of its own loop: no hang")
+        ended = TimeRange(last.at_ns + boot, poll.at_ns + boot, best + boot)
+        return [Ended(away.absence(poll, ended), was_seen)]

@@ -36,10 +36,12 @@ from machtrace.targets.inprocess.watchdog_records import (
     WatchdogItem,
     WatchdogPhase,
 )
-from machtrace.watching.classifier import Absence, Ended, HangClassifier, LearnWait, Seen
+from machtrace.watching.absences import Absence
+from machtrace.watching.classifier import Ended, HangClassifier, LearnWait, Seen
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.representative import representative
-from machtrace.watching.root_waits import RootWaits, role_of
+from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.wait_roles import role_of
 
 GIL = "interpreter lock (GIL)"
 

@@ -1,46 +1,27 @@
 """Root waits: the places where a thread's own loop waits for the next thing to do.
 
-A thread there is idle, everywhere else it is away. Each new place is looked up once, by the
-functions of its stack: the wait is a loop's own if only the loop's machinery lies between them.
+A thread there is idle, everywhere else it is away. Each new place is looked up once: the wait is a
+loop's own if only the loop's machinery lies between them (:mod:`machtrace.watching.wait_roles`).
+Where names do not decide, recurrence does: a loop's wait is entered from many others, a task's
+mostly from the loop's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
 from typing import NamedTuple
 
 from machtrace.model.arch import Arch
 from machtrace.model.polls import CallPlace
-from machtrace.model.symbol import CallStack
-from machtrace.reports.analysis.waits.frames import WaitKind, wait_of
+from machtrace.watching.wait_roles import UNDECIDED, NamedWait, WaitRole
 
 _MOST_PLACES = 1000
-"""Places whose visits are counted; a thread that waits in more of them has no loop."""
-
-
-class WaitRole(Enum):
-    """The part that a wait has in its thread."""
-
-    ROOT = "root"
-    """The outermost loop waits for events."""
-    NESTED = "nested"
-    """A loop within a task of the outer loop waits for events, such as that of a modal dialog."""
-    WORKER = "worker"
-    """A worker thread waits for work."""
-    OWN = "own"
-    """The thread's outermost function waits itself, such as in ``main``'s own loop: it is a root
-    wait unless another wait is likelier to be one."""
-    UNKNOWN = "unknown"
-    """The stack has no names that decide, so the other waits of the thread do."""
-    OTHER = "other"
-    """A task waits."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether a thread in such a wait has nothing to do, as far as one stack shows."""
-        return self in (WaitRole.ROOT, WaitRole.NESTED, WaitRole.WORKER)
-
+"""Places that are counted; a thread that waits in more of them has no loop."""
+_MOST_ORIGINS = 16
+_PROVEN_ORIGINS = 3
+_LEAD = 2
+"""Origins by which one wait precedes another, whatever calls they are."""
+_FORGOTTEN = 500
+"""Entries to other places after which a loop's wait is not its wait any more."""
 
 _EVENT_CALLS = {
     Arch.X86_64: frozenset({7, 23, 34, 43, 128, 130, 208, 232, 270, 271, 281, 288, 426, 441}),
@@ -49,19 +30,25 @@ _EVENT_CALLS = {
 """Numbers of system calls that wait for events, connections or signals: poll, select, pause,
 accept, rt_sigtimedwait, rt_sigsuspend, io_getevents, epoll_wait, pselect6, ppoll, epoll_pwait,
 accept4, io_uring_enter and epoll_pwait2."""
-_SLEEP_CALLS = {Arch.X86_64: frozenset({35, 230}), Arch.ARM64: frozenset({101, 115})}
-"""nanosleep and clock_nanosleep."""
 
 
 class _Place:
-    __slots__ = ("caller", "is_event", "is_sleep", "order", "role", "visits")
+    __slots__ = ("caller", "is_event", "order", "origins", "role", "turns")
 
-    def __init__(self, order: int) -> None:
+    def __init__(self, order: int, *, is_event: bool) -> None:
         self.role: WaitRole | None = None
         self.caller = ""
-        self.visits = 0
         self.order = order
-        self.is_event = self.is_sleep = False
+        self.is_event = is_event
+        self.turns = 0
+        """The times that it was entered after another place."""
+        self.origins: set[CallPlace | None] = set()
+        """The places from which it was entered; None of the one that was seen first."""
+
+
+class _Candidate(NamedTuple):
+    place: CallPlace
+    known: _Place
 
 
 class RootWaits:
@@ -72,12 +59,15 @@ class RootWaits:
     """
 
     def __init__(self, arch: Arch) -> None:
-        table = Arch.ARM64 if arch.is_arm64 else Arch.X86_64
-        self._events, self._sleeps = _EVENT_CALLS[table], _SLEEP_CALLS[table]
+        self._events = _EVENT_CALLS[Arch.ARM64 if arch.is_arm64 else Arch.X86_64]
         self._places: dict[CallPlace, _Place] = {}
         self._last: CallPlace | None = None
+        self._loop: CallPlace | None = None
+        """The root wait that recurrence has proven."""
+        self._since_loop = 0
+        self._has_named_loop = False
         self._roles: dict[CallPlace, WaitRole | None] = {}
-        """Decisions since the last visit."""
+        """Decisions since the last entry to another place."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -85,17 +75,27 @@ class RootWaits:
     def add(self, place: CallPlace, wait: NamedWait) -> None:
         """Set the role that a place's stack has."""
         known = self._place(place)
-        known.role, known.caller = wait
-        self._roles.clear()
+        known.role, known.caller = wait.role, wait.caller
+        self._has_named_loop |= wait.role in (WaitRole.ROOT, WaitRole.WORKER)
+        self._prove()
 
-    def visit(self, place: CallPlace | None) -> None:
-        """Take the place of the next poll; None if the thread runs."""
-        if place == self._last:
+    def visit(self, place: CallPlace) -> None:
+        """Take the place of the next poll in a wait."""
+        last = self._last
+        if place == last or (len(self._places) >= _MOST_PLACES and place not in self._places):
             return
         self._last = place
-        if place is not None and (len(self._places) < _MOST_PLACES or place in self._places):
-            self._place(place).visits += 1
-            self._roles.clear()
+        known = self._place(place)
+        known.turns += 1
+        if len(known.origins) < _MOST_ORIGINS:
+            known.origins.add(last)
+        self._since_loop = 0 if place == self._loop else self._since_loop + 1
+        if self._loop is not None and self._since_loop > _FORGOTTEN:
+            self._loop = None
+            for each in self._places.values():
+                each.turns = 0
+                each.origins.clear()
+        self._prove()
 
     def role(self, place: CallPlace) -> WaitRole | None:
         """Return the role of a place as all that is known decides; None if it is not looked up."""
@@ -112,290 +112,83 @@ class RootWaits:
         role = self.role(place)
         return role is not None and role.is_idle
 
+    def is_proven(self, place: CallPlace) -> bool:
+        """Whether the role of a place will not change: by its names, or by a proven loop."""
+        known = self._places.get(place)
+        if known is None or known.role is None:
+            return False
+        return known.role not in UNDECIDED or self._loop is not None or self._has_named_loop
+
+    def _undecided(self) -> list[_Candidate]:
+        return [
+            _Candidate(place, known)
+            for place, known in self._places.items()
+            if known.role in UNDECIDED
+        ]
+
+    def _prove(self) -> None:
+        """Decide which wait is the loop's, if one was entered from far more places than others."""
+        self._roles.clear()
+        if self._loop is not None or self._has_named_loop:
+            return
+        candidates = self._undecided()
+        if not candidates:
+            return
+        best = max(candidates, key=lambda each: len(each.known.origins))
+        least = len(best.known.origins) - _LEAD
+        if len(best.known.origins) >= _PROVEN_ORIGINS and all(
+            len(each.known.origins) <= least for each in candidates if each is not best
+        ):
+            self._loop, self._since_loop = best.place, 0
+
     def _decide(self, place: CallPlace) -> WaitRole | None:
         known = self._places.get(place)
-        if known is None or known.role not in _UNDECIDED:
+        if known is None or known.role not in UNDECIDED:
             return None if known is None else known.role
-        rivals = [
-            (other, each) for other, each in self._places.items() if other != place and each.role
-        ]
-        if any(each.role in (WaitRole.ROOT, WaitRole.WORKER) for _, each in rivals):
+        if self._has_named_loop:
             return WaitRole.OTHER
-        better = [
-            (other, each)
-            for other, each in rivals
-            if each.role in _UNDECIDED and _rank(other, each) > _rank(place, known)
-        ]
+        candidate = _Candidate(place, known)
+        if self._loop is not None:
+            if place == self._loop:
+                return WaitRole.ROOT
+            better = [_Candidate(self._loop, self._places[self._loop])]
+        else:
+            better = [each for each in self._undecided() if _precedes(each, candidate)]
         if not better:
             return WaitRole.ROOT
         is_nested = known.is_event and any(
-            each.is_event and each.caller == known.caller and other.sp > place.sp
-            for other, each in better
+            each.known.is_event and each.known.caller == known.caller and each.place.sp > place.sp
+            for each in better
         )
         return WaitRole.NESTED if is_nested and known.caller else WaitRole.OTHER
 
     def _place(self, place: CallPlace) -> _Place:
         known = self._places.get(place)
         if known is None:
-            known = self._places[place] = _Place(len(self._places))
-            known.is_event = place.number in self._events
-            known.is_sleep = place.number in self._sleeps
+            known = _Place(len(self._places), is_event=place.number in self._events)
+            self._places[place] = known
         return known
 
 
-def _rank(place: CallPlace, known: _Place) -> tuple[int, int, int, int]:
-    """Return the likelihood that a wait is the loop's own, for comparison with others.
+def _precedes(first: _Candidate, second: _Candidate) -> bool:
+    """Return whether one wait is the loop's rather than the other; both may be, as far as known.
 
-    Waits for events come first, then those entered most often. An outer one is likelier than one
-    below it, and the first of all was the thread's when watching began.
+    More origins decide. Until then waits for events come first, outer ones before those below
+    them, then those in the outermost function, then the one that was seen first: mostly that in
+    which the thread was when watching began. An event wait that is seen once, between two times in
+    the wait that was seen first, is rather that of a task.
     """
-    if known.is_event:
-        return 2, place.sp, known.visits, -known.order
-    return int(known.role is WaitRole.OWN), known.visits, place.sp, -known.order
+    lead = len(first.known.origins) - len(second.known.origins)
+    if lead >= _LEAD:
+        return True
+    if first.place == second.place or lead <= -_LEAD:
+        return False
+    if first.known.is_event != second.known.is_event:
+        is_later = first.known.order > second.known.order
+        return first.known.is_event and not (is_later and second.known.turns > first.known.turns)
+    return _rank(first) > _rank(second)
 
 
-class NamedWait(NamedTuple):
-    """The role of a wait by its stack."""
-
-    role: WaitRole
-    caller: str
-    """The innermost function that is none of the machinery of waits; may be empty."""
-
-
-_UNDECIDED = (WaitRole.OWN, WaitRole.UNKNOWN)
-
-
-class _Function(NamedTuple):
-    name: str
-    file: str
-    """The source file of a Python function; else empty."""
-
-
-_LOOPS = frozenset(
-    {
-        *("uv_run", "event_base_loop", "event_base_dispatch", "ev_run", "ev_loop"),
-        *("g_main_context_iteration", "g_main_loop_run", "gtk_main", "g_application_run"),
-        *("aeMain", "aeProcessEvents", "ngx_process_events_and_timers"),
-        *("ngx_worker_process_cycle", "ngx_master_process_cycle", "ngx_single_process_cycle"),
-        *("PostgresMain", "ServerLoop", "ReadCommand", "CFRunLoopRunSpecific", "__CFRunLoopRun"),
-        *("QEventLoop::exec", "QEventLoop::processEvents", "QCoreApplication::exec"),
-        *("sd_event_run", "sd_event_loop", "sd_event_wait", "zmq::epoll_t::loop"),
-        *("boost::asio::detail::scheduler::run", "mio::poll::Poll::poll", "hub_main"),
-        *("runtime.findRunnable", "runtime.findrunnable", "runtime.netpoll", "runtime.stopm"),
-        *("runtime.notesleep", "runtime.notetsleep", "runtime.mPark", "runtime.sysmon"),
-        *("runtime.templateThread", "apr_pollset_poll", "child_main", "listener_thread"),
-    }
-)
-_LOOP_PATTERNS = (
-    *("tokio::runtime::park", "tokio::runtime::io::driver", "tokio::runtime::time::"),
-    *("tokio::runtime::scheduler", "QEventDispatcher", "QWindowSystem", "boost::asio::"),
-)
-_NESTABLE = frozenset(
-    {
-        *("uv_run", "event_base_loop", "ev_run", "g_main_context_iteration", "g_main_loop_run"),
-        *("CFRunLoopRunSpecific", "QEventLoop::exec", "BaseEventLoop._run_once"),
-    }
-)
-"""Loops that a task can enter again."""
-_MAIN_OF_POSTGRES: tuple[str, ...] = (
-    "BackgroundWriter",
-    "Checkpointer",
-    "WalWriter",
-    "AutoVacLauncher",
-)
-_MAIN_OF_POSTGRES += ("ApplyLauncher", "PgArchiver", "SysLogger", "WalReceiver", "WalSnd")
-_MACHINERY = frozenset(
-    {
-        *("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect"),
-        *("pselect64", "kevent", "pause", "sigsuspend", "sigwait", "sigwaitinfo", "sigtimedwait"),
-        *("accept", "accept4", "io_uring_enter", "io_getevents", "syscall", "nanosleep", "usleep"),
-        *("clock_nanosleep", "sleep", "thrd_sleep", "syscall_cancel", "internal_syscall_cancel"),
-        *("syscall_cancel_arch", "poll_chk", "ppoll_chk", "aeApiPoll", "epoll_dispatch"),
-        *("poll_dispatch", "select_dispatch", "epoll_poll", "backend_poll", "g_poll"),
-        *("ngx_epoll_process_events", "secure_read", "pq_recvbuf", "pq_getbyte", "pq_startmsgread"),
-        *("SocketBackend", "WaitLatch", "WaitLatchOrSocket", "epoll_wait_uring"),
-        *("runtime.epollwait", "runtime.futex", "runtime.futexsleep", "runtime.usleep"),
-        *("internal/runtime/syscall.Syscall6", "internal/runtime/syscall.EpollWait"),
-        *("runtime.pselect6", "restore_rt", "io_uring_wait_cqe", "io_uring_submit_and_wait"),
-        *("_io_uring_get_cqe", "io_uring_wait_cqe_timeout", "pthread_cond_wait"),
-        *("pthread_cond_timedwait", "pthread_cond_wait_common", "std::condition_variable::wait"),
-        *("futex_abstimed_wait_common", "futex_abstimed_wait_common64", "futex_wait"),
-        *("futex_abstimed_wait_cancelable64", "sem_wait", "uv_cond_wait", "uv_sem_wait"),
-    }
-)
-_MACHINERY_PREFIXES = (
-    *("uv__io_poll", "uv__epoll", "WaitEventSetWait", "g_main_context_", "mio::", "parking_lot::"),
-    *("tokio::runtime::park", "std::sys::", "std::thread::park", "QTimerInfo", "qt_safe_poll"),
-)
-_WORKERS = frozenset(
-    {
-        *("start_wqthread", "Unsafe_Park", "Parker::park", "uv__worker", "worker"),
-        *("g_thread_pool_thread_proxy", "gomp_thread_start", "blas_thread_server"),
-        *("node::(anonymous namespace)::PlatformWorkerThread", "runtime.mstart"),
-        "node::TaskQueue<v8::Task>::BlockingPop",
-    }
-)
-_STARTS = frozenset(
-    {
-        *("libc_start_call_main", "libc_start_main", "libc_start_main_impl", "start"),
-        *("start_thread", "clone", "clone3", "pthread_start", "thread_start"),
-    }
-)
-"""Functions outside of a thread's first one, without underscores in front."""
-_CLONE = "clone"
-
-_SELECTORS = "selectors.py"
-_PYTHON_LOOPS = {
-    "BaseEventLoop._run_once": "asyncio/base_events.py",
-    "BaseServer.serve_forever": "socketserver.py",
-    "EpollIOManager.get_events": "trio/_core/_io_epoll.py",
-    "Arbiter.sleep": "gunicorn/arbiter.py",
-    "SyncWorker.wait": "gunicorn/workers/sync.py",
-    "_PollLikeMixin.doPoll": "twisted/internet/base.py",
-    "EPollReactor.doPoll": "twisted/internet/epollreactor.py",
-    "Hub.run": "gevent/hub.py",
-    "Server.wait_for_termination": "grpc/_server.py",
-}
-_PYTHON_WORKERS = {
-    "_worker": "concurrent/futures/thread.py",
-    "worker": "multiprocessing/pool.py",
-    "Pool._handle_tasks": "multiprocessing/pool.py",
-    "Pool._handle_results": "multiprocessing/pool.py",
-    "Pool._wait_for_updates": "multiprocessing/pool.py",
-    "Timer.run": "threading.py",
-    "QueueListener._monitor": "logging/handlers.py",
-}
-_PYTHON_WAITS: tuple[str, ...] = (
-    "threading.py",
-    "queue.py",
-    "multiprocessing/queues.py",
-    _SELECTORS,
-)
-_PYTHON_WAITS += ("multiprocessing/connection.py",)
-_PYTHON_TASK_WAITS = (
-    ("threading.py", ("Thread.join", "Thread._wait_for_tstate_lock")),
-    ("subprocess.py", ("run", "Popen.wait", "Popen._wait", "Popen.communicate")),
-)
-"""Files and functions that are never a loop's own wait."""
-_MODULE = "<module>"
-_BOOTSTRAPS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run")
-
-
-_TASK_WAITS = frozenset(
-    {
-        *(WaitKind.MUTEX, WaitKind.READ_WRITE_LOCK, WaitKind.UNFAIR_LOCK, WaitKind.ONCE),
-        *(WaitKind.DISPATCH_SYNC, WaitKind.DISPATCH_GROUP, WaitKind.JOIN, WaitKind.CHILD),
-        WaitKind.REPLY,
-    }
-)
-"""Waits that are never a loop's own."""
-
-
-def role_of(stack: CallStack) -> NamedWait:
-    """Return the role of a wait by the functions of its stack."""
-    functions = _functions(stack)
-    python = [function for function in functions if function.file]
-    native = [function.name for function in functions if not function.file]
-    role, caller = _native_role(native)
-    if python and not role.is_idle:
-        role, caller = _python_role(python)
-    wait = wait_of(native)
-    is_lock = wait is not None and wait.kind in _TASK_WAITS and not python
-    is_child = wait is not None and wait.kind is WaitKind.CHILD
-    if role in _UNDECIDED and (is_lock or is_child or any(map(_is_task_wait, python))):
-        role = WaitRole.OTHER
-    return NamedWait(role, caller)
-
-
-def _functions(stack: CallStack) -> list[_Function]:
-    functions: list[_Function] = []
-    for frame in stack.frames:
-        functions += [_Function(call.name, "") for call in frame.inlined if call.name]
-        functions += [_Function(each.name, each.location.path) for each in frame.python]
-        name = "" if frame.symbol is None or not frame.symbol.is_named else frame.symbol.name
-        functions.append(_Function(name.partition("@")[0].partition(" (.")[0], ""))
-    return functions
-
-
-def _bare(name: str) -> str:
-    return name.lstrip("_").removeprefix("GI_").lstrip("_").partition("(")[0]
-
-
-def _is_loop(name: str) -> bool:
-    bare = name.partition("(")[0]
-    return (
-        bare in _LOOPS
-        or bare.startswith(_LOOP_PATTERNS)
-        or (bare.endswith("Main") and bare.startswith(_MAIN_OF_POSTGRES))
-    )
-
-
-def _native_role(names: Sequence[str]) -> tuple[WaitRole, str]:
-    index = next((at for at, name in enumerate(names) if not _is_machinery(name)), len(names))
-    rest = names[index:]
-    first = rest[0] if rest else ""
-    role = WaitRole.UNKNOWN
-    if _is_loop(first):
-        role = WaitRole.NESTED if _is_nested(rest) else WaitRole.ROOT
-    elif index and (_bare(first) in _WORKERS or first in _WORKERS):
-        role = WaitRole.WORKER
-    elif any(_is_loop(name) for name in rest):
-        role = WaitRole.OTHER
-    elif index and (first == "main" or (len(rest) > 1 and _bare(rest[1]) in _STARTS)):
-        role = WaitRole.OWN
-    return role, first
-
-
-def _is_machinery(name: str) -> bool:
-    return _bare(name) in _MACHINERY or name.startswith(_MACHINERY_PREFIXES)
-
-
-def _is_nested(names: Sequence[str]) -> bool:
-    """Return whether another loop runs the one at the inner end, with a task between them."""
-    has_task = False
-    for name in names:
-        bare = name.partition("(")[0]
-        if not _is_loop(name):
-            has_task = has_task or bool(name)
-        elif has_task and bare in _NESTABLE:
-            return True
-    return False
-
-
-def _is_task_wait(function: _Function) -> bool:
-    return any(
-        function.file.endswith(file) and function.name in names
-        for file, names in _PYTHON_TASK_WAITS
-    )
-
-
-def _python_role(python: Sequence[_Function]) -> tuple[WaitRole, str]:
-    def is_in(function: _Function, table: dict[str, str]) -> bool:
-        return function.file.endswith(table.get(function.name, "\0"))
-
-    index = next(
-        (
-            at
-            for at, function in enumerate(python)
-            if is_in(function, _PYTHON_LOOPS)
-            or is_in(function, _PYTHON_WORKERS)
-            or not function.file.endswith(_PYTHON_WAITS)
-        ),
-        len(python),
-    )
-    rest = python[index:]
-    if not rest:
-        return WaitRole.UNKNOWN, ""
-    first = rest[0]
-    role = WaitRole.UNKNOWN
-    if is_in(first, _PYTHON_LOOPS):
-        role = WaitRole.ROOT
-        if first.name in _NESTABLE and first in rest[1:]:
-            role = WaitRole.NESTED
-    elif is_in(first, _PYTHON_WORKERS):
-        role = WaitRole.WORKER
-    elif any(is_in(function, _PYTHON_LOOPS) for function in rest):
-        role = WaitRole.OTHER
-    elif all(function.name == _MODULE or function.name in _BOOTSTRAPS for function in rest):
-        role = WaitRole.OWN
-    return role, first.name
+def _rank(each: _Candidate) -> tuple[int, bool, int]:
+    sp = each.place.sp if each.known.is_event else 0
+    return sp, each.known.role is WaitRole.OWN, -each.known.order

@@ -30,8 +30,8 @@ from machtrace.model.symbol import CallStack
 from machtrace.targets.base import ClosedWhenLeft, select_threads
 from machtrace.targets.linux.process_polls import host_load
 from machtrace.targets.linux.watched import WatchedProcess
+from machtrace.watching.absences import Absence
 from machtrace.watching.classifier import (
-    Absence,
     Ended,
     Event,
     HangClassifier,
@@ -49,8 +49,9 @@ from machtrace.watching.resource_watch import (
     ResourceWatch,
     resource_incident,
 )
-from machtrace.watching.root_waits import NamedWait, RootWaits, role_of
+from machtrace.watching.root_waits import RootWaits
 from machtrace.watching.thresholds import CpuThreshold, MemoryThreshold
+from machtrace.watching.wait_roles import NamedWait, role_of
 
 POLL_NS = 20_000_000
 FOREVER_NS = 1 << 62
