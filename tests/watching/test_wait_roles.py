@@ -58,6 +58,13 @@ START = ("__libc_start_call_main", "__libc_start_main_impl", "_start")
         ),
         ("epoll_wait", "WaitEventSetWait", "WaitLatch", "CheckpointerMain", "main"),
         ("runtime.futex", "runtime.futexsleep", "runtime.notesleep", "runtime.mPark"),
+        ("runtime.epollwait.abi0", "runtime.netpoll", "runtime.findRunnable", "runtime.schedule"),
+        (
+            "runtime.futex.abi0",
+            "runtime.futexsleep",
+            "runtime.notetsleep_internal",
+            "runtime.sysmon",
+        ),
     ],
 )
 def test_waits_of_known_loops_are_root_waits(names: tuple[str, ...]) -> None:
@@ -90,6 +97,17 @@ def test_a_wait_in_main_is_mains_own(call: str) -> None:
 
 def test_a_wait_without_names_is_undecided() -> None:
     assert role_of(native("epoll_wait", "", "", "")).role is WaitRole.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("epoll_wait", "", "aeMain", "main", *START),
+        ("epoll_wait", "WaitEventSetWait", "secure_read", "", "pq_getbyte", "PostgresMain", ""),
+    ],
+)
+def test_a_stripped_loop_is_undecided(names: tuple[str, ...]) -> None:
+    assert role_of(native(*names)).role is WaitRole.UNKNOWN
 
 
 def test_a_wait_in_a_function_of_the_program_has_its_caller() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from itertools import takewhile
 from typing import NamedTuple
 
 from machtrace.model.symbol import CallStack
@@ -61,7 +62,13 @@ _LOOPS = frozenset(
         *("sd_event_run", "sd_event_loop", "sd_event_wait", "zmq::epoll_t::loop"),
         *("boost::asio::detail::scheduler::run", "mio::poll::Poll::poll", "hub_main"),
         *("runtime.findRunnable", "runtime.findrunnable", "runtime.netpoll", "runtime.stopm"),
-        *("runtime.notesleep", "runtime.notetsleep", "runtime.mPark", "runtime.sysmon"),
+        *(
+            "runtime.notesleep",
+            "runtime.notetsleep",
+            "runtime.notetsleep_internal",
+            "runtime.mPark",
+            "runtime.sysmon",
+        ),
         *("runtime.templateThread", "apr_pollset_poll", "child_main", "listener_thread"),
     }
 )
@@ -192,7 +199,8 @@ def _functions(stack: CallStack) -> list[_Function]:
         functions += [_Function(call.name, "") for call in frame.inlined if call.name]
         functions += [_Function(each.name, each.location.path) for each in frame.python]
         name = "" if frame.symbol is None or not frame.symbol.is_named else frame.symbol.name
-        functions.append(_Function(name.partition("@")[0].partition(" (.")[0], ""))
+        name = name.partition("@")[0].partition(" (.")[0].removesuffix(".abi0")  # Go's assembly
+        functions.append(_Function(name, ""))
     return functions
 
 
@@ -219,7 +227,10 @@ def _native_role(names: Sequence[str]) -> tuple[WaitRole, str]:
     elif index and (_bare(first) in _WORKERS or first in _WORKERS):
         role = WaitRole.WORKER
     elif any(_is_loop(name) for name in rest):
-        role = WaitRole.OTHER
+        tasks = takewhile(lambda name: not _is_loop(name), rest)
+        # The functions of a stripped program between its loop and the wait may be the loop's, too.
+        has_task = any(name and not _is_machinery(name) for name in tasks)
+        role = WaitRole.OTHER if has_task else WaitRole.UNKNOWN
     elif index and (first == "main" or (len(rest) > 1 and _bare(rest[1]) in _STARTS)):
         role = WaitRole.OWN
     return role, first
