@@ -99,9 +99,10 @@ class WatchFormat(StrEnum):
     "--launch-grace",
     "grace",
     type=parse_duration,
-    default="0s",
+    default="5s",
+    show_default=True,
     metavar="TIME",
-    help="Time after the start in which no hang is reported, such as for a program's imports.",
+    help="Time after the process's start in which a thread that was never idle is not reported.",
 )
 @click.option(
     *("--output", "-o", "folder"),

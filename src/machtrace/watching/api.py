@@ -44,7 +44,7 @@ def watch(  # noqa: PLR0913 - an option each
     hang: float | None = 0.25,
     threads: str | Sequence[str] = "main",
     poll: float = POLL_NS / 1e9,
-    launch_grace: float = 0,
+    launch_grace: float | None = None,
     search: Sequence[str | Path] = (),
     lines: bool = True,
     deadlocks: bool = True,
@@ -65,7 +65,8 @@ def watch(  # noqa: PLR0913 - an option each
         threads: the threads that are watched for hangs: ``main``, ``all``, a name or an id, or
             several of these.
         poll: seconds between two polls.
-        launch_grace: seconds in which no hang is reported at first.
+        launch_grace: seconds after the process's start in which a thread that was never idle is
+            not reported; by default 5. ``self``: seconds in which no hang is reported at first.
         search: files and folders with the program's images.
         lines: whether source lines are looked up.
         deadlocks: whether deadlocks are reported.
@@ -86,7 +87,7 @@ def watch(  # noqa: PLR0913 - an option each
         hang_ns=None if hang is None else round(hang * 1e9),
         poll_ns=round(poll * 1e9),
         threads=threads if isinstance(threads, str) else tuple(threads),
-        launch_grace_ns=round(launch_grace * 1e9),
+        launch_grace_ns=None if launch_grace is None else round(launch_grace * 1e9),
         search=path_names(search),
         lines=lines,
         deadlocks=deadlocks,

@@ -148,7 +148,7 @@ class HangClassifier:
         if place != self._place:
             self._entered = None if role is not None or place is None else (place, before, poll)
         self._place = place
-        away.is_nested |= role is WaitRole.NESTED
+        away.is_nested = place is not None and self.waits.is_nested(place)
         away.add(poll, place)
         return events + self._samples(away, poll) + self._decide(away, poll)
 

@@ -198,8 +198,8 @@ class OwnWatcher(ClosedWhenLeft):
         self._watchdog.set_idle(thread, places)
 
     def _report(self, case: Case) -> None:
-        grace = self.options.launch_grace_ns
-        if grace and case.event.began_ns - self._began_ns < grace:
+        grace = self.options.launch_grace_ns or 0
+        if case.event.began_ns - self._began_ns < grace:
             return
         self._cases.name(case)
         if not case.facts and case.stacks:

@@ -41,6 +41,7 @@ from machtrace.watching.classifier import Ended, HangClassifier, LearnWait, Seen
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.representative import representative
 from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.tasks import timed_stacks
 from machtrace.watching.wait_roles import role_of
 
 GIL = "interpreter lock (GIL)"
@@ -362,21 +363,6 @@ class Cases:
         timed = [TimedStack(at + offset, 1, stack) for at, stack in lock.stacks]
         chosen = representative(timed)
         return None if chosen is None else chosen.culprit
-
-
-def timed_stacks(
-    samples: Sequence[tuple[int, CallStack]], absence: Absence
-) -> tuple[TimedStack, ...]:
-    """Weigh each stack by the time since the one before it, from the beginning to the end."""
-    stacks: list[TimedStack] = []
-    before = absence.began.best_ns
-    for at, stack in samples:
-        stacks.append(TimedStack(at, max(0, at - before), stack))
-        before = max(before, at)
-    until = absence.seen_ns if absence.ended is None else absence.ended.best_ns
-    if stacks and until > before:
-        stacks[-1] = stacks[-1]._replace(weight_ns=stacks[-1].weight_ns + until - before)
-    return tuple(stacks)
 
 
 def _is_other_task(case: Case, poll: ThreadPoll) -> bool:

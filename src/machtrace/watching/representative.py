@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from machtrace.model.incident import Culprit, TimedStack
 from machtrace.model.symbol import CallStack
 
 _SHARE = 0.6
 """The share of its parent's time that a function needs to be followed."""
+
+_FEW, _ALONE = 4, 0.8
+"""The share that the first sample needs if it is alone among several: it stands for all of the time
+before it."""
+
+FunctionKey: TypeAlias = tuple[str, str | None, bool]
+"""A function's name, its file or image, and whether it is a Python function."""
 
 
 class _Entry(NamedTuple):
@@ -21,9 +28,11 @@ class _Entry(NamedTuple):
     file: str | None
     line: int | None
     is_python: bool
+    in_call: bool = False
+    """Whether the sample found it in a system call."""
 
     @property
-    def key(self) -> tuple[str, str | None, bool]:
+    def key(self) -> FunctionKey:
         return self.function, self.file if self.is_python else self.image, self.is_python
 
 
@@ -35,23 +44,35 @@ class Representative(NamedTuple):
     culprit: Culprit
 
 
-def representative(stacks: Sequence[TimedStack]) -> Representative | None:
+def representative(
+    stacks: Sequence[TimedStack], *, ran: bool = False, limit: int | None = None
+) -> Representative | None:
     """Return the function where the time went; None without named stacks.
 
     The stacks are merged to a tree by function. From the outer end it is followed down while one
     child has 60 % of the time of its parent; the function where it splits is the culprit. In a
     program with Python functions it is the innermost Python function on that path, and the native
     function at its end is named beside it.
+
+    Args:
+        stacks: the samples.
+        ran: whether the thread ran. Stops hit system calls more often than their share of the time,
+            so that a function in one is not followed from a caller that has samples of its own.
+        limit: the number of functions that are followed.
     """
     paths = [_entries(timed.stack) for timed in stacks]
     total = sum(max(1, timed.weight_ns) for timed in stacks)
     if not any(paths):
         return None
     members = list(range(len(stacks)))
+    if any(entry.is_python for path in paths for entry in path):
+        # A sample without Python functions was taken before they could be read.
+        members = [at for at in members if any(entry.is_python for entry in paths[at])]
+        total = sum(_weight(stacks, members))
     path: list[int] = []
     shares: list[float] = []
     depth = 0
-    while True:
+    while limit is None or depth < limit:
         groups: dict[object, list[int]] = defaultdict(list)
         for index in members:
             if depth < len(paths[index]):
@@ -61,7 +82,12 @@ def representative(stacks: Sequence[TimedStack]) -> Representative | None:
         weight = sum(_weight(stacks, members))
         best = max(groups.values(), key=lambda group: sum(_weight(stacks, group)))
         share = sum(_weight(stacks, best))
-        if share < _SHARE * weight:
+        needed = _ALONE if best == [0] and len(members) >= _FEW else _SHARE
+        if share < needed * weight:
+            break
+        has_own = any(len(paths[index]) == depth for index in members)
+        ends = [paths[index] for index in best if len(paths[index]) == depth + 1]
+        if ran and has_own and len(ends) == len(best) and all(end[-1].in_call for end in ends):
             break
         members = best
         path.append(best[-1])
@@ -73,6 +99,14 @@ def representative(stacks: Sequence[TimedStack]) -> Representative | None:
     # The last of the members at the end of the path has the newest line.
     entries = [paths[number][level] for level, number in enumerate(path)]
     return Representative(index, _culprit(entries, shares))
+
+
+def path_of(stack: CallStack) -> tuple[FunctionKey, ...]:
+    """Return the functions of a stack, outermost first, without the C library's at both ends.
+
+    Functions without a name are those that return to the same address.
+    """
+    return tuple(entry.key for entry in _entries(stack, addresses=True))
 
 
 def _weight(stacks: Sequence[TimedStack], indexes: Sequence[int]) -> list[int]:
@@ -109,6 +143,12 @@ _GLUE_PREFIXES: tuple[str, ...] = (
     "method_",
 )
 _GLUE_PREFIXES += ("PyVectorcall_", "_TAIL_CALL_", "pymain_", "Py_Run", "PyRun_", "PyEval_")
+_STARTS = ("_start", "start", "thread_start")
+_COMPUTING: tuple[str, ...] = (
+    *("mem", "str", "wcs", "wmem", "int_", "malloc", "calloc", "realloc", "free", "cfree", "libc_"),
+    *("qsort", "msort", "bsearch", "rand", "vfprintf", "printf", "vsnprintf", "tcache", "unlink_"),
+)
+"""Functions of the C library that are no system calls, without underscores in front."""
 _LIBC = ("libc.so", "libc-", "libpthread", "ld-linux", "ld-musl", "libsystem_", "[vdso]")
 
 
@@ -116,8 +156,8 @@ def _is_glue(name: str) -> bool:
     return name.startswith(_GLUE_PREFIXES)
 
 
-def _entries(stack: CallStack) -> list[_Entry]:
-    """Return a stack's functions, outermost first; the C library's own at the end are left out."""
+def _entries(stack: CallStack, *, addresses: bool = False) -> list[_Entry]:
+    """Return a stack's functions, outermost first; the C library's at both ends are left out."""
     entries: list[_Entry] = []
     for frame in reversed(stack.frames):
         image = None if frame.image is None else frame.image.name
@@ -126,13 +166,26 @@ def _entries(stack: CallStack) -> list[_Entry]:
             entries.append(_Entry(function.name, image, place.path, place.line, is_python=True))
         if frame.symbol is None or frame.is_python:
             if not frame.is_python:
-                entries.append(_Entry("?", image, None, None, is_python=False))
+                name = f"?{frame.address.address:#x}" if addresses else "?"
+                entries.append(_Entry(name, image, None, None, is_python=False))
             continue
         at = frame.location
         path, line = (None, None) if at is None else (at.path, at.line)
         entries.append(_Entry(frame.symbol.name, image, path, line, is_python=False))
+    inner = entries[-1].function if entries else ""
+    is_complete = True
     while len(entries) > 1 and (entries[-1].image or "").startswith(_LIBC):
         if entries[-1].is_python:
             break
         entries.pop()
-    return entries
+        is_complete = False
+    if not is_complete and not inner.lstrip("_").startswith(_COMPUTING):
+        entries[-1] = entries[-1]._replace(in_call=True)
+    start = next((at for at, entry in enumerate(entries) if not _is_start(entry)), 0)
+    return entries[start:]
+
+
+def _is_start(entry: _Entry) -> bool:
+    return entry.function in _STARTS or (
+        not entry.is_python and (entry.image or "").startswith(_LIBC)
+    )

@@ -31,6 +31,12 @@ _EVENT_CALLS = {
 accept, rt_sigtimedwait, rt_sigsuspend, io_getevents, epoll_wait, pselect6, ppoll, epoll_pwait,
 accept4, io_uring_enter and epoll_pwait2."""
 
+_LOOP_CALLS = {
+    Arch.X86_64: frozenset({232, 281, 426, 441}),
+    Arch.ARM64: frozenset({22, 426, 441}),
+}
+"""Those of event loops alone: epoll_wait, epoll_pwait, io_uring_enter and epoll_pwait2."""
+
 
 class _Place:
     __slots__ = ("caller", "is_event", "order", "origins", "role", "turns")
@@ -59,7 +65,8 @@ class RootWaits:
     """
 
     def __init__(self, arch: Arch) -> None:
-        self._events = _EVENT_CALLS[Arch.ARM64 if arch.is_arm64 else Arch.X86_64]
+        table = Arch.ARM64 if arch.is_arm64 else Arch.X86_64
+        self._events, self._loops = _EVENT_CALLS[table], _LOOP_CALLS[table]
         self._places: dict[CallPlace, _Place] = {}
         self._last: CallPlace | None = None
         self._loop: CallPlace | None = None
@@ -106,6 +113,15 @@ class RootWaits:
     def is_event(self, place: CallPlace) -> bool:
         """Whether the system call waits for events, connections or signals."""
         return place.number in self._events
+
+    def is_nested(self, place: CallPlace) -> bool:
+        """Whether it is the wait of a loop within a task, as far as is known."""
+        role = self.role(place)
+        return role is WaitRole.NESTED or (
+            role is WaitRole.OTHER
+            and place.number in self._loops
+            and self._places[place].role in UNDECIDED
+        )
 
     def is_idle(self, place: CallPlace) -> bool:
         """Whether a thread in that place has nothing to do, as far as is known."""
@@ -183,12 +199,15 @@ def _precedes(first: _Candidate, second: _Candidate) -> bool:
         return True
     if first.place == second.place or lead <= -_LEAD:
         return False
-    if first.known.is_event != second.known.is_event:
-        is_later = first.known.order > second.known.order
-        return first.known.is_event and not (is_later and second.known.turns > first.known.turns)
+    if first.known.is_event or second.known.is_event:
+        older, newer = sorted((first, second), key=lambda each: each.known.order)
+        if newer.known.is_event and older.known.turns > newer.known.turns:
+            return first is older and older.known.is_event
+        if first.known.is_event != second.known.is_event:
+            return first.known.is_event
+        return first.place.sp > second.place.sp
     return _rank(first) > _rank(second)
 
 
-def _rank(each: _Candidate) -> tuple[int, bool, int]:
-    sp = each.place.sp if each.known.is_event else 0
-    return sp, each.known.role is WaitRole.OWN, -each.known.order
+def _rank(each: _Candidate) -> tuple[bool, int]:
+    return each.known.role is WaitRole.OWN, -each.known.order

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from machtrace.errors import ArgumentError, MachtraceError, TargetGoneError, ThreadGoneError
 from machtrace.frozen import dataclass
 from machtrace.model.incident import (
+    AppliedRule,
     HostLoad,
     IncidentKind,
     SeriesPoint,
-    TimedStack,
     Verdict,
     WaitsFor,
     WatchedThread,
@@ -42,7 +42,7 @@ from machtrace.watching.classifier import (
 from machtrace.watching.conditions import ConditionOver
 from machtrace.watching.lock_watch import DeadlockEvent, DeadlockWatch, deadlock_incident
 from machtrace.watching.naming import Namer, RawCopy
-from machtrace.watching.representative import representative
+from machtrace.watching.representative import path_of
 from machtrace.watching.resource_watch import (
     ResourceIncident,
     ResourceSample,
@@ -50,6 +50,7 @@ from machtrace.watching.resource_watch import (
     resource_incident,
 )
 from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.tasks import TaskCallers, judge, timed_stacks
 from machtrace.watching.thresholds import CpuThreshold, MemoryThreshold
 from machtrace.watching.wait_roles import NamedWait, role_of
 
@@ -61,6 +62,8 @@ _THREADS_NS = 1_000_000_000
 """Time between two lists of the threads, and two checks for another program."""
 _DAILY_LIMIT = 1000
 _DAY_NS = 86_400_000_000_000
+_LAUNCH_NS = 5_000_000_000
+"""The time in which programs are launched, by default."""
 _MOST_LEARNT = 4
 """Lookups of waits that are under way at once."""
 
@@ -77,8 +80,9 @@ class WatchOptions:
     """The time away from the loop that is a hang; None to report none."""
     poll_ns: int = POLL_NS
     threads: str | tuple[str, ...] = "main"
-    launch_grace_ns: int = 0
-    """The time after the start of watching in which hangs are not reported."""
+    launch_grace_ns: int | None = None
+    """The time after the start of the process in which hangs of threads that were never idle are
+    not reported; None for some seconds."""
     search: tuple[str, ...] = ()
     lines: bool = True
     daily_limit: int = _DAILY_LIMIT
@@ -112,6 +116,10 @@ class _Sample:
 class _Incident:
     id: str
     samples: list[_Sample]
+    absence: int
+    """The number of the thread's absence."""
+    rules: tuple[AppliedRule, ...] = ()
+    """Those of this watcher."""
     everything: list[RawCopy] = field(default_factory=list)
     waits_for: WaitsFor | None = None
     reported: WatchIncident | None = None
@@ -131,6 +139,8 @@ class _Watched:
     def __init__(self, thread: WatchedThread, classifier: HangClassifier) -> None:
         self.thread = thread
         self.classifier = classifier
+        self.callers = TaskCallers()
+        """The naming thread's."""
         self.samples: list[_Sample] = []
         self.incident: _Incident | None = None
         self.last: ThreadPoll | None = None
@@ -166,6 +176,7 @@ class Watcher(ClosedWhenLeft):
         self._numbers = count(1)
         self._learning = 0
         self._program = self._target.program_start()
+        self._launch_ns = self._launch_end(self._target.started_ns())
         self._next_list_ns = 0
         self._polls = self._late_polls = self._latest_ns = 0
         self._stops = self._stopped_ns = 0
@@ -312,11 +323,21 @@ class Watcher(ClosedWhenLeft):
         for thread in wanted - self._watched.keys():
             info = self._target.thread_info(thread)
             waits = RootWaits(self._target.process.arch)
+            classifier = HangClassifier(
+                self.options.hang_ns or _DAY_NS * 365,
+                self.options.poll_ns,
+                waits,
+                launch_ns=self._launch_ns,
+            )
             watched = self._watched[thread] = _Watched(
                 WatchedThread(thread, info.name, info.is_main),
-                HangClassifier(self.options.hang_ns or _DAY_NS * 365, self.options.poll_ns, waits),
+                classifier,
             )
             self._prime(watched)
+
+    def _launch_end(self, started_ns: int) -> int:
+        grace = self.options.launch_grace_ns
+        return started_ns + (_LAUNCH_NS if grace is None else grace)
 
     def _prime(self, watched: _Watched) -> None:
         """Look up the wait of a thread before it is watched: mostly it is that of its loop."""
@@ -338,6 +359,7 @@ class Watcher(ClosedWhenLeft):
         program = self._target.program_start()
         if program and program != self._program:
             self._program = program
+            self._launch_ns = self._launch_end(time.monotonic_ns())
             old, self._target = self._target, WatchedProcess(self.pid)
             old.close()
             self._report_deadlocks(self._locks.ended())
@@ -404,12 +426,16 @@ class Watcher(ClosedWhenLeft):
         if copy is None or not copy.snapshot.threads or not _is_at(copy, place):
             self._learnt.append((watched, place, None))
             return
-        self._namer.submit(partial(self._look_up, watched, place, copy))
+        number = watched.classifier.absences
+        self._namer.submit(partial(self._look_up, watched, place, copy, number))
 
-    def _look_up(self, watched: _Watched, place: CallPlace, copy: RawCopy) -> None:
+    def _look_up(self, watched: _Watched, place: CallPlace, copy: RawCopy, absence: int) -> None:
         wait = None
         try:
-            wait = role_of(self._namer.stacks(copy, lines=False)[0])
+            stack = self._namer.stacks(copy, lines=False)[0]
+            wait = role_of(stack)
+            # The loop's wait is no part of an absence.
+            watched.callers.add(0 if wait.role.is_idle else absence, path_of(stack))
         finally:
             self._learnt.append((watched, place, wait))
 
@@ -448,19 +474,18 @@ class Watcher(ClosedWhenLeft):
         self._stops += len(stops)
         for each in copy.snapshot.threads:
             if each.stopped_for_ns and each.info.id in self._watched:
-                self._watched[each.info.id].classifier.stopped(1)
+                self._watched[each.info.id].classifier.stopped(1, each.stopped_for_ns)
         self._stopped_ns = max(self._stopped_ns, *stops, 0)
         return copy
 
     def _see(self, watched: _Watched, absence: Absence) -> None:
-        grace = self.options.launch_grace_ns
-        if grace and time.monotonic_ns() - self._began_ns < grace:
-            return
         if watched.incident is None:
             identifier = self._new_id()
             if not identifier:
                 return
-            watched.incident = _Incident(identifier, watched.samples)
+            rules = () if len(self._seen_today) < self.options.daily_limit else (_LIMIT_RULE,)
+            number = watched.classifier.absences
+            watched.incident = _Incident(identifier, watched.samples, number, rules)
         incident = watched.incident
         if absence.verdict.is_hang and not incident.everything:
             incident.everything = self._copy_all()
@@ -504,7 +529,7 @@ class Watcher(ClosedWhenLeft):
     def _report(self, watched: _Watched, incident: _Incident, absence: Absence) -> None:
         samples = [*incident.samples]
         now = self._circumstances()
-        self._namer.submit(partial(self._name, watched.thread, incident, absence, samples, now))
+        self._namer.submit(partial(self._name, watched, incident, absence, samples, now))
 
     def _circumstances(self) -> _Circumstances:
         return _Circumstances(self.cost, host_load(), self._resources.series)
@@ -535,49 +560,41 @@ class Watcher(ClosedWhenLeft):
 
     def _name(
         self,
-        thread: WatchedThread,
+        watched: _Watched,
         incident: _Incident,
         absence: Absence,
         samples: Sequence[_Sample],
         now: _Circumstances,
     ) -> None:
-        stacks: list[TimedStack] = []
-        before_ns = absence.began.best_ns
+        named: list[tuple[int, CallStack]] = []
         for sample in samples:
             if sample.stack is None and sample.copy is not None:
-                named = self._namer.stacks(sample.copy)
-                sample.stack, sample.copy = named[0] if named else None, None
-            stack = sample.stack or (stacks[-1].stack if stacks else None)
-            if stack is None:
-                continue
-            sample.stack = stack
-            stacks.append(TimedStack(sample.at_ns, max(0, sample.at_ns - before_ns), stack))
-            before_ns = sample.at_ns
-        until = absence.seen_ns
-        if absence.ended is not None:
-            until = absence.ended.best_ns
-        if stacks and until > before_ns:
-            last = stacks[-1]
-            stacks[-1] = last._replace(weight_ns=last.weight_ns + until - before_ns)
-        chosen = representative(stacks)
+                found = self._namer.stacks(sample.copy)
+                sample.stack, sample.copy = found[0] if found else None, None
+            if sample.stack is None and named:
+                sample.stack = named[-1][1]
+            if sample.stack is not None:
+                named.append((sample.at_ns, sample.stack))
+        stacks = timed_stacks(named, absence)
+        judged = judge(watched.callers, incident.absence, absence, stacks, self.options.hang_ns)
         reported = WatchIncident(
             id=incident.id,
             kind=IncidentKind.HANG,
-            certainty=absence.certainty,
+            certainty=judged.certainty,
             began=absence.began,
             seen_ns=absence.seen_ns,
             ended=absence.ended,
             pid=self.pid,
             verdict=absence.verdict,
             threshold=f"{(self.options.hang_ns or 0) / 1e6:g}ms",
-            thread=thread,
+            thread=watched.thread,
             duration_ns=absence.duration_ns,
             evidence=MappingProxyType(absence.evidence),
-            culprit=None if chosen is None else chosen.culprit,
+            culprit=None if judged.chosen is None else judged.chosen.culprit,
             waits_for=incident.waits_for,
-            stacks=tuple(stacks),
-            representative=None if chosen is None else chosen.stack,
-            rules=absence.rules,
+            stacks=stacks,
+            representative=None if judged.chosen is None else judged.chosen.stack,
+            rules=(*absence.rules, *incident.rules, *judged.rules),
             missing=self.missing,
         )
         if incident.reported is not None:
@@ -599,6 +616,9 @@ class Watcher(ClosedWhenLeft):
         )
         self._incidents[incident.id] = incident
         self._on_incident(incident)
+
+
+_LIMIT_RULE = AppliedRule("daily-limit", "the last one that is reported today")
 
 
 def _is_at(copy: RawCopy, place: CallPlace) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
@@ -19,6 +21,8 @@ from machtrace.targets.linux.process_polls import ProcessPolls
 from machtrace.targets.shared.proc_maps import Mapping
 from machtrace.targets.shared.thread_copy import ThreadCopier
 
+_START_FIELD = 22 - 3
+"""``starttime`` in ``stat``, counted from the state (proc(5))."""
 _SWITCHES = "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"
 
 
@@ -49,6 +53,16 @@ class WatchedProcess(LinuxProcessTarget):
         except OSError:
             return b""
         return text.encode(errors="surrogateescape")
+
+    def started_ns(self) -> int:
+        """Return when the process was started (``CLOCK_MONOTONIC``); now if that is hidden."""
+        now_ns, boot_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        try:
+            text = self._directory.read("stat")
+        except OSError:
+            return now_ns
+        ticks = int(text[text.rindex(")") + 2 :].split(None, _START_FIELD + 1)[_START_FIELD])
+        return now_ns - boot_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
     def process_polls(self) -> ProcessPolls:
         """Return polls of the whole process, which the caller closes."""

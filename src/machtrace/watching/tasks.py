@@ -1,0 +1,205 @@
+"""Judges the samples of an absence: its culprit, and the tasks that the thread's loop called.
+
+A function that calls one function in one absence and another in the next, such as the loop itself,
+calls tasks. Absences in which no task took the threshold have many short ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from machtrace.model.incident import AppliedRule, TimedStack, Verdict, VerdictCertainty
+from machtrace.model.symbol import CallStack, Frame
+from machtrace.watching.absences import Absence
+from machtrace.watching.representative import (
+    FunctionKey,
+    Representative,
+    path_of,
+    representative,
+)
+
+Path: TypeAlias = tuple[FunctionKey, ...]
+"""The functions of a stack, outermost first."""
+
+_MOST_CALLERS = 5000
+_MOST_ABSENCES = 8
+"""Absences that are remembered for each caller."""
+_LEAST_RUNS = 3
+"""Times that samples find another task than before."""
+_COLLECTOR_SHARE = 0.5
+_COLLECTORS: tuple[str, ...] = (
+    *("gc_collect_main", "gc_collect_with_callback", "gc_collect_generations", "_PyGC_Collect"),
+    *("gc_collect_region", "gc_collect_internal", "PyGC_Collect", "gc_collect"),
+    *("v8::internal::Heap::CollectGarbage", "v8::internal::Heap::PerformGarbageCollection"),
+    *("runtime.gcStart", "runtime.gcAssistAlloc", "runtime.gcDrain", "GC_try_to_collect_inner"),
+    *("gc_start", "gc_marks", "rb_gc_impl_start", "G1CollectedHeap::do_collection_pause"),
+)
+"""Functions that collect garbage, of CPython, V8, Go, Boehm's collector, Ruby and HotSpot."""
+
+
+class _Run(NamedTuple):
+    """Consecutive samples of one task."""
+
+    task: Path
+    first_ns: int
+    last_ns: int
+
+
+class ShortTasks(NamedTuple):
+    """An absence with many short tasks."""
+
+    rule: AppliedRule
+    depth: int
+    """The number of functions that all of them share, from the outer end."""
+
+
+class TaskCallers:
+    """The functions of one thread that call tasks, as stacks of different absences show."""
+
+    def __init__(self) -> None:
+        self._called: dict[Path, dict[int, FunctionKey | None]] = {}
+        """For each path, the only function that its end called in an absence; None for several."""
+        self._proven: set[Path] = set()
+
+    def add(self, absence: int, path: Path) -> None:
+        """Take a stack of an absence, or what all its stacks share; the root wait is one, too."""
+        for depth, callee in enumerate(path[1:], 1):
+            caller = path[:depth]
+            if caller not in self._called and len(self._called) >= _MOST_CALLERS:
+                return
+            called = self._called.setdefault(caller, {})
+            called[absence] = callee if called.get(absence, callee) == callee else None
+            if len({each for each in called.values() if each is not None}) > 1:
+                self._proven.add(caller)
+            elif len(called) > _MOST_ABSENCES:
+                del called[next(iter(called))]
+
+    def task_of(self, path: Path) -> Path:
+        """Return the part of a path that ends with the task."""
+        depths = range(len(path) - 1, 0, -1)
+        return path[: next((depth for depth in depths if path[:depth] in self._proven), 0) + 1]
+
+
+def short_tasks(
+    callers: TaskCallers,
+    stacks: Sequence[TimedStack],
+    began_ns: int,
+    until_ns: int,
+    threshold_ns: int,
+) -> ShortTasks | None:
+    """Return what shows that no task took the threshold; None if one may have."""
+    runs: list[_Run] = []
+    for timed in stacks:
+        task = callers.task_of(path_of(timed.stack))
+        if runs and runs[-1].task == task:
+            runs[-1] = runs[-1]._replace(last_ns=timed.at_ns)
+        elif task:
+            runs.append(_Run(task, timed.at_ns, timed.at_ns))
+    if len(runs) < _LEAST_RUNS:
+        return None
+    # A task may have begun right after the last sample of the one before, and ended right before
+    # the first of the next: half of both is likely. The first one may have begun with the absence.
+    begins = [began_ns, *((last.last_ns + run.first_ns) // 2 for last, run in pairwise(runs))]
+    ends = [*begins[1:], until_ns]
+    longest = max(end - begin for begin, end in zip(begins, ends, strict=True))
+    if longest >= threshold_ns:
+        return None
+    shared = shared_path([run.task for run in runs])
+    where = f" below {shared[-1][0]}" if shared else ""
+    text = (
+        f"no single call{where} took {threshold_ns / 1e6:g} ms, the longest about "
+        f"{longest / 1e6:.0f} ms: a row of short tasks"
+    )
+    return ShortTasks(AppliedRule("short-tasks", text), len(shared))
+
+
+def shared_path(paths: Sequence[Path]) -> Path:
+    """Return the functions that all paths have in common from the outer end."""
+    depth = 0
+    while all(len(path) > depth for path in paths) and len({path[depth] for path in paths}) == 1:
+        depth += 1
+    return paths[0][:depth] if paths else ()
+
+
+def garbage_collection(stacks: Sequence[TimedStack]) -> AppliedRule | None:
+    """Return the rule that a collector had most of the time; else None."""
+    total = collecting = 0
+    for timed in stacks:
+        weight = max(1, timed.weight_ns)
+        total += weight
+        collecting += weight * any(_collects(frame) for frame in timed.stack.frames)
+    if not total or collecting < _COLLECTOR_SHARE * total:
+        return None
+    return AppliedRule(
+        "garbage-collection",
+        f"a garbage collector had {100 * collecting / total:.0f} % of the time",
+    )
+
+
+def _collects(frame: Frame) -> bool:
+    names = [call.name or "" for call in frame.inlined]
+    if frame.symbol is not None:
+        names.append(frame.symbol.name)
+    # The compiler's parts of a function, such as gc_collect_main.constprop.0, have its name.
+    return any(re.split(r"[.(@]", name, maxsplit=1)[0] in _COLLECTORS for name in names)
+
+
+class Judgement(NamedTuple):
+    """The meaning of the samples of an absence."""
+
+    chosen: Representative | None
+    certainty: VerdictCertainty
+    rules: tuple[AppliedRule, ...]
+
+
+def judge(
+    callers: TaskCallers,
+    number: int,
+    absence: Absence,
+    stacks: Sequence[TimedStack],
+    threshold_ns: int | None,
+) -> Judgement:
+    """Judge the samples of an absence.
+
+    Args:
+        callers: of the thread; what the stacks share is added.
+        number: of the absence.
+        absence: what the polls showed.
+        stacks: those of :func:`timed_stacks`.
+        threshold_ns: the time of a hang.
+    """
+    callers.add(number, shared_path([path_of(each.stack) for each in stacks]))
+    if absence.verdict is not Verdict.BUSY:
+        return Judgement(representative(stacks), absence.certainty, ())
+    collected = garbage_collection(stacks)
+    rules = () if collected is None else (collected,)
+    until_ns = absence.seen_ns if absence.ended is None else absence.ended.best_ns
+    short = short_tasks(callers, stacks, absence.began.best_ns, until_ns, threshold_ns or 0)
+    if short is None:
+        return Judgement(representative(stacks, ran=True), absence.certainty, rules)
+    chosen = representative(stacks, limit=short.depth)
+    return Judgement(chosen, VerdictCertainty.LIKELY, (*rules, short.rule))
+
+
+def timed_stacks(
+    samples: Sequence[tuple[int, CallStack]], absence: Absence
+) -> tuple[TimedStack, ...]:
+    """Weigh each stack by the time since the one before it, from the beginning to the end.
+
+    Samples after the end show what came after it, and are left out.
+    """
+    until = absence.seen_ns
+    if absence.ended is not None:
+        until = absence.ended.best_ns
+        samples = [each for each in samples if each[0] <= until] or samples[:1]
+    stacks: list[TimedStack] = []
+    before = absence.began.best_ns
+    for at, stack in samples:
+        stacks.append(TimedStack(at, max(0, at - before), stack))
+        before = max(before, at)
+    if stacks and until > before:
+        stacks[-1] = stacks[-1]._replace(weight_ns=stacks[-1].weight_ns + until - before)
+    return tuple(stacks)

@@ -1,0 +1,130 @@
+"""Rows of short tasks and long tasks, by the stacks of their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from machtrace.model.incident import TimedStack, TimeRange, Verdict, VerdictCertainty
+from machtrace.watching.absences import Absence
+from machtrace.watching.representative import path_of
+from machtrace.watching.tasks import Judgement, TaskCallers, judge, timed_stacks
+from tests.watching.test_wait_roles import native
+
+MS = 1_000_000
+T = 100 * MS
+
+
+def absence_of(
+    duration_ms: int, verdict: Verdict = Verdict.BUSY, ended_ms: int | None = None
+) -> Absence:
+    ended = None if ended_ms is None else TimeRange(ended_ms * MS, ended_ms * MS)
+    return Absence(
+        began=TimeRange(0, 0),
+        seen_ns=duration_ms * MS,
+        verdict=verdict,
+        certainty=VerdictCertainty.CERTAIN,
+        duration_ns=duration_ms * MS,
+        evidence={},
+        ended=ended,
+    )
+
+
+def taught() -> TaskCallers:
+    """Return callers that know ``main``'s loop and its dispatcher."""
+    callers = TaskCallers()
+    for number, names in enumerate(
+        (
+            ("epoll_wait", "wait_for_events", "main"),
+            ("read", "read_config", "dispatch", "main"),
+            ("recv", "receive_reply", "dispatch", "main"),
+        )
+    ):
+        callers.add(number, path_of(native(*names)))
+    return callers
+
+
+def judged(
+    *samples: tuple[int, Sequence[str]],
+    verdict: Verdict = Verdict.BUSY,
+    callers: TaskCallers | None = None,
+) -> Judgement:
+    absence = absence_of(samples[-1][0], verdict)
+    stacks = timed_stacks([(at * MS, native(*names)) for at, names in samples], absence)
+    return judge(callers or taught(), 9, absence, stacks, T)
+
+
+def row(*tasks: str, below: Sequence[str] = ("dispatch", "main")) -> list[tuple[int, list[str]]]:
+    return [(60 + 10 * at, [task, *below]) for at, task in enumerate(tasks)]
+
+
+def names_of(judgement: Judgement) -> tuple[str | None, list[str]]:
+    culprit = None if judgement.chosen is None else judgement.chosen.culprit.function
+    return culprit, [rule.name for rule in judgement.rules]
+
+
+SHORT = ("parse", "render", "flush", "parse", "log")
+
+
+def test_a_row_of_short_tasks_is_no_long_one() -> None:
+    judgement = judged(*row(*SHORT))
+    assert names_of(judgement) == ("dispatch", ["short-tasks"])
+    assert judgement.certainty is VerdictCertainty.LIKELY
+    assert "no single call below dispatch took 100 ms" in judgement.rules[0].text
+
+
+def test_the_weight_of_the_first_sample_is_no_long_task() -> None:
+    """It stands for the 60 ms before it, which is more than half of the time."""
+    assert names_of(judged(*row("parse", "render", "flush"))) == ("dispatch", ["short-tasks"])
+
+
+def test_a_task_that_calls_many_functions_is_one_long_task() -> None:
+    judgement = judged(*row(*"abcde", below=("convert_all", "dispatch", "main")))
+    assert names_of(judgement) == ("convert_all", [])
+    assert judgement.certainty is VerdictCertainty.CERTAIN
+
+
+def test_a_long_task_between_short_ones_is_the_culprit() -> None:
+    judgement = judged(*row("parse", *["render"] * 12, "flush", "log"))
+    assert names_of(judgement) == ("render", [])
+
+
+def test_nothing_is_a_row_before_the_loop_is_known() -> None:
+    assert names_of(judged(*row(*SHORT), callers=TaskCallers())) == ("parse", [])
+
+
+def test_a_blocked_thread_has_no_row_of_tasks() -> None:
+    assert names_of(judged(*row(*SHORT), verdict=Verdict.BLOCKED))[1] == []
+
+
+def test_functions_that_differ_within_one_absence_prove_no_caller() -> None:
+    callers = TaskCallers()
+    for name in ("a", "b", "c"):
+        callers.add(1, path_of(native(name, "convert_all", "main")))
+    task = callers.task_of(path_of(native("a", "convert_all", "main")))
+    assert [name for name, _, _ in task] == ["main"]
+
+
+@pytest.mark.parametrize(
+    "collector", ["gc_collect_main", "gc_collect_main.constprop.0", "PyGC_Collect"]
+)
+def test_a_garbage_collection_is_named(collector: str) -> None:
+    stack = (collector, "allocate", "handle", "dispatch", "main")
+    assert names_of(judged(*((at, stack) for at in range(60, 110, 10))))[1] == [
+        "garbage-collection"
+    ]
+
+
+def test_samples_after_the_end_do_not_count() -> None:
+    samples = [
+        (at * MS, native(name, "main")) for at, name in ((60, "task"), (110, "task"), (150, "wait"))
+    ]
+    stacks = timed_stacks(samples, absence_of(100, ended_ms=120))
+    assert [timed.at_ns // MS for timed in stacks] == [60, 110]
+    assert sum(timed.weight_ns for timed in stacks) == 120 * MS
+
+
+def test_the_only_sample_counts_even_if_it_is_late() -> None:
+    stacks = timed_stacks([(150 * MS, native("task", "main"))], absence_of(100, ended_ms=120))
+    assert stacks == (TimedStack(150 * MS, 150 * MS, stacks[0].stack),)
