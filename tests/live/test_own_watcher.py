@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ if sys.platform != "linux":
 from machtrace.watching.own import OwnWatcher
 from machtrace.watching.own_loops import LoopBeacons, await_chain
 from machtrace.watching.own_record import read_record
+from machtrace.watching.watcher import WatchOptions
 
 HANG = 0.1
 
@@ -88,7 +90,13 @@ def test_a_sleep_in_a_task_is_blamed_on_its_function_with_the_await_chain() -> N
     assert incident.culprit is not None
     assert incident.culprit.function == "sleep_in_a_task"
     assert incident.culprit.native is not None
-    assert incident.evidence["await_chain"] == "request > sleep_in_a_task"
+    chain = str(incident.evidence["await_chain"])
+    assert [each.partition(" ")[0] for each in chain.split(" ← ")] == ["sleep_in_a_task", "request"]
+    assert chain.count("test_own_watcher.py:") == 2
+    assert incident.evidence["task"] == "request-7"
+    assert str(incident.evidence["awaited_by"]).startswith("Task-")
+    (line,) = (line for line in str(incident).splitlines() if line.startswith("  task  "))
+    assert "request-7: sleep_in_a_task (test_own_watcher.py:" in line
     assert incident.thread is not None
     assert incident.thread.is_main
     assert incident.threshold == "100ms"
@@ -226,10 +234,26 @@ def test_a_loop_without_a_selector_has_no_beacon() -> None:
 
 
 def test_a_stack_outside_of_tasks_has_no_await_chain() -> None:
-    assert await_chain(stack(BLOCKED)) == ""
+    assert await_chain(stack(BLOCKED)) is None
 
 
-def test_the_names_of_a_task_and_of_those_that_await_it() -> None:
+async def waits_plainly(task: asyncio.Task[dict[str, str]]) -> dict[str, str]:
+    return await task
+
+
+async def waits_for_several(task: asyncio.Task[dict[str, str]]) -> dict[str, str]:
+    (facts,) = await asyncio.gather(task)
+    return facts
+
+
+async def waits_in_a_group(inner: Callable[[], Coroutine[Any, Any, dict[str, str]]]) -> Any:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(inner(), name="inner")
+    return task.result()
+
+
+@pytest.mark.parametrize("waits", [waits_plainly, waits_for_several, waits_in_a_group])
+def test_a_task_is_named_with_those_that_await_it(waits: Callable[..., Any]) -> None:
     beacons = LoopBeacons()
     thread = threading.get_native_id()
 
@@ -237,17 +261,43 @@ def test_the_names_of_a_task_and_of_those_that_await_it() -> None:
         await asyncio.sleep(0.01)
         return beacons.current_task(thread)
 
-    async def outer(task: asyncio.Task[dict[str, str]]) -> dict[str, str]:
-        return await task
-
     async def main() -> dict[str, str]:
         beacons.attach(asyncio.get_running_loop())
-        task = asyncio.create_task(inner(), name="inner")
-        facts = await asyncio.create_task(outer(task), name="outer")
+        argument: Any = inner
+        if waits is not waits_in_a_group:
+            argument = asyncio.create_task(inner(), name="inner")
+        facts: dict[str, str] = await asyncio.create_task(waits(argument), name="outer")
         beacons.detach_all()
         return facts
 
-    assert asyncio.run(main()) == {"task": "inner", "awaited_by": "outer"}
+    facts = asyncio.run(main())
+    assert facts["task"] == "inner"
+    outer, _, rest = facts["awaited_by"].partition(": ")
+    assert outer == "outer"
+    assert f"{waits.__name__} (test_own_watcher.py:" in rest
+    assert re.search(r" ← Task-\d+: main \(test_own_watcher\.py:\d+\)$", rest)
+
+
+def test_a_task_that_kept_the_interpreters_lock_is_named_by_its_function() -> None:
+    incidents = Incidents()
+
+    async def keep_the_lock() -> None:
+        ctypes.PyDLL(None).usleep(500_000)
+
+    async def main() -> None:
+        with mt.watch("self", hang=HANG, lines=False, on_incident=incidents):
+            await asyncio.sleep(0.2)
+            await asyncio.create_task(serve(), name="server")
+            await asyncio.sleep(0.2)
+
+    async def serve() -> None:
+        await keep_the_lock()
+        await asyncio.sleep(1)
+
+    asyncio.run(main())
+    incident = incidents.until(lambda each: "await_chain" in each.evidence)
+    assert incident.evidence["task"] == "server"
+    assert str(incident.evidence["await_chain"]).startswith("keep_the_lock (")
 
 
 def test_two_watchers_report_the_same_hang() -> None:
@@ -271,6 +321,66 @@ def test_a_forked_child_closes_the_watcher_without_effect() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         watcher.close()
         watcher.close()
+
+
+CONDITIONS = """
+    import threading, time
+    import machtrace as mt
+
+    first, second, barrier = threading.RLock(), threading.RLock(), threading.Barrier(2)
+    kinds, every = {}, threading.Event()
+
+    def take(one, other):
+        with one:
+            barrier.wait()
+            with other:
+                pass
+
+    def burn():
+        while True:
+            pass
+
+    def add(incident):
+        kinds[incident.kind.value] = incident
+        if len(kinds) == 3:
+            every.set()
+
+    with mt.watch("self", hang=None, cpu="50%/1s", memory="1MiB", lines=False, on_incident=add):
+        for body, *locks in ((take, first, second), (take, second, first), (burn,)):
+            threading.Thread(target=body, args=locks, daemon=True).start()
+        every.wait(60)
+    print(sorted(kinds))
+    print(kinds["cpu"].culprit.function, kinds["deadlock"].culprit.function)
+    print(len(kinds["deadlock"].cycle), len(kinds["deadlock"].series) > 0)
+"""
+
+
+def test_processor_time_memory_and_deadlocks_of_this_process_are_watched() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(CONDITIONS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    kinds, culprits, deadlock = done.stdout.splitlines()
+    assert kinds == "['cpu', 'deadlock', 'memory']"
+    assert culprits == "burn take"
+    assert deadlock == "2 True"
+
+
+def test_an_error_of_the_callback_is_raised_at_the_end() -> None:
+    def fail(_: WatchIncident) -> None:
+        raise LookupError("the callback's own")
+
+    watcher = OwnWatcher(WatchOptions(hang_ns=None, lines=False), fail)
+    thread = threading.Thread(target=watcher.run, args=(60_000_000_000,))
+    thread.start()
+    with mt.deadline(0.05, "slow"):
+        time.sleep(0.2)
+    until = time.monotonic() + 60
+    while not watcher.has_failed and time.monotonic() < until:
+        time.sleep(0.02)
+    with pytest.raises(LookupError, match="the callback's own"):
+        watcher.close()
+    thread.join()
+    assert watcher.incidents
 
 
 @pytest.mark.parametrize("hang", [0, -1, 0.001])

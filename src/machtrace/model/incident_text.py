@@ -152,6 +152,7 @@ def _short_facts(incident: WatchIncident) -> Iterator[tuple[str, str]]:
     yield "when", _when(incident, is_short=True)
     if incident.culprit is not None:
         yield "culprit", culprit_text(incident.culprit) + _caller_text(incident)
+    yield from _task(incident)
     if incident.cycle:
         yield from _cycle(incident)
     elif incident.waits_for is not None:
@@ -192,6 +193,7 @@ def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
     yield "when", _when(facts)
     if facts.culprit is not None:
         yield "culprit", culprit_text(facts.culprit)
+    yield from _task(facts)
     if facts.waits_for is not None:
         yield "waits for", facts.waits_for.text(facts.pid)
     if facts.cycle:
@@ -208,6 +210,20 @@ def facts_of(facts: WatchFacts) -> Iterator[tuple[str, str]]:
         yield "host", host_text(facts.host)
     if facts.cost is not None:
         yield "watcher", cost_text(facts.cost)
+
+
+def _task(facts: WatchFacts) -> Iterator[tuple[str, str]]:
+    """Yield the task of an event loop, its functions and those that await it."""
+    name, chain, outer = (facts.evidence.get(each) for each in _TASK)
+    parts = [printable(str(each)) for each in (name, chain) if each is not None]
+    if parts:
+        yield "task", ": ".join(parts)
+    if outer is not None:
+        yield "", f"awaited by {printable(str(outer))}"
+
+
+_TASK = ("task", "await_chain", "awaited_by")
+"""Evidence with a line of its own."""
 
 
 def culprit_text(culprit: Culprit) -> str:
@@ -245,7 +261,7 @@ def _half(time: TimeRange) -> str:
 
 def evidence_text(facts: WatchFacts, *, is_short: bool = False) -> str:
     """Return the evidence of a verdict in words; in short, without what repeats the verdict."""
-    evidence = dict(facts.evidence)
+    evidence = {name: value for name, value in facts.evidence.items() if name not in _TASK}
     if evidence.get("voluntary_switches") == evidence.get("involuntary_switches") == 0:
         del evidence["voluntary_switches"], evidence["involuntary_switches"]
         evidence = {"switches": 0, **evidence}

@@ -6,21 +6,39 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import count
 
-from machtrace.errors import ThreadGoneError
+from machtrace.errors import MachtraceError, ThreadGoneError
 from machtrace.model.incident import WatchedThread, WatcherCost, WatchIncident
 from machtrace.model.polls import CallPlace
+from machtrace.model.snapshot import ThreadId
 from machtrace.targets.base import ClosedWhenLeft, select_threads
+from machtrace.targets.inprocess.beacons import stated_by
 from machtrace.targets.inprocess.linux import SelfTarget
 from machtrace.targets.inprocess.watchdog import OwnWatchdog
-from machtrace.targets.inprocess.watchdog_records import WatchdogCapture
+from machtrace.targets.inprocess.watchdog_records import (
+    WatchdogCapture,
+    WatchdogCause,
+    WatchdogEvent,
+    WatchdogItem,
+    WatchdogPhase,
+)
 from machtrace.targets.linux.process_polls import host_load
+from machtrace.watching.conditions import ConditionOver
+from machtrace.watching.lock_watch import DeadlockEvent, DeadlockWatch, deadlock_incident
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.own_cases import Case, Cases, NumberedPoll
 from machtrace.watching.own_loops import LoopBeacons, await_chain
+from machtrace.watching.resource_watch import (
+    ResourceIncident,
+    ResourceSample,
+    ResourceWatch,
+    resource_incident,
+)
 from machtrace.watching.watcher import WatchOptions
 
 _POLLS_OF_HANG = 5
@@ -28,6 +46,8 @@ _POLLS_OF_HANG = 5
 _WAIT_NS = 200_000_000
 """Time until new records are taken while something lasts; else news end the wait."""
 _IDLE_WAIT_NS = 1_000_000_000
+_SURVEY_NS = 100_000_000
+"""The same while locks are surveyed."""
 _OWN_NAMES = "machtrace"
 """The beginning of the names of machtrace's own threads, which are not watched."""
 
@@ -41,8 +61,8 @@ class OwnWatcher(ClosedWhenLeft):
 
     Args:
         options: what is watched.
-        on_incident: called for each incident when it is seen and when it ended, by the thread that
-            runs :meth:`run`.
+        on_incident: called for each incident when it is seen and when it ended, by the naming
+            thread.
         record: the path of a file that stays readable if this process is killed; see
             :func:`machtrace.watching.own_record.read_record`.
 
@@ -62,13 +82,14 @@ class OwnWatcher(ClosedWhenLeft):
         self.pid = os.getpid()
         self.has_ended = False
         """Always False: this process runs."""
-        self.has_failed = False
         self._on_incident = on_incident
         self._incidents: dict[str, WatchIncident] = {}
         self._numbers = count(1)
         self._ids: dict[int, str] = {}
+        self._states: Mapping[int, str | None] = {}
+        self._tasks: dict[int, Mapping[str, str]] = {}
+        """Facts of tasks that ran when incidents were seen, by incident."""
         self._loops = LoopBeacons()
-        self._lock = threading.Lock()
         self._is_closed = False
         self._began_ns = time.monotonic_ns()
         self._target = SelfTarget()
@@ -86,6 +107,16 @@ class OwnWatcher(ClosedWhenLeft):
         self._cases = Cases(
             source, self._namer, self._target.process.arch, interval, self._set_idle
         )
+        self._locks = DeadlockWatch(self.pid) if options.deadlocks else None
+        self._resources = ResourceWatch(
+            self._target.process_polls(),
+            options.cpu,
+            options.memory,
+            new_id=self._new_id,
+            copies=self._copies,
+            report=self._report_resources,
+        )
+        self._poll_conditions()  # the first survey of locks takes long
         if hang_ns:
             self._choose_threads()
         with suppress(RuntimeError):
@@ -99,16 +130,20 @@ class OwnWatcher(ClosedWhenLeft):
     @property
     def missing(self) -> tuple[str, ...]:
         """The facts that cannot be determined, and why; a sentence each."""
+        missing: tuple[str, ...] = () if self._locks is None else self._locks.missing
         if self._watchdog.layout is None:
-            return ("Python functions and the interpreter's lock cannot be read",)
-        return ()
+            missing += ("Python functions and the interpreter's lock cannot be read",)
+        return missing
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether ``on_incident`` raised; :meth:`close` raises it."""
+        return self._namer.failure is not None
 
     @property
     def states(self) -> dict[WatchedThread, str | None]:
         """The state of each thread that is away."""
-        return {
-            described(self._target, thread): state for thread, state in self._cases.states.items()
-        }
+        return {described(self._target, thread): state for thread, state in self._states.items()}
 
     @property
     def cost(self) -> WatcherCost:
@@ -156,20 +191,22 @@ class OwnWatcher(ClosedWhenLeft):
             left = end - time.monotonic_ns()
             if left <= 0:
                 break
-            self._watchdog.wait(min(left, _WAIT_NS if self._cases.states else _IDLE_WAIT_NS))
+            self._watchdog.wait(max(0, min(left, self._wait_ns())))
             self._loops.check()
-            self.report()
+            self._take()
+            self._poll_conditions()
             on_tick()
+        self._resources.finish()
+
+    def _wait_ns(self) -> int:
+        wait = _WAIT_NS if self._states else _IDLE_WAIT_NS
+        if self._locks is not None:
+            wait = min(wait, _SURVEY_NS)
+        return min(wait, self._resources.next_ns - time.monotonic_ns())
 
     def wake(self) -> None:
         """Let :meth:`run` check whether it should stop."""
         self._watchdog.wake()
-
-    def report(self) -> None:
-        """Report what was recorded since."""
-        with self._lock:
-            for case in self._cases.take(self._watchdog.take()):
-                self._report(case)
 
     def close(self) -> None:
         """Finish the incidents and close everything; a second call does nothing."""
@@ -178,9 +215,55 @@ class OwnWatcher(ClosedWhenLeft):
         self._is_closed = True
         self._loops.detach_all()
         self._watchdog.close()
-        self.report()
+        self._take()
         self._namer.close()
+        self._resources.close()
+        if self._locks is not None:
+            self._locks.close()
         self._target.close()
+        if self._namer.failure is not None:
+            raise self._namer.failure
+
+    # --- in the thread that waits for news ---
+
+    def _take(self) -> None:
+        """Take what was recorded since."""
+        items = [*self._watchdog.take()]
+        if items or self._states:
+            self._namer.submit(partial(self._follow, items, self._current_tasks(items)))
+
+    def _current_tasks(self, items: Sequence[WatchdogItem]) -> dict[int, dict[str, str]]:
+        """Return the tasks that run now, by incident: when the stacks are named, others run."""
+        events = [each for each in items if isinstance(each, WatchdogEvent)]
+        ended = {each.incident for each in events if each.phase is WatchdogPhase.ENDED}
+        tasks: dict[int, dict[str, str]] = {}
+        for event in events:
+            if event.phase is not WatchdogPhase.SEEN or event.incident in ended:
+                continue
+            facts = self._loops.current_task(event.thread)
+            stated = stated_by(event.thread)
+            is_same = stated is not None and stated[1] == event.key
+            if is_same or event.cause is WatchdogCause.SCOPE:
+                tasks[event.incident] = facts
+        return tasks
+
+    def _poll_conditions(self) -> None:
+        self._resources.tick(self._states.get(self.pid, "idle"))
+        for event in () if self._locks is None else self._locks.poll():
+            own = threading.get_native_id()
+            ids = [each.id for each in self._target.threads() if each.id != own]
+            copies = [] if event.ended is not None else self._copies(ids)
+            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            self._namer.submit(partial(self._name_deadlock, event, copies, now_ns))
+
+    def _copies(self, threads: Sequence[ThreadId]) -> list[RawCopy]:
+        with suppress(MachtraceError):
+            return [RawCopy(*self._target.snapshot_with_python(threads))]
+        return []
+
+    def _report_resources(self, incident: ResourceIncident) -> None:
+        samples = [*incident.samples]
+        self._namer.submit(partial(self._name_resources, incident, samples, incident.over))
 
     def _choose_threads(self) -> None:
         choice = self.options.threads
@@ -197,35 +280,82 @@ class OwnWatcher(ClosedWhenLeft):
     def _set_idle(self, thread: int, places: Sequence[CallPlace]) -> None:
         self._watchdog.set_idle(thread, places)
 
+    # --- in the naming thread ---
+
+    def _follow(
+        self, items: Sequence[WatchdogItem], tasks: Mapping[int, Mapping[str, str]]
+    ) -> None:
+        self._tasks |= tasks
+        for case in self._cases.take(items):
+            case.facts |= self._tasks.get(case.event.incident, {})
+            self._report(case)
+        for item in items:
+            if isinstance(item, WatchdogEvent) and item.phase is WatchdogPhase.ENDED:
+                self._tasks.pop(item.incident, None)
+        self._states = self._cases.states
+
     def _report(self, case: Case) -> None:
         grace = self.options.launch_grace_ns or 0
         if case.event.began_ns - self._began_ns < grace:
             return
         self._cases.name(case)
-        if not case.facts and case.stacks:
-            self._add_task(case)
+        self._add_task(case)
         number = self._ids.get(case.event.incident)
         if number is None:
-            if len(self._ids) >= self.options.daily_limit:
-                return
-            number = self._ids[case.event.incident] = f"{self.pid}-{next(self._numbers)}"
-        incident = self._cases.incident(
-            case,
-            number=number,
-            pid=self.pid,
-            cost=self.cost,
-            host=host_load(),
-            wall_offset=time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME),
-        )
-        self._incidents[number] = incident
-        self._on_incident(incident)
+            number = self._ids[case.event.incident] = self._new_id()
+        if not number:
+            return
+        incident = self._cases.incident(case, number=number, pid=self.pid)
+        self._publish(incident)
+        if case.ended is not None:
+            del self._ids[case.event.incident]
 
     def _add_task(self, case: Case) -> None:
-        chain = next((chain for _, stack in case.stacks if (chain := await_chain(stack))), "")
-        if chain:
-            case.facts["await_chain"] = chain
-        if case.ended is None:  # later another task runs
-            case.facts |= self._loops.current_task(case.event.thread)
+        chains = (await_chain(stack) for _, stack in case.stacks)
+        chain = next((each for each in chains if each is not None), None)
+        if chain is None or "await_chain" in case.facts:
+            return
+        if "task" not in case.facts:
+            case.facts |= self._loops.task_of(case.event.thread, chain.outermost)
+        case.facts["await_chain"] = chain.text
+
+    def _name_resources(
+        self,
+        incident: ResourceIncident,
+        samples: Sequence[ResourceSample],
+        over: ConditionOver | None,
+    ) -> None:
+        self._publish(resource_incident(incident, samples, over, self._namer, self.pid))
+
+    def _name_deadlock(
+        self, event: DeadlockEvent, copies: Sequence[RawCopy], taken_ns: int
+    ) -> None:
+        reported = deadlock_incident(event, self.pid, self._namer.capture(copies), taken_ns)
+        before = self._incidents.get(reported.id)
+        if before is not None:
+            reported = replace(before, ended=event.ended, duration_ns=reported.duration_ns)
+        self._publish(reported)
+
+    def _new_id(self) -> str:
+        """Return the identifier of a new incident; empty if there are too many."""
+        number = next(self._numbers)
+        return f"{self.pid}-{number}" if number <= self.options.daily_limit else ""
+
+    def _publish(self, incident: WatchIncident) -> None:
+        wall_offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        incident = replace(
+            incident,
+            seen_wall_ns=wall_offset + incident.seen_ns,
+            series=self._resources.series,
+            host=host_load(),
+            cost=self.cost,
+            missing=tuple(dict.fromkeys((*incident.missing, *self._namer.errors, *self.missing))),
+        )
+        self._incidents[incident.id] = incident
+        try:
+            self._on_incident(incident)
+        except Exception as error:  # noqa: BLE001 - watching continues; close() raises it
+            self._namer.failure = error
 
 
 class _Source:

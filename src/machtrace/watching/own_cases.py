@@ -15,7 +15,6 @@ from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 from machtrace.model.incident import (
     Culprit,
-    HostLoad,
     IncidentKind,
     LockOwner,
     TimedStack,
@@ -24,7 +23,6 @@ from machtrace.model.incident import (
     VerdictCertainty,
     WaitsFor,
     WatchedThread,
-    WatcherCost,
     WatchIncident,
 )
 from machtrace.model.polls import CallPlace, ThreadPoll
@@ -296,25 +294,13 @@ class Cases:
                     case.stacks.append((capture.recorded.began_ns + offset, stack))
         case.named = len(case.captures)
 
-    def incident(
-        self,
-        case: Case,
-        *,
-        number: str,
-        pid: int,
-        cost: WatcherCost | None = None,
-        host: HostLoad | None = None,
-        wall_offset: int | None = None,
-    ) -> WatchIncident:
+    def incident(self, case: Case, *, number: str, pid: int) -> WatchIncident:
         """Return the incident of a case.
 
         Args:
             case: named.
             number: the incident's id.
             pid: the process.
-            cost: of watching.
-            host: the load of the machine.
-            wall_offset: nanoseconds since 1970 less ``CLOCK_BOOTTIME``.
         """
         offset = case.boot_offset
         absence = case.absence or _absence(case)
@@ -339,7 +325,6 @@ class Cases:
             certainty=absence.certainty,
             began=absence.began,
             seen_ns=absence.seen_ns,
-            seen_wall_ns=None if wall_offset is None else wall_offset + absence.seen_ns,
             ended=absence.ended,
             pid=pid,
             verdict=absence.verdict,
@@ -352,8 +337,6 @@ class Cases:
             stacks=stacks,
             representative=None if chosen is None else chosen.stack,
             capture=self._namer.capture(copies),
-            host=host,
-            cost=cost,
             rules=absence.rules,
             missing=tuple(dict.fromkeys(self._namer.errors)),
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from machtrace.cpython.runtime import PythonRuntime
     from machtrace.targets.inprocess.series import CaptureSeries
     from machtrace.targets.inprocess.watchdog import OwnWatchdog
+    from machtrace.targets.linux.process_polls import ProcessPolls
 
 SERIES_STACK_LIMIT = 1 << 20
 """Bytes copied of each stack: of deeper ones the innermost."""
@@ -151,6 +152,12 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
             record=record,
             info=stated_process(self._process, limit_ns, sys.hexversion, head),
         )
+
+    def process_polls(self) -> ProcessPolls:
+        """Return polls of this process, which the caller closes."""
+        from machtrace.targets.linux.process_polls import ProcessPolls
+
+        return ProcessPolls(self._directory)
 
     def _own_snapshot(
         self, threads: Collection[ThreadId] | None = None, *, stack_limit: int
