@@ -99,3 +99,18 @@ def test_a_known_loop_leaves_no_doubt() -> None:
     waits = visited(task)
     waits.add(loop, NamedWait(WaitRole.ROOT, "uv_run"))
     assert waits.role(task) is WaitRole.OTHER
+
+
+def test_the_same_python_functions_are_one_wait_wherever_the_stack_pointer_is() -> None:
+    waits = RootWaits(Arch.X86_64)
+    path = (("serve", "/srv/app.py", 9), ("main", "/srv/app.py", 20))
+    places = [place_of(EPOLL, 0x7F00 + 8 * at) for at in range(3)]
+    task = place_of(NANOSLEEP, 0x6000)
+    for place in places:
+        waits.visit(place)
+        waits.add(place, NamedWait(WaitRole.UNKNOWN, "serve", path))
+        waits.visit(task)
+        waits.add(task, NamedWait(WaitRole.UNKNOWN, "work", (("work", "/srv/app.py", 3), *path)))
+    assert [waits.role(place) for place in places] == [WaitRole.ROOT] * 3
+    assert waits.role(task) is WaitRole.OTHER
+    assert len(waits) == 2

@@ -112,7 +112,7 @@ def test_a_stripped_loop_is_undecided(names: tuple[str, ...]) -> None:
 
 def test_a_wait_in_a_function_of_the_program_has_its_caller() -> None:
     wait = role_of(native("epoll_wait", "wait_for_events", "serve", "main", *START))
-    assert wait == (WaitRole.UNKNOWN, "wait_for_events")
+    assert wait == (WaitRole.UNKNOWN, "wait_for_events", ())
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,21 @@ class RootWaits:
         self._has_named_loop = False
         self._roles: dict[CallPlace, WaitRole | None] = {}
         """Decisions since the last entry to another place."""
+        self._paths: dict[tuple[int, object], CallPlace] = {}
+        """The first place of each call with the same Python functions."""
+        self._same: dict[CallPlace, CallPlace] = {}
+        """The first place with the same Python functions, for others."""
 
     def __len__(self) -> int:
         return len(self._places)
 
     def add(self, place: CallPlace, wait: NamedWait) -> None:
         """Set the role that a place's stack has."""
+        if wait.path:
+            same = self._paths.setdefault((place.number, wait.path), place)
+            if same != place:
+                self._merge(place, same)
+                place = same
         known = self._place(place)
         known.role, known.caller = wait.role, wait.caller
         self._has_named_loop |= wait.role in (WaitRole.ROOT, WaitRole.WORKER)
@@ -88,6 +97,7 @@ class RootWaits:
 
     def visit(self, place: CallPlace) -> None:
         """Take the place of the next poll in a wait."""
+        place = self._same.get(place, place)
         last = self._last
         if place == last or (len(self._places) >= _MOST_PLACES and place not in self._places):
             return
@@ -106,6 +116,7 @@ class RootWaits:
 
     def role(self, place: CallPlace) -> WaitRole | None:
         """Return the role of a place as all that is known decides; None if it is not looked up."""
+        place = self._same.get(place, place)
         if place not in self._roles:
             self._roles[place] = self._decide(place)
         return self._roles[place]
@@ -130,10 +141,27 @@ class RootWaits:
 
     def is_proven(self, place: CallPlace) -> bool:
         """Whether the role of a place will not change: by its names, or by a proven loop."""
-        known = self._places.get(place)
+        known = self._places.get(self._same.get(place, place))
         if known is None or known.role is None:
             return False
         return known.role not in UNDECIDED or self._loop is not None or self._has_named_loop
+
+    def _merge(self, place: CallPlace, same: CallPlace) -> None:
+        """Make one place of two."""
+        if len(self._same) < _MOST_PLACES:
+            self._same[place] = same
+        known = self._place(same)
+        other = self._places.pop(place, None)
+        if other is not None:
+            known.turns += other.turns
+            known.origins |= other.origins
+        for each in self._places.values():
+            if place in each.origins:
+                each.origins.discard(place)
+                each.origins.add(same)
+        known.origins.discard(same)
+        self._last = same if self._last == place else self._last
+        self._loop = same if self._loop == place else self._loop
 
     def _undecided(self) -> list[_Candidate]:
         return [

@@ -40,6 +40,9 @@ class NamedWait(NamedTuple):
     role: WaitRole
     caller: str
     """The innermost function that is none of the machinery of waits; may be empty."""
+    path: tuple[tuple[str, str, int | None], ...] = ()
+    """The names, files and lines of the Python functions: CPython's own stack differs between
+    two visits of the same wait."""
 
 
 UNDECIDED = (WaitRole.OWN, WaitRole.UNKNOWN)
@@ -190,7 +193,12 @@ def role_of(stack: CallStack) -> NamedWait:
     is_child = wait is not None and wait.kind is WaitKind.CHILD
     if role in UNDECIDED and (is_lock or is_child or any(map(_is_task_wait, python))):
         role = WaitRole.OTHER
-    return NamedWait(role, caller)
+    path = tuple(
+        (each.name, each.location.path, each.location.line)
+        for frame in stack.frames
+        for each in frame.python
+    )
+    return NamedWait(role, caller, path)
 
 
 def _functions(stack: CallStack) -> list[_Function]:
