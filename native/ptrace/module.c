@@ -136,6 +136,23 @@ REQUEST(leave_stopped, PTRACE_LISTEN)
 REQUEST(resume_thread, PTRACE_CONT)
 REQUEST(detach, PTRACE_DETACH)
 
+/* Stops the thread for as long as its release takes; keeps the interpreter's lock, which would take
+ * longer to take again. */
+static PyObject *unseize(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    int thread = 0;
+    long long stop_limit;
+    if (!PyArg_ParseTuple(arguments, "iL:unseize", &thread, &stop_limit))
+        return NULL;
+    int signal = 0;
+    int error = machtrace_stopped_unseize(thread, stop_limit, &signal);
+    if (error == 0)
+        return PyLong_FromLong(signal);
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
 static PyObject *signal_information(PyObject *module, PyObject *thread)
 {
     (void)module;
@@ -433,6 +450,10 @@ static PyMethodDef methods[] = {
      PyDoc_STR("resume(thread, signal, /)\n--\n\nContinue a stopped thread, with a signal or 0.")},
     {"detach", detach, METH_VARARGS,
      PyDoc_STR("detach(thread, signal, /)\n--\n\nRelease a stopped thread, with a signal or 0.")},
+    {"unseize", unseize, METH_VARARGS,
+     PyDoc_STR("unseize(thread, stop_limit_ns, /)\n--\n\n"
+               "Stop and release a seized thread. If a signal stopped it first, return the signal "
+               "and leave it stopped; otherwise return 0.")},
     {"signal_information", signal_information, METH_O,
      PyDoc_STR("signal_information(thread, /)\n--\n\nReturn the siginfo_t of a stopped thread.")},
     {"await_event", await_event, METH_VARARGS,

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/linux/registers.h"
@@ -216,6 +217,36 @@ void machtrace_stopped_copy(const struct machtrace_capture *capture,
     machtrace_stopped_release((pid_t)thread->id, stop);
     thread->resumed_at = machtrace_now();
     machtrace_thread_keep(thread);
+}
+
+int machtrace_stopped_unseize(pid_t id, int64_t stop_limit, int *signal)
+{
+    struct machtrace_thread thread = {.id = (uint64_t)id};
+    struct machtrace_stop stop = {0, false};
+    enum machtrace_event event = MACHTRACE_NO_EVENT;
+    long sleep_ns = MACHTRACE_FIRST_SLEEP_NS;
+    if (ptrace(PTRACE_INTERRUPT, id, NULL, NULL) == -1)
+        return errno;
+    int64_t began = machtrace_now();
+    while ((event = machtrace_poll_event(id, &stop)) == MACHTRACE_NO_EVENT) {
+        int64_t waited = machtrace_now() - began;
+        if (waited > stop_limit)
+            return ETIMEDOUT; /* its stop is reported later */
+        if (waited < MACHTRACE_PATIENCE_NS)
+            continue;
+        nanosleep(&(struct timespec){0, sleep_ns}, NULL);
+        if (sleep_ns < MACHTRACE_LONGEST_SLEEP_NS)
+            sleep_ns *= 2;
+    }
+    if (event == MACHTRACE_EXITED)
+        return ESRCH;
+    if (stop.signal != 0) {
+        *signal = stop.signal;
+        return 0;
+    }
+    struct machtrace_capture nothing = {0};
+    machtrace_stopped_read(&nothing, NULL, &thread, stop);
+    return ptrace(PTRACE_DETACH, id, NULL, NULL) == -1 ? errno : 0;
 }
 
 int machtrace_stopped_copy_all(struct machtrace_capture *capture)

@@ -29,6 +29,11 @@ void machtrace_stopped_copy(const struct machtrace_capture *capture,
                             const struct machtrace_scratch *scratch,
                             struct machtrace_thread *thread, struct machtrace_stop stop);
 
+/* Stop and release a thread that the calling OS thread has seized. If a signal on its way stops it
+ * first, that is in `signal`, and the thread stays stopped. Returns 0, or an errno: ESRCH if it has
+ * exited, ETIMEDOUT if it did not stop. */
+int machtrace_stopped_unseize(pid_t id, int64_t stop_limit, int *signal);
+
 /* Copy threads that are stopped already, and leave them so. Returns 0, or an errno. */
 int machtrace_stopped_copy_all(struct machtrace_capture *capture);
 

@@ -63,19 +63,28 @@ class WatchFormat(StrEnum):
 )
 @click.option(
     "--cpu",
+    multiple=True,
     metavar="SHARE/TIME",
-    help="Report processor time: a share of one processor and a time, such as 80%/60s.",
+    help="Report processor time: a share of one processor and a time, such as 80%/60s; may be "
+    "repeated.",
 )
 @click.option(
     "--memory",
+    multiple=True,
     metavar="SIZE",
     help="Report memory: 1GiB, 90% (of the limit), +100MiB/1s (a jump) or limit/5m (growth that "
-    "reaches the limit in that time).",
+    "reaches the limit in that time); may be repeated.",
 )
 @click.option(
     "--deadlocks/--no-deadlocks",
     default=None,
     help="Report threads that wait for one another for good, by the owners that locks record.",
+)
+@click.option(
+    "--crash/--no-crash",
+    default=None,
+    help="Trace the process, and report the signal that ends it with all stacks. No debugger can "
+    "attach meanwhile.",
 )
 @watched_thread_option
 @click.option(
@@ -119,9 +128,10 @@ def watch(  # noqa: PLR0913 - an option each
     *,
     spec: str | tuple[str, ...],
     hang: float | None,
-    cpu: str | None,
-    memory: str | None,
+    cpu: tuple[str, ...],
+    memory: tuple[str, ...],
     deadlocks: bool | None,
+    crash: bool | None,
     thread: str | tuple[str, ...],
     duration: float,
     until_incident: bool,
@@ -136,10 +146,9 @@ def watch(  # noqa: PLR0913 - an option each
 
     SPEC is {SPECS}. PROGRAM is started with ARGS and watched from its first instruction on.
 
-    --hang, --cpu, --memory and --deadlocks are conditions, of which --cpu and --memory take several
-    thresholds with commas. --hang implies --deadlocks. If
-    none is given, all are on: --hang 250ms, --deadlocks,
-    --cpu 80%/60s,50%/180s,90%/5s and --memory 90%,+100MiB/1s,limit/5m.
+    --hang, --cpu, --memory, --deadlocks and --crash are conditions; with some of them only these
+    are on. With none all are: --hang 250ms, --cpu 80%/60s,50%/180s,90%/5s,
+    --memory 90%,+100MiB/1s,limit/5m, --deadlocks and, if the process can be traced, --crash.
 
     Nothing is stopped while nothing is wrong. A thread that waits is copied without a stop, one
     that runs is suspended only while it is copied. Watching ends on Ctrl-C or SIGTERM, after
@@ -157,7 +166,7 @@ def watch(  # noqa: PLR0913 - an option each
             duration=duration,
             until_incident=until_incident,
             settings={
-                **_conditions(hang, cpu, memory, deadlocks=deadlocks),
+                **_conditions(hang, cpu, memory, deadlocks, crash),
                 "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
                 "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
                 "threads": thread,
@@ -171,20 +180,26 @@ def watch(  # noqa: PLR0913 - an option each
 
 
 def _conditions(
-    hang: float | None, cpu: str | None, memory: str | None, *, deadlocks: bool | None
+    hang: float | None,
+    cpu: tuple[str, ...],
+    memory: tuple[str, ...],
+    deadlocks: bool | None,  # noqa: FBT001 - as the options are
+    crash: bool | None,  # noqa: FBT001
 ) -> dict[str, Any]:
     """Return the conditions that are given, or all of them."""
     from machtrace.watching.thresholds import DEFAULT_CPU, DEFAULT_MEMORY, parse_cpu, parse_memory
 
-    if hang is None and cpu is None and memory is None and not deadlocks:
-        hang, cpu, memory = DEFAULT_HANG_S, DEFAULT_CPU, DEFAULT_MEMORY
-    if deadlocks is None:
-        deadlocks = hang is not None
+    if hang is None and not (cpu or memory or deadlocks or crash):
+        hang, cpu, memory = DEFAULT_HANG_S, (DEFAULT_CPU,), (DEFAULT_MEMORY,)
+        deadlocks = deadlocks is not False
+    else:
+        crash = bool(crash)
     return {
         "hang_ns": None if hang is None else round(min(hang, _FOREVER_S) * 1e9),
-        "cpu": parse_cpu(cpu, processors=os.cpu_count() or 1) if cpu is not None else (),
-        "memory": parse_memory(memory) if memory is not None else (),
-        "deadlocks": deadlocks,
+        "cpu": parse_cpu(",".join(cpu), processors=os.cpu_count() or 1) if cpu else (),
+        "memory": parse_memory(",".join(memory)) if memory else (),
+        "deadlocks": bool(deadlocks),
+        "crash": crash,
     }
 
 
@@ -200,11 +215,14 @@ def _watch(
     from machtrace.cli.sample import ended_by_signal
     from machtrace.model.incident_text import ended_lines, incident_lines
     from machtrace.model.text import COLOUR, PLAIN
+    from machtrace.targets.child_process import StartedProgram, exit_status
     from machtrace.watching.api import watched_pid
     from machtrace.watching.jsonl import incident_line
     from machtrace.watching.reports import write_incident
     from machtrace.watching.watcher import Watcher, WatchOptions
 
+    if not isinstance(spec, str) and settings["crash"] is None:
+        settings["crash"] = True
     options = WatchOptions(**settings)
     duration_ns = round(min(duration, _FOREVER_S) * 1e9)
     line = LiveLine(sys.stderr)
@@ -229,12 +247,15 @@ def _watch(
             sys.stdout.write(text)
             sys.stdout.flush()
 
+    ended: list[int | None] = []
+
     def watched(
         pid: int,
         ends: AbstractContextManager[Callable[[], bool]],
         on_start: Callable[[], None] = lambda: None,
     ) -> int:
         with ends as should_stop, Watcher(pid, options, show) as watcher:
+            watcher.begin()
             on_start()
             watcher.run(
                 duration_ns,
@@ -243,6 +264,7 @@ def _watch(
                 ),
                 on_tick=lambda: line.show(watcher),
             )
+        ended.append(watcher.wait_status)
         line.clear()
         for sentence in watcher.missing:
             console.warn(sentence)
@@ -250,9 +272,11 @@ def _watch(
         return int(any(_counts(incident) for incident in watcher.incidents))
 
     if isinstance(spec, str):
-        return watched(watched_pid(spec), ended_by_signal())
-
-    from machtrace.targets.child_process import StartedProgram
+        pid = watched_pid(spec)
+        status = watched(pid, ended_by_signal())
+        if ended[-1] is not None:
+            console.warn_of_end(f"process {pid}", exit_status(ended[-1]), reports_success=True)
+        return status
 
     with StartedProgram(spec) as program, program.passing_signals() as arrived:
         is_over = nullcontext(lambda: len(arrived) > 1)

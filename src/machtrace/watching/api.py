@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from machtrace.errors import TargetSpecError
+from machtrace.errors import MachtraceError, TargetSpecError
 from machtrace.images.search_path import path_names
 from machtrace.model.incident import WatchIncident
 from machtrace.targets.open import SCHEMES, SELF, System, process_named, this_system
@@ -50,6 +50,7 @@ def watch(  # noqa: PLR0913 - an option each
     deadlocks: bool = True,
     cpu: str | None = DEFAULT_CPU,
     memory: str | None = DEFAULT_MEMORY,
+    crash: bool | None = None,
     on_incident: Callable[[WatchIncident], None] = lambda _: None,
     record: str | Path | None = None,
 ) -> Iterator[Watcher | OwnWatcher]:
@@ -72,6 +73,8 @@ def watch(  # noqa: PLR0913 - an option each
         deadlocks: whether deadlocks are reported.
         cpu: shares of one processor with times, such as ``80%/60s``; None to report none.
         memory: ``1GiB``, ``90%`` of the limit, ``+100MiB/1s``, ``limit/5m``; None to report none.
+        crash: whether the process is traced for crashes; None if that is possible. No debugger can
+            attach to it meanwhile.
         on_incident: called with each incident when it is seen and when it has ended, in another
             thread.
         record: ``self``: the path of a file from which
@@ -93,6 +96,7 @@ def watch(  # noqa: PLR0913 - an option each
         deadlocks=deadlocks,
         cpu=() if cpu is None else parse_cpu(cpu, processors=os.cpu_count() or 1),
         memory=() if memory is None else parse_memory(memory),
+        crash=crash,
     )
     stop = threading.Event()
     watcher: Watcher | OwnWatcher
@@ -103,17 +107,28 @@ def watch(  # noqa: PLR0913 - an option each
     else:
         watcher = Watcher(watched_pid(target), options, on_incident)
     with watcher:
-        thread = threading.Thread(
-            target=watcher.run,
-            args=(FOREVER_NS,),
-            kwargs={"should_stop": stop.is_set},
-            name="machtrace-watch",
-            daemon=True,
-        )
+        errors: list[MachtraceError] = []
+        began = threading.Event()
+
+        def run() -> None:
+            try:
+                watcher.begin()
+                began.set()
+                watcher.run(FOREVER_NS, should_stop=stop.is_set)
+            except MachtraceError as error:
+                errors.append(error)
+            finally:
+                began.set()
+
+        thread = threading.Thread(target=run, name="machtrace-watch", daemon=True)
         thread.start()
+        began.wait()
         try:
-            yield watcher
+            if not errors:
+                yield watcher
         finally:
             stop.set()
             watcher.wake()
             thread.join()
+        for error in errors:
+            raise error

@@ -178,6 +178,9 @@ class OwnWatcher(ClosedWhenLeft):
         """
         return self._loops.attach(loop)
 
+    def begin(self) -> None:
+        """Do nothing: the watchdog runs already; see :meth:`Watcher.begin`."""
+
     def run(
         self,
         duration_ns: int,

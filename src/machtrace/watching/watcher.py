@@ -40,6 +40,7 @@ from machtrace.watching.classifier import (
     TakeSample,
 )
 from machtrace.watching.conditions import ConditionOver
+from machtrace.watching.crash_watch import Crash, CrashWatch, crash_incident
 from machtrace.watching.lock_watch import DeadlockEvent, DeadlockWatch, deadlock_incident
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.representative import path_of
@@ -88,6 +89,8 @@ class WatchOptions:
     daily_limit: int = _DAILY_LIMIT
     deadlocks: bool = True
     """Whether deadlocks are reported."""
+    crash: bool | None = None
+    """Whether the process is traced for crashes; None if that is possible."""
     cpu: tuple[CpuThreshold, ...] = ()
     memory: tuple[MemoryThreshold, ...] = ()
 
@@ -177,6 +180,7 @@ class Watcher(ClosedWhenLeft):
         self._learning = 0
         self._program = self._target.program_start()
         self._launch_ns = self._launch_end(self._target.started_ns())
+        self._name_of_process = self._target.thread_info(pid).name
         self._next_list_ns = 0
         self._polls = self._late_polls = self._latest_ns = 0
         self._stops = self._stopped_ns = 0
@@ -187,6 +191,8 @@ class Watcher(ClosedWhenLeft):
         """Whether the process exited."""
         self._locks = DeadlockWatch(pid)
         self._resources = self._watch_resources()
+        polls = self._target.process_polls()
+        self._crashes = CrashWatch(pid, polls, is_wanted=options.crash)
         self._choose_threads()
 
     @property
@@ -197,7 +203,12 @@ class Watcher(ClosedWhenLeft):
     @property
     def missing(self) -> tuple[str, ...]:
         """The facts that cannot be determined, and why; a sentence each."""
-        return (*self._target.polls.missing, *self._locks.missing)
+        return (*self._target.polls.missing, *self._locks.missing, *self._crashes.missing)
+
+    @property
+    def wait_status(self) -> int | None:
+        """The process's wait status, if it has ended and its end was seen."""
+        return self._crashes.status
 
     @property
     def has_failed(self) -> bool:
@@ -226,6 +237,14 @@ class Watcher(ClosedWhenLeft):
             stopped_ns=self._stopped_ns,
         )
 
+    def begin(self) -> None:
+        """Attach what the watching thread has to attach; :meth:`run` does it otherwise.
+
+        Raises:
+            TargetError: crashes were requested, and the process cannot be traced.
+        """
+        self._crashes.begin()
+
     def run(
         self,
         duration_ns: int,
@@ -233,18 +252,32 @@ class Watcher(ClosedWhenLeft):
         should_stop: Callable[[], bool] = lambda: False,
         on_tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """Watch until the time is over, the process exits or ``should_stop`` returns True."""
+        """Watch until the time is over, the process exits or ``should_stop`` returns True.
+
+        Raises:
+            TargetError: as :meth:`begin`.
+        """
+        self.begin()
+        try:
+            self._run(duration_ns, should_stop, on_tick)
+        finally:
+            self._crashes.close()
+
+    def _run(
+        self, duration_ns: int, should_stop: Callable[[], bool], on_tick: Callable[[], None]
+    ) -> None:
         due = time.monotonic_ns()
         tick, end = due, due + duration_ns
         while not should_stop():
             now = time.monotonic_ns()
             if now >= end:
                 break
-            if now < due:
-                time.sleep(min(due - now, end - now) / 1e9)
-                continue
-            late = now - due
             try:
+                self._report_crash(self._crashes.poll())
+                if now < due:
+                    self._crashes.sleep(min(due - now, end - now))
+                    continue
+                late = now - due
                 self._tick(late)
             except TargetGoneError:
                 self.has_ended = True
@@ -261,6 +294,7 @@ class Watcher(ClosedWhenLeft):
     def close(self) -> None:
         """Finish the incidents and close everything; a second call does nothing."""
         self._namer.close()
+        self._crashes.close()
         self._locks.close()
         self._resources.close()
         self._target.close()
@@ -291,6 +325,8 @@ class Watcher(ClosedWhenLeft):
             except ThreadGoneError:
                 self._forget(watched)
                 continue
+            if poll.tracer and poll.tracer == self._crashes.tracer_id:
+                poll = poll._replace(tracer=0)
             watched.last = poll = poll._replace(late_ns=late_ns)
             self._handle(watched, watched.classifier.add(poll))
         if self.options.deadlocks:
@@ -382,6 +418,7 @@ class Watcher(ClosedWhenLeft):
             if watched.incident is not None and self.has_ended and watched.last is not None:
                 self._handle(watched, watched.classifier.end(watched.last))
         if self.has_ended:
+            self._report_crash(self._crashes.end())
             self._report_deadlocks(self._locks.ended())
             self._resources.end()
         else:
@@ -405,6 +442,10 @@ class Watcher(ClosedWhenLeft):
             now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             job = partial(self._name_deadlock, event, copies, now_ns, self._circumstances())
             self._namer.submit(job)
+
+    def _report_crash(self, crash: Crash | None) -> None:
+        if crash is not None:
+            self._namer.submit(partial(self._name_crash, crash, self._circumstances()))
 
     def _handle(self, watched: _Watched, events: Sequence[Event]) -> None:
         for event in events:
@@ -467,9 +508,11 @@ class Watcher(ClosedWhenLeft):
 
     def _stopped(self, threads: Sequence[ThreadId]) -> RawCopy:
         if self._target.has_python:
-            copy = RawCopy(*self._target.snapshot_with_python(threads))
+            with self._crashes.released():  # all are stopped together
+                copy = RawCopy(*self._target.snapshot_with_python(threads))
         else:
-            copy = RawCopy(self._target.snapshot(threads), {})
+            with self._crashes.released(threads):
+                copy = RawCopy(self._target.snapshot(threads), {})
         stops = [each.stopped_for_ns for each in copy.snapshot.threads if each.stopped_for_ns]
         self._stops += len(stops)
         for each in copy.snapshot.threads:
@@ -557,6 +600,13 @@ class Watcher(ClosedWhenLeft):
         if before is not None:
             reported = replace(before, ended=event.ended, duration_ns=reported.duration_ns)
         self._publish(replace(reported, missing=self.missing), now)
+
+    def _name_crash(self, crash: Crash, now: _Circumstances) -> None:
+        before = self._incidents.get(f"{self.pid}-crash")
+        capture = None if before is None else before.capture
+        if capture is None and crash.copy is not None:
+            capture = self._namer.capture([crash.copy])
+        self._publish(crash_incident(crash, self.pid, self._name_of_process, capture), now)
 
     def _name(
         self,

@@ -22,7 +22,7 @@ SOURCES = Path(__file__).parents[2] / "lab" / "hangs" / "programs"
 ROOT = Path(__file__).parents[3]
 PATIENCE = 60.0
 """Seconds after which a program or a watcher that does not answer fails the run."""
-WATCH_FLAGS = ("--hang", "100ms", "--format", "jsonl")
+WATCH_FLAGS = ("--hang", "100ms", "--deadlocks", "--format", "jsonl")
 
 
 _PLACE = """

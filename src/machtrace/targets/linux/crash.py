@@ -12,7 +12,7 @@ import signal
 import time
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Thread
 from typing import Generic, TypeVar
@@ -48,6 +48,10 @@ _JOB_STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _NATIVE = LAYOUTS[2, 1]
 """The kernel gives a 64-bit tracer the 64-bit ``siginfo_t``, also of 32-bit processes."""
 _POLL_S = 0.0005
+_WALL, _WNOTHREAD = 0x40000000, 0x20000000
+_ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
+_RELEASES = 8
+"""Signals that are passed on before a thread is released."""
 
 _T = TypeVar("_T")
 
@@ -121,6 +125,8 @@ class _Tracer:
         """Seized threads that have not exited."""
         self._stopped: dict[int, int] = {}
         """Stopped threads, and the signal that each is released with."""
+        self.status: int | None = None
+        """The process's wait status when it has ended."""
 
     def run(
         self, capture: Callable[[CrashedProcess], _T], on_traced: Callable[[], None]
@@ -130,19 +136,24 @@ class _Tracer:
             try:
                 self._seize(directory)
                 on_traced()
-                status = self._await_crash(directory)
-                if status is not None:
-                    return CrashWatch(None, status)
-                (crashed, number), *_ = self._stopped.items()
-                causes = {crashed: self._cause(crashed, number)}
-                self._stop_others(directory, causes)
-                with CrashedProcess(self._pid, self._stopped, causes) as target:
-                    return CrashWatch(capture(target), None, number)
+                while not self._stopped and self.status is None:
+                    self._handle(directory, *self._event(directory, waits=True))
+                if self.status is not None:
+                    return CrashWatch(None, self.status)
+                (number, *_) = self._stopped.values()
+                return CrashWatch(self._captured(directory, capture), None, number)
             finally:
                 # The crashed thread first: its signal ends the process before others run.
                 for thread, number in self._stopped.items():
                     with suppress(OSError):
                         _ptrace.detach(thread, number)
+
+    def _captured(self, directory: ProcessDirectory, capture: Callable[[CrashedProcess], _T]) -> _T:
+        (crashed, number), *_ = self._stopped.items()
+        causes = {crashed: self._cause(crashed, number)}
+        self._stop_others(directory, causes)
+        with CrashedProcess(self._pid, self._stopped, causes) as target:
+            return capture(target)
 
     def _seize(self, directory: ProcessDirectory) -> None:
         """Seize all threads; those that they start afterwards are seized by the kernel.
@@ -163,35 +174,36 @@ class _Tracer:
                 finally:
                     self._threads.add(thread)
 
-    def _await_crash(self, directory: ProcessDirectory) -> int | None:
-        """Return the process's wait status when it has ended; None when it has crashed."""
-        while True:
-            try:
-                thread, status = _ptrace.await_event(True)  # noqa: FBT003 - it takes positions only
-            except ChildProcessError:
-                raise directory.gone() from None
-            if not os.WIFSTOPPED(status):
-                self._threads.discard(thread)
-                if thread == self._pid:  # reported after those of all other threads
-                    return status
-                continue
-            number, event = os.WSTOPSIG(status), status >> 16
-            with suppress(ProcessLookupError):
-                if thread not in self._threads and directory.state(thread) in EXITED_STATES:
-                    _ptrace.detach(thread, 0)  # a process that clone(2) created
-                    continue
-                self._threads.add(thread)
-                if event == _EVENT_EXEC:
-                    self._threads = {self._pid}  # the others have ended, unreported
-                if event == _EVENT_STOP and number in _JOB_STOPS:
-                    _ptrace.listen(thread)
-                elif event:
-                    _ptrace.resume(thread, 0)
-                elif self._is_fatal(directory, thread, number):
-                    self._stopped[thread] = number
-                    return None
-                else:
-                    _ptrace.resume(thread, number)
+    def _event(self, directory: ProcessDirectory, *, waits: bool) -> tuple[int, int]:
+        """Return a thread and its wait status; 0 and 0 if there is none."""
+        try:
+            return _ptrace.await_event(waits)
+        except ChildProcessError:
+            raise directory.gone() from None
+
+    def _handle(self, directory: ProcessDirectory, thread: int, status: int) -> None:
+        """Continue a thread, but for a crash: its thread stays in ``_stopped``."""
+        if not os.WIFSTOPPED(status):
+            self._threads.discard(thread)
+            if thread == self._pid:  # reported after those of all other threads
+                self.status = status
+            return
+        number, event = os.WSTOPSIG(status), status >> 16
+        with suppress(ProcessLookupError):
+            if thread not in self._threads and directory.state(thread) in EXITED_STATES:
+                _ptrace.detach(thread, 0)  # a process that clone(2) created
+                return
+            self._threads.add(thread)
+            if event == _EVENT_EXEC:
+                self._threads = {self._pid}  # the others have ended, unreported
+            if event == _EVENT_STOP and number in _JOB_STOPS:
+                _ptrace.listen(thread)
+            elif event:
+                _ptrace.resume(thread, 0)
+            elif self._is_fatal(directory, thread, number):
+                self._stopped[thread] = number
+            else:
+                _ptrace.resume(thread, number)
 
     def _is_fatal(self, directory: ProcessDirectory, thread: int, number: int) -> bool:
         if not linux_cause(number).is_fatal:
@@ -235,6 +247,129 @@ class _Tracer:
                     causes[thread] = self._cause(thread, number)
 
 
+class CrashTracer(_Tracer):
+    """Traces a process among other work of one OS thread, which makes all calls.
+
+    Args:
+        pid: its id.
+
+    Raises:
+        TargetGoneError: it has exited.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(pid)
+        self._directory = ProcessDirectory(pid)
+        self.is_child = self._directory.status(pid).get("PPid") == str(os.getpid())
+        """Whether this process started it."""
+        self._mask: set[int] | None = None
+
+    def begin(self) -> None:
+        """Trace all threads.
+
+        Raises:
+            TargetGoneError, TargetAccessError: they cannot be traced.
+        """
+        # Blocked, so that wait() receives it; each event of a traced thread sends it.
+        self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD]))
+        self._seize(self._directory)
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the process is about to end by a signal: its thread is stopped."""
+        return bool(self._stopped)
+
+    def poll(self) -> None:
+        """Pass on the signals that have arrived, up to one that ends the process."""
+        while not self.has_crashed and self.status is None and self._threads:
+            if self.is_child and self._peek():
+                return
+            thread, status = self._event(self._directory, waits=False)
+            if not thread:
+                return
+            self._handle(self._directory, thread, status)
+
+    def _peek(self) -> bool:
+        """Leave the exit status of our own child to the code that started it; True if none else."""
+        options = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL | _WNOTHREAD
+        try:
+            event = os.waitid(os.P_ALL, 0, options)
+        except ChildProcessError:
+            raise self._directory.gone() from None
+        if event is None:
+            return True
+        if event.si_pid != self._pid or event.si_code not in _ENDS:
+            return False
+        core = 0x80 if event.si_code == os.CLD_DUMPED else 0
+        is_exit = event.si_code == os.CLD_EXITED
+        self.status = event.si_status << 8 if is_exit else event.si_status | core
+        return True
+
+    def wait(self, time_ns: int) -> None:
+        """Wait for that time, or until something happened to a traced thread."""
+        self.poll()
+        if not self.has_crashed and self.status is None:
+            signal.sigtimedwait([signal.SIGCHLD], max(0, time_ns) / 1e9)
+            self.poll()
+
+    def capture(self, capture: Callable[[CrashedProcess], _T]) -> _T:
+        """Return what ``capture`` makes of the crashed process, which then ends."""
+        try:
+            return self._captured(self._directory, capture)
+        finally:
+            stopped, self._stopped = self._stopped, {}
+            for thread, number in stopped.items():  # see _Tracer.run
+                with suppress(OSError):
+                    _ptrace.resume(thread, number)
+
+    @contextmanager
+    def released(self, threads: Collection[int]) -> Iterator[None]:
+        """Let others trace some threads, or all if none is given, until the end of the block."""
+        for thread in [*(threads or self._threads)]:
+            self._release(thread)
+        try:
+            yield
+        finally:
+            with suppress(TargetError):  # it has exited, or another tracer was faster
+                self._seize(self._directory)
+
+    def _release(self, thread: int) -> None:
+        for _ in range(_RELEASES):
+            if self.has_crashed or thread not in self._threads:
+                return
+            try:
+                number = _ptrace.unseize(thread, STOP_LIMIT_NS)
+            except ProcessLookupError:
+                return  # it exits, which is reported
+            except TimeoutError:
+                return
+            if not number:
+                self._threads.discard(thread)
+                return
+            with suppress(ProcessLookupError):
+                if self._is_fatal(self._directory, thread, number):
+                    self._stopped[thread] = number
+                else:
+                    _ptrace.resume(thread, number)
+
+    def close(self) -> None:
+        """Release all threads; a second call does nothing."""
+        if self._mask is None:
+            self._directory.close()
+            return
+        for thread, number in self._stopped.items():
+            with suppress(OSError):
+                _ptrace.detach(thread, number)
+        self._stopped = {}
+        with suppress(TargetError):
+            self.poll()
+        for thread in [*self._threads]:
+            self._release(thread)
+        self._directory.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        self._mask = None
+
+
 class CrashedProcess(LinuxProcessTarget):
     """A process whose threads are all stopped, since one of them crashed.
 
@@ -248,6 +383,11 @@ class CrashedProcess(LinuxProcessTarget):
         self._crashed = next(iter(stopped))
         self._causes = causes
         super().__init__(pid, copier=_StoppedCopier(stopped))
+
+    @property
+    def cause(self) -> Cause:
+        """Why it crashed."""
+        return self._causes[self._crashed]
 
     def snapshot(
         self,

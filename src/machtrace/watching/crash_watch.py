@@ -1,0 +1,222 @@
+"""Watching a process for crashes: it is traced, and its last moment is an incident."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import NamedTuple
+
+from machtrace.errors import MachtraceError, TargetError, TargetGoneError
+from machtrace.model.capture import Capture
+from machtrace.model.cause import Cause, linux_cause
+from machtrace.model.incident import (
+    IncidentKind,
+    TimedStack,
+    TimeRange,
+    VerdictCertainty,
+    WatchedThread,
+    WatchIncident,
+)
+from machtrace.targets.linux.crash import CrashedProcess, CrashTracer
+from machtrace.targets.linux.process_polls import ProcessPolls
+from machtrace.watching.naming import RawCopy
+from machtrace.watching.representative import representative
+
+_LAST_NS = 1_000_000_000
+"""The longest wait for the exit status of a process that has ended."""
+
+
+class Crash(NamedTuple):
+    """A crash, or an end that is one."""
+
+    at_ns: int
+    """``CLOCK_BOOTTIME``."""
+    cause: Cause | None
+    copy: RawCopy | None = None
+    """All threads, stopped at the crash; None if that was not seen."""
+    exit: str | None = None
+    """How the process ended; None if it has not."""
+    killed_for_memory: bool = False
+
+
+class CrashWatch:
+    """Traces a process for crashes; all calls are made by one OS thread, from :meth:`begin` on.
+
+    Args:
+        pid: the process.
+        is_wanted: None to trace it if that is possible.
+        polls: the process's, for its control group; closed with this object.
+    """
+
+    def __init__(self, pid: int, polls: ProcessPolls, *, is_wanted: bool | None) -> None:
+        self._pid = pid
+        self._polls = polls
+        self._is_wanted = is_wanted
+        self._tracer: CrashTracer | None = None
+        self._has_begun = False
+        self._kills: int | None = None
+        self._crash: Crash | None = None
+        self.tracer_id = 0
+        """The id of the OS thread that traces; 0 if none does."""
+        self.status: int | None = None
+        """The process's wait status, once it has ended; None if it is not traced."""
+        self.missing: tuple[str, ...] = ()
+        """Why crashes cannot be seen; empty if they can."""
+
+    def begin(self) -> None:
+        """Trace the process; a second call does nothing.
+
+        Raises:
+            TargetError: that was requested, and it cannot be traced.
+        """
+        if self._has_begun or self._is_wanted is False:
+            return
+        self._has_begun = True
+        tracer = CrashTracer(self._pid)
+        if self._is_wanted is None and tracer.is_child:
+            # Its events would end wait(2) calls of other threads.
+            tracer.close()
+            self.missing = ("crashes of a process that this one started are seen only on request",)
+            return
+        try:
+            tracer.begin()
+        except TargetError as error:
+            tracer.close()
+            if self._is_wanted or isinstance(error, TargetGoneError):
+                raise
+            self.missing = (f"crashes cannot be seen: {error}",)
+            return
+        self._tracer, self.tracer_id = tracer, threading.get_native_id()
+        self._kills = self._polls.oom_kills()
+
+    def sleep(self, time_ns: int) -> None:
+        """Wait for that time, or until something happened to a traced thread."""
+        if self._tracer is None:
+            time.sleep(max(0, time_ns) / 1e9)
+        elif self._tracer.status is None:
+            self._tracer.wait(time_ns)
+
+    def poll(self) -> Crash | None:
+        """Return a crash that was not seen before, with its stacks; the process ends then.
+
+        Raises:
+            TargetGoneError: it has ended.
+        """
+        tracer = self._tracer
+        if tracer is None:
+            return None
+        tracer.poll()
+        if tracer.has_crashed:
+            at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            self._crash = tracer.capture(lambda target: _crash(target, at_ns))
+            return self._crash
+        if tracer.status is not None:
+            raise TargetGoneError(f"process {self._pid} has exited", pid=self._pid)
+        return None
+
+    def released(self, threads: Collection[int] = ()) -> AbstractContextManager[None]:
+        """Let other code trace some threads, or all, until the end of the block."""
+        return nullcontext() if self._tracer is None else self._tracer.released(threads)
+
+    def end(self) -> Crash | None:
+        """Return how the process ended, if that was a crash; for a process that has exited."""
+        tracer = self._tracer
+        if tracer is None:
+            return None
+        deadline = time.monotonic_ns() + _LAST_NS
+        while tracer.status is None and time.monotonic_ns() < deadline:
+            try:
+                tracer.wait(_LAST_NS // 100)
+            except TargetError:
+                break
+            if tracer.has_crashed:
+                self._crash = self.poll()
+        self.status = tracer.status
+        at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        if self.status is None or not os.WIFSIGNALED(self.status):
+            return None if self._crash is None else self._crash._replace(exit="")
+        number = os.WTERMSIG(self.status)
+        cause = linux_cause(number)
+        text = f"killed by {cause.name}" + (", core written" if os.WCOREDUMP(self.status) else "")
+        if self._crash is not None:
+            return self._crash._replace(exit=text)
+        kills = self._polls.oom_kills()
+        is_kill = number == signal.SIGKILL and None not in (kills, self._kills)
+        is_oom = is_kill and kills != self._kills
+        if is_oom or cause.is_fatal:
+            return Crash(at_ns, cause, exit=text, killed_for_memory=is_oom)
+        return None
+
+    def close(self) -> None:
+        """Release the process; a second call does nothing."""
+        if self._tracer is not None:
+            self._tracer.close()
+            self._tracer, self.tracer_id = None, 0
+        self._polls.close()
+
+
+def _crash(target: CrashedProcess, at_ns: int) -> Crash:
+    try:
+        copy = RawCopy(*target.snapshot_with_python())
+    except MachtraceError:
+        return Crash(at_ns, target.cause)
+    return Crash(at_ns, target.cause, copy)
+
+
+def crash_incident(
+    crash: Crash, pid: int, name: str | None, capture: Capture | None
+) -> WatchIncident:
+    """Return a crash as an incident.
+
+    Args:
+        crash: the crash.
+        pid: the process.
+        name: its name.
+        capture: all threads at the crash; None if they were not captured.
+    """
+    stacks = () if capture is None else capture.stacks
+    stack = next((each for each in stacks if each.thread.crashed), None)
+    timed = () if stack is None else (TimedStack(crash.at_ns, 0, stack),)
+    chosen = representative(timed)
+    thread = WatchedThread(pid, name, is_main=True)
+    if stack is not None:
+        info = stack.thread
+        thread = WatchedThread(info.id, info.name, info.is_main)
+    cause = crash.cause if stack is None else stack.thread.cause or crash.cause
+    evidence: dict[str, str | int | None] = {}
+    if cause is not None:
+        evidence = {
+            "signal": cause.signal,
+            "code": cause.code_name,
+            "address": None if cause.address is None else f"{cause.address:#x}",
+            "reason": cause.meaning,
+            "region": cause.region,
+        }
+    evidence["exit"] = crash.exit or None
+    evidence["out_of_memory"] = crash.killed_for_memory or None
+    missing: tuple[str, ...] = ()
+    if stack is None:
+        missing = ("the process ended before its threads could be captured",)
+    instant = TimeRange(crash.at_ns, crash.at_ns)
+    is_sure = not crash.killed_for_memory
+    return WatchIncident(
+        id=f"{pid}-crash",
+        kind=IncidentKind.CRASH,
+        certainty=VerdictCertainty.CERTAIN if is_sure else VerdictCertainty.LIKELY,
+        began=instant,
+        seen_ns=crash.at_ns,
+        ended=None if crash.exit is None else instant,
+        pid=pid,
+        thread=thread,
+        evidence=MappingProxyType({key: value for key, value in evidence.items() if value}),
+        culprit=None if chosen is None else chosen.culprit,
+        stacks=timed,
+        representative=None if chosen is None else chosen.stack,
+        capture=capture,
+        missing=missing,
+    )

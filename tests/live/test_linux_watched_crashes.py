@@ -1,0 +1,161 @@
+"""Crashes of watched processes: traced by the watcher's thread, which does everything else, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import TargetAccessError
+from machtrace.model.incident import IncidentKind, Verdict, WatchIncident
+from machtrace.targets.linux.crash import CrashTracer
+from tests.live.conftest import DEADLINE_S, PROGRAMS
+
+Start = Callable[..., subprocess.Popen[str]]
+COMMAND = (sys.executable, "-m", "machtrace", "watch")
+
+
+@pytest.fixture
+def server(start: Start) -> subprocess.Popen[str]:
+    return start(sys.executable, PROGRAMS / "watched.py")
+
+
+def send(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+
+
+def seen(
+    incidents: queue.SimpleQueue[WatchIncident], kind: IncidentKind, *, has_ended: bool
+) -> WatchIncident:
+    while True:
+        incident = incidents.get(timeout=DEADLINE_S)
+        if incident.kind is kind and (incident.ended is not None) == has_ended:
+            return incident
+
+
+def test_the_signal_that_ends_a_process_is_an_incident_with_all_stacks(
+    server: subprocess.Popen[str],
+) -> None:
+    incidents: queue.SimpleQueue[WatchIncident] = queue.SimpleQueue()
+    with mt.watch(server.pid, crash=True, on_incident=incidents.put) as watcher:
+        os.kill(server.pid, signal.SIGSEGV)
+        first = seen(incidents, IncidentKind.CRASH, has_ended=False)
+        last = seen(incidents, IncidentKind.CRASH, has_ended=True)
+    assert server.wait(DEADLINE_S) == -signal.SIGSEGV
+    assert first.evidence["signal"] == "SIGSEGV"
+    assert str(last.evidence["exit"]).startswith("killed by SIGSEGV")
+    assert first.id == last.id
+    assert first.capture is not None
+    assert first.capture.stacks[0].thread.crashed
+    assert first.culprit is not None
+    assert os.WTERMSIG(watcher.wait_status or 0) == signal.SIGSEGV
+
+
+def test_a_traced_process_is_sampled_and_receives_its_signals(
+    server: subprocess.Popen[str],
+) -> None:
+    incidents: queue.SimpleQueue[WatchIncident] = queue.SimpleQueue()
+    with mt.watch(server.pid, hang=0.1, crash=True, on_incident=incidents.put):
+        send(server, "run")
+        while (hang := seen(incidents, IncidentKind.HANG, has_ended=False)).verdict is None:
+            pass
+        send(server, "return")
+        seen(incidents, IncidentKind.HANG, has_ended=True)
+        server.send_signal(signal.SIGCONT)
+    assert hang.verdict in (Verdict.BUSY, Verdict.STARVED)
+    assert not {rule.name for rule in hang.rules} & {"debugger"}
+    assert _tracer(server.pid) == 0
+
+
+def _tracer(pid: int) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("TracerPid"))
+
+
+@contextmanager
+def traced(pid: int) -> Iterator[None]:
+    began, ends = threading.Event(), threading.Event()
+
+    def trace() -> None:
+        tracer = CrashTracer(pid)
+        tracer.begin()
+        began.set()
+        while not ends.is_set():
+            tracer.wait(10_000_000)
+        tracer.close()
+
+    thread = threading.Thread(target=trace)
+    thread.start()
+    began.wait()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+
+
+def test_another_tracer_leaves_everything_but_crashes(server: subprocess.Popen[str]) -> None:
+    with traced(server.pid):
+        with pytest.raises(TargetAccessError), mt.watch(server.pid, crash=True):
+            pass
+        done = subprocess.run(
+            [*COMMAND, str(server.pid), "--crash"], capture_output=True, text=True, check=False
+        )
+        narrower = subprocess.run(
+            [*COMMAND, str(server.pid), "--for", "0.1s"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert narrower.returncode == 0
+    assert "crashes cannot be seen" in narrower.stderr
+
+
+def test_a_program_that_crashes_at_once(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "import ctypes; ctypes.string_at(8)"]
+    done = subprocess.run(
+        [*COMMAND, "--format", "jsonl", "-o", str(tmp_path), "--", *program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    first, last = (line for line in lines if line["kind"] == "crash")
+    assert done.returncode == 1
+    assert first["evidence"]["address"] == "0x8"
+    assert first["culprit"]["function"] == "string_at"
+    assert last["evidence"]["exit"].startswith("killed by SIGSEGV")
+    assert [Path(last["report"])] == [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        ("import sys; sys.exit(3)", "exited with status 3"),
+        ("import os; os.kill(os.getpid(), 15)", "SIGTERM"),
+        ("import subprocess as s; s.run(['sh', '-c', 'kill -SEGV $$'])", "0"),
+    ],
+)
+def test_other_ends_are_no_crash(code: str, end: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--format", "jsonl", "--crash", "--", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert end in done.stderr
