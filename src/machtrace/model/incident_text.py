@@ -43,6 +43,8 @@ _LISTED = 8
 _PRESSURE = 20.0
 """Percent of ten seconds in which tasks waited, from which the host's load may be a cause."""
 _LONG_STOP_NS = 10_000_000
+_ROUTINE = {"same-stack", "capture-time"}
+"""Rules that do not change what an incident is."""
 
 
 def shown_duration(nanoseconds: int) -> str:
@@ -158,7 +160,8 @@ def _short_facts(incident: WatchIncident) -> Iterator[tuple[str, str]]:
     elif incident.waits_for is not None:
         yield "waits for", incident.waits_for.text(incident.pid)
     for rule in incident.rules:
-        yield "rule", f"{printable(rule.name)}: {printable(rule.text)}"
+        if rule.name not in _ROUTINE:
+            yield "rule", f"{printable(rule.name)}: {printable(rule.text)}"
     for sentence in incident.missing:
         yield "missing", printable(sentence)
     if incident.host is not None and (_is_starved(incident) or _is_loaded(incident.host)):
@@ -294,7 +297,7 @@ def _shortened(evidence: dict[str, Any], duration_ns: int) -> dict[str, Any]:
         if name not in _DETAILS
         and not (name == "idle_seen" and value is True)
         and not (name in {"run_ns", "delay_ns"} and 0 < value < duration_ns // 20)
-        and not (name.endswith("_bytes") and value == 0)
+        and not (name.endswith(("_bytes", "within_ns")) and value == 0)
     }
     voluntary, involuntary = short.get("voluntary_switches"), short.get("involuntary_switches")
     if _is_number(voluntary) and _is_number(involuntary):
