@@ -10,6 +10,9 @@ from typing import NamedTuple, Protocol
 
 from machtrace.model.address import Avma
 
+UNKNOWN_CALL = 1 << 16
+"""The number of a system call whose number a target does not know."""
+
 
 class SystemCall(NamedTuple):
     """The system call in which a thread waits (``/proc/PID/task/TID/syscall``, proc(5))."""
@@ -90,8 +93,8 @@ class ThreadCount(NamedTuple):
 
     run_ns: int
     """The time that it ran (schedstat)."""
-    faults: int
-    """Its page faults (stat)."""
+    faults: int | None
+    """Its page faults (stat); None if the target does not count them."""
 
 
 class MemoryLimit(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from machtrace.frozen import dataclass
 from machtrace.model.incident import AppliedRule, TimeRange, Verdict, VerdictCertainty
-from machtrace.model.polls import CallPlace, SystemCall, ThreadPoll
+from machtrace.model.polls import UNKNOWN_CALL, CallPlace, SystemCall, ThreadPoll
 
 _SLEEP_NS = 5_000_000
 """Differences of the two clocks below this are no system sleep."""
@@ -293,7 +293,7 @@ class Away:
         }
         evidence |= {name: value for name, value in times.items() if value}
         call = self.call if verdict in (Verdict.BLOCKED, Verdict.UNINTERRUPTIBLE) else None
-        if call is not None:
+        if call is not None and call.number != UNKNOWN_CALL:
             evidence["system_call"] = call.number
         until = poll.at_ns if ended is None else ended.best_ns - boot
         return Absence(

@@ -113,6 +113,12 @@ class ThreadHistory:
                 old.append(earlier)
         self._counts = deque([*old, *recent])
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether the target counts the page faults of threads."""
+        last = self._counts[-1].threads.values() if self._counts else ()
+        return all(count.faults is not None for count in last)
+
     def run_shares(self, since_ns: int) -> tuple[list[ThreadShare], int]:
         """Return the threads by the time that they ran, and the number of unread ones."""
         if len(self._counts) < 2:  # noqa: PLR2004 - a difference
@@ -137,7 +143,7 @@ class ThreadHistory:
             growth: bytes.
             since_ns: the time before which counts are not considered.
         """
-        if len(self._counts) < 2:  # noqa: PLR2004 - a difference
+        if len(self._counts) < 2 or not self.has_faults:  # noqa: PLR2004 - a difference
             return [], 0.0
         last = self._counts[-1]
         earlier = [*self._counts][:-1]

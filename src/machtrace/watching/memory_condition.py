@@ -32,6 +32,8 @@ _CERTAIN_SHARE = 0.9
 _SLOPE_NS, _LEAST_SLOPE_NS = 60 * SECOND_NS, 30 * SECOND_NS
 _LEAST_PART = 50
 """Growth below this part of a jump does not continue it."""
+_BUSY = 4
+"""Threads that are shown if none is known to have caused the growth."""
 _LEAST_GROWTH = 0.01
 """Growth below this share of the limit has no slope."""
 
@@ -205,7 +207,12 @@ class MemoryCondition:
                 evidence["limit_reached_in_ns"] = left
         missing = ["memory that the allocator reuses causes no faults: its thread is not seen"]
         rules = [*self._quiet.rules]
-        if shares:
+        has_faults = self._history.has_faults
+        if not has_faults:
+            busy, _ = self._history.run_shares(poll.at_ns - 2 * self._span_ns)
+            shares = busy[:_BUSY]
+            missing = ["page faults of threads are not counted here: the busiest threads are shown"]
+        elif shares:
             evidence["thread_share_percent"] = round(100 * shares[0].share, 1)
             evidence["bytes_per_fault"] = round(per_fault)
         else:
@@ -216,7 +223,8 @@ class MemoryCondition:
         if is_huge:
             text = f"a fault added {per_fault / 1024:,.0f} KiB on average: shares count faults"
             rules.append(AppliedRule("huge-pages", text))
-        is_certain = bool(shares) and shares[0].share >= _CERTAIN_SHARE and not is_huge
+        is_alone = bool(shares) and shares[0].share >= _CERTAIN_SHARE
+        is_certain = has_faults and is_alone and not is_huge
         return ConditionMet(
             kind=IncidentKind.MEMORY,
             threshold=str(self.threshold),

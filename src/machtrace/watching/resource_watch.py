@@ -278,6 +278,8 @@ class ResourceWatch:
             return 0
         if incident.met.kind is IncidentKind.CPU:
             return max(0, count.run_ns - before.run_ns)
+        if count.faults is None or before.faults is None:
+            return _STEP_NS
         return _STEP_NS if count.faults > before.faults else 0
 
 

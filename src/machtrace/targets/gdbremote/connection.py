@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from machtrace.errors import (
@@ -36,6 +37,13 @@ _PASSED = b"QPassSignals:" + b";".join(
     b"%02x" % number for number in range(1, 65) if number not in (5, 9, 0x11, 0x13)
 )
 """All but SIGTRAP, SIGKILL and the SIGSTOP by which a stub stops the process itself."""
+_FATAL = (3, 4, 5, 6, 7, 8, 10, 11, 12, 24, 25, 31)
+"""Numbers that are a fatal signal's on Linux, on Darwin or in gdb's protocol."""
+_PASSED_UNLESS_FATAL = b"QPassSignals:" + b";".join(
+    b"%02x" % number for number in range(1, 65) if number not in (*_FATAL, 9, 0x11, 0x13)
+)
+"""Signals that end a process stop it first."""
+_CONTINUE = b"vCont;c"
 
 
 class StubConnection:
@@ -63,6 +71,8 @@ class StubConnection:
         """When the process was last let run, by the monotonic clock."""
         self.cause: Cause | None = None
         """Why the process is stopped, if a signal or an exception did it."""
+        self._on_packet: Callable[[bytes], None] | None = None
+        """Takes the profiles of a watched process; None if it is not watched."""
         self.features = StubFeatures()
         self.pid: int | None = None
         self.session = GdbSession(connect(spec, spec.timeout), spec.timeout)
@@ -175,10 +185,74 @@ class StubConnection:
             return None
         began = time.monotonic_ns()
         self.session.interrupt()
-        self._stop = self._standing(b"\x03", self.session.wait(b"\x03", self._spec.timeout))
+        self._stop = self._standing(b"\x03", self._await_stop(b"\x03"))
         self._is_running = False
         self._read_cause(is_awaited=False)
         return began
+
+    def _await_stop(self, request: bytes) -> bytes:
+        """Return the next packet that is no output and no profile of the process.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the process does not stop in time.
+        """
+        deadline = self.session.deadline_of_parts()
+        while True:
+            reply = self.session.wait(request, self._spec.timeout)
+            if not self._is_asynchronous(reply):
+                return reply
+            self.session.check(deadline)
+
+    def _is_asynchronous(self, packet: bytes) -> bool:
+        """Whether a packet is one of a running process; a profile is passed on."""
+        if packet.startswith(b"A") and self._on_packet is not None:
+            self._on_packet(packet)
+        return packet.startswith((b"A", b"O", b"JSON-async:"))
+
+    def watch(self, on_packet: Callable[[bytes], None]) -> None:
+        """Let the process run between snapshots from now on, and when it is left.
+
+        Args:
+            on_packet: takes packets that begin with ``A``.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub does not answer.
+        """
+        self._on_packet = on_packet
+        if self.features.passes_signals:
+            self.session.ask(_PASSED_UNLESS_FATAL)
+        self._leaver.how = Departure.DETACH
+        self._runs_between = True
+
+    def pump(self, seconds: float) -> bool:
+        """Take what came while the process runs; return whether a crash has stopped it.
+
+        Signals that are no crash are delivered, and the process runs again.
+
+        Args:
+            seconds: the longest wait for a packet.
+
+        Raises:
+            TargetGoneError: it has exited.
+            ConnectionLostError, RemoteProtocolError: the stub makes no sense.
+        """
+        deadline = self.session.deadline_of_parts()
+        while self._is_running and (packet := self.session.arrived(_CONTINUE, seconds)) is not None:
+            self.session.check(deadline)
+            if self._is_asynchronous(packet):
+                continue
+            self._stop = self._standing(_CONTINUE, packet)
+            self._is_running = False
+            self._read_cause(is_awaited=True)
+            if not self.has_crashed:
+                self.resume()
+        return self.has_crashed
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether a watched process is stopped by a fatal signal or an exception."""
+        is_fatal = self.cause is not None and self.cause.is_fatal
+        return self._on_packet is not None and not self._is_running and is_fatal
 
     def resume(self) -> bool:
         """Let the process run, if it did before, and if it can be stopped again at any time.
@@ -189,7 +263,7 @@ class StubConnection:
         Raises:
             ConnectionLostError: the connection broke.
         """
-        if self.session.is_lost or self._leaver.how is not Departure.DETACH:
+        if self.session.is_lost or self._leaver.how is not Departure.DETACH or self.has_crashed:
             return False
         if self._runs_between is None:
             self._runs_between = (
@@ -208,14 +282,13 @@ class StubConnection:
         stop = self._stop
         signal = 0 if stop is None else signal_to_deliver(stop)
         if stop is None or stop.thread is None or signal in STOPPED_ON_REQUEST:
-            return b"vCont;c"
+            return _CONTINUE
         return b"vCont;C%02x:%s;c" % (signal, stop.thread.text.encode())
 
     def _run_to_stop(self) -> None:
-        request = b"vCont;c"
-        self.session.tell(request)
+        self.session.tell(_CONTINUE)
         self._is_running = True
-        self._stop = self._standing(request, self.session.wait(request, self._spec.timeout))
+        self._stop = self._standing(_CONTINUE, self._await_stop(_CONTINUE))
         self._is_running = False
 
     def _read_cause(self, *, is_awaited: bool) -> None:

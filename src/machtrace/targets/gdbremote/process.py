@@ -160,6 +160,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
                 raise
             copies.problems.append(Problem(thread=None, error=error))
         try:
+            self._examine(copies.threads)
             if self._stub.resume():
                 self._listed = None
         except _FAILURES as error:
@@ -174,6 +175,9 @@ class GdbRemoteTarget(ClosedWhenLeft):
     def close(self) -> None:
         """Leave the process as it was, and hang up; calling it twice does nothing more."""
         self._stub.close()
+
+    def _examine(self, threads: Sequence[ThreadSnapshot]) -> None:
+        """Read more about copied threads before the process runs; nothing by default."""
 
     # --- threads ---
 

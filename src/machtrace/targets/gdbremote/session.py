@@ -143,6 +143,37 @@ class GdbSession:
         self.round_trips += 1
         return self._reply(packet, time.monotonic() + timeout)
 
+    def arrived(self, packet: bytes, seconds: float) -> bytes | None:
+        """Return the next packet that came while the process runs; None if none did.
+
+        Args:
+            packet: the request that let it run.
+            seconds: the longest wait for more bytes.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
+        """
+        while True:
+            event = self._decoder.next_event()
+            match event:
+                case Reply():
+                    return self._payload(packet, event)
+                case DamagedPacket(payload, stated):
+                    if not self._acknowledges:
+                        self.close()
+                        raise _corrupted(packet, payload, stated, 1)
+                    self._send(b"-")
+                case None:
+                    if not self._stream.is_readable(seconds):
+                        return None
+                    try:
+                        self._decoder.feed(self._stream.receive(time.monotonic() + self._timeout))
+                    except ConnectionLostError:
+                        self.close()
+                        raise
+                case _:
+                    continue
+
     def settle(self, patience: float = _PATIENCE) -> None:
         """Read the replies to requests that were given up, as on Ctrl-C, so that others can follow.
 
@@ -218,25 +249,13 @@ class GdbSession:
         while True:
             event = self._event(request, deadline)
             match event:
-                case Reply(payload):
-                    self.is_answered = True
-                    if self._acknowledges:
-                        self._send(b"+")
-                    if self._decompress is not None:
-                        payload = plain_payload(payload, self._decompress)
-                    self._check_alive(request, payload)
-                    return payload
+                case Reply():
+                    return self._payload(request, event)
                 case DamagedPacket(payload, stated):
                     repeats += 1
                     if not self._acknowledges or repeats > _MOST_REPEATS:
                         self.close()
-                        raise RemoteProtocolError(
-                            f"a reply was corrupted {repeats} times: its checksum is "
-                            f"{stated.decode('ascii', 'replace')!r}",
-                            request=shortened(request),
-                            reply=shortened(payload),
-                            remedy="use a reliable connection, such as a local one",
-                        )
+                        raise _corrupted(request, payload, stated, repeats)
                     self._send(b"-")
                 case Acknowledgement(is_good=False):
                     repeats += 1
@@ -250,6 +269,16 @@ class GdbSession:
                     self._send(encode_packet(request))
                 case _:
                     continue  # an acknowledgement, or a packet without a request
+
+    def _payload(self, request: bytes, reply: Reply) -> bytes:
+        payload = reply.payload
+        self.is_answered = True
+        if self._acknowledges:
+            self._send(b"+")
+        if self._decompress is not None:
+            payload = plain_payload(payload, self._decompress)
+        self._check_alive(request, payload)
+        return payload
 
     def _await_acknowledgement(self, request: bytes) -> None:
         deadline = time.monotonic() + self._timeout
@@ -292,3 +321,13 @@ class GdbSession:
         """
         if time.monotonic() > deadline:
             raise ConnectionLostError("the stub sends without end")
+
+
+def _corrupted(request: bytes, payload: bytes, stated: bytes, repeats: int) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"a reply was corrupted {repeats} times: its checksum is "
+        f"{stated.decode('ascii', 'replace')!r}",
+        request=shortened(request),
+        reply=shortened(payload),
+        remedy="use a reliable connection, such as a local one",
+    )

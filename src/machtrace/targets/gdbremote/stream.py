@@ -32,6 +32,10 @@ class ByteStream(Protocol):
         """
         ...
 
+    def is_readable(self, seconds: float, /) -> bool:
+        """Whether :meth:`receive` returns or raises at once; waits for that at most ``seconds``."""
+        ...
+
     def close(self) -> None:
         """Hang up; calling it twice does nothing more."""
         ...
@@ -76,6 +80,10 @@ class SocketStream:
         if not data:
             raise ConnectionLostError(f"{self._name} closed the connection")
         return data
+
+    def is_readable(self, seconds: float, /) -> bool:
+        """See :meth:`ByteStream.is_readable`."""
+        return bool(self._readable.poll(seconds * 1000))
 
     def close(self) -> None:
         """See :meth:`ByteStream.close`."""
