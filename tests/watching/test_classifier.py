@@ -70,11 +70,11 @@ def poll(
     )
 
 
-def classifier() -> HangClassifier:
+def classifier(launch_ns: int = 0) -> HangClassifier:
     waits = RootWaits(Arch.X86_64)
     for name, role in ROLES.items():
         waits.add(CALLS[name].place, NamedWait(role, name))
-    return HangClassifier(T, POLL, waits)
+    return HangClassifier(T, POLL, waits, launch_ns=launch_ns)
 
 
 def events(polls: Sequence[ThreadPoll]) -> list[Event]:
@@ -339,3 +339,199 @@ def test_a_beacon_states_the_beginning() -> None:
     (absence,) = seen(polls)
     assert absence.began.best_ns == 7_000_000 * MS + 27 * MS
     assert absence.began.earliest_ns == absence.began.latest_ns
+
+
+# --- rules against false reports ---
+
+
+def rules_of(absence: Absence) -> list[str]:
+    return [rule.name for rule in absence.rules]
+
+
+def test_half_of_the_processor_time_is_starvation() -> None:
+    """55 ms of 116 ms, and no voluntary switch: the rest of the time it queued."""
+    polls = [*IDLE, *(poll(at, "run", run_ms=(at - 42) * 0.47) for at in range(60, 180, 20))]
+    (absence,) = seen(polls)
+    assert (absence.verdict, rules_of(absence)) == (Verdict.STARVED, ["starvation"])
+
+
+def test_a_stopped_task_needs_its_processor_time() -> None:
+    polls = [
+        *IDLE,
+        poll(60, "run", run_ms=15),
+        *(poll(at, "stopped", state="T", run_ms=20, voluntary=1) for at in range(80, 400, 20)),
+        *(poll(at, "run", run_ms=20 + (at - 400) / 3, voluntary=1) for at in range(400, 500, 20)),
+        poll(500, "idle", run_ms=60, voluntary=2),
+    ]
+    assert not [absence for absence in seen(polls) if absence.verdict.is_hang]
+
+
+@pytest.mark.parametrize(
+    ("state", "frozen", "rule"),
+    [("T", False, "stopped"), ("t", False, "debugger"), ("D", True, "frozen")],
+)
+def test_the_reason_of_a_stop_is_named(state: str, *, frozen: bool, rule: str) -> None:
+    polls = [poll(at, "stopped", state=state, frozen=frozen) for at in range(60, 300, 20)]
+    (absence,) = seen([*IDLE, *polls])
+    assert (absence.verdict, rules_of(absence)) == (Verdict.STOPPED, [rule])
+
+
+def test_a_debugger_is_named_while_the_program_runs_below_it() -> None:
+    polls = [each._replace(tracer=77) for each in every_20_ms("run", 60, 200, run_ms=20)]
+    (absence,) = seen([*IDLE, *polls])
+    assert absence.verdict is Verdict.BUSY
+    assert absence.rules[0].text.startswith("process 77 traces it")
+
+
+def test_a_late_poll_begins_the_measure_again() -> None:
+    polls = [
+        *IDLE,
+        poll(60, "run", run_ms=2),
+        poll(160, "run", run_ms=4, voluntary=3, late_ms=80),
+        *(poll(at, "run", run_ms=4 + at - 160, voluntary=3) for at in range(180, 300, 20)),
+    ]
+    (absence,) = seen(polls)
+    assert absence.began.best_ns - 7_000_000 * MS == 160 * MS
+    assert rules_of(absence) == ["late-watcher"]
+
+
+def test_a_late_poll_counts_where_the_thread_never_slept() -> None:
+    """As on a busy host: it got half of the time, and no voluntary switch let it be idle."""
+    polls = [
+        *IDLE,
+        *every_20_ms("run", 60, 100, run_ms=10),
+        poll(200, "run", run_ms=80, late_ms=80),
+        *(poll(at, "run", run_ms=80 + at - 200) for at in (220, 240)),
+    ]
+    (absence,) = seen(polls)[-1:]
+    assert absence.verdict is Verdict.BUSY
+    assert absence.began.best_ns - 7_000_000 * MS <= 60 * MS
+
+
+def test_the_time_of_captures_does_not_count() -> None:
+    machine = classifier()
+    absences = []
+    for each in [*IDLE, *every_20_ms("run", 60, 260, run_ms=20)]:
+        absences += [event.absence for event in machine.add(each) if isinstance(event, Seen)]
+        if each.at_ns == 100 * MS:
+            machine.stopped(1, 30 * MS)
+    (absence,) = absences
+    assert absence.seen_ns - absence.began.best_ns >= T + 30 * MS
+    assert absence.evidence["capture_ns"] == 30 * MS
+    assert "capture-time" in rules_of(absence)
+
+
+def launched(polls: Sequence[ThreadPoll], launch_ms: int) -> list[Absence]:
+    machine = classifier(launch_ms * MS)
+    return [
+        event.absence for each in polls for event in machine.add(each) if isinstance(event, Seen)
+    ]
+
+
+def test_a_launch_is_no_hang() -> None:
+    polls = [*every_20_ms("run", 0, 2_000, run_ms=20), poll(2_020, "idle", run_ms=2_000)]
+    assert not launched(polls, 5_000)
+
+
+def test_a_launch_that_never_ends_is_one() -> None:
+    (absence,) = launched(every_20_ms("run", 0, 6_000, run_ms=20), 5_000)
+    assert absence.seen_ns - 7_000_000 * MS == 5_000 * MS
+    assert rules_of(absence) == ["launch-grace"]
+
+
+def test_a_hang_after_the_first_idle_wait_is_reported_while_the_program_is_young() -> None:
+    assert launched([*IDLE, *every_20_ms("sleep", 60, 300)], 5_000)
+
+
+def test_equal_samples_are_one_report() -> None:
+    absence = ended([*IDLE, *every_20_ms("sleep", 60, 3_000), poll(3_020, "idle")])
+    assert rules_of(absence) == ["same-stack"]
+
+
+def nested(polls: Sequence[ThreadPoll]) -> list[Absence]:
+    machine = classifier()
+    machine.waits.add(CALLS["modal"].place, NamedWait(WaitRole.NESTED, "uv_run"))
+    return [
+        event.absence for each in polls for event in machine.add(each) if isinstance(event, Seen)
+    ]
+
+
+def test_a_nested_loop_that_wakes_again_and_again_is_alive() -> None:
+    assert not nested([*IDLE, *every_20_ms("modal", 60, 4_000, voluntary=1, run_ms=0.1)])
+
+
+def test_one_wait_of_a_nested_loop_is_reported_apart() -> None:
+    """As of ``execFileSync``, whose loop waits for a child process alone."""
+    (absence,) = nested([*IDLE, *every_20_ms("modal", 60, 400)])
+    assert (absence.verdict, absence.certainty) == (Verdict.BLOCKED, VerdictCertainty.CERTAIN)
+    assert rules_of(absence) == ["nested-loop"]
+
+
+def test_a_task_of_a_nested_loop_that_hangs_is_reported() -> None:
+    polls = [
+        *IDLE,
+        *every_20_ms("modal", 60, 400, voluntary=1),
+        *(poll(at, "sleep", voluntary=18) for at in range(420, 600, 20)),
+    ]
+    (absence,) = nested(polls)
+    assert absence.began.best_ns - 7_000_000 * MS >= 400 * MS
+
+
+# --- the loop's own wait ---
+
+
+def undecided(*polls: ThreadPoll) -> tuple[HangClassifier, list[Event]]:
+    """Feed polls to a classifier that learns that no names decide."""
+    machine = HangClassifier(T, POLL, RootWaits(Arch.X86_64))
+    happened: list[Event] = []
+    for each in polls:
+        for event in machine.add(each):
+            happened.append(event)
+            if isinstance(event, LearnWait):
+                happened += machine.learnt(event.place, NamedWait(WaitRole.UNKNOWN, ""))
+    return machine, happened
+
+
+def test_a_loop_that_reads_is_idle_though_its_tasks_wait_for_events() -> None:
+    read = SystemCall(0, (0,), Avma(0x7FFF_1000), Avma(0x5000))
+    polls = []
+    for at, doing in enumerate(["idle", "idle", "modal", "idle", "sleep", "idle"] * 4):
+        for part in range(10):
+            each = poll(at * 200 + 20 * part, doing, voluntary=at)
+            polls.append(each._replace(call=read) if doing == "idle" else each)
+    _, happened = undecided(*polls)
+    absences = [event.absence for event in happened if isinstance(event, Seen)]
+    calls = {absence.call.number for absence in absences if absence.call is not None}
+    assert calls == {232, 230}  # its tasks' waits alone
+
+
+def test_a_report_of_the_loops_own_wait_is_withdrawn() -> None:
+    """Watching began within a task, whose wait seems to be the loop's until others are seen."""
+    loop = SystemCall(35, (), Avma(0x7FFF_1000), Avma(0x5000))
+    polls = every_20_ms("modal", 0, 200)
+    for number in range(4):
+        other = SystemCall(0, (), Avma(0x7FFE_0000 + number), Avma(0x6000))
+        for call, part, end in ((loop, 0, 300), (other, 300, 400)):
+            polls += [
+                poll(220 + number * 400 + at, "sleep", voluntary=number)._replace(call=call)
+                for at in range(part, end, 20)
+            ]
+    machine, happened = undecided(*polls)
+    verdicts = [event.absence.verdict for event in happened if isinstance(event, Seen)]
+    ends = [event.absence for event in happened if isinstance(event, Ended) and event.was_seen]
+    assert verdicts == [Verdict.BLOCKED]
+    assert [end.verdict for end in ends] == [Verdict.IDLE]
+    assert "idle-wait" in rules_of(ends[0])
+    assert machine.waits.is_idle(loop.place)
+
+
+def test_a_wait_that_recurs_is_not_reported_before_its_role_is_known() -> None:
+    """It may be that of the loop: nothing names it, and it is entered again and again."""
+    machine, _ = undecided(*every_20_ms("idle", 0, 40))
+    machine.waits.add(CALLS["futex"].place, NamedWait(WaitRole.UNKNOWN, ""))
+    happened = [
+        event
+        for each in every_20_ms("futex", 60, 2_000, voluntary=1, run_ms=0.5)
+        for event in machine.add(each)
+    ]
+    assert not [event for event in happened if isinstance(event, Seen)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.polls import CallPlace
+from machtrace.model.polls import CallPlace, SystemCall
 from machtrace.watching.root_waits import RootWaits
 from machtrace.watching.wait_roles import NamedWait, WaitRole
 
@@ -114,3 +114,18 @@ def test_the_same_python_functions_are_one_wait_wherever_the_stack_pointer_is() 
     assert [waits.role(place) for place in places] == [WaitRole.ROOT] * 3
     assert waits.role(task) is WaitRole.OTHER
     assert len(waits) == 2
+
+
+def test_a_wait_that_continues_after_a_stop_is_the_same() -> None:
+    waits = visited(LOOP)
+    again = SystemCall(219, (), LOOP.sp, LOOP.pc)
+    assert waits.place_of(again) == LOOP
+    assert waits.place_of(again._replace(pc=Avma(0x2000))).number == 219
+
+
+def test_no_loop_waits_for_a_file_lock_or_to_write() -> None:
+    waits = RootWaits(Arch.X86_64)
+    for number in (18, 73):
+        place = place_of(number)
+        waits.visit(place)
+        assert waits.role(place) is WaitRole.OTHER

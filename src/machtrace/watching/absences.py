@@ -227,7 +227,7 @@ class Away:
             delayed += grown(self.base.throttled_ns, poll.throttled_ns) or 0
         queued = max(delayed, self.queued_ns)
         waited = self.blocked_ns + self.likely_blocked_ns
-        if self.voluntary != 0 or self.wait_polls:
+        if self.wait_polls or (self.voluntary != 0 and not self.stopped_ns):
             # What neither runs nor queues waits, if only for short times.
             waited = max(waited, self.counted_ns(poll.at_ns) - ran - queued)
         return ThreadUse(ran, queued, waited)

@@ -123,7 +123,7 @@ class HangClassifier:
         events: list[Event] = []
         last, self._last = self._last, poll
         is_call = poll.call is not None and poll.call.number >= 0 and not is_stopped(poll)
-        place = poll.call.place if poll.call is not None and is_call else None
+        place = self.waits.place_of(poll.call) if poll.call is not None and is_call else None
         role = None
         if place is not None:
             self.waits.visit(place)
@@ -156,6 +156,8 @@ class HangClassifier:
         """Take the wait at a place that was requested; None if the thread left it meanwhile."""
         self._requested.discard(place)
         if wait is None:
+            # It did not stay there, so it is no idle wait that would have to be learnt first.
+            self._entered = None
             return []
         self.waits.add(place, wait)
         last, entered, self._entered = self._last, self._entered, None
@@ -293,7 +295,11 @@ class HangClassifier:
         if away.counted_ns(poll.at_ns) < self.threshold_ns:
             return []
         verdict = away.decide(poll)
-        if away.verdict is verdict or self._may_be_idle(away, poll, verdict):
+        # A thread that waits for a device queues between its waits.
+        is_known = away.verdict is verdict or (
+            away.verdict is Verdict.UNINTERRUPTIBLE and not verdict.is_hang
+        )
+        if is_known or self._may_be_idle(away, poll, verdict):
             return []
         return self._see(away, poll, verdict)
 

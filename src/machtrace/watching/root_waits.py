@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from machtrace.model.arch import Arch
-from machtrace.model.polls import CallPlace
+from machtrace.model.polls import CallPlace, SystemCall
 from machtrace.watching.wait_roles import UNDECIDED, NamedWait, WaitRole
 
 _MOST_PLACES = 1000
@@ -36,6 +36,20 @@ _LOOP_CALLS = {
     Arch.ARM64: frozenset({22, 426, 441}),
 }
 """Those of event loops alone: epoll_wait, epoll_pwait, io_uring_enter and epoll_pwait2."""
+
+_QUEUE_CALLS = {
+    Arch.X86_64: frozenset(
+        {0, 16, 19, 35, 45, 47, 61, 65, 70, 202, 220, 230, 243, 247, 299, 449, 455}
+    ),
+    Arch.ARM64: frozenset(
+        {29, 63, 65, 95, 98, 101, 115, 183, 188, 192, 193, 207, 212, 243, 260, 449, 455}
+    ),
+}
+"""Further calls in which loops wait: read, readv, ioctl, recvfrom, recvmsg, recvmmsg, futex,
+futex_wait, futex_waitv, nanosleep, clock_nanosleep, wait4, waitid, semop, semtimedop, msgrcv and
+mq_timedreceive."""
+_RESTART = {Arch.X86_64: 219, Arch.ARM64: 128}
+"""restart_syscall: the wait before it continues after a signal or a stop."""
 
 
 class _Place:
@@ -67,7 +81,10 @@ class RootWaits:
     def __init__(self, arch: Arch) -> None:
         table = Arch.ARM64 if arch.is_arm64 else Arch.X86_64
         self._events, self._loops = _EVENT_CALLS[table], _LOOP_CALLS[table]
+        self._queues, self._restart = _QUEUE_CALLS[table], _RESTART[table]
         self._places: dict[CallPlace, _Place] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        """The call at each place that was not a continued one."""
         self._last: CallPlace | None = None
         self._loop: CallPlace | None = None
         """The root wait that recurrence has proven."""
@@ -94,6 +111,13 @@ class RootWaits:
         known.role, known.caller = wait.role, wait.caller
         self._has_named_loop |= wait.role in (WaitRole.ROOT, WaitRole.WORKER)
         self._prove()
+
+    def place_of(self, call: SystemCall) -> CallPlace:
+        """Return the place of a call, or of that which it continues."""
+        number = call.number
+        if number == self._restart:
+            number = self._numbers.get((call.sp, call.pc), number)
+        return CallPlace(number, call.sp, call.pc)
 
     def visit(self, place: CallPlace) -> None:
         """Take the place of the next poll in a wait."""
@@ -210,7 +234,10 @@ class RootWaits:
         known = self._places.get(place)
         if known is None:
             known = _Place(len(self._places), is_event=place.number in self._events)
+            if not (known.is_event or place.number in self._queues):
+                known.role = WaitRole.OTHER  # no loop waits in it
             self._places[place] = known
+            self._numbers[place.sp, place.pc] = place.number
         return known
 
 
