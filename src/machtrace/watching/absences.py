@@ -228,8 +228,10 @@ class Away:
         queued = max(delayed, self.queued_ns)
         waited = self.blocked_ns + self.likely_blocked_ns
         if self.wait_polls or (self.voluntary != 0 and not self.stopped_ns):
-            # What neither runs nor queues waits, if only for short times.
-            waited = max(waited, self.counted_ns(poll.at_ns) - ran - queued)
+            # What neither runs nor queues waits, for short times; polls show how much that may be.
+            counted = self.counted_ns(poll.at_ns)
+            most = counted * (self.wait_polls + 1) // (self.polls + 1)
+            waited = max(waited, min(most, counted - ran - queued))
         return ThreadUse(ran, queued, waited)
 
     def decide(self, poll: ThreadPoll) -> Verdict:

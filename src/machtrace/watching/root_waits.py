@@ -113,15 +113,15 @@ class RootWaits:
         self._prove()
 
     def place_of(self, call: SystemCall) -> CallPlace:
-        """Return the place of a call, or of that which it continues."""
+        """Return the place of a call, or of that which it continues: one for each wait."""
         number = call.number
         if number == self._restart:
             number = self._numbers.get((call.sp, call.pc), number)
-        return CallPlace(number, call.sp, call.pc)
+        place = CallPlace(number, call.sp, call.pc)
+        return self._same.get(place, place)
 
     def visit(self, place: CallPlace) -> None:
         """Take the place of the next poll in a wait."""
-        place = self._same.get(place, place)
         last = self._last
         if place == last or (len(self._places) >= _MOST_PLACES and place not in self._places):
             return
@@ -155,7 +155,7 @@ class RootWaits:
         return role is WaitRole.NESTED or (
             role is WaitRole.OTHER
             and place.number in self._loops
-            and self._places[place].role in UNDECIDED
+            and self._places[self._same.get(place, place)].role in UNDECIDED
         )
 
     def is_idle(self, place: CallPlace) -> bool:
