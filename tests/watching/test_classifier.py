@@ -481,7 +481,7 @@ def test_a_task_of_a_nested_loop_that_hangs_is_reported() -> None:
 
 
 def undecided(*polls: ThreadPoll) -> tuple[HangClassifier, list[Event]]:
-    """Feed polls to a classifier that learns that no names decide."""
+    """Feed polls to a classifier whose lookups find no names that decide."""
     machine = HangClassifier(T, POLL, RootWaits(Arch.X86_64))
     happened: list[Event] = []
     for each in polls:

@@ -156,7 +156,7 @@ class HangClassifier:
         """Take the wait at a place that was requested; None if the thread left it meanwhile."""
         self._requested.discard(place)
         if wait is None:
-            # It did not stay there, so it is no idle wait that would have to be learnt first.
+            # It did not stay there, so it is no idle wait that has to be known first.
             self._entered = None
             return []
         self.waits.add(place, wait)
