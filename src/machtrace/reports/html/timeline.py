@@ -188,9 +188,9 @@ def _lane(name: str, shapes: str, note: str) -> str:
 def _axis(span: _Span, zero: int) -> str:
     """Return the times at the ends and in the middle, relative to the time it was seen."""
     middle = (span.first_ns + span.last_ns) // 2
-    if abs(middle - zero) < (span.last_ns - span.first_ns) // 100:
-        middle = zero
-    labels = [_relative(at - zero) for at in (span.first_ns, middle, span.last_ns)]
+    unit = 10 ** (len(str(max(1, span.last_ns - span.first_ns))) - 2)
+    times = (round((at - zero) / unit) * unit for at in (span.first_ns, middle, span.last_ns))
+    labels = [_relative(at) for at in times]
     return element("p", "".join(element("span", text(one)) for one in labels), class_="axis")
 
 
