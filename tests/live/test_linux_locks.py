@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import sys
 from pathlib import Path
@@ -204,6 +205,21 @@ def test_the_watcher_reports_a_deadlock_and_its_end(stuck):
     text = "\n".join(first.lines())
     assert "waits for mutex 0x" in text
     assert " → " in text
+
+
+@pytest.mark.parametrize(("kind", "threads"), [("self", "main"), ("mutex", "all")])
+def test_a_deadlock_is_not_a_hang_of_its_threads_as_well(stuck, kind, threads):
+    process, _ = stuck(kind)
+    incidents = queue.Queue()
+    options = {"lines": False, "hang": 0.04, "threads": threads, "cpu": None, "memory": None}
+    with watch_process(process.pid, on_incident=incidents.put, **options) as watcher:
+        first = incidents.get(timeout=120)
+        while watcher.cost.polls < 20:  # longer than the threshold
+            os.sched_yield()
+    assert first.kind is IncidentKind.DEADLOCK
+    cycle = {thread.id for thread in first.cycle}
+    others = [each for each in watcher.incidents if each.kind is not IncidentKind.DEADLOCK]
+    assert not cycle & {each.thread.id for each in others}
 
 
 def test_a_hang_states_what_it_waits_for(stuck):

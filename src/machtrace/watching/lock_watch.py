@@ -103,6 +103,23 @@ class DeadlockWatch:
         self._times_ns = (*self._times_ns[-1:], boot_ns)
         return events
 
+    @property
+    def threads(self) -> dict[int, int]:
+        """The number of the deadlock that a thread is part of, by thread."""
+        return {
+            blocked.thread: known.event.number
+            for known in self._known.values()
+            for blocked in known.event.cycle.threads
+        }
+
+    def prove(self) -> tuple[DeadlockEvent, ...]:
+        """Survey the process now, twice, which proves every deadlock. Raises as :meth:`poll`."""
+        events: list[DeadlockEvent] = []
+        for _ in range(2):
+            self._due_ns = 0
+            events += self.poll()
+        return tuple(events)
+
     def wait(self, thread: int) -> WaitsFor | None:
         """Return what a thread waits for now; None if unknown. Raises as :meth:`poll` does."""
         try:
@@ -165,6 +182,11 @@ class DeadlockWatch:
         return None
 
 
+def deadlock_id(pid: int, number: int) -> str:
+    """Return the identifier of a deadlock's incident."""
+    return f"{pid}-deadlock-{number}"
+
+
 def deadlock_incident(
     event: DeadlockEvent, pid: int, capture: Capture | None, taken_ns: int
 ) -> WatchIncident:
@@ -200,7 +222,7 @@ def deadlock_incident(
     evidence = {"switches": 0, "surveys": 2, "older_than_watch": event.is_old or None}
     waits = tuple(blocked.wait.waits_for for blocked in event.cycle.threads)
     return WatchIncident(
-        id=f"{pid}-deadlock-{event.number}",
+        id=deadlock_id(pid, event.number),
         kind=IncidentKind.DEADLOCK,
         certainty=VerdictCertainty.CERTAIN,
         began=event.began,

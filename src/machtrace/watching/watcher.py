@@ -41,7 +41,12 @@ from machtrace.watching.classifier import (
 )
 from machtrace.watching.conditions import ConditionOver
 from machtrace.watching.crash_watch import Crash, CrashWatch, crash_incident
-from machtrace.watching.lock_watch import DeadlockEvent, DeadlockWatch, deadlock_incident
+from machtrace.watching.lock_watch import (
+    DeadlockEvent,
+    DeadlockWatch,
+    deadlock_id,
+    deadlock_incident,
+)
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.representative import path_of
 from machtrace.watching.resource_watch import (
@@ -438,6 +443,12 @@ class Watcher(ClosedWhenLeft):
 
     def _report_deadlocks(self, events: Sequence[DeadlockEvent]) -> None:
         for event in events:
+            identifier = deadlock_id(self.pid, event.number)
+            for blocked in () if event.ended is not None else event.cycle.threads:
+                watched = self._watched.get(blocked.thread)
+                if watched is not None and watched.incident is not None:
+                    rule = AppliedRule("deadlock", f"it has become the deadlock {identifier}")
+                    watched.incident.rules += (rule,)
             copies = [] if event.ended is not None else self._copy_all()
             now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             job = partial(self._name_deadlock, event, copies, now_ns, self._circumstances())
@@ -523,6 +534,8 @@ class Watcher(ClosedWhenLeft):
 
     def _see(self, watched: _Watched, absence: Absence) -> None:
         if watched.incident is None:
+            if self._is_deadlocked(watched, absence):
+                return  # that is the incident
             identifier = self._new_id()
             if not identifier:
                 return
@@ -534,7 +547,24 @@ class Watcher(ClosedWhenLeft):
             incident.everything = self._copy_all()
             if absence.verdict is Verdict.BLOCKED:
                 incident.waits_for = self._locks.wait(watched.thread.id)
+                incident.rules += self._deadlock_rules(incident.waits_for)
         self._report(watched, incident, absence)
+
+    def _is_deadlocked(self, watched: _Watched, absence: Absence) -> bool:
+        """Whether a thread that hangs is part of a deadlock, which is reported if it is new."""
+        if not (self.options.deadlocks and absence.verdict.is_hang):
+            return False
+        if watched.thread.id not in self._locks.threads and not self._target.polls.missing:
+            self._report_deadlocks(self._locks.prove())
+        return watched.thread.id in self._locks.threads
+
+    def _deadlock_rules(self, wait: WaitsFor | None) -> tuple[AppliedRule, ...]:
+        owner = None if wait is None or wait.owner is None else wait.owner.thread
+        number = self._locks.threads.get(owner or 0)
+        if number is None:
+            return ()
+        text = f"its owner is part of the deadlock {deadlock_id(self.pid, number)}"
+        return (AppliedRule("deadlock", text),)
 
     def _new_id(self) -> str:
         """Return the identifier of a new incident; empty if too many were reported today."""
