@@ -123,6 +123,13 @@ def test_a_wait_that_continues_after_a_stop_is_the_same() -> None:
     assert waits.place_of(again._replace(pc=Avma(0x2000))).number == 219
 
 
+def test_registers_show_a_thread_that_is_back() -> None:
+    waits = visited(LOOP, TASKS[0])
+    at = [waits.is_idle_at(place.sp, place.pc) for place in (LOOP, TASKS[0])]
+    assert at == [True, False]
+    assert not waits.is_idle_at(None, None)
+
+
 def test_no_loop_waits_for_a_file_lock_or_to_write() -> None:
     waits = RootWaits(Arch.X86_64)
     for number in (18, 73):

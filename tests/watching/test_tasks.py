@@ -17,7 +17,10 @@ T = 100 * MS
 
 
 def absence_of(
-    duration_ms: int, verdict: Verdict = Verdict.BUSY, ended_ms: int | None = None
+    duration_ms: int,
+    verdict: Verdict = Verdict.BUSY,
+    ended_ms: int | None = None,
+    ran_ms: int | None = None,
 ) -> Absence:
     ended = None if ended_ms is None else TimeRange(ended_ms * MS, ended_ms * MS)
     return Absence(
@@ -26,7 +29,7 @@ def absence_of(
         verdict=verdict,
         certainty=VerdictCertainty.CERTAIN,
         duration_ns=duration_ms * MS,
-        evidence={},
+        evidence={"run_ns": (duration_ms if ran_ms is None else ran_ms) * MS},
         ended=ended,
     )
 
@@ -49,8 +52,9 @@ def judged(
     *samples: tuple[int, Sequence[str]],
     verdict: Verdict = Verdict.BUSY,
     callers: TaskCallers | None = None,
+    ran_ms: int | None = None,
 ) -> Judgement:
-    absence = absence_of(samples[-1][0], verdict)
+    absence = absence_of(samples[-1][0], verdict, ran_ms=ran_ms)
     stacks = timed_stacks([(at * MS, native(*names)) for at, names in samples], absence)
     return judge(callers or taught(), 9, absence, stacks, T)
 
@@ -88,6 +92,12 @@ def test_a_task_that_calls_many_functions_is_one_long_task() -> None:
 def test_a_long_task_between_short_ones_is_the_culprit() -> None:
     judgement = judged(*row("parse", *["render"] * 12, "flush", "log"))
     assert names_of(judgement) == ("render", [])
+
+
+def test_tasks_that_queue_for_a_processor_are_short() -> None:
+    samples = [(300 * at, [task, "dispatch", "main"]) for at, task in enumerate(SHORT, 1)]
+    assert names_of(judged(*samples, ran_ms=300)) == ("dispatch", ["short-tasks"])
+    assert names_of(judged(*samples))[1] == []
 
 
 def test_nothing_is_a_row_before_the_loop_is_known() -> None:

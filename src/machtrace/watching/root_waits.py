@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.polls import CallPlace, SystemCall
 from machtrace.watching.wait_roles import UNDECIDED, NamedWait, WaitRole
@@ -162,6 +163,13 @@ class RootWaits:
         """Whether a thread in that place has nothing to do, as far as is known."""
         role = self.role(place)
         return role is not None and role.is_idle
+
+    def is_idle_at(self, sp: int | None, pc: int | None) -> bool:
+        """Whether a thread with these registers has nothing to do, as far as is known."""
+        if sp is None or pc is None:
+            return False
+        number = self._numbers.get((sp, pc))
+        return number is not None and self.is_idle(CallPlace(number, Avma(sp), Avma(pc)))
 
     def is_proven(self, place: CallPlace) -> bool:
         """Whether the role of a place will not change: by its names, or by a proven loop."""

@@ -89,8 +89,19 @@ def short_tasks(
     began_ns: int,
     until_ns: int,
     threshold_ns: int,
+    *,
+    ran: float = 1.0,
 ) -> ShortTasks | None:
-    """Return what shows that no task took the threshold; None if one may have."""
+    """Return what shows that no task took the threshold; None if one may have.
+
+    Args:
+        callers: of the thread.
+        stacks: the samples.
+        began_ns: the beginning of the absence.
+        until_ns: its end so far.
+        threshold_ns: the time of a hang.
+        ran: the share of the time that the thread ran: queues make no task long.
+    """
     runs: list[_Run] = []
     for timed in stacks:
         task = callers.task_of(path_of(timed.stack))
@@ -104,7 +115,7 @@ def short_tasks(
     # the first of the next: half of both is likely. The first one may have begun with the absence.
     begins = [began_ns, *((last.last_ns + run.first_ns) // 2 for last, run in pairwise(runs))]
     ends = [*begins[1:], until_ns]
-    longest = max(end - begin for begin, end in zip(begins, ends, strict=True))
+    longest = ran * max(end - begin for begin, end in zip(begins, ends, strict=True))
     if longest >= threshold_ns:
         return None
     shared = shared_path([run.task for run in runs])
@@ -177,7 +188,10 @@ def judge(
     collected = garbage_collection(stacks)
     rules = () if collected is None else (collected,)
     until_ns = absence.seen_ns if absence.ended is None else absence.ended.best_ns
-    short = short_tasks(callers, stacks, absence.began.best_ns, until_ns, threshold_ns or 0)
+    ran = min(1.0, int(absence.evidence.get("run_ns") or 0) / max(1, absence.duration_ns))
+    short = short_tasks(
+        callers, stacks, absence.began.best_ns, until_ns, threshold_ns or 0, ran=ran or 1.0
+    )
     if short is None:
         return Judgement(representative(stacks, ran=True), absence.certainty, rules)
     chosen = representative(stacks, limit=short.depth)

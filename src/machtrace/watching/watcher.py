@@ -500,6 +500,9 @@ class Watcher(ClosedWhenLeft):
         copy = self._copy(watched.thread.id, is_waiting=request.is_waiting)
         if copy is None or not copy.snapshot.threads:
             return
+        registers = copy.snapshot.threads[0].registers
+        if watched.classifier.waits.is_idle_at(registers.sp, registers.pc):
+            return  # it is back
         before = next((each.copy for each in reversed(watched.samples) if each.copy), None)
         watched.samples.append(_Sample(request.at_ns, copy))
         watched.classifier.sampled(is_same=before is not None and _are_equal(before, copy))
@@ -677,7 +680,7 @@ class Watcher(ClosedWhenLeft):
             rules=(*absence.rules, *incident.rules, *judged.rules),
             missing=self.missing,
         )
-        if incident.reported is not None:
+        if incident.reported is not None and incident.reported.capture is not None:
             reported = replace(reported, capture=incident.reported.capture)
         elif incident.everything:
             reported = replace(reported, capture=self._namer.capture(incident.everything))
