@@ -12,7 +12,9 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -29,7 +31,11 @@ if sys.platform != "linux":
 from machtrace.targets.inprocess.beacons import idle_wait, silence, stated_by
 from machtrace.targets.inprocess.linux import SelfTarget
 from machtrace.targets.inprocess.watchdog import OwnWatchdog
-from machtrace.targets.inprocess.watchdog_file import WatchdogFile, read_watchdog_file
+from machtrace.targets.inprocess.watchdog_file import (
+    WatchdogFile,
+    parse_watchdog_file,
+    read_watchdog_file,
+)
 from machtrace.targets.inprocess.watchdog_records import (
     WatchdogCapture,
     WatchdogCause,
@@ -441,6 +447,37 @@ def test_a_file_that_is_no_record_is_an_error(data: bytes, tmp_path: Path) -> No
     path.write_bytes(data)
     with pytest.raises(FormatError, match="record"):
         read_watchdog_file(path)
+
+
+def test_a_record_without_an_incident_is_no_report(target: SelfTarget, tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    with (
+        target.watchdog(LIMIT_NS, 10 * MS, record=str(path)),
+        pytest.raises(FormatError, match="no incident"),
+    ):
+        mt.read_report(path)
+
+
+def test_a_damaged_record_is_an_error_or_has_fewer_incidents(
+    target: SelfTarget, tmp_path: Path
+) -> None:
+    path = tmp_path / "record"
+    with target.watchdog(LIMIT_NS, 10 * MS, record=str(path)) as watchdog:
+        watchdog.watch(threading.get_native_id())
+        spin(0.3)
+        data = path.read_bytes()
+    for size in (*range(0, 600, 13), len(data) // 2, len(data) - 1):
+        with pytest.raises(FormatError):
+            parse_watchdog_file(data[:size], "a part")
+    random = Random(14)  # noqa: S311 - no secret
+    for _ in range(200):
+        damaged = bytearray(data)
+        for _ in range(random.choice((1, 2, 8))):
+            # Of the head and the text, of polls, and of the ring.
+            start = random.choice((0, 20480, 745472))
+            damaged[start + random.randrange(2000)] = random.randrange(256)
+        with suppress(FormatError):
+            parse_watchdog_file(bytes(damaged), "damaged")
 
 
 def test_a_record_that_does_not_exist_is_an_error(tmp_path: Path) -> None:

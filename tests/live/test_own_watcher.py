@@ -437,6 +437,11 @@ def test_the_hang_of_a_killed_process_is_read_from_its_record(hang: str, tmp_pat
             incidents = [each for each in read_record(path) if blocks_main(each)]
         process.send_signal(signal.SIGKILL)
     incident = next(each for each in read_record(path) if blocks_main(each))
+    report = mt.read_reports(path)[0]
+    assert report.watch is not None
+    assert report.watch.seen_wall_ns is not None
+    assert report.threads
+    assert str(incident.evidence["await_chain"]).startswith("hang_here (<string>:")
     assert incident.pid == process.pid
     assert incident.ended is None
     assert incident.culprit is not None

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from os import PathLike
+from typing import TYPE_CHECKING
 
+from machtrace.errors import FormatError
 from machtrace.model.incident import WatchedThread, WatchIncident
-from machtrace.targets.inprocess.watchdog_file import WatchdogFile, read_watchdog_file
-from machtrace.targets.inprocess.watchdog_records import WatchdogCapture
-from machtrace.watching.naming import Namer, RawCopy
-from machtrace.watching.own_cases import Case, Cases, NumberedPoll
+from machtrace.model.report import Report
+from machtrace.reports.source import ReportSource
 
+if TYPE_CHECKING:  # every file is offered to this reader: only records need what follows
+    from machtrace.targets.inprocess.watchdog_file import WatchdogFile
+    from machtrace.targets.inprocess.watchdog_records import WatchdogCapture
+    from machtrace.watching.naming import RawCopy
+    from machtrace.watching.own_cases import Case, Cases, NumberedPoll
+
+_MAGIC = b"machwtc"
 _POLLS_OF_HANG = 5
 _KILLED = "the process ended while this lasted, or its watcher was stopped without being closed"
 
@@ -26,24 +34,65 @@ def read_record(path: str | PathLike[str]) -> tuple[WatchIncident, ...]:
         FileAccessError: it cannot be read.
         FormatError: it is no record.
     """
-    file = read_watchdog_file(path)
+    from machtrace.targets.inprocess.watchdog_file import read_watchdog_file
+
+    return _incidents(read_watchdog_file(path))
+
+
+def recognises(source: ReportSource) -> bool:
+    """Return whether a file is a record; see :class:`~machtrace.reports.readers.ReportReader`."""
+    return source.data.startswith(_MAGIC)
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """Return a report of each incident in a record.
+
+    Raises:
+        FormatError: it is invalid, or has no incident.
+    """
+    from machtrace.reports.stacks.incidents import report_of_incident
+    from machtrace.targets.inprocess.watchdog_file import parse_watchdog_file
+
+    incidents = _incidents(parse_watchdog_file(source.data, source.name))
+    if not incidents:
+        raise FormatError(
+            "the record has no incident that was not reported before",
+            source=source.name,
+            offset=0,
+            remedy="nothing that was watched exceeded its limit when the process ended",
+        )
+    return tuple(map(report_of_incident, incidents))
+
+
+def _incidents(file: WatchdogFile) -> tuple[WatchIncident, ...]:
+    from machtrace.watching.naming import Namer
+    from machtrace.watching.own_cases import Cases
+
     pid = file.process.pid or 0
     namer = Namer(scan=True)
     try:
         cases = Cases(_Source(file), namer, file.process.arch, file.limit_ns // _POLLS_OF_HANG)
         return tuple(
-            _incident(cases, case, f"{pid}-{number}", pid)
+            _incident(file, cases, case, f"{pid}-{number}")
             for number, case in enumerate(cases.take(file.items), 1)
         )
     finally:
         namer.close()
 
 
-def _incident(cases: Cases, case: Case, number: str, pid: int) -> WatchIncident:
+def _incident(file: WatchdogFile, cases: Cases, case: Case, number: str) -> WatchIncident:
+    from machtrace.watching.own_loops import await_chain
+
     cases.name(case)
+    chains = [chain for _, stack in case.stacks if (chain := await_chain(stack)) is not None]
+    if chains:
+        case.facts["await_chain"] = chains[0].text
     if case.ended is None:
         case.facts["record"] = _KILLED
-    return cases.incident(case, number=number, pid=pid)
+    incident = cases.incident(case, number=number, pid=file.process.pid or 0)
+    if file.wall_offset_ns is None:
+        return incident
+    return replace(incident, seen_wall_ns=file.wall_offset_ns + incident.seen_ns)
 
 
 class _Source:
@@ -53,6 +102,8 @@ class _Source:
         self._file = file
 
     def copy_of(self, capture: WatchdogCapture) -> RawCopy:
+        from machtrace.watching.naming import RawCopy
+
         return RawCopy(*next(self._file.copies([capture])))
 
     def polls(self, first: int) -> Iterable[NumberedPoll]:

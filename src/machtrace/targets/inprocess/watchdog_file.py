@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import suppress
@@ -66,6 +67,8 @@ class WatchdogFile:
 
     process: ProcessInfo
     limit_ns: int
+    wall_offset_ns: int | None
+    """Nanoseconds since 1970 less ``CLOCK_BOOTTIME``; None if that is not recorded."""
     line: WatchdogLine
     items: tuple[WatchdogItem, ...]
     """Events and captures that were not delivered, the oldest first."""
@@ -119,6 +122,7 @@ def stated_process(process: ProcessInfo, limit_ns: int, version: int, head: byte
             "arch": process.arch.value,
             "pointer_mask": process.pointer_mask.bits,
             "limit_ns": limit_ns,
+            "wall_offset_ns": time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             "python": version,
             "runtime": b64encode(head).decode() if head else None,
         }
@@ -138,10 +142,15 @@ def read_watchdog_file(path: str | PathLike[str]) -> WatchdogFile:
             data = file.read()
     except OSError as error:
         raise FileAccessError(name, f"cannot read ({error.strerror})") from error
+    return parse_watchdog_file(data, name)
+
+
+def parse_watchdog_file(data: bytes, source: str) -> WatchdogFile:
+    """Parse a record, as :func:`read_watchdog_file` reads it; ``source`` is its name in errors."""
     try:
-        return _parse(data, name)
+        return _parse(data, source)
     except (struct.error, ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"invalid record ({error})", source=name, offset=0) from error
+        raise FormatError(f"invalid record ({error})", source=source, offset=0) from error
 
 
 def _parse(data: bytes, source: str) -> WatchdogFile:
@@ -150,6 +159,10 @@ def _parse(data: bytes, source: str) -> WatchdogFile:
     )
     if magic != _MAGIC or poll_size != POLL.size or not 0 < room < _ROOM_MOST:
         raise FormatError("not a record of a watchdog", source=source, offset=0)
+    if len(data) < ring_at + room:
+        raise FormatError("the record is truncated", source=source, offset=len(data))
+    if not 0 <= published - taken <= room:
+        raise FormatError("invalid positions in the record", source=source, offset=0)
     line = _LINE.unpack_from(data, _HEAD.size)
     _, pid, thread, phase, at, boot_at, began, incident, _, polls = line
     start = _HEAD.size + _LINE.size
@@ -166,6 +179,7 @@ def _parse(data: bytes, source: str) -> WatchdogFile:
             pointer_mask=PacMask(int(info["pointer_mask"])),
         ),
         limit_ns=int(info["limit_ns"]),
+        wall_offset_ns=info.get("wall_offset_ns"),
         line=WatchdogLine(pid, thread, WatchdogPhase(phase), at, boot_at, began, incident, polls),
         items=tuple(_items(data[ring_at : ring_at + room], taken, published)),
         polls=tuple(rows),
