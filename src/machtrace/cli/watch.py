@@ -219,7 +219,8 @@ def _watch(
     from machtrace.watching.api import watched_pid
     from machtrace.watching.jsonl import incident_line
     from machtrace.watching.reports import write_incident
-    from machtrace.watching.watcher import Watcher, WatchOptions
+    from machtrace.watching.thresholds import WatchOptions
+    from machtrace.watching.watcher import Watcher
 
     if not isinstance(spec, str) and settings["crash"] is None:
         settings["crash"] = True

@@ -6,7 +6,7 @@ Classifiers are functions of these values; ``targets`` reads them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from machtrace.model.address import Avma
 
@@ -105,17 +105,3 @@ class MemoryLimit(NamedTuple):
     """Such as ``control group``, ``RLIMIT_AS``, ``physical memory``."""
     is_virtual: bool = False
     """Whether it limits the address space."""
-
-
-class PolledTarget(Protocol):
-    """A target whose threads can be polled."""
-
-    def poll(self, thread: int, *, with_status: bool) -> ThreadPoll:
-        """Poll a thread.
-
-        Raises:
-            TargetGoneError, ThreadGoneError: it has exited.
-        """
-
-    def poll_process(self) -> ProcessPoll:
-        """Poll the process. Raises as :meth:`poll` does."""

@@ -13,8 +13,15 @@ from machtrace.errors import MachtraceError, TargetSpecError
 from machtrace.images.search_path import path_names
 from machtrace.model.incident import WatchIncident
 from machtrace.targets.open import SCHEMES, SELF, System, process_named, this_system
-from machtrace.watching.thresholds import DEFAULT_CPU, DEFAULT_MEMORY, parse_cpu, parse_memory
-from machtrace.watching.watcher import FOREVER_NS, POLL_NS, Watcher, WatchOptions
+from machtrace.watching.thresholds import (
+    DEFAULT_CPU,
+    DEFAULT_MEMORY,
+    POLL_NS,
+    WatchOptions,
+    parse_cpu,
+    parse_memory,
+)
+from machtrace.watching.watcher import FOREVER_NS, Watcher
 
 if TYPE_CHECKING:  # imports the extension, which may be missing
     from machtrace.watching.own import OwnWatcher

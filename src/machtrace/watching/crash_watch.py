@@ -23,9 +23,9 @@ from machtrace.model.incident import (
     WatchIncident,
 )
 from machtrace.targets.linux.crash import CrashedProcess, CrashTracer
-from machtrace.targets.linux.process_polls import ProcessPolls
 from machtrace.watching.naming import RawCopy
 from machtrace.watching.representative import representative
+from machtrace.watching.target import PolledProcess
 
 _LAST_NS = 1_000_000_000
 """The longest wait for the exit status of a process that has ended."""
@@ -53,7 +53,7 @@ class CrashWatch:
         polls: the process's, for its control group; closed with this object.
     """
 
-    def __init__(self, pid: int, polls: ProcessPolls, *, is_wanted: bool | None) -> None:
+    def __init__(self, pid: int, polls: PolledProcess, *, is_wanted: bool | None) -> None:
         self._pid = pid
         self._polls = polls
         self._is_wanted = is_wanted

@@ -64,11 +64,12 @@ class DeadlockWatch:
 
     Args:
         pid: the process.
+        source: reads its locks; closed with the watch.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, source: LinuxLocks) -> None:
         self._pid = pid
-        self._source = LinuxLocks()
+        self._source = source
         self._surveyor = LockSurveyor(pid, self._source)
         self._detector = DeadlockDetector()
         self._known: dict[frozenset[tuple[int, WaitsFor]], _Known] = {}

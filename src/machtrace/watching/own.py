@@ -27,6 +27,7 @@ from machtrace.targets.inprocess.watchdog_records import (
     WatchdogItem,
     WatchdogPhase,
 )
+from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.process_polls import host_load
 from machtrace.watching.conditions import ConditionOver
 from machtrace.watching.lock_watch import DeadlockEvent, DeadlockWatch, deadlock_incident
@@ -39,7 +40,7 @@ from machtrace.watching.resource_watch import (
     ResourceWatch,
     resource_incident,
 )
-from machtrace.watching.watcher import WatchOptions
+from machtrace.watching.thresholds import WatchOptions
 
 _POLLS_OF_HANG = 5
 """Polls in the time of a hang, at least."""
@@ -107,7 +108,7 @@ class OwnWatcher(ClosedWhenLeft):
         self._cases = Cases(
             source, self._namer, self._target.process.arch, interval, self._set_idle
         )
-        self._locks = DeadlockWatch(self.pid) if options.deadlocks else None
+        self._locks = DeadlockWatch(self.pid, LinuxLocks()) if options.deadlocks else None
         self._resources = ResourceWatch(
             self._target.process_polls(),
             options.cpu,

@@ -18,7 +18,6 @@ from machtrace.model.incident import (
 )
 from machtrace.model.polls import ProcessPoll, ThreadCount
 from machtrace.model.snapshot import ThreadId
-from machtrace.targets.linux.process_polls import ProcessPolls
 from machtrace.watching.conditions import (
     ConditionEvent,
     ConditionMet,
@@ -30,6 +29,7 @@ from machtrace.watching.cpu_condition import CpuCondition
 from machtrace.watching.memory_condition import MemoryCondition
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.representative import representative
+from machtrace.watching.target import PolledProcess
 from machtrace.watching.thresholds import PROCESS_POLL_NS, CpuThreshold, MemoryThreshold
 
 _SECOND_NS = 1_000_000_000
@@ -75,7 +75,7 @@ class ResourceIncident:
     samples: list[ResourceSample] = field(default_factory=list)
     due_ns: int | None = None
     """When the next sample is due; None if there is none to take."""
-    counts: dict[int, ThreadCount] = field(default_factory=dict)
+    counts: Mapping[int, ThreadCount] = field(default_factory=dict)
     still: int = 0
     over: ConditionOver | None = None
     stacks: list[TimedStack] = field(default_factory=list)
@@ -98,7 +98,7 @@ class ResourceWatch:
 
     def __init__(
         self,
-        polls: ProcessPolls,
+        polls: PolledProcess,
         cpu: Sequence[CpuThreshold],
         memory: Sequence[MemoryThreshold],
         *,

@@ -1,4 +1,4 @@
-"""Thresholds of processor time and memory, and their notation.
+"""Options of watching: thresholds of time, processor time and memory, and their notation.
 
 ``80%/60s`` is a share of one processor over a window. ``1GiB`` is an amount of memory, ``90%`` a
 share of the limit, ``+100MiB/1s`` growth within a window, and ``limit/5m`` growth that reaches the
@@ -12,14 +12,20 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from machtrace.errors import ArgumentError
+from machtrace.frozen import dataclass
 from machtrace.model.quantities import parse_bytes, parse_seconds
 from machtrace.model.text import counted
 
+POLL_NS = 20_000_000
+"""Time between two polls of threads, by default."""
 PROCESS_POLL_NS = 100_000_000
 """Time between two polls of a process."""
 _SECOND_NS = 1_000_000_000
 _LONGEST_NS = 86_400_000_000_000
 _LEAST_JUMP = 1 << 20
+_LEAST_POLL_NS, _MOST_POLL_NS = 1_000_000, 1_000_000_000
+_LEAST_HANG_NS = 10_000_000
+_DAILY_LIMIT = 1000
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _CPU_REMEDY = "write the share of one processor and a time, such as 80%/60s"
 _MEMORY_REMEDY = "write 1GiB, 90% (of the limit), +100MiB/1s or limit/5m"
@@ -78,6 +84,44 @@ MemoryThreshold: TypeAlias = MemoryLevel | MemoryShare | MemoryJump | MemorySlop
 
 DEFAULT_CPU = "80%/60s,50%/180s,90%/5s"
 DEFAULT_MEMORY = "90%,+100MiB/1s,limit/5m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """The thresholds, and the threads that are watched.
+
+    Raises:
+        ArgumentError: a threshold makes no sense.
+    """
+
+    hang_ns: int | None = 250_000_000
+    """The time away from the loop that is a hang; None to report none."""
+    poll_ns: int = POLL_NS
+    threads: str | tuple[str, ...] = "main"
+    launch_grace_ns: int | None = None
+    """The time after the start of the process in which hangs of threads that were never idle are
+    not reported; None for some seconds."""
+    search: tuple[str, ...] = ()
+    lines: bool = True
+    daily_limit: int = _DAILY_LIMIT
+    deadlocks: bool = True
+    """Whether deadlocks are reported."""
+    crash: bool | None = None
+    """Whether the process is traced for crashes; None if that is possible."""
+    cpu: tuple[CpuThreshold, ...] = ()
+    memory: tuple[MemoryThreshold, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _LEAST_POLL_NS <= self.poll_ns <= _MOST_POLL_NS:
+            raise ArgumentError(
+                f"cannot poll every {self.poll_ns / 1e6:g} ms", remedy="pass 1ms to 1s"
+            )
+        if self.hang_ns is not None and self.hang_ns < max(_LEAST_HANG_NS, 2 * self.poll_ns):
+            raise ArgumentError(
+                f"a hang of {self.hang_ns / 1e6:g} ms cannot be seen by polls every "
+                f"{self.poll_ns / 1e6:g} ms",
+                remedy="pass a hang of at least two polls, such as 100ms, or a shorter poll",
+            )
 
 
 def parse_cpu(text: str, *, processors: int) -> tuple[CpuThreshold, ...]:

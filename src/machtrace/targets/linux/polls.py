@@ -16,13 +16,13 @@ from contextlib import suppress
 
 from machtrace.errors import TargetGoneError, ThreadGoneError
 from machtrace.model.address import Avma
-from machtrace.model.polls import ProcessPoll, SystemCall, ThreadPoll
+from machtrace.model.polls import SystemCall, ThreadPoll
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
 
 _CALL, _SCHEDULE, _STATUS = range(3)
 _NAMES = "syscall", "schedstat", "status"
 _SIZES = 256, 128, 4096
-_HIDDEN, _CLOSED = -1, -2
+_HIDDEN = -1
 _RUNNING = b"running"
 _CALL_WORDS = 9
 """The number, six arguments, sp and pc; a thread that waits elsewhere has -1, sp and pc."""
@@ -35,11 +35,10 @@ _THROTTLED = re.compile(rb"^throttled_(usec|time) (\d+)", re.MULTILINE)
 _FROZEN = re.compile(rb"^frozen 1$|^FROZEN|^FREEZING", re.MULTILINE)
 _GROUPS = "/sys/fs/cgroup"
 _NS_PER_US = 1000
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class LinuxPolls:
-    """Polls threads of a process; a :class:`~machtrace.model.polls.PolledTarget`.
+    """Polls threads of a process.
 
     No right over the process is needed, except for the system calls that its threads wait in.
 
@@ -51,7 +50,6 @@ class LinuxPolls:
         self._directory = directory
         self._files: dict[int, list[int]] = {}
         self._group = _ControlGroup(directory)
-        self._statm = _CLOSED
         self._hidden: set[str] = set()
 
     @property
@@ -60,7 +58,11 @@ class LinuxPolls:
         return tuple(_MISSING[name] for name in _NAMES if name in self._hidden)
 
     def poll(self, thread: int, *, with_status: bool) -> ThreadPoll:
-        """See :meth:`~machtrace.model.polls.PolledTarget.poll`."""
+        """Poll a thread.
+
+        Raises:
+            TargetGoneError, ThreadGoneError: it has exited.
+        """
         files = self._files.get(thread)
         if files is None:
             files = self._files[thread] = self._open(thread)
@@ -98,17 +100,6 @@ class LinuxPolls:
             tracer,
         )
 
-    def poll_process(self) -> ProcessPoll:
-        """See :meth:`~machtrace.model.polls.PolledTarget.poll_process`."""
-        if self._statm == _CLOSED:
-            self._statm = self._directory.open_live("statm")
-        at_ns, boot_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        try:
-            words = os.pread(self._statm, _SIZES[_SCHEDULE], 0).split()
-        except ProcessLookupError:
-            raise self._directory.gone() from None
-        return ProcessPoll(at_ns, boot_ns, int(words[1]) * _PAGE if len(words) > 1 else None)
-
     def forget(self, thread: int) -> None:
         """Close the files of a thread."""
         for descriptor in self._files.pop(thread, ()):
@@ -119,9 +110,6 @@ class LinuxPolls:
         """Close all files but the directory; a second call does nothing."""
         for thread in [*self._files]:
             self.forget(thread)
-        if self._statm >= 0:
-            os.close(self._statm)
-        self._statm = _CLOSED
         self._group.close()
 
     def _open(self, thread: int) -> list[int]:

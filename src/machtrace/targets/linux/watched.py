@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import MachtraceError, TargetGoneError
 from machtrace.model.memory import MemoryReader
 from machtrace.model.options import DEFAULT_STACK_LIMIT
+from machtrace.model.polls import ThreadPoll
 from machtrace.model.snapshot import Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.targets.linux.blocked import copy_waiting
 from machtrace.targets.linux.capture import ThreadCapture
 from machtrace.targets.linux.images import LoadedImages
+from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.polls import LinuxPolls
 from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.targets.linux.process_polls import ProcessPolls
@@ -34,12 +36,33 @@ class WatchedProcess(LinuxProcessTarget):
 
     def __init__(self, pid: int) -> None:
         super().__init__(pid)
-        self.polls = LinuxPolls(self._directory)
+        self._polls = LinuxPolls(self._directory)
 
     def close(self) -> None:
         """See :meth:`~machtrace.targets.base.Target.close`."""
-        self.polls.close()
+        self._polls.close()
         super().close()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The facts that polls cannot determine, and why; a sentence each."""
+        return self._polls.missing
+
+    def poll_thread(self, thread: int, *, with_status: bool) -> ThreadPoll:
+        """Poll a thread.
+
+        Raises:
+            TargetGoneError, ThreadGoneError: it has exited.
+        """
+        return self._polls.poll(thread, with_status=with_status)
+
+    def forget(self, thread: int) -> None:
+        """Close the files of a thread."""
+        self._polls.forget(thread)
+
+    def locks(self) -> LinuxLocks:
+        """Return the source of lock surveys, which the caller closes."""
+        return LinuxLocks()
 
     @property
     def has_python(self) -> bool:
@@ -86,6 +109,18 @@ class WatchedProcess(LinuxProcessTarget):
             name=self._name(thread) or None,
             is_main=thread == self._directory.pid,
         )
+
+    def copy_stopped(
+        self, threads: Collection[ThreadId]
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """Copy ``threads``, which are stopped for that time, and their Python functions.
+
+        Raises:
+            TargetGoneError, TargetAccessError: see :meth:`snapshot`.
+        """
+        if self.has_python:
+            return self.snapshot_with_python(threads)
+        return self.snapshot(threads), {}
 
     def copy_waiting(
         self, threads: Iterable[int], *, stack_limit: int = DEFAULT_STACK_LIMIT

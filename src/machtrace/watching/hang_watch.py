@@ -1,0 +1,367 @@
+"""Watching threads for hangs: their polls, the samples of those that are away, and incidents."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
+from functools import partial
+from types import MappingProxyType
+
+from machtrace.errors import TargetSpecError, ThreadGoneError
+from machtrace.frozen import dataclass
+from machtrace.model.incident import (
+    AppliedRule,
+    IncidentKind,
+    Verdict,
+    WaitsFor,
+    WatchedThread,
+    WatchIncident,
+)
+from machtrace.model.polls import CallPlace, ThreadPoll
+from machtrace.model.symbol import CallStack
+from machtrace.targets.base import ALL_THREADS, select_threads
+from machtrace.watching.absences import Absence
+from machtrace.watching.classifier import (
+    Ended,
+    Event,
+    HangClassifier,
+    LearnWait,
+    Seen,
+    TakeSample,
+)
+from machtrace.watching.copies import StackCopies
+from machtrace.watching.naming import Namer, RawCopy
+from machtrace.watching.representative import path_of
+from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.target import WatchedTarget
+from machtrace.watching.tasks import TaskCallers, judge, timed_stacks
+from machtrace.watching.thresholds import WatchOptions
+from machtrace.watching.wait_roles import NamedWait, role_of
+
+_NEVER_NS = 365 * 86_400_000_000_000
+_MOST_LEARNT = 4
+"""Lookups of waits that are under way at once."""
+
+
+@dataclass(slots=True)
+class _Sample:
+    at_ns: int
+    copy: RawCopy | None
+    """None if the stack is that of the sample before."""
+    stack: CallStack | None = None
+
+
+@dataclass(slots=True)
+class _Incident:
+    id: str
+    samples: list[_Sample]
+    absence: int
+    """The number of the thread's absence."""
+    rules: tuple[AppliedRule, ...] = ()
+    """Those of this watcher."""
+    everything: list[RawCopy] = field(default_factory=list)
+    waits_for: WaitsFor | None = None
+    reported: WatchIncident | None = None
+
+
+class _Watched:
+    """A watched thread."""
+
+    def __init__(self, thread: WatchedThread, classifier: HangClassifier) -> None:
+        self.thread = thread
+        self.classifier = classifier
+        self.callers = TaskCallers()
+        """The naming thread's."""
+        self.samples: list[_Sample] = []
+        self.incident: _Incident | None = None
+        self.last: ThreadPoll | None = None
+
+
+class HangWatch:
+    """Watches the chosen threads of a target.
+
+    Args:
+        target: the target.
+        copies: copies its threads.
+        namer: names them.
+        options: what is watched.
+        launch_ns: the end of the program's launch (``CLOCK_MONOTONIC``).
+        new_id: returns the identifier of an incident and the rules that applied; no identifier if
+            no more are reported today.
+        waits_for: returns what a thread waits for, and rules that apply to that.
+        is_deadlocked: returns whether a thread that hangs is part of a deadlock, which is an
+            incident of its own.
+        report: takes a job of the naming thread that returns an incident.
+
+    Raises:
+        TargetSpecError: the options choose no thread.
+    """
+
+    def __init__(  # noqa: PLR0913 - a callback each
+        self,
+        target: WatchedTarget,
+        copies: StackCopies,
+        namer: Namer,
+        options: WatchOptions,
+        *,
+        launch_ns: int,
+        new_id: Callable[[], tuple[str, tuple[AppliedRule, ...]]],
+        waits_for: Callable[[int], tuple[WaitsFor | None, tuple[AppliedRule, ...]]],
+        is_deadlocked: Callable[[int], bool],
+        report: Callable[[Callable[[], WatchIncident]], None],
+    ) -> None:
+        self._target, self._copies, self._namer = target, copies, namer
+        self._options, self._launch_ns = options, launch_ns
+        self._new_id, self._waits_for, self._report = new_id, waits_for, report
+        self._is_deadlocked = is_deadlocked
+        self._watched: dict[int, _Watched] = {}
+        self._learnt: deque[tuple[_Watched, CallPlace, NamedWait | None]] = deque()
+        self._learning = 0
+        self._is_new = True
+
+    def begin(self, *, looks_up: bool) -> None:
+        """Choose the threads.
+
+        Args:
+            looks_up: whether to look up their waits first: mostly these are those of their loops.
+        """
+        self.choose_threads()
+        self._is_new = False
+        for watched in [*self._watched.values()] if looks_up else ():
+            for _ in range(2):  # the second poll has the lookup's result
+                poll = self._target.poll_thread(watched.thread.id, with_status=True)
+                self._handle(watched, watched.classifier.add(poll))
+                self._namer.wait()
+                self._take_learnt()
+
+    @property
+    def states(self) -> dict[WatchedThread, str | None]:
+        """The state of each watched thread; see :attr:`HangClassifier.state`."""
+        return {each.thread: each.classifier.state for each in self._watched.values()}
+
+    @property
+    def main_state(self) -> str | None:
+        """The main thread's state; None if it is not watched."""
+        return next((state for thread, state in self.states.items() if thread.is_main), None)
+
+    @property
+    def next_ns(self) -> int | None:
+        """The time of the next decision (``CLOCK_MONOTONIC``), which a poll should not miss."""
+        times = (watched.classifier.next_ns for watched in self._watched.values())
+        return min((at for at in times if at is not None), default=None)
+
+    def choose_threads(self) -> None:
+        """Watch the chosen threads that exist; a choice that matches none raises at first."""
+        choice = self._options.threads
+        choices = (choice,) if isinstance(choice, str) else choice
+        if self._watched and ALL_THREADS not in choices:
+            return
+        wanted: Sequence[int] | None = None
+        if ALL_THREADS not in choices:
+            try:
+                wanted = select_threads(self._target.threads(), choices)
+            except TargetSpecError:
+                if self._is_new:
+                    raise
+                return
+        for thread in self._target.thread_ids() if wanted is None else wanted:
+            if thread not in self._watched:
+                info = self._target.thread_info(thread)
+                classifier = HangClassifier(
+                    self._options.hang_ns or _NEVER_NS,
+                    self._options.poll_ns,
+                    RootWaits(self._target.process.arch),
+                    launch_ns=self._launch_ns,
+                )
+                described = WatchedThread(thread, info.name, info.is_main)
+                self._watched[thread] = _Watched(described, classifier)
+
+    def poll(self, late_ns: int, tracer: int = 0) -> None:
+        """Poll all watched threads.
+
+        Args:
+            late_ns: the delay of this poll.
+            tracer: this watcher's thread that traces the process, which debugs nothing.
+
+        Raises:
+            TargetGoneError: the process has exited.
+        """
+        self._take_learnt()
+        for watched in [*self._watched.values()]:
+            try:
+                poll = self._target.poll_thread(
+                    watched.thread.id, with_status=watched.classifier.wants_status
+                )
+            except ThreadGoneError:
+                self._forget(watched)
+                continue
+            if tracer and poll.tracer == tracer:
+                poll = poll._replace(tracer=0)
+            watched.last = poll = poll._replace(late_ns=late_ns)
+            self._handle(watched, watched.classifier.add(poll))
+
+    def stopped(self, thread: int, duration_ns: int) -> None:
+        """Take a stop of a thread by this watcher."""
+        if thread in self._watched:
+            self._watched[thread].classifier.stopped(1, duration_ns)
+
+    def apply(self, thread: int, rule: AppliedRule) -> None:
+        """Add a rule to the incident of a thread, if it has one."""
+        watched = self._watched.get(thread)
+        if watched is not None and watched.incident is not None:
+            watched.incident.rules += (rule,)
+
+    def end(self) -> None:
+        """End all incidents: the process has exited, or executes another program."""
+        for watched in [*self._watched.values()]:
+            self._forget(watched)
+
+    # --- events ---
+
+    def _forget(self, watched: _Watched) -> None:
+        self._target.forget(watched.thread.id)
+        self._watched.pop(watched.thread.id, None)
+        if watched.last is not None:
+            self._handle(watched, watched.classifier.end(watched.last))
+
+    def _take_learnt(self) -> None:
+        while self._learnt:
+            watched, place, wait = self._learnt.popleft()
+            self._learning -= 1
+            self._handle(watched, watched.classifier.learnt(place, wait))
+
+    def _handle(self, watched: _Watched, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, LearnWait):
+                self._learn(watched, event.place)
+            elif isinstance(event, TakeSample):
+                self._sample(watched, event)
+            elif isinstance(event, Seen):
+                self._see(watched, event.absence)
+            else:
+                self._end(watched, event)
+
+    def _learn(self, watched: _Watched, place: CallPlace) -> None:
+        copy = None
+        if self._learning < _MOST_LEARNT:
+            copy = self._copies.waiting([watched.thread.id])
+        self._learning += 1
+        if copy is None or not copy.snapshot.threads or not _is_at(copy, place):
+            self._learnt.append((watched, place, None))
+            return
+        number = watched.classifier.absences
+        self._namer.submit(partial(self._look_up, watched, place, copy, number))
+
+    def _look_up(self, watched: _Watched, place: CallPlace, copy: RawCopy, absence: int) -> None:
+        wait = None
+        try:
+            stack = self._namer.stacks(copy, lines=False)[0]
+            wait = role_of(stack)
+            # The loop's wait is no part of an absence.
+            watched.callers.add(0 if wait.role.is_idle else absence, path_of(stack))
+        finally:
+            self._learnt.append((watched, place, wait))
+
+    def _sample(self, watched: _Watched, request: TakeSample) -> None:
+        if request.number == 0:
+            watched.samples = []
+        if request.is_same and watched.samples:
+            watched.samples.append(_Sample(request.at_ns, None))
+            return
+        copy = self._copies.one(watched.thread.id, is_waiting=request.is_waiting)
+        if copy is None or not copy.snapshot.threads:
+            return
+        registers = copy.snapshot.threads[0].registers
+        if watched.classifier.waits.is_idle_at(registers.sp, registers.pc):
+            return  # it is back
+        before = next((each.copy for each in reversed(watched.samples) if each.copy), None)
+        watched.samples.append(_Sample(request.at_ns, copy))
+        watched.classifier.sampled(is_same=before is not None and _are_equal(before, copy))
+
+    def _see(self, watched: _Watched, absence: Absence) -> None:
+        if watched.incident is None:
+            if absence.verdict.is_hang and self._is_deadlocked(watched.thread.id):
+                return
+            identifier, rules = self._new_id()
+            if not identifier:
+                return
+            number = watched.classifier.absences
+            watched.incident = _Incident(identifier, watched.samples, number, rules)
+        incident = watched.incident
+        if absence.verdict.is_hang and not incident.everything:
+            incident.everything = self._copies.all()
+            if absence.verdict is Verdict.BLOCKED:
+                incident.waits_for, rules = self._waits_for(watched.thread.id)
+                incident.rules += rules
+        self._submit(watched, incident, absence)
+
+    def _end(self, watched: _Watched, event: Ended) -> None:
+        incident, watched.incident = watched.incident, None
+        watched.samples = []
+        if incident is not None and event.was_seen:
+            self._submit(watched, incident, event.absence)
+
+    def _submit(self, watched: _Watched, incident: _Incident, absence: Absence) -> None:
+        self._report(partial(self._name, watched, incident, absence, [*incident.samples]))
+
+    # --- in the naming thread ---
+
+    def _name(
+        self,
+        watched: _Watched,
+        incident: _Incident,
+        absence: Absence,
+        samples: Sequence[_Sample],
+    ) -> WatchIncident:
+        named: list[tuple[int, CallStack]] = []
+        for sample in samples:
+            if sample.stack is None and sample.copy is not None:
+                found = self._namer.stacks(sample.copy)
+                sample.stack, sample.copy = found[0] if found else None, None
+            if sample.stack is None and named:
+                sample.stack = named[-1][1]
+            if sample.stack is not None:
+                named.append((sample.at_ns, sample.stack))
+        hang_ns = self._options.hang_ns
+        stacks = timed_stacks(named, absence)
+        judged = judge(watched.callers, incident.absence, absence, stacks, hang_ns)
+        reported = WatchIncident(
+            id=incident.id,
+            kind=IncidentKind.HANG,
+            certainty=judged.certainty,
+            began=absence.began,
+            seen_ns=absence.seen_ns,
+            ended=absence.ended,
+            pid=self._target.process.pid,
+            verdict=absence.verdict,
+            threshold=f"{(hang_ns or 0) / 1e6:g}ms",
+            thread=watched.thread,
+            duration_ns=absence.duration_ns,
+            evidence=MappingProxyType(absence.evidence),
+            culprit=None if judged.chosen is None else judged.chosen.culprit,
+            waits_for=incident.waits_for,
+            stacks=stacks,
+            representative=None if judged.chosen is None else judged.chosen.stack,
+            rules=(*absence.rules, *incident.rules, *judged.rules),
+        )
+        if incident.reported is not None and incident.reported.capture is not None:
+            reported = replace(reported, capture=incident.reported.capture)
+        elif incident.everything:
+            reported = replace(reported, capture=self._namer.capture(incident.everything))
+        incident.everything = incident.everything[:1]
+        incident.reported = reported
+        return reported
+
+
+def _is_at(copy: RawCopy, place: CallPlace) -> bool:
+    registers = copy.snapshot.threads[0].registers
+    return (registers.sp, registers.pc) == (place.sp, place.pc)
+
+
+def _are_equal(before: RawCopy, copy: RawCopy) -> bool:
+    """Whether two copies of a thread have the same registers and stack."""
+    first, second = before.snapshot.threads[0], copy.snapshot.threads[0]
+    if before.python and copy.python:
+        return [*before.python.values()] == [*copy.python.values()]
+    return first.registers.pc == second.registers.pc and first.stack.data == second.stack.data

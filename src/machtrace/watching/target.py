@@ -1,0 +1,134 @@
+"""Targets that can be watched, as the watcher drives them, and how one is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
+from machtrace.cpython.runs import PythonRuns
+from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount, ThreadPoll
+from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
+from machtrace.targets.linux.locks import LinuxLocks
+from machtrace.targets.linux.watched import WatchedProcess
+
+
+class PolledProcess(Protocol):
+    """The polls of a process as a whole. Facts that a system hides are None, 0 or empty."""
+
+    def poll(self, *, with_threads: bool) -> ProcessPoll:
+        """Poll it, and its threads' counts if they are requested.
+
+        Raises:
+            TargetGoneError: it has exited.
+        """
+        ...
+
+    def counts(self, threads: Iterable[int]) -> Mapping[int, ThreadCount]:
+        """Return the counts of those of ``threads`` that have not exited."""
+        ...
+
+    def limit(self) -> MemoryLimit:
+        """Return the limit of its memory."""
+        ...
+
+    def oom_kills(self) -> int | None:
+        """Return how many processes of its control group the kernel killed for memory."""
+        ...
+
+    def memory_details(self) -> Mapping[str, int]:
+        """Return the kinds of its memory in bytes."""
+        ...
+
+    def close(self) -> None:
+        """Release all resources; a second call does nothing."""
+        ...
+
+
+class WatchedTarget(Protocol):
+    """A running process that can be polled, and whose threads can be copied.
+
+    Every method may raise :class:`~machtrace.errors.TargetGoneError`: the process has exited.
+    """
+
+    @property
+    def process(self) -> ProcessInfo:
+        """The process's id and architecture."""
+        ...
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The facts that polls cannot determine, and why; a sentence each."""
+        ...
+
+    @property
+    def has_python(self) -> bool:
+        """Whether Python functions can be read; valid after a copy."""
+        ...
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """List its threads."""
+        ...
+
+    def thread_ids(self) -> tuple[int, ...]:
+        """Return the ids of its threads."""
+        ...
+
+    def thread_info(self, thread: int) -> ThreadInfo:
+        """Describe a thread."""
+        ...
+
+    def poll_thread(self, thread: int, *, with_status: bool) -> ThreadPoll:
+        """Poll a thread without a stop.
+
+        Raises:
+            ThreadGoneError: it has exited.
+        """
+        ...
+
+    def forget(self, thread: int) -> None:
+        """Release what polls of a thread retain."""
+        ...
+
+    def process_polls(self) -> PolledProcess:
+        """Return polls of the whole process, which the caller closes."""
+        ...
+
+    def copy_waiting(
+        self, threads: Iterable[int], /
+    ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
+        """Copy those of ``threads`` that wait, without a stop; others are left out.
+
+        A target that can only stop leaves out all.
+        """
+        ...
+
+    def copy_stopped(
+        self, threads: Collection[ThreadId], /
+    ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
+        """Copy ``threads``, which are stopped for that time."""
+        ...
+
+    def program_start(self) -> bytes:
+        """Return what changes when the process executes another program; empty if unreadable."""
+        ...
+
+    def started_ns(self) -> int:
+        """Return when the process was started (``CLOCK_MONOTONIC``); now if that is hidden."""
+        ...
+
+    def locks(self) -> LinuxLocks | None:
+        """Return the source of lock surveys, which the caller closes; None if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Release all resources; a second call does nothing."""
+        ...
+
+
+def open_watched(spec: int | str) -> WatchedTarget:
+    """Open what a spec names: the id of a process.
+
+    Raises:
+        TargetError: it cannot be watched.
+    """
+    return WatchedProcess(int(spec))
