@@ -59,7 +59,8 @@ class WatchFormat(StrEnum):
     "--hang",
     type=parse_duration,
     metavar="TIME",
-    help="Report threads that spend more time away from their idle wait, such as 250ms.",
+    help="Report a thread that does not return to its event loop, or to its wait for work, within "
+    "this time, such as 250ms.",
 )
 @click.option(
     "--cpu",
@@ -243,7 +244,8 @@ def _watch(
         if form is WatchFormat.JSONL:
             text = incident_line(incident, path)
         else:
-            text = "\n".join([*lines_of(incident, style, path), "", ""])
+            lines = [*lines_of(incident, style, path)]
+            text = "\n".join([*lines, "", ""]) if lines else ""
         with line.hidden():
             sys.stdout.write(text)
             sys.stdout.flush()

@@ -141,7 +141,9 @@ def incident_lines(
 def ended_lines(
     incident: WatchIncident, style: Style = PLAIN, path: object = None
 ) -> Iterator[str]:
-    """Yield the end of an incident that was shown before."""
+    """Yield the end of an incident that was shown before; nothing of a crash, which is the end."""
+    if incident.kind.value == "crash":
+        return
     text = headline(incident)
     at = text.find(":")
     yield f"{style.bold}{text[:at]} ended{text[at:]}{style.reset}"
