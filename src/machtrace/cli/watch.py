@@ -244,8 +244,7 @@ def _watch(
         if form is WatchFormat.JSONL:
             text = incident_line(incident, path)
         else:
-            lines = [*lines_of(incident, style, path)]
-            text = "\n".join([*lines, "", ""]) if lines else ""
+            text = "\n".join([*lines_of(incident, style, path), "", ""]).lstrip("\n")
         with line.hidden():
             sys.stdout.write(text)
             sys.stdout.flush()
