@@ -11,7 +11,9 @@
  * stream: two threads lock two streams.
  * ordered: COUNT threads take two mutexes in one order, 1,000 times each, then print "done".
  *
- * Prints "ready" when each thread is about to wait. A test then waits until they do. */
+ * Prints "ready" when each thread is about to wait. A test then waits until they do. With
+ * LOCKS_GATE in the environment the last one waits for a line first, and states the time
+ * (CLOCK_BOOTTIME, in nanoseconds). */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -53,15 +55,26 @@ static void take(int index)
         pthread_mutex_lock(&locks[index]);
 }
 
+static void ready(void)
+{
+    struct timespec now;
+    puts("ready");
+    fflush(stdout);
+    if (getenv("LOCKS_GATE")) {
+        getchar();
+        clock_gettime(CLOCK_BOOTTIME, &now);
+        printf("%lld\n", now.tv_sec * 1000000000LL + now.tv_nsec);
+        fflush(stdout);
+    }
+}
+
 static void *run(void *argument)
 {
     int index = (int)(long)argument, next = (index + 1) % count;
     take(index);
     pthread_barrier_wait(&all_hold);
-    if (index == 0) {
-        puts("ready");
-        fflush(stdout);
-    }
+    if (index == 0)
+        ready();
     if (is("timed")) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
@@ -136,10 +149,8 @@ static int processes(char **paths)
         if (write(ends[me][1], &byte, 1) != 1 || read(ends[!me][0], &byte, 1) != 1)
             return 1;
     }
-    if (child) {
-        printf("ready\n");
-        fflush(stdout);
-    }
+    if (child)
+        ready();
     if (is("wait")) {
         waitpid(child, NULL, 0);
     } else {
@@ -175,8 +186,7 @@ int main(int argc, char **argv)
     pthread_barrier_init(&all_hold, NULL, (unsigned)count);
     if (is("self")) {
         pthread_mutex_lock(&locks[0]);
-        puts("ready");
-        fflush(stdout);
+        ready();
         pthread_mutex_lock(&locks[0]);
         return 0;
     }

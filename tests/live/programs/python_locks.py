@@ -2,18 +2,30 @@
 
 rlock [COUNT]: each of COUNT threads holds its own RLock and waits for that of the next. lock: the
 same with Lock, which has no owner. gil: a thread holds the GIL while it waits in C for a mutex that
-another thread holds, which waits for the GIL.
+another thread holds, which waits for the GIL. With LOCKS_GATE in the environment the last thread
+waits for a line first, and states the time (CLOCK_BOOTTIME, in nanoseconds).
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
+import time
 
 kind = sys.argv[1]
 count = int(sys.argv[2]) if len(sys.argv) > 2 else 2
 barrier = threading.Barrier(count + (kind != "gil"))
+
+
+def state_ready() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    if "LOCKS_GATE" in os.environ:
+        sys.stdin.readline()
+        sys.stdout.write(f"{time.clock_gettime_ns(time.CLOCK_BOOTTIME)}\n")
+        sys.stdout.flush()
 
 
 class Account:
@@ -52,8 +64,7 @@ def wait_for_gil() -> None:
     held = threading.Event()
     threading.Thread(target=hold, daemon=True, name="holder").start()
     held.wait()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
+    state_ready()
     with_gil.pthread_mutex_lock(mutex)
 
 
@@ -62,7 +73,6 @@ if kind == "gil":
 for index in range(count):
     threading.Thread(target=transfer, args=(index,), name=f"transfer-{index}", daemon=True).start()
 barrier.wait()
-sys.stdout.write("ready\n")
-sys.stdout.flush()
+state_ready()
 barrier.wait()
 threading.Event().wait()

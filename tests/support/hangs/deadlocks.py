@@ -1,21 +1,25 @@
-"""Deadlocks of known programs, and contended locks that are none."""
+"""Deadlocks of known programs, seen by the command; and contended locks that are none."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.watching.deadlocks import DeadlockDetector
 from machtrace.watching.lock_waits import LockSurveyor
-from tests.support.hangs.programs import ROOT
-from tests.support.hangs.sections import Section, machine, share
+from tests.support.hangs.programs import ROOT, Watcher
+from tests.support.hangs.scenarios import THRESHOLD_MS
+from tests.support.hangs.scoring import percentile
+from tests.support.hangs.sections import Figure, Section, share, spread
 
 PROGRAMS = ROOT / "tests" / "live" / "programs"
 _RINGS = (
@@ -26,31 +30,39 @@ _RINGS = (
     *(("self", 1), ("flock", 2), ("record", 2), ("wait", 2)),
 )
 _PYTHON_RINGS = (*(("rlock", count) for count in range(2, 9)), ("gil", 2))
-_OWNERLESS = ("semaphore", "condition")
-_POLL = 0.02
+_OWNERLESS = (*(("c", kind) for kind in ("semaphore", "condition")), ("python", "lock"))
+_FLAGS = ("--deadlocks", "--format", "jsonl")
+_POLL_MS = 20
+_LIMIT_MS = THRESHOLD_MS + 2 * _POLL_MS
 _PATIENCE = 10.0
+_AT_ONCE = 2
 _COUNTERS = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A deadlock, and what was reported of it."""
+
+    kind: str
+    threads: int
+    is_proven: bool
+    """Whether all threads were named, each with the next one as the recorded owner."""
+    latency_ms: float
+    """From the time at which the last thread waited until it was seen."""
 
 
 @dataclass
 class Deadlocks:
     """The results."""
 
-    cycles: Counter[str] = field(default_factory=Counter)
-    """Deadlocks, by kind."""
-    proven: Counter[str] = field(default_factory=Counter)
-    """Those whose threads were all named."""
-    polls: list[int] = field(default_factory=list)
-    """The polls that it took."""
+    rings: list[Ring] = field(default_factory=list)
     contended: int = 0
-    """Polls of contended locks."""
+    """Surveys of contended locks in which a thread waited."""
     false: int = 0
     ownerless: int = 0
     """Waits for something that keeps no owner."""
     stated: int = 0
     """Those whose owner was stated to be unknown."""
-    longest_ns: int = 0
-    """The longest poll."""
 
 
 @contextmanager
@@ -60,6 +72,7 @@ def _started(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "LOCKS_GATE": "1"},
     )
     try:
         assert process.stdout is not None
@@ -98,61 +111,81 @@ def _wait_blocked(pid: int) -> None:
         time.sleep(0.03)
 
 
-def measure(folder: Path, repeats: int, contended: int, report: Callable[[str], None]) -> Deadlocks:
+def measure(folder: Path, contended: int, report: Callable[[str], None]) -> Deadlocks:
     """Measure rings of all kinds, contended locks and waits without an owner.
 
     Args:
         folder: of the compiled program and its files.
-        repeats: of each ring.
-        contended: polls of contended locks.
+        contended: surveys of contended locks.
         report: called with lines of progress.
     """
     results = Deadlocks()
     locks = folder / "locks"
     subprocess.run(["gcc", "-O1", "-g", "-pthread", PROGRAMS / "locks.c", "-o", locks], check=True)
-    python = (sys.executable, PROGRAMS / "python_locks.py")
-    for number in range(repeats):
-        for kind, count in _RINGS:
-            files = (folder / f"locks-{number}-a", folder / f"locks-{number}-b")
-            with _started(locks, kind, str(count), *files) as process:
-                _ring(results, f"c {kind}", process.pid, count)
-        for kind, count in _PYTHON_RINGS:
-            with _started(*python, kind, str(count)) as process:
-                _ring(results, f"python {kind}", process.pid, count)
-        for kind in _OWNERLESS:
-            with _started(locks, kind) as process:
-                _ownerless(results, process.pid)
-        with _started(*python, "lock") as process:
-            _ownerless(results, process.pid)
-        report(f"repeat {number}: {results.proven.total()} of {results.cycles.total()} proven")
+    programs: dict[str, tuple[str | Path, ...]] = {
+        "c": (locks,),
+        "python": (sys.executable, PROGRAMS / "python_locks.py"),
+    }
+    rings = [("c", *ring) for ring in _RINGS] + [("python", *ring) for ring in _PYTHON_RINGS]
+
+    def ring(program: str, kind: str, count: int) -> Ring:
+        files = [folder / f"locks-{kind}-{end}" for end in "ab"] if program == "c" else []
+        with _started(*programs[program], kind, str(count), *files) as process:
+            return _ring(f"{program} {kind}", process, count)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for each in pool.map(lambda one: ring(*one), rings):
+            results.rings.append(each)
+    report(f"{sum(each.is_proven for each in results.rings)} of {len(rings)} rings proven")
+    for program, kind in _OWNERLESS:
+        with _started(*programs[program], kind) as process:
+            _ownerless(results, process)
     while results.contended < contended:
         _contend(results, locks)
-    report(f"{results.false} false in {results.contended} polls of contended locks")
+    report(f"{results.false} false in {results.contended} surveys of contended locks")
     return results
 
 
-def _ring(results: Deadlocks, kind: str, pid: int, count: int) -> None:
-    results.cycles[kind] += 1
-    if kind != "python gil":  # its threads run now and then
-        _wait_blocked(pid)
-    with _watched(pid) as (surveyor, detector):
+def _pass_gate(process: subprocess.Popen[str]) -> int:
+    """Let the last thread wait; return when."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
+def _ring(kind: str, process: subprocess.Popen[str], count: int) -> Ring:
+    with Watcher(process.pid, flags=_FLAGS) as watcher:
+        watcher.wait_until_watching()
+        closed = _pass_gate(process)
         deadline = time.monotonic() + _PATIENCE
-        polls = 0
-        while time.monotonic() < deadline:
-            polls += 1
-            began = time.monotonic_ns()
-            cycles = detector.cycles(surveyor.survey())
-            results.longest_ns = max(results.longest_ns, time.monotonic_ns() - began)
-            if cycles:
-                results.proven[kind] += len(cycles) == 1 and len(cycles[0].threads) == count
-                results.polls.append(polls)
-                return
-            time.sleep(_POLL)
+        while not watcher.lines and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+    for line in watcher.lines:
+        if line.values["kind"] == "deadlock":
+            cycle = line.values["cycle"]
+            is_proven = len(cycle) == count and _is_ring(cycle)
+            return Ring(kind, count, is_proven, (line.values["seen_ns"] - closed) / 1e6)
+    return Ring(kind, count, is_proven=False, latency_ms=float("nan"))
 
 
-def _ownerless(results: Deadlocks, pid: int) -> None:
-    _wait_blocked(pid)
-    with _watched(pid) as (surveyor, detector):
+def _is_ring(cycle: Sequence[Mapping[str, Any]]) -> bool:
+    following = [*cycle[1:], cycle[0]]
+    owners = [(each["waits_for"] or {}).get("owner") or {} for each in cycle]
+    return all(
+        # A process that is waited for owns its end as a whole.
+        owner.get("recorded") and owner.get("thread") in (None, each["id"])
+        for owner, each in zip(owners, following, strict=True)
+    )
+
+
+def _ownerless(results: Deadlocks, process: subprocess.Popen[str]) -> None:
+    if process.args[-1] == "lock":  # type: ignore[index]  # a list
+        _pass_gate(process)
+    _wait_blocked(process.pid)
+    with _watched(process.pid) as (surveyor, detector):
         for _ in range(2):
             results.false += len(detector.cycles(surveyor.survey()))
         for wait in surveyor.waits().values():
@@ -171,38 +204,67 @@ def _contend(results: Deadlocks, locks: Path) -> None:
         while len(list(tasks.iterdir())) == 1 and time.monotonic() < deadline:
             pass
         while len(list(tasks.iterdir())) > 1:
-            results.contended += 1
             results.false += len(detector.cycles(surveyor.survey()))
+            results.contended += bool(surveyor.waits())
 
 
-def deadlock_section(command: str, results: Deadlocks) -> Section:
-    """Return the results as a section."""
+def deadlock_section(
+    command: str, results: Deadlocks, hangs: Mapping[str, Sequence[int]]
+) -> Section:
+    """Return the results as a section.
+
+    Args:
+        command: that measures it.
+        results: of this section.
+        hangs: the stated owners in the hangs of another section.
+    """
+    kinds = sorted({ring.kind for ring in results.rings})
+    rings = {kind: [ring for ring in results.rings if ring.kind == kind] for kind in kinds}
+    latency = [ring.latency_ms for ring in results.rings if ring.is_proven]
     lines = [
-        f"By the library, at polls {_POLL * 1000:.0f} ms apart, of `tests/live/programs/locks.c` and"
-        f" `python_locks.py`. {machine()}",
+        "`machtrace watch PID --deadlocks` with `tests/live/programs/locks.c` and `python_locks.py`,"
+        " whose last thread states when it begins to wait.",
         "",
-        "| ring | deadlocks | proven by owner |",
-        "|---|--:|--:|",
+        "| ring | threads | deadlocks | proven by owner | from closing until seen, ms (p50 / p99 /"
+        " max) |",
+        "|---|---|--:|--:|--:|",
         *(
-            f"| {kind} | {count} | {results.proven[kind]} |"
-            for kind, count in sorted(results.cycles.items())
+            f"| {kind} | {_counts(rows)} | {len(rows)} | {sum(ring.is_proven for ring in rows)}"
+            f" | {spread(ring.latency_ms for ring in rows if ring.is_proven)} |"
+            for kind, rows in rings.items()
         ),
-        f"| **all** | {results.cycles.total()} | {results.proven.total()} |",
         "",
-        f"- polls until proven: {_counted(results.polls)}; the longest poll took"
-        f" {results.longest_ns / 1e6:.1f} ms",
-        f"- {results.contended} polls of six threads that contend for two mutexes and a rwlock, and of"
-        f" waits without an owner: {results.false} false cycles",
+        f"- {results.contended:,} surveys of six threads that contend for two mutexes and a rwlock, in"
+        f" each of which one waited: {results.false} false cycles",
         f"- waits for semaphores, conditions and `threading.Lock`: {results.stated} of"
         f" {results.ownerless} state that the owner is not recorded",
     ]
-    figures = {
-        "10": f"{share(results.proven.total(), results.cycles.total())} proven by owner, after at most"
-        f" {max(results.polls, default=0)} polls; {results.false} false in {results.contended:,};"
-        f" owner not recorded: {results.stated} of {results.ownerless}"
-    }
-    return Section("deadlocks", "Deadlocks", command, figures, lines)
+    if hangs:
+        lines.append(
+            f"- the same in the hangs of the section `idle`: {_of(hangs['ownerless'])}; of waits for"
+            f" something with an owner, {_of(hangs['owned'])} state it"
+        )
+    proven = sum(ring.is_proven for ring in results.rings)
+    text = (
+        f"{share(proven, len(results.rings))} proven by owner, seen after p50"
+        f" {percentile(latency, 50):.0f} ms, at most {max(latency, default=0):.0f} ms (T + 2 polls ="
+        f" {_LIMIT_MS} ms); {results.false} false in {results.contended:,}; owner not recorded:"
+        f" {results.stated} of {results.ownerless}"
+    )
+    is_reached = (
+        proven == len(results.rings)
+        and max(latency, default=0) <= _LIMIT_MS
+        and not results.false
+        and results.contended >= 1000
+        and results.stated == results.ownerless
+    )
+    return Section("deadlocks", "Deadlocks", command, {"10": Figure(text, is_reached)}, lines)
 
 
-def _counted(polls: Sequence[int]) -> str:
-    return ", ".join(f"{number} in {count}" for number, count in sorted(Counter(polls).items()))
+def _counts(rings: Sequence[Ring]) -> str:
+    numbers = sorted(ring.threads for ring in rings)
+    return f"{numbers[0]}–{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+
+
+def _of(counts: Sequence[int]) -> str:
+    return f"{counts[0]} of {counts[1]}"

@@ -1,7 +1,7 @@
-"""Rules of other monitors, modelled on recorded stacks and the program's truth.
+"""Rules of other monitors, modelled on the watcher's own samples and the program's truth.
 
 Each rule is given more than its system has: the exact times at which the loop left and entered its
-wait, and stacks with names from outside. Its incidents are compared as the watcher's are.
+wait, stacks from outside, and no cost. Its incidents are compared as the watcher's are.
 
 - ``point stack``: Tencent/matrix, scaled to this threshold. Checks each T/2; the ring of the last
   stacks, of which the one whose innermost function was seen most often in a row is reported.
@@ -12,27 +12,29 @@ wait, and stacks with names from outside. Its incidents are compared as the watc
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import time
+import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from machtrace import read_report
+from machtrace.errors import MachtraceError
+from machtrace.model.report import Report
+from machtrace.reports.stacks.incidents import sample_times
+from tests.support.hangs.hang_section import named
 from tests.support.hangs.incidents import Incident
-from tests.support.hangs.programs import ROOT, Program
-from tests.support.hangs.recorder import INTERVAL
-from tests.support.hangs.runner import Run, conduct
-from tests.support.hangs.scenarios import THRESHOLD_MS, Scenario
-from tests.support.hangs.truth import MS, Event, events_of, is_act
+from tests.support.hangs.programs import SOURCES
+from tests.support.hangs.runner import Run
+from tests.support.hangs.scenarios import THRESHOLD_MS
+from tests.support.hangs.scoring import Match, Score, in_ms
+from tests.support.hangs.sections import Section, share, spread
+from tests.support.hangs.truth import MS, Event, is_act
 
 T = THRESHOLD_MS * MS
 _CHECK = T // 2
 _PING = T // 20
-_RING = int(T / (INTERVAL * 1e9))
 _ADJOINING = 2 * MS
 """Callbacks that are closer than this follow each other without a wait of the loop."""
 _KEEPS_GIL = ("gil-burn", "gil-sleep", "gil-wait")
@@ -42,48 +44,77 @@ _SUSPENDS_ALL = ("@stop", "@freeze-v1", "@freeze-v2", "@gdb")
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A run without a watcher, and the stacks of its main thread."""
+    """A watched run, and the stacks that the watcher took of its main thread."""
 
     run: Run
     times: Sequence[int]
     stacks: Sequence[tuple[str, ...]]
+    """Names of functions, innermost first."""
     own: frozenset[str]
     """The functions of the program itself."""
 
-    def last(self, at: int, count: int = 1) -> list[tuple[str, ...]]:
-        """Return the last stacks before a time, the newest first."""
-        end = bisect_right(self.times, at)
-        return [self.stacks[index] for index in range(end - 1, max(-1, end - 1 - count), -1)]
+    def ring(self, until: int) -> list[tuple[str, ...]]:
+        """Return the stacks of the last check's time, the newest first."""
+        first, end = bisect_right(self.times, until - _CHECK), bisect_right(self.times, until)
+        return [self.stacks[index] for index in range(end - 1, first - 1, -1)]
+
+    def last(self, at: int) -> tuple[str, ...]:
+        """Return the last stack before a time, or else the one after it, of the same hang."""
+        index = bisect_right(self.times, at)
+        near = [each for each in (index - 1, index) if 0 <= each < len(self.times)]
+        near = [each for each in near if abs(self.times[each] - at) <= _CHECK]
+        return self.stacks[near[0]] if near else ()
 
     def culprit(self, stack: Sequence[str]) -> str | None:
         """Return the innermost function of the program: what crash reporters group by."""
         return next((name for name in stack if name in self.own), None)
 
 
-def record(scenario: Scenario, folder: Path, own: frozenset[str]) -> Recording:
-    """Run a scenario with the recorder beside it."""
-    began = time.monotonic()
-    with Program(scenario.program, scenario.mode, folder) as program:
-        program.wait_until_ready()
-        recorder = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.support.hangs.recorder"),
-                *(str(program.pid), scenario.program),
-            ],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=(folder / "stacks.jsonl").open("wb"),
-        )
-        time.sleep(1.5)
-        acts = conduct(program, None, scenario, folder)
-        recorder.communicate()
-        program.stop()
-    run = Run(scenario, events_of(scenario, program.lines, acts), seconds=time.monotonic() - began)
-    with (folder / "stacks.jsonl").open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return Recording(
-        run, [row[0] for row in rows], [tuple(_plain(name) for name in row[1]) for row in rows], own
-    )
+def recording_of(run: Run) -> Recording:
+    """Return the samples in a run's reports."""
+    samples: dict[int, tuple[str, ...]] = {}
+    for incident in run.incidents:
+        try:
+            report = read_report(Path(str(incident.values["report"])))
+        except (KeyError, MachtraceError, OSError):
+            continue
+        samples.update(_samples(report))
+    times = sorted(samples)
+    own = _own_functions(run.scenario.program)
+    return Recording(run, times, [samples[at] for at in times], own)
+
+
+def _samples(report: Report) -> Iterator[tuple[int, tuple[str, ...]]]:
+    columns = report.details.get("samples")
+    rows = columns.get("frames") if isinstance(columns, dict) else None
+    if not report.trees or not isinstance(rows, list):
+        return
+    nodes = report.trees[0].nodes
+    physical = [index for index, node in enumerate(nodes) if not node.frame.is_inline]
+    for time, row in zip(sample_times(report), rows, strict=False):
+        names: list[str] = []
+        index = physical[row] if isinstance(row, int) and 0 <= row < len(physical) else None
+        while index is not None:
+            frame = nodes[index].frame
+            python = frame.details.get("python")
+            names += _names(python) or ([frame.symbol.name] if frame.symbol else [])
+            index = nodes[index].parent
+        yield time.at_ns, tuple(_plain(name) for name in names)
+
+
+def _names(python: object) -> list[str]:
+    rows = python if isinstance(python, list) else []
+    return [str(row["name"]) for row in rows if isinstance(row, Mapping) and "name" in row]
+
+
+def _own_functions(program: str) -> frozenset[str]:
+    name, pattern = {
+        "c": ("loop.c", r"^CULPRIT static void (\w+)\("),
+        "python": ("loop.py", r"^def (\w+)\("),
+        "node": ("loop.js", r"^function (\w+)\("),
+    }[program]
+    leaves = {f"leaf_{number}" for number in range(16)}
+    return frozenset(re.findall(pattern, (SOURCES / name).read_text(), re.MULTILINE)) | leaves
 
 
 def _plain(name: str) -> str:
@@ -130,8 +161,7 @@ def point_stack(recording: Recording) -> list[Incident]:
         seen += (phase - seen) % _CHECK
         if seen >= ended or _is_suspended(recording, began, ended):
             continue
-        ring = recording.last(seen, _RING)
-        stack = _point_stack(ring)
+        stack = _point_stack(recording.ring(seen))
         incidents.append(_incident(event.step, began, seen, ended, recording.culprit(stack)))
     return incidents
 
@@ -158,7 +188,7 @@ def last_stack(recording: Recording) -> list[Incident]:
         seen = began + T
         if seen >= ended or _is_suspended(recording, began, ended):
             continue
-        stack = next(iter(recording.last(seen)), ())
+        stack = recording.last(seen)
         incidents.append(_incident(event.step, began, seen, ended, recording.culprit(stack)))
     return incidents
 
@@ -179,9 +209,60 @@ def ping(recording: Recording) -> list[Incident]:
             continue  # it runs again when the hang is over, and the answer is there
         if event.action == "short-tasks":
             continue  # the message is answered between two of them
-        stack = next(iter(recording.last(seen)), ())
+        stack = recording.last(seen)
         incidents.append(_incident(event.step, sent, seen, event.ended, recording.culprit(stack)))
     return incidents
 
 
 RULES = {"point stack (matrix)": point_stack, "last stack at T": last_stack, "ping": ping}
+
+
+def peer_section(command: str, runs: Sequence[Run]) -> Section:
+    """Return the peers' rules beside the watcher, on the same events and samples."""
+    scores = {name: Score() for name in ("machtrace", *RULES)}
+    recordings = [recording_of(run) for run in runs]
+    for recording in recordings:
+        run = recording.run
+        scores["machtrace"].add(run.scenario.name, run.events, run.incidents)
+        for name, rule in RULES.items():
+            scores[name].add(run.scenario.name, run.events, rule(recording))
+    lines = [
+        (
+            f"The runs of the section above: {sum(len(each.times) for each in recordings):,} stacks"
+            " that"
+            " `machtrace watch` took, to which each rule is applied."
+        ),
+        "",
+        (
+            "| rule | hangs | found | no hangs | false | latency p50 / p99 / max, ms | culprit"
+            " in C and"
+            " Python | `leaves` | `a-then-b` | `a-then-more-b` |"
+        ),
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, score in scores.items():
+        matches = named(score.matches)
+        lines.append(
+            f"| {name} | {score.hang_count} | {len(score.matches)} | {score.quiet_count}"
+            f" | {score.false_events} | {spread(in_ms(match.latency) for match in score.matches)}"
+            f" | {share(sum(match.is_inside for match in matches), len(matches))} |"
+            + " |".join(
+                _of_action(matches, each) for each in ("leaves", "a-then-b", "a-then-more-b")
+            )
+            + " |"
+        )
+    lines += [
+        "",
+        (
+            "The rules know from the program itself when its loop left and entered its wait, which"
+            " none of"
+            " these systems knows of another process; their latency is that of the model. Where the"
+            " watcher took no stack, a rule has no culprit."
+        ),
+    ]
+    return Section("peers", "Rules of other monitors", command, {}, lines)
+
+
+def _of_action(matches: Sequence[Match], action: str) -> str:
+    chosen = [match for match in matches if match.event.action == action]
+    return f" {sum(match.is_inside for match in chosen)} of {len(chosen)}"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from tests.support.hangs.incidents import Line, parse_line
 from tests.support.hangs.truth import boot_ns
@@ -81,8 +81,24 @@ def command_of(program: str, mode: str, folder: Path, launch_ms: int = 0) -> lis
 class Program:
     """A running program; use it with ``with``."""
 
-    def __init__(self, program: str, mode: str, folder: Path, *, launch_ms: int = 0) -> None:
-        """Start it."""
+    def __init__(
+        self,
+        program: str,
+        mode: str,
+        folder: Path,
+        *,
+        launch_ms: int = 0,
+        watches_self: Path | None = None,
+    ) -> None:
+        """Start it.
+
+        Args:
+            program: ``c``, ``python`` or ``node``.
+            mode: how its loop waits.
+            folder: of the compiled programs, and its working directory.
+            launch_ms: the time until it is ready.
+            watches_self: where a Python program that watches itself has its record.
+        """
         truth_read, truth_write = os.pipe()
         release_read, self._release = os.pipe()
         try:
@@ -97,13 +113,14 @@ class Program:
                 env={
                     **os.environ,
                     "KEEP_GIL": str(folder / "keep_gil"),
+                    "WATCH_SELF": "" if watches_self is None else str(watches_self),
                 },
             )
         finally:
             os.close(truth_write)
             os.close(release_read)
         self.pid = self._process.pid
-        self.lines: list[Mapping[str, int | str]] = []
+        self.lines: list[Mapping[str, Any]] = []
         self._arrived = threading.Condition()
         self._is_closed = False
         self._reader = threading.Thread(target=self._read, args=(open(truth_read, "rb"),))  # noqa: PTH123, SIM115

@@ -58,12 +58,18 @@ def conduct(
     return acts
 
 
-def run_scenario(scenario: Scenario, folder: Path, *, flags: Sequence[str] = WATCH_FLAGS) -> Run:
-    """Run a scenario with a watcher beside it."""
+def run_scenario(
+    scenario: Scenario,
+    folder: Path,
+    *,
+    flags: Sequence[str] = WATCH_FLAGS,
+    reports: Path | None = None,
+) -> Run:
+    """Run a scenario with a watcher beside it, which may write reports to a folder."""
     began = time.monotonic()
     with Program(scenario.program, scenario.mode, folder) as program:
         program.wait_until_ready()
-        with Watcher(program.pid, flags=flags) as watcher:
+        with Watcher(program.pid, flags=flags, reports=reports) as watcher:
             watcher.wait_until_watching()
             before = watcher.cpu_ns()
             acts = conduct(program, watcher, scenario, folder)
@@ -79,6 +85,22 @@ def run_scenario(scenario: Scenario, folder: Path, *, flags: Sequence[str] = WAT
         used,
         time.monotonic() - began,
     )
+
+
+def run_own(scenario: Scenario, folder: Path) -> Run:
+    """Run a scenario in a Python program that watches itself."""
+    record = folder / f"record-{scenario.mode}-{time.monotonic_ns()}"
+    with Program(scenario.program, scenario.mode, folder, watches_self=record) as program:
+        program.wait_until_ready()
+        time.sleep(0.4)
+        acts = conduct(program, None, scenario, folder)
+        time.sleep(1)  # for the last incident
+        program.stop()
+    record.unlink(missing_ok=True)
+    lines = [
+        Line(int(line["arrived"]), line["incident"]) for line in program.lines if "incident" in line
+    ]
+    return Run(scenario, events_of(scenario, program.lines, acts), incidents_of(lines))
 
 
 def run_until_reported(scenario: Scenario, folder: Path) -> Run:
@@ -113,10 +135,15 @@ def _is_reported(lines: Sequence[Line]) -> bool:
     return any(incident.reports_hang for incident in incidents_of(lines))
 
 
-def run_launch(program: str, mode: str, folder: Path, seed: str, ms: int = 2500) -> Run:
+def run_launch(
+    program: str, mode: str, folder: Path, seed: str, flags: Sequence[str], ms: int = 2500
+) -> Run:
     """Watch a program while it launches: a long time without its loop, and no hang."""
     scenario = Scenario(program, mode, seed, ())
-    with Program(program, mode, folder, launch_ms=ms) as running, Watcher(running.pid) as watcher:
+    with (
+        Program(program, mode, folder, launch_ms=ms) as running,
+        Watcher(running.pid, flags=flags) as watcher,
+    ):
         running.wait_until_ready()
         time.sleep(0.3)
         running.stop()

@@ -19,6 +19,11 @@ class Match:
     incident: Incident
 
     @property
+    def key(self) -> str:
+        """The program and the action."""
+        return _key_of(self.scenario, self.event)
+
+    @property
     def latency(self) -> int:
         """From the beginning of the hang until it was seen, in nanoseconds."""
         return self.incident.seen - self.event.began
@@ -46,6 +51,10 @@ class Match:
         """Whether it is the function of the scenario, or a library function that it called."""
         name = _plain(self.incident.culprit)
         return self.is_culprit or name in self.event.inside
+
+
+def _key_of(scenario: str, event: Event) -> str:
+    return f"{scenario.split(maxsplit=1)[0]} {event.action}"
 
 
 def _plain(name: str | None) -> str:
@@ -77,7 +86,8 @@ class Score:
     groups: dict[str, set[tuple[str | None, str | None]]] = field(
         default_factory=lambda: defaultdict(set)
     )
-    idle_ns: int = 0
+    stated: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """What incidents state beside a verdict that blames: other verdicts and rules, by action."""
 
     def add(self, scenario: str, events: Sequence[Event], incidents: Iterable[Incident]) -> None:
         """Compare one run."""
@@ -91,7 +101,7 @@ class Score:
             self._compare(scenario, event, by_event[index])
 
     def _compare(self, scenario: str, event: Event, incidents: Sequence[Incident]) -> None:
-        key = f"{scenario.split(maxsplit=1)[0]} {event.action}"
+        key = _key_of(scenario, event)
         reports = [incident for incident in incidents if incident.reports_hang]
         if event.kind is Class.HANG:
             self.hangs[key] += 1
@@ -113,6 +123,8 @@ class Score:
         for incident in incidents:
             if not incident.reports_hang:
                 self.other_verdicts[event.action, str(incident.verdict)] += 1
+                self.stated[event.action, str(incident.verdict)] += 1
+            self.stated.update((event.action, rule) for rule in incident.rules)
 
     def _count(self, scenario: str, event: Event | None, incident: Incident) -> None:
         if not incident.reports_hang:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from tests.support.hangs.scenarios import (
     BY_RUNNER,
@@ -86,7 +87,7 @@ def _kind(step: Step, began: int, ended: int, cpu: int, *, waits: bool, disturbe
 
 
 def events_of(
-    scenario: Scenario, lines: Iterable[Mapping[str, int | str]], acts: Iterable[Event]
+    scenario: Scenario, lines: Iterable[Mapping[str, Any]], acts: Iterable[Event]
 ) -> list[Event]:
     """Return the events in their order.
 
@@ -100,7 +101,7 @@ def events_of(
     steps = {step.id: step for step in scenario.steps}
     disturbances = list(acts)
     events = []
-    rows: dict[int, list[Mapping[str, int | str]]] = {}
+    rows: dict[int, list[Mapping[str, Any]]] = {}
     for line in lines:
         if "id" in line:
             rows.setdefault(int(line["id"]), []).append(line)
@@ -140,7 +141,7 @@ def events_of(
                 action.culprit if action else "",
                 action.inside if action else (),
                 (action.nested if action else False) or step.action.startswith("modal"),
-                {key: value for key, value in row[0].items() if key == "gaps"},
+                {"planned": step.ms, "gaps": row[0].get("gaps")},
             )
         )
     return sorted([*events, *disturbances], key=lambda event: event.began)

@@ -1,10 +1,12 @@
 """A program with a main loop: the Python counterpart of ``loop.c``, with the same commands.
 
-``loop.py MODE [LAUNCH_MS]``; the shared object of ``keep_gil.c`` is in ``$KEEP_GIL``.
+``loop.py MODE [LAUNCH_MS]``; the shared object of ``keep_gil.c`` is in ``$KEEP_GIL``. With a path
+in ``$WATCH_SELF`` it watches itself, with its record there, and states its incidents.
 """
 
 import asyncio
 import collections
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -368,6 +370,21 @@ def execute(task):
     )
 
 
+def watched():
+    """Watch this program until the end of the block, if that is requested."""
+    record = os.environ.get("WATCH_SELF")
+    if not record:
+        return contextlib.nullcontext()
+    import machtrace
+    from machtrace.watching.jsonl import incident_object
+
+    def state_incident(incident):
+        arrived = now()
+        state({"incident": incident_object(incident), "arrived": arrived})
+
+    return machtrace.watch("self", hang=0.1, record=record, on_incident=state_incident)
+
+
 def tasks_of(lines):
     for line in lines:
         number, action, ms, count = line.split()
@@ -410,10 +427,12 @@ async def serve_asyncio(ticks):
     def tick():
         loop.call_later(0.015, tick)
 
-    loop.add_reader(0, read)
-    if ticks:
-        tick()
-    await asyncio.Event().wait()
+    with watched():
+        loop.add_reader(0, read)
+        if ticks:
+            tick()
+        state({"ready": now()})
+        await asyncio.Event().wait()
 
 
 def serve_queue():
@@ -448,17 +467,17 @@ def main():
         deadline = time.monotonic() + int(sys.argv[2]) / 1000
         while time.monotonic() < deadline:
             sum(range(1000))
-    state({"ready": now()})
     if mode in ("asyncio", "asyncio-ticks"):
         asyncio.run(serve_asyncio(mode == "asyncio-ticks"))
-    elif mode == "queue":
-        serve_queue()
-    elif mode == "selector":
-        serve_selector(None)
-    elif mode == "selector-timeout":
-        serve_selector(0.05)
-    else:
-        sys.exit(f"loop.py: no mode {mode}")
+        return
+    serve = {
+        "queue": serve_queue,
+        "selector": lambda: serve_selector(None),
+        "selector-timeout": lambda: serve_selector(0.05),
+    }[mode]
+    with watched():
+        state({"ready": now()})
+        serve()
 
 
 if __name__ == "__main__":
