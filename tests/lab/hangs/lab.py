@@ -26,6 +26,7 @@ from tests.support.hangs.rules import rules_section
 from tests.support.hangs.runner import Run, run_alone, run_idle, run_own, run_scenario
 from tests.support.hangs.scenarios import (
     DISTURBANCES,
+    LOADED_DISTURBANCES,
     MODES,
     Scenario,
     Step,
@@ -93,9 +94,9 @@ class Lab:
     def _command(self, name: str) -> str:
         return f"{COMMAND} {name} --seed {self._seed}"
 
-    def _scenarios(self) -> list[Scenario]:
+    def _scenarios(self, acts: tuple[str, ...] = DISTURBANCES) -> list[Scenario]:
         scenarios = create_scenarios(
-            self._seed, self.programs, hangs=self._hangs, quiet=self._quiet
+            self._seed, self.programs, hangs=self._hangs, quiet=self._quiet, disturbances=acts
         )
         return [one for one in scenarios if self._only is None or self._only in one.name]
 
@@ -151,7 +152,7 @@ class Lab:
     def loaded(self) -> Sequence[Section]:
         """Measure the same hangs beside burners."""
         with burners(BURNERS, self.folder):
-            runs = self._run(self._scenarios(), self._watched, _AT_ONCE)
+            runs = self._run(self._scenarios(LOADED_DISTURBANCES), self._watched, _AT_ONCE)
         title = f"Hangs beside {BURNERS} burners, {_AT_ONCE} programs at a time"
         command = self._command("loaded")
         return [hang_section("loaded", title, command, runs, self.skipped, margin_ms=50)]
@@ -169,7 +170,7 @@ class Lab:
 
     def own(self) -> Sequence[Section]:
         """Measure programs that watch themselves."""
-        scenarios = self._own_scenarios(("asyncio", "selector"), self._hangs // 4)
+        scenarios = self._own_scenarios(("asyncio", "selector"), self._hangs // 4, DISTURBANCES)
         runs = self._run(scenarios, self._own)
         runs += self._run([Scenario("python", "asyncio", self._seed, _GIL_STEPS)], self._own)
         section = hang_section(
@@ -181,16 +182,18 @@ class Lab:
 
     def own_loaded(self) -> Sequence[Section]:
         """Measure the same beside burners."""
-        scenarios = self._own_scenarios(("asyncio", "queue"), self._hangs // 5)
+        scenarios = self._own_scenarios(("asyncio", "queue"), self._hangs // 5, LOADED_DISTURBANCES)
         with burners(BURNERS, self.folder):
             runs = self._run(scenarios, self._own, _AT_ONCE)
         title = f"Programs that watch themselves beside {BURNERS} burners"
         command = self._command("self-loaded")
         return [hang_section("self-loaded", title, command, runs, margin_ms=50)]
 
-    def _own_scenarios(self, modes: Sequence[str], hangs: int) -> list[Scenario]:
-        acts = tuple(name for name in DISTURBANCES if name != "@late-watcher")
+    def _own_scenarios(
+        self, modes: Sequence[str], hangs: int, acts: Sequence[str]
+    ) -> list[Scenario]:
         each = hangs // len(modes)
+        acts = tuple(name for name in acts if name != "@late-watcher")
         return [
             create_scenario(
                 "python", mode, self._seed, hangs=each, quiet=2 * each, disturbances=acts

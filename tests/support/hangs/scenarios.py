@@ -124,6 +124,8 @@ MODES = {
 """How the programs wait for commands."""
 DISTURBANCES = ("@stop", "@freeze-v1", "@freeze-v2", "@quota", "@gdb", "@late-watcher", "@burners")
 """Acts of the runner: none of them is a hang."""
+LOADED_DISTURBANCES = ("@stop", "@freeze-v1", "@freeze-v2", "@late-watcher")
+"""Those beside burners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +226,19 @@ def create_scenario(
     planned += [(name, random.randint(180, 350), 1) for name in disturbances]
     random.shuffle(planned)
     steps = (
-        Step(number, name, ms, count, random.randint(45, 90))
+        Step(number, name, ms, count, random.randint(45, 75))
         for number, (name, ms, count) in enumerate(planned)
     )
     return Scenario(program, mode, seed, tuple(steps))
 
 
 def create_scenarios(
-    seed: str, programs: tuple[str, ...], *, hangs: int, quiet: int
+    seed: str,
+    programs: tuple[str, ...],
+    *,
+    hangs: int,
+    quiet: int,
+    disturbances: tuple[str, ...] = DISTURBANCES,
 ) -> list[Scenario]:
     """Return the scenarios of a run: the numbers are distributed over all modes, rounded up."""
     modes = [(program, mode) for program in programs for mode in MODES[program]]
@@ -242,6 +249,7 @@ def create_scenarios(
             seed,
             hangs=-(-hangs // len(modes)),
             quiet=-(-quiet // len(modes)),
+            disturbances=disturbances,
         )
         for program, mode in modes
     ]

@@ -45,13 +45,16 @@ class Section:
 
 
 def load_section(folder: Path, name: str) -> Section | None:
-    """Return a stored section, or None if it was not measured."""
+    """Return a stored section, or None if it was not measured, or by an older lab."""
     path = folder / f"{name}.json"
     if not path.exists():
         return None
     values = json.loads(path.read_text())
-    figures = {number: Figure(**figure) for number, figure in values.pop("figures").items()}
-    return Section(**values, figures=figures)
+    try:
+        figures = {number: Figure(**figure) for number, figure in values.pop("figures").items()}
+        return Section(**values, figures=figures)
+    except TypeError:
+        return None
 
 
 class Stamp:
