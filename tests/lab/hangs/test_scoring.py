@@ -6,9 +6,11 @@ import pytest
 
 from tests.support.hangs.incidents import incidents_of, parse_line
 from tests.support.hangs.page import GOALS, page
+from tests.support.hangs.peers import RULES, Recording
+from tests.support.hangs.runner import Run
 from tests.support.hangs.scenarios import MODES, Scenario, Step, create_scenario
 from tests.support.hangs.scoring import Score, percentile
-from tests.support.hangs.sections import Section
+from tests.support.hangs.sections import Figure, Section, load_section
 from tests.support.hangs.truth import MS, Class, Event, events_of
 
 SCENARIO = Scenario(
@@ -156,9 +158,29 @@ def test_a_seed_determines_a_scenario(program):
     assert len(first.steps) == 60
 
 
-def test_the_page_states_what_was_not_measured(tmp_path):
-    Section("idle", "Idle", "run idle", {"1": "90 ms"}, ["A line."]).save(tmp_path)
-    text = page(tmp_path, {"self": "no reason"})
-    assert text.count("\n| ") >= len(GOALS)
-    assert "idle: 90 ms<br>12 burners: not measured here" in text
-    assert "inside the process: not measured here: no reason" in text
+def test_the_page_has_all_goals_and_what_was_reached(tmp_path):
+    figures = {"1": Figure("90 ms", is_reached=True), "4": Figure("98 %", is_reached=False)}
+    Section("idle", "Idle", "run idle", figures, ["A line."], stamp="today").save(tmp_path)
+    text = page(tmp_path)
+    rows = [row for row in text.splitlines() if row.startswith("| ")]
+    assert len(rows) == 1 + len(GOALS)
+    assert "idle: 90 ms<br>12 burners: not measured yet" in text
+    assert "| yes<br>–" in rows[1]
+    assert "| **no**<br>–" in rows[4]
+    assert "`run idle`: today." in text
+
+
+def test_sections_of_an_older_lab_are_not_shown(tmp_path):
+    (tmp_path / "idle.json").write_text(json.dumps({"name": "idle", "figures": {"1": "90 ms"}}))
+    assert load_section(tmp_path, "idle") is None
+
+
+def test_a_rule_of_another_monitor_chooses_among_the_watchers_stacks():
+    times = [number * 20 * MS for number in range(1, 6)]
+    stacks = [("leaf_1", "f"), ("leaf_2", "f"), ("leaf_2", "f"), ("leaf_3", "f"), ("leaf_4", "g")]
+    run = Run(SCENARIO, events_of(SCENARIO, [truth(0, "sleep", 0, 200)], ()))
+    recording = Recording(run, times, stacks, frozenset({"f", "g"}))
+    found = {name: rule(recording) for name, rule in RULES.items()}
+    assert [one.culprit for one in found["point stack (matrix)"]] == ["g"]
+    assert [(one.culprit, one.seen) for one in found["last stack at T"]] == [("g", 100 * MS)]
+    assert len(found["ping"]) == 1

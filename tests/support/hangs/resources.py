@@ -24,6 +24,7 @@ _LIMITS = {_LONG: 62.0, _SHORT: 6.0}
 """Seconds from the beginning in which a threshold is to be seen."""
 _JUMP = "+100MiB/1s"
 _JUMP_MS = 200
+_JUMP_WITHIN_NS = 900_000_000
 _POINTS = 2.0
 _GROWTHS = ((150, 150, 0), (300, 30, 100), (120, 30, 50), (220, 110, 200))
 """MiB, MiB of a step, and milliseconds of a step."""
@@ -63,7 +64,9 @@ class Case:
     @property
     def is_valid(self) -> bool:
         """Whether the host gave the thread the time that it wanted."""
-        return self.threshold == _JUMP or self.used > float(self.threshold.partition("%")[0])
+        if self.threshold == _JUMP:
+            return bool(self.truth["crossed"] - self.truth["began"] < _JUMP_WITHIN_NS)
+        return self.used > float(self.threshold.partition("%")[0])
 
     @property
     def error(self) -> float | None:
@@ -179,7 +182,7 @@ def resource_section(command: str, cases: Sequence[Case]) -> Section:
         f" {sum(not case.is_valid for case in cases)}.",
     ]
     cpu = [case for case in cases if case.threshold != _JUMP and case.is_valid]
-    jumps = [case for case in cases if case.threshold == _JUMP]
+    jumps = [case for case in cases if case.threshold == _JUMP and case.is_valid]
     errors = [abs(case.error) for case in cpu if case.error is not None]
     right, right_jumps = (sum(case.has_right_thread for case in rows) for rows in (cpu, jumps))
     delays = [1000 * case.latency_s for case in jumps if case.incident]

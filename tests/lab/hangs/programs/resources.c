@@ -44,15 +44,14 @@ static int orders[THREADS][2];
 __attribute__((noinline)) static void burn(int64_t permille, int64_t ms)
 {
     const int64_t period = 20 * MS;
-    int64_t start = now_of(CLOCK_MONOTONIC);
-    for (int64_t next = start; next < start + ms * MS;) {
+    int64_t next = now_of(CLOCK_MONOTONIC), end = next + ms * MS;
+    while (now_of(CLOCK_MONOTONIC) < end) {
         int64_t until = now_of(CLOCK_THREAD_CPUTIME_ID) + period * permille / 1000;
         next += period;
-        while (permille < 1000 ? now_of(CLOCK_THREAD_CPUTIME_ID) < until : now_of(CLOCK_MONOTONIC) < next)
+        while (now_of(CLOCK_THREAD_CPUTIME_ID) < until && now_of(CLOCK_MONOTONIC) < end)
             for (volatile int spin = 0; spin < 20000; ++spin)
                 ;
-        if (permille < 1000)
-            sleep_until(next);
+        sleep_until(next);
     }
 }
 
