@@ -30,7 +30,7 @@ from machtrace.cli.options import (
     watched_thread_option,
 )
 from machtrace.errors import MachtraceError
-from machtrace.model.incident import WatchIncident
+from machtrace.model.incident import Verdict, WatchIncident
 from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
@@ -231,16 +231,17 @@ def _watch(
     style = COLOUR if console.wants_colour(sys.stdout) else PLAIN
     incidents: list[WatchIncident] = []
 
-    seen: set[str] = set()
+    seen: dict[str, Verdict | None] = {}
 
     def show(incident: WatchIncident) -> None:
         path = None if folder is None else write_incident(incident, folder)
         if incident.ended is not None or incident.id in seen:
             incidents.append(incident)
-        if incident.ended is None and incident.id in seen:
+        is_known = incident.id in seen
+        if incident.ended is None and is_known and seen[incident.id] is incident.verdict:
             return  # its samples are complete; the report has them
-        lines_of = ended_lines if incident.id in seen else incident_lines
-        seen.add(incident.id)
+        lines_of = ended_lines if incident.ended is not None and is_known else incident_lines
+        seen[incident.id] = incident.verdict
         if form is WatchFormat.JSONL:
             text = incident_line(incident, path)
         else:

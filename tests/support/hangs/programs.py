@@ -291,7 +291,8 @@ class Watcher:
         assert callable(condition)
         with self._arrived:
             if not self._arrived.wait_for(lambda: condition(self.lines), PATIENCE):
-                raise LabError(f"the watcher did not answer; it printed {len(self.lines)} lines")
+                last = [line.values for line in self.lines[-2:]]
+                raise LabError(f"the watcher did not answer; its last lines are {last}")
 
     def cpu_ns(self) -> int:
         """Return the processor time of its threads so far."""
