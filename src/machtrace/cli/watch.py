@@ -237,10 +237,11 @@ def _watch(
         path = None if folder is None else write_incident(incident, folder)
         if incident.ended is not None or incident.id in seen:
             incidents.append(incident)
-        is_known = incident.id in seen
-        if incident.ended is None and is_known and seen[incident.id] is incident.verdict:
+        if incident.ended is None and seen.get(incident.id, ...) is incident.verdict:
             return  # its samples are complete; the report has them
-        lines_of = ended_lines if incident.ended is not None and is_known else incident_lines
+        lines_of = (
+            ended_lines if incident.ended is not None and incident.id in seen else incident_lines
+        )
         seen[incident.id] = incident.verdict
         if form is WatchFormat.JSONL:
             text = incident_line(incident, path)
