@@ -15,8 +15,9 @@ from machtrace.model.polls import ThreadPoll
 from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.watching.classifier import Ended, HangClassifier, LearnWait, Seen
 from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.thresholds import WatchOptions
 from machtrace.watching.wait_roles import NamedWait, WaitRole
-from machtrace.watching.watcher import Watcher, WatchOptions
+from machtrace.watching.watcher import Watcher
 from tests.support.hangs.programs import WATCH_FLAGS, Program
 from tests.support.hangs.runner import run_launch, run_scenario
 from tests.support.hangs.scenarios import THRESHOLD_MS, Scenario, Step
@@ -139,7 +140,7 @@ def _recorded(folder: Path, seconds: float) -> list[ThreadPoll]:
             while (now := time.monotonic_ns()) < start + seconds * 1e9:
                 if steps and now - start > (6 - len(steps)) * 300 * MS:
                     program.send(steps.pop(0))
-                polls.append(target.polls.poll(program.pid, with_status=True))
+                polls.append(target.poll_thread(program.pid, with_status=True))
                 time.sleep(_POLL_NS / 1e9)
     return polls
 
