@@ -87,7 +87,7 @@ class Score:
         default_factory=lambda: defaultdict(set)
     )
     stated: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """What incidents state beside a verdict that blames: other verdicts and rules, by action."""
+    """Verdicts that blame nobody, and rules, in incidents by action."""
 
     def add(self, scenario: str, events: Sequence[Event], incidents: Iterable[Incident]) -> None:
         """Compare one run."""

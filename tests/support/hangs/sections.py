@@ -16,7 +16,7 @@ from tests.support.hangs.scoring import percentile
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was reached of a goal."""
+    """The figure that was reached of a goal."""
 
     text: str
     is_reached: bool | None = None

@@ -4,7 +4,7 @@
  *   grow THREAD MIB STEP MS    touches new memory, STEP MiB at once, MS apart
  *
  * Each prints a JSON line when it begins and one when it has ended, with its thread's id and processor time. `crossed` is when
- * 100 MiB had been touched. Times are CLOCK_BOOTTIME nanoseconds. The memory is kept.
+ * 100 MiB had been touched. Times are CLOCK_BOOTTIME nanoseconds. No memory is freed.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
