@@ -358,9 +358,16 @@ _EVIDENCE: dict[str, Callable[..., str]] = {
 }
 
 
+_FLAGS = {
+    ("idle_seen", True): "seen idle before",
+    ("idle_seen", False): "never seen idle",
+    ("older_than_watch", True): "it began before watching did",
+}
+
+
 def _other(name: str, value: object) -> str:
-    if name == "idle_seen":
-        return "seen idle before" if value else "never seen idle"
+    if isinstance(value, bool) and (name, value) in _FLAGS:
+        return _FLAGS[name, value]
     words = printable(name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "))
     if value is True:
         return words
