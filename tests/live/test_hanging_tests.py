@@ -95,6 +95,49 @@ def test_a_hanging_test_fails_and_the_run_continues(tmp_path: Path) -> None:
     assert "+++ machtrace: the test fails +++" in result.stderr
 
 
+def test_fixtures_that_hang_fail_before_and_after_the_test(tmp_path: Path) -> None:
+    fixtures = """
+import time, pytest
+@pytest.fixture
+def slow_to_begin():
+    time.sleep(60)
+@pytest.fixture
+def slow_to_end():
+    yield
+    time.sleep(60)
+def test_begin(slow_to_begin): pass
+def test_end(slow_to_end): pass
+"""
+    result = run(tmp_path, fixtures, "--machtrace-hang=2", "--machtrace-hang-action=fail")
+    assert result.returncode == 1
+    assert "1 passed, 2 errors" in result.stdout
+    assert "in slow_to_begin (test_it.py:5)" in result.stderr
+    assert "in slow_to_end (test_it.py:9)" in result.stderr
+
+
+@pytest.mark.parametrize("option", [("-s",), ("--capture=sys",), ("-p", "no:faulthandler")])
+def test_stacks_are_printed_with_other_options(tmp_path: Path, option: tuple[str, ...]) -> None:
+    result = run(tmp_path, SLEEPS, "--machtrace-hang=0.5", *option)
+    assert result.returncode == 0, result.stderr
+    assert "in wait_for_the_server (test_it.py:4)" in result.stderr
+
+
+def test_an_ignored_interrupt_does_not_prevent_the_failure(tmp_path: Path) -> None:
+    ignores = "import signal, time\ndef test_it():\n    signal.signal(signal.SIGINT, "
+    ignores += "signal.SIG_IGN)\n    time.sleep(60)\n"
+    result = run(tmp_path, ignores, "--machtrace-hang=2", "--machtrace-hang-action=fail")
+    assert result.returncode == 1
+    assert "hung for more than 2 s" in result.stdout
+
+
+def test_workers_of_xdist_print_the_stacks_of_their_tests(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    result = run(tmp_path, SLEEPS, "--machtrace-hang=0.5", "-n2")
+    assert result.returncode == 0, result.stderr
+    assert "in wait_for_the_server (test_it.py:4)" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_hanging_test_ends_the_run(tmp_path: Path) -> None:
     keeps = "import ctypes\ndef test_c():\n    ctypes.PyDLL(None).usleep(100_000_000)\n"
     result = run(tmp_path, keeps, "--machtrace-hang=0.5", "--machtrace-hang-action=exit")

@@ -76,6 +76,8 @@ def _incidents(file: WatchdogFile) -> tuple[WatchIncident, ...]:
             _incident(file, cases, case, f"{pid}-{number}")
             for number, case in enumerate(cases.take(file.items), 1)
         )
+    except (ValueError, OverflowError) as error:
+        raise FormatError(f"invalid record ({error})", source=file.source, offset=0) from error
     finally:
         namer.close()
 

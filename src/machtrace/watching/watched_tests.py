@@ -11,9 +11,10 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from machtrace.cpython.runs import PythonRuns
@@ -36,6 +37,8 @@ from machtrace.model.text import PLAIN, counted, printable
 from machtrace.pipeline.backtraces import build_capture, snapshot_with_python
 from machtrace.reports.analysis.waits.graph import WaitGraph, wait_graph
 from machtrace.reports.stacks.incidents import report_of_incident
+from machtrace.targets.base import Target
+from machtrace.targets.open import open_target
 from machtrace.watching.lock_owners import OwnedWait
 from machtrace.watching.lock_waits import LockSurveyor
 from machtrace.watching.representative import representative
@@ -48,6 +51,8 @@ _GRACE = 2.0
 """Seconds between ``SIGTERM`` and ``SIGKILL``."""
 _BUSY, _BLOCKED = 0.5, 0.05
 """Shares of the time in which a thread ran."""
+_MOST_RETURN_NS = 100_000_000
+"""Longest wait until stopped threads are in their waits again."""
 _PIECE = 1 << 16
 _RUNNERS = frozenset({"pytest_pyfunc_call", "call_fixture_func", "_teardown_yield_fixture"})
 """pytest's functions that call a test or a fixture."""
@@ -63,17 +68,42 @@ class _Copy(NamedTuple):
         return build_capture(self.snapshot, _WALK, _NAMES, python=self.python)
 
 
+class _Tested:
+    """The process that runs tests; it stays open, as the first copy takes long."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._target: Target | None = None
+
+    def copy(self, threads: str) -> _Copy:
+        """Copy threads.
+
+        Raises:
+            MachtraceError: they cannot be copied.
+        """
+        if self._target is None:
+            self._target = open_target(self.pid)
+        copied = snapshot_with_python(self._target, threads=threads)
+        return _Copy(time.monotonic_ns(), *copied)
+
+    def prepare(self) -> None:
+        """Open the process before the first test hangs."""
+        with suppress(MachtraceError):
+            self.copy("main")
+
+
 class _Test:
     """The test that runs."""
 
-    def __init__(self, pid: int, message: Mapping[str, object]) -> None:
+    def __init__(self, tested: _Tested, message: Mapping[str, object]) -> None:
         self.name = printable(str(message["test"]))
         self.action = str(message["action"])
         self.seconds = float(str(message["seconds"]))
         self.is_printed = False
         # pytest's clock leaves out system sleep, as a limit does.
         self.began_ns = int(str(message["at_ns"]))
-        self._pid = pid
+        self._tested = tested
+        self._pid = pid = tested.pid
         self._run_ns = _run_ns(pid)
         self._copies: list[_Copy] = []
         self._part = _FIRST
@@ -83,21 +113,23 @@ class _Test:
         """The time of the next stack."""
         return self.began_ns + round(min(self._part, 1.0) * self.seconds * 1e9)
 
-    def take(self) -> str | None:
-        """Take the stack that is due; return the text after the last one."""
+    def take(self) -> Callable[[], str] | None:
+        """Take the stack that is due; after the last one return what describes the hang."""
         is_last = self._part >= 1
         self._part += _STEP
         try:
-            copied = snapshot_with_python(self._pid, threads="all" if is_last else "main")
+            copy = self._tested.copy("all" if is_last else "main")
         except MachtraceError as error:
-            return self._failure(error) if is_last else None
-        copy = _Copy(time.monotonic_ns(), *copied)
+            failure = self._failure(error)
+            return (lambda: failure) if is_last else None
         if _is_readable(0):  # the test has ended
             return None
         if not is_last:
             self._copies.append(copy)
             return None
-        waits = _waits(self._pid)
+        return partial(self._text, copy, _waits(self._pid, copy.snapshot))
+
+    def _text(self, copy: _Copy, waits: Mapping[int, OwnedWait]) -> str:
         try:
             return "\n".join(self._lines(copy, waits))
         except MachtraceError as error:
@@ -175,13 +207,15 @@ def without_runner(stack: CallStack) -> tuple[CallStack, int]:
     return stack, 0
 
 
-def _waits(pid: int) -> Mapping[int, OwnedWait]:
+def _waits(pid: int, copied: Snapshot) -> Mapping[int, OwnedWait]:
     """Return what the threads of a Linux process wait for, where the kernel permits to know."""
     if sys.platform != "linux":
         return {}
     from machtrace.targets.linux.locks import LinuxLocks
 
+    pcs = {int(thread.info.id): thread.registers.pc for thread in copied.threads}
     with suppress(MachtraceError), closing(LinuxLocks()) as source:
+        source.await_return(pid, pcs, _MOST_RETURN_NS)
         return LockSurveyor(pid, source).waits()
     return {}
 
@@ -235,11 +269,13 @@ class _Watch:
 
     def __init__(self, pid: int, number: int) -> None:
         self._pid, self._signal = pid, number
+        self._tested = _Tested(pid)
         self._test: _Test | None = None
         self._rest = b""
 
     def run(self) -> None:
         """Watch until pytest closes the pipe, or is gone."""
+        self._tested.prepare()
         while os.getppid() == self._pid:
             timeout = _IDLE
             if self._test is not None and not self._test.is_printed:
@@ -257,33 +293,45 @@ class _Watch:
     def _read(self, message: Mapping[str, object]) -> None:
         test, self._test = self._test, None
         if message["test"] is not None:
-            self._test = _Test(self._pid, message)
-        elif test is not None and test.is_printed:
+            self._test = _Test(self._tested, message)
+        elif test is not None:
             lasted = (int(str(message["at_ns"])) - test.began_ns) / 1e9
-            _print(f"+++ machtrace: {test.name} ended after {lasted:.1f} s +++")
+            ended = f"+++ machtrace: {test.name} ended after {lasted:.1f} s"
+            if test.is_printed:
+                _print(f"{ended} +++")
+            elif lasted > test.seconds:
+                _print(f"{ended}, more than {test.seconds:g} s: too early for its stacks +++")
 
     def _take(self, test: _Test) -> None:
         if test.is_printed:
             return
-        text = test.take()
-        if text is None:
+        describe = test.take()
+        if describe is None:
             return
         test.is_printed = True
-        ends = {"fail": "the test fails", "exit": "the run ends"}
+        fails = test.action == "fail" and not _is_readable(0)
+        if fails:  # at once: names may take longer than the test
+            self._kill(self._signal)
+        text = describe()
+        ends = test.action == "exit" and not _is_readable(0)
+        outcome = "the run ends" if ends else "the test fails" if fails else "the test continues"
+        if test.action != "print" and not (fails or ends):
+            outcome = "the test has ended meanwhile"
         _print(
             f"\n+++ machtrace: {test.name} hangs: more than {test.seconds:g} s +++\n{text}\n"
-            f"+++ machtrace: {ends.get(test.action, 'the test continues')} +++"
+            f"+++ machtrace: {outcome} +++"
         )
+        if ends:
+            self._end()
+
+    def _kill(self, number: int) -> None:
         with suppress(ProcessLookupError):
-            if test.action == "fail" and not _is_readable(0):
-                os.kill(self._pid, self._signal)
-            elif test.action == "exit":
-                self._end()
+            os.kill(self._pid, number)
 
     def _end(self) -> None:
-        os.kill(self._pid, signal.SIGTERM)
+        self._kill(signal.SIGTERM)
         if not _is_readable(_GRACE) and os.getppid() == self._pid:
-            os.kill(self._pid, signal.SIGKILL)
+            self._kill(signal.SIGKILL)
 
 
 def _print(text: str) -> None:
@@ -294,5 +342,6 @@ def _print(text: str) -> None:
 
 def main() -> None:
     """Watch the process of the first argument; the second is the signal that fails a test."""
-    os.write(1, b"\n")  # ready
+    with suppress(BrokenPipeError):  # pytest has ended already
+        os.write(1, b"\n")  # ready
     _Watch(int(sys.argv[1]), int(sys.argv[2])).run()

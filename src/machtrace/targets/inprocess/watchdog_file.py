@@ -65,6 +65,8 @@ class WatchdogLine(NamedTuple):
 class WatchdogFile:
     """The contents of a record."""
 
+    source: str
+    """Its name in errors."""
     process: ProcessInfo
     limit_ns: int
     wall_offset_ns: int | None
@@ -172,6 +174,7 @@ def _parse(data: bytes, source: str) -> WatchdogFile:
         row for row in parse_polls(data[polls_at : polls_at + poll_count * poll_size]) if row[0] > 0
     )
     return WatchdogFile(
+        source=source,
         process=ProcessInfo(
             pid=pid,
             path=str(info["path"]),
