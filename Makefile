@@ -22,11 +22,16 @@ RUNS ?= 16000
 SEED ?= 12
 published-files: .venv/.dev ; $(BIN)/python -m tests.published.lab --fetch-only
 published-lab: .venv/.dev ; $(BIN)/python -m tests.published.lab --runs $(RUNS) --seed $(SEED) --peers --results build/published-results.jsonl --write docs/accuracy-published.md
-# Programs that hang, watched from outside. With few hangs: HANGS=40 NO_HANGS=200.
+# Programs that hang, watched from outside and from inside, 12 minutes; some sections: SECTIONS="idle self".
+# Each is stored in build/hang-lab. With few hangs: HANGS=40 NO_HANGS=200.
+SECTIONS ?= all
 HANGS ?= 200
 NO_HANGS ?= 1000
-hang-lab: .venv/.dev ; $(BIN)/python -m tests.lab.hangs.lab all --hangs $(HANGS) --quiet $(NO_HANGS) --write docs/watch-accuracy.md
-hang-soak: .venv/.dev ; $(BIN)/python -m tests.lab.hangs.lab soak --write docs/watch-accuracy.md
+MINUTES ?= 20
+CYCLES ?= 10000
+HANG_LAB := $(BIN)/python -m tests.lab.hangs.lab --write docs/watch-accuracy.md
+hang-lab: .venv/.dev ; $(HANG_LAB) $(SECTIONS) --hangs $(HANGS) --quiet $(NO_HANGS)
+hang-soak: .venv/.dev ; $(HANG_LAB) cycles soak --minutes $(MINUTES) --cycles $(CYCLES)
 schema: .venv/.dev ; $(BIN)/python -c "from machtrace.reports.machtrace_json import schema_text; print(schema_text(), end='')" > docs/report.schema.json
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python scripts/check_language.py
 bench: .venv/.dev ; $(PYTEST) benchmarks --benchmark-only

@@ -197,7 +197,6 @@ def _daily_limit(folder: Path) -> Rule:
         program.wait_until_ready()
         is_over = threading.Event()
         with Watcher(program.pid, options, incidents.append) as watcher:
-            watcher.begin()
             thread = threading.Thread(
                 target=watcher.run,
                 args=(60_000 * MS,),
