@@ -189,3 +189,73 @@ def test_thresholds_that_make_no_sense_are_refused() -> None:
         pass
     with pytest.raises(TargetError), mt.watch("gdb://localhost:1"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cpu", "0%/60s"], "'0%/60s' is always or never exceeded"),
+        (["--cpu", "80%"], "'80%' is not a threshold of processor time"),
+        (["--cpu", ""], "'' has an empty threshold"),
+        (["--memory", "-1"], "'-1' is not a threshold of memory"),
+        (["--hang", "0"], "a hang of 0 ms cannot be seen"),
+        (["--hang", "inf"], "a hang of more than a day is not seen"),
+        (["--hang", "nan"], "'nan' is not a duration"),
+        (["--for", "-1s"], "'-1s' is not a duration"),
+        (["--for", "-1"], "'-1' is not a duration"),
+        (["--thread", "nosuch"], "no thread matches 'nosuch'"),
+        (["--output", __file__], "it is a file"),
+        (["--output", "/proc/new"], "/proc/new"),
+    ],
+)
+def test_options_that_make_no_sense_have_status_2(
+    start: Start, words: list[str], message: str
+) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    with command(process.pid, *words) as watching:
+        output, errors = watching.communicate(timeout=DEADLINE_S)
+    assert (watching.returncode, output) == (2, "")
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--"], "name a program to start after --"),
+        (["--", "/no/program"], "no such file or directory: /no/program"),
+        (["--", "/etc/passwd"], "permission denied: /etc/passwd"),
+        (["self"], "self is this very command"),
+        (["2"], "kernel thread"),
+    ],
+)
+def test_targets_that_cannot_be_watched_have_status_2(words: list[str], message: str) -> None:
+    with command(*words) as watching:
+        output, errors = watching.communicate(timeout=DEADLINE_S)
+    assert (watching.returncode, output) == (2, "")
+    assert message in errors
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
+def test_a_process_of_another_user_is_watched_in_part() -> None:
+    """Without rights over it, its processor time and memory can be watched."""
+    drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    watch = [*drop, sys.executable, "-m", "machtrace", "watch"]
+    with subprocess.Popen(["setpriv", "--reuid=65534", "--clear-groups", "sleep", "600"]) as other:
+        try:
+            while Path(f"/proc/{other.pid}/comm").read_text() != "sleep\n":
+                os.sched_yield()
+            results = [
+                subprocess.run(
+                    [*watch, str(other.pid), *words], capture_output=True, text=True, check=False
+                )
+                for words in (["--for", "0.1s"], ["--deadlocks"], ["--crash"])
+            ]
+        finally:
+            other.kill()
+    everything, *parts = results
+    assert everything.returncode == 0
+    for missing in ("system calls", "stacks", "deadlocks", "crashes"):
+        assert missing in everything.stderr
+    assert [part.returncode for part in parts] == [2, 2]
+    assert all("Traceback" not in part.stderr for part in results)

@@ -29,11 +29,13 @@ from machtrace.cli.options import (
     target_argument,
     watched_thread_option,
 )
-from machtrace.errors import MachtraceError
+from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.model.incident import Verdict, WatchIncident
+from machtrace.model.incident_text import shown_bytes
 from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
+    from machtrace.watching.thresholds import WatchOptions
     from machtrace.watching.watcher import Watcher
 
 CANNOT_WATCH = 2
@@ -53,11 +55,30 @@ class WatchFormat(StrEnum):
     JSONL = "jsonl"
 
 
-@click.command(cls=ProgramCommand)
+class WatchCommand(ProgramCommand):
+    """A command whose exit status is 2 also for specs that it cannot take."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except MachtraceError as error:
+            console.print_error(error)
+            ctx.exit(CANNOT_WATCH)
+
+
+def _time(text: object) -> float:
+    seconds = parse_duration(text)
+    if not seconds >= 0:  # nor NaN
+        raise click.BadParameter(f"{text!r} is not a duration; write 500ms, 10s or 2m")
+    return seconds
+
+
+@click.command(cls=WatchCommand)
 @target_argument(of_running=True, metavar="SPEC | -- PROGRAM [ARGS]...")
 @click.option(
     "--hang",
-    type=parse_duration,
+    type=_time,
     metavar="TIME",
     help="Report a thread that does not return to its event loop, or to its wait for work, within "
     "this time, such as 250ms.",
@@ -91,7 +112,7 @@ class WatchFormat(StrEnum):
 @click.option(
     "--for",
     "duration",
-    type=parse_duration,
+    type=_time,
     default="inf",
     metavar="TIME",
     help="How long to watch: 60s, 10m or 8h. Default: until Ctrl-C, or the process exits.",
@@ -99,7 +120,7 @@ class WatchFormat(StrEnum):
 @click.option("--until-incident", is_flag=True, help="Stop watching when an incident has ended.")
 @click.option(
     "--poll",
-    type=parse_duration,
+    type=_time,
     default="20ms",
     show_default=True,
     metavar="TIME",
@@ -108,7 +129,7 @@ class WatchFormat(StrEnum):
 @click.option(
     "--launch-grace",
     "grace",
-    type=parse_duration,
+    type=_time,
     default="5s",
     show_default=True,
     metavar="TIME",
@@ -214,79 +235,135 @@ def _watch(
     settings: dict[str, Any],
 ) -> int:
     from machtrace.cli.sample import ended_by_signal
-    from machtrace.model.incident_text import ended_lines, incident_lines
-    from machtrace.model.text import COLOUR, PLAIN
     from machtrace.targets.child_process import StartedProgram, exit_status
     from machtrace.watching.api import watched_pid
-    from machtrace.watching.jsonl import incident_line
-    from machtrace.watching.reports import write_incident
     from machtrace.watching.thresholds import WatchOptions
-    from machtrace.watching.watcher import Watcher
 
+    if folder is not None:
+        _prepare(folder)
     if not isinstance(spec, str) and settings["crash"] is None:
         settings["crash"] = True
     options = WatchOptions(**settings)
+    session = _Session(form, folder, until_incident=until_incident)
     duration_ns = round(min(duration, _FOREVER_S) * 1e9)
-    line = LiveLine(sys.stderr)
-    style = COLOUR if console.wants_colour(sys.stdout) else PLAIN
-    incidents: list[WatchIncident] = []
+    if isinstance(spec, str):
+        pid = watched_pid(spec)
+        status, end = session.watch(pid, options, duration_ns, ended_by_signal())
+        if end is not None:
+            console.warn_of_end(f"process {pid}", exit_status(end), reports_success=True)
+        return status
+    with StartedProgram(spec) as program, program.passing_signals() as arrived:
+        is_over = nullcontext(lambda: len(arrived) > 1)
+        status, _ = session.watch(program.pid, options, duration_ns, is_over, program.run)
+        console.warn_of_end(spec[0], program.wait(), reports_success=True)
+    return status
 
-    seen: dict[str, Verdict | None] = {}
 
-    def show(incident: WatchIncident) -> None:
-        path = None if folder is None else write_incident(incident, folder)
-        if incident.ended is not None or incident.id in seen:
-            incidents.append(incident)
-        if incident.ended is None and seen.get(incident.id, ...) is incident.verdict:
-            return  # its samples are complete; the report has them
-        lines_of = (
-            ended_lines if incident.ended is not None and incident.id in seen else incident_lines
-        )
-        seen[incident.id] = incident.verdict
-        if form is WatchFormat.JSONL:
-            text = incident_line(incident, path)
-        else:
-            text = "\n".join([*lines_of(incident, style, path), "", ""]).lstrip("\n")
-        with line.hidden():
-            sys.stdout.write(text)
-            sys.stdout.flush()
+class _Session:
+    """The output of one watch.
 
-    ended: list[int | None] = []
+    Args:
+        form: of incidents.
+        folder: of reports; None for none.
+        until_incident: whether the watch ends after the first one.
+    """
 
-    def watched(
+    def __init__(self, form: WatchFormat, folder: Path | None, *, until_incident: bool) -> None:
+        from machtrace.model.text import COLOUR, PLAIN
+
+        self._form = form
+        self._folder = folder
+        self._until_incident = until_incident
+        self._line = LiveLine(sys.stderr)
+        self._style = COLOUR if console.wants_colour(sys.stdout) else PLAIN
+        self._seen: dict[str, Verdict | None] = {}
+        self._is_complete = False
+        self._warned: set[str] = set()
+
+    def watch(
+        self,
         pid: int,
+        options: WatchOptions,
+        duration_ns: int,
         ends: AbstractContextManager[Callable[[], bool]],
         on_start: Callable[[], None] = lambda: None,
-    ) -> int:
-        with ends as should_stop, Watcher(pid, options, show) as watcher:
+    ) -> tuple[int, int | None]:
+        """Watch a process; return the exit status, and the process's wait status if it is known."""
+        from machtrace.watching.watcher import Watcher
+
+        with ends as should_stop, Watcher(pid, options, self._show) as watcher:
             watcher.begin()
             on_start()
             watcher.run(
                 duration_ns,
                 should_stop=lambda: (
-                    watcher.has_failed or should_stop() or (until_incident and bool(incidents))
+                    watcher.has_failed
+                    or should_stop()
+                    or (self._until_incident and self._is_complete)
                 ),
-                on_tick=lambda: line.show(watcher),
+                on_tick=lambda: self._tick(watcher),
             )
-        ended.append(watcher.wait_status)
-        line.clear()
-        for sentence in watcher.missing:
-            console.warn(sentence)
+            self._warn_of_missing(watcher)
+        self._line.clear()
         console.warn(_summary(watcher))
-        return int(any(_counts(incident) for incident in watcher.incidents))
+        return int(any(_counts(incident) for incident in watcher.incidents)), watcher.wait_status
 
-    if isinstance(spec, str):
-        pid = watched_pid(spec)
-        status = watched(pid, ended_by_signal())
-        if ended[-1] is not None:
-            console.warn_of_end(f"process {pid}", exit_status(ended[-1]), reports_success=True)
-        return status
+    def _show(self, incident: WatchIncident) -> None:
+        from machtrace.model.incident_text import ended_lines, incident_lines
+        from machtrace.watching.jsonl import incident_line
+        from machtrace.watching.reports import write_incident
 
-    with StartedProgram(spec) as program, program.passing_signals() as arrived:
-        is_over = nullcontext(lambda: len(arrived) > 1)
-        status = watched(program.pid, is_over, program.run)
-        console.warn_of_end(spec[0], program.wait(), reports_success=True)
-    return status
+        path = None
+        try:
+            path = None if self._folder is None else write_incident(incident, self._folder)
+        except MachtraceError as error:
+            with self._line.hidden():
+                console.print_error(error)
+        is_new, has_ended = incident.id not in self._seen, incident.ended is not None
+        self._is_complete = self._is_complete or has_ended or not is_new
+        if not has_ended and self._seen.get(incident.id, ...) is incident.verdict:
+            return  # its samples are complete; the report has them
+        self._seen[incident.id] = incident.verdict
+        if self._form is WatchFormat.JSONL:
+            text = incident_line(incident, path)
+        else:
+            lines_of = ended_lines if has_ended and not is_new else incident_lines
+            text = "\n".join([*lines_of(incident, self._style, path), "", ""]).lstrip("\n")
+        with self._line.hidden():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def _tick(self, watcher: Watcher) -> None:
+        if self._line.is_due():
+            self._warn_of_missing(watcher)
+            self._line.show(watcher)
+
+    def _warn_of_missing(self, watcher: Watcher) -> None:
+        for sentence in watcher.missing:
+            if sentence not in self._warned:
+                self._warned.add(sentence)
+                with self._line.hidden():
+                    console.warn(sentence)
+
+
+def _prepare(folder: Path) -> None:
+    """Create the folder of reports.
+
+    Raises:
+        FileAccessError: it cannot be written to.
+    """
+    reason = "permission denied"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "it is a file" if is_file else (error.strerror or "not writable").lower()
+    else:
+        if os.access(folder, os.W_OK | os.X_OK):
+            return
+    refused = FileAccessError(str(folder), reason)
+    refused.remedy = "pass a folder that can be written to"
+    raise refused
 
 
 def _counts(incident: WatchIncident) -> bool:
@@ -318,15 +395,28 @@ class LiveLine:
         self._drawn_ns = 0
         self._lock = threading.Lock()
 
-    def show(self, watcher: Watcher) -> None:
-        """Draw the line, at most twice a second."""
+    def is_due(self) -> bool:
+        """Return whether the line is drawn now: at most twice a second."""
         now = time.monotonic_ns()
-        if not self._is_shown or now - self._drawn_ns < _REDRAW_NS:
-            return
+        if now - self._drawn_ns < _REDRAW_NS:
+            return False
         self._drawn_ns = now
+        return True
+
+    def show(self, watcher: Watcher) -> None:
+        """Draw the line."""
+        if not self._is_shown:
+            return
         states = [f"{thread}: {state or '?'}" for thread, state in watcher.states.items()]
         more = f" and {len(states) - _SHOWN} more" if len(states) > _SHOWN else ""
-        text = f"{'  '.join(states[:_SHOWN])}{more}  {counted(len(watcher.incidents), 'incident')}"
+        facts = [f"{'  '.join(states[:_SHOWN])}{more}"]
+        for point in watcher.series[-1:]:
+            if point.cpu_share is not None:
+                facts.append(f"processor {100 * point.cpu_share:.0f} %")
+            if point.resident is not None:
+                facts.append(f"memory {shown_bytes(point.resident)}")
+        facts.append(counted(len(watcher.incidents), "incident"))
+        text = "  ".join(facts)
         with self._lock:
             if text != self._text:
                 self._text = text

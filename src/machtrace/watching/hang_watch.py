@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from types import MappingProxyType
 
-from machtrace.errors import TargetSpecError, ThreadGoneError
+from machtrace.errors import TargetAccessError, TargetSpecError, ThreadGoneError
 from machtrace.frozen import dataclass
 from machtrace.model.incident import (
     AppliedRule,
@@ -245,7 +246,8 @@ class HangWatch:
     def _learn(self, watched: _Watched, place: CallPlace) -> None:
         copy = None
         if self._learning < _MOST_LEARNT:
-            copy = self._copies.waiting([watched.thread.id])
+            with suppress(TargetAccessError):
+                copy = self._copies.waiting([watched.thread.id])
         self._learning += 1
         if copy is None or not copy.snapshot.threads or not _is_at(copy, place):
             self._learnt.append((watched, place, None))
@@ -349,7 +351,7 @@ class HangWatch:
             reported = replace(reported, capture=incident.reported.capture)
         elif incident.everything:
             reported = replace(reported, capture=self._namer.capture(incident.everything))
-        incident.everything = incident.everything[:1]
+            incident.everything = incident.everything[:1]
         incident.reported = reported
         return reported
 

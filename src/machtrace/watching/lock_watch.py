@@ -77,8 +77,13 @@ class DeadlockWatch:
         self._times_ns: tuple[int, ...] = ()
         """The times of the last two surveys."""
         self._count = 0
-        self.missing: tuple[str, ...] = ()
-        """Why deadlocks cannot be determined; empty if they can."""
+        self.refusal: TargetAccessError | None = None
+        """Why deadlocks cannot be determined."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The same as a sentence; empty if they can."""
+        return () if self.refusal is None else (f"deadlocks cannot be determined: {self.refusal}",)
 
     def poll(self) -> tuple[DeadlockEvent, ...]:
         """Survey the process if that is due, and return what has changed.
@@ -93,7 +98,7 @@ class DeadlockWatch:
         try:
             cycles = self._detector.cycles(self._surveyor.survey())
         except TargetAccessError as error:
-            self.missing = (f"deadlocks cannot be determined: {error}",)
+            self.refusal = error
             self._due_ns = began_ns + _LONGEST_INTERVAL_NS
             return ()
         events = (*self._new(cycles, boot_ns), *self._over(cycles, boot_ns))

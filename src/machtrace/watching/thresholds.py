@@ -116,6 +116,8 @@ class WatchOptions:
             raise ArgumentError(
                 f"cannot poll every {self.poll_ns / 1e6:g} ms", remedy="pass 1ms to 1s"
             )
+        if self.hang_ns is not None and self.hang_ns > _LONGEST_NS:
+            raise ArgumentError("a hang of more than a day is not seen", remedy="pass 24h or less")
         if self.hang_ns is not None and self.hang_ns < max(_LEAST_HANG_NS, 2 * self.poll_ns):
             raise ArgumentError(
                 f"a hang of {self.hang_ns / 1e6:g} ms cannot be seen by polls every "

@@ -149,9 +149,16 @@ class Watcher(ClosedWhenLeft):
         """Attach what the watching thread has to attach; :meth:`run` does it otherwise.
 
         Raises:
-            TargetError: crashes were requested, and the process cannot be traced.
+            TargetError: crashes were requested, and the process cannot be traced; or deadlocks
+                alone, and its locks cannot be read.
         """
         self._crashes.begin()
+        options, locks = self.options, self._locks
+        has_others = options.hang_ns or options.cpu or options.memory or options.crash
+        if options.deadlocks and not has_others and locks is not None:
+            self._report_deadlocks(locks.poll())
+            if locks.refusal is not None:
+                raise locks.refusal
 
     def run(
         self,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from machtrace.cpython.runs import PythonRuns
-from machtrace.errors import MachtraceError, TargetGoneError
+from machtrace.errors import MachtraceError, TargetAccessError, TargetGoneError
+from machtrace.model.address import PacMask
+from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.polls import ThreadPoll
-from machtrace.model.snapshot import Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.targets.linux.blocked import copy_waiting
 from machtrace.targets.linux.capture import ThreadCapture
 from machtrace.targets.linux.images import LoadedImages
@@ -20,6 +22,7 @@ from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.polls import LinuxPolls
 from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.targets.linux.process_polls import ProcessPolls
+from machtrace.targets.linux.procfs import ProcessDirectory
 from machtrace.targets.shared.proc_maps import Mapping
 from machtrace.targets.shared.thread_copy import ThreadCopier
 
@@ -31,11 +34,20 @@ _SWITCHES = "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"
 class WatchedProcess(LinuxProcessTarget):
     """A process whose threads are polled, and copied without a stop while they wait.
 
-    Raises as :class:`~machtrace.targets.linux.process.LinuxProcessTarget` does.
+    Raises as :class:`~machtrace.targets.linux.process.LinuxProcessTarget` does, but that a process
+    whose memory may not be read is only polled: copies raise TargetAccessError.
     """
 
     def __init__(self, pid: int) -> None:
-        super().__init__(pid)
+        self._refusal: TargetAccessError | None = None
+        try:
+            super().__init__(pid)
+        except TargetAccessError as error:
+            self._refusal = error
+            self._directory = ProcessDirectory(pid)
+            arch = Arch.X86_64 if os.uname().machine == "x86_64" else Arch.ARM64
+            self._process = ProcessInfo(pid=pid, path="", arch=arch, pointer_mask=PacMask())
+            self._freezing = None
         self._polls = LinuxPolls(self._directory)
 
     def close(self) -> None:
@@ -45,8 +57,20 @@ class WatchedProcess(LinuxProcessTarget):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The facts that polls cannot determine, and why; a sentence each."""
-        return self._polls.missing
+        """The facts that cannot be determined, and why; a sentence each."""
+        if self._refusal is None:
+            return self._polls.missing
+        return (*self._polls.missing, f"stacks cannot be captured: {self._refusal}")
+
+    def _snapshot(
+        self,
+        stack_limit: int,
+        choose_copier: Callable[[LoadedImages, MemoryReader], ThreadCopier],
+        copy: Callable[[ThreadCapture, Sequence[Mapping]], None],
+    ) -> Snapshot:
+        if self._refusal is not None:
+            raise self._refusal
+        return super()._snapshot(stack_limit, choose_copier, copy)
 
     def poll_thread(self, thread: int, *, with_status: bool) -> ThreadPoll:
         """Poll a thread.
