@@ -428,12 +428,44 @@ def test_a_record_is_removed_when_the_watchdog_is_closed(
     target: SelfTarget, tmp_path: Path
 ) -> None:
     path = tmp_path / "record"
-    path.write_text("an old one")
+    path.write_bytes(b"")
     with target.watchdog(LIMIT_NS, 10 * MS, record=str(path)):
         record = read_watchdog_file(path)
         assert record.process.pid == os.getpid()
         assert record.line.phase is WatchdogPhase.ENDED
     assert not path.exists()
+
+
+def test_a_file_that_is_no_record_is_not_replaced(target: SelfTarget, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine" * 100)
+    with pytest.raises(FileAccessError, match="is no record: it is not replaced"):
+        target.watchdog(LIMIT_NS, 10 * MS, record=str(path))
+    assert path.read_text() == "mine" * 100
+
+
+def test_a_record_that_is_written_now_is_not_replaced(target: SelfTarget, tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    with target.watchdog(LIMIT_NS, 10 * MS, record=str(path)):
+        child = os.fork()
+        if child == 0:  # another process
+            try:
+                target.watchdog(LIMIT_NS, 10 * MS, record=str(path))
+            except FileAccessError as error:
+                os._exit(0 if f"process {os.getppid()} writes" in str(error) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with pytest.raises(FileAccessError, match=f"process {os.getpid()} writes this record"):
+            target.watchdog(LIMIT_NS, 10 * MS, record=str(path))
+        assert path.exists()
+
+
+def test_the_record_of_a_killed_process_is_renamed(target: SelfTarget, tmp_path: Path) -> None:
+    record = killed(tmp_path / "record", "time.sleep(60)", WatchdogCause.THREAD)
+    with target.watchdog(LIMIT_NS, 10 * MS, record=str(tmp_path / "record")):
+        old = read_watchdog_file(tmp_path / "record.previous")
+        assert old.process.pid == record.process.pid
+        assert old.items
 
 
 def test_a_record_that_cannot_be_created_is_an_error(target: SelfTarget, tmp_path: Path) -> None:

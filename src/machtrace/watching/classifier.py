@@ -128,7 +128,7 @@ class HangClassifier:
         if place is not None:
             self.waits.visit(place)
             role = self.waits.role(place)
-            if role is None and place not in self._requested:
+            if role is None and place not in self._requested and poll.busy_since_ns is None:
                 self._requested.add(place)
                 events.append(LearnWait(place))
         if self._is_idle(poll, role):
@@ -146,7 +146,8 @@ class HangClassifier:
             before = away.copy()
         away = self._gone(poll, last) if away is None else self._advance(away, poll)
         if place != self._place:
-            self._entered = None if role is not None or place is None else (place, before, poll)
+            is_known = role is not None or poll.busy_since_ns is not None
+            self._entered = None if is_known or place is None else (place, before, poll)
         self._place = place
         away.is_nested = place is not None and self.waits.is_nested(place)
         away.add(poll, place)

@@ -37,9 +37,9 @@ from machtrace.targets.inprocess.watchdog_records import (
 from machtrace.watching.absences import Absence
 from machtrace.watching.classifier import Ended, HangClassifier, LearnWait, Seen
 from machtrace.watching.naming import Namer, RawCopy
-from machtrace.watching.representative import representative
+from machtrace.watching.representative import path_of, representative
 from machtrace.watching.root_waits import RootWaits
-from machtrace.watching.tasks import timed_stacks
+from machtrace.watching.tasks import TaskCallers, judge, timed_stacks
 from machtrace.watching.wait_roles import role_of
 
 GIL = "interpreter lock (GIL)"
@@ -137,6 +137,7 @@ class Cases:
         self._cases: dict[int, Case] = {}
         self._waits: dict[int, RootWaits] = {}
         self._places: dict[int, list[CallPlace]] = {}
+        self._callers: dict[int, TaskCallers] = {}
 
     @property
     def states(self) -> Mapping[int, str | None]:
@@ -202,7 +203,7 @@ class Cases:
             ):
                 hang.gil = lock
                 # What is reported already is reported once.
-                lock.is_folded = lock is case and hang.seen is not None
+                lock.is_folded = hang.seen is not None and lock.reported is None
 
     def _is_incident(self, case: Case) -> bool:
         """Whether there is something to report that was not reported yet."""
@@ -241,6 +242,10 @@ class Cases:
             self._handle(case, classifier.add(poll))
             self._learn(case)
         if case.ended is not None and case.last is not None:
+            for place in case.pending:  # no copy shows it, so the thread did not stay there
+                self._handle(case, classifier.learnt(place, None))
+            if case.pending:
+                self._handle(case, classifier.add(case.last))
             last = case.last._replace(at_ns=case.ended.at_ns, boot_ns=case.ended.boot_ns)
             self._handle(case, classifier.end(last))
         return case.absence is not before
@@ -264,7 +269,10 @@ class Cases:
             case.pending.remove(place)
             places = self._places.setdefault(thread, [])
             places.append(place)
-            self._handle(case, classifier.learnt(place, role_of(stack)))
+            wait = role_of(stack)
+            callers = self._callers.setdefault(thread, TaskCallers())
+            callers.add(0 if wait.role.is_idle else case.event.incident, path_of(stack))
+            self._handle(case, classifier.learnt(place, wait))
             waits = self._waits[thread]
             self._on_idle(thread, [each for each in places if waits.is_idle(each)])
 
@@ -305,8 +313,10 @@ class Cases:
         offset = case.boot_offset
         absence = case.absence or _absence(case)
         stacks = timed_stacks(case.stacks, absence)
-        chosen = representative(stacks)
-        culprit = None if chosen is None else chosen.culprit
+        callers = self._callers.setdefault(case.event.thread, TaskCallers())
+        limit_ns = case.event.limit_ns
+        judged = judge(callers, case.event.incident, absence, stacks, limit_ns)
+        culprit = None if judged.chosen is None else judged.chosen.culprit
         waits_for = None
         evidence = {**absence.evidence, **case.facts}
         lock = case if case.event.cause is WatchdogCause.GIL else case.gil
@@ -322,22 +332,22 @@ class Cases:
         return WatchIncident(
             id=number,
             kind=IncidentKind.HANG,
-            certainty=absence.certainty,
+            certainty=judged.certainty,
             began=absence.began,
             seen_ns=absence.seen_ns,
             ended=absence.ended,
             pid=pid,
             verdict=absence.verdict,
-            threshold=f"{case.event.limit_ns / 1e6:g}ms{label}",
+            threshold=f"{limit_ns / 1e6:g}ms{label}",
             thread=self._source.thread(case.event.thread),
             duration_ns=absence.duration_ns,
             evidence=MappingProxyType(evidence),
             culprit=culprit,
             waits_for=waits_for,
             stacks=stacks,
-            representative=None if chosen is None else chosen.stack,
+            representative=None if judged.chosen is None else judged.chosen.stack,
             capture=self._namer.capture(copies),
-            rules=absence.rules,
+            rules=(*absence.rules, *judged.rules),
             missing=tuple(dict.fromkeys(self._namer.errors)),
         )
 

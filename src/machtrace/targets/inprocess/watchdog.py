@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -15,12 +16,13 @@ from typing import NamedTuple
 from machtrace._native import _inprocess
 from machtrace.cpython.layout import PythonLayout
 from machtrace.cpython.runs import PythonRuns
-from machtrace.errors import ArgumentError, FileAccessError, ThreadGoneError
+from machtrace.errors import ArgumentError, FileAccessError, FormatError, ThreadGoneError
 from machtrace.model.polls import CallPlace, ThreadPoll
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.inprocess.copier import begin_error, wanted_signal
 from machtrace.targets.inprocess.series import SLEEP_LIMIT_NS, SnapshotMaker
+from machtrace.targets.inprocess.watchdog_file import RECORD_START, record_line
 from machtrace.targets.inprocess.watchdog_records import (
     WatchdogCapture,
     WatchdogItem,
@@ -33,6 +35,12 @@ STACK_LIMIT = 1 << 17
 
 _ANSWER_LIMIT_NS = 30_000_000
 """How long a thread may take to copy itself: nothing is polled meanwhile."""
+
+PREVIOUS = ".previous"
+"""Suffix of the record that a killed process left, once its file is used again."""
+_STARTED_NS = time.monotonic_ns()
+_FRESH_NS = 5_000_000_000
+"""The time since the last poll after which a record's process is no longer watched."""
 
 ROOM = 16 << 20
 """Bytes of records that wait until they are taken."""
@@ -185,10 +193,36 @@ class OwnWatchdog(ClosedWhenLeft):
 
 
 def _created(path: str) -> int:
-    """Create the record's file: a new one, as another process may still write the old one."""
+    """Create the record's file: a new one, as another process may still read the old one."""
     try:
-        with suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108 - no Path for one call
+        _keep_old(path)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileAccessError:
+        raise
     except OSError as error:
         raise FileAccessError(path, f"cannot create the record ({error.strerror})") from error
+
+
+def _keep_old(path: str) -> None:
+    """Rename the record that a killed process left; raise if there is something else."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - no Path for one file
+            start = file.read(RECORD_START)
+    except FileNotFoundError:
+        return
+    if start:
+        try:
+            line = record_line(start)
+        except FormatError as error:
+            raise FileAccessError(path, "exists and is no record: it is not replaced") from error
+        now_ns = time.monotonic_ns()
+        if line.pid == os.getpid():
+            is_live = line.at_ns >= _STARTED_NS
+        else:
+            is_live = os.path.exists(f"/proc/{line.pid}")  # noqa: PTH110 - as above
+            is_live = is_live and abs(now_ns - line.at_ns) < _FRESH_NS
+        if is_live:
+            refused = FileAccessError(path, f"process {line.pid} writes this record")
+            refused.remedy = "name a file for each process and watcher"
+            raise refused
+    os.replace(path, f"{path}{PREVIOUS}")  # noqa: PTH105 - as above

@@ -40,6 +40,8 @@ from machtrace.targets.linux.procfs import ProcessDirectory
 _MAGIC = b"machwtc1"
 _HEAD = struct.Struct("=8sIIQQQQQQ")
 _LINE = struct.Struct("=IIIIqqqQQQ")
+RECORD_START = _HEAD.size + _LINE.size
+"""Bytes of a record before the text about its process."""
 _RECORD = struct.Struct("=QII")
 _ROOM_MOST = 1 << 32
 _NO_NAME: dict[int, str] = {}
@@ -165,9 +167,8 @@ def _parse(data: bytes, source: str) -> WatchdogFile:
         raise FormatError("the record is truncated", source=source, offset=len(data))
     if not 0 <= published - taken <= room:
         raise FormatError("invalid positions in the record", source=source, offset=0)
-    line = _LINE.unpack_from(data, _HEAD.size)
-    _, pid, thread, phase, at, boot_at, began, incident, _, polls = line
-    start = _HEAD.size + _LINE.size
+    line = record_line(data)
+    start = RECORD_START
     info = json.loads(data[start : start + info_size])
     head = b64decode(info["runtime"]) if info["runtime"] else b""
     rows = sorted(
@@ -176,19 +177,33 @@ def _parse(data: bytes, source: str) -> WatchdogFile:
     return WatchdogFile(
         source=source,
         process=ProcessInfo(
-            pid=pid,
+            pid=line.pid,
             path=str(info["path"]),
             arch=Arch(info["arch"]),
             pointer_mask=PacMask(int(info["pointer_mask"])),
         ),
         limit_ns=int(info["limit_ns"]),
         wall_offset_ns=info.get("wall_offset_ns"),
-        line=WatchdogLine(pid, thread, WatchdogPhase(phase), at, boot_at, began, incident, polls),
+        line=line,
         items=tuple(_items(data[ring_at : ring_at + room], taken, published)),
         polls=tuple(rows),
         layout=layout_in(head, int(info["python"])) if head else None,
         names=dict(_NO_NAME),
     )
+
+
+def record_line(start: bytes) -> WatchdogLine:
+    """Return the state in the first :data:`RECORD_START` bytes of a record.
+
+    Raises:
+        FormatError: they are of no record.
+    """
+    if not start.startswith(_MAGIC) or len(start) < RECORD_START:
+        raise FormatError("not a record of a watchdog", source="the record", offset=0)
+    _, pid, thread, phase, at, boot_at, began, incident, _, polls = _LINE.unpack_from(
+        start, _HEAD.size
+    )
+    return WatchdogLine(pid, thread, WatchdogPhase(phase), at, boot_at, began, incident, polls)
 
 
 def _items(ring: bytes, position: int, published: int) -> Iterator[WatchdogItem]:
