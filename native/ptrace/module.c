@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "ptrace/freeze.h"
+#include "ptrace/idle.h"
 #include "ptrace/ptrace.h"
 #include "ptrace/python_object.h"
 #include "ptrace/stopped.h"
@@ -184,6 +185,81 @@ static PyObject *await_event(PyObject *module, PyObject *arguments)
     if (thread == -1)
         return PyErr_SetFromErrno(PyExc_OSError);
     return Py_BuildValue("(ii)", (int)thread, status);
+}
+
+/* --- idle threads --- */
+
+static const char wait_idle_doc[] = PyDoc_STR(
+    "wait_idle(threads, clock, most_cpu_ns, interval_ns, until_ns, due_ns, wake, is_traced, /)\n"
+    "--\n\n"
+    "Poll threads until one is elsewhere, the process used most_cpu_ns of the clock, a signal\n"
+    "arrived, wake is readable, or until until_ns (CLOCK_MONOTONIC). The threads have a descriptor\n"
+    "of syscall, one of schedstat or -1, and how the first file begins and ends while they are\n"
+    "idle. Return when the next poll is due; polls, late polls and the longest delay; when all\n"
+    "were idle last, 0 for never; and the second file of each at that time.");
+
+static PyObject *idle_result(const struct machtrace_idle_wait *wait)
+{
+    PyObject *texts = PyTuple_New((Py_ssize_t)wait->thread_count);
+    for (size_t index = 0; texts != NULL && index < wait->thread_count; index++) {
+        const struct machtrace_idle_thread *thread = &wait->threads[index];
+        PyObject *text = PyBytes_FromStringAndSize(thread->schedules[wait->last],
+                                                   (Py_ssize_t)thread->sizes[wait->last]);
+        if (text == NULL || PyTuple_SetItem(texts, (Py_ssize_t)index, text) != 0)
+            Py_CLEAR(texts);
+    }
+    if (texts == NULL)
+        return NULL;
+    return Py_BuildValue("(KKKKKN)", (unsigned long long)wait->due_ns,
+                         (unsigned long long)wait->polls, (unsigned long long)wait->late_polls,
+                         (unsigned long long)wait->latest_ns, (unsigned long long)wait->at_ns,
+                         texts);
+}
+
+static PyObject *wait_idle(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *threads;
+    int clock, wake, is_traced;
+    unsigned long long most_cpu_ns, interval_ns, until_ns, due_ns;
+    if (!PyArg_ParseTuple(arguments, "O!iKKKKip:wait_idle", &PyTuple_Type, &threads, &clock,
+                          &most_cpu_ns, &interval_ns, &until_ns, &due_ns, &wake, &is_traced))
+        return NULL;
+    struct machtrace_idle_wait wait = {
+        .thread_count = (size_t)PyTuple_Size(threads),
+        .clock = clock,
+        .most_cpu_ns = most_cpu_ns,
+        .interval_ns = interval_ns == 0 ? 1 : interval_ns,
+        .until_ns = until_ns,
+        .wake = wake,
+        .is_traced = is_traced != 0,
+        .due_ns = due_ns,
+    };
+    wait.threads = calloc(wait.thread_count + 1, sizeof *wait.threads);
+    if (wait.threads == NULL)
+        return PyErr_NoMemory();
+    PyObject *result = NULL;
+    for (size_t index = 0; index < wait.thread_count; index++) {
+        struct machtrace_idle_thread *thread = &wait.threads[index];
+        PyObject *item = PyTuple_GetItem(threads, (Py_ssize_t)index);
+        Py_ssize_t head_size, tail_size;
+        if (!PyTuple_Check(item)) {
+            PyErr_SetString(PyExc_TypeError, "a thread is a tuple");
+            goto done;
+        }
+        if (!PyArg_ParseTuple(item, "iiy#y#", &thread->call, &thread->schedule, &thread->head,
+                              &head_size, &thread->tail, &tail_size))
+            goto done;
+        thread->head_size = (size_t)head_size;
+        thread->tail_size = (size_t)tail_size;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    machtrace_wait_idle(&wait);
+    Py_END_ALLOW_THREADS
+    result = idle_result(&wait);
+done:
+    free(wait.threads);
+    return result;
 }
 
 /* --- FrozenProcess --- */
@@ -456,6 +532,7 @@ static PyMethodDef methods[] = {
                "and leave it stopped; otherwise return 0.")},
     {"signal_information", signal_information, METH_O,
      PyDoc_STR("signal_information(thread, /)\n--\n\nReturn the siginfo_t of a stopped thread.")},
+    {"wait_idle", wait_idle, METH_VARARGS, wait_idle_doc},
     {"await_event", await_event, METH_VARARGS,
      PyDoc_STR("await_event(waits, /)\n--\n\n"
                "Return a thread and its wait status; 0 and 0 if nothing happened and it does not "

@@ -34,6 +34,21 @@ def unseize(thread: int, stop_limit_ns: int, /) -> int: ...
 def signal_information(thread: int, /) -> bytes: ...
 def await_event(waits: bool, /) -> tuple[int, int]: ...
 
+# When the next poll is due; polls, late ones, the longest delay; when all were idle; schedstat.
+IdleResult: TypeAlias = tuple[int, int, int, int, int, tuple[bytes, ...]]
+
+def wait_idle(
+    threads: tuple[tuple[int, int, bytes, bytes], ...],
+    clock: int,
+    most_cpu_ns: int,
+    interval_ns: int,
+    until_ns: int,
+    due_ns: int,
+    wake: int,
+    is_traced: bool,
+    /,
+) -> IdleResult: ...
+
 # Address; of the interpreter's lock: address (0 if unknown), holder's thread state, 1 if locked.
 Interpreter: TypeAlias = tuple[int, int, int, int]
 

@@ -105,3 +105,29 @@ class MemoryLimit(NamedTuple):
     """Such as ``control group``, ``RLIMIT_AS``, ``physical memory``."""
     is_virtual: bool = False
     """Whether it limits the address space."""
+
+
+class IdleRequest(NamedTuple):
+    """A request to poll idle threads until something happens."""
+
+    interval_ns: int
+    """From poll to poll."""
+    due_ns: int
+    """When the next poll is due (``CLOCK_MONOTONIC``)."""
+    until_ns: int
+    """When to return at the latest."""
+    most_cpu_ns: int
+    """Processor time of the process after which to return."""
+    is_traced: bool
+    """Whether to return on events of traced threads (``SIGCHLD``, which is blocked)."""
+
+
+class IdleWait(NamedTuple):
+    """The outcome of such a request."""
+
+    due_ns: int
+    """When the next poll is due."""
+    polls: int
+    late_polls: int
+    latest_ns: int
+    """The longest delay of a poll."""

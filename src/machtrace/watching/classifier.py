@@ -100,6 +100,11 @@ class HangClassifier:
         return self._away is not None
 
     @property
+    def is_idle(self) -> bool:
+        """Whether the thread was in a root wait at the last poll."""
+        return self._away is None and self._last is not None
+
+    @property
     def state(self) -> str | None:
         """``idle``, the verdict's value if it was seen, ``away``, or None before the first poll."""
         if self._away is None:

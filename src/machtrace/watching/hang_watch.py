@@ -19,7 +19,7 @@ from machtrace.model.incident import (
     WatchedThread,
     WatchIncident,
 )
-from machtrace.model.polls import CallPlace, ThreadPoll
+from machtrace.model.polls import CallPlace, IdleRequest, IdleWait, ThreadPoll
 from machtrace.model.symbol import CallStack
 from machtrace.targets.base import ALL_THREADS, select_threads
 from machtrace.watching.absences import Absence
@@ -201,6 +201,25 @@ class HangWatch:
                 poll = poll._replace(tracer=0)
             watched.last = poll = poll._replace(late_ns=late_ns)
             self._handle(watched, watched.classifier.add(poll))
+
+    def wait_idle(self, request: IdleRequest) -> IdleWait | None:
+        """Wait while all threads are idle; None, at once, if one is not or nothing is watched."""
+        idle: dict[int, ThreadPoll] = {}
+        for thread, watched in self._watched.items():
+            if watched.last is None or watched.last.call is None or not watched.classifier.is_idle:
+                return None
+            idle[thread] = watched.last
+        if not idle or self._learning:
+            return None
+        waited = self._target.wait_idle(idle, request)
+        if waited is None:
+            return None
+        outcome, polls = waited
+        for thread, poll in polls.items():
+            watched = self._watched[thread]
+            watched.last = poll
+            self._handle(watched, watched.classifier.add(poll))
+        return outcome
 
     def stopped(self, thread: int, duration_ns: int) -> None:
         """Take a stop of a thread by this watcher."""

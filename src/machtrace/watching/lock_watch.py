@@ -21,6 +21,7 @@ from machtrace.model.incident import (
 )
 from machtrace.model.snapshot import Snapshot
 from machtrace.targets.linux.locks import LinuxLocks
+from machtrace.targets.linux.process_polls import CLOCK_OF_PROCESS
 from machtrace.watching.deadlocks import BlockedThread, DeadlockCycle, DeadlockDetector
 from machtrace.watching.lock_waits import LockSurveyor
 from machtrace.watching.representative import representative
@@ -73,7 +74,9 @@ class DeadlockWatch:
         self._surveyor = LockSurveyor(pid, self._source)
         self._detector = DeadlockDetector()
         self._known: dict[frozenset[tuple[int, WaitsFor]], _Known] = {}
-        self._due_ns = 0
+        self._due_ns = self._forced_ns = 0
+        self._cpu_ns: int | None = None
+        """The process's processor time at the last survey."""
         self._times_ns: tuple[int, ...] = ()
         """The times of the last two surveys."""
         self._count = 0
@@ -95,6 +98,11 @@ class DeadlockWatch:
         if began_ns < self._due_ns:
             return ()
         boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        cpu_ns = self._cpu_time()
+        if None is not cpu_ns == self._cpu_ns and began_ns < self._forced_ns and not self._known:
+            self._times_ns = (*self._times_ns[-1:], boot_ns)  # no thread ran: nothing is new
+            return ()
+        self._cpu_ns, self._forced_ns = cpu_ns, began_ns + _LONGEST_INTERVAL_NS
         try:
             cycles = self._detector.cycles(self._surveyor.survey())
         except TargetAccessError as error:
@@ -105,7 +113,7 @@ class DeadlockWatch:
         interval = _COST_RATIO * (time.monotonic_ns() - began_ns)
         self._due_ns = began_ns + max(_INTERVAL_NS, min(interval, _LONGEST_INTERVAL_NS))
         if self._detector.is_suspicious and not cycles:
-            self._due_ns = 0  # the next poll proves it
+            self._due_ns = self._forced_ns = 0  # the next poll proves it
         self._times_ns = (*self._times_ns[-1:], boot_ns)
         return events
 
@@ -122,7 +130,7 @@ class DeadlockWatch:
         """Survey the process now, twice, which proves every deadlock. Raises as :meth:`poll`."""
         events: list[DeadlockEvent] = []
         for _ in range(2):
-            self._due_ns = 0
+            self._due_ns = self._forced_ns = 0
             events += self.poll()
         return tuple(events)
 
@@ -146,6 +154,17 @@ class DeadlockWatch:
     def close(self) -> None:
         """Close all files; a second call does nothing."""
         self._source.close()
+
+    def _cpu_time(self) -> int | None:
+        try:
+            return time.clock_gettime_ns((~self._pid << 3) | CLOCK_OF_PROCESS)
+        except OSError:
+            return None
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the next poll should not wait."""
+        return not self._due_ns or bool(self._known)
 
     def _new(self, cycles: Sequence[DeadlockCycle], boot_ns: int) -> list[DeadlockEvent]:
         events: list[DeadlockEvent] = []

@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from machtrace.cpython.runs import PythonRuns
-from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount, ThreadPoll
+from machtrace.model.polls import (
+    IdleRequest,
+    IdleWait,
+    MemoryLimit,
+    ProcessPoll,
+    ThreadCount,
+    ThreadPoll,
+)
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.watched import WatchedProcess
@@ -83,6 +90,21 @@ class WatchedTarget(Protocol):
         Raises:
             ThreadGoneError: it has exited.
         """
+        ...
+
+    def wait_idle(
+        self, idle: dict[int, ThreadPoll], request: IdleRequest
+    ) -> tuple[IdleWait, Mapping[int, ThreadPoll]] | None:
+        """Poll threads until one is elsewhere than at its poll in ``idle``.
+
+        Returns:
+            The outcome, and the last poll of each thread at which all were idle; None if the target
+            has no cheaper way than :meth:`poll_thread`.
+        """
+        ...
+
+    def wake(self) -> None:
+        """End :meth:`wait_idle`; for other threads."""
         ...
 
     def forget(self, thread: int) -> None:

@@ -20,6 +20,7 @@ from machtrace.model.incident import (
     WatcherCost,
     WatchIncident,
 )
+from machtrace.model.polls import IdleRequest
 from machtrace.model.snapshot import Snapshot
 from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.linux.process_polls import host_load
@@ -41,6 +42,8 @@ from machtrace.watching.thresholds import WatchOptions
 FOREVER_NS = 1 << 62
 _CHECK_NS = 1_000_000_000
 """Time between two lists of the threads, and two checks for another program."""
+_MOST_CPU_NS = 1_000_000
+"""Processor time of a process after which its memory and its locks may be others."""
 _DAY_NS = 86_400_000_000_000
 _LAUNCH_NS = 5_000_000_000
 """The time in which programs are launched, by default."""
@@ -190,7 +193,11 @@ class Watcher(ClosedWhenLeft):
             try:
                 self._report_crash(self._crashes.poll())
                 if now < due:
-                    self._crashes.sleep(min(due - now, end - now))
+                    idle = self._wait_idle(due, end)
+                    if idle is None:
+                        self._crashes.sleep(min(due - now, end - now))
+                    else:
+                        tick = due = idle
                     continue
                 self._tick(now - due)
             except TargetGoneError:
@@ -203,7 +210,8 @@ class Watcher(ClosedWhenLeft):
         self._finish()
 
     def wake(self) -> None:
-        """Let :meth:`run` check whether it should stop: it does at each poll."""
+        """Let :meth:`run` check whether it should stop; for other threads."""
+        self._target.wake()
 
     def close(self) -> None:
         """Finish the incidents and close everything; a second call does nothing."""
@@ -231,6 +239,24 @@ class Watcher(ClosedWhenLeft):
         if self.options.deadlocks and self._locks is not None:
             self._report_deadlocks(self._locks.poll())
         self._resources.tick(self._hangs.main_state)
+
+    def _wait_idle(self, due_ns: int, end_ns: int) -> int | None:
+        """Wait while all threads are idle; return when the next poll is due, or None at once."""
+        until = min(end_ns, self._check_ns, self._resources.next_needed_ns)
+        is_close = self._locks is not None and self._locks.is_suspicious
+        if until <= due_ns or (is_close and self.options.deadlocks):
+            return None
+        idle = self._hangs.wait_idle(
+            IdleRequest(
+                self.options.poll_ns, due_ns, until, _MOST_CPU_NS, bool(self._crashes.tracer_id)
+            )
+        )
+        if idle is None:
+            return None
+        self._polls += idle.polls
+        self._late_polls += idle.late_polls
+        self._latest_ns = max(self._latest_ns, idle.latest_ns)
+        return min(idle.due_ns, until)
 
     def _watch_locks(self) -> DeadlockWatch | None:
         source = self._target.locks()
@@ -391,6 +417,7 @@ class Watcher(ClosedWhenLeft):
         )
         self._incidents[incident.id] = incident
         self._on_incident(incident)
+        self.wake()
 
 
 def _wall_ns(boot_ns: int) -> int:

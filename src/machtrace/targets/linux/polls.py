@@ -14,9 +14,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from machtrace._native import _ptrace
 from machtrace.errors import TargetGoneError, ThreadGoneError
 from machtrace.model.address import Avma
-from machtrace.model.polls import SystemCall, ThreadPoll
+from machtrace.model.polls import IdleRequest, IdleWait, SystemCall, ThreadPoll
+from machtrace.targets.linux.process_polls import CLOCK_OF_PROCESS
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
 
 _CALL, _SCHEDULE, _STATUS = range(3)
@@ -51,6 +53,7 @@ class LinuxPolls:
         self._files: dict[int, list[int]] = {}
         self._group = _ControlGroup(directory)
         self._hidden: set[str] = set()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -100,6 +103,55 @@ class LinuxPolls:
             tracer,
         )
 
+    def wait_idle(
+        self, idle: dict[int, ThreadPoll], request: IdleRequest
+    ) -> tuple[IdleWait, dict[int, ThreadPoll]] | None:
+        """Poll threads without Python until one is elsewhere; None if that is not possible.
+
+        Args:
+            idle: the last poll of each thread, in its root wait.
+            request: see :class:`IdleRequest`.
+
+        Returns:
+            The outcome, and the last poll of each thread at which all were idle.
+        """
+        threads: list[tuple[int, int, bytes, bytes]] = []
+        for thread, poll in idle.items():
+            files = self._files.get(thread)
+            if files is None or files[_CALL] < 0 or poll.call is None:
+                return None
+            call = poll.call
+            ends = b"%d " % call.number, b" 0x%x 0x%x\n" % (call.sp, call.pc)
+            threads.append((files[_CALL], files[_SCHEDULE], *ends))
+        *counts, at_ns, texts = _ptrace.wait_idle(
+            tuple(threads),
+            (~self._directory.pid << 3) | CLOCK_OF_PROCESS,
+            request.most_cpu_ns,
+            request.interval_ns,
+            request.until_ns,
+            request.due_ns,
+            self._wake,
+            request.is_traced,
+        )
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        polls: dict[int, ThreadPoll] = {}
+        if at_ns:
+            for (thread, poll), text in zip(idle.items(), texts, strict=True):
+                run_ns, delay_ns, *_ = (*map(int, text.split()), None, None)
+                polls[thread] = poll._replace(
+                    at_ns=at_ns,
+                    boot_ns=poll.boot_ns + at_ns - poll.at_ns,
+                    run_ns=run_ns,
+                    delay_ns=delay_ns,
+                    late_ns=0,
+                )
+        return IdleWait(*counts), polls
+
+    def wake(self) -> None:
+        """End :meth:`wait_idle`; for other threads."""
+        os.eventfd_write(self._wake, 1)
+
     def forget(self, thread: int) -> None:
         """Close the files of a thread."""
         for descriptor in self._files.pop(thread, ()):
@@ -111,6 +163,9 @@ class LinuxPolls:
         for thread in [*self._files]:
             self.forget(thread)
         self._group.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+        self._wake = -1
 
     def _open(self, thread: int) -> list[int]:
         files: list[int] = []

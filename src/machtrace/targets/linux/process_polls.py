@@ -28,7 +28,7 @@ _MOST_READ = 4096
 _READ_SIZE = 1024
 _MINOR, _MAJOR, _USER, _SYSTEM = 7, 9, 11, 12
 """Fields of ``stat`` from the state on."""
-_CLOCK_OF_PROCESS = 2
+CLOCK_OF_PROCESS = 2
 """``CPUCLOCK_SCHED`` (``include/linux/posix-timers_types.h``): what the scheduler adds up."""
 _GROUPS = "/sys/fs/cgroup"
 _UNLIMITED = 1 << 60
@@ -51,7 +51,7 @@ class ProcessPolls:
 
     def __init__(self, directory: ProcessDirectory) -> None:
         self._directory = directory
-        self._clock = (~directory.pid << 3) | _CLOCK_OF_PROCESS
+        self._clock = (~directory.pid << 3) | CLOCK_OF_PROCESS
         self._statm = directory.open_live("statm")
         self._files: dict[int, tuple[int, int]] = {}
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

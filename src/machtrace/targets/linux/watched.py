@@ -13,7 +13,7 @@ from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
 from machtrace.model.options import DEFAULT_STACK_LIMIT
-from machtrace.model.polls import ThreadPoll
+from machtrace.model.polls import IdleRequest, IdleWait, ThreadPoll
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.targets.linux.blocked import copy_waiting
 from machtrace.targets.linux.capture import ThreadCapture
@@ -79,6 +79,16 @@ class WatchedProcess(LinuxProcessTarget):
             TargetGoneError, ThreadGoneError: it has exited.
         """
         return self._polls.poll(thread, with_status=with_status)
+
+    def wait_idle(
+        self, idle: dict[int, ThreadPoll], request: IdleRequest
+    ) -> tuple[IdleWait, dict[int, ThreadPoll]] | None:
+        """See :meth:`LinuxPolls.wait_idle`."""
+        return self._polls.wait_idle(idle, request)
+
+    def wake(self) -> None:
+        """End :meth:`wait_idle`; for other threads."""
+        self._polls.wake()
 
     def forget(self, thread: int) -> None:
         """Close the files of a thread."""
