@@ -25,8 +25,8 @@ published-lab: .venv/.dev ; $(BIN)/python -m tests.published.lab --runs $(RUNS) 
 # Programs that hang, watched from outside and from inside, 12 minutes; some sections: SECTIONS="idle self".
 # Each is stored in build/hang-lab. With few hangs: HANGS=40 NO_HANGS=200.
 SECTIONS ?= all
-HANGS ?= 200
-NO_HANGS ?= 1000
+HANGS ?= 220
+NO_HANGS ?= 1050
 MINUTES ?= 20
 CYCLES ?= 10000
 HANG_LAB := $(BIN)/python -m tests.lab.hangs.lab --write docs/watch-accuracy.md

@@ -38,7 +38,8 @@ from tests.support.hangs.sections import Section, Stamp, load_section
 from tests.support.hangs.soak import cycles_section, soak, soak_section
 
 SEED = "14"
-HANGS, QUIET = 200, 1000
+HANGS, QUIET = 220, 1050
+"""More than 200 and 1,000: some events do not count, as the host prolongs them."""
 FOLDER = Path("build/hang-lab")
 SECTIONS = FOLDER / "sections"
 BURNERS = 12
