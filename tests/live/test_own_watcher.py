@@ -419,6 +419,26 @@ KILLED = """
 """
 
 
+def test_a_process_that_was_killed_before_its_limit_has_what_was_suspected(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    program = textwrap.dedent(KILLED).replace("HANG", "time.sleep(60)").replace("=0.1", "=8")
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"hangs\n"
+        until = time.monotonic() + 60
+        incidents: tuple[WatchIncident, ...] = ()
+        while not any(each.stacks for each in incidents) and time.monotonic() < until:
+            time.sleep(0.1)
+            incidents = read_record(path)
+        process.send_signal(signal.SIGKILL)
+    (incident,) = incidents
+    assert incident.culprit is not None
+    assert incident.culprit.function == "hang_here"
+    assert "not exceeded yet" in str(incident.evidence["record"])
+
+
 @pytest.mark.parametrize(
     "hang", ["time.sleep(60)", "while True: pass", "ctypes.PyDLL(None).usleep(60_000_000)"]
 )

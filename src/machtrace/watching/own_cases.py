@@ -7,7 +7,7 @@ and these incidents: in the process while it runs, or from the record of one tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -164,6 +164,17 @@ class Cases:
             if case.ended is not None:
                 del self._cases[number]
         return [case for case in changed.values() if self._is_incident(case)]
+
+    def suspected(self) -> list[Case]:
+        """Return the cases that last, whose limits were not exceeded yet."""
+        cases = [case for case in self._cases.values() if case.seen is None]
+        for case in cases:
+            if case.classifier is None or case.last is None:
+                continue
+            for event in case.classifier.end(case.last):
+                if isinstance(event, Ended):
+                    case.absence = replace(event.absence, ended=None)
+        return [case for case in cases if case.absence is not None or case.classifier is None]
 
     def _follow(self, event: WatchdogEvent) -> Case:
         case = self._cases.get(event.incident)

@@ -22,6 +22,8 @@ _MAGIC = b"machwtc"
 _POLLS_OF_HANG = 5
 _KILLED = "the process ended while this lasted, or its watcher was stopped without being closed"
 
+_EARLY = f"{_KILLED}; the limit was not exceeded yet"
+
 
 def read_record(path: str | PathLike[str]) -> tuple[WatchIncident, ...]:
     """Return the incidents in a record that were not delivered, mostly the one that lasted.
@@ -74,7 +76,7 @@ def _incidents(file: WatchdogFile) -> tuple[WatchIncident, ...]:
         cases = Cases(_Source(file), namer, file.process.arch, file.limit_ns // _POLLS_OF_HANG)
         return tuple(
             _incident(file, cases, case, f"{pid}-{number}")
-            for number, case in enumerate(cases.take(file.items), 1)
+            for number, case in enumerate(cases.take(file.items) or cases.suspected(), 1)
         )
     except (ValueError, OverflowError) as error:
         raise FormatError(f"invalid record ({error})", source=file.source, offset=0) from error
@@ -90,7 +92,7 @@ def _incident(file: WatchdogFile, cases: Cases, case: Case, number: str) -> Watc
     if chains:
         case.facts["await_chain"] = chains[0].text
     if case.ended is None:
-        case.facts["record"] = _KILLED
+        case.facts["record"] = _KILLED if case.seen is not None else _EARLY
     incident = cases.incident(case, number=number, pid=file.process.pid or 0)
     if file.wall_offset_ns is None:
         return incident

@@ -56,7 +56,7 @@ class WatchdogCounts(NamedTuple):
     latest_ns: int
     """The longest delay."""
     cpu_ns: int
-    """Its processor time; 0 once it has stopped."""
+    """Its processor time, until it was stopped."""
     captures: int
     stops: int
     """Threads that a signal stopped for their copy."""
@@ -100,7 +100,7 @@ class OwnWatchdog(ClosedWhenLeft):
         self._reader = WatchdogReader()
         self._record = record
         self._pid = os.getpid()
-        self._news = 0
+        self._news = self._cpu_ns = 0
         wanted = wanted_signal()
         descriptor = -1 if record is None else _created(record)
         try:
@@ -128,7 +128,8 @@ class OwnWatchdog(ClosedWhenLeft):
     @property
     def counts(self) -> WatchdogCounts:
         """The watchdog's own work so far."""
-        return WatchdogCounts(*self._watchdog.counts())
+        counts = WatchdogCounts(*self._watchdog.counts())
+        return counts._replace(cpu_ns=max(counts.cpu_ns, self._cpu_ns))
 
     def watch(self, thread: int) -> None:
         """Watch one more thread.
@@ -182,6 +183,7 @@ class OwnWatchdog(ClosedWhenLeft):
 
     def close(self) -> None:
         """Stop; records can still be taken. The record's file is removed."""
+        self._cpu_ns = self.counts.cpu_ns
         self._watchdog.stop()
         self._remove_record()
 
