@@ -136,3 +136,34 @@ def test_no_loop_waits_for_a_file_lock_or_to_write() -> None:
         place = place_of(number)
         waits.visit(place)
         assert waits.role(place) is WaitRole.OTHER
+
+
+def test_a_known_loop_in_a_task_of_an_unknown_one_is_nested() -> None:
+    """``run_until_complete`` in a callback of a loop around ``queue.get``."""
+    serve = (("serve", "/srv/app.py", 9), ("main", "/srv/app.py", 20))
+    task = (("work", "/srv/app.py", 3), ("serve", "/srv/app.py", 10), serve[1])
+    waits = RootWaits(Arch.X86_64)
+    loop, mutex, nested = place_of(FUTEX), place_of(RECV), place_of(EPOLL)
+    for place, path, role in (
+        (loop, serve, WaitRole.UNKNOWN),
+        (mutex, task, WaitRole.UNKNOWN),
+        (loop, serve, WaitRole.UNKNOWN),
+        (nested, (("BaseEventLoop._run_once", "asyncio/base_events.py", 1), *task), WaitRole.ROOT),
+        (loop, serve, WaitRole.UNKNOWN),
+    ):
+        waits.visit(place)
+        waits.add(place, NamedWait(role, path[0][0], path))
+    assert [waits.role(each) for each in (loop, nested)] == [WaitRole.ROOT, WaitRole.NESTED]
+
+
+def test_a_wait_before_a_known_loop_does_not_make_it_nested() -> None:
+    """``main`` sleeps once, then runs asyncio."""
+    main = (("main", "/srv/app.py", 20),)
+    waits = RootWaits(Arch.X86_64)
+    nap, loop = place_of(NANOSLEEP), place_of(EPOLL)
+    waits.visit(nap)
+    waits.add(nap, NamedWait(WaitRole.OWN, "main", main))
+    waits.visit(loop)
+    path = (("BaseEventLoop._run_once", "asyncio/base_events.py", 1), *main)
+    waits.add(loop, NamedWait(WaitRole.ROOT, "BaseEventLoop._run_once", path))
+    assert [waits.role(each) for each in (nap, loop)] == [WaitRole.OTHER, WaitRole.ROOT]

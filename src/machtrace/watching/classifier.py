@@ -25,7 +25,7 @@ _CLOSE_SAMPLES = 8
 """Samples after which different stacks are taken less often, too."""
 _LONGEST_STEP_NS = 1_000_000_000
 _LATE_LIMIT = 10
-"""A poll that is late by more intervals is not evidence of anything."""
+"""A poll that is late by more intervals is no evidence of a wait."""
 
 
 class LearnWait(NamedTuple):
@@ -259,10 +259,11 @@ class HangClassifier:
         """Whether the thread was away between two polls, however late the second one is."""
         if poll.late_ns < self.interval_ns:
             return True
-        if poll.late_ns > _LATE_LIMIT * self.interval_ns:
-            return False
-        ran = grown(last.run_ns, poll.run_ns) or 0
-        if is_one_wait(last, poll) or ran >= poll.at_ns - last.at_ns - self.interval_ns:
+        passed = poll.at_ns - last.at_ns
+        if is_one_wait(last, poll):
+            # Where the whole machine stood still, the wait seems longer than it was.
+            return poll.late_ns <= _LATE_LIMIT * self.interval_ns
+        if (grown(last.run_ns, poll.run_ns) or 0) >= passed - self.interval_ns:
             return True
         if last.switches is None or poll.switches is None or last.call or poll.call:
             return False

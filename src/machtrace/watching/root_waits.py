@@ -54,11 +54,13 @@ _RESTART = {Arch.X86_64: 219, Arch.ARM64: 128}
 
 
 class _Place:
-    __slots__ = ("caller", "is_event", "order", "origins", "role", "turns")
+    __slots__ = ("caller", "is_event", "order", "origins", "path", "role", "turns")
 
     def __init__(self, order: int, *, is_event: bool) -> None:
         self.role: WaitRole | None = None
         self.caller = ""
+        self.path: tuple[tuple[str, str, int | None], ...] = ()
+        """Its Python functions, innermost first."""
         self.order = order
         self.is_event = is_event
         self.turns = 0
@@ -90,6 +92,8 @@ class RootWaits:
         self._loop: CallPlace | None = None
         """The root wait that recurrence has proven."""
         self._since_loop = 0
+        self._named: dict[CallPlace, _Place] = {}
+        """Waits of loops by their names."""
         self._has_named_loop = False
         self._roles: dict[CallPlace, WaitRole | None] = {}
         """Decisions since the last entry to another place."""
@@ -109,8 +113,9 @@ class RootWaits:
                 self._merge(place, same)
                 place = same
         known = self._place(place)
-        known.role, known.caller = wait.role, wait.caller
-        self._has_named_loop |= wait.role in (WaitRole.ROOT, WaitRole.WORKER)
+        known.role, known.caller, known.path = wait.role, wait.caller, wait.path
+        if wait.role in (WaitRole.ROOT, WaitRole.WORKER):
+            self._named[place] = known
         self._prove()
 
     def place_of(self, call: SystemCall) -> CallPlace:
@@ -195,6 +200,17 @@ class RootWaits:
         self._last = same if self._last == place else self._last
         self._loop = same if self._loop == place else self._loop
 
+    def _is_within(self, named: _Place) -> bool:
+        """Whether a loop with a name runs in a task of another, whose wait was entered before."""
+        functions = {function[:2] for function in named.path[1:]}
+        return any(
+            each.known.path
+            and each.known.path[0][:2] in functions
+            and each.known.order < named.order
+            and (each.known.turns > 1 or each.place == self._loop)
+            for each in (self._undecided() if functions else ())
+        )
+
     def _undecided(self) -> list[_Candidate]:
         return [
             _Candidate(place, known)
@@ -205,6 +221,7 @@ class RootWaits:
     def _prove(self) -> None:
         """Decide which wait is the loop's, if one was entered from far more places than others."""
         self._roles.clear()
+        self._has_named_loop = any(not self._is_within(each) for each in self._named.values())
         if self._loop is not None or self._has_named_loop:
             return
         candidates = self._undecided()
@@ -220,7 +237,8 @@ class RootWaits:
     def _decide(self, place: CallPlace) -> WaitRole | None:
         known = self._places.get(place)
         if known is None or known.role not in UNDECIDED:
-            return None if known is None else known.role
+            is_nested = place in self._named and known is not None and self._is_within(known)
+            return WaitRole.NESTED if is_nested else None if known is None else known.role
         if self._has_named_loop:
             return WaitRole.OTHER
         candidate = _Candidate(place, known)
