@@ -261,7 +261,7 @@ class HangClassifier:
             return True
         passed = poll.at_ns - last.at_ns
         if is_one_wait(last, poll):
-            # Where the whole machine stood still, the wait seems longer than it was.
+            # Where the whole machine was suspended, the wait seems longer than it was.
             return poll.late_ns <= _LATE_LIMIT * self.interval_ns
         if (grown(last.run_ns, poll.run_ns) or 0) >= passed - self.interval_ns:
             return True
