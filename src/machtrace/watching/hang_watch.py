@@ -135,6 +135,11 @@ class HangWatch:
                 self._handle(watched, watched.classifier.add(poll))
                 self._namer.wait()
                 self._take_learnt()
+        if looks_up and self._watched:
+            with suppress(TargetAccessError):
+                copy = self._copies.waiting([*self._watched][:1])
+                # Names and lines are read before the first incident needs them.
+                self._namer.submit(partial(self._namer.capture, [copy]))
 
     @property
     def states(self) -> dict[WatchedThread, str | None]:

@@ -42,14 +42,14 @@ class Namer:
         self._unwinder = Unwinder(files, scan=scan)
         self._symbolicator = Symbolicator(files, lines=lines)
         self._quick = Symbolicator(files, lines=False)
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="machtrace-names", daemon=True)
         self._thread.start()
         self.errors: list[str] = []
         self.failure: Exception | None = None
         """An error of a job that is not about the process, such as of a callback."""
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], object]) -> None:
         """Run a job in the naming thread after those before it."""
         self._jobs.put(job)
 
