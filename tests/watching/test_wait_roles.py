@@ -139,3 +139,11 @@ def test_a_wait_in_a_function_of_the_program_has_its_caller() -> None:
 )
 def test_roles_of_python_programs(functions: tuple[tuple[str, str], ...], role: WaitRole) -> None:
     assert role_of(python("epoll_wait", *functions)).role is role
+
+
+def test_a_loop_that_waits_for_the_interpreter_lock_is_not_idle() -> None:
+    stack = python("epoll_wait", SELECT, LOOP)
+    waiting = native("futex_wait", "pthread_cond_timedwait", "take_gil", "PyEval_RestoreThread")
+    in_gil = replace(stack, frames=(*waiting.frames, *stack.frames[1:]))
+    assert role_of(stack).role is WaitRole.ROOT
+    assert role_of(in_gil).role is WaitRole.OTHER

@@ -180,6 +180,10 @@ _TASK_WAITS = frozenset(
 """Waits that are never a loop's own."""
 
 
+_GIL_WAITS = frozenset({"take_gil", "_PyThreadState_Attach"})
+"""Functions of CPython that wait for the interpreter's lock (the latter since 3.13)."""
+
+
 def role_of(stack: CallStack) -> NamedWait:
     """Return the role of a wait by the functions of its stack."""
     functions = _functions(stack)
@@ -188,6 +192,8 @@ def role_of(stack: CallStack) -> NamedWait:
     role, caller = _native_role(native)
     if python and not (role.is_idle or role is WaitRole.NESTED):
         role, caller = _python_role(python)
+        if any(name in _GIL_WAITS for name in native):
+            role = WaitRole.OTHER  # a loop that cannot continue has something to do
     wait = wait_of(native)
     is_lock = wait is not None and wait.kind in _TASK_WAITS and not python
     is_child = wait is not None and wait.kind is WaitKind.CHILD
