@@ -173,7 +173,7 @@ def test_a_signal_ends_the_command_quietly(
         (["99999999"], "process 99999999 does not exist"),
         (["1", "--hang", "1ms"], "cannot be seen by polls every 20 ms"),
         (["1", "--poll", "0s"], "cannot poll every 0 ms"),
-        (["gdb://localhost:1"], "gdb://localhost:1 cannot be watched"),
+        (["gdb://localhost:1"], "cannot connect to localhost:1"),
     ],
 )
 def test_what_cannot_be_watched_has_status_2(words: list[str], message: str) -> None:

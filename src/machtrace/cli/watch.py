@@ -44,6 +44,8 @@ CANNOT_WATCH = 2
 DEFAULT_HANG_S = 0.25
 _FOREVER_S = float(1 << 32)
 _REDRAW_NS = 500_000_000
+_MOST_PROCESSORS = 1024
+"""Those of another machine, whose number is unknown."""
 _SHOWN = 3
 """Threads in the live line."""
 
@@ -171,6 +173,8 @@ def watch(  # noqa: PLR0913 - an option each
     --hang, --cpu, --memory, --deadlocks and --crash are conditions; with some of them only these
     are on. With none all are: --hang 250ms, --cpu 80%/60s,50%/180s,90%/5s,
     --memory 90%,+100MiB/1s,limit/5m, --deadlocks and, if the process can be traced, --crash.
+    A gdb:// or device:// is interrupted for each poll of its threads: there --hang, of at least
+    500ms, has to be given.
 
     Nothing is stopped while nothing is wrong. A thread that waits is copied without a stop, one
     that runs is suspended only while it is copied. Watching ends on Ctrl-C or SIGTERM, after
@@ -188,7 +192,7 @@ def watch(  # noqa: PLR0913 - an option each
             duration=duration,
             until_incident=until_incident,
             settings={
-                **_conditions(hang, cpu, memory, deadlocks, crash),
+                **_conditions(spec, hang, cpu, memory, deadlocks, crash),
                 "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
                 "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
                 "threads": thread,
@@ -202,6 +206,7 @@ def watch(  # noqa: PLR0913 - an option each
 
 
 def _conditions(
+    spec: str | tuple[str, ...],
     hang: float | None,
     cpu: tuple[str, ...],
     memory: tuple[str, ...],
@@ -209,16 +214,21 @@ def _conditions(
     crash: bool | None,  # noqa: FBT001
 ) -> dict[str, Any]:
     """Return the conditions that are given, or all of them."""
+    from machtrace.watching.target import REMOTE, interrupts
     from machtrace.watching.thresholds import DEFAULT_CPU, DEFAULT_MEMORY, parse_cpu, parse_memory
 
+    is_remote = isinstance(spec, str) and spec.startswith(REMOTE)
+    processors = _MOST_PROCESSORS if is_remote else os.cpu_count() or 1
     if hang is None and not (cpu or memory or deadlocks or crash):
-        hang, cpu, memory = DEFAULT_HANG_S, (DEFAULT_CPU,), (DEFAULT_MEMORY,)
+        if not (isinstance(spec, str) and interrupts(spec)):
+            hang = DEFAULT_HANG_S
+        cpu, memory = (DEFAULT_CPU,), (DEFAULT_MEMORY,)
         deadlocks = deadlocks is not False
     else:
         crash = bool(crash)
     return {
         "hang_ns": None if hang is None else round(min(hang, _FOREVER_S) * 1e9),
-        "cpu": parse_cpu(",".join(cpu), processors=os.cpu_count() or 1) if cpu else (),
+        "cpu": parse_cpu(",".join(cpu), processors=processors) if cpu else (),
         "memory": parse_memory(",".join(memory)) if memory else (),
         "deadlocks": bool(deadlocks),
         "crash": crash,
@@ -236,7 +246,7 @@ def _watch(
 ) -> int:
     from machtrace.cli.sample import ended_by_signal
     from machtrace.targets.child_process import StartedProgram, exit_status
-    from machtrace.watching.api import watched_pid
+    from machtrace.watching.api import watched_spec
     from machtrace.watching.thresholds import WatchOptions
 
     if folder is not None:
@@ -247,10 +257,10 @@ def _watch(
     session = _Session(form, folder, until_incident=until_incident)
     duration_ns = round(min(duration, _FOREVER_S) * 1e9)
     if isinstance(spec, str):
-        pid = watched_pid(spec)
-        status, end = session.watch(pid, options, duration_ns, ended_by_signal())
+        target = watched_spec(spec)
+        status, end = session.watch(target, options, duration_ns, ended_by_signal())
         if end is not None:
-            console.warn_of_end(f"process {pid}", exit_status(end), reports_success=True)
+            console.warn_of_end(f"process {target}", exit_status(end), reports_success=True)
         return status
     with StartedProgram(spec) as program, program.passing_signals() as arrived:
         is_over = nullcontext(lambda: len(arrived) > 1)
@@ -282,7 +292,7 @@ class _Session:
 
     def watch(
         self,
-        pid: int,
+        target: int | str,
         options: WatchOptions,
         duration_ns: int,
         ends: AbstractContextManager[Callable[[], bool]],
@@ -291,7 +301,7 @@ class _Session:
         """Watch a process; return the exit status, and the process's wait status if it is known."""
         from machtrace.watching.watcher import Watcher
 
-        with ends as should_stop, Watcher(pid, options, self._show) as watcher:
+        with ends as should_stop, Watcher(target, options, self._show) as watcher:
             watcher.begin()
             on_start()
             watcher.run(

@@ -13,6 +13,7 @@ from machtrace.errors import MachtraceError, TargetSpecError
 from machtrace.images.search_path import path_names
 from machtrace.model.incident import WatchIncident
 from machtrace.targets.open import SCHEMES, SELF, System, process_named, this_system
+from machtrace.watching.target import REMOTE, interrupts
 from machtrace.watching.thresholds import (
     DEFAULT_CPU,
     DEFAULT_MEMORY,
@@ -26,13 +27,17 @@ from machtrace.watching.watcher import FOREVER_NS, Watcher
 if TYPE_CHECKING:  # imports the extension, which may be missing
     from machtrace.watching.own import OwnWatcher
 
+_DEFAULT_HANG_S = 0.25
 
-def watched_pid(spec: int | str) -> int:
-    """Return the id of the process that a spec names.
+
+def watched_spec(spec: int | str) -> int | str:
+    """Return the id of the process that a spec names, or the spec of one elsewhere.
 
     Raises:
         TargetSpecError: it names none, or something that cannot be watched.
     """
+    if isinstance(spec, str) and spec.startswith(REMOTE):
+        return spec
     if this_system() is not System.LINUX:
         raise TargetSpecError("processes of this system cannot be watched", remedy="watch on Linux")
     if isinstance(spec, int) or spec.strip().isdecimal():
@@ -48,7 +53,7 @@ def watched_pid(spec: int | str) -> int:
 def watch(  # noqa: PLR0913 - an option each
     target: int | str,
     *,
-    hang: float | None = 0.25,
+    hang: float | None = _DEFAULT_HANG_S,
     threads: str | Sequence[str] = "main",
     poll: float = POLL_NS / 1e9,
     launch_grace: float | None = None,
@@ -66,10 +71,12 @@ def watch(  # noqa: PLR0913 - an option each
     At the end the incidents are complete: ``watcher.incidents``.
 
     Args:
-        target: the id or the name of a process; ``self`` is this one, which is watched by a thread
+        target: the id or the name of a process, or a ``gdb://``, ``device://`` or ``frida://``;
+            ``self`` is this one, which is watched by a thread
             of C, also while a C function keeps the interpreter's lock. See
             :class:`~machtrace.watching.own.OwnWatcher`, and :func:`machtrace.deadline`.
-        hang: seconds that a thread may spend away from its loop; None to report no hangs.
+        hang: seconds that a thread may spend away from its loop; None to report no hangs. A
+            ``gdb://`` or ``device://`` is interrupted for each poll: there the default is None.
         threads: the threads that are watched for hangs: ``main``, ``all``, a name or an id, or
             several of these.
         poll: seconds between two polls.
@@ -93,6 +100,8 @@ def watch(  # noqa: PLR0913 - an option each
         TargetAccessError: the kernel denies access.
         ArgumentError: a threshold makes no sense.
     """
+    if hang == _DEFAULT_HANG_S and interrupts(target):
+        hang = None  # each poll would stop it
     options = WatchOptions(
         hang_ns=None if hang is None else round(hang * 1e9),
         poll_ns=round(poll * 1e9),
@@ -112,7 +121,7 @@ def watch(  # noqa: PLR0913 - an option each
 
         watcher = OwnWatcher(options, on_incident, record=None if record is None else str(record))
     else:
-        watcher = Watcher(watched_pid(target), options, on_incident)
+        watcher = Watcher(watched_spec(target), options, on_incident)
     with watcher:
         errors: list[MachtraceError] = []
         began = threading.Event()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from machtrace.errors import MachtraceError, TargetError, TargetGoneError
 from machtrace.model.capture import Capture
@@ -26,6 +26,9 @@ from machtrace.targets.linux.crash import CrashedProcess, CrashTracer
 from machtrace.watching.naming import RawCopy
 from machtrace.watching.representative import representative
 from machtrace.watching.target import PolledProcess
+
+if TYPE_CHECKING:
+    from machtrace.targets.gdbremote.watched import WatchedStub
 
 _LAST_NS = 1_000_000_000
 """The longest wait for the exit status of a process that has ended."""
@@ -158,6 +161,60 @@ class CrashWatch:
             self._tracer.close()
             self._tracer, self.tracer_id = None, 0
         self._polls.close()
+
+
+class StubCrashes:
+    """The crashes of a process that a stub has: they stop it, and are passed on when it is left.
+
+    It has the methods of :class:`CrashWatch`.
+
+    Args:
+        stub: the process.
+        is_wanted: False to report none.
+    """
+
+    tracer_id = 0
+    status: int | None = None
+    missing: tuple[str, ...] = ()
+
+    def __init__(self, stub: WatchedStub, *, is_wanted: bool | None) -> None:
+        self._stub = stub
+        self._is_wanted = is_wanted is not False
+        self._crash: Crash | None = None
+
+    def begin(self) -> None:
+        """Do nothing: the stub traces the process."""
+
+    def sleep(self, time_ns: int) -> None:
+        """Wait for that time."""
+        time.sleep(max(0, time_ns) / 1e9)
+
+    def poll(self) -> Crash | None:
+        """Return a crash with its stacks; a second call ends watching.
+
+        Raises:
+            TargetGoneError: it has ended, or the crash was returned before.
+        """
+        self._stub.service()
+        cause = self._stub.crash
+        if cause is None:
+            return None
+        if self._crash is not None or not self._is_wanted:
+            raise TargetGoneError("the process has crashed", pid=self._stub.process.pid or 0)
+        at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._crash = Crash(at_ns, cause, RawCopy(self._stub.snapshot(), {}))
+        return self._crash
+
+    def released(self, _: Collection[int] = ()) -> AbstractContextManager[None]:
+        """Return a context that does nothing."""
+        return nullcontext()
+
+    def end(self) -> Crash | None:
+        """Return the crash that ended watching, if any."""
+        return None if self._crash is None else self._crash._replace(exit="")
+
+    def close(self) -> None:
+        """Do nothing: the target is closed by its owner."""
 
 
 def _crash(target: CrashedProcess, at_ns: int) -> Crash:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -120,6 +121,8 @@ class HangWatch:
         self._learnt: deque[tuple[_Watched, CallPlace, NamedWait | None]] = deque()
         self._learning = 0
         self._is_new = True
+        self._poll_ns = 0
+        """When threads may be polled again (``CLOCK_MONOTONIC``)."""
 
     def begin(self, *, looks_up: bool) -> None:
         """Choose the threads.
@@ -155,7 +158,8 @@ class HangWatch:
     def next_ns(self) -> int | None:
         """The time of the next decision (``CLOCK_MONOTONIC``), which a poll should not miss."""
         times = (watched.classifier.next_ns for watched in self._watched.values())
-        return min((at for at in times if at is not None), default=None)
+        first = min((at for at in times if at is not None), default=None)
+        return None if first is None else max(first, self._poll_ns)
 
     def choose_threads(self) -> None:
         """Watch the chosen threads that exist; a choice that matches none raises at first."""
@@ -194,6 +198,10 @@ class HangWatch:
             TargetGoneError: the process has exited.
         """
         self._take_learnt()
+        now = time.monotonic_ns()
+        if now < self._poll_ns:
+            return
+        self._poll_ns = now + self._target.least_poll_ns
         for watched in [*self._watched.values()]:
             try:
                 poll = self._target.poll_thread(

@@ -184,7 +184,12 @@ class ResourceWatch:
             for each in self._memory:
                 each.limit = limit
         last = self._last
+        self._poll_ns = now + PROCESS_POLL_NS
         poll = self._read(with_threads=bool(self._conditions) and now >= self._threads_ns)
+        if last is not None and poll.at_ns == last.at_ns:
+            return  # nothing new has come from the target
+        if poll.threads is not None and poll.at_ns != self._last_threads_ns:
+            self._history.add(poll)  # a target may count threads at every poll
         self._last = poll
         self._series.add(poll, state)
         for condition in self._conditions:
@@ -320,7 +325,8 @@ def resource_incident(
     thread = None
     if hottest is not None:
         names = (incident.stacks[at].stack.thread.name for at in reversed(own))
-        thread = WatchedThread(hottest, next(names, None), hottest == pid)
+        is_main = any(incident.stacks[at].stack.thread.is_main for at in own)
+        thread = WatchedThread(hottest, next(names, None), is_main or hottest == pid)
     missing = list(met.missing)
     if incident.threads and not own:
         missing.append("the thread had exited, or could not be copied, when it was to be sampled")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.polls import CallPlace, SystemCall
+from machtrace.model.polls import UNKNOWN_CALL, CallPlace, SystemCall
 from machtrace.watching.wait_roles import UNDECIDED, NamedWait, WaitRole
 
 _MOST_PLACES = 1000
@@ -260,7 +260,8 @@ class RootWaits:
         known = self._places.get(place)
         if known is None:
             known = _Place(len(self._places), is_event=place.number in self._events)
-            if not (known.is_event or place.number in self._queues):
+            can_loop = known.is_event or place.number in self._queues
+            if not can_loop and place.number != UNKNOWN_CALL:
                 known.role = WaitRole.OTHER  # no loop waits in it
             self._places[place] = known
             self._numbers[place.sp, place.pc] = place.number

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from machtrace.cpython.runs import PythonRuns
+from machtrace.errors import TargetSpecError
 from machtrace.model.polls import (
     IdleRequest,
     IdleWait,
@@ -17,6 +18,10 @@ from machtrace.model.polls import (
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.watched import WatchedProcess
+
+_GDB, _DEVICE, _FRIDA = "gdb://", "device://", "frida://"
+REMOTE = (_GDB, _DEVICE, _FRIDA)
+"""Prefixes of specs other than processes of this machine."""
 
 
 class PolledProcess(Protocol):
@@ -34,8 +39,8 @@ class PolledProcess(Protocol):
         """Return the counts of those of ``threads`` that have not exited."""
         ...
 
-    def limit(self) -> MemoryLimit:
-        """Return the limit of its memory."""
+    def limit(self) -> MemoryLimit | None:
+        """Return the limit of its memory; None if it has none, or it is unknown."""
         ...
 
     def oom_kills(self) -> int | None:
@@ -60,6 +65,16 @@ class WatchedTarget(Protocol):
     @property
     def process(self) -> ProcessInfo:
         """The process's id and architecture."""
+        ...
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on this machine, whose load is its own."""
+        ...
+
+    @property
+    def least_poll_ns(self) -> int:
+        """The least time between two polls of a thread, where a poll costs a stop; else 0."""
         ...
 
     @property
@@ -147,10 +162,35 @@ class WatchedTarget(Protocol):
         ...
 
 
-def open_watched(spec: int | str) -> WatchedTarget:
-    """Open what a spec names: the id of a process.
+def interrupts(spec: int | str) -> bool:
+    """Whether polls of the threads of a target interrupt it."""
+    return isinstance(spec, str) and spec.startswith((_GDB, _DEVICE))
+
+
+def open_watched(spec: int | str, *, has_hangs: bool = True) -> WatchedTarget:
+    """Open what a spec names: the id of a process, or a ``gdb://``, ``device://`` or ``frida://``.
+
+    Args:
+        spec: the target.
+        has_hangs: whether hangs are watched, for which some targets have to be interrupted.
 
     Raises:
         TargetError: it cannot be watched.
     """
-    return WatchedProcess(int(spec))
+    if not isinstance(spec, str) or spec.isdecimal():
+        return WatchedProcess(int(spec))
+    if spec.startswith(_DEVICE):
+        from machtrace.targets.ios.target import watched_app
+
+        return watched_app(spec, interrupts=has_hangs)
+    if spec.startswith(_GDB):
+        from machtrace.targets.gdbremote.watched import WatchedStub
+
+        return WatchedStub(spec, interrupts=has_hangs)
+    if spec.startswith(_FRIDA):
+        from machtrace.targets.frida.watched import WatchedFrida
+
+        return WatchedFrida(spec)
+    raise TargetSpecError(
+        f"{spec} cannot be watched", remedy="pass the id or the name of a process, or a stub"
+    )

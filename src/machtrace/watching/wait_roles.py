@@ -95,6 +95,8 @@ _MAIN_OF_POSTGRES: tuple[str, ...] = (
 _MAIN_OF_POSTGRES += ("ApplyLauncher", "PgArchiver", "SysLogger", "WalReceiver", "WalSnd")
 _MACHINERY = frozenset(
     {
+        *("mach_msg", "mach_msg_trap", "mach_msg2_trap", "mach_msg2_internal"),
+        *("mach_msg_overwrite", "mach_msg_overwrite_trap", "CFRunLoopServiceMachPort"),
         *("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect"),
         *("pselect64", "kevent", "pause", "sigsuspend", "sigwait", "sigwaitinfo", "sigtimedwait"),
         *("accept", "accept4", "io_uring_enter", "io_getevents", "syscall", "nanosleep", "usleep"),

@@ -26,7 +26,7 @@ from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.linux.process_polls import host_load
 from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.watching.copies import StackCopies
-from machtrace.watching.crash_watch import Crash, CrashWatch, crash_incident
+from machtrace.watching.crash_watch import Crash, CrashWatch, StubCrashes, crash_incident
 from machtrace.watching.hang_watch import HangWatch
 from machtrace.watching.lock_watch import (
     DeadlockEvent,
@@ -36,7 +36,7 @@ from machtrace.watching.lock_watch import (
 )
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.resource_watch import ResourceIncident, ResourceWatch, resource_incident
-from machtrace.watching.target import open_watched
+from machtrace.watching.target import interrupts, open_watched
 from machtrace.watching.thresholds import WatchOptions
 
 FOREVER_NS = 1 << 62
@@ -54,7 +54,7 @@ class _Circumstances(NamedTuple):
     """The facts of an incident that are not about it."""
 
     cost: WatcherCost
-    host: HostLoad
+    host: HostLoad | None
     series: tuple[SeriesPoint, ...]
 
 
@@ -77,16 +77,20 @@ class Watcher(ClosedWhenLeft):
         options: WatchOptions,
         on_incident: Callable[[WatchIncident], None] = lambda _: None,
     ) -> None:
-        self.options = options
         self._spec = spec
-        self._target = open_watched(spec)
+        self._target = open_watched(spec, has_hangs=options.hang_ns is not None)
+        least_ns = self._target.least_poll_ns
+        if options.hang_ns is not None and options.poll_ns < least_ns:
+            try:
+                options = replace(options, poll_ns=least_ns)
+            except BaseException:
+                self._target.close()
+                raise
+        self.options = options
         self.pid = self._target.process.pid or 0
         self._on_incident = on_incident
         self._namer = Namer(options.search, lines=options.lines)
-        can_crash = isinstance(self._target, WatchedProcess)
-        self._crashes = CrashWatch(
-            self.pid, self._target.process_polls(), is_wanted=options.crash if can_crash else False
-        )
+        self._crashes = self._watch_crashes()
         self._copies = StackCopies(
             self._target, self._described, self._stopped, self._crashes.released
         )
@@ -258,6 +262,16 @@ class Watcher(ClosedWhenLeft):
         self._latest_ns = max(self._latest_ns, idle.latest_ns)
         return min(idle.due_ns, until)
 
+    def _watch_crashes(self) -> CrashWatch | StubCrashes:
+        if interrupts(self._spec):
+            from machtrace.targets.gdbremote.watched import WatchedStub
+
+            if isinstance(self._target, WatchedStub):
+                return StubCrashes(self._target, is_wanted=self.options.crash)
+        can_crash = isinstance(self._target, WatchedProcess)
+        is_wanted = self.options.crash if can_crash else False
+        return CrashWatch(self.pid, self._target.process_polls(), is_wanted=is_wanted)
+
     def _watch_locks(self) -> DeadlockWatch | None:
         source = self._target.locks()
         return None if source is None else DeadlockWatch(self.pid, source)
@@ -297,7 +311,9 @@ class Watcher(ClosedWhenLeft):
             self._locks.close()
         self._resources.close()
         self._target.close()
-        self._target = self._copies.target = open_watched(self._spec)
+        self._target = self._copies.target = open_watched(
+            self._spec, has_hangs=self.options.hang_ns is not None
+        )
         self._locks = self._watch_locks()
         self._resources = self._watch_resources()
         self._hangs = self._watch_hangs(time.monotonic_ns())
@@ -380,7 +396,9 @@ class Watcher(ClosedWhenLeft):
 
     def _report(self, name: Callable[[], WatchIncident]) -> None:
         """Let the naming thread make an incident, and publish it."""
-        now = _Circumstances(self.cost, host_load(), self._resources.series)
+        now = _Circumstances(
+            self.cost, host_load() if self._target.is_local else None, self._resources.series
+        )
         missing = self.missing
         self._namer.submit(lambda: self._publish(name(), missing, now))
 

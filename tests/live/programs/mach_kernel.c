@@ -98,7 +98,57 @@ int thread_info(uint32_t port, uint32_t flavor, void *info, uint32_t *count)
         strcpy((char *)info + 48, threads[at].name);
         return 0;
     }
+    if (flavor == 3 && *count == 10) { /* user time, system time; the third word on is the state */
+        uint32_t known[10] = {1, 500, 2, 20 * at, 0, 0, at == 0 ? 1 : 3};
+        memcpy(info, known, sizeof known);
+        return 0;
+    }
     return 4;
+}
+
+int task_info(uint32_t task, uint32_t flavor, void *info, uint32_t *count)
+{
+    if (task != mach_task_self_ || flavor != 22 || *count != 38)
+        return 4;
+    ((uint64_t *)info)[18] = 77 << 20;
+    return 0;
+}
+
+/* CoreFoundation's run loop, as far as an observer needs it. */
+static struct {
+    unsigned long activities;
+    void (*call)(void *, unsigned long, void *);
+    void *info;
+    int added, invalid, released;
+} observer;
+const void *kCFRunLoopCommonModes = "common modes";
+
+void *CFRunLoopGetMain(void) { return threads; }
+
+void *CFRunLoopObserverCreate(void *allocator, unsigned long activities, unsigned char repeats, long order,
+                              void (*call)(void *, unsigned long, void *), void **context)
+{
+    wrong += allocator != NULL || !repeats || order <= 0;
+    observer.activities = activities;
+    observer.call = call;
+    observer.info = context[1];
+    return &observer;
+}
+
+void CFRunLoopAddObserver(void *loop, void *added, const void *mode)
+{
+    wrong += mode != kCFRunLoopCommonModes;
+    observer.added += loop == threads && added == &observer;
+}
+
+void CFRunLoopObserverInvalidate(void *added) { observer.invalid += added == &observer; }
+
+void CFRelease(void *object) { observer.released += object == &observer; }
+
+static void turn(unsigned long activity)
+{
+    if (observer.added && !observer.invalid && observer.activities & activity)
+        observer.call(&observer, activity, observer.info);
 }
 
 int thread_suspend(uint32_t port)
@@ -206,6 +256,18 @@ int main(void)
     while (read(0, &byte, 1) == 1) {
         if (byte == 'f')
             fails = 1;
+        if (byte == 'b') { /* the loop wakes, and calls two sources */
+            turn(64);
+            turn(2);
+            turn(4);
+        }
+        if (byte == 'i')
+            turn(32);
+        if (byte == 'o') {
+            printf("added %d invalid %d released %d\n", observer.added, observer.invalid, observer.released);
+            fflush(stdout);
+            continue;
+        }
         printf("suspended %d ports %d arrays %d wrong %d\n", suspended(), held, arrays, wrong);
         fflush(stdout);
     }

@@ -69,16 +69,15 @@ def test_profiles_come_without_a_stop(process):
         while (poll := polls.poll(with_threads=True)).at_ns == first.at_ns:
             assert time.monotonic() < deadline
         assert (first.cpu_ns, poll.cpu_ns) == (3_000_000, 7_000_000)
-        assert first.threads is None
         assert poll.threads[main].run_ns == 5_000_000
         assert poll.resident == 64 << 20
         assert polls.limit() is None
         assert polls.memory_details() == {"anonymous_bytes": 32 << 20}
         assert polls.counts([main])[main].run_ns >= 5_000_000
         assert target.thread_ids() == (main, other)
-        hidden = target.poll(main, with_status=True)
+        hidden = target.poll_thread(main, with_status=True)
         assert (hidden.is_running, hidden.call) == (None, None)
-        assert "hangs are not watched" in target.missing[0]
+        assert "hangs are not watched" in target.missing[1]
         assert (stub.interrupts, target.stops) == (0, 0)
     assert stub.closed.wait(10)
     assert stub.requests[-1] == b"D"
@@ -108,17 +107,17 @@ def test_a_poll_for_hangs_is_one_interrupt(process):
     sp = process.threads[0].registers.sp
     stub = RunningStub(with_main(process, 0x5000_0010))
     with stub.serving() as port, watched(port, interrupts=True) as target:
-        first = target.poll(main, with_status=True)
+        first = target.poll_thread(main, with_status=True)
         assert first.call.place.pc == 0x5000_0010
         assert first.call.sp == sp
         copy, _ = target.copy_waiting([main])
         assert [thread.info.id for thread in copy.threads] == [main]
         assert stub.interrupts == 1
-        second = target.poll(main, with_status=True)
+        second = target.poll_thread(main, with_status=True)
         assert second.call == first.call
         assert second.run_ns == first.run_ns
         stub.snapshot = process
-        third = target.poll(main, with_status=True)
+        third = target.poll_thread(main, with_status=True)
         assert third.is_running
         assert third.run_ns > second.run_ns  # half of the time between both polls
         assert target.copy_waiting([main])[0].threads == ()
@@ -172,6 +171,6 @@ def test_an_exit_ends_watching(process):
 def test_a_stub_without_profiles_is_a_narrower_answer(process):
     stub = RunningStub(process, has_profiles=False)
     with stub.serving() as port, watched(port) as target:
-        assert "no profile packets" in target.missing[0]
+        assert "no profile packets" in target.missing[1]
         poll = target.process_polls().poll(with_threads=True)
         assert (poll.cpu_ns, poll.resident, poll.threads) == (None, None, None)

@@ -100,6 +100,20 @@ const linux = {
 
   waiting(id) { return text(`/proc/self/task/${id}/syscall`); },
 
+  watch() { return false; },
+  unwatch() { return null; },
+
+  poll(id, withStatus) {
+    const of = name => text(`/proc/self/task/${id}/${name}`);
+    return { call: of('syscall'), schedule: of('schedstat'), status: withStatus ? of('status') : '' };
+  },
+
+  usage(withThreads) {
+    const use = id => ({ id, stat: text(`/proc/self/task/${id}/stat`), schedule: text(`/proc/self/task/${id}/schedstat`) });
+    const threads = withThreads ? this.threads().filter(one => !one.isOwn).map(one => use(one.id)) : [];
+    return { statm: text('/proc/self/statm'), stat: text('/proc/self/stat'), threads };
+  },
+
   capture(options) {
     const known = new Set(), threads = [];
     let maps = '', error = 0;
@@ -134,6 +148,9 @@ const linux = {
 };
 
 // --- Darwin ---
+
+// CFRunLoop.h: before timers, before sources, before waiting, after waiting and at the end of a loop.
+const RUN_LOOP_ACTIVITIES = 2 | 4 | 32 | 64 | 128;
 
 // thread_get_state: flavor and count; bytes to sp, and to what holds a Swift function's context.
 const THREAD_STATES = { arm64: [6, 68, 31 * 8, 22 * 8], x64: [4, 42, 7 * 8, 14 * 8] };
@@ -207,6 +224,74 @@ const darwin = {
 
   threads() { return this.withThreads(threads => threads); },
 
+  // An observer of the main run loop, after all others: its own work before it sleeps counts, too.
+  watch() {
+    const word = 'pointer';
+    const f = (name, result, args) => new NativeFunction(exported(name), result, args);
+    if (['CFRunLoopGetMain', 'CFRunLoopObserverCreate', 'CFRunLoopAddObserver', 'CFRunLoopObserverInvalidate',
+      'CFRelease', 'kCFRunLoopCommonModes'].some(name => exported(name) === null)) return false;
+    this.beacon = alloc(16);
+    this.beaconNow = new NativeFunction(this.code.read_beacon, 'void', [word, word]);
+    const context = alloc(40); // CFRunLoopObserverContext: version, info and three functions
+    context.add(8).writePointer(this.beacon);
+    const create = f('CFRunLoopObserverCreate', word, [word, 'ulong', 'uint8', 'long', word, word]);
+    this.observer = create(NULL, RUN_LOOP_ACTIVITIES, 1, 0x7fffffff, this.code.observe, context);
+    const loop = f('CFRunLoopGetMain', word, [])();
+    f('CFRunLoopAddObserver', 'void', [word, word, word])(loop, this.observer, exported('kCFRunLoopCommonModes').readPointer());
+    return true;
+  },
+
+  unwatch() {
+    if (!this.observer) return null;
+    new NativeFunction(exported('CFRunLoopObserverInvalidate'), 'void', ['pointer'])(this.observer);
+    Thread.sleep(0.05); // the main thread may be in the observer, whose code is unloaded next
+    new NativeFunction(exported('CFRelease'), 'void', ['pointer'])(this.observer);
+    this.observer = null;
+    return null;
+  },
+
+  // thread_basic_info: seconds and microseconds of user and system time, two more, and the run state.
+  use(port) {
+    this.threadInfo = this.threadInfo
+      || new NativeFunction(exported('thread_info'), 'int', ['uint32', 'uint32', 'pointer', 'pointer']);
+    const info = alloc(40), count = alloc(8);
+    count.writeU32(10);
+    if (this.threadInfo(port, 3, info, count) !== 0) return { used: 0, state: 0 };
+    const at = word => info.add(4 * word).readU32();
+    return { used: 1e6 * (at(0) + at(2)) + at(1) + at(3), state: at(6) };
+  },
+
+  poll(id) {
+    const times = alloc(24);
+    let isBusy = false, since = 0, tasks = 0;
+    if (this.observer) {
+      this.beaconNow(this.beacon, times);
+      const [now, began] = [times.readU64(), times.add(8).readU64()];
+      isBusy = !began.equals(0) && now.compare(began) >= 0;
+      since = isBusy ? now.sub(began).toNumber() : 0;
+      tasks = times.add(16).readU64().toNumber();
+    }
+    const row = { isBusy, since, tasks, used: 0, state: 0 };
+    if (this.observer && !isBusy) return row;
+    return this.withThreads(threads => Object.assign(row, ...threads.filter(one => one.id === id).map(one => this.use(one.port))));
+  },
+
+  // task_vm_info: the footprint is behind 18 words of 8 bytes.
+  footprint() {
+    const address = exported('task_info'), task = exported('mach_task_self_');
+    if (address === null) return 0;
+    const info = alloc(152), count = alloc(8);
+    count.writeU32(38);
+    const query = new NativeFunction(address, 'int', ['uint32', 'uint32', 'pointer', 'pointer']);
+    return query(task.readU32(), 22, info, count) === 0 ? info.add(144).readU64().toNumber() : 0;
+  },
+
+  usage(withThreads) {
+    const all = this.withThreads(threads => threads.map(one => ({ id: one.id, isOwn: one.isOwn, used: this.use(one.port).used })));
+    const used = all.reduce((sum, one) => sum + one.used, 0);
+    return { footprint: this.footprint(), used, threads: withThreads ? all.filter(one => !one.isOwn) : [] };
+  },
+
   capture(options) {
     return this.withThreads(threads => {
       const wanted = threads.filter(one => !one.isOwn && (options.ids === null || options.ids.includes(one.id)));
@@ -265,4 +350,5 @@ function answer(message) {
   }
 }
 
+rpc.exports = { dispose() { if (system !== undefined) system.unwatch(); } };
 recv(answer);

@@ -106,6 +106,34 @@ static u64 now(void)
     return whole + divided(rest * base[0], base[1], &rest);
 }
 
+/* Written by the main thread alone. */
+struct beacon {
+    volatile u64 busy_since; /* nanoseconds; 0 while the run loop waits */
+    volatile u64 tasks;
+};
+
+enum { BEFORE_WAITING = 32 }; /* CFRunLoop.h */
+
+void observe(void *observer, unsigned long activity, struct beacon *beacon)
+{
+    (void)observer;
+    if (activity == BEFORE_WAITING) {
+        beacon->busy_since = 0;
+        return;
+    }
+    beacon->tasks++;
+    if (beacon->busy_since == 0)
+        beacon->busy_since = now();
+}
+
+void read_beacon(const struct beacon *beacon, u64 *times)
+{
+    u64 since = beacon->busy_since;
+    times[0] = now();
+    times[1] = since;
+    times[2] = beacon->tasks;
+}
+
 static u64 word_at(const u8 *bytes)
 {
     u64 value = 0;

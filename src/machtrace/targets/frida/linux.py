@@ -144,6 +144,27 @@ class FridaLinux:
             except FormatError as error:
                 problems.append(Problem(thread=info.id, error=error))
         problems += not_listed(infos, threads)
+        return self._result(mappings, copied, interrupted, problems)
+
+    def snapshot_waiting(self, threads: Collection[int], stack_limit: int) -> Snapshot:
+        """Copy those of ``threads`` that wait in the kernel; nothing is stopped.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the script does not respond properly.
+        """
+        infos, _, _, mappings = self._capture((), stack_limit)
+        waiting = [
+            self._waiting(info, mappings, stack_limit) for info in infos if info.id in threads
+        ]
+        return self._result(mappings, [copy for copy in waiting if copy is not None], [], [])
+
+    def _result(
+        self,
+        mappings: tuple[MemoryMapping, ...],
+        copied: Sequence[ThreadSnapshot],
+        interrupted: Sequence[MemoryRegion],
+        problems: list[Problem],
+    ) -> Snapshot:
         stacks = [*(thread_copy.stack for thread_copy in copied), *interrupted]
         used = self._images_now(mappings, copied, stacks, problems)
         return Snapshot(

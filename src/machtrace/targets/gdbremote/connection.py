@@ -40,9 +40,9 @@ _PASSED = b"QPassSignals:" + b";".join(
 _FATAL = (3, 4, 5, 6, 7, 8, 10, 11, 12, 24, 25, 31)
 """Numbers that are a fatal signal's on Linux, on Darwin or in gdb's protocol."""
 _PASSED_UNLESS_FATAL = b"QPassSignals:" + b";".join(
-    b"%02x" % number for number in range(1, 65) if number not in (*_FATAL, 9, 0x11, 0x13)
+    b"%02x" % number for number in range(1, 65) if number not in (*_FATAL, 2, 9, 0x11, 0x13)
 )
-"""Signals that end a process stop it first."""
+"""Signals that end a process stop it first; gdbserver interrupts it by SIGINT."""
 _CONTINUE = b"vCont;c"
 
 
@@ -241,8 +241,13 @@ class StubConnection:
             self.session.check(deadline)
             if self._is_asynchronous(packet):
                 continue
-            self._stop = self._standing(_CONTINUE, packet)
             self._is_running = False
+            try:
+                self._stop = self._standing(_CONTINUE, packet)
+            except TargetGoneError:
+                self.session.close()  # nothing is left to be detached from
+                self._leaver.how = Departure.HANG_UP
+                raise
             self._read_cause(is_awaited=True)
             if not self.has_crashed:
                 self.resume()

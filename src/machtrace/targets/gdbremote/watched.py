@@ -7,7 +7,7 @@ thread hangs is in none of its packets: for that the process is interrupted at e
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from machtrace.model.cause import Cause
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.polls import (
     UNKNOWN_CALL,
+    IdleRequest,
     MemoryLimit,
     ProcessPoll,
     SystemCall,
@@ -77,6 +78,7 @@ class WatchedStub(GdbRemoteTarget):
     """
 
     has_python = False
+    is_local = False
 
     def __init__(
         self,
@@ -86,8 +88,11 @@ class WatchedStub(GdbRemoteTarget):
         interrupts: bool = False,
     ) -> None:
         spec = parse_spec(spec) if isinstance(spec, str) else spec
+        self.on_close: Callable[[], None] = lambda: None
+        """Called when it was closed."""
         super().__init__(replace(spec, runs_to_stop=False), connect)
         self._interrupts = interrupts
+        self.least_poll_ns = INTERRUPT_NS if interrupts else 0
         self._stream = ProfileStream()
         self._profiles: list[_Profiled] = []
         """The last two."""
@@ -107,10 +112,16 @@ class WatchedStub(GdbRemoteTarget):
             self.close()
             raise
 
+    def close(self) -> None:
+        """Let the process run, and hang up; a second call does nothing."""
+        super().close()
+        on_close, self.on_close = self.on_close, lambda: None
+        on_close()
+
     @property
     def missing(self) -> tuple[str, ...]:
         """The facts that cannot be determined, and why; a sentence each."""
-        sentences = []
+        sentences = ["deadlocks are not watched: locks are not read through a stub"]
         if not self.has_profiles:
             sentences.append(
                 "processor time and memory are not watched: this stub has no profile packets: "
@@ -134,7 +145,7 @@ class WatchedStub(GdbRemoteTarget):
 
     # --- polls ---
 
-    def poll(self, thread: int, *, with_status: bool) -> ThreadPoll:  # noqa: ARG002
+    def poll_thread(self, thread: int, *, with_status: bool) -> ThreadPoll:  # noqa: ARG002
         """Poll a thread; see :class:`~machtrace.model.polls.PolledTarget`."""
         self.service()
         if not self._interrupts or self.crash is not None:
@@ -159,6 +170,12 @@ class WatchedStub(GdbRemoteTarget):
             call=call,
             run_ns=self._observed[thread].run_ns,
         )
+
+    def wait_idle(self, idle: dict[int, ThreadPoll], request: IdleRequest) -> None:
+        """Return None: there is no wait of this kind."""
+
+    def wake(self) -> None:
+        """Do nothing: nothing waits."""
 
     def forget(self, thread: int) -> None:
         """Drop what is known of a thread that has exited."""
@@ -247,14 +264,16 @@ class WatchedStub(GdbRemoteTarget):
         unknown = ThreadInfo(id=ThreadId(thread), index=0)
         return next((info for info in self.threads() if info.id == thread), unknown)
 
-    @property
-    def main_thread(self) -> int:
-        """The id of its main thread."""
-        return self.thread_ids()[0]
-
     def program_start(self) -> bytes:
         """Return what changes when the process executes another program: unknown."""
         return b""
+
+    def started_ns(self) -> int:
+        """Return when the process was started: now, as that is unknown."""
+        return time.monotonic_ns()
+
+    def locks(self) -> None:
+        """Return no source of lock surveys."""
 
     def snapshot(
         self,
@@ -275,17 +294,14 @@ class WatchedStub(GdbRemoteTarget):
             self._infos |= {thread.info.id: thread.info for thread in copy.threads}
         return copy
 
-    def snapshot_with_python(
-        self, threads: Collection[ThreadId] | None = None
+    def copy_stopped(
+        self, threads: Collection[ThreadId], /
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """Copy threads; Python functions are not read."""
         return self.snapshot(threads), {}
 
     def copy_waiting(
-        self,
-        threads: Iterable[int],
-        *,
-        stack_limit: int = DEFAULT_STACK_LIMIT,  # noqa: ARG002
+        self, threads: Iterable[int], /
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """Return the copy of a thread that a poll has found waiting right now, without a stop."""
         for copy in self._recent(threads):
@@ -323,8 +339,8 @@ class ProfilePolls:
     def __init__(self, stub: WatchedStub) -> None:
         self._stub = stub
 
-    def poll(self, *, with_threads: bool) -> ProcessPoll:
-        """Return the last profile, with the time at which it came.
+    def poll(self, *, with_threads: bool) -> ProcessPoll:  # noqa: ARG002
+        """Return the last profile, which has all threads, with the time at which it came.
 
         Raises:
             TargetGoneError: the process has exited.
@@ -338,8 +354,6 @@ class ProfilePolls:
         poll = ProcessPoll(
             last.at_ns, last.boot_ns, profile.footprint, None, 1000 * profile.used_us
         )
-        if not with_threads:
-            return poll
         used = profile.threads.items()
         counts = {number: ThreadCount(1000 * thread.used_us, None) for number, thread in used}
         return poll._replace(threads=counts)
@@ -368,6 +382,10 @@ class ProfilePolls:
         profiles = self._stub.profiles
         size = profiles[-1].profile.limit if profiles else None
         return None if size is None else MemoryLimit(size, "the system's limit of the app")
+
+    def oom_kills(self) -> int | None:
+        """Return None: they are not known."""
+        return None
 
     def memory_details(self) -> dict[str, int]:
         """Return the kinds of memory in bytes."""

@@ -6,7 +6,7 @@ The words that name a process of an iOS device: ``device://UDID/bundle-id``.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from enum import StrEnum
 
@@ -21,9 +21,11 @@ from machtrace.frozen import dataclass
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.base import ClosedWhenLeft
+from machtrace.targets.gdbremote.detach import Connect
 from machtrace.targets.gdbremote.process import GdbRemoteTarget
 from machtrace.targets.gdbremote.spec import DEFAULT_TIMEOUT, RemoteSpec, parse_options
 from machtrace.targets.gdbremote.stream import ByteStream, SocketStream
+from machtrace.targets.gdbremote.watched import WatchedStub
 from machtrace.targets.ios.access import DeviceAccess, DeviceSession
 from machtrace.targets.ios.session import LibraryAccess
 
@@ -114,6 +116,7 @@ class DeviceTarget(ClosedWhenLeft):
         spec: a ``device://`` target; see
             :func:`~machtrace.targets.ios.target.parse_device_spec`.
         access: the devices; by default those of the library.
+        open_stub: opens the process that debugserver has attached to.
 
     Raises:
         TargetSpecError: the words name no process of a device.
@@ -122,7 +125,14 @@ class DeviceTarget(ClosedWhenLeft):
         ConnectionLostError, RemoteProtocolError: debugserver does not answer, or makes no sense.
     """
 
-    def __init__(self, spec: str | DeviceSpec, access: DeviceAccess | None = None) -> None:
+    def __init__(
+        self,
+        spec: str | DeviceSpec,
+        access: DeviceAccess | None = None,
+        *,
+        open_stub: Callable[[RemoteSpec, Connect], GdbRemoteTarget] = GdbRemoteTarget,
+    ) -> None:
+        self._open_stub = open_stub
         self._spec = parse_device_spec(spec) if isinstance(spec, str) else spec
         self._session = (access or LibraryAccess()).open(self._spec.udid)
         self._waits: int | None = None
@@ -163,7 +173,11 @@ class DeviceTarget(ClosedWhenLeft):
         try:
             self._target.close()
         finally:
-            self._session.close()
+            self.release()
+
+    def release(self) -> None:
+        """Release the device alone."""
+        self._session.close()
 
     def _give_up(self) -> None:
         """Leave nothing behind that waits for ever."""
@@ -213,7 +227,7 @@ class DeviceTarget(ClosedWhenLeft):
             return SocketStream(session.debugserver(), to.place, timeout)
 
         try:
-            return GdbRemoteTarget(spec, connect)
+            return self._open_stub(spec, connect)
         except RemoteProtocolError as error:
             if not error.request.startswith("'vAttach"):
                 raise
@@ -236,3 +250,24 @@ class DeviceTarget(ClosedWhenLeft):
             udid=session.device.udid,
             remedy=_NOT_DEBUGGABLE,
         )
+
+
+def watched_app(
+    spec: str, access: DeviceAccess | None = None, *, interrupts: bool = False
+) -> WatchedStub:
+    """Open an app's process to be watched; closing it releases the device, too.
+
+    Args:
+        spec: see :class:`DeviceTarget`; so for the errors.
+        access: the devices; by default those of the library.
+        interrupts: see :class:`~machtrace.targets.gdbremote.watched.WatchedStub`.
+    """
+    opened: list[WatchedStub] = []
+
+    def open_stub(remote: RemoteSpec, connect: Connect) -> GdbRemoteTarget:
+        opened.append(WatchedStub(remote, connect, interrupts=interrupts))
+        return opened[-1]
+
+    device = DeviceTarget(spec, access, open_stub=open_stub)
+    opened[-1].on_close = device.release
+    return opened[-1]

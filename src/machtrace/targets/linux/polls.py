@@ -71,37 +71,15 @@ class LinuxPolls:
             files = self._files[thread] = self._open(thread)
         at_ns, boot_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         call_text = self._read(thread, files, _CALL)
-        schedule = self._read(thread, files, _SCHEDULE).split()
-        is_running: bool | None = None
-        call = None
-        if call_text:
-            is_running = call_text.startswith(_RUNNING)
-            call = None if is_running else _parse_call(call_text)
-        run_ns, delay_ns = (int(schedule[0]), int(schedule[1])) if schedule else (None, None)
+        schedule = self._read(thread, files, _SCHEDULE)
         if not with_status and call_text:
-            return ThreadPoll(at_ns, boot_ns, is_running, call, run_ns, delay_ns)
-        state, tracer, switches = None, None, None
-        if match := _STATUS_LINES.search(self._read(thread, files, _STATUS)):
-            state, tracer = match[1].decode(), int(match[2])
-            switches = int(match[3]), int(match[4])
-            if state in EXITED_STATES:
-                raise ThreadGoneError(f"thread {thread} has exited", thread=thread)
-            if is_running is None:
-                is_running = state == "R"
+            return parse_poll(at_ns, boot_ns, call_text, schedule)
+        status = self._read(thread, files, _STATUS)
+        poll = parse_poll(at_ns, boot_ns, call_text, schedule, status)
+        if poll.state is not None and poll.state in EXITED_STATES:
+            raise ThreadGoneError(f"thread {thread} has exited", thread=thread)
         throttled_ns, is_frozen = self._group.read()
-        return ThreadPoll(
-            at_ns,
-            boot_ns,
-            is_running,
-            call,
-            run_ns,
-            delay_ns,
-            switches,
-            state,
-            throttled_ns,
-            is_frozen,
-            tracer,
-        )
+        return poll._replace(throttled_ns=throttled_ns, is_frozen=is_frozen)
 
     def wait_idle(
         self, idle: dict[int, ThreadPoll], request: IdleRequest
@@ -206,6 +184,33 @@ _MISSING = {
     "cannot be distinguished",
     "status": "the states of threads are hidden: stopped threads are not recognised",
 }
+
+
+def parse_poll(
+    at_ns: int, boot_ns: int, call_text: bytes, schedule: bytes, status: bytes = b""
+) -> ThreadPoll:
+    """Parse a thread's ``syscall``, ``schedstat`` and ``status``; an empty one is hidden."""
+    is_running: bool | None = None
+    call = None
+    if call_text:
+        is_running = call_text.startswith(_RUNNING)
+        call = None if is_running else _parse_call(call_text)
+    times = schedule.split()
+    run_ns, delay_ns = (int(times[0]), int(times[1])) if times else (None, None)
+    if (match := _STATUS_LINES.search(status)) is None:
+        return ThreadPoll(at_ns, boot_ns, is_running, call, run_ns, delay_ns)
+    state = match[1].decode()
+    return ThreadPoll(
+        at_ns,
+        boot_ns,
+        state == "R" if is_running is None else is_running,
+        call,
+        run_ns,
+        delay_ns,
+        switches=(int(match[3]), int(match[4])),
+        state=state,
+        tracer=int(match[2]),
+    )
 
 
 def _parse_call(text: bytes) -> SystemCall | None:

@@ -38,6 +38,9 @@ class WatchedProcess(LinuxProcessTarget):
     whose memory may not be read is only polled: copies raise TargetAccessError.
     """
 
+    is_local = True
+    least_poll_ns = 0
+
     def __init__(self, pid: int) -> None:
         self._refusal: TargetAccessError | None = None
         try:
