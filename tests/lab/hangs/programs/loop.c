@@ -4,7 +4,7 @@
  *
  * A command is a line "ID ACTION MS COUNT". It is executed as one callback of the loop. With MS = 0 it lasts until a byte arrives at
  * descriptor 4. After the callback one JSON line goes to descriptor 3; times are CLOCK_BOOTTIME nanoseconds. `switches` are the
- * voluntary context switches of the callback: a thread that waits once and is stopped by nobody has one.
+ * voluntary context switches of the callback, which began at `entered`: a thread that waits once and is stopped by nobody has one.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -154,7 +154,7 @@ struct task {
 };
 
 static struct {
-    int64_t began, ended, cpu;
+    int64_t entered, began, ended, cpu;
     long switches;
     char more[65536];
 } truth;
@@ -594,14 +594,16 @@ static void state_truth(const struct task *task, const char *action)
 {
     static char line[sizeof truth.more + 512];
     int length = snprintf(line, sizeof line,
-                          "{\"id\": %ld, \"action\": \"%s\", \"began\": %lld, \"ended\": %lld, \"cpu\": %lld, \"switches\": %ld%s}\n",
-                          task->id, action, (long long)truth.began, (long long)truth.ended, (long long)truth.cpu, truth.switches,
+                          "{\"id\": %ld, \"action\": \"%s\", \"entered\": %lld, \"began\": %lld, \"ended\": %lld, \"cpu\": %lld, "
+                          "\"switches\": %ld%s}\n",
+                          task->id, action, (long long)truth.entered, (long long)truth.began, (long long)truth.ended, (long long)truth.cpu, truth.switches,
                           truth.more);
     (void)!write(TRUTH, line, length);
 }
 
 static void run_task(const struct task *task)
 {
+    truth.entered = now_of(CLOCK_BOOTTIME);
     if (!strcmp(task->action, "short")) {
         short_tasks[task->count % 8](task);
         return;
