@@ -315,6 +315,8 @@ class HangWatch:
 
     def _see(self, watched: _Watched, absence: Absence) -> None:
         if watched.incident is None:
+            if _is_hidden(watched.last, absence):
+                return
             if absence.verdict.is_hang and self._is_deadlocked(watched.thread.id):
                 return
             identifier, rules = self._new_id()
@@ -386,6 +388,14 @@ class HangWatch:
             incident.everything = incident.everything[:1]
         incident.reported = reported
         return reported
+
+
+def _is_hidden(poll: ThreadPoll | None, absence: Absence) -> bool:
+    """Whether a thread waits for something unknown, and not for a processor."""
+    if poll is None or poll.is_running or poll.call is not None:
+        return False
+    queued = absence.evidence.get("delay_ns") or 0
+    return absence.verdict is Verdict.STARVED and 2 * int(queued) < absence.duration_ns
 
 
 def _is_at(copy: RawCopy, place: CallPlace) -> bool:
