@@ -17,9 +17,9 @@ from machtrace.reports.analysis.waits.graph import EdgeSource, wait_graph
 from machtrace.reports.files import read_report
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.watching.api import watch as watch_process
-from machtrace.watching.deadlocks import DeadlockDetector
 from machtrace.watching.jsonl import incident_object
-from machtrace.watching.lock_waits import LockSurveyor
+from machtrace.watching.locks.deadlocks import DeadlockDetector
+from machtrace.watching.locks.waits import LockSurveyor
 from machtrace.watching.reports import report_of
 
 PYTHON_LOCKS = Path(__file__).parent / "programs/python_locks.py"

@@ -27,9 +27,9 @@ pytest.importorskip("machtrace._native._inprocess", reason="the extension is not
 if sys.platform != "linux":
     pytest.skip("the watchdog is for Linux", allow_module_level=True)
 
-from machtrace.watching.own import OwnWatcher
-from machtrace.watching.own_loops import LoopBeacons, await_chain
-from machtrace.watching.own_record import read_record
+from machtrace.watching.own.loops import LoopBeacons, await_chain
+from machtrace.watching.own.record import read_record
+from machtrace.watching.own.watcher import OwnWatcher
 from machtrace.watching.watcher import WatchOptions
 
 HANG = 0.1

@@ -16,7 +16,7 @@ import pytest
 
 from machtrace.errors import MachtraceError
 from machtrace.model.incident import Verdict, WatchIncident
-from machtrace.watching.own_record import read_record
+from machtrace.watching.own.record import read_record
 
 if sys.platform != "linux":
     pytest.skip("the watchdog is for Linux", allow_module_level=True)

@@ -172,7 +172,7 @@ def _with_waits(spec: str, copied: Snapshot) -> Snapshot:
         return copied
     from machtrace.errors import TargetError
     from machtrace.targets.linux.locks import LinuxLocks
-    from machtrace.watching.lock_waits import LockSurveyor
+    from machtrace.watching.locks.waits import LockSurveyor
 
     locks = LinuxLocks()
     pcs: dict[int, Avma] = {thread.info.id: thread.registers.pc for thread in copied.threads}

@@ -92,7 +92,7 @@ class ReportReader(Protocol):
 
 
 READERS: tuple[str, ...] = (
-    "machtrace.watching.own_record",
+    "machtrace.watching.own.record",
     "machtrace.reports.plcrash.reader",
     "machtrace.reports.profiles.pprof",
     "machtrace.reports.machtrace_json",

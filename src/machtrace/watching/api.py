@@ -25,7 +25,7 @@ from machtrace.watching.thresholds import (
 from machtrace.watching.watcher import FOREVER_NS, Watcher
 
 if TYPE_CHECKING:  # imports the extension, which may be missing
-    from machtrace.watching.own import OwnWatcher
+    from machtrace.watching.own.watcher import OwnWatcher
 
 _DEFAULT_HANG_S = 0.25
 
@@ -74,7 +74,7 @@ def watch(  # noqa: PLR0913 - an option each
         target: the id or the name of a process, or a ``gdb://``, ``device://`` or ``frida://``;
             ``self`` is this one, which is watched by a thread
             of C, also while a C function keeps the interpreter's lock. See
-            :class:`~machtrace.watching.own.OwnWatcher`, and :func:`machtrace.deadline`.
+            :class:`~machtrace.watching.own.watcher.OwnWatcher`, and :func:`machtrace.deadline`.
         hang: seconds that a thread may spend away from its loop; None to report no hangs. A
             ``gdb://`` or ``device://`` is interrupted for each poll: there the default is None.
         threads: the threads that are watched for hangs: ``main``, ``all``, a name or an id, or
@@ -92,7 +92,7 @@ def watch(  # noqa: PLR0913 - an option each
         on_incident: called with each incident when it is seen and when it has ended, in another
             thread.
         record: ``self``: the path of a file from which
-            :func:`~machtrace.watching.own_record.read_record` reads the incident that lasted when
+            :func:`~machtrace.watching.own.record.read_record` reads the incident that lasted when
             this process was killed.
 
     Raises:
@@ -117,7 +117,7 @@ def watch(  # noqa: PLR0913 - an option each
     stop = threading.Event()
     watcher: Watcher | OwnWatcher
     if target == SELF and this_system() is System.LINUX:
-        from machtrace.watching.own import OwnWatcher
+        from machtrace.watching.own.watcher import OwnWatcher
 
         watcher = OwnWatcher(options, on_incident, record=None if record is None else str(record))
     else:

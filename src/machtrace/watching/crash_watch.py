@@ -23,8 +23,8 @@ from machtrace.model.incident import (
     WatchIncident,
 )
 from machtrace.targets.linux.crash import CrashedProcess, CrashTracer
+from machtrace.watching.hangs.representative import representative
 from machtrace.watching.naming import RawCopy
-from machtrace.watching.representative import representative
 from machtrace.watching.target import PolledProcess
 
 if TYPE_CHECKING:

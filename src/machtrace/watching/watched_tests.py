@@ -39,9 +39,9 @@ from machtrace.reports.analysis.waits.graph import WaitGraph, wait_graph
 from machtrace.reports.stacks.incidents import report_of_incident
 from machtrace.targets.base import Target
 from machtrace.targets.open import open_target
-from machtrace.watching.lock_owners import OwnedWait
-from machtrace.watching.lock_waits import LockSurveyor
-from machtrace.watching.representative import representative
+from machtrace.watching.hangs.representative import representative
+from machtrace.watching.locks.owners import OwnedWait
+from machtrace.watching.locks.waits import LockSurveyor
 
 _FIRST, _STEP = 0.6, 0.1
 """Parts of the limit after which the main thread's stack is taken, before the limit itself."""

@@ -27,15 +27,15 @@ from machtrace.targets.linux.process_polls import host_load
 from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.watching.copies import StackCopies
 from machtrace.watching.crash_watch import Crash, CrashWatch, StubCrashes, crash_incident
-from machtrace.watching.hang_watch import HangWatch
-from machtrace.watching.lock_watch import (
+from machtrace.watching.hangs.watch import HangWatch
+from machtrace.watching.locks.watch import (
     DeadlockEvent,
     DeadlockWatch,
     deadlock_id,
     deadlock_incident,
 )
 from machtrace.watching.naming import Namer, RawCopy
-from machtrace.watching.resource_watch import ResourceIncident, ResourceWatch, resource_incident
+from machtrace.watching.resources.watch import ResourceIncident, ResourceWatch, resource_incident
 from machtrace.watching.target import interrupts, open_watched
 from machtrace.watching.thresholds import WatchOptions
 

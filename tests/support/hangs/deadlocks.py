@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from machtrace.targets.linux.locks import LinuxLocks
-from machtrace.watching.deadlocks import DeadlockDetector
-from machtrace.watching.lock_waits import LockSurveyor
+from machtrace.watching.locks.deadlocks import DeadlockDetector
+from machtrace.watching.locks.waits import LockSurveyor
 from tests.support.hangs.programs import ROOT, Watcher
 from tests.support.hangs.scenarios import THRESHOLD_MS
 from tests.support.hangs.scoring import percentile

@@ -11,7 +11,7 @@ from random import Random
 
 from machtrace import read_report
 from machtrace.errors import MachtraceError
-from machtrace.watching.own_record import read_record
+from machtrace.watching.own.record import read_record
 from tests.support.hangs.incidents import incidents_of
 from tests.support.hangs.programs import LabError, Program, Watcher
 from tests.support.hangs.sections import Figure, Section, share

@@ -13,10 +13,10 @@ from machtrace.model.arch import Arch
 from machtrace.model.incident import WatchIncident
 from machtrace.model.polls import ThreadPoll
 from machtrace.targets.linux.watched import WatchedProcess
-from machtrace.watching.classifier import Ended, HangClassifier, LearnWait, Seen
-from machtrace.watching.root_waits import RootWaits
+from machtrace.watching.hangs.classifier import Ended, HangClassifier, LearnWait, Seen
+from machtrace.watching.hangs.root_waits import RootWaits
+from machtrace.watching.hangs.wait_roles import NamedWait, WaitRole
 from machtrace.watching.thresholds import WatchOptions
-from machtrace.watching.wait_roles import NamedWait, WaitRole
 from machtrace.watching.watcher import Watcher
 from tests.support.hangs.programs import WATCH_FLAGS, Program
 from tests.support.hangs.runner import run_launch, run_scenario

@@ -54,24 +54,24 @@ def parse_call(text: bytes) -> SystemCall | None:
 
 
 class LinuxLocks:
-    """Reads about a process and others; a :class:`~machtrace.watching.lock_waits.LockSource`."""
+    """Reads about a process and others; a :class:`~machtrace.watching.locks.waits.LockSource`."""
 
     def __init__(self) -> None:
         self._processes: dict[int, _Process] = {}
         self._file_locks: str | None = None
 
     def refresh(self) -> None:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.refresh`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.refresh`."""
         self._file_locks = None
         for process in self._processes.values():
             process.refresh()
 
     def threads(self, pid: int) -> Mapping[int, int]:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.threads`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.threads`."""
         return self._of(pid).threads()
 
     def call(self, pid: int, thread: int) -> SystemCall | None:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.call`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.call`."""
         return self._of(pid).call(thread)
 
     def await_return(self, pid: int, stopped: Mapping[int, Avma], limit_ns: int) -> None:
@@ -97,7 +97,7 @@ class LinuxLocks:
             pending = [thread for thread in pending if process.call(thread) is None]
 
     def switches(self, pid: int, thread: int) -> tuple[int, int] | None:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.switches`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.switches`."""
         try:
             text = self._of(pid).directory.read(f"task/{thread}/status")
         except OSError:
@@ -113,24 +113,24 @@ class LinuxLocks:
             return ""
 
     def arch(self, pid: int) -> Arch:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.arch`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.arch`."""
         return self._of(pid).arch()
 
     def memory(self, pid: int) -> MemoryReader:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.memory`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.memory`."""
         return self._of(pid)
 
     def mapped_files(self, pid: int) -> frozenset[str]:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.mapped_files`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.mapped_files`."""
         mappings = read_mappings(self._of(pid).directory)
         return frozenset(mapping.path for mapping in mappings if mapping.is_file)
 
     def python(self, pid: int) -> LockReader | None:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.python`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.python`."""
         return self._of(pid).python()
 
     def children(self, pid: int) -> Mapping[int, int]:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.children`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.children`."""
         process = self._of(pid)
         depth = len(process.namespaces) - 1
         children: dict[int, int] = {}
@@ -143,7 +143,7 @@ class LinuxLocks:
         return children
 
     def file_locks(self) -> str:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.file_locks`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.file_locks`."""
         if self._file_locks is None:
             try:
                 with open("/proc/locks", encoding="ascii") as file:  # noqa: PTH123 - a kernel's file
@@ -153,7 +153,7 @@ class LinuxLocks:
         return self._file_locks
 
     def file(self, pid: int, descriptor: int) -> tuple[tuple[tuple[int, int], int] | None, str]:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.file`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.file`."""
         directory = self._of(pid).directory
         try:
             path = directory.link(f"fd/{descriptor}")
@@ -163,7 +163,7 @@ class LinuxLocks:
         return _file_id(status), path.removesuffix(" (deleted)")
 
     def flock_holders(self, file: tuple[tuple[int, int], int]) -> tuple[int, ...]:
-        """See :meth:`~machtrace.watching.lock_waits.LockSource.flock_holders`."""
+        """See :meth:`~machtrace.watching.locks.waits.LockSource.flock_holders`."""
         names = os.listdir("/proc")  # noqa: PTH208 - names alone
         return tuple(int(name) for name in names if name.isdecimal() and _has_lock(int(name), file))
 

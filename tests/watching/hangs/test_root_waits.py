@@ -5,8 +5,8 @@ from __future__ import annotations
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.polls import CallPlace, SystemCall
-from machtrace.watching.root_waits import RootWaits
-from machtrace.watching.wait_roles import NamedWait, WaitRole
+from machtrace.watching.hangs.root_waits import RootWaits
+from machtrace.watching.hangs.wait_roles import NamedWait, WaitRole
 
 READ, POLL, NANOSLEEP, RECV, FUTEX, EPOLL = 0, 7, 35, 45, 202, 232
 

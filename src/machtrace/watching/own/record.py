@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # every file is offered to this reader: only records need wha
     from machtrace.targets.inprocess.watchdog_file import WatchdogFile
     from machtrace.targets.inprocess.watchdog_records import WatchdogCapture
     from machtrace.watching.naming import RawCopy
-    from machtrace.watching.own_cases import Case, Cases, NumberedPoll
+    from machtrace.watching.own.cases import Case, Cases, NumberedPoll
 
 _MAGIC = b"machwtc"
 _POLLS_OF_HANG = 5
@@ -68,7 +68,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 
 def _incidents(file: WatchdogFile) -> tuple[WatchIncident, ...]:
     from machtrace.watching.naming import Namer
-    from machtrace.watching.own_cases import Cases
+    from machtrace.watching.own.cases import Cases
 
     pid = file.process.pid or 0
     namer = Namer(scan=True)
@@ -85,7 +85,7 @@ def _incidents(file: WatchdogFile) -> tuple[WatchIncident, ...]:
 
 
 def _incident(file: WatchdogFile, cases: Cases, case: Case, number: str) -> WatchIncident:
-    from machtrace.watching.own_loops import await_chain
+    from machtrace.watching.own.loops import await_chain
 
     cases.name(case)
     chains = [chain for _, stack in case.stacks if (chain := await_chain(stack)) is not None]

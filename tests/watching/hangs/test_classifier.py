@@ -11,8 +11,8 @@ from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.incident import Verdict, VerdictCertainty
 from machtrace.model.polls import SystemCall, ThreadPoll
-from machtrace.watching.absences import Absence
-from machtrace.watching.classifier import (
+from machtrace.watching.hangs.absences import Absence
+from machtrace.watching.hangs.classifier import (
     Ended,
     Event,
     HangClassifier,
@@ -20,8 +20,8 @@ from machtrace.watching.classifier import (
     Seen,
     TakeSample,
 )
-from machtrace.watching.root_waits import RootWaits
-from machtrace.watching.wait_roles import NamedWait, WaitRole
+from machtrace.watching.hangs.root_waits import RootWaits
+from machtrace.watching.hangs.wait_roles import NamedWait, WaitRole
 
 MS = 1_000_000
 T = 100 * MS

@@ -1,7 +1,7 @@
 """Classifies the polls of a watched thread: a state machine without a clock of its own.
 
 Polls come in, requests and hangs come out. A thread is *away* from its last poll in a root wait
-(:mod:`machtrace.watching.root_waits`) until the next one. It hangs once it was away for the
+(:mod:`machtrace.watching.hangs.root_waits`) until the next one. It hangs once it was away for the
 threshold, unless the cause lies outside of the program.
 """
 
@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias
 
 from machtrace.model.incident import TimeRange, Verdict, VerdictCertainty
 from machtrace.model.polls import CallPlace, ThreadPoll
-from machtrace.watching.absences import Absence, Away, grown, is_one_wait, is_stopped
-from machtrace.watching.root_waits import RootWaits
-from machtrace.watching.wait_roles import NamedWait, WaitRole
+from machtrace.watching.hangs.absences import Absence, Away, grown, is_one_wait, is_stopped
+from machtrace.watching.hangs.root_waits import RootWaits
+from machtrace.watching.hangs.wait_roles import NamedWait, WaitRole
 
 _FIRST_SAMPLE = 0.6
 """The share of the threshold after which a thread that is away is sampled."""

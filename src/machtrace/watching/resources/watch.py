@@ -18,17 +18,17 @@ from machtrace.model.incident import (
 )
 from machtrace.model.polls import ProcessPoll, ThreadCount
 from machtrace.model.snapshot import ThreadId
-from machtrace.watching.conditions import (
+from machtrace.watching.hangs.representative import representative
+from machtrace.watching.naming import Namer, RawCopy
+from machtrace.watching.resources.conditions import (
     ConditionEvent,
     ConditionMet,
     ConditionOver,
     ProcessSeries,
     ThreadHistory,
 )
-from machtrace.watching.cpu_condition import CpuCondition
-from machtrace.watching.memory_condition import MemoryCondition
-from machtrace.watching.naming import Namer, RawCopy
-from machtrace.watching.representative import representative
+from machtrace.watching.resources.cpu import CpuCondition
+from machtrace.watching.resources.memory import MemoryCondition
 from machtrace.watching.target import PolledProcess
 from machtrace.watching.thresholds import PROCESS_POLL_NS, CpuThreshold, MemoryThreshold
 

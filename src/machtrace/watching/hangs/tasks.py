@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from machtrace.model.incident import AppliedRule, TimedStack, Verdict, VerdictCertainty
 from machtrace.model.symbol import CallStack, Frame
-from machtrace.watching.absences import Absence
-from machtrace.watching.representative import (
+from machtrace.watching.hangs.absences import Absence
+from machtrace.watching.hangs.representative import (
     FunctionKey,
     Representative,
     path_of,

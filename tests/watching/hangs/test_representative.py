@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from machtrace.model.incident import Culprit, TimedStack
-from machtrace.watching.representative import representative
-from tests.watching.test_wait_roles import native, python
+from machtrace.watching.hangs.representative import representative
+from tests.watching.hangs.test_wait_roles import native, python
 
 MS = 1_000_000
 

@@ -22,9 +22,9 @@ from machtrace.model.incident import (
 from machtrace.model.snapshot import Snapshot
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.process_polls import CLOCK_OF_PROCESS
-from machtrace.watching.deadlocks import BlockedThread, DeadlockCycle, DeadlockDetector
-from machtrace.watching.lock_waits import LockSurveyor
-from machtrace.watching.representative import representative
+from machtrace.watching.hangs.representative import representative
+from machtrace.watching.locks.deadlocks import BlockedThread, DeadlockCycle, DeadlockDetector
+from machtrace.watching.locks.waits import LockSurveyor
 
 _INTERVAL_NS, _LONGEST_INTERVAL_NS = 100_000_000, 5_000_000_000
 _COST_RATIO = 500

@@ -10,7 +10,7 @@ from collections import deque
 
 from machtrace.model.incident import AppliedRule, IncidentKind, TimeRange, VerdictCertainty
 from machtrace.model.polls import MemoryLimit, ProcessPoll
-from machtrace.watching.conditions import (
+from machtrace.watching.resources.conditions import (
     SECOND_NS,
     ConditionEvent,
     ConditionMet,

@@ -1,7 +1,7 @@
 """Root waits: the places where a thread's own loop waits for the next thing to do.
 
 A thread there is idle, everywhere else it is away. Each new place is looked up once: the wait is a
-loop's own if only the loop's machinery lies between them (:mod:`machtrace.watching.wait_roles`).
+loop's own if only the loop's machinery lies between them (:mod:`machtrace.watching.hangs.wait_roles`).
 Where names do not decide, recurrence does: a loop's wait is entered from many others, a task's
 mostly from the loop's.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.polls import UNKNOWN_CALL, CallPlace, SystemCall
-from machtrace.watching.wait_roles import UNDECIDED, NamedWait, WaitRole
+from machtrace.watching.hangs.wait_roles import UNDECIDED, NamedWait, WaitRole
 
 _MOST_PLACES = 1000
 """Places that are counted; a thread that waits in more of them has no loop."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from machtrace.model.incident import WaitsFor
 from machtrace.model.polls import SystemCall
-from machtrace.watching.lock_owners import OwnedWait
+from machtrace.watching.locks.owners import OwnedWait
 
 
 class BlockedThread(NamedTuple):

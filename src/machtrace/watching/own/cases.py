@@ -34,13 +34,13 @@ from machtrace.targets.inprocess.watchdog_records import (
     WatchdogItem,
     WatchdogPhase,
 )
-from machtrace.watching.absences import Absence
-from machtrace.watching.classifier import Ended, HangClassifier, LearnWait, Seen
+from machtrace.watching.hangs.absences import Absence
+from machtrace.watching.hangs.classifier import Ended, HangClassifier, LearnWait, Seen
+from machtrace.watching.hangs.representative import path_of, representative
+from machtrace.watching.hangs.root_waits import RootWaits
+from machtrace.watching.hangs.tasks import TaskCallers, judge, timed_stacks
+from machtrace.watching.hangs.wait_roles import role_of
 from machtrace.watching.naming import Namer, RawCopy
-from machtrace.watching.representative import path_of, representative
-from machtrace.watching.root_waits import RootWaits
-from machtrace.watching.tasks import TaskCallers, judge, timed_stacks
-from machtrace.watching.wait_roles import role_of
 
 GIL = "interpreter lock (GIL)"
 

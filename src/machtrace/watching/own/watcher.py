@@ -29,12 +29,12 @@ from machtrace.targets.inprocess.watchdog_records import (
 )
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.process_polls import host_load
-from machtrace.watching.conditions import ConditionOver
-from machtrace.watching.lock_watch import DeadlockEvent, DeadlockWatch, deadlock_incident
+from machtrace.watching.locks.watch import DeadlockEvent, DeadlockWatch, deadlock_incident
 from machtrace.watching.naming import Namer, RawCopy
-from machtrace.watching.own_cases import Case, Cases, NumberedPoll
-from machtrace.watching.own_loops import LoopBeacons, await_chain
-from machtrace.watching.resource_watch import (
+from machtrace.watching.own.cases import Case, Cases, NumberedPoll
+from machtrace.watching.own.loops import LoopBeacons, await_chain
+from machtrace.watching.resources.conditions import ConditionOver
+from machtrace.watching.resources.watch import (
     ResourceIncident,
     ResourceSample,
     ResourceWatch,
@@ -65,7 +65,7 @@ class OwnWatcher(ClosedWhenLeft):
         on_incident: called for each incident when it is seen and when it ended, by the naming
             thread.
         record: the path of a file that stays readable if this process is killed; see
-            :func:`machtrace.watching.own_record.read_record`.
+            :func:`machtrace.watching.own.record.read_record`.
 
     Raises:
         TargetError: this process cannot be watched.

@@ -23,8 +23,9 @@ from machtrace.model.incident import (
 from machtrace.model.polls import CallPlace, IdleRequest, IdleWait, ThreadPoll
 from machtrace.model.symbol import CallStack
 from machtrace.targets.base import ALL_THREADS, select_threads
-from machtrace.watching.absences import Absence
-from machtrace.watching.classifier import (
+from machtrace.watching.copies import StackCopies
+from machtrace.watching.hangs.absences import Absence
+from machtrace.watching.hangs.classifier import (
     Ended,
     Event,
     HangClassifier,
@@ -32,14 +33,13 @@ from machtrace.watching.classifier import (
     Seen,
     TakeSample,
 )
-from machtrace.watching.copies import StackCopies
+from machtrace.watching.hangs.representative import path_of
+from machtrace.watching.hangs.root_waits import RootWaits
+from machtrace.watching.hangs.tasks import TaskCallers, judge, timed_stacks
+from machtrace.watching.hangs.wait_roles import NamedWait, role_of
 from machtrace.watching.naming import Namer, RawCopy
-from machtrace.watching.representative import path_of
-from machtrace.watching.root_waits import RootWaits
 from machtrace.watching.target import WatchedTarget
-from machtrace.watching.tasks import TaskCallers, judge, timed_stacks
 from machtrace.watching.thresholds import WatchOptions
-from machtrace.watching.wait_roles import NamedWait, role_of
 
 _NEVER_NS = 365 * 86_400_000_000_000
 _MOST_LEARNT = 4

@@ -15,7 +15,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.incident import LockOwner
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.polls import SystemCall
-from machtrace.watching.lock_owners import (
+from machtrace.watching.locks.owners import (
     NOT_RECORDED,
     Libc,
     LibcKind,
@@ -28,7 +28,7 @@ from machtrace.watching.lock_owners import (
     parse_file_locks,
     wait_call,
 )
-from machtrace.watching.lock_waits import libc_of
+from machtrace.watching.locks.waits import libc_of
 
 GLIBC, MUSL = Libc(LibcKind.GLIBC, (2, 36)), Libc(LibcKind.MUSL)
 AT = 0x5000

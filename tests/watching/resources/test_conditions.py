@@ -6,14 +6,14 @@ import pytest
 
 from machtrace.model.incident import IncidentKind, VerdictCertainty
 from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount
-from machtrace.watching.conditions import (
+from machtrace.watching.resources.conditions import (
     ConditionMet,
     ConditionOver,
     ProcessSeries,
     ThreadHistory,
 )
-from machtrace.watching.cpu_condition import CpuCondition
-from machtrace.watching.memory_condition import MemoryCondition
+from machtrace.watching.resources.cpu import CpuCondition
+from machtrace.watching.resources.memory import MemoryCondition
 from machtrace.watching.thresholds import parse_cpu, parse_memory
 
 MS = 1_000_000

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from machtrace.model.incident import IncidentKind, TimeRange, VerdictCertainty
 from machtrace.model.polls import ProcessPoll
 from machtrace.model.text import counted
-from machtrace.watching.conditions import (
+from machtrace.watching.resources.conditions import (
     SECOND_NS,
     ConditionEvent,
     ConditionMet,

@@ -16,8 +16,8 @@ from machtrace.model.incident import LockOwner, WaitsFor
 from machtrace.model.memory import MemoryReader
 from machtrace.model.polls import SystemCall
 from machtrace.model.snapshot import Snapshot, ThreadSnapshot
-from machtrace.watching.deadlocks import BlockedThread, LockSurvey, stuck_threads
-from machtrace.watching.lock_owners import (
+from machtrace.watching.locks.deadlocks import BlockedThread, LockSurvey, stuck_threads
+from machtrace.watching.locks.owners import (
     FLOCK,
     NOT_RECORDED,
     UNKNOWN_WAIT,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from machtrace.model.address import Avma
 from machtrace.model.incident import LockOwner, WaitsFor
 from machtrace.model.polls import SystemCall
-from machtrace.watching.deadlocks import (
+from machtrace.watching.locks.deadlocks import (
     BlockedThread,
     DeadlockDetector,
     LockSurvey,
     deadlock_cycles,
     stuck_threads,
 )
-from machtrace.watching.lock_owners import NOT_RECORDED, OwnedWait
+from machtrace.watching.locks.owners import NOT_RECORDED, OwnedWait
 
 PROCESSES = {1: (1, 2, 3, 4)}
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from machtrace.model.incident import TimedStack, TimeRange, Verdict, VerdictCertainty
-from machtrace.watching.absences import Absence
-from machtrace.watching.representative import path_of
-from machtrace.watching.tasks import Judgement, TaskCallers, judge, timed_stacks
-from tests.watching.test_wait_roles import native
+from machtrace.watching.hangs.absences import Absence
+from machtrace.watching.hangs.representative import path_of
+from machtrace.watching.hangs.tasks import Judgement, TaskCallers, judge, timed_stacks
+from tests.watching.hangs.test_wait_roles import native
 
 MS = 1_000_000
 T = 100 * MS

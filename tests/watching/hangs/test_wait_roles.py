@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from machtrace.model.symbol import CallStack, Certainty, PythonFrame, SourceLocation
-from machtrace.watching.wait_roles import WaitRole, role_of
+from machtrace.watching.hangs.wait_roles import WaitRole, role_of
 from tests.support.reports.incidents import frame, stack
 
 STDLIB = "/usr/lib/python3.11/"

@@ -1,0 +1,1 @@
+"""Hangs of threads: decided from polls, with stacks taken meanwhile."""

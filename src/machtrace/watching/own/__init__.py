@@ -1,0 +1,1 @@
+"""This process itself, from what its watchdog of C recorded."""
