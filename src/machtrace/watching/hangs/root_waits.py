@@ -1,9 +1,9 @@
 """Root waits: the places where a thread's own loop waits for the next thing to do.
 
 A thread there is idle, everywhere else it is away. Each new place is looked up once: the wait is a
-loop's own if only the loop's machinery lies between them (:mod:`machtrace.watching.hangs.wait_roles`).
-Where names do not decide, recurrence does: a loop's wait is entered from many others, a task's
-mostly from the loop's.
+loop's own if only the loop's machinery lies between them
+(:mod:`machtrace.watching.hangs.wait_roles`). Where names do not decide, recurrence does: a loop's
+wait is entered from many others, a task's mostly from the loop's.
 """
 
 from __future__ import annotations
