@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from machtrace.cli.application import app
-from machtrace.model.incident import IncidentKind
+from machtrace.model.incident.facts import IncidentKind
 from machtrace.reports.analysis.waits.graph import EdgeSource, wait_graph
 from machtrace.reports.files import read_report
 from machtrace.targets.linux.locks import LinuxLocks

@@ -17,7 +17,7 @@ import pytest
 
 import machtrace as mt
 from machtrace.errors import ArgumentError, TargetError
-from machtrace.model.incident import Verdict, WatchIncident
+from machtrace.model.incident.facts import Verdict, WatchIncident
 from tests.live.conftest import DEADLINE_S, PROGRAMS
 
 Start = Callable[..., subprocess.Popen[str]]

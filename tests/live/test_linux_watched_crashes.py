@@ -17,7 +17,7 @@ import pytest
 
 import machtrace as mt
 from machtrace.errors import TargetAccessError
-from machtrace.model.incident import IncidentKind, Verdict, WatchIncident
+from machtrace.model.incident.facts import IncidentKind, Verdict, WatchIncident
 from machtrace.targets.linux.crash import CrashTracer
 from tests.live.conftest import DEADLINE_S, PROGRAMS
 

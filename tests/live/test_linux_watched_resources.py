@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.errors import ArgumentError, TargetGoneError
-from machtrace.model.incident import IncidentKind
+from machtrace.model.incident.facts import IncidentKind
 from machtrace.targets.linux.process_polls import ProcessPolls, host_load
 from machtrace.targets.linux.procfs import ProcessDirectory
 from machtrace.watching.api import watch

@@ -20,7 +20,7 @@ import pytest
 
 import machtrace as mt
 from machtrace.errors import ArgumentError, FileAccessError, TargetSpecError
-from machtrace.model.incident import IncidentKind, Verdict, VerdictCertainty, WatchIncident
+from machtrace.model.incident.facts import IncidentKind, Verdict, VerdictCertainty, WatchIncident
 from tests.support.reports.incidents import BLOCKED, stack
 
 pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")

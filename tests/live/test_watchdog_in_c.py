@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.errors import MachtraceError
-from machtrace.model.incident import Verdict, WatchIncident
+from machtrace.model.incident.facts import Verdict, WatchIncident
 from machtrace.watching.own.record import read_record
 
 if sys.platform != "linux":

@@ -11,7 +11,7 @@ import pytest
 
 import machtrace as mt
 from machtrace.errors import FileAccessError, FormatError
-from machtrace.model.incident import Culprit, WaitsFor, WatchFacts
+from machtrace.model.incident.facts import Culprit, WaitsFor, WatchFacts
 from machtrace.model.report import Report
 from machtrace.reports.analysis.fingerprint import wait_kind
 from machtrace.reports.analysis.groups import report_groups

@@ -7,7 +7,7 @@ import pytest
 
 import machtrace as mt
 from machtrace.errors import ArgumentError
-from machtrace.model.incident import IncidentKind
+from machtrace.model.incident.facts import IncidentKind
 from machtrace.watching.thresholds import WatchOptions, parse_cpu, parse_memory
 from machtrace.watching.watcher import Watcher
 from tests.support.stand_ins.running_stub import RunningStub, profile

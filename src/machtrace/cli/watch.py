@@ -30,8 +30,8 @@ from machtrace.cli.options import (
     watched_thread_option,
 )
 from machtrace.errors import FileAccessError, MachtraceError
-from machtrace.model.incident import Verdict, WatchIncident
-from machtrace.model.incident_text import shown_bytes
+from machtrace.model.incident.facts import Verdict, WatchIncident
+from machtrace.model.incident.text import shown_bytes
 from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
@@ -319,7 +319,7 @@ class _Session:
         return int(any(_counts(incident) for incident in watcher.incidents)), watcher.wait_status
 
     def _show(self, incident: WatchIncident) -> None:
-        from machtrace.model.incident_text import ended_lines, incident_lines
+        from machtrace.model.incident.text import ended_lines, incident_lines
         from machtrace.watching.jsonl import incident_line
         from machtrace.watching.reports import write_incident
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
-from machtrace.model.incident import WatchFacts
+from machtrace.model.incident.facts import WatchFacts
 from machtrace.model.symbol import SourceLocation
 from machtrace.model.text import Document, counted, printable, report_lines, task_lines
 

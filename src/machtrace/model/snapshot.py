@@ -18,7 +18,7 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.text import counted, duration, printable
 
 if TYPE_CHECKING:  # incidents have captures, and those have threads
-    from machtrace.model.incident import WaitsFor
+    from machtrace.model.incident.facts import WaitsFor
 
 ThreadId = NewType("ThreadId", int)
 """``thread_identifier_info.thread_id`` on Darwin, the kernel's tid on Linux: unique system-wide,

@@ -14,7 +14,7 @@ from machtrace.errors import ArgumentError, FormatError, MachtraceError
 from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.image import ImageList
-from machtrace.model.incident import WatchIncident
+from machtrace.model.incident.facts import WatchIncident
 from machtrace.model.profile import Profile
 from machtrace.model.report import Report
 from machtrace.model.snapshot import ProcessInfo

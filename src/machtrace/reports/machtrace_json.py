@@ -21,7 +21,7 @@ from uuid import UUID
 
 from machtrace.errors import FormatError
 from machtrace.model.image import BuildId, shown_identifier
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     AppliedRule,
     Culprit,
     HostLoad,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from machtrace.errors import MachtraceError, TargetSpecError
 from machtrace.images.search_path import path_names
-from machtrace.model.incident import WatchIncident
+from machtrace.model.incident.facts import WatchIncident
 from machtrace.targets.open import SCHEMES, SELF, System, process_named, this_system
 from machtrace.watching.target import REMOTE, interrupts
 from machtrace.watching.thresholds import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from machtrace.errors import MachtraceError, TargetError, TargetGoneError
 from machtrace.model.capture import Capture
 from machtrace.model.cause import Cause, linux_cause
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     IncidentKind,
     TimedStack,
     TimeRange,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     Culprit,
     LockOwner,
     TimeRange,

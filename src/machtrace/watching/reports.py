@@ -8,8 +8,8 @@ from pathlib import Path
 
 from machtrace.atomic_write import replace_file
 from machtrace.errors import FileAccessError
-from machtrace.model.incident import WatchIncident
-from machtrace.model.incident_text import wall_time
+from machtrace.model.incident.facts import WatchIncident
+from machtrace.model.incident.text import wall_time
 from machtrace.reports.stacks.incidents import report_of_incident as report_of
 from machtrace.reports.writers import write_reports
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import MachtraceError
 from machtrace.model.capture import Capture
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     IncidentKind,
     TimedStack,
     TimeRange,
@@ -29,7 +29,7 @@ from machtrace.model.incident import (
     WatchedThread,
     WatchIncident,
 )
-from machtrace.model.incident_stack import stack_lines
+from machtrace.model.incident.stack_text import stack_lines
 from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.model.symbol import CallStack, Frame

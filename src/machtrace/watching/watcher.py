@@ -11,7 +11,7 @@ from itertools import count
 from typing import NamedTuple
 
 from machtrace.errors import TargetGoneError
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     AppliedRule,
     HostLoad,
     SeriesPoint,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.errors import FormatError
-from machtrace.model.incident import Culprit, SeriesPoint, TimedStack, WatchedThread
+from machtrace.model.incident.facts import Culprit, SeriesPoint, TimedStack, WatchedThread
 from machtrace.reports.html.page import write
 from machtrace.reports.html.timeline import timeline
 from machtrace.reports.machtrace_json import reports_json

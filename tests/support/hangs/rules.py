@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from machtrace.model.arch import Arch
-from machtrace.model.incident import WatchIncident
+from machtrace.model.incident.facts import WatchIncident
 from machtrace.model.polls import ThreadPoll
 from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.watching.hangs.classifier import Ended, HangClassifier, LearnWait, Seen

@@ -9,7 +9,7 @@ from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     AppliedRule,
     Culprit,
     HostLoad,

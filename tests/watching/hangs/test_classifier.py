@@ -9,7 +9,7 @@ import pytest
 
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.incident import Verdict, VerdictCertainty
+from machtrace.model.incident.facts import Verdict, VerdictCertainty
 from machtrace.model.polls import SystemCall, ThreadPoll
 from machtrace.watching.hangs.absences import Absence
 from machtrace.watching.hangs.classifier import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from machtrace.model.incident import Culprit, TimedStack
+from machtrace.model.incident.facts import Culprit, TimedStack
 from machtrace.watching.hangs.representative import representative
 from tests.watching.hangs.test_wait_roles import native, python
 

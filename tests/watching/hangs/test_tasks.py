@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from machtrace.model.incident import TimedStack, TimeRange, Verdict, VerdictCertainty
+from machtrace.model.incident.facts import TimedStack, TimeRange, Verdict, VerdictCertainty
 from machtrace.watching.hangs.absences import Absence
 from machtrace.watching.hangs.representative import path_of
 from machtrace.watching.hangs.tasks import Judgement, TaskCallers, judge, timed_stacks

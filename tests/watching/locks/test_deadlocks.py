@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from machtrace.model.address import Avma
-from machtrace.model.incident import LockOwner, WaitsFor
+from machtrace.model.incident.facts import LockOwner, WaitsFor
 from machtrace.model.polls import SystemCall
 from machtrace.watching.locks.deadlocks import (
     BlockedThread,

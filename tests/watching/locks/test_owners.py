@@ -12,7 +12,7 @@ import pytest
 
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.incident import LockOwner
+from machtrace.model.incident.facts import LockOwner
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.polls import SystemCall
 from machtrace.watching.locks.owners import (

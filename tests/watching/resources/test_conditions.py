@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from machtrace.model.incident import IncidentKind, VerdictCertainty
+from machtrace.model.incident.facts import IncidentKind, VerdictCertainty
 from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount
 from machtrace.watching.resources.conditions import (
     ConditionMet,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from machtrace.model.incident_text import facts_of, headline
+from machtrace.model.incident.text import facts_of, headline
 from machtrace.model.report import JsonValue, Report
 from machtrace.model.text import counted
 from machtrace.reports.analysis.fingerprint import Fingerprint

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, islice, pairwise
 from typing import NamedTuple
 
-from machtrace.model.incident import SeriesPoint, WatchFacts
-from machtrace.model.incident_text import shown_bytes, shown_duration
+from machtrace.model.incident.facts import SeriesPoint, WatchFacts
+from machtrace.model.incident.text import shown_bytes, shown_duration
 from machtrace.model.profile import Profile
 from machtrace.model.report import Report
 from machtrace.model.text import counted

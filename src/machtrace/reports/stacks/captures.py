@@ -17,7 +17,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.cause import SIGNAL_CODES, Cause, mach_cause
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from machtrace.model.incident import WaitsFor
+from machtrace.model.incident.facts import WaitsFor
 from machtrace.model.report import (
     Adjustment,
     Details,

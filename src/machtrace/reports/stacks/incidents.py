@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
-from machtrace.model.incident import TimedStack, WatchedThread, WatchFacts, WatchIncident
-from machtrace.model.incident_text import wall_time
+from machtrace.model.incident.facts import TimedStack, WatchedThread, WatchFacts, WatchIncident
+from machtrace.model.incident.text import wall_time
 from machtrace.model.profile import (
     OUTERMOST,
     MissingFrames,

@@ -15,7 +15,7 @@ from typing import Any
 from machtrace.errors import FormatError
 from machtrace.model.capture import Capture
 from machtrace.model.image import ImageList
-from machtrace.model.incident import WaitsFor
+from machtrace.model.incident.facts import WaitsFor
 from machtrace.model.process_metadata import cause_of_json
 from machtrace.model.profile import (
     OUTERMOST,

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.cause import Cause
-from machtrace.model.incident import WaitsFor
+from machtrace.model.incident.facts import WaitsFor
 from machtrace.model.report import (
     Adjustment,
     Details,

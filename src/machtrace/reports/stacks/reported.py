@@ -12,7 +12,7 @@ from machtrace.model.address import Avma
 from machtrace.model.capture import Capture
 from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.incident import WaitsFor
+from machtrace.model.incident.facts import WaitsFor
 from machtrace.model.profile import (
     OUTERMOST,
     MissingFrames,

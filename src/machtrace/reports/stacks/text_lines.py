@@ -9,7 +9,7 @@ from typing import NamedTuple
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.cause import Cause
-from machtrace.model.incident import LockOwner, WaitsFor
+from machtrace.model.incident.facts import LockOwner, WaitsFor
 from machtrace.model.report import JsonValue
 from machtrace.model.snapshot import GilState, ThreadId, ThreadInfo
 from machtrace.model.stack import Dispute, FrameTrust, Gap, Stop, StopReason

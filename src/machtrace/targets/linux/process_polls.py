@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from machtrace.errors import TargetGoneError
-from machtrace.model.incident import HostLoad
+from machtrace.model.incident.facts import HostLoad
 from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount
 from machtrace.targets.linux.procfs import ProcessDirectory, thread_use
 

@@ -6,7 +6,7 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from machtrace.frozen import dataclass
-from machtrace.model.incident import AppliedRule, TimeRange, Verdict, VerdictCertainty
+from machtrace.model.incident.facts import AppliedRule, TimeRange, Verdict, VerdictCertainty
 from machtrace.model.polls import UNKNOWN_CALL, CallPlace, SystemCall, ThreadPoll
 
 _SLEEP_NS = 5_000_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from machtrace.model.incident import TimeRange, Verdict, VerdictCertainty
+from machtrace.model.incident.facts import TimeRange, Verdict, VerdictCertainty
 from machtrace.model.polls import CallPlace, ThreadPoll
 from machtrace.watching.hangs.absences import Absence, Away, grown, is_one_wait, is_stopped
 from machtrace.watching.hangs.root_waits import RootWaits

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from machtrace.model.incident import Culprit, TimedStack
+from machtrace.model.incident.facts import Culprit, TimedStack
 from machtrace.model.symbol import CallStack
 
 _SHARE = 0.6

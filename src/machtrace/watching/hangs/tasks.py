@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from machtrace.model.incident import AppliedRule, TimedStack, Verdict, VerdictCertainty
+from machtrace.model.incident.facts import AppliedRule, TimedStack, Verdict, VerdictCertainty
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.watching.hangs.absences import Absence
 from machtrace.watching.hangs.representative import (

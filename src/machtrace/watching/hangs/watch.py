@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from machtrace.errors import TargetAccessError, TargetSpecError, ThreadGoneError
 from machtrace.frozen import dataclass
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     AppliedRule,
     IncidentKind,
     Verdict,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from machtrace.model.incident import WaitsFor
+from machtrace.model.incident.facts import WaitsFor
 from machtrace.model.polls import SystemCall
 from machtrace.watching.locks.owners import OwnedWait
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.incident import LockOwner, WaitsFor
+from machtrace.model.incident.facts import LockOwner, WaitsFor
 from machtrace.model.memory import MemoryReader
 from machtrace.model.polls import SystemCall
 

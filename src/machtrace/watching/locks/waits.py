@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from machtrace.errors import TargetError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.incident import LockOwner, WaitsFor
+from machtrace.model.incident.facts import LockOwner, WaitsFor
 from machtrace.model.memory import MemoryReader
 from machtrace.model.polls import SystemCall
 from machtrace.model.snapshot import Snapshot, ThreadSnapshot

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from machtrace.errors import TargetAccessError, TargetError, TargetGoneError
 from machtrace.model.capture import Capture
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     IncidentKind,
     TimedStack,
     TimeRange,

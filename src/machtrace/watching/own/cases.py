@@ -13,7 +13,7 @@ from typing import Protocol
 
 from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     Culprit,
     IncidentKind,
     LockOwner,

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from machtrace.errors import FormatError
-from machtrace.model.incident import WatchedThread, WatchIncident
+from machtrace.model.incident.facts import WatchedThread, WatchIncident
 from machtrace.model.report import Report
 from machtrace.reports.source import ReportSource
 

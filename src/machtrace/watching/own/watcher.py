@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 
 from machtrace.errors import MachtraceError, ThreadGoneError
-from machtrace.model.incident import WatchedThread, WatcherCost, WatchIncident
+from machtrace.model.incident.facts import WatchedThread, WatcherCost, WatchIncident
 from machtrace.model.polls import CallPlace
 from machtrace.model.snapshot import ThreadId
 from machtrace.targets.base import ClosedWhenLeft, select_threads

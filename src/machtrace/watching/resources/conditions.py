@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import NamedTuple
 
 from machtrace.frozen import dataclass
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     AppliedRule,
     IncidentKind,
     SeriesPoint,

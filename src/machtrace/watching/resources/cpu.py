@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from machtrace.model.incident import IncidentKind, TimeRange, VerdictCertainty
+from machtrace.model.incident.facts import IncidentKind, TimeRange, VerdictCertainty
 from machtrace.model.polls import ProcessPoll
 from machtrace.model.text import counted
 from machtrace.watching.resources.conditions import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from machtrace.model.incident import AppliedRule, IncidentKind, TimeRange, VerdictCertainty
+from machtrace.model.incident.facts import AppliedRule, IncidentKind, TimeRange, VerdictCertainty
 from machtrace.model.polls import MemoryLimit, ProcessPoll
 from machtrace.watching.resources.conditions import (
     SECOND_NS,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from machtrace.frozen import dataclass
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     IncidentKind,
     SeriesPoint,
     TimedStack,

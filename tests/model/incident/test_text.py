@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from machtrace.model.address import Avma
-from machtrace.model.incident import (
+from machtrace.model.incident.facts import (
     Culprit,
     LockOwner,
     TimeRange,
@@ -17,8 +17,8 @@ from machtrace.model.incident import (
     WaitsFor,
     WatchedThread,
 )
-from machtrace.model.incident_stack import condensed, short_name, stack_lines
-from machtrace.model.incident_text import (
+from machtrace.model.incident.stack_text import condensed, short_name, stack_lines
+from machtrace.model.incident.text import (
     ended_lines,
     evidence_text,
     facts_of,

@@ -11,7 +11,7 @@ from machtrace.model.symbol import CallStack, Frame, FrameStatus
 from machtrace.model.text import Style, counted, printable, short_location
 
 if TYPE_CHECKING:  # the values import the text of incidents
-    from machtrace.model.incident import Culprit
+    from machtrace.model.incident.facts import Culprit
 
 _FRAMES = 10
 """Functions of a stack that a terminal shows."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from machtrace.model.incident_stack import (
+from machtrace.model.incident.stack_text import (
     functions_of,
     is_library,
     own_function,
@@ -15,7 +15,7 @@ from machtrace.model.incident_stack import (
 )
 
 if TYPE_CHECKING:  # the values import this module
-    from machtrace.model.incident import (
+    from machtrace.model.incident.facts import (
         Culprit,
         HostLoad,
         TimeRange,

@@ -281,7 +281,7 @@ class WatchFacts:
 
     def lines(self, style: Style = PLAIN) -> Iterator[str]:
         """Yield the facts as text, the verdict first."""
-        from machtrace.model.incident_text import fact_lines
+        from machtrace.model.incident.text import fact_lines
 
         yield from fact_lines(self, style)
 
@@ -308,7 +308,7 @@ class WatchIncident(WatchFacts, Document):
 
     def text_lines(self, style: Style = PLAIN) -> Iterator[str]:
         """Yield the main facts and the inner part of the representative stack."""
-        from machtrace.model.incident_text import incident_lines
+        from machtrace.model.incident.text import incident_lines
 
         yield from incident_lines(self, style)
 

@@ -1,0 +1,1 @@
+"""Incidents: what a watcher saw go wrong, as values and as text."""
