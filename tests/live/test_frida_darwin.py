@@ -21,6 +21,7 @@ from machtrace.model.stack import StopReason
 from machtrace.targets.frida import script as frida_script
 from machtrace.targets.frida.process import FridaTarget
 from machtrace.targets.frida.spec import parse_spec
+from machtrace.targets.frida.watched import WatchedFrida
 
 FRAMES = 240
 BALANCED = "suspended 0 ports 0 arrays 0 wrong 0"
@@ -38,12 +39,12 @@ def kernel(build, start):
         + frida_script.agent_source()
     )
 
-    def open_target():
+    def open_target(kind=FridaTarget):
         try:
             script = frida_script.FridaScript(parse_spec(f"frida://local/{process.pid}"), source)
         except TargetError as error:
             pytest.skip(f"Frida cannot attach here: {error}")
-        return FridaTarget(script)
+        return kind(script)
 
     return process, open_target, context
 
@@ -116,6 +117,42 @@ def test_no_byte_beyond_the_stack_limit_is_copied(kernel):
     assert counters(process) == BALANCED
 
 
+def test_the_main_run_loop_is_observed(kernel):
+    """Busy since it woke, idle when it waits; times, memory; the observer is removed."""
+    process, open_target, _ = kernel
+    counters(process)
+    with open_target(WatchedFrida) as target:
+        assert counters(process, "o") == "added 1 invalid 0 released 0"
+        assert target.missing == (
+            "deadlocks and crashes are not watched: they cannot be read through Frida",
+        )
+        assert target.thread_ids() == (501, 502, 503)
+        idle = target.poll_thread(501, with_status=False)
+        assert (idle.busy_since_ns, idle.is_running, idle.task) == (0, False, 0)
+        counters(process, "b")
+        busy = target.poll_thread(501, with_status=False)
+        again = target.poll_thread(501, with_status=False)
+        # Three activities; the loop has been busy since the first.
+        assert (busy.is_running, busy.task, busy.run_ns) == (True, 3, 3_000_500_000)
+        assert idle.at_ns < busy.busy_since_ns <= busy.at_ns
+        assert again.at_ns - again.busy_since_ns > busy.at_ns - busy.busy_since_ns
+        other = target.poll_thread(502, with_status=False)
+        assert (other.busy_since_ns, other.is_running) == (None, None)
+        counters(process, "i")
+        assert target.poll_thread(501, with_status=False).busy_since_ns == 0
+        poll = target.process_polls().poll(with_threads=True)
+        assert poll.resident == 77 << 20
+        assert {thread: count.run_ns for thread, count in poll.threads.items()} == {
+            501: 3_000_500_000,
+            502: 3_000_520_000,
+            503: 3_000_540_000,
+        }
+        assert poll.cpu_ns == sum(count.run_ns for count in poll.threads.values())
+    assert counters(process, "o") == "added 1 invalid 1 released 1"
+    counters(process, "b")  # the code of the script is not called any more
+    assert counters(process) == BALANCED
+
+
 @pytest.mark.parametrize(
     "triple", ["arm64-apple-ios15.0", "arm64e-apple-ios15.0", "x86_64-apple-macos13.0"]
 )
@@ -137,6 +174,11 @@ def test_constants_equal_those_of_apples_headers(triple, tmp_path):
         "IS(offsetof(struct vm_region_extended_info, user_tag), 4);\n"
         "IS(VM_PROT_READ, 1); IS(VM_MEMORY_STACK, 30); IS(KERN_TERMINATED, 37);\n"
         "IS(KERN_INVALID_ARGUMENT, 4); IS(MACH_SEND_INVALID_DEST, 0x10000003);\n"
+        "IS(THREAD_BASIC_INFO, 3); IS(THREAD_BASIC_INFO_COUNT, 10); IS(TH_STATE_RUNNING, 1);\n"
+        "IS(offsetof(thread_basic_info_data_t, user_time), 0);\n"
+        "IS(offsetof(thread_basic_info_data_t, system_time), 8);\n"
+        "IS(offsetof(thread_basic_info_data_t, run_state), 24);\n"
+        "IS(TASK_VM_INFO, 22); IS(offsetof(task_vm_info_data_t, phys_footprint), 144);\n"
         "#ifdef __aarch64__\nIS(ARM_THREAD_STATE64, 6); IS(ARM_THREAD_STATE64_COUNT, 68);\n"
         "#else\nIS(x86_THREAD_STATE64, 4); IS(x86_THREAD_STATE64_COUNT, 42);\n"
         "IS(offsetof(x86_thread_state64_t, __rsp), 56);\n"
