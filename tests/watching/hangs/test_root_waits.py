@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.polls import CallPlace, SystemCall
+from machtrace.model.polls import UNKNOWN_CALL, CallPlace, SystemCall
 from machtrace.watching.hangs.root_waits import RootWaits
 from machtrace.watching.hangs.wait_roles import NamedWait, WaitRole
 
@@ -120,7 +120,17 @@ def test_a_wait_that_continues_after_a_stop_is_the_same() -> None:
     waits = visited(LOOP)
     again = SystemCall(219, (), LOOP.sp, LOOP.pc)
     assert waits.place_of(again) == LOOP
-    assert waits.place_of(again._replace(pc=Avma(0x2000))).number == 219
+
+
+def test_a_wait_that_was_interrupted_before_it_was_seen_can_be_a_loops() -> None:
+    """Frida's attaching interrupts the main thread's wait, which restart_syscall continues."""
+    waits = RootWaits(Arch.X86_64)
+    place = waits.place_of(SystemCall(219, (), LOOP.sp, LOOP.pc))
+    assert place.number == UNKNOWN_CALL
+    waits.visit(place)
+    assert waits.role(place) is None
+    waits.add(place, NamedWait(WaitRole.OWN, "main"))
+    assert waits.is_idle(place)
 
 
 def test_registers_show_a_thread_that_is_back() -> None:

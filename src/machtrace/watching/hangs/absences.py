@@ -178,7 +178,7 @@ class Away:
             self.wait_polls += 1
             self.call = poll.call
             self.calls[place] = self.calls.get(place, 0) + 1
-            if last is None or not is_one_wait(last, poll):
+            if last is None or not _may_be_one_wait(last, poll):
                 self.entries[place] = self.entries.get(place, 0) + 1
         elif poll.is_running:
             self.running_polls += 1
@@ -340,6 +340,13 @@ def grown(before: int | None, after: int | None) -> int | None:
 def is_stopped(poll: ThreadPoll) -> bool:
     """Whether a signal, a tracer or a frozen control group stops the thread."""
     return poll.is_frozen or poll.state in _STOPPED
+
+
+def _may_be_one_wait(last: ThreadPoll, poll: ThreadPoll) -> bool:
+    """Whether nothing shows that the thread left a wait between two polls."""
+    if poll.switches is None and last.switches is None:
+        return poll.call is not None and poll.call == last.call
+    return is_one_wait(last, poll)
 
 
 def is_one_wait(last: ThreadPoll, poll: ThreadPoll) -> bool:

@@ -122,7 +122,8 @@ class RootWaits:
         """Return the place of a call, or of that which it continues: one for each wait."""
         number = call.number
         if number == self._restart:
-            number = self._numbers.get((call.sp, call.pc), number)
+            # What interrupted it may have been the start of watching: then its call was never seen.
+            number = self._numbers.get((call.sp, call.pc), UNKNOWN_CALL)
         place = CallPlace(number, call.sp, call.pc)
         return self._same.get(place, place)
 
