@@ -72,7 +72,7 @@ def send(process: Process, byte: str) -> None:
 
 def wait_until_idle(watcher: Watcher) -> None:
     """Wait until it is known where the program's loop waits."""
-    while watcher.cost.polls < 6:  # noqa: PLR2004 - the first ones look that up
+    while watcher.cost.polls < 6:
         signal.sigtimedwait((), 0.05)
 
 
