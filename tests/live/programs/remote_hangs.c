@@ -1,4 +1,4 @@
-/* Waits for a byte on stdin, and does what it says: `b` computes and `s` sleeps until SIGUSR1, `c` crashes. */
+/* Executes the command of each byte on stdin: `b` computes, `s` sleeps until SIGUSR1, `c` crashes. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
