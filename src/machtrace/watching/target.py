@@ -18,6 +18,7 @@ from machtrace.model.polls import (
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.watched import WatchedProcess
+from machtrace.targets.open import System, this_system
 
 _GDB, _DEVICE, _FRIDA = "gdb://", "device://", "frida://"
 REMOTE = (_GDB, _DEVICE, _FRIDA)
@@ -178,6 +179,11 @@ def open_watched(spec: int | str, *, has_hangs: bool = True) -> WatchedTarget:
         TargetError: it cannot be watched.
     """
     if not isinstance(spec, str) or spec.isdecimal():
+        if this_system() is System.DARWIN:
+            raise TargetSpecError(
+                f"process {spec} cannot be watched: process ids of macOS are not watched yet",
+                remedy="pass gdb://HOST:PORT of debugserver",
+            )
         return WatchedProcess(int(spec))
     if spec.startswith(_DEVICE):
         from machtrace.targets.ios.target import watched_app
