@@ -1,4 +1,4 @@
-"""What can be watched on which system."""
+"""Targets that can be watched on each system."""
 
 import pytest
 
