@@ -13,7 +13,7 @@ import pytest
 
 import machtrace as mt
 from machtrace.errors import TargetError
-from machtrace.model.incident import IncidentKind, Verdict, WatchIncident
+from machtrace.model.incident.facts import IncidentKind, Verdict, WatchIncident
 from machtrace.targets.frida.process import FridaTarget
 from machtrace.watching.watcher import Watcher
 from tests.live.conftest import DEADLINE_S
