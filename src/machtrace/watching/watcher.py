@@ -247,12 +247,13 @@ class Watcher(ClosedWhenLeft):
     def _wait_idle(self, due_ns: int, end_ns: int) -> int | None:
         """Wait while all threads are idle; return when the next poll is due, or None at once."""
         until = min(end_ns, self._check_ns, self._resources.next_needed_ns)
-        is_close = self._locks is not None and self._locks.is_suspicious
-        if until <= due_ns or (is_close and self.options.deadlocks):
+        locks = self._locks if self.options.deadlocks else None
+        if until <= due_ns or (locks is not None and locks.is_suspicious):
             return None
+        most_cpu_ns = 0 if locks is not None and locks.is_due else _MOST_CPU_NS
         idle = self._hangs.wait_idle(
             IdleRequest(
-                self.options.poll_ns, due_ns, until, _MOST_CPU_NS, bool(self._crashes.tracer_id)
+                self.options.poll_ns, due_ns, until, most_cpu_ns, bool(self._crashes.tracer_id)
             )
         )
         if idle is None:

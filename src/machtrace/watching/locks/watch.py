@@ -28,7 +28,9 @@ from machtrace.watching.locks.waits import LockSurveyor
 
 _INTERVAL_NS, _LONGEST_INTERVAL_NS = 100_000_000, 5_000_000_000
 _COST_RATIO = 500
-"""Time between surveys as a multiple of the time of one: at most 0.2 % of a processor."""
+"""Time that pays for a survey, as a multiple of its processor time: 0.2 % of a processor."""
+_MOST_CREDIT_NS = 50_000_000
+"""Processor time that quiet times save for surveys in quick succession."""
 _MOST_MISSED = 3
 """Surveys that do not prove a deadlock any more, after which it has ended."""
 
@@ -75,6 +77,7 @@ class DeadlockWatch:
         self._detector = DeadlockDetector()
         self._known: dict[frozenset[tuple[int, WaitsFor]], _Known] = {}
         self._due_ns = self._forced_ns = 0
+        self._credit_ns, self._credited_ns = _MOST_CREDIT_NS, time.monotonic_ns()
         self._cpu_ns: int | None = None
         """The process's processor time at the last survey."""
         self._times_ns: tuple[int, ...] = ()
@@ -103,6 +106,7 @@ class DeadlockWatch:
             self._times_ns = (*self._times_ns[-1:], boot_ns)  # no thread ran: nothing is new
             return ()
         self._cpu_ns, self._forced_ns = cpu_ns, began_ns + _LONGEST_INTERVAL_NS
+        began_cpu_ns = time.thread_time_ns()
         try:
             cycles = self._detector.cycles(self._surveyor.survey())
         except TargetAccessError as error:
@@ -110,12 +114,24 @@ class DeadlockWatch:
             self._due_ns = began_ns + _LONGEST_INTERVAL_NS
             return ()
         events = (*self._new(cycles, boot_ns), *self._over(cycles, boot_ns))
-        interval = _COST_RATIO * (time.monotonic_ns() - began_ns)
-        self._due_ns = began_ns + max(_INTERVAL_NS, min(interval, _LONGEST_INTERVAL_NS))
+        if self._times_ns:  # the first one reads the images, once
+            self._pay(began_ns, time.thread_time_ns() - began_cpu_ns)
         if self._detector.is_suspicious and not cycles:
             self._due_ns = self._forced_ns = 0  # the next poll proves it
         self._times_ns = (*self._times_ns[-1:], boot_ns)
         return events
+
+    def _pay(self, now_ns: int, cost_ns: int) -> None:
+        """Account for a survey, and determine when the next is due."""
+        credit = self._credit_ns + (now_ns - self._credited_ns) // _COST_RATIO
+        self._credit_ns, self._credited_ns = min(credit, _MOST_CREDIT_NS) - cost_ns, now_ns
+        interval = -self._credit_ns * _COST_RATIO
+        self._due_ns = now_ns + max(_INTERVAL_NS, min(interval, _LONGEST_INTERVAL_NS))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the process is surveyed as soon as one of its threads has run."""
+        return time.monotonic_ns() >= self._due_ns
 
     @property
     def threads(self) -> dict[int, int]:
