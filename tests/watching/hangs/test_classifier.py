@@ -535,3 +535,15 @@ def test_a_wait_that_recurs_is_not_reported_before_its_role_is_known() -> None:
         for event in machine.add(each)
     ]
     assert not [event for event in happened if isinstance(event, Seen)]
+
+
+def test_a_thread_that_states_that_it_is_away_hangs_though_its_wait_recurs() -> None:
+    """A thread waits for the interpreter lock in calls of 5 ms."""
+    machine = HangClassifier(T, POLL, RootWaits(Arch.X86_64))
+    polls = [each._replace(busy_since_ns=0) for each in IDLE]
+    polls += [
+        poll(at, "futex", voluntary=at, run_ms=at / 100)._replace(busy_since_ns=50 * MS)
+        for at in range(60, 300, 20)
+    ]
+    found = [each for one in polls for each in machine.add(one) if isinstance(each, Seen)]
+    assert [each.absence.verdict for each in found] == [Verdict.BLOCKED]

@@ -314,7 +314,8 @@ class HangClassifier:
         """Whether a wait that recurs may be the loop's own, as far as is known."""
         place = away.place
         return (
-            verdict is Verdict.BLOCKED
+            poll.busy_since_ns is None
+            and verdict is Verdict.BLOCKED
             and place is not None
             and away.has_repeated
             and not self.waits.is_proven(place)
