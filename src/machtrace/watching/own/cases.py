@@ -81,8 +81,8 @@ class Case:
     """Waits that no capture has shown yet."""
     gil: Case | None = None
     """The case of the lock that the thread holds or waits for."""
-    is_folded: bool = False
-    """Whether another case has it as :attr:`gil`."""
+    hang: Case | None = None
+    """The case that has it as :attr:`gil` and reports both, unless that turns out to be no hang."""
     last: ThreadPoll | None = None
     stacks: list[tuple[int, CallStack]] = field(default_factory=list)
     """Named stacks of the thread and their times (``CLOCK_BOOTTIME``)."""
@@ -161,7 +161,10 @@ class Cases:
         for number, case in [*self._cases.items()]:
             if self._classify(case):
                 changed[number] = case
-            if case.ended is not None:
+            hang = case.hang
+            if case.ended is not None and (hang is None or hang.ended is not None):
+                if hang is not None:
+                    changed[number] = case  # to be reported if the hang is not
                 del self._cases[number]
         return [case for case in changed.values() if self._is_incident(case)]
 
@@ -214,7 +217,7 @@ class Cases:
             ):
                 hang.gil = lock
                 # What is reported already is reported once.
-                lock.is_folded = hang.seen is not None and lock.reported is None
+                lock.hang = hang if hang.seen is not None and lock.reported is None else None
 
     def _is_incident(self, case: Case) -> bool:
         """Whether there is something to report that was not reported yet."""
@@ -224,7 +227,8 @@ class Cases:
             verdict: Verdict | None = case.absence.verdict
             is_over = case.absence.ended is not None
         else:
-            if case.seen is None or case.is_folded:
+            hang = case.hang
+            if case.seen is None or (hang and (hang.ended is None or hang.absence is not None)):
                 return False
             verdict, is_over = None, case.ended is not None
         state = verdict, is_over
