@@ -22,14 +22,19 @@ LOCK, HANG = 1, 2
 
 
 class NoPolls:
+    """Events are all that was recorded."""
+
     def copy_of(self, capture: WatchdogCapture) -> RawCopy:
+        """There is none."""
         raise AssertionError(capture)
 
     def polls(self, first: int) -> Iterable[NumberedPoll]:
+        """There are none."""
         del first
         return ()
 
     def thread(self, thread: int) -> WatchedThread:
+        """Without a name."""
         return WatchedThread(thread)
 
 
