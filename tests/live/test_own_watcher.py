@@ -351,7 +351,7 @@ CONDITIONS = """
         every.wait(60)
     print(sorted(kinds))
     print(kinds["cpu"].culprit.function, kinds["deadlock"].culprit.function)
-    print(len(kinds["deadlock"].cycle), len(kinds["deadlock"].series) > 0)
+    print(len(kinds["deadlock"].cycle), len(kinds["cpu"].series) > 0)
 """
 
 

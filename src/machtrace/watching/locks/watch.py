@@ -27,8 +27,8 @@ from machtrace.watching.locks.deadlocks import BlockedThread, DeadlockCycle, Dea
 from machtrace.watching.locks.waits import LockSurveyor
 
 _INTERVAL_NS, _LONGEST_INTERVAL_NS = 100_000_000, 5_000_000_000
-_COST_RATIO = 500
-"""Time that pays for a survey, as a multiple of its processor time: 0.2 % of a processor."""
+_COST_RATIO = 1000
+"""Time that pays for a survey, as a multiple of its processor time: 0.1 % of a processor."""
 _MOST_CREDIT_NS = 50_000_000
 """Processor time that quiet times save for surveys in quick succession."""
 _MOST_MISSED = 3
