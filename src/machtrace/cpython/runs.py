@@ -90,13 +90,24 @@ def with_python(stack: CallStack, runs: Sequence[PythonRun] | None) -> CallStack
 
 
 def with_python_runs(
-    stacks: Iterable[CallStack], runs: Mapping[ThreadId, PythonRuns]
+    stacks: Iterable[CallStack], runs: Mapping[ThreadId, PythonRuns], *, appends: bool = False
 ) -> tuple[tuple[CallStack, ...], list[Problem]]:
-    """Apply :func:`with_python` to each stack; also return a problem for each mismatch."""
+    """Apply :func:`with_python` to each stack; also return a problem for each mismatch.
+
+    Args:
+        stacks: with names.
+        runs: by thread.
+        appends: whether a stack that ends before the interpreter's loop gets all functions at its
+            end: the copy of a waiting thread lacks the registers of its callers.
+    """
     joined: list[CallStack] = []
     problems: list[Problem] = []
     for stack in stacks:
-        matched = with_python(stack, runs.get(stack.thread.id))
+        own = runs.get(stack.thread.id)
+        matched = with_python(stack, own)
+        if matched is None and appends and own and not any(map(_is_loop, stack.frames)):
+            functions = tuple(python_frame(function) for run in own for function in run)
+            matched = replace(stack, frames=(*stack.frames, *functions))
         if matched is None:
             error = TargetError(
                 f"the Python functions of thread {stack.thread.id} do not match its frames",

@@ -93,7 +93,7 @@ class Namer:
         symbolicator = self._symbolicator if lines else self._quick
         walked = self._unwinder.unwind(copy.snapshot, limit=DEFAULT_FRAME_LIMIT)
         stacks = tuple(map(symbolicator.symbolicate, walked))
-        return with_python_runs(stacks, copy.python) if copy.python else (stacks, [])
+        return with_python_runs(stacks, copy.python, appends=True) if copy.python else (stacks, [])
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -120,7 +120,8 @@ def _culprit(entries: Sequence[_Entry], shares: Sequence[float]) -> Culprit:
     if pythons:
         level = pythons[-1]
         inner = [entry for entry in entries[level + 1 :] if not _is_glue(entry.function)]
-        native = inner[0].function if inner else None
+        native = next((each.function for each in inner if not _is_foreign_call(each)), None)
+        native = native or (inner[-1].function if inner else None)
     else:
         # The functions of the wait itself are the same in every program.
         while level > 0 and _is_glue(entries[level].function):
@@ -154,6 +155,11 @@ _LIBC = ("libc.so", "libc-", "libpthread", "ld-linux", "ld-musl", "libsystem_", 
 
 def _is_glue(name: str) -> bool:
     return name.startswith(_GLUE_PREFIXES)
+
+
+def _is_foreign_call(entry: _Entry) -> bool:
+    """Whether it is between a Python function and a C function that it calls by ``ctypes``."""
+    return (entry.image or "").startswith(("libffi", "_ctypes"))
 
 
 def _entries(stack: CallStack, *, addresses: bool = False) -> list[_Entry]:
