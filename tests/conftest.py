@@ -125,8 +125,8 @@ def _own_cache(tmp_path_factory):
         yield
 
 
-@pytest.fixture
-def interruptible():
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible():
     """SIGINT raises KeyboardInterrupt here and in children; background jobs ignore it otherwise."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

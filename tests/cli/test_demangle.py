@@ -109,7 +109,6 @@ def test_each_read_of_a_pipe_is_answered_at_once() -> None:
 
 
 @pytest.mark.peer
-@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_ends_it_quietly() -> None:
     """The status is that of shells."""
     pipe = subprocess.PIPE

@@ -152,7 +152,6 @@ def started():
         os.close(terminal)
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_it_and_what_was_taken_is_written(pid, started, tmp_path):
     """The duration has not passed then."""
     path = tmp_path / "x.folded"

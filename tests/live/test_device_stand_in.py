@@ -190,7 +190,6 @@ def test_a_refusal_to_attach_has_debugservers_words_and_a_remedy(debugserver):
     assert device.calls[-1] == "close"
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_detaches_from_the_process(debugserver, process, wait_until, monkeypatch):
     """The device's connections are closed after debugserver was ordered to detach."""
 

@@ -83,7 +83,6 @@ def assert_whole(out):
         assert len(report.threads) == 60
 
 
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("files", [0, 1, 40])
 def test_ctrl_c_ends_everything_at_once(folder, tmp_path, jobs, files):

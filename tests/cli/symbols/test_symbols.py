@@ -268,7 +268,6 @@ def test_a_terminal_shows_a_progress_bar(symbols, archive):
 
 @pytest.mark.peer
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
-@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing_half_written(tmp_path):
     """The store's files are complete, and no scratch file is left; the status is 130."""
     folder = tmp_path / "in"

@@ -289,7 +289,6 @@ def test_the_end_of_the_process_is_the_error_or_a_problem(process, name, said):
 
 
 @pytest.mark.emulated
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_ctrl_c_at_any_request_detaches_the_stub(process, dialect):
     number = 1

@@ -319,7 +319,6 @@ def test_one_thread_that_cannot_be_read_does_not_lose_the_others(process):
 
 
 @pytest.mark.emulated
-@pytest.mark.usefixtures("interruptible")
 def test_interruption_leaves_the_process_as_it_was(process):
     """Ctrl-C during a reply: the outstanding reply is read, then the stub is detached."""
     stub = SnapshotStub(process)
