@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from machtrace.model.address import Avma
 from machtrace.model.incident.facts import TimedStack, TimeRange, Verdict, VerdictCertainty
+from machtrace.model.polls import CallPlace
+from machtrace.model.symbol import CallStack
 from machtrace.watching.hangs.absences import Absence
 from machtrace.watching.hangs.representative import path_of
 from machtrace.watching.hangs.tasks import Judgement, TaskCallers, judge, timed_stacks
@@ -102,6 +106,89 @@ def test_tasks_that_queue_for_a_processor_are_short() -> None:
 
 def test_nothing_is_a_row_before_the_loop_is_known() -> None:
     assert names_of(judged(*row(*SHORT), callers=TaskCallers())) == ("parse", [])
+
+
+WAIT = CallPlace(232, Avma(0x9000), Avma(0x1000))
+
+
+def waited_below(*names: str) -> TaskCallers:
+    """Return callers that know the loop's wait alone."""
+    callers = TaskCallers()
+    callers.waits[WAIT] = path_of(native(*names))
+    callers.set_loop([WAIT])
+    return callers
+
+
+def test_the_function_that_waits_for_events_calls_tasks() -> None:
+    callers = waited_below("epoll_wait", "wait_for_events", "serve", "main")
+    assert names_of(judged(*row(*SHORT, below=("serve", "main")), callers=callers)) == (
+        "serve",
+        ["short-tasks"],
+    )
+
+
+def test_functions_below_one_that_the_loop_calls_are_one_long_task() -> None:
+    """From outside, a dispatcher that is called by the loop alone looks the same."""
+    callers = waited_below("epoll_wait", "serve", "main")
+    judgement = judged(*row(*"abcde", below=("scan_table", "serve", "main")), callers=callers)
+    assert names_of(judgement) == ("scan_table", [])
+    assert judgement.certainty is VerdictCertainty.CERTAIN
+
+
+def test_a_wait_that_is_not_the_loops_calls_no_tasks() -> None:
+    callers = waited_below("read", "convert_all", "main")
+    callers.set_loop([])
+    assert names_of(judged(*row(*SHORT, below=("convert_all", "main")), callers=callers))[1] == []
+
+
+def test_dispatchers_of_known_loops_call_tasks() -> None:
+    samples = row(*SHORT, below=("uv__run_timers", "uv_run", "main"))
+    assert names_of(judged(*samples, callers=TaskCallers()))[1] == ["short-tasks"]
+
+
+JAVASCRIPT = ("Builtins_JSEntryTrampoline", "Builtins_JSEntry", "uv__run_check", "uv_run", "main")
+
+
+def unnamed(*frames: str | int) -> CallStack:
+    """Return a stack of names and of addresses without one."""
+    stack = native(*(str(frame) for frame in frames))
+    return replace(
+        stack,
+        frames=tuple(
+            replace(each, symbol=None, address=replace(each.address, address=Avma(frame)))
+            if isinstance(frame, int)
+            else each
+            for each, frame in zip(stack.frames, frames, strict=True)
+        ),
+    )
+
+
+def judged_stacks(*stacks: CallStack) -> Judgement:
+    samples = [(at * MS, stack) for at, stack in zip(range(60, 500, 10), stacks, strict=False)]
+    absence = absence_of(samples[-1][0] // MS)
+    return judge(TaskCallers(), 9, absence, timed_stacks(samples, absence), T)
+
+
+def test_functions_without_names_may_be_short_tasks() -> None:
+    addresses = (0x7FF1D37CC2C3, 0x7FF1D37CD995, 0x7FF1D37CE280, 0x7FF1D37CC2EE, 0x7FF1D37CEF55)
+    stacks = [
+        unnamed(each, "Builtins_InterpreterEntryTrampoline", *JAVASCRIPT) for each in addresses
+    ]
+    judgement = judged_stacks(*stacks)
+    assert names_of(judgement) == ("JavaScript (functions without names)", ["short-tasks"])
+    assert judgement.certainty is VerdictCertainty.LIKELY
+    assert "or a long one that calls many functions" in judgement.rules[0].text
+
+
+def test_one_function_without_a_name_is_a_long_task() -> None:
+    """Its return address when it calls a function of V8 is another one in the same code."""
+    stacks = [
+        unnamed(0x7FF1D37CC2C3, *JAVASCRIPT),
+        unnamed("Builtins_StringAdd_CheckNone", 0x7FF1D37CC9E7, *JAVASCRIPT),
+    ] * 3
+    judgement = judged_stacks(*stacks)
+    assert names_of(judgement) == ("JavaScript (functions without names)", [])
+    assert judgement.certainty is VerdictCertainty.CERTAIN
 
 
 def test_a_blocked_thread_has_no_row_of_tasks() -> None:

@@ -104,9 +104,14 @@ def representative(
 def path_of(stack: CallStack) -> tuple[FunctionKey, ...]:
     """Return the functions of a stack, outermost first, without the C library's at both ends.
 
-    Functions without a name are those that return to the same address.
+    Functions without a name have that of their page of memory.
     """
     return tuple(entry.key for entry in _entries(stack, addresses=True))
+
+
+def is_unnamed(key: FunctionKey) -> bool:
+    """Whether a function of :func:`path_of` may be any: it has no name, or V8 interprets it."""
+    return key[0].startswith("?") or key[0] == _V8_INTERPRETER
 
 
 def _weight(stacks: Sequence[TimedStack], indexes: Sequence[int]) -> list[int]:
@@ -123,17 +128,29 @@ def _culprit(entries: Sequence[_Entry], shares: Sequence[float]) -> Culprit:
         native = next((each.function for each in inner if not _is_foreign_call(each)), None)
         native = native or (inner[-1].function if inner else None)
     else:
-        # The functions of the wait itself are the same in every program.
-        while level > 0 and _is_glue(entries[level].function):
-            level -= 1
+        level = _last_known(entries)
+        if level != len(entries) - 1 and entries[level].function.startswith(_V8_ENTRY):
+            return Culprit(_JAVASCRIPT, entries[level].image, None, None, shares[level])
     entry = entries[level]
     return Culprit(entry.function, entry.image, entry.file, entry.line, shares[level], native)
+
+
+def _last_known(entries: Sequence[_Entry]) -> int:
+    """Return the innermost function that is no part of a wait, the same in every program."""
+    level = len(entries) - 1
+    while level > 0 and (_is_glue(entries[level].function) or is_unnamed(entries[level].key)):
+        level -= 1
+    return level
 
 
 def _unknown(entries: Sequence[_Entry], share: float) -> Culprit:
     entry = entries[-1] if entries else _Entry("?", None, None, None, is_python=False)
     return Culprit(entry.function, entry.image, entry.file, entry.line, share)
 
+
+_V8_INTERPRETER, _V8_ENTRY = "Builtins_InterpreterEntryTrampoline", "Builtins_JSEntry"
+_JAVASCRIPT = "JavaScript (functions without names)"
+_PAGE = ~0xFFF
 
 _GLUE_PREFIXES: tuple[str, ...] = (
     "_PyEval_",
@@ -163,7 +180,11 @@ def _is_foreign_call(entry: _Entry) -> bool:
 
 
 def _entries(stack: CallStack, *, addresses: bool = False) -> list[_Entry]:
-    """Return a stack's functions, outermost first; the C library's at both ends are left out."""
+    """Return a stack's functions, outermost first; the C library's at both ends are left out.
+
+    Of a Python program's native functions only those inside of the innermost Python function are
+    part of it: the others depend on how CPython has adapted its instructions.
+    """
     entries: list[_Entry] = []
     for frame in reversed(stack.frames):
         image = None if frame.image is None else frame.image.name
@@ -172,7 +193,7 @@ def _entries(stack: CallStack, *, addresses: bool = False) -> list[_Entry]:
             entries.append(_Entry(function.name, image, place.path, place.line, is_python=True))
         if frame.symbol is None or frame.is_python:
             if not frame.is_python:
-                name = f"?{frame.address.address:#x}" if addresses else "?"
+                name = f"?{frame.address.address & _PAGE:#x}" if addresses else "?"
                 entries.append(_Entry(name, image, None, None, is_python=False))
             continue
         at = frame.location
@@ -188,7 +209,9 @@ def _entries(stack: CallStack, *, addresses: bool = False) -> list[_Entry]:
     if not is_complete and not inner.lstrip("_").startswith(_COMPUTING):
         entries[-1] = entries[-1]._replace(in_call=True)
     start = next((at for at, entry in enumerate(entries) if not _is_start(entry)), 0)
-    return entries[start:]
+    inner_python = max((at for at, each in enumerate(entries) if each.is_python), default=-1)
+    outer = [each for each in entries[start : inner_python + 1] if each.is_python]
+    return outer + entries[max(start, inner_python + 1) :]
 
 
 def _is_start(entry: _Entry) -> bool:

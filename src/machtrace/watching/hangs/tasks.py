@@ -1,22 +1,24 @@
 """Judges the samples of an absence: its culprit, and the tasks that the thread's loop called.
 
-A function that calls one function in one absence and another in the next, such as the loop itself,
-calls tasks. Absences in which no task took the threshold have many short ones.
+The functions below which the loop waits call tasks, and so does one that calls one function in one
+absence and another in the next. Absences in which no task took the threshold have many short ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, takewhile
 from typing import NamedTuple, TypeAlias
 
 from machtrace.model.incident.facts import AppliedRule, TimedStack, Verdict, VerdictCertainty
+from machtrace.model.polls import CallPlace
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.watching.hangs.absences import Absence
 from machtrace.watching.hangs.representative import (
     FunctionKey,
     Representative,
+    is_unnamed,
     path_of,
     representative,
 )
@@ -29,6 +31,15 @@ _MOST_ABSENCES = 8
 """Absences that are remembered for each caller."""
 _LEAST_RUNS = 3
 """Times that samples find another task than before."""
+_DISPATCHERS = frozenset(
+    {
+        *("Handle._run", "g_main_dispatch", "event_process_active_single_queue"),
+        *("uv__run_timers", "uv__io_poll", "uv__run_check", "uv__run_idle", "uv__run_prepare"),
+        *("uv__run_pending", "uv__run_closing_handles", "uv__work_done", "uv__async_io"),
+        *("ev_invoke_pending", "aeProcessEvents", "ngx_event_process_posted", "processTimeEvents"),
+    }
+)
+"""Functions of loops that call one task after the other, but are not below their wait."""
 _COLLECTOR_SHARE = 0.5
 _COLLECTORS: tuple[str, ...] = (
     *("gc_collect_main", "gc_collect_with_callback", "gc_collect_generations", "_PyGC_Collect"),
@@ -63,6 +74,15 @@ class TaskCallers:
         self._called: dict[Path, dict[int, FunctionKey | None]] = {}
         """For each path, the only function that its end called in an absence; None for several."""
         self._proven: set[Path] = set()
+        self._loop: set[Path] = set()
+        """Those below which the loop waits, as far as is known."""
+        self.waits: dict[CallPlace, Path] = {}
+        """The functions of waits that were looked up."""
+
+    def set_loop(self, places: Iterable[CallPlace]) -> None:
+        """Take which waits are the loop's."""
+        paths = [self.waits.get(place, ()) for place in places]
+        self._loop = {path[:depth] for path in paths for depth in range(1, len(path) + 1)}
 
     def add(self, absence: int, path: Path) -> None:
         """Take a stack of an absence, or what all its stacks share; the root wait is one, too."""
@@ -80,7 +100,10 @@ class TaskCallers:
     def task_of(self, path: Path) -> Path:
         """Return the part of a path that ends with the task."""
         depths = range(len(path) - 1, 0, -1)
-        return path[: next((depth for depth in depths if path[:depth] in self._proven), 0) + 1]
+        return path[: next((depth for depth in depths if self._calls_tasks(path[:depth])), 0) + 1]
+
+    def _calls_tasks(self, path: Path) -> bool:
+        return path[-1][0] in _DISPATCHERS or path in self._loop or path in self._proven
 
 
 def short_tasks(
@@ -103,8 +126,14 @@ def short_tasks(
         ran: the share of the time that the thread ran: queues make no task long.
     """
     runs: list[_Run] = []
-    for timed in stacks:
-        task = callers.task_of(path_of(timed.stack))
+    paths = [path_of(timed.stack) for timed in stacks]
+    depth = len(shared_path(paths))
+    # Where functions have no names, any of them may be a task.
+    is_named = not any(is_unnamed(key) for path in paths for key in path[depth : depth + 1])
+    for timed, path in zip(stacks, paths, strict=True):
+        task = callers.task_of(path)
+        if not is_named:
+            task = (*path[:depth], *takewhile(is_unnamed, path[depth:]))
         if runs and runs[-1].task == task:
             runs[-1] = runs[-1]._replace(last_ns=timed.at_ns)
         elif task:
@@ -119,11 +148,17 @@ def short_tasks(
     if longest >= threshold_ns:
         return None
     shared = shared_path([run.task for run in runs])
-    where = f" below {shared[-1][0]}" if shared else ""
+    known = [name for name, *_ in shared if not name.startswith("?")]
+    where = f" below {known[-1]}" if known else ""
     text = (
         f"no single call{where} took {threshold_ns / 1e6:g} ms, the longest about "
         f"{longest / 1e6:.0f} ms: a row of short tasks"
     )
+    if not is_named:
+        text = (
+            f"samples found other functions without names{where} each time: a row of short tasks, "
+            "or a long one that calls many functions"
+        )
     return ShortTasks(AppliedRule("short-tasks", text), len(shared))
 
 

@@ -293,7 +293,8 @@ class HangWatch:
             stack = self._namer.stacks(copy, lines=False)[0]
             wait = role_of(stack)
             # The loop's wait is no part of an absence.
-            watched.callers.add(0 if wait.role.is_idle else absence, path_of(stack))
+            path = watched.callers.waits[place] = path_of(stack)
+            watched.callers.add(0 if wait.role.is_idle else absence, path)
         finally:
             self._learnt.append((watched, place, wait))
 
@@ -339,7 +340,9 @@ class HangWatch:
             self._submit(watched, incident, event.absence)
 
     def _submit(self, watched: _Watched, incident: _Incident, absence: Absence) -> None:
-        self._report(partial(self._name, watched, incident, absence, [*incident.samples]))
+        waits = watched.classifier.waits
+        idle = [place for place in [*watched.callers.waits] if waits.is_idle(place)]
+        self._report(partial(self._name, watched, incident, absence, [*incident.samples], idle))
 
     # --- in the naming thread ---
 
@@ -349,7 +352,9 @@ class HangWatch:
         incident: _Incident,
         absence: Absence,
         samples: Sequence[_Sample],
+        idle: Sequence[CallPlace],
     ) -> WatchIncident:
+        watched.callers.set_loop(idle)
         named: list[tuple[int, CallStack]] = []
         for sample in samples:
             if sample.stack is None and sample.copy is not None:

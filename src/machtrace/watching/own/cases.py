@@ -286,10 +286,13 @@ class Cases:
             places.append(place)
             wait = role_of(stack)
             callers = self._callers.setdefault(thread, TaskCallers())
-            callers.add(0 if wait.role.is_idle else case.event.incident, path_of(stack))
+            path = callers.waits[place] = path_of(stack)
+            callers.add(0 if wait.role.is_idle else case.event.incident, path)
             self._handle(case, classifier.learnt(place, wait))
             waits = self._waits[thread]
-            self._on_idle(thread, [each for each in places if waits.is_idle(each)])
+            idle = [each for each in places if waits.is_idle(each)]
+            callers.set_loop(idle)
+            self._on_idle(thread, idle)
 
     def _stack_at(self, case: Case, place: CallPlace) -> CallStack | None:
         for capture in case.captures:
