@@ -127,7 +127,9 @@ def _own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible():
-    """SIGINT raises KeyboardInterrupt here and in children; background jobs ignore it otherwise."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """SIGINT and SIGQUIT act here and in children; in background jobs of a shell they do not."""
+    actions = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
+    before = {number: signal.signal(number, action) for number, action in actions.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, action in before.items():
+        signal.signal(number, action)
