@@ -34,6 +34,8 @@ class CallPlace(NamedTuple):
     number: int
     sp: Avma
     pc: Avma
+    argument: int | None = None
+    """The first argument, where another one has shown another wait of the same frame."""
 
 
 class ThreadPoll(NamedTuple):

@@ -177,3 +177,45 @@ def test_a_wait_before_a_known_loop_does_not_make_it_nested() -> None:
     path = (("BaseEventLoop._run_once", "asyncio/base_events.py", 1), *main)
     waits.add(loop, NamedWait(WaitRole.ROOT, "BaseEventLoop._run_once", path))
     assert [waits.role(each) for each in (nap, loop)] == [WaitRole.OTHER, WaitRole.ROOT]
+
+
+PYTHON_LOOP = (("select", "selectors.py", 468), ("serve", "server.py", 3))
+PYTHON_TASK = (("select", "selectors.py", 468), ("run", "base_events.py", 9), *PYTHON_LOOP[1:])
+
+
+def called(waits: RootWaits, argument: int, path: tuple[tuple[str, str, int], ...]) -> CallPlace:
+    """Enter a wait of Python's, and look it up if it is new."""
+    place = waits.place_of(SystemCall(EPOLL, (argument, 1), Avma(0x8000), Avma(0x1000)))
+    waits.visit(place)
+    if waits.role(place) is None:
+        role = WaitRole.UNKNOWN if path is PYTHON_LOOP else WaitRole.OTHER
+        waits.add(place, NamedWait(role, path[1][0], path))
+    return place
+
+
+def test_a_task_of_python_that_waits_in_the_frame_of_its_loop_is_no_loop() -> None:
+    """Calls from Python to Python have no frame of C, so that only arguments differ."""
+    waits = RootWaits(Arch.X86_64)
+    loop = called(waits, 4, PYTHON_LOOP)
+    assert waits.is_idle(loop)
+    task = called(waits, 7, PYTHON_TASK)
+    assert [waits.is_idle(loop), waits.is_idle(task)] == [True, False]
+    assert not waits.is_idle_at(task.sp, task.pc)
+    assert called(waits, 4, PYTHON_LOOP) == loop
+    assert waits.is_idle_at(loop.sp, loop.pc)
+
+
+def test_a_wait_of_python_that_was_interrupted_continues() -> None:
+    waits = RootWaits(Arch.X86_64)
+    called(waits, 4, PYTHON_LOOP)
+    task = called(waits, 7, PYTHON_TASK)
+    assert waits.place_of(SystemCall(219, (7, 1), task.sp, task.pc)) == task
+
+
+def test_waits_of_the_same_python_functions_are_one_whatever_their_locks() -> None:
+    waits = RootWaits(Arch.X86_64)
+    loop = called(waits, 4, PYTHON_LOOP)
+    for argument in range(5, 40):
+        called(waits, argument, PYTHON_LOOP)
+    assert {called(waits, argument, PYTHON_LOOP) for argument in range(4, 40)} == {loop}
+    assert waits.is_idle(loop)

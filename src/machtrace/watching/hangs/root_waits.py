@@ -21,6 +21,8 @@ _MOST_ORIGINS = 16
 _PROVEN_ORIGINS = 3
 _LEAD = 2
 """Origins by which one wait precedes another, whatever calls they are."""
+_MOST_ARGUMENTS = 8
+"""Arguments of one call of Python's that are told apart: locks may be new in each wait."""
 _FORGOTTEN = 500
 """Entries to other places after which a loop's wait is not its wait any more."""
 
@@ -89,6 +91,8 @@ class RootWaits:
         self._numbers: dict[tuple[int, int], int] = {}
         """The call at each place that was not a continued one."""
         self._last: CallPlace | None = None
+        self._current: SystemCall | None = None
+        """The call of the last poll in a wait."""
         self._loop: CallPlace | None = None
         """The root wait that recurrence has proven."""
         self._since_loop = 0
@@ -97,6 +101,9 @@ class RootWaits:
         self._has_named_loop = False
         self._roles: dict[CallPlace, WaitRole | None] = {}
         """Decisions since the last entry to another place."""
+        self._arguments: dict[CallPlace, list[int]] = {}
+        """The first arguments of the calls at a place, that of its lookup first: in Python, a task
+        may wait in the very frame of C in which its loop does."""
         self._paths: dict[tuple[int, object], CallPlace] = {}
         """The first place of each call with the same Python functions."""
         self._same: dict[CallPlace, CallPlace] = {}
@@ -108,6 +115,8 @@ class RootWaits:
     def add(self, place: CallPlace, wait: NamedWait) -> None:
         """Set the role that a place's stack has."""
         if wait.path:
+            if place.argument is None and self._current and self._current.place == place:
+                self._arguments[place] = [*self._current.arguments[:1]]
             same = self._paths.setdefault((place.number, wait.path), place)
             if same != place:
                 self._merge(place, same)
@@ -121,10 +130,20 @@ class RootWaits:
     def place_of(self, call: SystemCall) -> CallPlace:
         """Return the place of a call, or of that which it continues: one for each wait."""
         number = call.number
+        last = self._last
+        if number == self._restart and last is not None and last[1:3] == (call.sp, call.pc):
+            return last
+        self._current = call
         if number == self._restart:
             # What interrupted it may have been the start of watching: then its call was never seen.
             number = self._numbers.get((call.sp, call.pc), UNKNOWN_CALL)
         place = CallPlace(number, call.sp, call.pc)
+        arguments = self._arguments.get(place)
+        argument = call.arguments[0] if call.arguments else 0
+        if arguments and argument != arguments[0]:
+            if argument not in arguments and len(arguments) < _MOST_ARGUMENTS:
+                arguments.append(argument)
+            place = place._replace(argument=argument if argument in arguments else None)
         return self._same.get(place, place)
 
     def visit(self, place: CallPlace) -> None:
@@ -174,6 +193,8 @@ class RootWaits:
         """Whether a thread with these registers has nothing to do, as far as is known."""
         if sp is None or pc is None:
             return False
+        if self._last is not None and self._last[1:3] == (sp, pc):
+            return self.is_idle(self._last)
         number = self._numbers.get((sp, pc))
         return number is not None and self.is_idle(CallPlace(number, Avma(sp), Avma(pc)))
 
