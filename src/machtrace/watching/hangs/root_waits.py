@@ -22,7 +22,7 @@ _PROVEN_ORIGINS = 3
 _LEAD = 2
 """Origins by which one wait precedes another, whatever calls they are."""
 _MOST_ARGUMENTS = 8
-"""Arguments of one call of Python's that are told apart: locks may be new in each wait."""
+"""Arguments of one call of Python's that are distinguished: locks may be new in each wait."""
 _FORGOTTEN = 500
 """Entries to other places after which a loop's wait is not its wait any more."""
 
