@@ -14,7 +14,8 @@
 #define RED_ZONE 128
 #define SCRATCH (1 << 17)
 #define TRIES 20 /* for a turn to capture, a millisecond apart */
-#define SPARE 16384 /* bytes of the ring that captures leave to events */
+/* Bytes of the ring that captures leave to events: more than all that may last at once need. */
+#define SPARE (1 << 17)
 
 static void *reserve(size_t size)
 {

@@ -185,7 +185,7 @@ class Cases:
             case = self._cases[event.incident] = self._begun(event)
         case.event = event
         if event.phase is WatchdogPhase.SEEN:
-            case.seen = event
+            case.seen = case.seen or event  # one that lasts is recorded again
             self._fold(case)
         elif event.phase is WatchdogPhase.ENDED:
             case.ended = event
