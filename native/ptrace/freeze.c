@@ -45,9 +45,15 @@ static struct machtrace_frozen_thread *append_thread(struct machtrace_freeze *fr
     return frozen;
 }
 
-static void request_stop(struct machtrace_thread *thread)
+static void request_stop(const struct machtrace_freeze *freeze, struct machtrace_thread *thread)
 {
-    if (machtrace_request_stop(thread) || thread->outcome != MACHTRACE_REFUSED)
+    bool is_requested =
+        freeze->is_traced ? machtrace_interrupt(thread) : machtrace_request_stop(thread);
+    if (is_requested)
+        return;
+    if (freeze->is_traced)
+        thread->outcome = MACHTRACE_REFUSED; /* it exits, or is not traced */
+    if (thread->outcome != MACHTRACE_REFUSED)
         return;
     /* A thread that has exited and is not collected yet is refused, too. */
     char state = machtrace_thread_state((pid_t)thread->id);
@@ -76,7 +82,7 @@ static int request_stops(struct machtrace_freeze *freeze, const pid_t *known, si
         if (frozen == NULL)
             error = ENOMEM;
         else
-            request_stop(&frozen->thread);
+            request_stop(freeze, &frozen->thread);
     }
     closedir(list);
     return error;
@@ -185,18 +191,25 @@ static void copy_python(struct machtrace_freeze *freeze)
 
 static void release_all(struct machtrace_freeze *freeze)
 {
-    for (size_t index = 0; index < freeze->thread_count; index++)
-        if (freeze->threads[index].is_stopped)
-            machtrace_stopped_release((pid_t)freeze->threads[index].thread.id,
-                                      freeze->threads[index].stop);
+    for (size_t index = 0; index < freeze->thread_count; index++) {
+        struct machtrace_frozen_thread *frozen = &freeze->threads[index];
+        if (!frozen->is_stopped)
+            continue;
+        pid_t id = (pid_t)frozen->thread.id;
+        if (freeze->is_traced)
+            machtrace_traced_continue(id, frozen->stop);
+        else
+            machtrace_stopped_release(id, frozen->stop);
+        frozen->is_stopped = false;
+    }
     int64_t resumed = machtrace_now();
     for (size_t index = 0; index < freeze->thread_count; index++)
         freeze->threads[index].thread.resumed_at = resumed;
+    freeze->is_released = true;
 }
 
-static void *freeze_process(void *argument)
+static void freeze_process(struct machtrace_freeze *freeze)
 {
-    struct machtrace_freeze *freeze = argument;
     struct machtrace_scratch scratch;
     prctl(PR_SET_TIMERSLACK, 1000);
     freeze->error = machtrace_scratch_take(&scratch, freeze->settings.stack_limit);
@@ -214,16 +227,19 @@ static void *freeze_process(void *argument)
     pthread_mutex_lock(&freeze->mutex);
     freeze->is_frozen = true;
     pthread_cond_broadcast(&freeze->changed);
+    pthread_mutex_unlock(&freeze->mutex);
+}
+
+static void *trace(void *argument)
+{
+    struct machtrace_freeze *freeze = argument;
+    freeze_process(freeze);
+    pthread_mutex_lock(&freeze->mutex);
     while (!freeze->must_resume && freeze->error == 0)
         pthread_cond_wait(&freeze->changed, &freeze->mutex);
     pthread_mutex_unlock(&freeze->mutex);
-    for (size_t index = 0; index < freeze->thread_count; index++)
-        if (freeze->threads[index].is_stopped)
-            machtrace_stopped_release((pid_t)freeze->threads[index].thread.id,
-                                       freeze->threads[index].stop);
-    int64_t resumed = machtrace_now();
-    for (size_t index = 0; index < freeze->thread_count; index++)
-        freeze->threads[index].thread.resumed_at = resumed;
+    if (!freeze->is_released)
+        release_all(freeze);
     return NULL;
 }
 
@@ -239,7 +255,12 @@ int machtrace_freeze_start(struct machtrace_freeze *freeze)
     pthread_mutex_init(&freeze->mutex, NULL);
     pthread_cond_init(&freeze->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    error = machtrace_start_tracer(&freeze->tracer, freeze_process, freeze);
+    if (freeze->is_traced) {
+        freeze_process(freeze);
+        prctl(PR_SET_TIMERSLACK, 0);
+        return 0;
+    }
+    error = machtrace_start_tracer(&freeze->tracer, trace, freeze);
     if (error != 0) {
         pthread_cond_destroy(&freeze->changed);
         pthread_mutex_destroy(&freeze->mutex);
@@ -266,7 +287,10 @@ void machtrace_freeze_end(struct machtrace_freeze *freeze)
     freeze->must_resume = true;
     pthread_cond_broadcast(&freeze->changed);
     pthread_mutex_unlock(&freeze->mutex);
-    pthread_join(freeze->tracer, NULL);
+    if (!freeze->is_traced)
+        pthread_join(freeze->tracer, NULL);
+    else if (!freeze->is_released)
+        release_all(freeze);
     pthread_cond_destroy(&freeze->changed);
     pthread_mutex_destroy(&freeze->mutex);
 }

@@ -30,6 +30,8 @@ struct machtrace_freeze {
     pid_t *wanted;                     /* else these; gets sorted */
     size_t wanted_count;
     struct machtrace_python_reader *python; /* copies what CPython stores; or NULL */
+    bool is_traced; /* the calling OS thread, which makes all calls, has seized all threads, and
+                       handles what else has stopped one */
     bool is_brief; /* resume as soon as all is copied, without machtrace_freeze_end */
     /* Results, valid once machtrace_freeze_await is true. */
     int error;     /* an errno, or 0: then the threads are in the order of the kernel's list */
@@ -43,9 +45,10 @@ struct machtrace_freeze {
     pthread_cond_t changed;
     bool is_frozen;
     bool must_resume;
+    bool is_released;
 };
 
-/* Begin to stop the process. Returns 0, or an errno: then there is nothing to end. */
+/* Begin to stop the process; if it is traced, do so. Returns 0, or an errno: then there is nothing to end. */
 int machtrace_freeze_start(struct machtrace_freeze *freeze);
 
 /* Whether all threads are stopped and those wanted copied; waits for at most `limit` ns. */

@@ -60,12 +60,18 @@ static int parse_threads(PyObject *ids, struct machtrace_capture *capture)
 
 typedef int capture_function(struct machtrace_capture *capture);
 
+/* A stop lasts as long as its copy: another thread of this process, which would take the processor
+ * meanwhile, is left without the interpreter's lock. */
 static PyObject *run(struct machtrace_capture *capture, capture_function *copy)
 {
     int error;
-    Py_BEGIN_ALLOW_THREADS
-    error = copy(capture);
-    Py_END_ALLOW_THREADS
+    if (copy == machtrace_traced_copy_all) {
+        error = copy(capture);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        error = copy(capture);
+        Py_END_ALLOW_THREADS
+    }
     if (error != 0) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -104,6 +110,12 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
 {
     (void)module;
     return copied(arguments, machtrace_capture_run);
+}
+
+static PyObject *copy_traced(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    return copied(arguments, machtrace_traced_copy_all);
 }
 
 PyDoc_STRVAR(copy_threads_doc,
@@ -347,13 +359,14 @@ static PyObject *frozen_new(PyTypeObject *type, PyObject *arguments, PyObject *k
     long long stop_limit;
     long long sleep_limit;
     PyObject *reader = Py_None;
-    int is_brief = 0;
+    int is_brief = 0, is_traced = 0;
     if (keywords != NULL && PyDict_Size(keywords) != 0) {
         PyErr_SetString(PyExc_TypeError, "FrozenProcess takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(arguments, "iOy*KLL|Op:FrozenProcess", &task_folder, &ids, &mappings,
-                          &stack_limit, &stop_limit, &sleep_limit, &reader, &is_brief))
+    if (!PyArg_ParseTuple(arguments, "iOy*KLL|Opp:FrozenProcess", &task_folder, &ids, &mappings,
+                          &stack_limit, &stop_limit, &sleep_limit, &reader, &is_brief,
+                          &is_traced))
         return NULL;
     struct machtrace_python_reader *python =
         reader == Py_None ? NULL : machtrace_python_reader_of(reader);
@@ -374,6 +387,7 @@ static PyObject *frozen_new(PyTypeObject *type, PyObject *arguments, PyObject *k
             .sleep_limit = sleep_limit,
         };
         self->freeze.is_brief = is_brief;
+        self->freeze.is_traced = is_traced;
         self->reader = Py_NewRef(reader);
         self->freeze.python = python;
         if (check_stack_limit(stack_limit) != 0 || parse_wanted(ids, &self->freeze) != 0 ||
@@ -459,9 +473,9 @@ static PyObject *frozen_is_whole(PyObject *object, void *unused)
 
 PyDoc_STRVAR(frozen_doc,
              "FrozenProcess(task_folder, threads, mappings, stack_limit, stop_limit_ns, "
-             "sleep_limit_ns, reader=None, is_brief=False, /)\n--\n\n"
+             "sleep_limit_ns, reader=None, is_brief=False, is_traced=False, /)\n--\n\n"
              "All threads of another process, stopped together until resume(); if brief, only until "
-             "all is copied.");
+             "all is copied. If traced, this OS thread has seized all of them, and makes all calls.");
 
 static PyMethodDef frozen_methods[] = {
     {"read", frozen_read, METH_VARARGS,
@@ -511,6 +525,10 @@ static PyObject *copy_stopped(PyObject *module, PyObject *arguments)
 
 static PyMethodDef methods[] = {
     {"copy_threads", copy_threads, METH_VARARGS, copy_threads_doc},
+    {"copy_traced", copy_traced, METH_VARARGS,
+     PyDoc_STR("copy_traced(threads, mappings, stack_limit, stop_limit_ns, sleep_limit_ns, /)\n"
+               "--\n\nCopy threads that this OS thread has seized, each stopped only for its own "
+               "copy. One that is stopped for another reason stays so, for await_event().")},
     {"copy_stopped", copy_stopped, METH_VARARGS,
      PyDoc_STR("copy_stopped(threads, mappings, stack_limit, stop_limit_ns, sleep_limit_ns, /)\n"
                "--\n\nCopy threads that are stopped already, and leave them stopped.")},

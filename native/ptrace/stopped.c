@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -217,6 +218,58 @@ void machtrace_stopped_copy(const struct machtrace_capture *capture,
     machtrace_stopped_release((pid_t)thread->id, stop);
     thread->resumed_at = machtrace_now();
     machtrace_thread_keep(thread);
+}
+
+void machtrace_traced_continue(pid_t thread, struct machtrace_stop stop)
+{
+    if (stop.by_interrupt)
+        ptrace(PTRACE_CONT, thread, NULL, NULL);
+}
+
+static enum machtrace_event await_traced(const struct machtrace_capture *capture,
+                                         struct machtrace_thread *thread,
+                                         struct machtrace_stop *stop)
+{
+    enum machtrace_event event;
+    int64_t awake = 0;
+    long sleep_ns = MACHTRACE_FIRST_SLEEP_NS;
+    while ((event = machtrace_poll_event((pid_t)thread->id, stop)) == MACHTRACE_NO_EVENT) {
+        if (machtrace_now() - thread->requested_at < MACHTRACE_PATIENCE_NS)
+            continue;
+        if (machtrace_is_overdue(capture, thread, &awake))
+            break; /* its stop is reported later */
+        nanosleep(&(struct timespec){0, sleep_ns}, NULL);
+        if (sleep_ns < MACHTRACE_LONGEST_SLEEP_NS)
+            sleep_ns *= 2;
+    }
+    return event;
+}
+
+int machtrace_traced_copy_all(struct machtrace_capture *capture)
+{
+    struct machtrace_scratch scratch;
+    int error = machtrace_scratch_take(&scratch, capture->stack_limit);
+    if (error != 0)
+        return error;
+    prctl(PR_SET_TIMERSLACK, 1000);
+    for (size_t index = 0; index < capture->thread_count; index++) {
+        struct machtrace_thread *thread = &capture->threads[index];
+        struct machtrace_stop stop = {0, false};
+        thread->outcome = MACHTRACE_GONE;
+        if (!machtrace_interrupt(thread))
+            continue;
+        enum machtrace_event event = await_traced(capture, thread, &stop);
+        if (event != MACHTRACE_STOPPED)
+            continue;
+        thread->stopped_at = machtrace_now();
+        machtrace_stopped_read(capture, &scratch, thread, stop);
+        machtrace_traced_continue((pid_t)thread->id, stop);
+        thread->resumed_at = machtrace_now();
+        machtrace_thread_keep(thread);
+    }
+    prctl(PR_SET_TIMERSLACK, 0);
+    machtrace_scratch_give_back(&scratch);
+    return 0;
 }
 
 int machtrace_stopped_unseize(pid_t id, int64_t stop_limit, int *signal)

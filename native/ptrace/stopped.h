@@ -34,6 +34,14 @@ void machtrace_stopped_copy(const struct machtrace_capture *capture,
  * exited, ETIMEDOUT if it did not stop. */
 int machtrace_stopped_unseize(pid_t id, int64_t stop_limit, int *signal);
 
+/* Copy threads that the calling OS thread has seized, each stopped for its own copy only. One that
+ * something else stopped is copied, too, and stays stopped: its stop is still to be waited for, and
+ * handled. Returns 0, or an errno. */
+int machtrace_traced_copy_all(struct machtrace_capture *capture);
+
+/* Continue a seized thread, unless something else than its interruption stopped it. */
+void machtrace_traced_continue(pid_t thread, struct machtrace_stop stop);
+
 /* Copy threads that are stopped already, and leave them so. Returns 0, or an errno. */
 int machtrace_stopped_copy_all(struct machtrace_capture *capture);
 

@@ -60,6 +60,11 @@ bool machtrace_request_stop(struct machtrace_thread *thread)
         thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_REFUSED;
         return false;
     }
+    return machtrace_interrupt(thread);
+}
+
+bool machtrace_interrupt(struct machtrace_thread *thread)
+{
     thread->requested_at = machtrace_now();
     if (ptrace(PTRACE_INTERRUPT, (pid_t)thread->id, NULL, NULL) == -1) {
         thread->error = errno;
@@ -76,7 +81,8 @@ static struct machtrace_stop stop_of(int code)
     if (code >> 8 == 0)
         stop.signal = code & 0xff; /* a signal on its way to the thread */
     else
-        stop.by_interrupt = (code & 0xff) == SIGTRAP; /* otherwise job control's stop */
+        /* otherwise job control's stop, or an event that a longer trace requested */
+        stop.by_interrupt = code == (SIGTRAP | PTRACE_EVENT_STOP << 8);
     return stop;
 }
 

@@ -38,6 +38,10 @@ int machtrace_start_tracer(pthread_t *tracer, void *(*run)(void *), void *argume
  * the same if requested_at is set. */
 bool machtrace_request_stop(struct machtrace_thread *thread);
 
+/* Interrupt a thread that the calling OS thread has seized. If that fails, false with the outcome
+ * set. */
+bool machtrace_interrupt(struct machtrace_thread *thread);
+
 /* What the kernel reports of the thread. Nothing is reaped: if the target is our own child, its
  * exit status belongs to the code that started it; the kernel releases zombies that we trace when
  * this OS thread ends. */

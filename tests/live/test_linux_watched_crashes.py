@@ -18,7 +18,9 @@ import pytest
 import machtrace as mt
 from machtrace.errors import TargetAccessError
 from machtrace.model.incident.facts import IncidentKind, Verdict, WatchIncident
+from machtrace.model.snapshot import ThreadId
 from machtrace.targets.linux.crash import CrashTracer
+from machtrace.targets.linux.watched import WatchedProcess
 from tests.live.conftest import DEADLINE_S, PROGRAMS
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -80,8 +82,45 @@ def test_a_traced_process_is_sampled_and_receives_its_signals(
 
 
 def _tracer(pid: int) -> int:
+    return _status(pid, "TracerPid")
+
+
+def _status(pid: int, name: str) -> int:
     text = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("TracerPid"))
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(name))
+
+
+_HANDLE_AND_COMPUTE = """
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+print("ready", flush=True)
+while True:
+    pass
+"""
+
+
+def test_the_thread_that_traces_copies_with_one_stop(start: Start) -> None:
+    program = start(sys.executable, "-c", _HANDLE_AND_COMPUTE)
+    with WatchedProcess(program.pid) as target:
+        target.snapshot_with_python()  # it runs Python
+        tracer = CrashTracer(program.pid)
+        tracer.begin()
+        for _ in range(5):
+            before = _status(program.pid, "voluntary")
+            snapshot, functions = target.copy_stopped([ThreadId(program.pid)], is_traced=True)
+            tracer.pass_on([program.pid])
+            stops = _status(program.pid, "voluntary") - before
+            assert _tracer(program.pid) == threading.get_native_id()
+            assert snapshot.threads[0].stack.data
+            assert functions
+            assert stops == 1
+        os.kill(program.pid, signal.SIGUSR1)
+        target.copy_stopped([ThreadId(program.pid)], is_traced=True)
+        tracer.pass_on([program.pid])
+        tracer.close()
+    assert program.stdout is not None
+    assert program.stdout.readline() == "handled\n"
+    assert _tracer(program.pid) == 0
 
 
 @contextmanager

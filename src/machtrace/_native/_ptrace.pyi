@@ -16,6 +16,14 @@ def copy_threads(
     sleep_limit_ns: int,
     /,
 ) -> list[Row]: ...
+def copy_traced(
+    threads: tuple[int, ...],
+    mappings: Buffer,
+    stack_limit: int,
+    stop_limit_ns: int,
+    sleep_limit_ns: int,
+    /,
+) -> list[Row]: ...
 def copy_stopped(
     threads: tuple[int, ...],
     mappings: Buffer,
@@ -76,6 +84,7 @@ class FrozenProcess:
         sleep_limit_ns: int,
         reader: PythonReader | None = None,
         is_brief: bool = False,
+        is_traced: bool = False,
         /,
     ) -> Self: ...
     @property

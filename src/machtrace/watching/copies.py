@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from typing import Protocol
 
 from machtrace.errors import MachtraceError, TargetGoneError
 from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.watching.naming import RawCopy
 from machtrace.watching.target import WatchedTarget
+
+
+class Tracer(Protocol):
+    """The tracer of a target while it is copied."""
+
+    @property
+    def tracer_id(self) -> int:
+        """The id of the OS thread that traces; 0 if none does."""
+        ...
+
+    def pass_on(self, copied: Collection[int], /) -> None:
+        """Handle what happened to threads while some were copied."""
+        ...
 
 
 class StackCopies:
@@ -18,7 +31,7 @@ class StackCopies:
         target: the target; it may be replaced when the process executes another program.
         describe: adds the locks that threads wait for to a copy.
         on_stop: called with each thread that was stopped, and the nanoseconds.
-        released: lets other code trace some threads, or all if none is given, for a time.
+        tracer: what traces the target's threads. Their copies are taken by the OS thread that does.
     """
 
     def __init__(
@@ -26,12 +39,12 @@ class StackCopies:
         target: WatchedTarget,
         describe: Callable[[Snapshot], Snapshot],
         on_stop: Callable[[int, int], None],
-        released: Callable[[Collection[int]], AbstractContextManager[None]],
+        tracer: Tracer,
     ) -> None:
         self.target = target
         self._describe = describe
         self._on_stop = on_stop
-        self._released = released
+        self._tracer = tracer
         self.stops = 0
         self.longest_ns = 0
         """The longest stop."""
@@ -71,9 +84,11 @@ class StackCopies:
         return self.several(self.target.thread_ids())
 
     def _stopped(self, threads: Sequence[ThreadId]) -> RawCopy:
-        # With Python functions, all threads are stopped together.
-        with self._released(() if self.target.has_python else threads):
-            copy = RawCopy(*self.target.copy_stopped(threads))
+        is_traced = bool(self._tracer.tracer_id)
+        try:
+            copy = RawCopy(*self.target.copy_stopped(threads, is_traced=is_traced))
+        finally:
+            self._tracer.pass_on(threads)
         for each in copy.snapshot.threads:
             if each.stopped_for_ns:
                 self.stops += 1

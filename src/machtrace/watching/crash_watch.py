@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -122,9 +121,10 @@ class CrashWatch:
             raise TargetGoneError(f"process {self._pid} has exited", pid=self._pid)
         return None
 
-    def released(self, threads: Collection[int] = ()) -> AbstractContextManager[None]:
-        """Let other code trace some threads, or all, until the end of the block."""
-        return nullcontext() if self._tracer is None else self._tracer.released(threads)
+    def pass_on(self, copied: Collection[int]) -> None:
+        """Handle what happened to threads while some were copied."""
+        if self._tracer is not None:
+            self._tracer.pass_on(copied)
 
     def end(self) -> Crash | None:
         """Return how the process ended, if that was a crash; for a process that has exited."""
@@ -205,9 +205,8 @@ class StubCrashes:
         self._crash = Crash(at_ns, cause, RawCopy(self._stub.snapshot(), {}))
         return self._crash
 
-    def released(self, _: Collection[int] = ()) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
-        return nullcontext()
+    def pass_on(self, copied: Collection[int]) -> None:
+        """Do nothing."""
 
     def end(self) -> Crash | None:
         """Return the crash that ended watching, if any."""

@@ -141,9 +141,14 @@ class WatchedTarget(Protocol):
         ...
 
     def copy_stopped(
-        self, threads: Collection[ThreadId], /
+        self, threads: Collection[ThreadId], /, *, is_traced: bool = False
     ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
-        """Copy ``threads``, which are stopped for that time."""
+        """Copy ``threads``, which are stopped for that time.
+
+        Args:
+            threads: the threads.
+            is_traced: whether the calling OS thread traces all threads of a process.
+        """
         ...
 
     def program_start(self) -> bytes:

@@ -91,9 +91,7 @@ class Watcher(ClosedWhenLeft):
         self._on_incident = on_incident
         self._namer = Namer(options.search, lines=options.lines)
         self._crashes = self._watch_crashes()
-        self._copies = StackCopies(
-            self._target, self._described, self._stopped, self._crashes.released
-        )
+        self._copies = StackCopies(self._target, self._described, self._stopped, self._crashes)
         self._incidents: dict[str, WatchIncident] = {}
         self._numbers = count(1)
         self._name = next((each.name for each in self._target.threads() if each.is_main), None)

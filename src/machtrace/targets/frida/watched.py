@@ -186,7 +186,11 @@ class WatchedFrida(FridaTarget):
         return self._system.snapshot((), 0), {}
 
     def copy_stopped(
-        self, threads: Collection[ThreadId], /
+        self,
+        threads: Collection[ThreadId],
+        /,
+        *,
+        is_traced: bool = False,  # noqa: ARG002 - no OS thread does
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """Copy ``threads``, which are suspended for that time."""
         return self.snapshot(threads), {}

@@ -295,7 +295,11 @@ class WatchedStub(GdbRemoteTarget):
         return copy
 
     def copy_stopped(
-        self, threads: Collection[ThreadId], /
+        self,
+        threads: Collection[ThreadId],
+        /,
+        *,
+        is_traced: bool = False,  # noqa: ARG002 - no OS thread does
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """Copy threads; Python functions are not read."""
         return self.snapshot(threads), {}

@@ -54,16 +54,17 @@ class PtraceCopier:
                 f"machtrace was installed without its extension _ptrace ({error})",
                 remedy="install a wheel of machtrace, or build it with a C compiler",
             ) from error
-        self._copy_threads = _ptrace.copy_threads
+        self._copy_threads, self._copy_traced = _ptrace.copy_threads, _ptrace.copy_traced
+        self.is_traced = False
+        """Whether the calling OS thread has seized the threads."""
 
     def copy(
         self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int
     ) -> list[ThreadCopy]:
         """See :meth:`~machtrace.targets.shared.thread_copy.ThreadCopier.copy`."""
         try:
-            rows = self._copy_threads(
-                tuple(threads), stack_ranges, stack_limit, STOP_LIMIT_NS, SLEEP_LIMIT_NS
-            )
+            copy = self._copy_traced if self.is_traced else self._copy_threads
+            rows = copy(tuple(threads), stack_ranges, stack_limit, STOP_LIMIT_NS, SLEEP_LIMIT_NS)
         except (OSError, MemoryError, ValueError) as error:
             raise TargetError(f"cannot copy threads ({error})", remedy=BEGIN_REMEDY) from error
         # A thread may stop at any time after the request.

@@ -12,7 +12,7 @@ import signal
 import time
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from threading import Event, Thread
 from typing import Generic, TypeVar
@@ -223,9 +223,12 @@ class _Tracer:
 
     def _stop_others(self, directory: ProcessDirectory, causes: dict[int, Cause]) -> None:
         """Stop all other threads; those that do not stop in time continue."""
+        self._threads |= set(directory.thread_ids())
         for thread in self._threads - set(self._stopped):
-            with suppress(ProcessLookupError):  # it exits, which is reported
+            try:
                 _ptrace.interrupt(thread)
+            except ProcessLookupError:
+                self._threads.discard(thread)  # it exits
         began = time.monotonic_ns()
         while running := self._threads - set(self._stopped):
             thread, status = _ptrace.await_event(False)  # noqa: FBT003
@@ -322,16 +325,12 @@ class CrashTracer(_Tracer):
                 with suppress(OSError):
                     _ptrace.resume(thread, number)
 
-    @contextmanager
-    def released(self, threads: Collection[int]) -> Iterator[None]:
-        """Let others trace some threads, or all if none is given, until the end of the block."""
-        for thread in [*(threads or self._threads)]:
-            self._release(thread)
-        try:
-            yield
-        finally:
-            with suppress(TargetError):  # it has exited, or another tracer was faster
-                self._seize(self._directory)
+    def pass_on(self, copied: Collection[int]) -> None:
+        """Handle what happened to threads while some were copied."""
+        with suppress(TargetError):
+            # The first stop of a new thread may be the one of its copy, which is not reported.
+            self._threads.update(set(copied) & set(self._directory.thread_ids()))
+            self.poll()
 
     def _release(self, thread: int) -> None:
         for _ in range(_RELEASES):

@@ -70,6 +70,8 @@ class FreezingCopier:
         """The threads that existed then."""
         self._has_new_threads = False
         self._is_in_container: bool | None = None
+        self.is_traced = False
+        """Whether the calling OS thread has seized all threads."""
 
     def begin(self) -> None:
         """Discard the copies of a snapshot that was not completed."""
@@ -186,6 +188,7 @@ class FreezingCopier:
                 SLEEP_LIMIT_NS,
                 self._reader,
                 is_brief,
+                self.is_traced,
             )
         finally:
             os.close(folder)

@@ -6,6 +6,7 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import MachtraceError, TargetAccessError, TargetGoneError
@@ -16,7 +17,7 @@ from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.polls import IdleRequest, IdleWait, ThreadPoll
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.targets.linux.blocked import copy_waiting
-from machtrace.targets.linux.capture import ThreadCapture
+from machtrace.targets.linux.capture import PtraceCopier, ThreadCapture
 from machtrace.targets.linux.images import LoadedImages
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.polls import LinuxPolls
@@ -25,6 +26,9 @@ from machtrace.targets.linux.process_polls import ProcessPolls
 from machtrace.targets.linux.procfs import ProcessDirectory
 from machtrace.targets.shared.proc_maps import Mapping
 from machtrace.targets.shared.thread_copy import ThreadCopier
+
+if TYPE_CHECKING:
+    from machtrace.targets.linux.freeze import FreezingCopier
 
 _START_FIELD = 22 - 3
 """``starttime`` in ``stat``, counted from the state (proc(5))."""
@@ -44,7 +48,8 @@ class WatchedProcess(LinuxProcessTarget):
     def __init__(self, pid: int) -> None:
         self._refusal: TargetAccessError | None = None
         try:
-            super().__init__(pid)
+            self._own_copier = PtraceCopier()
+            super().__init__(pid, copier=self._own_copier)
         except TargetAccessError as error:
             self._refusal = error
             self._directory = ProcessDirectory(pid)
@@ -148,13 +153,19 @@ class WatchedProcess(LinuxProcessTarget):
         )
 
     def copy_stopped(
-        self, threads: Collection[ThreadId]
+        self, threads: Collection[ThreadId], /, *, is_traced: bool = False
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """Copy ``threads``, which are stopped for that time, and their Python functions.
+
+        Args:
+            threads: the threads.
+            is_traced: whether the calling OS thread traces all threads of the process; it then has
+                to handle the events of those that something else stops meanwhile.
 
         Raises:
             TargetGoneError, TargetAccessError: see :meth:`snapshot`.
         """
+        self._own_copier.is_traced = is_traced
         if self.has_python:
             return self.snapshot_with_python(threads)
         return self.snapshot(threads), {}
@@ -222,6 +233,14 @@ class WatchedProcess(LinuxProcessTarget):
         except OSError:
             return None
         return copied, functions
+
+    def _freezing_copier(
+        self, images: LoadedImages, memory: MemoryReader
+    ) -> FreezingCopier | MachtraceError:
+        copier = super()._freezing_copier(images, memory)
+        if not isinstance(copier, MachtraceError):
+            copier.is_traced = self._own_copier.is_traced
+        return copier
 
     def _switches(self, thread: int) -> tuple[str, ...]:
         status = self._directory.status(thread)

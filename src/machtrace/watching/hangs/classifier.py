@@ -20,8 +20,8 @@ _FIRST_SAMPLE = 0.6
 _SAMPLE_STEP = 0.1
 """The share of the threshold from sample to sample."""
 _MOST_SAMPLES = 40
-_BACK_OFF, _SLOW_BACK_OFF = 1.6, 1.15
-_CLOSE_SAMPLES = 8
+_BACK_OFF, _SLOW_BACK_OFF = 1.6, 1.3
+_CLOSE_SAMPLES = 4
 """Samples after which different stacks are taken less often, too."""
 _LONGEST_STEP_NS = 1_000_000_000
 _LATE_LIMIT = 10
