@@ -256,7 +256,7 @@ def _garbage(folder: Path, seed: str) -> Rule:
         incident
         for incident in run.incidents
         if incident.reports_hang
-        and any("gc" in text for text in (*incident.rules, incident.native or ""))
+        and ("garbage-collection" in incident.rules or "gc" in (incident.native or ""))
     ]
     return Rule(
         "garbage collection named",

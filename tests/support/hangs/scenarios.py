@@ -88,7 +88,7 @@ HANGS: dict[str, tuple[Action, ...]] = {
         Action("gil-burn", "call_keep_gil", waits=False),
         Action("gil-sleep", "call_sleep_with_gil"),
         Action("c-burn", "call_without_gil", waits=False),
-        Action("gil-wait", "wait_for_gil", inside=("start", "wait")),
+        Action("gil-wait", "keep", inside=("wait_for_gil", "start", "wait")),
         Action(
             "nested",
             "run_nested_loop",

@@ -112,6 +112,52 @@ def test_a_timed_wait_that_is_entered_again_is_idle() -> None:
     assert not events(every_20_ms("idle", 0, 2_000, voluntary=1, run_ms=0.1))
 
 
+def learning(polls: Sequence[ThreadPoll], launch_ns: int = 0) -> tuple[HangClassifier, list[Event]]:
+    """Return a classifier that does not know the loop's wait yet, after some polls."""
+    waits = RootWaits(Arch.X86_64)
+    waits.add(CALLS["sleep"].place, NamedWait(WaitRole.OTHER, "sleep"))
+    machine = HangClassifier(T, POLL, waits, launch_ns=launch_ns)
+    return machine, [event for each in polls for event in machine.add(each)]
+
+
+ROOT = NamedWait(WaitRole.ROOT, "idle")
+
+
+def test_an_absence_begins_where_the_thread_left_a_wait_that_is_known_later() -> None:
+    machine, asked = learning([*every_20_ms("idle", 0, 400), *every_20_ms("sleep", 420, 460)])
+    assert [type(event) for event in asked if not isinstance(event, TakeSample)] == [LearnWait]
+    (ended,) = machine.learnt(CALLS["idle"].place, ROOT)
+    assert isinstance(ended, Ended)
+    assert not ended.was_seen
+    later = [event for each in every_20_ms("sleep", 480, 540) for event in machine.add(each)]
+    (absence,) = [event.absence for event in later if isinstance(event, Seen)]
+    assert absence.verdict is Verdict.BLOCKED
+    assert absence.duration_ns <= 130 * MS
+    assert absence.evidence["idle_seen"]
+
+
+def test_a_thread_whose_idle_wait_is_known_late_is_not_launching() -> None:
+    polls = [*every_20_ms("idle", 0, 40), *every_20_ms("sleep", 60, 220)]
+    machine, events = learning(polls, launch_ns=5000 * MS)
+    assert not any(isinstance(event, Seen) for event in events)
+    machine.learnt(CALLS["idle"].place, ROOT)
+    assert any(isinstance(event, Seen) for event in machine.add(poll(240, "sleep")))
+
+
+def test_a_busy_thread_that_mostly_waits_is_withdrawn_if_that_is_its_loops_wait() -> None:
+    machine = classifier()
+    polls = [
+        poll(at, "running" if number % 5 == 0 else "futex", voluntary=number, run_ms=number * 12)
+        for number, at in enumerate(range(60, 400, 20))
+    ]
+    events = [event for each in [*IDLE, *polls] for event in machine.add(each)]
+    assert [e.absence.verdict for e in events if isinstance(e, Seen)] == [Verdict.BUSY]
+    machine.waits.add(CALLS["futex"].place, NamedWait(WaitRole.WORKER, "futex"))
+    (ended,) = machine.add(poll(400, "futex", voluntary=30, run_ms=200))
+    assert isinstance(ended, Ended)
+    assert ended.absence.verdict is Verdict.IDLE
+
+
 def test_one_wait_with_equal_switches_is_certainly_blocked() -> None:
     (absence,) = seen([*IDLE, *every_20_ms("sleep", 60, 200)])
     assert (absence.verdict, absence.certainty) == (Verdict.BLOCKED, VerdictCertainty.CERTAIN)

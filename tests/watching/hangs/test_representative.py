@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from machtrace.model.incident.facts import Culprit, TimedStack
 from machtrace.watching.hangs.representative import representative
+from tests.support.reports.incidents import LIBC
 from tests.watching.hangs.test_wait_roles import native, python
 
 MS = 1_000_000
@@ -46,6 +48,27 @@ def test_a_python_function_has_the_native_one_beside_it() -> None:
     assert chosen is not None
     assert (chosen.culprit.function, chosen.culprit.native) == ("handler", "time_sleep")
     assert (chosen.culprit.file, chosen.culprit.line) == ("/app.py", 1)
+
+
+def test_the_machinery_of_waits_is_no_culprit() -> None:
+    stack = native("epoll_wait", "WaitEventSetWait", "WaitLatch", "ProcSleep", "LockAcquire")
+    wait = replace(stack.frames[0], image=LIBC)
+    stack = replace(stack, frames=(wait, *stack.frames[1:]))
+    chosen = representative([TimedStack(0, 100, stack)])
+    assert chosen is not None
+    assert chosen.culprit.function == "ProcSleep"
+
+
+def test_native_functions_between_python_functions_split_no_time() -> None:
+    """They depend on how CPython has adapted its instructions."""
+    inner = python("clock_gettime", ("parse", "/app.py")).frames[:2]
+    stacks = []
+    for between in ("context_run", "cfunction_call"):
+        outer = python(between, ("main", "/app.py"))
+        stacks.append(replace(outer, frames=(*inner, *outer.frames)))
+    chosen = representative([TimedStack(at, 10, each) for at, each in enumerate(stacks)])
+    assert chosen is not None
+    assert (chosen.culprit.function, chosen.culprit.share) == ("parse", 1.0)
 
 
 def test_no_stacks_have_no_representative() -> None:

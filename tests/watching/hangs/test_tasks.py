@@ -8,12 +8,27 @@ from dataclasses import replace
 import pytest
 
 from machtrace.model.address import Avma
-from machtrace.model.incident.facts import TimedStack, TimeRange, Verdict, VerdictCertainty
+from machtrace.model.incident.facts import (
+    GIL,
+    LockOwner,
+    TimedStack,
+    TimeRange,
+    Verdict,
+    VerdictCertainty,
+    WaitsFor,
+)
 from machtrace.model.polls import CallPlace
 from machtrace.model.symbol import CallStack
 from machtrace.watching.hangs.absences import Absence
 from machtrace.watching.hangs.representative import path_of
-from machtrace.watching.hangs.tasks import Judgement, TaskCallers, judge, timed_stacks
+from machtrace.watching.hangs.tasks import (
+    Judgement,
+    TaskCallers,
+    blame_holder,
+    judge,
+    timed_stacks,
+)
+from tests.support.reports.incidents import HANG, PID, WORKER
 from tests.watching.hangs.test_wait_roles import native
 
 MS = 1_000_000
@@ -211,6 +226,27 @@ def test_a_garbage_collection_is_named(collector: str) -> None:
     assert names_of(judged(*((at, stack) for at in range(60, 110, 10))))[1] == [
         "garbage-collection"
     ]
+
+
+HOLDER = LockOwner(PID, WORKER, recorded=True)
+
+
+def test_the_holder_of_the_interpreter_lock_is_the_culprit() -> None:
+    waiting = replace(HANG, waits_for=WaitsFor(GIL, Avma(0x5000), HOLDER))
+    assert HANG.capture is not None
+    (holder,) = (one for one in HANG.capture.stacks if one.thread.id == WORKER)
+    blamed = blame_holder(waiting).culprit
+    assert blamed is not None
+    assert blamed.function in [name for name, *_ in path_of(holder)]
+
+
+@pytest.mark.parametrize(
+    "waits_for",
+    [None, WaitsFor("threading.RLock", Avma(0x5000), HOLDER), WaitsFor(GIL, Avma(0x5000), None)],
+)
+def test_other_waits_are_blamed_on_the_thread_itself(waits_for: WaitsFor | None) -> None:
+    waiting = replace(HANG, waits_for=waits_for)
+    assert blame_holder(waiting) == waiting
 
 
 def test_samples_after_the_end_do_not_count() -> None:

@@ -123,6 +123,10 @@ class LockOwner(NamedTuple):
         return self.text()
 
 
+GIL = "interpreter lock (GIL)"
+""":attr:`WaitsFor.what` of CPython's."""
+
+
 class WaitsFor(NamedTuple):
     """The object of a blocked thread's wait."""
 

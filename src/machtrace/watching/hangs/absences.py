@@ -121,6 +121,12 @@ class Away:
         return max(self.calls, key=lambda place: self.calls[place], default=None)
 
     @property
+    def waits_mostly(self) -> bool:
+        """Whether most polls found it in one wait."""
+        place = self.place
+        return place is not None and 2 * self.calls[place] > self.polls
+
+    @property
     def has_repeated(self) -> bool:
         """Whether a wait was entered again and again."""
         return any(count >= _REPEATED for count in self.entries.values())

@@ -91,6 +91,8 @@ class HangClassifier:
         self._place: CallPlace | None = None
         """The place of the last poll."""
         self._requested: set[CallPlace] = set()
+        self._left: dict[CallPlace, tuple[ThreadPoll, ThreadPoll | None]] = {}
+        """The last poll in each place that is being looked up, and the one after it."""
         self._entered: tuple[CallPlace, Away | None, ThreadPoll] | None = None
         """The place that is being looked up, and the absence before the thread entered it."""
 
@@ -129,13 +131,7 @@ class HangClassifier:
         last, self._last = self._last, poll
         is_call = poll.call is not None and poll.call.number >= 0 and not is_stopped(poll)
         place = self.waits.place_of(poll.call) if poll.call is not None and is_call else None
-        role = None
-        if place is not None:
-            self.waits.visit(place)
-            role = self.waits.role(place)
-            if role is None and place not in self._requested and poll.busy_since_ns is None:
-                self._requested.add(place)
-                events.append(LearnWait(place))
+        role = self._look_up(place, poll, events)
         if self._is_idle(poll, role):
             if self._away is not None:
                 events += self._back(self._away, poll)
@@ -158,19 +154,55 @@ class HangClassifier:
         away.add(poll, place)
         return events + self._samples(away, poll) + self._decide(away, poll)
 
+    def _look_up(
+        self, place: CallPlace | None, poll: ThreadPoll, events: list[Event]
+    ) -> WaitRole | None:
+        """Return the role of the place of a poll; it is requested if it is new."""
+        for each, (at, after) in self._left.items():
+            if after is None and each != place:
+                self._left[each] = at, poll
+        if place is None:
+            return None
+        self.waits.visit(place)
+        role = self.waits.role(place)
+        if role is None and place not in self._requested and poll.busy_since_ns is None:
+            self._requested.add(place)
+            events.append(LearnWait(place))
+        if place in self._requested:
+            self._left[place] = poll, None
+        return role
+
+    def _may_have_been_idle(self, away: Away) -> bool:
+        """Whether a wait in this absence is still being looked up."""
+        return self._entered is not None or any(
+            after is not None and at.at_ns >= away.began_ns for at, after in self._left.values()
+        )
+
     def learnt(self, place: CallPlace, wait: NamedWait | None) -> list[Event]:
         """Take the wait at a place that was requested; None if the thread left it meanwhile."""
         self._requested.discard(place)
-        if wait is None:
-            # It did not stay there, so it is no idle wait that has to be known first.
+        at, after = self._left.pop(place, (None, None))
+        entered = self._entered
+        if entered is not None and entered[0] == place:
+            # If there is no result, it did not stay there: no idle wait has to be known first.
             self._entered = None
+        if wait is None:
             return []
         self.waits.add(place, wait)
-        last, entered, self._entered = self._last, self._entered, None
         if not self.waits.is_idle(place):
             return []
-        if self._away is None or last is None or entered is None or entered[0] != place:
+        away, last = self._away, self._last
+        if away is None or last is None:
             return []
+        if entered is None or entered[0] != place:
+            if at is None or after is None or at.at_ns < away.began_ns:
+                away.idle_seen = True
+                return []
+            # It was idle in the absence, which began when it left this place.
+            events = self._back(away, at)
+            self._last_idle, self._entered = at, None
+            self._gone(after, at)
+            return events
         # It is in its root wait since it entered this place, which was not known then.
         _, before, entry = entered
         self._away, self._last_idle = None, last
@@ -289,7 +321,7 @@ class HangClassifier:
 
     def _decide(self, away: Away, poll: ThreadPoll) -> list[Event]:
         total = poll.at_ns - away.began_ns
-        if away.seen_ns is not None or self._entered is not None or total < self.threshold_ns:
+        if away.seen_ns is not None or total < self.threshold_ns or self._may_have_been_idle(away):
             return []
         if self._is_launching(away, poll):
             away.apply(
@@ -331,6 +363,8 @@ class HangClassifier:
     def _back(self, away: Away, poll: ThreadPoll) -> list[Event]:
         self._away = None
         last = away.last or away.first
+        if last.at_ns > poll.at_ns:
+            last = poll  # its end was found later
         boot = poll.boot_ns - poll.at_ns
         ran = grown(last.run_ns, poll.run_ns)
         if last.is_running and ran is not None:
@@ -339,7 +373,10 @@ class HangClassifier:
             best = (last.at_ns + poll.at_ns) // 2
         was_seen = away.verdict is not None
         place = away.place
-        if away.verdict is Verdict.BLOCKED and place is not None and self.waits.is_idle(place):
+        is_wait = away.verdict is Verdict.BLOCKED or (
+            away.verdict is Verdict.BUSY and away.waits_mostly
+        )
+        if is_wait and place is not None and self.waits.is_idle(place):
             away.verdict = Verdict.IDLE
             away.apply("idle-wait", "its wait turned out to be that of its own loop: no hang")
         ended = TimeRange(last.at_ns + boot, poll.at_ns + boot, best + boot)

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from machtrace.model.incident.facts import Culprit, TimedStack
 from machtrace.model.symbol import CallStack
+from machtrace.watching.hangs.wait_roles import is_machinery
 
 _SHARE = 0.6
 """The share of its parent's time that a function needs to be followed."""
@@ -138,7 +139,12 @@ def _culprit(entries: Sequence[_Entry], shares: Sequence[float]) -> Culprit:
 def _last_known(entries: Sequence[_Entry]) -> int:
     """Return the innermost function that is no part of a wait, the same in every program."""
     level = len(entries) - 1
-    while level > 0 and (_is_glue(entries[level].function) or is_unnamed(entries[level].key)):
+    is_waiting = entries[-1].in_call
+    while level > 0 and (
+        _is_glue(entries[level].function)
+        or is_unnamed(entries[level].key)
+        or (is_waiting and is_machinery(entries[level].function))
+    ):
         level -= 1
     return level
 

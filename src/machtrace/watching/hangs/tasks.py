@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise, takewhile
 from typing import NamedTuple, TypeAlias
 
-from machtrace.model.incident.facts import AppliedRule, TimedStack, Verdict, VerdictCertainty
+from machtrace.model.incident.facts import (
+    GIL,
+    AppliedRule,
+    TimedStack,
+    Verdict,
+    VerdictCertainty,
+    WatchIncident,
+)
 from machtrace.model.polls import CallPlace
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.watching.hangs.absences import Absence
@@ -231,6 +239,17 @@ def judge(
         return Judgement(representative(stacks, ran=True), absence.certainty, rules)
     chosen = representative(stacks, limit=short.depth)
     return Judgement(chosen, VerdictCertainty.LIKELY, (*rules, short.rule))
+
+
+def blame_holder(incident: WatchIncident) -> WatchIncident:
+    """Return an incident whose culprit is the holder of the GIL, if its thread waits for that."""
+    wait = incident.waits_for
+    if wait is None or wait.what != GIL or wait.owner is None or incident.capture is None:
+        return incident
+    holder = wait.owner.thread
+    stacks = [stack for stack in incident.capture.stacks if stack.thread.id == holder]
+    chosen = representative([TimedStack(incident.seen_ns, 1, stack) for stack in stacks])
+    return incident if chosen is None else replace(incident, culprit=chosen.culprit)
 
 
 def timed_stacks(

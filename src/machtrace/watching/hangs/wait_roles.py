@@ -234,7 +234,7 @@ def _is_loop(name: str) -> bool:
 
 
 def _native_role(names: Sequence[str]) -> tuple[WaitRole, str]:
-    index = next((at for at, name in enumerate(names) if not _is_machinery(name)), len(names))
+    index = next((at for at, name in enumerate(names) if not is_machinery(name)), len(names))
     rest = names[index:]
     first = rest[0] if rest else ""
     role = WaitRole.UNKNOWN
@@ -245,14 +245,15 @@ def _native_role(names: Sequence[str]) -> tuple[WaitRole, str]:
     elif any(_is_loop(name) for name in rest):
         tasks = takewhile(lambda name: not _is_loop(name), rest)
         # The functions of a stripped program between its loop and the wait may be the loop's, too.
-        has_task = any(name and not _is_machinery(name) for name in tasks)
+        has_task = any(name and not is_machinery(name) for name in tasks)
         role = WaitRole.OTHER if has_task else WaitRole.UNKNOWN
     elif index and (first == "main" or (len(rest) > 1 and _bare(rest[1]) in _STARTS)):
         role = WaitRole.OWN
     return role, first
 
 
-def _is_machinery(name: str) -> bool:
+def is_machinery(name: str) -> bool:
+    """Whether a function is a part of waits that every program has."""
     return _bare(name) in _MACHINERY or name.startswith(_MACHINERY_PREFIXES)
 
 

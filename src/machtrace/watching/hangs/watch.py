@@ -35,13 +35,15 @@ from machtrace.watching.hangs.classifier import (
 )
 from machtrace.watching.hangs.representative import path_of
 from machtrace.watching.hangs.root_waits import RootWaits
-from machtrace.watching.hangs.tasks import TaskCallers, judge, timed_stacks
+from machtrace.watching.hangs.tasks import TaskCallers, blame_holder, judge, timed_stacks
 from machtrace.watching.hangs.wait_roles import NamedWait, role_of
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.target import WatchedTarget
 from machtrace.watching.thresholds import WatchOptions
 
 _NEVER_NS = 365 * 86_400_000_000_000
+_OWNER_ATTEMPTS, _OWNER_DELAY = 6, 0.001
+"""A thread that waits for the interpreter lock wakes every 5 ms."""
 _MOST_LEARNT = 4
 """Lookups of waits that are under way at once."""
 
@@ -327,11 +329,18 @@ class HangWatch:
             watched.incident = _Incident(identifier, watched.samples, number, rules)
         incident = watched.incident
         if absence.verdict.is_hang and not incident.everything:
-            incident.everything = self._copies.all()
             if absence.verdict is Verdict.BLOCKED:
-                incident.waits_for, rules = self._waits_for(watched.thread.id)
-                incident.rules += rules
+                self._find_owner(watched, incident)  # copies may interrupt the wait
+            incident.everything = self._copies.all()
         self._submit(watched, incident, absence)
+
+    def _find_owner(self, watched: _Watched, incident: _Incident) -> None:
+        for _ in range(_OWNER_ATTEMPTS):
+            incident.waits_for, rules = self._waits_for(watched.thread.id)
+            if incident.waits_for is not None or not self._target.has_python:
+                break
+            time.sleep(_OWNER_DELAY)
+        incident.rules += rules
 
     def _end(self, watched: _Watched, event: Ended) -> None:
         incident, watched.incident = watched.incident, None
@@ -391,7 +400,7 @@ class HangWatch:
         elif incident.everything:
             reported = replace(reported, capture=self._namer.capture(incident.everything))
             incident.everything = incident.everything[:1]
-        incident.reported = reported
+        incident.reported = reported = blame_holder(reported)
         return reported
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from machtrace.errors import TargetError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.incident.facts import LockOwner, WaitsFor
+from machtrace.model.incident.facts import GIL, LockOwner, WaitsFor
 from machtrace.model.memory import MemoryReader
 from machtrace.model.polls import SystemCall
 from machtrace.model.snapshot import Snapshot, ThreadSnapshot
@@ -87,7 +87,7 @@ _UNOWNED_USES = 16
 _GIL_OFFSETS = range(32, 120)
 """Offsets of ``cond`` and ``mutex`` in ``_gil_runtime_state``; see ``cpython.threads``."""
 _GLIBC, _MUSL = ("libc.so.6", "libc-2."), ("ld-musl-", "libc.musl-")
-_GIL, _RLOCK, _LOCK = "interpreter lock (GIL)", "threading.RLock", "threading.Lock"
+_RLOCK, _LOCK = "threading.RLock", "threading.Lock"
 _NEVER_OWNED = (UNKNOWN_WAIT, _LOCK)
 
 
@@ -335,7 +335,7 @@ class LockSurveyor:
         word = call.arguments[0]
         for gil in reader.gils():
             if word - gil.address in _GIL_OFFSETS:
-                return self._with_owner(context, _GIL, gil.address, gil.holder)._replace(
+                return self._with_owner(context, GIL, gil.address, gil.holder)._replace(
                     is_repeated=True
                 )
         key = thread, word

@@ -14,6 +14,7 @@ from typing import Protocol
 from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 from machtrace.model.incident.facts import (
+    GIL,
     Culprit,
     IncidentKind,
     LockOwner,
@@ -41,8 +42,6 @@ from machtrace.watching.hangs.root_waits import RootWaits
 from machtrace.watching.hangs.tasks import TaskCallers, judge, timed_stacks
 from machtrace.watching.hangs.wait_roles import role_of
 from machtrace.watching.naming import Namer, RawCopy
-
-GIL = "interpreter lock (GIL)"
 
 NumberedPoll = tuple[int, int, ThreadPoll]
 """Number, thread and poll."""
