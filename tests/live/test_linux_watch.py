@@ -259,3 +259,19 @@ def test_a_process_of_another_user_is_watched_in_part() -> None:
         assert missing in everything.stderr
     assert [part.returncode for part in parts] == [2, 2]
     assert all("Traceback" not in part.stderr for part in results)
+
+
+@pytest.mark.parametrize(("end", "status"), [("| head -c 1", "1 0"), ("> /dev/full", "2")])
+def test_output_that_cannot_be_written_ends_it_with_its_status(
+    start: Start, end: str, status: str
+) -> None:
+    """A reader that has enough is no error; the incident that it saw counts."""
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    send(process, "block")
+    command = f"'{sys.executable}' -m machtrace watch {process.pid} --hang 50ms --launch-grace 0 -q"
+    script = f'{command} {end}; echo " ${{PIPESTATUS[*]}}"'
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=DEADLINE_S
+    )
+    assert done.stdout.endswith(f" {status}\n")
+    assert "Traceback" not in done.stderr

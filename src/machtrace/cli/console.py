@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,12 +65,12 @@ def output() -> Iterator[TextIO]:
         sys.stdout.write(result.getvalue())
         sys.stdout.flush()
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         sys.exit(0)
     except OSError as error:
         if isinstance(error, MachtraceError):
             raise
-        _drop_output()
+        drop_output()
         reason = error.strerror or "cannot be written"
         if error.filename:
             raise FileAccessError(str(error.filename), reason) from error
@@ -108,7 +109,17 @@ def raw_output() -> Iterator[BinaryIO]:
         sink.flush()
 
 
-def _drop_output() -> None:
+def is_unread(stream: TextIO) -> bool:
+    """Return whether ``stream`` is a pipe whose reader has left."""
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def drop_output() -> None:
     """Discard what is still buffered: the interpreter would fail to write it when it exits."""
     if isinstance(sys.stdout, _ClosedOutput):
         sys.stdout = _nowhere()

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from machtrace.cli import console
 from machtrace.cli.application import ProgramCommand
+from machtrace.cli.live_line import LiveLine
 from machtrace.cli.options import (
     complete_folders,
     enum_option,
@@ -31,7 +29,6 @@ from machtrace.cli.options import (
 )
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.model.incident.facts import Verdict, WatchIncident
-from machtrace.model.incident.text import shown_bytes
 from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
@@ -43,11 +40,8 @@ CANNOT_WATCH = 2
 
 DEFAULT_HANG_S = 0.25
 _FOREVER_S = float(1 << 32)
-_REDRAW_NS = 500_000_000
 _MOST_PROCESSORS = 1024
 """Those of another machine, whose number is unknown."""
-_SHOWN = 3
-"""Threads in the live line."""
 
 
 class WatchFormat(StrEnum):
@@ -185,21 +179,23 @@ def watch(  # noqa: PLR0913 - an option each
     """
     gc.enable()  # this command may run for days
     try:
-        return _watch(
-            spec,
-            form,
-            folder,
-            duration=duration,
-            until_incident=until_incident,
-            settings={
-                **_conditions(spec, hang, cpu, memory, deadlocks, crash),
-                "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
-                "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
-                "threads": thread,
-                "search": search,
-                "lines": lines,
-            },
-        )
+        settings = {
+            **_conditions(spec, hang, cpu, memory, deadlocks, crash),
+            "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
+            "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
+            "threads": thread,
+            "search": search,
+            "lines": lines,
+        }
+        with console.output():
+            return _watch(
+                spec,
+                form,
+                folder,
+                duration=duration,
+                until_incident=until_incident,
+                settings=settings,
+            )
     except MachtraceError as error:
         console.print_error(error)
         return CANNOT_WATCH
@@ -288,6 +284,8 @@ class _Session:
         self._style = COLOUR if console.wants_colour(sys.stdout) else PLAIN
         self._seen: dict[str, Verdict | None] = {}
         self._is_complete = False
+        self._is_unread = False
+        """Whether the reader of the output, such as ``head``, has left."""
         self._warned: set[str] = set()
 
     def watch(
@@ -301,19 +299,25 @@ class _Session:
         """Watch a process; return the exit status, and the process's wait status if it is known."""
         from machtrace.watching.watcher import Watcher
 
-        with ends as should_stop, Watcher(target, options, self._show) as watcher:
-            watcher.begin()
-            on_start()
-            watcher.run(
-                duration_ns,
-                should_stop=lambda: (
-                    watcher.has_failed
-                    or should_stop()
-                    or (self._until_incident and self._is_complete)
-                ),
-                on_tick=lambda: self._tick(watcher),
-            )
-            self._warn_of_missing(watcher)
+        with ends as should_stop:
+            watcher = Watcher(target, options, self._show)
+            try:
+                with watcher:
+                    watcher.begin()
+                    on_start()
+                    watcher.run(
+                        duration_ns,
+                        should_stop=lambda: (
+                            watcher.has_failed
+                            or should_stop()
+                            or self._is_unread
+                            or (self._until_incident and self._is_complete)
+                        ),
+                        on_tick=lambda: self._tick(watcher),
+                    )
+                    self._warn_of_missing(watcher)
+            except BrokenPipeError:  # its reader, such as head, has enough
+                console.drop_output()
         self._line.clear()
         console.warn(_summary(watcher))
         return int(any(_counts(incident) for incident in watcher.incidents)), watcher.wait_status
@@ -345,6 +349,7 @@ class _Session:
 
     def _tick(self, watcher: Watcher) -> None:
         if self._line.is_due():
+            self._is_unread = console.is_unread(sys.stdout)
             self._warn_of_missing(watcher)
             self._line.show(watcher)
 
@@ -389,67 +394,3 @@ def _summary(watcher: Watcher) -> str:
         f"{cost.late_polls:,} late; {counted(cost.stops, 'stop')}, the longest "
         f"{cost.stopped_ns / 1e6:.2f} ms; {cost.cpu_ns / 1e9:.2f} s of processor time"
     )
-
-
-class LiveLine:
-    """One line on a terminal with what the watched threads do; nothing elsewhere.
-
-    Args:
-        stream: standard error.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_shown = stream.isatty() and not console.is_quiet()
-        self._text = ""
-        self._drawn_ns = 0
-        self._lock = threading.Lock()
-
-    def is_due(self) -> bool:
-        """Return whether the line is drawn now: at most twice a second."""
-        now = time.monotonic_ns()
-        if now - self._drawn_ns < _REDRAW_NS:
-            return False
-        self._drawn_ns = now
-        return True
-
-    def show(self, watcher: Watcher) -> None:
-        """Draw the line."""
-        if not self._is_shown:
-            return
-        states = [f"{thread}: {state or '?'}" for thread, state in watcher.states.items()]
-        more = f" and {len(states) - _SHOWN} more" if len(states) > _SHOWN else ""
-        facts = [f"{'  '.join(states[:_SHOWN])}{more}"]
-        for point in watcher.series[-1:]:
-            if point.cpu_share is not None:
-                facts.append(f"processor {100 * point.cpu_share:.0f} %")
-            if point.resident is not None:
-                facts.append(f"memory {shown_bytes(point.resident)}")
-        facts.append(counted(len(watcher.incidents), "incident"))
-        text = "  ".join(facts)
-        with self._lock:
-            if text != self._text:
-                self._text = text
-                self._draw(text)
-
-    @contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Remove the line until the end of the block, in which something else is printed."""
-        with self._lock:
-            if self._text:
-                self._draw("")
-            yield
-            if self._text:
-                self._draw(self._text)
-
-    def clear(self) -> None:
-        """Remove the line."""
-        with self._lock:
-            if self._text:
-                self._draw("")
-            self._text = ""
-
-    def _draw(self, text: str) -> None:
-        width = max(1, shutil.get_terminal_size().columns - 1)
-        self._stream.write(f"\r\x1b[K{text[:width]}")
-        self._stream.flush()

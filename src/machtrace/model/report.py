@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import field
 from enum import Enum
-from typing import NamedTuple, TypeAlias, TypeVar, Union
+from typing import NamedTuple, TypeAlias, Union
 from uuid import UUID
 
 from machtrace.frozen import dataclass
@@ -421,36 +421,3 @@ class Report(ReportedTask, Document):
     def crashed_thread(self) -> ReportedThread | None:
         """The thread that the report is about, if it states one."""
         return next((thread for thread in self.threads if thread.crashed), None)
-
-
-FrameChange: TypeAlias = Callable[[Sequence[ReportedFrame]], tuple[ReportedFrame, ...] | None]
-"""Maps the frames of a stack to as many others; None if none changes."""
-
-_Task = TypeVar("_Task", bound=ReportedTask)
-
-
-def with_changed_frames(task: _Task, change: FrameChange) -> _Task:
-    """Return the process with the frames of its threads and trees changed.
-
-    A thread, a tree or a process without a changed frame stays the same object.
-    """
-    threads = tuple(_changed_thread(thread, change) for thread in task.threads)
-    if any(new is not old for new, old in zip(threads, task.threads, strict=True)):
-        task = replace(task, threads=threads)
-    trees = tuple(_changed_tree(tree, change) for tree in task.trees)
-    if any(new is not old for new, old in zip(trees, task.trees, strict=True)):
-        task = replace(task, trees=trees)
-    return task
-
-
-def _changed_thread(thread: ReportedThread, change: FrameChange) -> ReportedThread:
-    frames = change(thread.frames)
-    return thread if frames is None else replace(thread, frames=frames)
-
-
-def _changed_tree(tree: SampledTree, change: FrameChange) -> SampledTree:
-    frames = change([node.frame for node in tree.nodes])
-    if frames is None:
-        return tree
-    pairs = zip(tree.nodes, frames, strict=True)
-    return replace(tree, nodes=tuple(node._replace(frame=frame) for node, frame in pairs))

@@ -315,7 +315,7 @@ def demangled_report(report: Report) -> Report:
 
     KSCrash, PLCrashReporter, lines of ``callStackSymbols`` and others print ``$s4Demo3runyyF``.
     """
-    from machtrace.model.report import with_changed_frames
+    from machtrace.model.frame_changes import with_changed_frames
 
     thrown = report.language_exception
     frames = None if thrown is None else _demangled(thrown.frames)

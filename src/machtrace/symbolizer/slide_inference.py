@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.frame_changes import with_changed_frames
 from machtrace.model.report import (
     Report,
     ReportedFrame,
     ReportedImage,
     ReportedTask,
-    with_changed_frames,
 )
 from machtrace.symbolizer.report_names import ReportNames
 

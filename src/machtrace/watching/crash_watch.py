@@ -21,7 +21,8 @@ from machtrace.model.incident.facts import (
     WatchedThread,
     WatchIncident,
 )
-from machtrace.targets.linux.crash import CrashedProcess, CrashTracer
+from machtrace.targets.linux.crash import CrashTracer
+from machtrace.targets.linux.crashed_process import CrashedProcess
 from machtrace.watching.hangs.representative import representative
 from machtrace.watching.naming import RawCopy
 from machtrace.watching.target import PolledProcess

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
+from machtrace.model.frame_changes import with_changed_frames
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.profile import OUTERMOST, STATES, UNKNOWN, ProfileFrame, SamplingRun
 from machtrace.model.report import (
     Report,
     ReportedFrame,
     ReportKind,
-    with_changed_frames,
 )
 from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust

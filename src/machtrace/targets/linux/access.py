@@ -191,7 +191,7 @@ def _is_dumpable(directory: ProcessDirectory, target: Mapping[str, str]) -> bool
         owner = directory.owner("maps")
     except OSError:
         return False
-    return str(owner) == target.get("Uid", "").split()[1]
+    return target.get("Uid", "").split()[1:2] == [str(owner)]
 
 
 def _text(path: str) -> str | None:

@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from errno import EACCES
 from pathlib import Path
 
-from machtrace.errors import TargetError, TargetSpecError
+from machtrace.errors import TargetAccessError, TargetError, TargetSpecError
 from machtrace.formats.elf.headers import HEADER_SIZE, read_header
 from machtrace.model.address import PacMask
 from machtrace.model.snapshot import ProcessInfo
@@ -19,6 +20,8 @@ from machtrace.targets.linux.procfs import EXITED_STATES, PF_KTHREAD, ProcessDir
 from machtrace.targets.shared.proc_maps import Mapping, address_width, parse_maps
 
 _HOSTS = ("x86_64", "aarch64")
+_MOST_READS = 100
+"""Times that an empty memory map is read again: threads exit meanwhile."""
 _LARGEST = (1 << 63) - 1
 """``sys.maxsize`` of a 64-bit interpreter; a 32-bit one sees 64-bit threads cut short."""
 
@@ -105,7 +108,7 @@ class MappingsReader:
 
 def _maps_text(directory: ProcessDirectory) -> str:
     thread = directory.pid  # nearly always, and its state need not be read
-    while True:
+    for _ in range(_MOST_READS):
         try:
             text = directory.read(f"task/{thread}/maps")
         except PermissionError as error:
@@ -116,6 +119,12 @@ def _maps_text(directory: ProcessDirectory) -> str:
             return text
         # Of a thread that has exited they are empty.
         thread = directory.live_thread()
+    raise TargetAccessError(
+        f"the memory map of process {directory.pid} is hidden",
+        pid=directory.pid,
+        errno=EACCES,
+        remedy="run outside of the container that hides it",
+    )
 
 
 def running_processes() -> Iterator[RunningProcess]:

@@ -19,7 +19,7 @@ from machtrace.errors import TargetGoneError, ThreadGoneError
 from machtrace.model.address import Avma
 from machtrace.model.polls import IdleRequest, IdleWait, SystemCall, ThreadPoll
 from machtrace.targets.linux.process_polls import CLOCK_OF_PROCESS
-from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
+from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory, thread_use
 
 _CALL, _SCHEDULE, _STATUS = range(3)
 _NAMES = "syscall", "schedstat", "status"
@@ -46,10 +46,12 @@ class LinuxPolls:
 
     Args:
         directory: the process's; its owner closes it.
+        has_calls: whether system calls are read, which prove nothing without stacks.
     """
 
-    def __init__(self, directory: ProcessDirectory) -> None:
+    def __init__(self, directory: ProcessDirectory, *, has_calls: bool = True) -> None:
         self._directory = directory
+        self._has_calls = has_calls
         self._files: dict[int, list[int]] = {}
         self._group = _ControlGroup(directory)
         self._hidden: set[str] = set()
@@ -72,10 +74,13 @@ class LinuxPolls:
         at_ns, boot_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         call_text = self._read(thread, files, _CALL)
         schedule = self._read(thread, files, _SCHEDULE)
-        if not with_status and call_text:
-            return parse_poll(at_ns, boot_ns, call_text, schedule)
-        status = self._read(thread, files, _STATUS)
+        has_status = with_status or not call_text
+        status = self._read(thread, files, _STATUS) if has_status else b""
         poll = parse_poll(at_ns, boot_ns, call_text, schedule, status)
+        if not schedule:
+            poll = poll._replace(run_ns=self._ticks(thread))
+        if not has_status:
+            return poll
         if poll.state is not None and poll.state in EXITED_STATES:
             raise ThreadGoneError(f"thread {thread} has exited", thread=thread)
         throttled_ns, is_frozen = self._group.read()
@@ -159,30 +164,44 @@ class LinuxPolls:
                     raise ThreadGoneError(f"thread {thread} has exited", thread=thread) from None
                 self._hidden.add(name)
                 files.append(_HIDDEN)
+        if not self._has_calls and files[_CALL] >= 0:
+            self._hide(files, _CALL)
         return files
+
+    def _ticks(self, thread: int) -> int | None:
+        """Return the time that a thread ran by its ``stat``; None if that is hidden, too."""
+        try:
+            return thread_use(os.fsencode(self._directory.read(f"task/{thread}/stat")), b"").cpu_ns
+        except (OSError, ValueError, IndexError):
+            return None
 
     def _read(self, thread: int, files: list[int], index: int) -> bytes:
         """Return a file's text; empty if the kernel hides it."""
         if files[index] < 0:
             return b""
         try:
-            return os.pread(files[index], _SIZES[index], 0)
+            text = os.pread(files[index], _SIZES[index], 0)
         except PermissionError:
-            self._hidden.add(_NAMES[index])
-            os.close(files[index])
-            files[index] = _HIDDEN
-            return b""
+            text = b""
         except ProcessLookupError:
             self.forget(thread)
             self._directory.live_thread()  # raises if the process has exited
             raise ThreadGoneError(f"thread {thread} has exited", thread=thread) from None
+        if not text:  # denied, or a container has mounted an empty file there
+            self._hide(files, index)
+        return text
+
+    def _hide(self, files: list[int], index: int) -> None:
+        self._hidden.add(_NAMES[index])
+        os.close(files[index])
+        files[index] = _HIDDEN
 
 
 _MISSING = {
     "syscall": "the system calls of the process are hidden: an idle wait and a blocked thread "
     "cannot be distinguished, so blocked threads are not reported",
-    "schedstat": "this kernel does not state the threads' processor time: busy and starved threads "
-    "cannot be distinguished",
+    "schedstat": "schedstat is hidden or missing: the threads' times are multiples of 10 ms, and "
+    "how long they wait for a processor is unknown",
     "status": "the states of threads are hidden: stopped threads are not recognised",
 }
 

@@ -70,14 +70,18 @@ class ProcessPolls:
         cpu_ns = self._cpu_ns()
         try:
             words = os.pread(self._statm, _READ_SIZE, 0).split()
+            if words[:1] in ([], [b"0"]):  # of a thread that has no memory any more
+                os.close(self._statm)
+                self._statm = -1
+                self._statm = self._directory.open_live("statm")  # raises if it has exited
+                words = os.pread(self._statm, _READ_SIZE, 0).split()
         except ProcessLookupError:
+            self._directory.live_thread()
             words = []
-        if len(words) < 2 or words[0] == b"0":  # noqa: PLR2004 - it has no memory any more
-            os.close(self._statm)
-            self._statm = -1
-            self._statm = self._directory.open_live("statm")  # raises if it has exited
-            return self.poll(with_threads=with_threads)
-        poll = ProcessPoll(at_ns, boot_ns, int(words[1]) * _PAGE, int(words[0]) * _PAGE, cpu_ns)
+        if words[:1] == [b"0"]:
+            words = []
+        virtual, resident = (*(int(word) * _PAGE for word in words[:2]), None, None)[:2]
+        poll = ProcessPoll(at_ns, boot_ns, resident, virtual, cpu_ns)
         if not with_threads:
             return poll
         threads, unread = self._threads()

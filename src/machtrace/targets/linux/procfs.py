@@ -131,6 +131,8 @@ class ProcessDirectory:
             return "", 0
         # "tid (name) state ppid pgrp session tty tpgid flags ...": a name may hold a parenthesis.
         fields = text[text.rfind(")") + 1 :].split()
+        if not fields:  # a container hides it: an empty file is mounted there
+            return self.status(thread).get("State", "?")[:1], 0
         return fields[0], int(fields[6])
 
     def is_kernel_thread(self) -> bool:

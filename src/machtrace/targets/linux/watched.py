@@ -18,6 +18,7 @@ from machtrace.model.polls import IdleRequest, IdleWait, ThreadPoll
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.targets.linux.blocked import copy_waiting
 from machtrace.targets.linux.capture import PtraceCopier, ThreadCapture
+from machtrace.targets.linux.identity import read_mappings
 from machtrace.targets.linux.images import LoadedImages
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.polls import LinuxPolls
@@ -50,13 +51,14 @@ class WatchedProcess(LinuxProcessTarget):
         try:
             self._own_copier = PtraceCopier()
             super().__init__(pid, copier=self._own_copier)
+            read_mappings(self._directory)
         except TargetAccessError as error:
             self._refusal = error
             self._directory = ProcessDirectory(pid)
             arch = Arch.X86_64 if os.uname().machine == "x86_64" else Arch.ARM64
             self._process = ProcessInfo(pid=pid, path="", arch=arch, pointer_mask=PacMask())
             self._freezing = None
-        self._polls = LinuxPolls(self._directory)
+        self._polls = LinuxPolls(self._directory, has_calls=self._refusal is None)
 
     def close(self) -> None:
         """See :meth:`~machtrace.targets.base.Target.close`."""
@@ -124,9 +126,9 @@ class WatchedProcess(LinuxProcessTarget):
         now_ns, boot_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         try:
             text = self._directory.read("stat")
-        except OSError:
+            ticks = int(text[text.rindex(")") + 2 :].split(None, _START_FIELD + 1)[_START_FIELD])
+        except (OSError, ValueError):
             return now_ns
-        ticks = int(text[text.rindex(")") + 2 :].split(None, _START_FIELD + 1)[_START_FIELD])
         return now_ns - boot_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
     def process_polls(self) -> ProcessPolls:
