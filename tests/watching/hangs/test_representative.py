@@ -35,6 +35,13 @@ def test_weights_decide_and_not_the_number_of_samples() -> None:
     assert culprit(*rows).function == "a"
 
 
+def test_the_first_of_few_samples_is_not_the_culprit_of_the_time_before_it() -> None:
+    rows = [(150, ("leaf_1", "scan", "main")), (50, ("leaf_2", "scan", "main"))]
+    assert culprit(*rows, (50, ("leaf_3", "scan", "main"))).function == "scan"
+    assert culprit(*rows).function == "scan"
+    assert culprit(rows[0]).function == "leaf_1"
+
+
 def test_the_representative_is_one_of_the_culprits_stacks() -> None:
     stacks = [TimedStack(0, 10, native("b", "main")), TimedStack(0, 90, native("a", "main"))]
     chosen = representative(stacks)

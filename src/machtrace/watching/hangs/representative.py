@@ -13,7 +13,7 @@ from machtrace.watching.hangs.wait_roles import is_machinery
 _SHARE = 0.6
 """The share of its parent's time that a function needs to be followed."""
 
-_FEW, _ALONE = 4, 0.8
+_ALONE = 0.8
 """The share that the first sample needs if it is alone among several: it stands for all of the time
 before it."""
 
@@ -83,7 +83,7 @@ def representative(
         weight = sum(_weight(stacks, members))
         best = max(groups.values(), key=lambda group: sum(_weight(stacks, group)))
         share = sum(_weight(stacks, best))
-        needed = _ALONE if best == [0] and len(members) >= _FEW else _SHARE
+        needed = _ALONE if best == [0] and len(members) > 1 else _SHARE
         if share < needed * weight:
             break
         has_own = any(len(paths[index]) == depth for index in members)
