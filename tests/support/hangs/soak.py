@@ -174,7 +174,7 @@ def cycles_section(command: str, folder: Path, count: int, burners: int) -> Sect
             *("--record", str(folder / "cycles-record")),
         ],
         cwd=ROOT,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
@@ -186,7 +186,7 @@ def cycles_section(command: str, folder: Path, count: int, burners: int) -> Sect
             f"{burners} burning threads, threads that come and go, dlopen, fork, and the"
             " interpreter"
             " lock"
-            f" held in C, in one process: {shown or process.stderr[-500:]}."
+            f" held in C, in one process: {shown or 'nothing was counted'}."
         ),
         "",
         (
