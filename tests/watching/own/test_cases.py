@@ -8,6 +8,7 @@ import pytest
 
 from machtrace.model.arch import Arch
 from machtrace.model.incident.facts import WatchedThread
+from machtrace.targets.inprocess.records import RecordedCapture
 from machtrace.targets.inprocess.watchdog_records import (
     WatchdogCapture,
     WatchdogCause,
@@ -56,6 +57,43 @@ def event(incident: int, phase: WatchdogPhase, at_ms: int) -> WatchdogEvent:
         waiter=10,
         label="",
     )
+
+
+def capture_of(incident: int) -> WatchdogCapture:
+    recorded = RecordedCapture(
+        tick=incident,
+        began_ns=0,
+        ended_ns=0,
+        listed=0,
+        threads=(),
+        images_changed=False,
+        mappings=(),
+    )
+    return WatchdogCapture(
+        incident=incident,
+        is_all=False,
+        is_late=False,
+        recorded=recorded,
+        chains={},
+        code=(),
+        code_count=0,
+    )
+
+
+def test_a_damaged_record_has_no_more_captures_and_incidents_than_a_watchdog_makes() -> None:
+    """Each takes time to name, and a record has room for many thousands without threads."""
+    cases = Cases(NoPolls(), Namer(()), Arch.X86_64, 20 * MS)
+    begun = [event(number, WatchdogPhase.SUSPECTED, 60) for number in range(LOCK, 5000)]
+    cases.take([*begun, *(capture_of(4999) for _ in range(5000))])
+    assert len(cases.suspected()) < 1100
+    (case,) = cases.take([event(4999, WatchdogPhase.SEEN, 100)._replace(cause=WatchdogCause.SCOPE)])
+    assert len(case.captures) < 100
+
+
+def test_an_incident_that_is_recorded_again_was_seen_the_first_time() -> None:
+    cases = Cases(NoPolls(), Namer(()), Arch.X86_64, 20 * MS)
+    (case,) = cases.take([event(LOCK, WatchdogPhase.SEEN, at) for at in (100, 9000)])
+    assert case.seen == event(LOCK, WatchdogPhase.SEEN, 100)
 
 
 @pytest.mark.parametrize("first", [LOCK, HANG])

@@ -12,7 +12,7 @@ import os
 import struct
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from os import PathLike
 from typing import NamedTuple
@@ -84,7 +84,7 @@ class WatchdogFile:
     """Names of threads, as far as they are known."""
 
     def copies(
-        self, captures: list[WatchdogCapture]
+        self, captures: Iterable[WatchdogCapture]
     ) -> Iterator[tuple[Snapshot, dict[ThreadId, PythonRuns]]]:
         """Yield the snapshot of each capture, and its threads' Python functions."""
         from machtrace.targets.inprocess.series import SnapshotMaker

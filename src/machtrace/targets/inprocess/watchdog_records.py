@@ -6,7 +6,7 @@ Nothing here needs the extension, so that another process may read them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, IntEnum
 from typing import NamedTuple, TypeAlias
@@ -34,6 +34,7 @@ _LINK_SIZE, _ROW_SIZE = 16, 64
 _IMAGES_CHANGED, _ALL_THREADS, _TOO_LATE = 1, 2, 4
 POLL = struct.Struct("=QqqqIBBBBq6QQQqqQqQQQIc3s")
 """``machtrace_watchdog_poll``."""
+_CODE_LEAST = 4096
 _SOURCE = "the record of a watchdog"
 
 
@@ -116,15 +117,19 @@ class WatchdogCapture:
     recorded: RecordedCapture
     chains: Mapping[int, PythonChain]
     """Python frames by thread."""
-    memory: RegionMemory
-    """Code of these frames."""
+    code: Sequence[MemoryRegion]
+    """Pieces of code, in the order in which they were recorded; the reader adds more."""
+    code_count: int
+    """The pieces until this capture, the code of its frames among them."""
 
     def python(self, layout: PythonLayout | None) -> dict[ThreadId, PythonRuns]:
         """Return the threads' Python functions, as far as all of them were copied."""
         if layout is None:
             return {}
+        code = self.code[: self.code_count] if self.chains else ()
+        memory = RegionMemory(_without_earlier(code))
         return {
-            ThreadId(thread): recorded_runs(chain.links, chain.rows, self.memory, layout)
+            ThreadId(thread): recorded_runs(chain.links, chain.rows, memory, layout)
             for thread, chain in self.chains.items()
             if not chain.is_truncated
         }
@@ -139,9 +144,11 @@ class WatchdogReader:
 
     _threads: list[CopiedRow] = field(default_factory=list)
     _chains: dict[int, PythonChain] = field(default_factory=dict)
-    _mappings: tuple[str, ...] = ()
-    _code: dict[int, MemoryRegion] = field(default_factory=dict)
-    """Pieces of code by address, of the incidents that last."""
+    _mappings: list[str] = field(default_factory=list)
+    _code: list[MemoryRegion] = field(default_factory=list)
+    """Pieces of code, of the incidents that last."""
+    _most_code: int = _CODE_LEAST
+    """Pieces after which those that were recorded again are left out."""
     _lasting: set[int] = field(default_factory=set)
 
     def read(self, data: bytes | memoryview) -> Iterator[WatchdogItem]:
@@ -169,7 +176,9 @@ class WatchdogReader:
                 length = _MAPPINGS.unpack_from(record)[3]
                 text = bytes(record[_MAPPINGS.size : _MAPPINGS.size + length])
                 known = text.decode(errors="surrogateescape")
-                self._mappings = (*self._mappings, known) if self._threads else (known,)
+                if not self._threads:
+                    self._mappings = []
+                self._mappings.append(known)
             case _Kind.THREAD:
                 self._threads.append(thread_row(record))
             case _Kind.PYTHON:
@@ -182,10 +191,10 @@ class WatchdogReader:
                     bool(is_truncated),
                 )
             case _Kind.MEMORY:
-                for region in _blocks(record, count):
-                    known_region = self._code.get(region.start)
-                    if known_region is None or len(known_region.data) <= len(region.data):
-                        self._code[region.start] = region
+                if len(self._code) > self._most_code:
+                    self._code = _without_earlier(self._code)
+                    self._most_code = 2 * len(self._code) + _CODE_LEAST
+                self._code += _blocks(record, count)
             case _Kind.CAPTURE:
                 yield self._capture(record)
             case _Kind.EVENT:
@@ -201,7 +210,7 @@ class WatchdogReader:
         else:
             self._lasting.add(event.incident)
         if not self._lasting:
-            self._code = {}
+            self._code = []
 
     def _capture(self, record: memoryview) -> WatchdogCapture:
         _, _, _, incident, listed, began, ended, bits = _CAPTURE.unpack_from(record)
@@ -219,11 +228,22 @@ class WatchdogReader:
                 listed=listed,
                 threads=threads,
                 images_changed=bool(bits & _IMAGES_CHANGED),
-                mappings=mappings,
+                mappings=tuple(mappings),
             ),
             chains=chains,
-            memory=RegionMemory(self._code.values()),
+            code=self._code,
+            code_count=len(self._code),
         )
+
+
+def _without_earlier(code: Iterable[MemoryRegion]) -> list[MemoryRegion]:
+    """Return the last piece of each address, but no part of an earlier one."""
+    regions: dict[int, MemoryRegion] = {}
+    for region in code:
+        known = regions.get(region.start)
+        if known is None or len(known.data) <= len(region.data):
+            regions[region.start] = region
+    return [*regions.values()]
 
 
 def _blocks(record: memoryview, count: int) -> Iterator[MemoryRegion]:

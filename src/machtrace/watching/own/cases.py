@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Protocol
 
@@ -42,6 +43,12 @@ from machtrace.watching.hangs.root_waits import RootWaits
 from machtrace.watching.hangs.tasks import TaskCallers, judge, timed_stacks
 from machtrace.watching.hangs.wait_roles import role_of
 from machtrace.watching.naming import Namer, RawCopy
+
+_ITEMS_AT_ONCE = 256
+_MOST_CASES = 1024
+"""More than the watchdog suspects at once; a damaged record may have more."""
+_MOST_CAPTURES = 64
+"""The same of the captures of one incident."""
 
 NumberedPoll = tuple[int, int, ThreadPoll]
 """Number, thread and poll."""
@@ -150,13 +157,22 @@ class Cases:
     def take(self, items: Iterable[WatchdogItem]) -> list[Case]:
         """Take new records; return the cases with news that are incidents."""
         changed: dict[int, Case] = {}
+        rest = iter(items)
+        while some := [*islice(rest, _ITEMS_AT_ONCE)]:
+            self._take(some, changed)
+        self._take((), changed)
+        return [case for case in changed.values() if self._is_incident(case)]
+
+    def _take(self, items: Iterable[WatchdogItem], changed: dict[int, Case]) -> None:
         for item in items:
             if isinstance(item, WatchdogEvent):
                 case = self._follow(item)
                 if case.seen is not None:
                     changed[item.incident] = case
-            elif item.incident in self._cases:
-                self._cases[item.incident].captures.append(item)
+            else:
+                known = self._cases.get(item.incident)
+                if known is not None and len(known.captures) < _MOST_CAPTURES:
+                    known.captures.append(item)
         for number, case in [*self._cases.items()]:
             if self._classify(case):
                 changed[number] = case
@@ -165,7 +181,6 @@ class Cases:
                 if hang is not None:
                     changed[number] = case  # to be reported if the hang is not
                 del self._cases[number]
-        return [case for case in changed.values() if self._is_incident(case)]
 
     def suspected(self) -> list[Case]:
         """Return the cases that last, whose limits were not exceeded yet."""
@@ -181,6 +196,8 @@ class Cases:
     def _follow(self, event: WatchdogEvent) -> Case:
         case = self._cases.get(event.incident)
         if case is None:
+            if len(self._cases) >= _MOST_CASES:
+                del self._cases[next(iter(self._cases))]
             case = self._cases[event.incident] = self._begun(event)
         case.event = event
         if event.phase is WatchdogPhase.SEEN:

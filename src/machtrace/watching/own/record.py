@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -14,12 +16,13 @@ from machtrace.reports.source import ReportSource
 
 if TYPE_CHECKING:  # every file is offered to this reader: only records need what follows
     from machtrace.targets.inprocess.watchdog_file import WatchdogFile
-    from machtrace.targets.inprocess.watchdog_records import WatchdogCapture
+    from machtrace.targets.inprocess.watchdog_records import WatchdogCapture, WatchdogItem
     from machtrace.watching.naming import RawCopy
     from machtrace.watching.own.cases import Case, Cases, NumberedPoll
 
 _MAGIC = b"machwtc"
 _POLLS_OF_HANG = 5
+_MOST_INCIDENTS = 256
 _KILLED = "the process ended while this lasted, or its watcher was stopped without being closed"
 
 _EARLY = f"{_KILLED}; the limit was not exceeded yet"
@@ -76,12 +79,22 @@ def _incidents(file: WatchdogFile) -> tuple[WatchIncident, ...]:
         cases = Cases(_Source(file), namer, file.process.arch, file.limit_ns // _POLLS_OF_HANG)
         return tuple(
             _incident(file, cases, case, f"{pid}-{number}")
-            for number, case in enumerate(cases.take(file.items) or cases.suspected(), 1)
+            for number, case in enumerate(cases.take(_newest(file.items)) or cases.suspected(), 1)
         )
     except (ValueError, OverflowError) as error:
         raise FormatError(f"invalid record ({error})", source=file.source, offset=0) from error
     finally:
         namer.close()
+
+
+def _newest(items: Sequence[WatchdogItem]) -> Sequence[WatchdogItem]:
+    """Return the items of the last incidents: only a damaged record has more."""
+    incidents: set[int] = set()
+    for position in reversed(range(len(items))):
+        incidents.add(items[position].incident)
+        if len(incidents) > _MOST_INCIDENTS:
+            return items[position + 1 :]
+    return items
 
 
 def _incident(file: WatchdogFile, cases: Cases, case: Case, number: str) -> WatchIncident:
@@ -104,14 +117,18 @@ class _Source:
 
     def __init__(self, file: WatchdogFile) -> None:
         self._file = file
+        self._wanted: list[WatchdogCapture] = []
+        self._copies = file.copies(iter(self._wanted.pop, None))
 
     def copy_of(self, capture: WatchdogCapture) -> RawCopy:
         from machtrace.watching.naming import RawCopy
 
-        return RawCopy(*next(self._file.copies([capture])))
+        self._wanted.append(capture)
+        return RawCopy(*next(self._copies))
 
     def polls(self, first: int) -> Iterable[NumberedPoll]:
-        return (row for row in self._file.polls if row[0] >= first)
+        rows = self._file.polls
+        return rows[bisect_left(rows, first, key=itemgetter(0)) :]
 
     def thread(self, thread: int) -> WatchedThread:
         return WatchedThread(thread, None, thread == self._file.process.pid)
