@@ -205,6 +205,21 @@ def test_a_task_of_python_that_waits_in_the_frame_of_its_loop_is_no_loop() -> No
     assert waits.is_idle_at(loop.sp, loop.pc)
 
 
+def test_new_locks_of_a_task_are_not_looked_up_before_it_hangs() -> None:
+    waits = RootWaits(Arch.X86_64)
+    task, loop = called(waits, 7, PYTHON_TASK), SystemCall(EPOLL, (9, 1), Avma(0x8000), Avma(1))
+    new = waits.place_of(SystemCall(EPOLL, (8, 1), task.sp, task.pc))
+    assert [waits.role(new), waits.may_be_idle(new)] == [None, False]
+    assert waits.may_be_idle(waits.place_of(loop))
+
+
+def test_a_new_lock_in_the_frame_of_the_loop_is_looked_up_first() -> None:
+    waits = RootWaits(Arch.X86_64)
+    loop = called(waits, 7, PYTHON_LOOP)
+    new = waits.place_of(SystemCall(EPOLL, (8, 1), loop.sp, loop.pc))
+    assert waits.may_be_idle(new)
+
+
 def test_a_wait_of_python_that_was_interrupted_continues() -> None:
     waits = RootWaits(Arch.X86_64)
     called(waits, 4, PYTHON_LOOP)

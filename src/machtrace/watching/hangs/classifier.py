@@ -147,8 +147,9 @@ class HangClassifier:
             before = away.copy()
         away = self._gone(poll, last) if away is None else self._advance(away, poll)
         if place != self._place:
-            is_known = role is not None or poll.busy_since_ns is not None
-            self._entered = None if is_known or place is None else (place, before, poll)
+            self._entered = None
+            if place is not None and poll.busy_since_ns is None and self.waits.may_be_idle(place):
+                self._entered = place, before, poll
         self._place = place
         away.is_nested = place is not None and self.waits.is_nested(place)
         away.add(poll, place)
@@ -168,7 +169,7 @@ class HangClassifier:
         if role is None and place not in self._requested and poll.busy_since_ns is None:
             self._requested.add(place)
             events.append(LearnWait(place))
-        if place in self._requested:
+        if place in self._requested and self.waits.may_be_idle(place):
             self._left[place] = poll, None
         return role
 

@@ -189,6 +189,15 @@ class RootWaits:
         role = self.role(place)
         return role is not None and role.is_idle
 
+    def may_be_idle(self, place: CallPlace) -> bool:
+        """Whether a place that is not looked up yet may be the loop's wait.
+
+        In a frame of Python's in which tasks wait, each lock is another place: a task's, probably.
+        """
+        if self.role(place) is not None:
+            return False
+        return place.argument is None or self.is_idle(place._replace(argument=None))
+
     def is_idle_at(self, sp: int | None, pc: int | None) -> bool:
         """Whether a thread with these registers has nothing to do, as far as is known."""
         if sp is None or pc is None:
