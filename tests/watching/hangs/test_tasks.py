@@ -129,7 +129,7 @@ WAIT = CallPlace(232, Avma(0x9000), Avma(0x1000))
 def waited_below(*names: str) -> TaskCallers:
     """Return callers that know the loop's wait alone."""
     callers = TaskCallers()
-    callers.waits[WAIT] = path_of(native(*names))
+    callers.add_wait(WAIT, path_of(native(*names)), 1)
     callers.set_loop([WAIT])
     return callers
 

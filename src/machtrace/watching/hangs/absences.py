@@ -49,6 +49,11 @@ class Absence:
     call: SystemCall | None = None
     """The call that it waits in, if it is blocked."""
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether the evidence excludes other verdicts."""
+        return self.certainty is VerdictCertainty.CERTAIN
+
 
 @dataclass(slots=True)
 class Away:

@@ -35,6 +35,7 @@ Path: TypeAlias = tuple[FunctionKey, ...]
 """The functions of a stack, outermost first."""
 
 _MOST_CALLERS = 5000
+_MOST_WAITS = 1000
 _MOST_ABSENCES = 8
 """Absences that are remembered for each caller."""
 _LEAST_RUNS = 3
@@ -86,6 +87,12 @@ class TaskCallers:
         """Those below which the loop waits, as far as is known."""
         self.waits: dict[CallPlace, Path] = {}
         """The functions of waits that were looked up."""
+
+    def add_wait(self, place: CallPlace, path: Path, absence: int) -> None:
+        """Take the functions of a wait; see :meth:`add`."""
+        if len(self.waits) < _MOST_WAITS:
+            self.waits[place] = path
+        self.add(absence, path)
 
     def set_loop(self, places: Iterable[CallPlace]) -> None:
         """Take which waits are the loop's."""

@@ -295,8 +295,7 @@ class HangWatch:
             stack = self._namer.stacks(copy, lines=False)[0]
             wait = role_of(stack)
             # The loop's wait is no part of an absence.
-            path = watched.callers.waits[place] = path_of(stack)
-            watched.callers.add(0 if wait.role.is_idle else absence, path)
+            watched.callers.add_wait(place, path_of(stack), 0 if wait.role.is_idle else absence)
         finally:
             self._learnt.append((watched, place, wait))
 
@@ -330,14 +329,15 @@ class HangWatch:
         incident = watched.incident
         if absence.verdict.is_hang and not incident.everything:
             if absence.verdict is Verdict.BLOCKED:
-                self._find_owner(watched, incident)  # copies may interrupt the wait
+                # Copies may interrupt the wait.
+                self._find_owner(watched, incident, wakes=not absence.is_certain)
             incident.everything = self._copies.all()
         self._submit(watched, incident, absence)
 
-    def _find_owner(self, watched: _Watched, incident: _Incident) -> None:
+    def _find_owner(self, watched: _Watched, incident: _Incident, *, wakes: bool) -> None:
         for _ in range(_OWNER_ATTEMPTS):
             incident.waits_for, rules = self._waits_for(watched.thread.id)
-            if incident.waits_for is not None or not self._target.has_python:
+            if incident.waits_for is not None or not (wakes and self._target.has_python):
                 break
             time.sleep(_OWNER_DELAY)
         incident.rules += rules

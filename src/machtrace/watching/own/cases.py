@@ -302,8 +302,8 @@ class Cases:
             places.append(place)
             wait = role_of(stack)
             callers = self._callers.setdefault(thread, TaskCallers())
-            path = callers.waits[place] = path_of(stack)
-            callers.add(0 if wait.role.is_idle else case.event.incident, path)
+            absence = 0 if wait.role.is_idle else case.event.incident
+            callers.add_wait(place, path_of(stack), absence)
             self._handle(case, classifier.learnt(place, wait))
             waits = self._waits[thread]
             idle = [each for each in places if waits.is_idle(each)]
