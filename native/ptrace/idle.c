@@ -31,13 +31,16 @@ static bool are_idle(struct machtrace_idle_wait *wait, int turn)
 {
     for (size_t index = 0; index < wait->thread_count; index++) {
         struct machtrace_idle_thread *thread = &wait->threads[index];
-        if (!is_idle(thread))
-            return false;
-        thread->sizes[turn] = 0;
-        if (thread->schedule < 0)
-            continue;
-        ssize_t size = pread(thread->schedule, thread->schedules[turn], MACHTRACE_SCHEDULE_SIZE, 0);
-        if (size <= 0)
+        ssize_t size = 0;
+        if (thread->schedule >= 0) {
+            size = pread(thread->schedule, thread->schedules[turn], MACHTRACE_SCHEDULE_SIZE, 0);
+            if (size <= 0)
+                return false;
+        }
+        /* It counts how often the thread was given a processor: never since the last poll. */
+        bool is_same = size != 0 && thread->sizes[!turn] == (size_t)size &&
+                       memcmp(thread->schedules[0], thread->schedules[1], (size_t)size) == 0;
+        if (!is_same && !is_idle(thread))
             return false;
         thread->sizes[turn] = (size_t)size;
     }
@@ -71,8 +74,11 @@ void machtrace_wait_idle(struct machtrace_idle_wait *wait)
         wait->last = !wait->last;
         wait->at_ns = now_ns;
         wait->due_ns += wait->interval_ns * (1 + late_ns / wait->interval_ns);
-        /* It adds up the times of all threads. */
-        if (wait->polls % CLOCK_STEP == 0 && clock_ns(wait->clock) - cpu_ns > wait->most_cpu_ns)
+        if (wait->polls % CLOCK_STEP != 0)
+            continue;
+        /* The clock adds up the times of all threads. */
+        uint64_t used_ns = clock_ns(wait->clock) - cpu_ns;
+        if (used_ns > wait->most_cpu_ns || (used_ns != 0 && now_ns >= wait->check_ns))
             break;
     }
     if (arrived >= 0) {

@@ -11,6 +11,7 @@ from machtrace.watching.thresholds import (
     MemoryLevel,
     MemoryShare,
     MemorySlope,
+    WatchOptions,
     parse_cpu,
     parse_memory,
 )
@@ -99,3 +100,11 @@ def test_senseless_memory_thresholds_are_one_clear_error(text, fact):
     with pytest.raises(ArgumentError, match=fact) as raised:
         parse_memory(text)
     assert raised.value.remedy.startswith(("write", "pass"))
+
+
+@pytest.mark.parametrize(("hang_ms", "poll_ms"), [(100, 20), (239, 20), (240, 40), (None, 20)])
+def test_idle_threads_are_polled_less_often_where_hangs_are_long(
+    hang_ms: int | None, poll_ms: int
+) -> None:
+    options = WatchOptions(hang_ns=None if hang_ms is None else hang_ms * 1_000_000)
+    assert options.idle_poll_ns == poll_ms * 1_000_000

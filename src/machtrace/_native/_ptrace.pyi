@@ -50,6 +50,7 @@ def wait_idle(
     clock: int,
     most_cpu_ns: int,
     interval_ns: int,
+    check_ns: int,
     until_ns: int,
     due_ns: int,
     wake: int,

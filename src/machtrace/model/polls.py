@@ -116,6 +116,8 @@ class IdleRequest(NamedTuple):
     """From poll to poll."""
     due_ns: int
     """When the next poll is due (``CLOCK_MONOTONIC``)."""
+    check_ns: int
+    """When to return if the process used processor time."""
     until_ns: int
     """When to return at the latest."""
     most_cpu_ns: int

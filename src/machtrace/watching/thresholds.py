@@ -82,6 +82,9 @@ class MemorySlope(NamedTuple):
 
 MemoryThreshold: TypeAlias = MemoryLevel | MemoryShare | MemoryJump | MemorySlope
 
+_LONG_HANG = 12
+"""Polls in a hang whose beginning may be twice as uncertain."""
+
 DEFAULT_CPU = "80%/60s,50%/180s,90%/5s"
 DEFAULT_MEMORY = "90%,+100MiB/1s,limit/5m"
 
@@ -110,6 +113,13 @@ class WatchOptions:
     """Whether the process is traced for crashes; None if that is possible."""
     cpu: tuple[CpuThreshold, ...] = ()
     memory: tuple[MemoryThreshold, ...] = ()
+
+    @property
+    def idle_poll_ns(self) -> int:
+        """From poll to poll of threads that are idle: twice the time where hangs are long."""
+        if self.hang_ns is None or self.hang_ns < _LONG_HANG * self.poll_ns:
+            return self.poll_ns
+        return 2 * self.poll_ns
 
     def __post_init__(self) -> None:
         if not _LEAST_POLL_NS <= self.poll_ns <= _MOST_POLL_NS:

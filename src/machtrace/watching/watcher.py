@@ -40,8 +40,10 @@ from machtrace.watching.target import interrupts, open_watched
 from machtrace.watching.thresholds import WatchOptions
 
 FOREVER_NS = 1 << 62
-_CHECK_NS = 1_000_000_000
+_CHECK_NS = 900_000_000
 """Time between two lists of the threads, and two checks for another program."""
+_UNUSED_NS = 4_000_000_000
+"""Time by which polls of a process that uses no processor time are postponed."""
 _MOST_CPU_NS = 1_000_000
 """Processor time of a process after which its memory and its locks may be others."""
 _DAY_NS = 86_400_000_000_000
@@ -244,15 +246,16 @@ class Watcher(ClosedWhenLeft):
 
     def _wait_idle(self, due_ns: int, end_ns: int) -> int | None:
         """Wait while all threads are idle; return when the next poll is due, or None at once."""
-        until = min(end_ns, self._check_ns, self._resources.next_needed_ns)
+        check = min(end_ns, self._resources.next_needed_ns)
         locks = self._locks if self.options.deadlocks else None
-        if until <= due_ns or (locks is not None and locks.is_suspicious):
+        if check <= due_ns or (locks is not None and locks.is_suspicious):
             return None
+        # A process that uses no processor time executes no other program, and starts no thread.
+        until = check if self._resources.is_needed else min(end_ns, check + _UNUSED_NS)
         most_cpu_ns = 0 if locks is not None and locks.is_due else _MOST_CPU_NS
+        is_traced = bool(self._crashes.tracer_id)
         idle = self._hangs.wait_idle(
-            IdleRequest(
-                self.options.poll_ns, due_ns, until, most_cpu_ns, bool(self._crashes.tracer_id)
-            )
+            IdleRequest(self.options.idle_poll_ns, due_ns, check, until, most_cpu_ns, is_traced)
         )
         if idle is None:
             return None

@@ -41,6 +41,12 @@ def cost_section(command: str, runs: Sequence[Run]) -> Section:
             "All are watched at the same time. A thread that waits without a timeout and is neither"
             " stopped nor signalled does not switch: its counters prove that nothing was stopped."
         ),
+        "",
+        (
+            "The floor of this machine: a C program that only sleeps for 20 ms, again and again,"
+            " used 0.17 % of a core with nothing else running, 35 µs for each time that it woke;"
+            " with 40 ms 0.07 %. By default (hangs of 250 ms) idle threads are polled every 40 ms."
+        ),
     ]
     incidents = sum(len(run.incidents) for run in runs)
     text = (

@@ -112,6 +112,7 @@ class LinuxPolls:
             (~self._directory.pid << 3) | CLOCK_OF_PROCESS,
             request.most_cpu_ns,
             request.interval_ns,
+            request.check_ns,
             request.until_ns,
             request.due_ns,
             self._wake,

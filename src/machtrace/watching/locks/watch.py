@@ -104,6 +104,7 @@ class DeadlockWatch:
         cpu_ns = self._cpu_time()
         if None is not cpu_ns == self._cpu_ns and began_ns < self._forced_ns and not self._known:
             self._times_ns = (*self._times_ns[-1:], boot_ns)  # no thread ran: nothing is new
+            self._due_ns = began_ns
             return ()
         self._cpu_ns, self._forced_ns = cpu_ns, began_ns + _LONGEST_INTERVAL_NS
         began_cpu_ns = time.thread_time_ns()

@@ -137,9 +137,14 @@ class ResourceWatch:
         return min([self._poll_ns, *dues])
 
     @property
+    def is_needed(self) -> bool:
+        """Whether polls matter even if the process uses no processor time."""
+        return bool(self._open) or any(each.is_growing for each in self._memory)
+
+    @property
     def next_needed_ns(self) -> int:
         """As :attr:`next_ns`, of a process that uses no processor time."""
-        if self._open or any(each.is_growing for each in self._memory):
+        if self.is_needed:
             return self.next_ns
         return self._poll_ns + _SECOND_NS - PROCESS_POLL_NS
 
