@@ -2,12 +2,20 @@
 
 import pytest
 
-from machtrace.errors import TargetSpecError
 from machtrace.watching import target
 
 
-def test_a_process_id_on_a_mac_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "this_system", lambda: target.System.DARWIN)
-    with pytest.raises(TargetSpecError, match="macOS") as caught:
-        target.open_watched(1)
-    assert "debugserver" in caught.value.remedy
+@pytest.mark.parametrize(
+    ("spec", "system", "is_traced"),
+    [
+        (1, target.System.LINUX, True),
+        ("1", target.System.LINUX, True),
+        ("gdb://host:1", target.System.LINUX, False),
+        (1, target.System.DARWIN, False),
+    ],
+)
+def test_processes_of_linux_are_traced_for_crashes(
+    spec: int | str, system: target.System, is_traced: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "this_system", lambda: system)
+    assert target.can_trace(spec) is is_traced

@@ -38,8 +38,6 @@ def watched_spec(spec: int | str) -> int | str:
     """
     if isinstance(spec, str) and spec.startswith(REMOTE):
         return spec
-    if this_system() is not System.LINUX:
-        raise TargetSpecError("processes of this system cannot be watched", remedy="watch on Linux")
     if isinstance(spec, int) or spec.strip().isdecimal():
         return int(spec)
     if spec == SELF or spec.startswith(tuple(scheme.prefix for scheme in SCHEMES)):

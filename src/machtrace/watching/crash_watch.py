@@ -10,6 +10,7 @@ from collections.abc import Collection
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from machtrace.clocks import boot_ns
 from machtrace.errors import MachtraceError, TargetError, TargetGoneError
 from machtrace.model.capture import Capture
 from machtrace.model.cause import Cause, linux_cause
@@ -21,14 +22,14 @@ from machtrace.model.incident.facts import (
     WatchedThread,
     WatchIncident,
 )
-from machtrace.targets.linux.crash import CrashTracer
-from machtrace.targets.linux.crashed_process import CrashedProcess
 from machtrace.watching.hangs.representative import representative
 from machtrace.watching.naming import RawCopy
 from machtrace.watching.target import PolledProcess
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # their extension is Linux's
     from machtrace.targets.gdbremote.watched import WatchedStub
+    from machtrace.targets.linux.crash import CrashTracer
+    from machtrace.targets.linux.crashed_process import CrashedProcess
 
 _LAST_NS = 1_000_000_000
 """The longest wait for the exit status of a process that has ended."""
@@ -80,6 +81,8 @@ class CrashWatch:
         if self._has_begun or self._is_wanted is False:
             return
         self._has_begun = True
+        from machtrace.targets.linux.crash import CrashTracer
+
         tracer = CrashTracer(self._pid)
         if self._is_wanted is None and tracer.is_child:
             # Its events would end wait(2) calls of other threads.
@@ -115,7 +118,7 @@ class CrashWatch:
             return None
         tracer.poll()
         if tracer.has_crashed:
-            at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            at_ns = boot_ns()
             self._crash = tracer.capture(lambda target: _crash(target, at_ns))
             return self._crash
         if tracer.status is not None:
@@ -141,7 +144,7 @@ class CrashWatch:
             if tracer.has_crashed:
                 self._crash = self.poll()
         self.status = tracer.status
-        at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        at_ns = boot_ns()
         if self.status is None or not os.WIFSIGNALED(self.status):
             return None if self._crash is None else self._crash._replace(exit="")
         number = os.WTERMSIG(self.status)
@@ -202,7 +205,7 @@ class StubCrashes:
             return None
         if self._crash is not None or not self._is_wanted:
             raise TargetGoneError("the process has crashed", pid=self._stub.process.pid or 0)
-        at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        at_ns = boot_ns()
         self._crash = Crash(at_ns, cause, RawCopy(self._stub.snapshot(), {}))
         return self._crash
 

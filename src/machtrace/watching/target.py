@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetSpecError
@@ -16,9 +16,10 @@ from machtrace.model.polls import (
     ThreadPoll,
 )
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
-from machtrace.targets.linux.locks import LinuxLocks
-from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.targets.open import System, this_system
+
+if TYPE_CHECKING:
+    from machtrace.targets.linux.locks import LinuxLocks
 
 _GDB, _DEVICE, _FRIDA = "gdb://", "device://", "frida://"
 REMOTE = (_GDB, _DEVICE, _FRIDA)
@@ -173,6 +174,12 @@ def interrupts(spec: int | str) -> bool:
     return isinstance(spec, str) and spec.startswith((_GDB, _DEVICE))
 
 
+def can_trace(spec: int | str) -> bool:
+    """Whether a target is a process that this system traces for crashes."""
+    is_process = not isinstance(spec, str) or spec.isdecimal()
+    return is_process and this_system() is System.LINUX
+
+
 def open_watched(spec: int | str, *, has_hangs: bool = True) -> WatchedTarget:
     """Open what a spec names: the id of a process, or a ``gdb://``, ``device://`` or ``frida://``.
 
@@ -185,10 +192,11 @@ def open_watched(spec: int | str, *, has_hangs: bool = True) -> WatchedTarget:
     """
     if not isinstance(spec, str) or spec.isdecimal():
         if this_system() is System.DARWIN:
-            raise TargetSpecError(
-                f"process {spec} cannot be watched: process ids of macOS are not watched yet",
-                remedy="pass gdb://HOST:PORT of debugserver",
-            )
+            from machtrace.targets.darwin.watched import WatchedTask
+
+            return WatchedTask(int(spec))
+        from machtrace.targets.linux.watched import WatchedProcess
+
         return WatchedProcess(int(spec))
     if spec.startswith(_DEVICE):
         from machtrace.targets.ios.target import watched_app

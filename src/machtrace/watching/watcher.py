@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
+from machtrace.clocks import boot_ns
 from machtrace.errors import TargetGoneError
 from machtrace.model.incident.facts import (
     AppliedRule,
@@ -24,7 +25,6 @@ from machtrace.model.polls import IdleRequest
 from machtrace.model.snapshot import Snapshot
 from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.linux.process_polls import host_load
-from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.watching.copies import StackCopies
 from machtrace.watching.crash_watch import Crash, CrashWatch, StubCrashes, crash_incident
 from machtrace.watching.hangs.watch import HangWatch
@@ -36,7 +36,7 @@ from machtrace.watching.locks.watch import (
 )
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.resources.watch import ResourceIncident, ResourceWatch, resource_incident
-from machtrace.watching.target import interrupts, open_watched
+from machtrace.watching.target import can_trace, interrupts, open_watched
 from machtrace.watching.thresholds import WatchOptions
 
 FOREVER_NS = 1 << 62
@@ -270,8 +270,7 @@ class Watcher(ClosedWhenLeft):
 
             if isinstance(self._target, WatchedStub):
                 return StubCrashes(self._target, is_wanted=self.options.crash)
-        can_crash = isinstance(self._target, WatchedProcess)
-        is_wanted = self.options.crash if can_crash else False
+        is_wanted = self.options.crash if can_trace(self._spec) else False
         return CrashWatch(self.pid, self._target.process_polls(), is_wanted=is_wanted)
 
     def _watch_locks(self) -> DeadlockWatch | None:
@@ -389,7 +388,7 @@ class Watcher(ClosedWhenLeft):
                 for blocked in event.cycle.threads:
                     self._hangs.apply(blocked.thread, rule)
             copies = [] if event.ended is not None else self._copies.all()
-            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            now_ns = boot_ns()
             self._report(partial(self._name_deadlock, event, copies, now_ns))
 
     def _report_crash(self, crash: Crash | None) -> None:
@@ -440,6 +439,6 @@ class Watcher(ClosedWhenLeft):
         self.wake()
 
 
-def _wall_ns(boot_ns: int) -> int:
+def _wall_ns(at_ns: int) -> int:
     """Convert a recent time of ``CLOCK_BOOTTIME`` to nanoseconds since 1970."""
-    return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + boot_ns
+    return time.time_ns() - boot_ns() + at_ns

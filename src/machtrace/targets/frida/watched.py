@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from machtrace.clocks import boot_ns
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import MachtraceError, ThreadGoneError
 from machtrace.model.options import DEFAULT_STACK_LIMIT
@@ -89,23 +90,23 @@ class WatchedFrida(FridaTarget):
     def poll_thread(self, thread: int, *, with_status: bool) -> ThreadPoll:
         """Poll a thread without a stop; see :class:`~machtrace.model.polls.PolledTarget`."""
         fields = Fields(self._ask("poll", thread, with_status), "poll")
-        at_ns, boot_ns = time.monotonic_ns(), _boot_ns()
+        at_ns, now_ns = time.monotonic_ns(), boot_ns()
         if self.is_linux:
             call, schedule = fields.text("call"), fields.text("schedule")
             if not schedule and not call:
                 self.forget(thread)
                 raise ThreadGoneError(f"thread {thread} has exited", thread=thread)
             status = fields.text("status") if with_status else ""
-            return parse_poll(at_ns, boot_ns, call.encode(), schedule.encode(), status.encode())
+            return parse_poll(at_ns, now_ns, call.encode(), schedule.encode(), status.encode())
         if not self._has_observer or not self.thread_info(thread).is_main:
-            return ThreadPoll(at_ns, boot_ns)
+            return ThreadPoll(at_ns, now_ns)
         since_ns = fields.number("since", _LARGEST)
         is_busy = fields.flag("isBusy")
         used = 1000 * fields.number("used", _LARGEST)
         state = fields.number("state", _LARGEST)
         return ThreadPoll(
             at_ns,
-            boot_ns,
+            now_ns,
             is_running=is_busy and state == _RUNNING,
             run_ns=used if is_busy else None,
             busy_since_ns=at_ns - since_ns if is_busy else 0,
@@ -226,7 +227,7 @@ class FridaPolls:
         """
         usage = self._target.usage(with_threads=with_threads)
         poll = ProcessPoll(
-            time.monotonic_ns(), _boot_ns(), usage.resident, usage.virtual, usage.cpu_ns
+            time.monotonic_ns(), boot_ns(), usage.resident, usage.virtual, usage.cpu_ns
         )
         return poll._replace(threads=usage.counts) if with_threads else poll
 
@@ -249,7 +250,3 @@ class FridaPolls:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def _boot_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from machtrace.clocks import boot_ns
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import RemoteProtocolError, ThreadGoneError
 from machtrace.model.address import Avma
@@ -149,9 +150,9 @@ class WatchedStub(GdbRemoteTarget):
         """Poll a thread; see :class:`~machtrace.model.polls.PolledTarget`."""
         self.service()
         if not self._interrupts or self.crash is not None:
-            return ThreadPoll(time.monotonic_ns(), _boot_ns())
+            return ThreadPoll(time.monotonic_ns(), boot_ns())
         copy = super().snapshot([ThreadId(thread)])
-        at_ns, boot_ns = time.monotonic_ns(), _boot_ns()
+        at_ns, now_ns = time.monotonic_ns(), boot_ns()
         if not copy.threads:
             self._observed.pop(thread, None)
             raise ThreadGoneError(f"thread {thread} does not exist", thread=thread)
@@ -165,7 +166,7 @@ class WatchedStub(GdbRemoteTarget):
             call = SystemCall(UNKNOWN_CALL, (), Avma(registers.sp or 0), registers.pc)
         return ThreadPoll(
             at_ns,
-            boot_ns,
+            now_ns,
             is_running=call is None,
             call=call,
             run_ns=self._observed[thread].run_ns,
@@ -213,7 +214,7 @@ class WatchedStub(GdbRemoteTarget):
         if profile is not None:
             self._profiles = [
                 *self._profiles[-1:],
-                _Profiled(time.monotonic_ns(), _boot_ns(), profile),
+                _Profiled(time.monotonic_ns(), boot_ns(), profile),
             ]
 
     def _observe(self, thread: int, at_ns: int, copy: Snapshot, *, is_waiting: bool) -> None:
@@ -352,7 +353,7 @@ class ProfilePolls:
         """
         self._stub.service()
         if not self._stub.profiles:
-            return ProcessPoll(time.monotonic_ns(), _boot_ns())
+            return ProcessPoll(time.monotonic_ns(), boot_ns())
         last = self._stub.profiles[-1]
         profile = last.profile
         poll = ProcessPoll(
@@ -399,7 +400,3 @@ class ProfilePolls:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def _boot_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from machtrace._native import _ptrace
 from machtrace.errors import TargetGoneError, ThreadGoneError
 from machtrace.model.address import Avma
 from machtrace.model.polls import IdleRequest, IdleWait, SystemCall, ThreadPoll
@@ -98,6 +97,8 @@ class LinuxPolls:
         Returns:
             The outcome, and the last poll of each thread at which all were idle.
         """
+        from machtrace._native import _ptrace  # parse_poll() is for targets of other systems, too
+
         threads: list[tuple[int, int, bytes, bytes]] = []
         for thread, poll in idle.items():
             files = self._files.get(thread)

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from machtrace.clocks import boot_ns
 from machtrace.frozen import dataclass
 from machtrace.model.incident.facts import (
     IncidentKind,
@@ -267,7 +268,7 @@ class ResourceWatch:
         self._sample(incident)
 
     def _sample(self, incident: ResourceIncident) -> None:
-        at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        at_ns = boot_ns()
         counts = self._polls.counts(incident.threads)
         weights = {
             thread: self._weight(incident, thread, counts.get(thread))
