@@ -32,7 +32,7 @@ from tests.targets.darwin.test_task import DYLD_AT, PID
 RUNNING, STOPPED, WAITING, UNINTERRUPTIBLE = 1, 2, 3, 4
 RUNS, IS_STOPPED, ZOMBIE, TRACED = 2, 4, 5, 2
 TIMEBASE = 125, 3
-"""Of Apple silicon."""
+"""The fraction of Apple silicon."""
 
 
 @dataclass
