@@ -136,6 +136,17 @@ def test_an_absence_begins_where_the_thread_left_a_wait_that_is_known_later() ->
     assert absence.evidence["idle_seen"]
 
 
+def test_a_wait_before_the_threshold_need_not_be_known() -> None:
+    machine, events = learning([*every_20_ms("idle", 0, 40), *every_20_ms("sleep", 60, 160)])
+    (absence,) = [event.absence for event in events if isinstance(event, Seen)]
+    assert absence.verdict is Verdict.BLOCKED
+    assert machine.learnt(CALLS["idle"].place, ROOT) == []
+    (ended,) = machine.add(poll(200, "idle"))
+    assert isinstance(ended, Ended)
+    assert (ended.was_seen, ended.absence.verdict) == (True, Verdict.BLOCKED)
+    assert 120 * MS <= ended.absence.duration_ns <= 160 * MS
+
+
 def test_a_thread_whose_idle_wait_is_known_late_is_not_launching() -> None:
     polls = [*every_20_ms("idle", 0, 40), *every_20_ms("sleep", 60, 220)]
     machine, events = learning(polls, launch_ns=5000 * MS)

@@ -173,10 +173,11 @@ class HangClassifier:
             self._left[place] = poll, None
         return role
 
-    def _may_have_been_idle(self, away: Away) -> bool:
-        """Whether a wait in this absence is still being looked up."""
+    def _may_have_been_idle(self, away: Away, poll: ThreadPoll) -> bool:
+        """Whether a wait in this absence, within the threshold, is still being looked up."""
+        since = max(away.began_ns, poll.at_ns - self.threshold_ns)
         return self._entered is not None or any(
-            after is not None and at.at_ns >= away.began_ns for at, after in self._left.values()
+            after is not None and at.at_ns > since for at, after in self._left.values()
         )
 
     def learnt(self, place: CallPlace, wait: NamedWait | None) -> list[Event]:
@@ -196,18 +197,25 @@ class HangClassifier:
         if away is None or last is None:
             return []
         if entered is None or entered[0] != place:
-            if at is None or after is None or at.at_ns < away.began_ns:
-                away.idle_seen = True
-                return []
-            # It was idle in the absence, which began when it left this place.
-            events = self._back(away, at)
-            self._last_idle, self._entered = at, None
-            self._gone(after, at)
-            return events
+            return self._was_idle(away, at, after)
         # It is in its root wait since it entered this place, which was not known then.
         _, before, entry = entered
         self._away, self._last_idle = None, last
         return [] if before is None else self._back(before, entry)
+
+    def _was_idle(self, away: Away, at: ThreadPoll | None, after: ThreadPoll | None) -> list[Event]:
+        """Take the last poll in a wait that turned out to be the loop's, and the one after it."""
+        if at is None or after is None or at.at_ns < away.began_ns:
+            away.idle_seen = True
+            return []
+        if away.seen_ns is not None and away.seen_ns > after.boot_ns:
+            away.began_ns, away.before, away.first = at.at_ns, at, after
+            away.idle_seen = True
+            return []
+        events = self._back(away, at)
+        self._last_idle, self._entered = at, None
+        self._gone(after, at)
+        return events
 
     def end(self, poll: ThreadPoll) -> list[Event]:
         """Take the end of the thread, or of watching; ``poll`` is the last one."""
@@ -322,7 +330,11 @@ class HangClassifier:
 
     def _decide(self, away: Away, poll: ThreadPoll) -> list[Event]:
         total = poll.at_ns - away.began_ns
-        if away.seen_ns is not None or total < self.threshold_ns or self._may_have_been_idle(away):
+        if (
+            away.seen_ns is not None
+            or total < self.threshold_ns
+            or self._may_have_been_idle(away, poll)
+        ):
             return []
         if self._is_launching(away, poll):
             away.apply(

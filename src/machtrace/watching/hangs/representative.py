@@ -130,7 +130,7 @@ def _culprit(entries: Sequence[_Entry], shares: Sequence[float]) -> Culprit:
         native = native or (inner[-1].function if inner else None)
     else:
         level = _last_known(entries)
-        if level != len(entries) - 1 and entries[level].function.startswith(_V8_ENTRY):
+        if entries[level].function.startswith(_V8_ENTRY):
             return Culprit(_JAVASCRIPT, entries[level].image, None, None, shares[level])
     entry = entries[level]
     return Culprit(entry.function, entry.image, entry.file, entry.line, shares[level], native)
