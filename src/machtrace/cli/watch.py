@@ -254,15 +254,20 @@ def _watch(
     duration_ns = round(min(duration, _FOREVER_S) * 1e9)
     if isinstance(spec, str):
         target = watched_spec(spec)
-        status, end = session.watch(target, options, duration_ns, ended_by_signal())
-        if end is not None:
-            console.warn_of_end(f"process {target}", exit_status(end), reports_success=True)
-        return status
+        watcher = session.watch(target, options, duration_ns, ended_by_signal())
+        if watcher.wait_status is not None:
+            end = exit_status(watcher.wait_status)
+            console.warn_of_end(f"process {target}", end, reports_success=True)
+        elif watcher.has_ended:
+            console.warn(f"process {target} has exited")
+        _warn_of_kill(watcher)
+        return _status(watcher)
     with StartedProgram(spec) as program, program.passing_signals() as arrived:
         is_over = nullcontext(lambda: len(arrived) > 1)
-        status, _ = session.watch(program.pid, options, duration_ns, is_over, program.run)
+        watcher = session.watch(program.pid, options, duration_ns, is_over, program.run)
         console.warn_of_end(spec[0], program.wait(), reports_success=True)
-    return status
+    _warn_of_kill(watcher)
+    return _status(watcher)
 
 
 class _Session:
@@ -295,8 +300,8 @@ class _Session:
         duration_ns: int,
         ends: AbstractContextManager[Callable[[], bool]],
         on_start: Callable[[], None] = lambda: None,
-    ) -> tuple[int, int | None]:
-        """Watch a process; return the exit status, and the process's wait status if it is known."""
+    ) -> Watcher:
+        """Watch a process; return the watcher, which is closed."""
         from machtrace.watching.watcher import Watcher
 
         with ends as should_stop:
@@ -320,7 +325,7 @@ class _Session:
                 console.drop_output()
         self._line.clear()
         console.warn(_summary(watcher))
-        return int(any(_counts(incident) for incident in watcher.incidents)), watcher.wait_status
+        return watcher
 
     def _show(self, incident: WatchIncident) -> None:
         from machtrace.model.incident.text import ended_lines, incident_lines
@@ -379,6 +384,15 @@ def _prepare(folder: Path) -> None:
     refused = FileAccessError(str(folder), reason)
     refused.remedy = "pass a folder that can be written to"
     raise refused
+
+
+def _warn_of_kill(watcher: Watcher) -> None:
+    if watcher.killed_for_memory:
+        console.warn("the kernel killed a process of its control group for want of memory")
+
+
+def _status(watcher: Watcher) -> int:
+    return int(any(_counts(incident) for incident in watcher.incidents))
 
 
 def _counts(incident: WatchIncident) -> bool:

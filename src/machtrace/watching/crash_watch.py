@@ -71,6 +71,8 @@ class CrashWatch:
         """The process's wait status, once it has ended; None if it is not traced."""
         self.missing: tuple[str, ...] = ()
         """Why crashes cannot be seen; empty if they can."""
+        self.killed_for_memory = False
+        """Whether the kernel killed a process of its control group for memory, before it ended."""
 
     def begin(self) -> None:
         """Trace the process; a second call does nothing.
@@ -78,9 +80,12 @@ class CrashWatch:
         Raises:
             TargetError: that was requested, and it cannot be traced.
         """
-        if self._has_begun or self._is_wanted is False:
+        if self._has_begun:
             return
         self._has_begun = True
+        self._kills = self._polls.oom_kills()
+        if self._is_wanted is False:
+            return
         from machtrace.targets.linux.crash import CrashTracer
 
         tracer = CrashTracer(self._pid)
@@ -98,7 +103,6 @@ class CrashWatch:
             self.missing = (f"crashes cannot be seen: {error}",)
             return
         self._tracer, self.tracer_id = tracer, threading.get_native_id()
-        self._kills = self._polls.oom_kills()
 
     def sleep(self, time_ns: int) -> None:
         """Wait for that time, or until something happened to a traced thread."""
@@ -133,6 +137,8 @@ class CrashWatch:
     def end(self) -> Crash | None:
         """Return how the process ended, if that was a crash; for a process that has exited."""
         tracer = self._tracer
+        kills = self._polls.oom_kills()
+        self.killed_for_memory = None is not kills != self._kills
         if tracer is None:
             return None
         deadline = time.monotonic_ns() + _LAST_NS
@@ -154,7 +160,7 @@ class CrashWatch:
             return self._crash._replace(exit=text)
         kills = self._polls.oom_kills()
         is_kill = number == signal.SIGKILL and None not in (kills, self._kills)
-        is_oom = is_kill and kills != self._kills
+        is_oom = self.killed_for_memory = is_kill and kills != self._kills
         if is_oom or cause.is_fatal:
             return Crash(at_ns, cause, exit=text, killed_for_memory=is_oom)
         return None
@@ -180,6 +186,7 @@ class StubCrashes:
     tracer_id = 0
     status: int | None = None
     missing: tuple[str, ...] = ()
+    killed_for_memory = False
 
     def __init__(self, stub: WatchedStub, *, is_wanted: bool | None) -> None:
         self._stub = stub

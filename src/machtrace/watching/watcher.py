@@ -126,6 +126,11 @@ class Watcher(ClosedWhenLeft):
         return self._crashes.status
 
     @property
+    def killed_for_memory(self) -> bool:
+        """Whether the process has ended, and the kernel killed it, or one beside it, for memory."""
+        return self._crashes.killed_for_memory
+
+    @property
     def has_failed(self) -> bool:
         """Whether naming or reporting failed unexpectedly."""
         return self._namer.failure is not None
