@@ -18,6 +18,8 @@ import pytest
 import machtrace as mt
 from machtrace.errors import ArgumentError, TargetError
 from machtrace.model.incident.facts import Verdict, WatchIncident
+from machtrace.reports.stacks.incidents import report_of_incident
+from machtrace.watching.jsonl import incident_line
 from tests.live.conftest import DEADLINE_S, PROGRAMS
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -62,6 +64,22 @@ def test_a_hang_of_an_asyncio_server_is_named_while_it_lasts(
     if verdict is Verdict.BLOCKED:
         assert watcher.cost.stops == 0
         assert all(timed.stack.stopped_for_ns is None for timed in last.stacks)
+
+
+def test_a_hang_that_outlasts_watching_is_reported_again(start: Start) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    seen: queue.SimpleQueue[WatchIncident] = queue.SimpleQueue()
+    with mt.watch(process.pid, hang=0.1, on_incident=seen.put) as watcher:
+        send(process, "block")
+        first = seen.get(timeout=DEADLINE_S)
+    last = watcher.incidents[-1]
+    assert json.loads(incident_line(first))["phase"] == "seen"
+    assert json.loads(incident_line(last))["phase"] == "open"
+    assert (last.id, last.ended) == (first.id, None)
+    assert last.duration_ns >= first.duration_ns
+    report = report_of_incident(last)
+    assert report.process is not None
+    assert report.process.name == Path(sys.executable).resolve().name
 
 
 def test_an_idle_server_is_never_stopped(start: Start) -> None:

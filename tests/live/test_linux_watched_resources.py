@@ -88,6 +88,7 @@ def test_the_thread_that_grows_by_300_mib_is_named_with_its_function(program):
     assert seen.evidence["growth_bytes"] >= 100 * MIB
     assert incident.stacks
     assert incident.culprit.function in ("grow", "touched")
+    assert {stack.thread.id for stack in incident.capture.stacks} > {thread}
 
 
 def test_an_idle_process_has_no_incident_and_a_series(program):

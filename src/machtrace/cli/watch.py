@@ -328,6 +328,7 @@ class _Session:
         return watcher
 
     def _show(self, incident: WatchIncident) -> None:
+        from machtrace.model.incident.facts import STILL_OPEN
         from machtrace.model.incident.text import ended_lines, incident_lines
         from machtrace.watching.jsonl import incident_line
         from machtrace.watching.reports import write_incident
@@ -338,7 +339,8 @@ class _Session:
         except MachtraceError as error:
             with self._line.hidden():
                 console.print_error(error)
-        is_new, has_ended = incident.id not in self._seen, incident.ended is not None
+        has_ended = incident.ended is not None or STILL_OPEN in incident.missing
+        is_new = incident.id not in self._seen
         self._is_complete = self._is_complete or has_ended or not is_new
         if not has_ended and self._seen.get(incident.id, ...) is incident.verdict:
             return  # its samples are complete; the report has them

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from machtrace.model.incident.facts import (
+    STILL_OPEN,
     Culprit,
     LockOwner,
     TimeRange,
@@ -30,13 +31,14 @@ def incident_object(incident: WatchIncident, report: str | None = None) -> dict[
     """Return the object of an incident.
 
     Args:
-        incident: the incident; if it has ended, the phase is ``ended``.
+        incident: the incident; its phase is ``ended`` if it has, and ``open`` if it had not when
+            watching ended.
         report: the path of its report file, if one is written.
     """
     return {
         "schema": SCHEMA,
         "id": incident.id,
-        "phase": "seen" if incident.ended is None else "ended",
+        "phase": _phase(incident),
         "kind": incident.kind.value,
         "verdict": None if incident.verdict is None else incident.verdict.value,
         "certainty": incident.certainty.value,
@@ -56,6 +58,12 @@ def incident_object(incident: WatchIncident, report: str | None = None) -> dict[
         "samples": len(incident.stacks),
         "report": report,
     }
+
+
+def _phase(incident: WatchIncident) -> str:
+    if incident.ended is not None:
+        return "ended"
+    return "open" if STILL_OPEN in incident.missing else "seen"
 
 
 def _estimate(time: TimeRange | None) -> int | None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import NamedTuple
 
 from machtrace.clocks import boot_ns
 from machtrace.errors import TargetGoneError
+from machtrace.model.capture import Capture
+from machtrace.model.image import ImageList
 from machtrace.model.incident.facts import (
+    STILL_OPEN,
     AppliedRule,
     HostLoad,
+    IncidentKind,
     SeriesPoint,
     WaitsFor,
     WatchedThread,
@@ -28,6 +30,7 @@ from machtrace.targets.linux.process_polls import host_load
 from machtrace.watching.copies import StackCopies
 from machtrace.watching.crash_watch import Crash, CrashWatch, StubCrashes, crash_incident
 from machtrace.watching.hangs.watch import HangWatch
+from machtrace.watching.identifiers import IncidentIds
 from machtrace.watching.locks.watch import (
     DeadlockEvent,
     DeadlockWatch,
@@ -46,10 +49,8 @@ _UNUSED_NS = 4_000_000_000
 """Time by which polls of a process that uses no processor time are postponed."""
 _MOST_CPU_NS = 1_000_000
 """Processor time of a process after which its memory and its locks may be others."""
-_DAY_NS = 86_400_000_000_000
 _LAUNCH_NS = 5_000_000_000
 """The time in which programs are launched, by default."""
-_LIMIT_RULE = AppliedRule("daily-limit", "the last one that is reported today")
 
 
 class _Circumstances(NamedTuple):
@@ -58,6 +59,9 @@ class _Circumstances(NamedTuple):
     cost: WatcherCost
     host: HostLoad | None
     series: tuple[SeriesPoint, ...]
+    missing: tuple[str, ...]
+    capture: Capture
+    """The process, without threads."""
 
 
 class Watcher(ClosedWhenLeft):
@@ -95,13 +99,12 @@ class Watcher(ClosedWhenLeft):
         self._crashes = self._watch_crashes()
         self._copies = StackCopies(self._target, self._described, self._stopped, self._crashes)
         self._incidents: dict[str, WatchIncident] = {}
-        self._numbers = count(1)
+        self._ids = IncidentIds(self.pid, options.daily_limit)
         self._name = next((each.name for each in self._target.threads() if each.is_main), None)
         self._program = self._target.program_start()
         self._check_ns = 0
         self._polls = self._late_polls = self._latest_ns = 0
         self._cpu_ns = time.process_time_ns()
-        self._seen_today: deque[int] = deque()
         self.has_ended = False
         """Whether the process exited."""
         self._locks = self._watch_locks()
@@ -287,8 +290,9 @@ class Watcher(ClosedWhenLeft):
             self._target.process_polls(),
             self.options.cpu,
             self.options.memory,
-            new_id=lambda: self._new_id()[0],
+            new_id=lambda: self._ids.new()[0],
             copies=self._copies.several,
+            copy_all=self._copies.all,
             report=self._report_resources,
         )
 
@@ -300,7 +304,7 @@ class Watcher(ClosedWhenLeft):
             self._namer,
             self.options,
             launch_ns=started_ns + (_LAUNCH_NS if grace is None else grace),
-            new_id=self._new_id,
+            new_id=self._ids.new,
             waits_for=self._waits_for,
             is_deadlocked=self._is_deadlocked,
             report=self._report,
@@ -336,20 +340,12 @@ class Watcher(ClosedWhenLeft):
             self._report_crash(self._crashes.end())
             self._end_parts()
         else:
+            self._hangs.finish()
             self._resources.finish()
+            now_ns, facts = boot_ns(), self._circumstances()
+            self._namer.submit(lambda: self._publish_open(now_ns, facts))
 
     # --- for the parts ---
-
-    def _new_id(self) -> tuple[str, tuple[AppliedRule, ...]]:
-        """Return the identifier of a new incident; empty if too many were reported today."""
-        now = time.monotonic_ns()
-        while self._seen_today and self._seen_today[0] < now - _DAY_NS:
-            self._seen_today.popleft()
-        if len(self._seen_today) >= self.options.daily_limit:
-            return "", ()
-        self._seen_today.append(now)
-        is_last = len(self._seen_today) == self.options.daily_limit
-        return f"{self.pid}-{next(self._numbers)}", (_LIMIT_RULE,) if is_last else ()
 
     def _described(self, snapshot: Snapshot) -> Snapshot:
         return snapshot if self._locks is None else self._locks.described(snapshot)
@@ -402,11 +398,13 @@ class Watcher(ClosedWhenLeft):
 
     def _report(self, name: Callable[[], WatchIncident]) -> None:
         """Let the naming thread make an incident, and publish it."""
-        now = _Circumstances(
-            self.cost, host_load() if self._target.is_local else None, self._resources.series
-        )
-        missing = self.missing
-        self._namer.submit(lambda: self._publish(name(), missing, now))
+        facts = self._circumstances()
+        self._namer.submit(lambda: self._publish(name(), facts))
+
+    def _circumstances(self) -> _Circumstances:
+        host = host_load() if self._target.is_local else None
+        process = Capture(process=self._target.process, images=ImageList(), stacks=())
+        return _Circumstances(self.cost, host, self._resources.series, self.missing, process)
 
     # --- in the naming thread ---
 
@@ -426,24 +424,28 @@ class Watcher(ClosedWhenLeft):
             capture = self._namer.capture([crash.copy])
         return crash_incident(crash, self.pid, self._name, capture)
 
-    def _publish(
-        self, incident: WatchIncident, missing: Sequence[str], now: _Circumstances
-    ) -> None:
+    def _publish_open(self, now_ns: int, now: _Circumstances) -> None:
+        """Publish the incidents that last when watching ends."""
+        for incident in self.incidents:
+            if incident.ended is None and incident.kind is not IncidentKind.CRASH:
+                passed_ns = incident.duration_ns
+                if incident.kind is not IncidentKind.HANG:
+                    passed_ns = max(0, now_ns - incident.began.best_ns)
+                missing = (*incident.missing, STILL_OPEN)
+                self._publish(replace(incident, duration_ns=passed_ns, missing=missing), now)
+
+    def _publish(self, incident: WatchIncident, now: _Circumstances) -> None:
         before = self._incidents.get(incident.id)
-        seen_wall_ns = _wall_ns(incident.seen_ns) if before is None else before.seen_wall_ns
+        wall_ns = time.time_ns() - boot_ns() + incident.seen_ns
         incident = replace(
             incident,
-            seen_wall_ns=seen_wall_ns,
+            seen_wall_ns=wall_ns if before is None else before.seen_wall_ns,
             series=now.series,
             host=now.host,
             cost=now.cost,
-            missing=tuple(dict.fromkeys((*incident.missing, *missing, *self._namer.errors))),
+            missing=tuple(dict.fromkeys((*incident.missing, *now.missing, *self._namer.errors))),
+            capture=incident.capture or now.capture,
         )
         self._incidents[incident.id] = incident
         self._on_incident(incident)
         self.wake()
-
-
-def _wall_ns(at_ns: int) -> int:
-    """Convert a recent time of ``CLOCK_BOOTTIME`` to nanoseconds since 1970."""
-    return time.time_ns() - boot_ns() + at_ns

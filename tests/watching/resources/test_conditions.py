@@ -209,6 +209,7 @@ def test_a_jump_is_seen_at_the_poll_that_exceeds_it_with_its_thread():
     assert met.threads[0].thread == 2
     assert met.threads[0].share == 1.0
     assert met.certainty is VerdictCertainty.CERTAIN
+    assert not met.missing
     assert met.began.earliest_ns - BOOT <= 3 * SECOND <= met.began.latest_ns - BOOT
     assert met.evidence["growth_bytes"] >= 100 * MIB
     assert over.ended.earliest_ns - BOOT <= 4 * SECOND <= over.ended.latest_ns - BOOT

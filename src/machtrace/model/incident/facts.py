@@ -290,6 +290,10 @@ class WatchFacts:
         yield from fact_lines(self, style)
 
 
+STILL_OPEN = "watching ended before the incident did"
+"""The missing fact of an incident that lasts when watching ends: its last report."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WatchIncident(WatchFacts, Document):
     """Something that went wrong in a watched process."""

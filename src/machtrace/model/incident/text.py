@@ -146,7 +146,8 @@ def ended_lines(
         return
     text = headline(incident)
     at = text.find(":")
-    yield f"{style.bold}{text[:at]} ended{text[at:]}{style.reset}"
+    state = "is not over" if incident.ended is None else "ended"
+    yield f"{style.bold}{text[:at]} {state}{text[at:]}{style.reset}"
     if path is not None:
         yield from _named_lines([("report", printable(str(path)))], style)
 

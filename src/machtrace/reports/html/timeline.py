@@ -257,14 +257,18 @@ def _runs(times: Sequence[SampleTime], profile: Profile, culprit: str | None) ->
     if len(rows) != len(times):  # another program changed the file
         rows = [0] * len(times)
 
+    before = times[0].at_ns - times[0].weight_ns if len(times) > 1 else 0
     for row, group in groupby(range(len(times)), key=rows.__getitem__):
         indices = [*group]
         first, last = times[indices[0]], times[indices[-1]]
         frames = profile.stacks.frames_of(row)
         calls = [names[call] for frame in frames for call in reversed(keys[frame])]
+        # A weight is the time since the sample before it; the last one's, to the end as well.
+        began = max(before, first.at_ns - first.weight_ns)
+        before = last.at_ns
         yield _Run(
-            first.at_ns - first.weight_ns,
-            last.at_ns,
+            began,
+            max(last.at_ns, began + sum(times[index].weight_ns for index in indices)),
             len(indices),
             _functions(calls, culprit),
         )

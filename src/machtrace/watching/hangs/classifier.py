@@ -114,6 +114,13 @@ class HangClassifier:
         return "away" if self._away.verdict is None else self._away.verdict.value
 
     @property
+    def absence(self) -> Absence | None:
+        """The absence that lasts, as of the last poll."""
+        if self._away is None or self._last is None:
+            return None
+        return self._away.absence(self._last)
+
+    @property
     def next_ns(self) -> int | None:
         """The time of the next decision (``CLOCK_MONOTONIC``), which a poll should not miss."""
         away = self._away

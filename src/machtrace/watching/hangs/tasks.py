@@ -266,7 +266,7 @@ def timed_stacks(
 
     Samples after the end show what came after it, and are left out.
     """
-    until = absence.seen_ns
+    until = max(absence.seen_ns, absence.began.best_ns + absence.duration_ns)
     if absence.ended is not None:
         until = absence.ended.best_ns
         samples = [each for each in samples if each[0] <= until] or samples[:1]

@@ -252,6 +252,13 @@ class HangWatch:
         for watched in [*self._watched.values()]:
             self._forget(watched)
 
+    def finish(self) -> None:
+        """Report the incidents so far that still last: watching ends."""
+        for watched in self._watched.values():
+            absence = watched.classifier.absence
+            if watched.incident is not None and absence is not None:
+                self._submit(watched, watched.incident, absence)
+
     # --- events ---
 
     def _forget(self, watched: _Watched) -> None:

@@ -225,6 +225,8 @@ class MemoryCondition:
             rules.append(AppliedRule("huge-pages", text))
         is_alone = bool(shares) and shares[0].share >= _CERTAIN_SHARE
         is_certain = has_faults and is_alone and not is_huge
+        if is_certain:
+            missing = []  # the thread's faults are the growth
         return ConditionMet(
             kind=IncidentKind.MEMORY,
             threshold=str(self.threshold),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from machtrace.clocks import boot_ns
 from machtrace.frozen import dataclass
+from machtrace.model.capture import Capture
 from machtrace.model.incident.facts import (
     IncidentKind,
     SeriesPoint,
@@ -81,6 +82,9 @@ class ResourceIncident:
     over: ConditionOver | None = None
     stacks: list[TimedStack] = field(default_factory=list)
     """Those that are named; only the naming thread uses them."""
+    everything: Sequence[RawCopy] = ()
+    """All threads, until they are named."""
+    capture: Capture | None = None
     named: int = 0
     """The number of samples that are named."""
 
@@ -94,6 +98,7 @@ class ResourceWatch:
         memory: thresholds of memory.
         new_id: returns the identifier of an incident; empty if no more are reported today.
         copies: copies threads.
+        copy_all: copies all threads.
         report: takes an incident when it is seen, when its samples are complete and when it ended.
     """
 
@@ -105,10 +110,12 @@ class ResourceWatch:
         *,
         new_id: Callable[[], str],
         copies: Copies,
+        copy_all: Callable[[], Sequence[RawCopy]] = tuple,
         report: Callable[[ResourceIncident], None],
     ) -> None:
         self._polls = polls
         self._new_id, self._copies, self._report = new_id, copies, report
+        self._copy_all = copy_all
         windows = [threshold.window_ns for threshold in cpu]
         self._history = ThreadHistory(max([_LONGEST_NS, *windows]))
         self._cpu = [CpuCondition(cpu, self._history)] if cpu else []
@@ -266,6 +273,7 @@ class ResourceWatch:
             return
         incident.counts = self._polls.counts(incident.threads)
         self._sample(incident)
+        incident.everything = self._copy_all()
 
     def _sample(self, incident: ResourceIncident) -> None:
         at_ns = boot_ns()
@@ -324,6 +332,8 @@ def resource_incident(
             for stack in namer.stacks(copy):
                 weight = sample.weights.get(ThreadId(stack.thread.id), 0)
                 incident.stacks.append(TimedStack(sample.at_ns, weight, stack))
+    if taken and incident.everything:  # the first report does not wait for it
+        incident.capture, incident.everything = namer.capture(incident.everything), ()
     incident.named = max(taken, len(samples))
     hottest = incident.threads[0] if incident.threads else None
     own = [at for at, timed in enumerate(incident.stacks) if timed.stack.thread.id == hottest]
@@ -356,6 +366,7 @@ def resource_incident(
         representative=None if chosen is None else own[chosen.stack],
         rules=met.rules,
         missing=tuple(missing),
+        capture=incident.capture,
     )
 
 
