@@ -132,7 +132,7 @@ class WatchOptions:
             raise ArgumentError(
                 f"a hang of {self.hang_ns / 1e6:g} ms cannot be seen by polls every "
                 f"{self.poll_ns / 1e6:g} ms",
-                remedy="pass a hang of at least two polls, such as 100ms, or a shorter poll",
+                remedy="pass two polls or more, at least 10ms, such as 100ms; or a shorter poll",
             )
 
 

@@ -36,8 +36,8 @@ TIMEBASE = 125, 3
 
 
 @dataclass
-class FakeLibproc:
-    """libproc of a Mac on which a snapshot's process runs; see ``Libproc``."""
+class FakeLibproc(libproc.Libproc):
+    """libproc of a Mac on which a snapshot's process runs."""
 
     task: SnapshotTask
     timebase: tuple[int, int] = TIMEBASE
@@ -237,7 +237,7 @@ def test_a_busy_thread_is_an_incident_with_its_stacks(
     from machtrace.targets.darwin import watched
 
     monkeypatch.setattr(target_module, "this_system", lambda: target_module.System.DARWIN)
-    monkeypatch.setattr(watched, "SystemLibproc", lambda: mac)
+    monkeypatch.setattr(watched, "Libproc", lambda: mac)
     monkeypatch.setattr("machtrace.targets.darwin.task.task_extension", lambda: mac.task)
     seen: list[WatchIncident] = []
     options = WatchOptions(hang_ns=100_000_000, launch_grace_ns=0, lines=False)

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Mapping
 from errno import ENOENT, ESRCH
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from machtrace.errors import TargetAccessError
 from machtrace.model.snapshot import ThreadState
@@ -88,33 +88,6 @@ class Usage(NamedTuple):
     """The UUID of the program."""
 
 
-class Libproc(Protocol):
-    """The calls. Those that fail raise OSError; ``ESRCH``: the process or thread has exited."""
-
-    timebase: tuple[int, int]
-    """Numerator and denominator of ``mach_timebase_info``."""
-
-    def pid_info(self, pid: int, flavor: int, argument: int, size: int, /) -> bytes:
-        """Return what ``proc_pidinfo`` writes."""
-        ...
-
-    def usage(self, pid: int, /) -> bytes:
-        """Return the ``rusage_info_v4`` of ``proc_pid_rusage``."""
-        ...
-
-    def thread_ports(self, task: int, /) -> dict[int, int]:
-        """Return ports of a task's threads by thread id, which the caller releases."""
-        ...
-
-    def release(self, port: int, /) -> None:
-        """Release a port."""
-        ...
-
-    def registers(self, port: int, flavor: int, size: int, /) -> bytes:
-        """Return a thread's state (``thread_get_state``); empty if it has exited."""
-        ...
-
-
 def parse_thread(data: bytes) -> ThreadFacts:
     """Parse ``struct proc_threadinfo``."""
     name = data[_THREAD_NAME].partition(b"\0")[0].decode("utf-8", "replace")
@@ -145,8 +118,11 @@ def parse_usage(data: bytes, timebase: tuple[int, int]) -> Usage:
     )
 
 
-class SystemLibproc:
-    """The calls of this Mac's libSystem; see :class:`Libproc`."""
+class Libproc:
+    """The calls of this Mac's libSystem.
+
+    Those that fail raise OSError; ``ESRCH``: the process or the thread has exited.
+    """
 
     def __init__(self) -> None:
         self._library = library = ctypes.CDLL("/usr/lib/libSystem.B.dylib", use_errno=True)
@@ -162,10 +138,11 @@ class SystemLibproc:
         self._own = ctypes.c_uint32.in_dll(library, "mach_task_self_").value
         ratio = (ctypes.c_uint32 * 2)()
         library.mach_timebase_info(ratio)
-        self.timebase = (ratio[0], ratio[1])
+        self.timebase: tuple[int, int] = (ratio[0], ratio[1])
+        """Numerator and denominator of ``mach_timebase_info``."""
 
     def pid_info(self, pid: int, flavor: int, argument: int, size: int, /) -> bytes:
-        """See :class:`Libproc`."""
+        """Return what ``proc_pidinfo`` writes."""
         buffer = ctypes.create_string_buffer(size)
         count = self._library.proc_pidinfo(pid, flavor, argument, buffer, size)
         if count <= 0:
@@ -173,14 +150,14 @@ class SystemLibproc:
         return buffer.raw[:count]
 
     def usage(self, pid: int, /) -> bytes:
-        """See :class:`Libproc`."""
+        """Return the ``rusage_info_v4`` of ``proc_pid_rusage``."""
         buffer = ctypes.create_string_buffer(RUSAGE_SIZE)
         if self._library.proc_pid_rusage(pid, RUSAGE_INFO_V4, buffer):
             raise _failure()
         return buffer.raw
 
     def thread_ports(self, task: int, /) -> dict[int, int]:
-        """See :class:`Libproc`."""
+        """Return ports of a task's threads by thread id, which the caller releases."""
         ports, count = ctypes.POINTER(ctypes.c_uint32)(), ctypes.c_uint32()
         if self._library.task_threads(task, ctypes.byref(ports), ctypes.byref(count)):
             return {}
@@ -198,11 +175,11 @@ class SystemLibproc:
         return threads
 
     def release(self, port: int, /) -> None:
-        """See :class:`Libproc`."""
+        """Release a port."""
         self._library.mach_port_deallocate(self._own, port)
 
     def registers(self, port: int, flavor: int, size: int, /) -> bytes:
-        """See :class:`Libproc`."""
+        """Return a thread's state (``thread_get_state``); empty if it has exited."""
         state, words = ctypes.create_string_buffer(size), ctypes.c_uint32(size // 4)
         if self._library.thread_get_state(port, flavor, state, ctypes.byref(words)):
             return b""

@@ -48,7 +48,6 @@ from machtrace.targets.darwin.libproc import (
     THREAD_INFO_SIZE,
     Libproc,
     ProcessState,
-    SystemLibproc,
     ThreadFacts,
     Usage,
     list_handles,
@@ -93,7 +92,7 @@ class WatchedTask(DarwinTaskTarget):
         self, pid: int, *, extension: TaskExtension | None = None, libproc: Libproc | None = None
     ) -> None:
         self._refusal: TargetAccessError | None = None
-        self._libproc = SystemLibproc() if libproc is None else libproc
+        self._libproc = Libproc() if libproc is None else libproc
         self._ports: dict[int, int] = {}
         self._waits: dict[int, tuple[ThreadFacts, SystemCall]] = {}
         """The last wait of a thread."""
