@@ -243,12 +243,13 @@ def _watch(
     from machtrace.cli.sample import ended_by_signal
     from machtrace.targets.child_process import StartedProgram, exit_status
     from machtrace.watching.api import watched_spec
+    from machtrace.watching.target import can_trace
     from machtrace.watching.thresholds import WatchOptions
 
     if folder is not None:
         _prepare(folder)
     if not isinstance(spec, str) and settings["crash"] is None:
-        settings["crash"] = True
+        settings["crash"] = can_trace(0) or None
     options = WatchOptions(**settings)
     session = _Session(form, folder, until_incident=until_incident)
     duration_ns = round(min(duration, _FOREVER_S) * 1e9)

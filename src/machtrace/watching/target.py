@@ -20,6 +20,7 @@ from machtrace.targets.open import System, this_system
 
 if TYPE_CHECKING:
     from machtrace.targets.linux.locks import LinuxLocks
+    from machtrace.watching.thresholds import WatchOptions
 
 _GDB, _DEVICE, _FRIDA = "gdb://", "device://", "frida://"
 REMOTE = (_GDB, _DEVICE, _FRIDA)
@@ -180,16 +181,24 @@ def can_trace(spec: int | str) -> bool:
     return is_process and this_system() is System.LINUX
 
 
-def open_watched(spec: int | str, *, has_hangs: bool = True) -> WatchedTarget:
+def open_watched(spec: int | str, options: WatchOptions) -> WatchedTarget:
     """Open what a spec names: the id of a process, or a ``gdb://``, ``device://`` or ``frida://``.
 
     Args:
         spec: the target.
-        has_hangs: whether hangs are watched, for which some targets have to be interrupted.
+        options: what is watched; for hangs some targets have to be interrupted.
 
     Raises:
-        TargetError: it cannot be watched.
+        TargetError: it cannot be watched, or not as requested.
     """
+    has_hangs = options.hang_ns is not None
+    if options.crash and not (can_trace(spec) or interrupts(spec)):
+        raise TargetSpecError(f"crashes of {spec} are not watched", remedy="leave out --crash")
+    has_crashes = interrupts(spec) and options.crash is None
+    if options.has_only_deadlocks and not (can_trace(spec) or has_crashes):
+        raise TargetSpecError(
+            f"deadlocks of {spec} are not watched", remedy="watch another condition, such as --cpu"
+        )
     if not isinstance(spec, str) or spec.isdecimal():
         if this_system() is System.DARWIN:
             from machtrace.targets.darwin.watched import WatchedTask

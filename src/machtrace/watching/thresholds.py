@@ -121,6 +121,12 @@ class WatchOptions:
             return self.poll_ns
         return 2 * self.poll_ns
 
+    @property
+    def has_only_deadlocks(self) -> bool:
+        """Whether deadlocks are all that is watched."""
+        others = self.hang_ns or self.cpu or self.memory or self.crash
+        return self.deadlocks and not others
+
     def __post_init__(self) -> None:
         if not _LEAST_POLL_NS <= self.poll_ns <= _MOST_POLL_NS:
             raise ArgumentError(

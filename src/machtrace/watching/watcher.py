@@ -84,7 +84,7 @@ class Watcher(ClosedWhenLeft):
         on_incident: Callable[[WatchIncident], None] = lambda _: None,
     ) -> None:
         self._spec = spec
-        self._target = open_watched(spec, has_hangs=options.hang_ns is not None)
+        self._target = open_watched(spec, options)
         least_ns = self._target.least_poll_ns
         if options.hang_ns is not None and options.poll_ns < least_ns:
             try:
@@ -168,9 +168,8 @@ class Watcher(ClosedWhenLeft):
                 alone, and its locks cannot be read.
         """
         self._crashes.begin()
-        options, locks = self.options, self._locks
-        has_others = options.hang_ns or options.cpu or options.memory or options.crash
-        if options.deadlocks and not has_others and locks is not None:
+        locks = self._locks
+        if self.options.has_only_deadlocks and locks is not None:
             self._report_deadlocks(locks.poll())
             if locks.refusal is not None:
                 raise locks.refusal
@@ -321,9 +320,7 @@ class Watcher(ClosedWhenLeft):
             self._locks.close()
         self._resources.close()
         self._target.close()
-        self._target = self._copies.target = open_watched(
-            self._spec, has_hangs=self.options.hang_ns is not None
-        )
+        self._target = self._copies.target = open_watched(self._spec, self.options)
         self._locks = self._watch_locks()
         self._resources = self._watch_resources()
         self._hangs = self._watch_hangs(time.monotonic_ns())
