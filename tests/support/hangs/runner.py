@@ -160,6 +160,10 @@ def run_launch(
     )
 
 
+_START_S = 6
+"""Time in which a watcher reads the names of its program, once."""
+
+
 def run_idle(program: str, mode: str, folder: Path, seconds: float) -> Run:
     """Watch an idle program: the cost of watching, and proof that nothing stopped it."""
     scenario = Scenario(program, mode, "idle", ())
@@ -167,6 +171,7 @@ def run_idle(program: str, mode: str, folder: Path, seconds: float) -> Run:
         running.wait_until_ready()
         with Watcher(running.pid) as watcher:
             watcher.wait_until_watching()
+            time.sleep(_START_S)
             switches, cpu, began = _switches(running.pid), watcher.cpu_ns(), boot_ns()
             time.sleep(seconds)
             used, ended = watcher.cpu_ns() - cpu, boot_ns()
@@ -181,7 +186,7 @@ def run_idle(program: str, mode: str, folder: Path, seconds: float) -> Run:
         watcher.errors.decode(errors="replace"),
         used,
         seconds,
-        {"switches": stops, "share": used / (ended - began)},
+        {"switches": stops, "share": used / (ended - began), "start": cpu / 1e9},
     )
 
 
