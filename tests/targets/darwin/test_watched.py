@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from errno import EPERM, ESRCH
+from itertools import count
 from pathlib import Path
 from struct import pack, pack_into
 
@@ -18,7 +20,7 @@ from machtrace.formats.macho.thread_state import (
     thread_command,
 )
 from machtrace.model.arch import Arch
-from machtrace.model.incident.facts import WatchIncident
+from machtrace.model.incident.facts import Verdict, VerdictCertainty, WatchIncident
 from machtrace.targets.darwin import libproc
 from machtrace.targets.darwin.watched import WatchedTask
 from machtrace.watching import target as target_module
@@ -230,30 +232,62 @@ def test_another_users_process_is_refused(mac: FakeLibproc) -> None:
         opened(mac)
 
 
-def test_a_busy_thread_is_an_incident_with_its_stacks(
-    mac: FakeLibproc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is idle first; then it runs as long as the clock does."""
-    from machtrace.targets.darwin import watched
-
+@pytest.fixture
+def on_mac(mac: FakeLibproc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this machine a Mac with that process."""
     monkeypatch.setattr(target_module, "this_system", lambda: target_module.System.DARWIN)
-    monkeypatch.setattr(watched, "Libproc", lambda: mac)
+    monkeypatch.setattr("machtrace.targets.darwin.watched.Libproc", lambda: mac)
     monkeypatch.setattr("machtrace.targets.darwin.task.task_extension", lambda: mac.task)
+
+
+@pytest.mark.usefixtures("on_mac")
+def test_a_busy_thread_is_an_incident_with_its_stacks(mac: FakeLibproc) -> None:
+    """It is idle first; then it runs as long as the clock does."""
     seen: list[WatchIncident] = []
     options = WatchOptions(hang_ns=100_000_000, launch_grace_ns=0, lines=False)
     with Watcher(PID, options, seen.append) as watcher:
         main = min(one.info.id for one in mac.task.snapshot.threads)
         mac.states[main] = RUNNING
-        began = watched.time.monotonic_ns()
+        began = time.monotonic_ns()
 
         def run() -> None:
-            mac.micros[main] = (watched.time.monotonic_ns() - began) // 1000
+            mac.micros[main] = (time.monotonic_ns() - began) // 1000
 
         watcher.run(20_000_000_000, should_stop=lambda: bool(seen), on_tick=run)
         missing = watcher.missing
     assert seen[0].verdict is not None
     assert seen[0].thread.id == main
     assert any("crashes" in sentence for sentence in missing)
+
+
+@pytest.mark.usefixtures("on_mac")
+def test_a_wait_that_is_not_its_loops_is_an_incident_without_a_stop(mac: FakeLibproc) -> None:
+    """It leaves its loop's wait for another one, again and again; then it stays there."""
+    snapshot = mac.task.snapshot
+    first = snapshot.threads[0]
+    main = first.info.id
+    values = [*first.registers.values]
+    values[snapshot.process.arch.registers.sp] -= 0x40  # type: ignore[operator]  # it is known
+    pc = snapshot.threads[1].registers.pc
+    registers = replace(first.registers, pc=pc, values=tuple(values))
+    other = replace(first, registers=registers)
+    ticks = count(1)
+
+    def tick() -> None:
+        tick_number = next(ticks)
+        if tick_number <= 20:
+            main_thread = first if tick_number % 4 else other
+            threads = (main_thread, *snapshot.threads[1:])
+            mac.task.snapshot = replace(snapshot, threads=threads)
+            mac.micros[main] = 50 * tick_number
+
+    seen: list[WatchIncident] = []
+    options = WatchOptions(hang_ns=100_000_000, launch_grace_ns=0, lines=False)
+    with Watcher(PID, options, seen.append) as watcher:
+        watcher.run(20_000_000_000, should_stop=lambda: bool(seen), on_tick=tick)
+    assert (seen[0].verdict, seen[0].certainty) == (Verdict.BLOCKED, VerdictCertainty.LIKELY)
+    assert seen[0].stacks[0].stack.frames[0].address.address == pc
+    assert watcher.cost.stops == 0
 
 
 HEADERS = """
