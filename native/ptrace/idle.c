@@ -54,7 +54,6 @@ void machtrace_wait_idle(struct machtrace_idle_wait *wait)
     sigaddset(&children, SIGCHLD);
     int arrived = wait->is_traced ? signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
     struct pollfd files[2] = {{wait->wake, POLLIN, 0}, {arrived, POLLIN, 0}};
-    uint64_t cpu_ns = clock_ns(wait->clock);
     while (wait->due_ns < wait->until_ns) {
         uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
         if (now_ns < wait->due_ns) {
@@ -77,7 +76,7 @@ void machtrace_wait_idle(struct machtrace_idle_wait *wait)
         if (wait->polls % CLOCK_STEP != 0)
             continue;
         /* The clock adds up the times of all threads. */
-        uint64_t used_ns = clock_ns(wait->clock) - cpu_ns;
+        uint64_t used_ns = clock_ns(wait->clock) - wait->cpu_ns;
         if (used_ns > wait->most_cpu_ns || (used_ns != 0 && now_ns >= wait->check_ns))
             break;
     }

@@ -22,9 +22,10 @@ struct machtrace_idle_wait {
     struct machtrace_idle_thread *threads;
     size_t thread_count;
     clockid_t clock;      /* the process's processor time */
-    uint64_t most_cpu_ns; /* processor time after which to return */
+    uint64_t cpu_ns;      /* its value at the last poll of the process */
+    uint64_t most_cpu_ns; /* processor time since then after which to return */
     uint64_t interval_ns;
-    uint64_t check_ns; /* when to return if the process used processor time */
+    uint64_t check_ns; /* when to return if the process used any since then */
     uint64_t until_ns;
     int wake;     /* returns once this is readable; -1 for none */
     bool is_traced; /* returns once a SIGCHLD, which is blocked, has arrived */

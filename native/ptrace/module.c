@@ -202,14 +202,15 @@ static PyObject *await_event(PyObject *module, PyObject *arguments)
 /* --- idle threads --- */
 
 static const char wait_idle_doc[] = PyDoc_STR(
-    "wait_idle(threads, clock, most_cpu_ns, interval_ns, check_ns, until_ns, due_ns, wake,\n"
+    "wait_idle(threads, clock, cpu_ns, most_cpu_ns, interval_ns, check_ns, until_ns, due_ns, wake,\n"
     "          is_traced, /)\n"
     "--\n\n"
-    "Poll threads until one is elsewhere, the process used most_cpu_ns of the clock, a signal\n"
-    "arrived, wake is readable, or until until_ns (CLOCK_MONOTONIC); until check_ns if the process\n"
-    "used any time. The threads have a descriptor of syscall, one of schedstat or -1, and how the first file begins and ends while they are\n"
-    "idle. Return when the next poll is due; polls, late polls and the longest delay; when all\n"
-    "were idle last, 0 for never; and the second file of each at that time.");
+    "Poll threads until one is elsewhere, the clock is most_cpu_ns beyond cpu_ns, a signal\n"
+    "arrived, wake is readable, or until until_ns (CLOCK_MONOTONIC); until check_ns if the clock\n"
+    "is beyond cpu_ns. The threads have a descriptor of syscall, one of schedstat or -1, and how\n"
+    "the first file begins and ends while they are idle. Return when the next poll is due; polls,\n"
+    "late polls and the longest delay; when all were idle last, 0 for never; and the second file\n"
+    "of each at that time.");
 
 static PyObject *idle_result(const struct machtrace_idle_wait *wait)
 {
@@ -234,14 +235,15 @@ static PyObject *wait_idle(PyObject *module, PyObject *arguments)
     (void)module;
     PyObject *threads;
     int clock, wake, is_traced;
-    unsigned long long most_cpu_ns, interval_ns, check_ns, until_ns, due_ns;
-    if (!PyArg_ParseTuple(arguments, "O!iKKKKKip:wait_idle", &PyTuple_Type, &threads, &clock,
-                          &most_cpu_ns, &interval_ns, &check_ns, &until_ns, &due_ns, &wake,
-                          &is_traced))
+    unsigned long long cpu_ns, most_cpu_ns, interval_ns, check_ns, until_ns, due_ns;
+    if (!PyArg_ParseTuple(arguments, "O!iKKKKKKip:wait_idle", &PyTuple_Type, &threads, &clock,
+                          &cpu_ns, &most_cpu_ns, &interval_ns, &check_ns, &until_ns, &due_ns,
+                          &wake, &is_traced))
         return NULL;
     struct machtrace_idle_wait wait = {
         .thread_count = (size_t)PyTuple_Size(threads),
         .clock = clock,
+        .cpu_ns = cpu_ns,
         .most_cpu_ns = most_cpu_ns,
         .interval_ns = interval_ns == 0 ? 1 : interval_ns,
         .check_ns = check_ns,

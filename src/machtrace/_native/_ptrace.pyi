@@ -48,6 +48,7 @@ IdleResult: TypeAlias = tuple[int, int, int, int, int, tuple[bytes, ...]]
 def wait_idle(
     threads: tuple[tuple[int, int, bytes, bytes], ...],
     clock: int,
+    cpu_ns: int,
     most_cpu_ns: int,
     interval_ns: int,
     check_ns: int,

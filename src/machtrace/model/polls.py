@@ -120,8 +120,10 @@ class IdleRequest(NamedTuple):
     """When to return if the process used processor time."""
     until_ns: int
     """When to return at the latest."""
+    cpu_ns: int
+    """The processor time that the process had used when this was determined."""
     most_cpu_ns: int
-    """Processor time of the process after which to return."""
+    """Further processor time after which to return."""
     is_traced: bool
     """Whether to return on events of traced threads (``SIGCHLD``, which is blocked)."""
 

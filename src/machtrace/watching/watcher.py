@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from machtrace.clocks import boot_ns
+from machtrace.clocks import boot_ns, process_time_ns
 from machtrace.errors import TargetGoneError
 from machtrace.model.capture import Capture
 from machtrace.model.image import ImageList
@@ -253,16 +253,38 @@ class Watcher(ClosedWhenLeft):
 
     def _wait_idle(self, due_ns: int, end_ns: int) -> int | None:
         """Wait while all threads are idle; return when the next poll is due, or None at once."""
-        check = min(end_ns, self._resources.next_needed_ns)
-        locks = self._locks if self.options.deadlocks else None
-        if check <= due_ns or (locks is not None and locks.is_suspicious):
+        last, resources = self._resources.last, self._resources
+        if last is None or last.cpu_ns is None:
+            return None
+        cpu_ns, most_cpu_ns = process_time_ns(self.pid), _MOST_CPU_NS
+        if cpu_ns is None:
             return None
         # A process that uses no processor time executes no other program, and starts no thread.
-        until = check if self._resources.is_needed else min(end_ns, check + _UNUSED_NS)
-        most_cpu_ns = 0 if locks is not None and locks.is_due else _MOST_CPU_NS
-        is_traced = bool(self._crashes.tracer_id)
+        has_run = cpu_ns - last.cpu_ns > _MOST_CPU_NS
+        check = resources.next_ns if has_run else resources.next_needed_ns
+        until = check if has_run or resources.is_needed else check + _UNUSED_NS
+        locks = self._locks if self.options.deadlocks else None
+        if locks is not None:
+            if locks.is_suspicious:
+                return None
+            if locks.has_run(cpu_ns):
+                until = min(until, locks.due_ns)
+            elif locks.due_ns <= due_ns:
+                most_cpu_ns = 0
+            check = min(check, locks.due_ns)
+        until = min(end_ns, until)
+        if until <= due_ns:
+            return None
         idle = self._hangs.wait_idle(
-            IdleRequest(self.options.idle_poll_ns, due_ns, check, until, most_cpu_ns, is_traced)
+            IdleRequest(
+                self.options.idle_poll_ns,
+                due_ns,
+                check,
+                until,
+                cpu_ns,
+                most_cpu_ns,
+                bool(self._crashes.tracer_id),
+            )
         )
         if idle is None:
             return None

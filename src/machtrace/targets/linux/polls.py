@@ -14,10 +14,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from machtrace.clocks import process_clock
 from machtrace.errors import TargetGoneError, ThreadGoneError
 from machtrace.model.address import Avma
 from machtrace.model.polls import IdleRequest, IdleWait, SystemCall, ThreadPoll
-from machtrace.targets.linux.process_polls import CLOCK_OF_PROCESS
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory, thread_use
 
 _CALL, _SCHEDULE, _STATUS = range(3)
@@ -110,7 +110,8 @@ class LinuxPolls:
             threads.append((files[_CALL], files[_SCHEDULE], *ends))
         *counts, at_ns, texts = _ptrace.wait_idle(
             tuple(threads),
-            (~self._directory.pid << 3) | CLOCK_OF_PROCESS,
+            process_clock(self._directory.pid),
+            request.cpu_ns,
             request.most_cpu_ns,
             request.interval_ns,
             request.check_ns,

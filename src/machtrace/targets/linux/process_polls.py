@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
+from machtrace.clocks import process_clock
 from machtrace.errors import TargetGoneError
 from machtrace.model.incident.facts import HostLoad
 from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount
@@ -28,8 +29,6 @@ _MOST_READ = 4096
 _READ_SIZE = 1024
 _MINOR, _MAJOR, _USER, _SYSTEM = 7, 9, 11, 12
 """Fields of ``stat`` from the state on."""
-CLOCK_OF_PROCESS = 2
-"""``CPUCLOCK_SCHED`` (``include/linux/posix-timers_types.h``): what the scheduler adds up."""
 _GROUPS = "/sys/fs/cgroup"
 _UNLIMITED = 1 << 60
 _AS_LIMIT = re.compile(r"^Max address space\s+(\d+)", re.MULTILINE)
@@ -51,7 +50,7 @@ class ProcessPolls:
 
     def __init__(self, directory: ProcessDirectory) -> None:
         self._directory = directory
-        self._clock = (~directory.pid << 3) | CLOCK_OF_PROCESS
+        self._clock = process_clock(directory.pid)
         self._statm = directory.open_live("statm")
         self._files: dict[int, tuple[int, int]] = {}
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

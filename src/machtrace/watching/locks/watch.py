@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
+from machtrace.clocks import process_time_ns
 from machtrace.errors import TargetAccessError, TargetError, TargetGoneError
 from machtrace.model.capture import Capture
 from machtrace.model.incident.facts import (
@@ -21,7 +22,6 @@ from machtrace.model.incident.facts import (
 )
 from machtrace.model.snapshot import Snapshot
 from machtrace.targets.linux.locks import LinuxLocks
-from machtrace.targets.linux.process_polls import CLOCK_OF_PROCESS
 from machtrace.watching.hangs.representative import representative
 from machtrace.watching.locks.deadlocks import BlockedThread, DeadlockCycle, DeadlockDetector
 from machtrace.watching.locks.waits import LockSurveyor
@@ -101,7 +101,7 @@ class DeadlockWatch:
         if began_ns < self._due_ns:
             return ()
         boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        cpu_ns = self._cpu_time()
+        cpu_ns = process_time_ns(self._pid)
         if None is not cpu_ns == self._cpu_ns and began_ns < self._forced_ns and not self._known:
             self._times_ns = (*self._times_ns[-1:], boot_ns)  # no thread ran: nothing is new
             self._due_ns = began_ns
@@ -130,9 +130,17 @@ class DeadlockWatch:
         self._due_ns = now_ns + max(_INTERVAL_NS, min(interval, _LONGEST_INTERVAL_NS))
 
     @property
-    def is_due(self) -> bool:
-        """Whether the process is surveyed as soon as one of its threads has run."""
-        return time.monotonic_ns() >= self._due_ns
+    def due_ns(self) -> int:
+        """When the process is surveyed (``CLOCK_MONOTONIC``), once one of its threads has run."""
+        return self._due_ns
+
+    def has_run(self, cpu_ns: int) -> bool:
+        """Return whether a thread has run since the last survey.
+
+        Args:
+            cpu_ns: the processor time that the process has used.
+        """
+        return cpu_ns != self._cpu_ns
 
     @property
     def threads(self) -> dict[int, int]:
@@ -171,12 +179,6 @@ class DeadlockWatch:
     def close(self) -> None:
         """Close all files; a second call does nothing."""
         self._source.close()
-
-    def _cpu_time(self) -> int | None:
-        try:
-            return time.clock_gettime_ns((~self._pid << 3) | CLOCK_OF_PROCESS)
-        except OSError:
-            return None
 
     @property
     def is_suspicious(self) -> bool:
