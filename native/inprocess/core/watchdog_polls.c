@@ -8,6 +8,7 @@
 
 #define GIL_CONDITION_FIRST 32 /* of struct _gil_runtime_state: its condition and mutex */
 #define GIL_CONDITION_LAST 120
+#define GIL_LATE_MOST 10 /* intervals: later rounds do not prove that it was kept */
 #define GIL_PAUSE_MOST 1000000000 /* ns until its waiters are sought again */
 
 /* --- watched threads --- */
@@ -188,12 +189,16 @@ static void poll_gil(struct machtrace_watchdog *watchdog)
     uint64_t key = gil.switches;
     int64_t now = watchdog->now, before = watchdog->gil_at;
     watchdog->gil_at = now;
-    if (!gil.is_locked || key != suspect->key || watchdog->gil_began == 0) {
+    int64_t interval = watchdog->options.interval;
+    bool is_missed = watchdog->late > GIL_LATE_MOST * interval &&
+                     suspect->phase != MACHTRACE_WATCHDOG_SEEN; /* all may have been stopped */
+    if (!gil.is_locked || key != suspect->key || watchdog->gil_began == 0 || is_missed) {
         machtrace_suspect_end(watchdog, suspect, MACHTRACE_WATCHDOG_GIL);
         suspect->key = key;
         suspect->waiters = 0;
-        /* It was taken after the poll before. */
-        watchdog->gil_began = !gil.is_locked ? 0 : before != 0 ? before : now;
+        /* It was taken after the poll before, when that is not long ago. */
+        int64_t earliest = before > now - interval ? before : now - interval;
+        watchdog->gil_began = !gil.is_locked ? 0 : before != 0 ? earliest : now;
         watchdog->gil_scan = 0;
         return;
     }

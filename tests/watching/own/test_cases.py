@@ -20,6 +20,7 @@ from machtrace.watching.own.cases import Cases, NumberedPoll
 
 MS = 1_000_000
 LOCK, HANG = 1, 2
+WATCHER = 30
 
 
 class NoPolls:
@@ -37,6 +38,10 @@ class NoPolls:
     def thread(self, thread: int) -> WatchedThread:
         """Without a name."""
         return WatchedThread(thread)
+
+    def is_watcher(self, thread: int) -> bool:
+        """One thread is."""
+        return thread == WATCHER
 
 
 def event(incident: int, phase: WatchdogPhase, at_ms: int) -> WatchdogEvent:
@@ -88,6 +93,13 @@ def test_a_damaged_record_has_no_more_captures_and_incidents_than_a_watchdog_mak
     assert len(cases.suspected()) < 1100
     (case,) = cases.take([event(4999, WatchdogPhase.SEEN, 100)._replace(cause=WatchdogCause.SCOPE)])
     assert len(case.captures) < 100
+
+
+def test_a_lock_that_the_watcher_holds_is_no_incident_of_the_program() -> None:
+    cases = Cases(NoPolls(), Namer(()), Arch.X86_64, 20 * MS)
+    seen = event(LOCK, WatchdogPhase.SEEN, 100)
+    assert not cases.take([seen._replace(thread=WATCHER)])
+    assert cases.take([seen._replace(incident=3)])
 
 
 def test_an_incident_that_is_recorded_again_was_seen_the_first_time() -> None:

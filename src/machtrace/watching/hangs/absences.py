@@ -158,10 +158,8 @@ class Away:
             return
         if not counts:
             excess = min(poll.late_ns, passed)
-            self.late_ns += excess
-            self.not_counted_ns += excess
+            self.miss(excess)
             passed -= excess
-            self._late()
         ran = grown(last.run_ns, poll.run_ns) or 0
         if poll.state in _UNINTERRUPTIBLE:
             self.uninterruptible_ns += passed
@@ -208,6 +206,13 @@ class Away:
         )
         again._late()
         return again
+
+    def miss(self, duration_ns: int) -> None:
+        """Leave out a time in which this watcher was late."""
+        if duration_ns > 0:
+            self.late_ns += duration_ns
+            self.not_counted_ns += duration_ns
+            self._late()
 
     def _late(self) -> None:
         milliseconds = self.late_ns / 1e6

@@ -284,6 +284,10 @@ class HangClassifier:
             began_ns=began,
             idle_seen=self._last_idle is not None,
         )
+        if poll.late_ns > _LATE_LIMIT * self.interval_ns:
+            # All may have been stopped, this watcher too: only what it ran for is certain.
+            ran = 0 if before is None else grown(before.run_ns, poll.run_ns) or 0
+            away.miss(min(poll.late_ns, poll.at_ns - began) - ran)
         self.absences += 1
         return self._begin(away)
 

@@ -66,6 +66,9 @@ class CaseSource(Protocol):
     def thread(self, thread: int) -> WatchedThread:
         """Describe a thread."""
 
+    def is_watcher(self, thread: int) -> bool:
+        """Whether a thread is one of the watcher's own."""
+
 
 @dataclass(slots=True)
 class Case:
@@ -246,6 +249,8 @@ class Cases:
             hang = case.hang
             if case.seen is None or (hang and (hang.ended is None or hang.absence is not None)):
                 return False
+            if self._source.is_watcher(case.event.thread):
+                return False  # it names incidents with the lock: nothing that the program did
             verdict, is_over = None, case.ended is not None
         state = verdict, is_over
         before, case.reported = case.reported, state

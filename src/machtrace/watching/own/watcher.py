@@ -120,6 +120,7 @@ class OwnWatcher(ClosedWhenLeft):
         self._poll_conditions()  # the first survey of locks takes long
         if hang_ns:
             self._choose_threads()
+        self._namer.submit(self._prepare)
         with suppress(RuntimeError):
             self.watch_loop(asyncio.get_running_loop())
 
@@ -286,6 +287,11 @@ class OwnWatcher(ClosedWhenLeft):
 
     # --- in the naming thread ---
 
+    def _prepare(self) -> None:
+        """Read names once: beside a hang, on a loaded host, it takes seconds."""
+        for copy in self._copies([ThreadId(self.pid)]):
+            self._namer.stacks(copy)
+
     def _follow(
         self, items: Sequence[WatchdogItem], tasks: Mapping[int, Mapping[str, str]]
     ) -> None:
@@ -377,6 +383,10 @@ class _Source:
 
     def thread(self, thread: int) -> WatchedThread:
         return described(self._target, thread)
+
+    def is_watcher(self, thread: int) -> bool:
+        own = (each for each in threading.enumerate() if each.name.startswith(_OWN_NAMES))
+        return thread in {each.native_id for each in own}
 
 
 def described(target: SelfTarget, thread: int) -> WatchedThread:
