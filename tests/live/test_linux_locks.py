@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import sys
 from pathlib import Path
 
@@ -108,6 +109,23 @@ def test_processes_that_wait_for_each_others_file(stuck, wait_until, watch, kind
     assert {one.wait.owner.pid for one in cycle.threads} == {process.pid, child}
     kinds = sorted(one.wait.waits_for.what.partition(" of ")[0] for one in cycle.threads)
     assert kinds == FILES[kind]
+
+
+def test_files_of_a_process_that_owns_nothing_any_more_are_closed(stuck, wait_until, watch):
+    process, _ = stuck("flock")
+    child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+    watched = watch(process.pid)
+
+    def opened():
+        links = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.exists()]
+        return [link for link in links if link.startswith(f"/proc/{child}")]
+
+    wait_until(watched.deadlocks, "the child waits, too")
+    assert opened()
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: not watched.deadlocks(), "the lock is taken")
+    watched.deadlocks()
+    assert not opened()
 
 
 def test_a_parent_that_waits_for_a_child_that_waits_for_its_file(stuck, wait_until):

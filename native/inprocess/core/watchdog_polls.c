@@ -8,7 +8,7 @@
 
 #define GIL_CONDITION_FIRST 32 /* of struct _gil_runtime_state: its condition and mutex */
 #define GIL_CONDITION_LAST 120
-#define GIL_LATE_MOST 10 /* intervals: later rounds do not prove that it was kept */
+#define GIL_LATE_MOST 10 /* intervals: later rounds prove nothing */
 #define GIL_PAUSE_MOST 1000000000 /* ns until its waiters are sought again */
 
 /* --- watched threads --- */

@@ -66,7 +66,8 @@ def watch(  # noqa: PLR0913 - an option each
 ) -> Iterator[Watcher | OwnWatcher]:
     """Watch a process of this machine in a thread of its own until the end of the block.
 
-    At the end the incidents are complete: ``watcher.incidents``.
+    At the end the incidents are complete: ``watcher.incidents``. Of more than 64, the oldest have
+    no stacks any more, which ``on_incident`` was given.
 
     Args:
         target: the id or the name of a process, or a ``gdb://``, ``device://`` or ``frida://``;

@@ -30,7 +30,7 @@ from machtrace.targets.linux.process_polls import host_load
 from machtrace.watching.copies import StackCopies
 from machtrace.watching.crash_watch import Crash, CrashWatch, StubCrashes, crash_incident
 from machtrace.watching.hangs.watch import HangWatch
-from machtrace.watching.identifiers import IncidentIds
+from machtrace.watching.incidents import IncidentIds, Incidents
 from machtrace.watching.locks.watch import (
     DeadlockEvent,
     DeadlockWatch,
@@ -98,7 +98,7 @@ class Watcher(ClosedWhenLeft):
         self._namer = Namer(options.search, lines=options.lines)
         self._crashes = self._watch_crashes()
         self._copies = StackCopies(self._target, self._described, self._stopped, self._crashes)
-        self._incidents: dict[str, WatchIncident] = {}
+        self._incidents = Incidents()
         self._ids = IncidentIds(self.pid, options.daily_limit)
         self._name = next((each.name for each in self._target.threads() if each.is_main), None)
         self._program = self._target.program_start()
@@ -114,8 +114,8 @@ class Watcher(ClosedWhenLeft):
 
     @property
     def incidents(self) -> tuple[WatchIncident, ...]:
-        """All incidents so far, as they were reported last."""
-        return tuple(self._incidents.values())
+        """All incidents so far, as they were reported last; of old ones without stacks."""
+        return self._incidents.all
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -465,6 +465,6 @@ class Watcher(ClosedWhenLeft):
             missing=tuple(dict.fromkeys((*incident.missing, *now.missing, *self._namer.errors))),
             capture=incident.capture or now.capture,
         )
-        self._incidents[incident.id] = incident
+        self._incidents.add(incident)
         self._on_incident(incident)
         self.wake()

@@ -58,13 +58,19 @@ class LinuxLocks:
 
     def __init__(self) -> None:
         self._processes: dict[int, _Process] = {}
+        self._used: set[int] = set()
+        """The processes that were read since the last refresh."""
         self._file_locks: str | None = None
 
     def refresh(self) -> None:
         """See :meth:`~machtrace.watching.locks.waits.LockSource.refresh`."""
         self._file_locks = None
-        for process in self._processes.values():
-            process.refresh()
+        for number, (pid, process) in enumerate([*self._processes.items()]):
+            if number == 0 or pid in self._used:  # the first one is watched, others are owners
+                process.refresh()
+            else:
+                self._processes.pop(pid).close()
+        self._used.clear()
 
     def threads(self, pid: int) -> Mapping[int, int]:
         """See :meth:`~machtrace.watching.locks.waits.LockSource.threads`."""
@@ -174,6 +180,7 @@ class LinuxLocks:
         self._processes.clear()
 
     def _of(self, pid: int) -> _Process:
+        self._used.add(pid)
         process = self._processes.get(pid)
         if process is None:
             process = self._processes[pid] = _Process(pid)

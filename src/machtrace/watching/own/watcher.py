@@ -29,6 +29,7 @@ from machtrace.targets.inprocess.watchdog_records import (
 )
 from machtrace.targets.linux.locks import LinuxLocks
 from machtrace.targets.linux.process_polls import host_load
+from machtrace.watching.incidents import Incidents
 from machtrace.watching.locks.watch import DeadlockEvent, DeadlockWatch, deadlock_incident
 from machtrace.watching.naming import Namer, RawCopy
 from machtrace.watching.own.cases import Case, Cases, NumberedPoll
@@ -84,7 +85,7 @@ class OwnWatcher(ClosedWhenLeft):
         self.has_ended = False
         """Always False: this process runs."""
         self._on_incident = on_incident
-        self._incidents: dict[str, WatchIncident] = {}
+        self._incidents = Incidents()
         self._numbers = count(1)
         self._ids: dict[int, str] = {}
         self._states: Mapping[int, str | None] = {}
@@ -126,8 +127,8 @@ class OwnWatcher(ClosedWhenLeft):
 
     @property
     def incidents(self) -> tuple[WatchIncident, ...]:
-        """All incidents so far, as they were reported last."""
-        return tuple(self._incidents.values())
+        """All incidents so far, as they were reported last; of old ones without stacks."""
+        return self._incidents.all
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -361,7 +362,7 @@ class OwnWatcher(ClosedWhenLeft):
             cost=self.cost,
             missing=tuple(dict.fromkeys((*incident.missing, *self._namer.errors, *self.missing))),
         )
-        self._incidents[incident.id] = incident
+        self._incidents.add(incident)
         try:
             self._on_incident(incident)
         except Exception as error:  # noqa: BLE001 - watching continues; close() raises it
