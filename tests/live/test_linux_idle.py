@@ -40,7 +40,16 @@ def idle_poll(target: WatchedProcess, thread: int) -> ThreadPoll:
 def requested(
     *, until_ns: int = FOREVER_NS, most_cpu_ns: int = FOREVER_NS, is_traced: bool = False
 ) -> IdleRequest:
-    return IdleRequest(1_000_000, time.monotonic_ns(), until_ns, most_cpu_ns, is_traced)
+    """Return a request; processor time counts from the process's start."""
+    return IdleRequest(
+        interval_ns=1_000_000,
+        due_ns=time.monotonic_ns(),
+        check_ns=FOREVER_NS,
+        until_ns=until_ns,
+        cpu_ns=0,
+        most_cpu_ns=most_cpu_ns,
+        is_traced=is_traced,
+    )
 
 
 def test_an_idle_thread_is_polled_until_the_time_is_over(
@@ -58,6 +67,16 @@ def test_an_idle_thread_is_polled_until_the_time_is_over(
     assert first.at_ns < last.at_ns < time.monotonic_ns()
     assert last.run_ns is not None
     assert last.late_ns == 0
+
+
+def test_processor_time_from_before_the_wait_ends_it(
+    process: subprocess.Popen[str], target: WatchedProcess
+) -> None:
+    """The process may have done something between its last poll and the wait."""
+    first = idle_poll(target, process.pid)
+    for request in (requested(most_cpu_ns=0), requested()._replace(check_ns=0)):
+        waited = target.wait_idle({process.pid: first}, request)
+        assert waited is not None
 
 
 def test_it_ends_when_the_thread_is_elsewhere(
