@@ -30,7 +30,7 @@ if sys.platform != "linux":
 from machtrace.watching.own.loops import LoopBeacons, await_chain
 from machtrace.watching.own.record import read_record
 from machtrace.watching.own.watcher import OwnWatcher
-from machtrace.watching.watcher import WatchOptions
+from machtrace.watching.thresholds import WatchOptions, parse_cpu, parse_memory
 
 HANG = 0.1
 
@@ -381,6 +381,18 @@ def test_an_error_of_the_callback_is_raised_at_the_end() -> None:
         watcher.close()
     thread.join()
     assert watcher.incidents
+
+
+def test_a_watcher_is_closed_while_another_thread_runs_it() -> None:
+    options = WatchOptions(
+        memory=parse_memory("1TiB"), cpu=parse_cpu("90%/5s", processors=1), lines=False
+    )
+    for _ in range(20):
+        watcher = OwnWatcher(options)
+        thread = threading.Thread(target=watcher.run, args=(60_000_000_000,))
+        thread.start()
+        watcher.close()
+        thread.join()  # an error of the thread fails the test
 
 
 @pytest.mark.parametrize("hang", [0, -1, 0.001])

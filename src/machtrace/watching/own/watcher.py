@@ -93,6 +93,8 @@ class OwnWatcher(ClosedWhenLeft):
         """Facts of tasks that ran when incidents were seen, by incident."""
         self._loops = LoopBeacons()
         self._is_closed = False
+        self._running = threading.RLock()
+        """Held by :meth:`run`: :meth:`close` waits until it has returned."""
         self._began_ns = time.monotonic_ns()
         self._target = SelfTarget()
         try:
@@ -193,16 +195,17 @@ class OwnWatcher(ClosedWhenLeft):
     ) -> None:
         """Report incidents until the time is over or ``should_stop`` returns True."""
         end = time.monotonic_ns() + duration_ns
-        while not should_stop() and not self._is_closed:
-            left = end - time.monotonic_ns()
-            if left <= 0:
-                break
-            self._watchdog.wait(max(0, min(left, self._wait_ns())))
-            self._loops.check()
-            self._take()
-            self._poll_conditions()
-            on_tick()
-        self._resources.finish()
+        with self._running:
+            while not should_stop() and not self._is_closed:
+                left = end - time.monotonic_ns()
+                if left <= 0:
+                    break
+                self._watchdog.wait(max(0, min(left, self._wait_ns())))
+                self._loops.check()
+                self._take()
+                self._poll_conditions()
+                on_tick()
+            self._resources.finish()
 
     def _wait_ns(self) -> int:
         wait = _WAIT_NS if self._states else _IDLE_WAIT_NS
@@ -219,14 +222,16 @@ class OwnWatcher(ClosedWhenLeft):
         if self._is_closed or self.pid != os.getpid():
             return
         self._is_closed = True
-        self._loops.detach_all()
-        self._watchdog.close()
-        self._take()
-        self._namer.close()
-        self._resources.close()
-        if self._locks is not None:
-            self._locks.close()
-        self._target.close()
+        self._watchdog.wake()
+        with self._running:
+            self._loops.detach_all()
+            self._watchdog.close()
+            self._take()
+            self._namer.close()
+            self._resources.close()
+            if self._locks is not None:
+                self._locks.close()
+            self._target.close()
         if self._namer.failure is not None:
             raise self._namer.failure
 
