@@ -28,6 +28,31 @@ INCLUDE = (f"-I{PROJECT / 'agent/include'}", f"-I{PROJECT / 'agent'}", f"-I{PROJ
 
 TREE = ("agent/stack_tree.c",)
 SPOOL = ("agent/spool.c", "agent/checksum.c")
+HOOK_PATH = (
+    "agent/counts.c",
+    "agent/hooks.c",
+    "agent/recorder.c",
+    "agent/stack_tree.c",
+    "native/walk/frame_records.c",
+)
+"""What hooks run: compiled without vector registers."""
+LINKED = (
+    *HOOK_PATH,
+    *SPOOL,
+    "agent/agent.c",
+    "agent/drain.c",
+    "agent/linux/images.c",
+    "agent/linux/imports.c",
+    "agent/linux/stubs.S",
+    "agent/rules.c",
+    "agent/stacks.c",
+    "native/common/linux/registers.c",
+    "native/inprocess/core/linux/capture.c",
+    "native/inprocess/core/linux/copy.c",
+    "native/inprocess/core/linux/images.c",
+    "native/inprocess/core/linux/process.c",
+)
+LOADED = (*LINKED, "agent/start_at_load.c")
 
 
 def compiler() -> str:
@@ -38,18 +63,56 @@ def compiler() -> str:
     return found
 
 
+def compile_all(
+    output: Path, files: Sequence[Path], options: Sequence[str], link: Sequence[str]
+) -> None:
+    """Compile each file, those of hooks without vector registers, and link them."""
+    objects: list[str] = []
+    hook_path = {PROJECT / source for source in HOOK_PATH}
+    for number, file in enumerate(files):
+        to = output.with_suffix(f".{number}.o")
+        extra = ["-mgeneral-regs-only"] if file in hook_path else []
+        command = [compiler(), *options, *extra, *INCLUDE, "-c", str(file), "-o", str(to)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        objects.append(str(to))
+    sanitizers = [option for option in options if option.startswith("-fsanitize")]
+    command = [compiler(), *sanitizers, *objects, *link, "-o", str(output), "-pthread", "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def name_of(stem: str, *what: object) -> str:
+    return f"{stem}-{hashlib.sha256(repr(what).encode()).hexdigest()[:12]}"
+
+
 def build(
-    folder: Path, program: str, sources: Sequence[str], *flags: str, optimize: str = "-O2"
+    folder: Path,
+    program: str,
+    sources: Sequence[str],
+    *flags: str,
+    optimize: str = "-O2",
+    link: Sequence[str] = (),
 ) -> Path:
-    """Return a program, built unless an equal one is there."""
+    """Return a program of these sources, built unless it has been."""
     options = [optimize, "-g", "-std=c11", "-fno-omit-frame-pointer", *WARNINGS, *flags]
-    digest = hashlib.sha256(repr((program, sources, options)).encode()).hexdigest()[:12]
-    output = folder / f"{Path(program).stem}-{digest}"
+    output = folder / name_of(Path(program).stem, program, sources, options, link)
     if not output.exists():
         files = [PROGRAMS / program, *(PROJECT / source for source in sources)]
-        command = [compiler(), *options, *INCLUDE, *map(str, files), "-o", str(output)]
-        done = subprocess.run([*command, "-pthread", "-ldl"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        compile_all(output, files, options, link)
+    return output
+
+
+def library(folder: Path, *flags: str) -> Path:
+    """Return the agent as a shared library, built unless it has been."""
+    options = [
+        *("-O2", "-g", "-std=c11", "-fno-omit-frame-pointer", "-fPIC", "-fvisibility=hidden"),
+        *("-DMACHTRACE_AGENT_LIBRARY", *WARNINGS, *flags),
+    ]
+    output = folder / (name_of("libmachtrace", options) + ".so")
+    if not output.exists():
+        files = [PROJECT / source for source in LOADED]
+        compile_all(output, files, options, ["-shared", "-Wl,-z,now", "-Wl,-z,nodelete"])
     return output
 
 

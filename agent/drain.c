@@ -1,0 +1,462 @@
+/* See drain.h. */
+#define _GNU_SOURCE
+#include "drain.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "hooks.h"
+#include "images.h"
+#include "linux/system.h"
+#include "recorder.h"
+#include "spool.h"
+
+#define BATCH 512
+#define PENDING (1u << 16) /* bytes of a record of nodes */
+#define NODE_MOST 24       /* bytes of a node: distance, offset, image, address */
+#define CHAIN_MOST 16
+#define SWEEP_PERIOD 1000000000 /* ns */
+
+struct logged_rule {
+    uint32_t state, slots;
+    uint64_t target;
+    bool counts_only, is_logged;
+};
+
+struct drain {
+    struct machtrace_spool spool;
+    pthread_t thread;
+    uint32_t interval_ms;
+    _Atomic uint32_t stops;
+    _Atomic uint32_t requested, done; /* passes that were asked for with a flush */
+    pthread_mutex_t lock;             /* of the spool's log, for incidents */
+
+    uint64_t *sent;          /* a bit for each node that is in the spool */
+    uint64_t *sent_images;   /* and for each image */
+    uint32_t *last_threads;  /* by recorder: the last thread in the spool */
+    struct logged_rule rules[MACHTRACE_RULES_MAX];
+
+    uint64_t first_ticks, first_ns, now_ticks, now_ns; /* the clock of events, and CLOCK_MONOTONIC */
+    uint64_t swept_at;
+
+    struct machtrace_event batch[BATCH];
+    uint32_t chain[MACHTRACE_FRAMES_MAX + 2];
+    unsigned char pending[PENDING];
+    size_t pending_size;
+    uint32_t pending_image; /* of the last node in it */
+};
+
+static struct drain *drain;
+
+/* --- time --- */
+
+static uint64_t monotonic(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static void read_clocks(uint64_t *ticks, uint64_t *ns)
+{
+    uint64_t shortest = UINT64_MAX;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        uint64_t before = machtrace_ticks();
+        uint64_t time = monotonic();
+        uint64_t after = machtrace_ticks();
+        if (after - before < shortest) {
+            shortest = after - before;
+            *ticks = before + (after - before) / 2;
+            *ns = time;
+        }
+    }
+}
+
+static uint64_t time_of(uint64_t ticks)
+{
+    uint64_t span = drain->now_ticks - drain->first_ticks;
+    if (span == 0)
+        return drain->now_ns;
+    bool is_before = ticks <= drain->now_ticks;
+    uint64_t away = is_before ? drain->now_ticks - ticks : ticks - drain->now_ticks;
+    uint64_t ns = (uint64_t)((unsigned __int128)away * (drain->now_ns - drain->first_ns) / span);
+    return is_before ? drain->now_ns - ns : drain->now_ns + ns;
+}
+
+/* --- the log --- */
+
+static bool log_record(enum machtrace_spool_kind kind, const void *payload, size_t size)
+{
+    pthread_mutex_lock(&drain->lock);
+    bool is_stored = machtrace_spool_log(&drain->spool, kind, payload, size);
+    pthread_mutex_unlock(&drain->lock);
+    return is_stored;
+}
+
+bool machtrace_drain_incident(const void *payload, uint32_t size)
+{
+    return drain != NULL && log_record(MACHTRACE_SPOOL_INCIDENT, payload, size);
+}
+
+static void log_image(uint32_t number)
+{
+    struct {
+        uint32_t number, id_size;
+        uint64_t start, size, bias;
+        uint32_t loaded, path_size;
+        unsigned char text[MACHTRACE_IMAGE_ID_MAX + MACHTRACE_IMAGE_PATH_MAX];
+    } record;
+    const struct machtrace_agent_image *image = machtrace_image(number - 1);
+    memset(&record, 0, sizeof record);
+    record.number = number;
+    record.id_size = image->id_size;
+    record.start = image->start;
+    record.size = image->end - image->start;
+    record.bias = image->bias;
+    record.loaded = image->loaded;
+    record.path_size = (uint32_t)strlen(image->path);
+    memcpy(record.text, image->id, image->id_size);
+    memcpy(record.text + image->id_size, image->path, record.path_size);
+    log_record(MACHTRACE_SPOOL_IMAGE, &record,
+               sizeof record - sizeof record.text + image->id_size + record.path_size);
+}
+
+static void log_thread(uint32_t number, uint32_t id)
+{
+    struct {
+        uint32_t number, id;
+        char name[16];
+    } record = {number, id, ""};
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%u/comm", id);
+    int file = id == 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = file < 0 ? 0 : read(file, record.name, sizeof record.name);
+    if (file >= 0)
+        close(file);
+    if (size > 0 && record.name[size - 1] == '\n')
+        size--;
+    log_record(MACHTRACE_SPOOL_THREAD, &record, 8 + (size_t)(size < 0 ? 0 : size));
+}
+
+static void log_rules(void)
+{
+    struct {
+        uint32_t number, state, slots, flags;
+        uint64_t target;
+        char symbol[MACHTRACE_SYMBOL_MAX];
+    } record;
+    uint32_t count = atomic_load(&machtrace_rule_count);
+    for (uint32_t index = 0; index < count; index++) {
+        struct machtrace_watched *rule = &machtrace_rules[index];
+        struct logged_rule now = {atomic_load(&rule->state), atomic_load(&rule->slots),
+                                  atomic_load(&rule->target), atomic_load(&rule->counts_only),
+                                  true};
+        struct logged_rule *last = &drain->rules[index];
+        if (!atomic_load(&rule->is_active) ||
+            (last->is_logged && last->state == now.state && last->slots == now.slots &&
+             last->target == now.target && last->counts_only == now.counts_only))
+            continue;
+        *last = now;
+        memset(&record, 0, sizeof record);
+        record.number = index;
+        record.state = now.state;
+        record.slots = now.slots;
+        record.flags = now.counts_only;
+        record.target = now.target;
+        size_t length = strlen(rule->symbol);
+        memcpy(record.symbol, rule->symbol, length);
+        log_record(MACHTRACE_SPOOL_RULE, &record, sizeof record - sizeof record.symbol + length);
+    }
+}
+
+/* --- nodes --- */
+
+static bool is_set(const uint64_t *bits, uint32_t number)
+{
+    return bits[number / 64] >> number % 64 & 1;
+}
+
+static void set(uint64_t *bits, uint32_t number)
+{
+    bits[number / 64] |= UINT64_C(1) << number % 64;
+}
+
+static void put(uint64_t value)
+{
+    for (; value >= 128; value >>= 7)
+        drain->pending[drain->pending_size++] = (unsigned char)(value | 128);
+    drain->pending[drain->pending_size++] = (unsigned char)value;
+}
+
+static void send_nodes(void)
+{
+    if (drain->pending_size != 0)
+        log_record(MACHTRACE_SPOOL_NODES, drain->pending, drain->pending_size);
+    drain->pending_size = 0;
+    drain->pending_image = 0;
+}
+
+static bool log_has_room(size_t size)
+{
+    return drain->spool.head->log_size - drain->spool.log_used > drain->pending_size + size;
+}
+
+static void put_node(uint32_t node, uint32_t era)
+{
+    const struct machtrace_stack_tree *tree = &machtrace_recorders.tree;
+    uint64_t address = machtrace_stack_tree_address(tree, node);
+    const struct machtrace_agent_image *image =
+        address < MACHTRACE_MARK_END ? NULL : machtrace_image_at(address, era);
+    uint32_t number = image == NULL ? 0 : (uint32_t)(image - machtrace_image(0)) + 1;
+    if (number != 0 && !is_set(drain->sent_images, number)) {
+        set(drain->sent_images, number);
+        log_image(number);
+    }
+    uint64_t offset = image == NULL ? 0 : address - image->start;
+    put(machtrace_stack_tree_distance(tree, node));
+    put(offset << 1 | (number != drain->pending_image));
+    if (number != drain->pending_image)
+        put(number);
+    if (number == 0)
+        put(address);
+    drain->pending_image = number;
+}
+
+/* The node itself, if it and its parents are in the spool or were put there now; else the innermost
+ * of its callers that is. */
+static uint32_t send_stack(uint32_t node)
+{
+    const struct machtrace_stack_tree *tree = &machtrace_recorders.tree;
+    const size_t most = sizeof drain->chain / sizeof *drain->chain;
+    uint32_t parent = node, outermost = node, era = 0;
+    size_t count = 0;
+    for (; parent != MACHTRACE_TREE_ROOT && !is_set(drain->sent, parent) && count < most;
+         parent = machtrace_stack_tree_parent(tree, parent))
+        drain->chain[count++] = parent;
+    if (count == 0)
+        return node;
+    for (uint32_t above = parent; above != MACHTRACE_TREE_ROOT;
+         above = machtrace_stack_tree_parent(tree, above))
+        outermost = above;
+    if (parent == MACHTRACE_TREE_ROOT)
+        outermost = drain->chain[count - 1];
+    uint64_t mark = machtrace_stack_tree_address(tree, outermost);
+    if (mark >= MACHTRACE_MARK_ERA && mark < MACHTRACE_MARK_END)
+        era = (uint32_t)mark - MACHTRACE_MARK_ERA;
+    while (count > 0) {
+        size_t some = (PENDING - CHAIN_MOST) / NODE_MOST;
+        some = count < some ? count : some;
+        size_t size = CHAIN_MOST + some * NODE_MOST;
+        if (size > PENDING - drain->pending_size)
+            send_nodes();
+        /* And of images that are not in the log yet. */
+        if (!log_has_room(size + some * 640 + 4096))
+            return parent;
+        put(parent);
+        put(some);
+        for (; some > 0; some--) {
+            parent = drain->chain[--count];
+            put_node(parent, era);
+            set(drain->sent, parent);
+        }
+    }
+    return node;
+}
+
+/* --- passes --- */
+
+static void drain_ring(uint32_t index)
+{
+    struct machtrace_recorder *recorder = &machtrace_recorders.all[index];
+    struct machtrace_event *events;
+    size_t waiting;
+    while ((waiting = machtrace_event_ring_peek(&recorder->ring, &events)) != 0) {
+        size_t count = waiting < BATCH ? waiting : BATCH;
+        memcpy(drain->batch, events, count * sizeof *events);
+        machtrace_event_ring_release(&recorder->ring, count);
+        for (size_t at = 0; at < count; at++) {
+            struct machtrace_event *event = &drain->batch[at];
+            event->time = time_of(event->time);
+            if (!is_set(drain->sent, event->stack) && event->stack != MACHTRACE_TREE_ROOT) {
+                uint32_t stack = send_stack(event->stack);
+                if (stack != event->stack)
+                    event->flags |= MACHTRACE_EVENT_INCOMPLETE;
+                event->stack = stack;
+            }
+            if (event->thread != drain->last_threads[index]) {
+                drain->last_threads[index] = event->thread;
+                log_thread(event->thread, event->thread == recorder->thread
+                                              ? atomic_load(&recorder->id)
+                                              : 0);
+            }
+        }
+        send_nodes();
+        machtrace_spool_events(&drain->spool, drain->batch, count);
+    }
+}
+
+static void add_counts(void *data, uint16_t rule, uint32_t stack, uint64_t calls)
+{
+    (void)data;
+    if (stack != MACHTRACE_TREE_ROOT)
+        stack = send_stack(stack);
+    send_nodes();
+    machtrace_spool_count(&drain->spool, rule, stack, calls);
+    atomic_fetch_add(&drain->spool.head->losses.events_counted, calls);
+}
+
+static void store_sums(void)
+{
+    struct machtrace_recorders *all = &machtrace_recorders;
+    _Atomic uint64_t *calls = machtrace_spool_calls(&drain->spool);
+    uint32_t used = atomic_load(&all->used);
+    uint32_t rules = atomic_load(&machtrace_rule_count);
+    for (uint32_t rule = 0; rule < rules; rule++) {
+        uint64_t sum = atomic_load(&all->calls[rule]);
+        for (uint32_t index = 0; index < used; index++)
+            sum += atomic_load_explicit(&all->all[index].calls[rule], memory_order_relaxed);
+        atomic_store(&calls[rule], sum);
+    }
+    struct machtrace_spool_losses *losses = &drain->spool.head->losses;
+    atomic_store(&losses->stacks_full, atomic_load(&all->incomplete));
+    atomic_store(&losses->stacks_cut, atomic_load(&all->cut));
+    atomic_store(&losses->ignored, atomic_load(&all->ignored));
+}
+
+static void pass(void)
+{
+    read_clocks(&drain->now_ticks, &drain->now_ns);
+    if (atomic_load(&machtrace_imports_are_pending) || machtrace_images_are_stale()) {
+        struct machtrace_imports_result result;
+        if (atomic_load(&drain->stops) == 0)
+            machtrace_bind_imports(&result);
+        machtrace_images_update(true);
+    }
+    log_rules();
+    uint32_t used = atomic_load(&machtrace_recorders.used);
+    for (uint32_t index = 0; index < used; index++)
+        drain_ring(index);
+    machtrace_counts_take(machtrace_recorders.counts, add_counts, NULL);
+    store_sums();
+    if (drain->now_ns - drain->swept_at >= SWEEP_PERIOD) {
+        machtrace_recorders_sweep();
+        drain->swept_at = drain->now_ns;
+    }
+}
+
+static void wait_for_work(uint32_t seen)
+{
+    struct timespec limit = {drain->interval_ms / 1000,
+                             (long)(drain->interval_ms % 1000) * 1000000};
+    machtrace_system(SYS_futex, machtrace_address_of((void *)&machtrace_recorders.wake),
+                     FUTEX_WAIT_PRIVATE, seen, machtrace_address_of(&limit), 0, 0);
+}
+
+static void wake(void)
+{
+    atomic_fetch_add(&machtrace_recorders.wake, 1);
+    machtrace_system(SYS_futex, machtrace_address_of((void *)&machtrace_recorders.wake),
+                     FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+}
+
+static void *run(void *argument)
+{
+    (void)argument;
+    machtrace_ignore_enter();
+    for (;;) {
+        uint32_t seen = atomic_load(&machtrace_recorders.wake);
+        uint32_t requested = atomic_load(&drain->requested);
+        bool stops = atomic_load(&drain->stops) != 0;
+        pass();
+        atomic_store(&drain->done, requested);
+        if (stops)
+            return NULL;
+        wait_for_work(seen);
+    }
+}
+
+/* --- begin and end --- */
+
+static int start_thread(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&drain->thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0)
+        pthread_setname_np(drain->thread, "machtrace");
+    return error;
+}
+
+int machtrace_drain_begin(const char *path, uint64_t size, uint32_t older, uint32_t interval_ms)
+{
+    uint32_t bits = machtrace_recorders.tree.bits;
+    size_t nodes = ((size_t)1 << bits) / 8;
+    size_t images = MACHTRACE_IMAGES_MAX / 8 + 8;
+    size_t threads = machtrace_recorders.most * sizeof(uint32_t);
+    size_t room = sizeof *drain + nodes + images + threads;
+    struct drain *made = mmap(NULL, room, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED)
+        return errno;
+    int error = machtrace_spool_create(&made->spool, path, size, bits, older);
+    if (error == 0) {
+        drain = made;
+        pthread_mutex_init(&drain->lock, NULL);
+        drain->sent = (uint64_t *)(drain + 1);
+        drain->sent_images = (uint64_t *)((unsigned char *)drain->sent + nodes);
+        drain->last_threads = (uint32_t *)((unsigned char *)drain->sent_images + images);
+        drain->interval_ms = interval_ms;
+        read_clocks(&drain->first_ticks, &drain->first_ns);
+        error = start_thread();
+        if (error != 0)
+            machtrace_spool_end(&made->spool, MACHTRACE_SPOOL_STOPPED);
+    }
+    if (error != 0) {
+        drain = NULL;
+        munmap(made, room);
+    }
+    return error;
+}
+
+void machtrace_drain_flush(void)
+{
+    if (drain == NULL)
+        return;
+    uint32_t wanted = atomic_fetch_add(&drain->requested, 1) + 1;
+    while ((int32_t)(atomic_load(&drain->done) - wanted) < 0) {
+        wake();
+        usleep(200);
+    }
+}
+
+void machtrace_drain_end(void)
+{
+    if (drain == NULL)
+        return;
+    atomic_store(&drain->stops, 1);
+    wake();
+    pthread_join(drain->thread, NULL);
+    machtrace_spool_end(&drain->spool, MACHTRACE_SPOOL_STOPPED);
+    struct drain *last = drain;
+    drain = NULL;
+    size_t nodes = ((size_t)1 << machtrace_recorders.tree.bits) / 8;
+    munmap(last, sizeof *last + nodes + MACHTRACE_IMAGES_MAX / 8 + 8 +
+                     machtrace_recorders.most * sizeof(uint32_t));
+}
+
+void machtrace_drain_after_fork(void)
+{
+    if (drain != NULL)
+        machtrace_spool_after_fork(&drain->spool);
+    drain = NULL;
+}

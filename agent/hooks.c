@@ -1,0 +1,67 @@
+/* See hooks.h. */
+#include "hooks.h"
+
+#include "recorder.h"
+
+struct machtrace_watched machtrace_rules[MACHTRACE_RULES_MAX];
+_Atomic uint32_t machtrace_rule_count;
+_Atomic uint32_t machtrace_rules_version;
+struct machtrace_binding machtrace_bindings[MACHTRACE_STUBS];
+
+static _Atomic uint32_t not_recording;
+_Atomic uint32_t *machtrace_recording = &not_recording;
+
+static _Atomic uint32_t binding_count;
+
+uint64_t machtrace_hook_entry(uint32_t stub, uint64_t caller, uint64_t sp, uint64_t fp,
+                              const uint64_t *arguments)
+{
+    const struct machtrace_binding *binding = &machtrace_bindings[stub];
+    uint64_t target;
+    /* The slot that leads here may be visible to a thread before its binding. */
+    while ((target = atomic_load_explicit(&binding->target, memory_order_acquire)) == 0)
+        continue;
+    if (atomic_load_explicit(machtrace_recording, memory_order_relaxed) == 0)
+        return target;
+    uint16_t rule = binding->rule;
+    if (rule != MACHTRACE_NO_RULE &&
+        atomic_load_explicit(&machtrace_rules[rule].is_active, memory_order_relaxed))
+        machtrace_record(
+            rule,
+            !atomic_load_explicit(&machtrace_rules[rule].counts_only, memory_order_relaxed),
+            caller, sp, fp);
+    if (binding->replacement == MACHTRACE_NOT_REPLACED || machtrace_is_ignoring())
+        return target;
+#if defined(__x86_64__)
+    const char *path = (const char *)(uintptr_t)arguments[7];
+#else
+    const char *path = (const char *)(uintptr_t)arguments[0];
+#endif
+    return machtrace_replacement_of(binding, path, caller);
+}
+
+int machtrace_bind(uint16_t rule, uint64_t target, enum machtrace_replacement replacement)
+{
+    uint32_t count = atomic_load(&binding_count);
+    for (uint32_t index = 0; index < count; index++)
+        if (machtrace_bindings[index].rule == rule &&
+            atomic_load(&machtrace_bindings[index].target) == target)
+            return (int)index;
+    if (count == MACHTRACE_STUBS)
+        return -1;
+    struct machtrace_binding *binding = &machtrace_bindings[count];
+    binding->rule = rule;
+    binding->replacement = (uint16_t)replacement;
+    atomic_store(&binding->target, target);
+    atomic_store(&binding_count, count + 1);
+    return (int)count;
+}
+
+int machtrace_stub_at(uint64_t address)
+{
+    uint64_t offset = address - (uint64_t)(uintptr_t)machtrace_stubs;
+    if (offset >= (uint64_t)MACHTRACE_STUBS * MACHTRACE_STUB_SIZE ||
+        offset % MACHTRACE_STUB_SIZE != 0)
+        return -1;
+    return (int)(offset / MACHTRACE_STUB_SIZE);
+}

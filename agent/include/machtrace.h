@@ -1,0 +1,269 @@
+/*!
+ * @header machtrace.h
+ *
+ * Call stacks of any thread from inside a program, at any call of a watched function.
+ *
+ * The agent records calls of the functions that you name, each with the stack of the thread that
+ * called, and writes them to a file on this machine, the spool. Nothing leaves the machine.
+ *
+ * A call costs the thread that makes it about a quarter of a microsecond. No memory is allocated
+ * and no lock is taken; the agent's own thread writes the spool.
+ *
+ * All functions may be called by any thread unless they state otherwise. Functions that return an
+ * error return 0 or a value of errno(2), and do not change errno.
+ */
+#ifndef MACHTRACE_H
+#define MACHTRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MACHTRACE_EXPORT __attribute__((visibility("default")))
+#else
+#define MACHTRACE_EXPORT
+#endif
+
+/*!
+ * @typedef machtrace_thread_t
+ * A thread: on Linux the number that gettid(2) returns, on Apple's systems that of
+ * pthread_threadid_np(3).
+ */
+typedef uint64_t machtrace_thread_t;
+
+/*!
+ * @constant MACHTRACE_THREAD_SELF
+ * The calling thread.
+ */
+#define MACHTRACE_THREAD_SELF ((machtrace_thread_t)0)
+
+/*!
+ * @enum machtrace_function_flags_t
+ *
+ * @constant MACHTRACE_COUNT_ONLY
+ * Count calls, and take no stacks: for functions that are called very often.
+ */
+typedef enum machtrace_function_flags {
+    MACHTRACE_COUNT_ONLY = 1
+} machtrace_function_flags_t;
+
+/*!
+ * @struct machtrace_function_t
+ * A function to watch.
+ *
+ * @field name
+ * The symbol's name, without a leading underscore and without a version.
+ *
+ * @field flags
+ * 0, or values of machtrace_function_flags_t.
+ */
+typedef struct machtrace_function {
+    const char *name;
+    uint32_t flags;
+} machtrace_function_t;
+
+/*!
+ * @enum machtrace_rule_state_t
+ * What became of a function that is to be watched.
+ *
+ * @constant MACHTRACE_STATE_UNUSED
+ * The function exists, and no image that is loaded now imports it.
+ *
+ * @constant MACHTRACE_STATE_WATCHED
+ * Calls are recorded.
+ *
+ * @constant MACHTRACE_STATE_ABSENT
+ * No image that is loaded now defines or imports it. It is watched as soon as one does.
+ *
+ * @constant MACHTRACE_STATE_NO_ROOM
+ * Too many functions are watched.
+ */
+typedef enum machtrace_state {
+    MACHTRACE_STATE_UNUSED = 0,
+    MACHTRACE_STATE_WATCHED = 1,
+    MACHTRACE_STATE_ABSENT = 2,
+    MACHTRACE_STATE_NO_ROOM = 3
+} machtrace_state_t;
+
+/*!
+ * @struct machtrace_options_t
+ * How to start. Set `size` to sizeof(machtrace_options_t) and the rest to zero for defaults.
+ *
+ * @field size
+ * The size of this structure in bytes.
+ *
+ * @field tree_bits
+ * The agent stores 7/8 of 1 << tree_bits different frames; from 8 to 28. 20 by default, which
+ * takes at most 10 MiB.
+ *
+ * @field spool_path
+ * The file to write. Required. An older spool is renamed to PATH.1.
+ *
+ * @field spool_size
+ * The file's size in bytes, a multiple of 4096, at least 256 KiB. 16 MiB by default.
+ *
+ * @field older_spools
+ * How many older spools stay; 1 by default.
+ *
+ * @field threads_max
+ * How many threads are recorded at once; 512 by default. Calls of others are counted.
+ *
+ * @field interval_ms
+ * How often events are moved to the spool, in milliseconds; 20 by default. What a process has
+ * recorded since the last time is lost if it is killed.
+ *
+ * @field functions, function_count
+ * Functions to watch from the start.
+ */
+typedef struct machtrace_options {
+    uint32_t size;
+    uint32_t tree_bits;
+    const char *spool_path;
+    uint64_t spool_size;
+    uint32_t older_spools;
+    uint32_t threads_max;
+    uint32_t interval_ms;
+    uint32_t reserved;
+    const machtrace_function_t *functions;
+    size_t function_count;
+} machtrace_options_t;
+
+/*!
+ * @struct machtrace_losses_t
+ * What was counted and not stored since the start.
+ *
+ * @field events_counted
+ * Calls whose time and thread are lost; they are counted with their function and stack.
+ *
+ * @field stacks_incomplete
+ * Stacks whose inner frames were not stored, since the tree of frames was full.
+ *
+ * @field stacks_cut
+ * Stacks with more than 16384 frames, whose outer frames were not stored.
+ *
+ * @field ignored
+ * Calls that the agent itself made.
+ */
+typedef struct machtrace_losses {
+    uint64_t events_counted;
+    uint64_t stacks_incomplete;
+    uint64_t stacks_cut;
+    uint64_t ignored;
+} machtrace_losses_t;
+
+/*!
+ * @function machtrace_start
+ * Create the spool, watch functions, and start the agent's thread.
+ *
+ * @discussion
+ * After fork(2) the child records nothing and its calls reach the functions as before; it may call
+ * this function itself, with another path. Do not call it from a signal handler.
+ *
+ * @result
+ * 0; EALREADY if the agent runs; EINVAL for options that are invalid; EBUSY if another agent writes
+ * the file; else why the file cannot be created, such as ENOSPC, EROFS or EACCES. Nothing is
+ * watched unless the result is 0.
+ */
+MACHTRACE_EXPORT int machtrace_start(const machtrace_options_t *options);
+
+/*!
+ * @function machtrace_stop
+ * Restore every import that was changed, write what was recorded, and end the agent's thread.
+ *
+ * @result
+ * 0; ESRCH if the agent does not run; EBUSY if other software has replaced a hook of the agent
+ * since, which was left. Calls through it still reach the function.
+ */
+MACHTRACE_EXPORT int machtrace_stop(void);
+
+/*!
+ * @function machtrace_watch
+ * Watch further functions, in all images that are loaded, and in those that are loaded later.
+ *
+ * @result
+ * 0; ESRCH if the agent does not run; EINVAL for an invalid name; ENOSPC if there are too many.
+ */
+MACHTRACE_EXPORT int machtrace_watch(const machtrace_function_t *functions, size_t count);
+
+/*!
+ * @function machtrace_function_state
+ * What became of a function.
+ *
+ * @param calls
+ * Set to its calls so far; may be NULL.
+ *
+ * @result
+ * A machtrace_state_t; -1 if the function is not to be watched.
+ */
+MACHTRACE_EXPORT int machtrace_function_state(const char *name, uint64_t *calls);
+
+/*!
+ * @function machtrace_flush
+ * Return once all calls that this thread made before are in the spool.
+ */
+MACHTRACE_EXPORT void machtrace_flush(void);
+
+/*!
+ * @function machtrace_get_losses
+ * Read what was counted and not stored.
+ */
+MACHTRACE_EXPORT void machtrace_get_losses(machtrace_losses_t *losses);
+
+/*!
+ * @function machtrace_backtrace
+ * Take the stack of a thread.
+ *
+ * @discussion
+ * Stacks are read along frame pointers: compile with -fno-omit-frame-pointer. A function without
+ * one is missing, or ends the stack. The calling thread's stack begins with the function that calls
+ * this one; another thread's with the instruction that it is at, and if that is in a function's
+ * first instructions, the caller may be missing. Another thread is stopped for some microseconds.
+ *
+ * Of the calling thread nothing is allocated and no lock is taken, and this function may be called
+ * in the handler of a signal. Of another thread it must not.
+ *
+ * @param frames
+ * Set to the addresses of the innermost frames, return addresses but for another thread's first.
+ *
+ * @param capacity
+ * How many addresses frames has room for.
+ *
+ * @result
+ * How many frames the stack has, which may be more than capacity; 0 if the thread does not exist or
+ * could not be stopped.
+ */
+MACHTRACE_EXPORT size_t machtrace_backtrace(machtrace_thread_t thread, uint64_t *frames,
+                                            size_t capacity);
+
+/*!
+ * @function machtrace_stack_identity
+ * A number that equal stacks of the calling thread have, and no different ones, in this process.
+ * 0 if there was no room to store the stack.
+ */
+MACHTRACE_EXPORT uint32_t machtrace_stack_identity(void);
+
+/*!
+ * @function machtrace_call_stack_symbols
+ * Write the calling thread's stack as +[NSThread callStackSymbols] has it, a line for each frame.
+ *
+ * @discussion
+ * The text of a stack is computed once. It may allocate and use the loader's lock: not for the
+ * handlers of signals.
+ *
+ * @param text
+ * Set to the text, truncated to size, and ended with a zero; NULL if size is 0.
+ *
+ * @result
+ * The length of the whole text, without the zero.
+ */
+MACHTRACE_EXPORT size_t machtrace_call_stack_symbols(char *text, size_t size);
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif

@@ -1,0 +1,130 @@
+/* Stubs of watched functions: see agent/hooks.h. */
+#define STUBS 1024 /* MACHTRACE_STUBS */
+
+    .text
+    .balign 4096
+    .globl machtrace_stubs
+    .hidden machtrace_stubs
+    .type machtrace_stubs, %function
+
+#if defined(__x86_64__)
+
+machtrace_stubs:
+    .cfi_startproc
+    .set number, 0
+    .rept STUBS
+    .balign 16
+    .cfi_def_cfa_offset 8
+    endbr64
+    pushq $number
+    .cfi_def_cfa_offset 16
+    jmp enter
+    .set number, number + 1
+    .endr
+    .cfi_endproc
+    .size machtrace_stubs, . - machtrace_stubs
+
+    .balign 16
+    .type enter, %function
+enter:
+    .cfi_startproc
+    .cfi_def_cfa_offset 16
+    /* The arguments, al (how many vector registers have some, of a variadic function) and r10 (the
+     * static chain). Vector registers are not touched. 64 bytes: the stack stays aligned. */
+    pushq %rdi
+    .cfi_adjust_cfa_offset 8
+    pushq %rsi
+    .cfi_adjust_cfa_offset 8
+    pushq %rdx
+    .cfi_adjust_cfa_offset 8
+    pushq %rcx
+    .cfi_adjust_cfa_offset 8
+    pushq %r8
+    .cfi_adjust_cfa_offset 8
+    pushq %r9
+    .cfi_adjust_cfa_offset 8
+    pushq %rax
+    .cfi_adjust_cfa_offset 8
+    pushq %r10
+    .cfi_adjust_cfa_offset 8
+    movl 64(%rsp), %edi /* the stub's number */
+    movq 72(%rsp), %rsi /* the return address */
+    leaq 72(%rsp), %rdx /* the stack pointer at the function's first instruction */
+    movq %rbp, %rcx
+    movq %rsp, %r8
+    call machtrace_hook_entry
+    movq %rax, %r11
+    popq %r10
+    .cfi_adjust_cfa_offset -8
+    popq %rax
+    .cfi_adjust_cfa_offset -8
+    popq %r9
+    .cfi_adjust_cfa_offset -8
+    popq %r8
+    .cfi_adjust_cfa_offset -8
+    popq %rcx
+    .cfi_adjust_cfa_offset -8
+    popq %rdx
+    .cfi_adjust_cfa_offset -8
+    popq %rsi
+    .cfi_adjust_cfa_offset -8
+    popq %rdi
+    .cfi_adjust_cfa_offset -8
+    leaq 8(%rsp), %rsp
+    .cfi_adjust_cfa_offset -8
+    jmp *%r11
+    .cfi_endproc
+    .size enter, . - enter
+
+#elif defined(__aarch64__)
+
+machtrace_stubs:
+    .cfi_startproc
+    .set number, 0
+    .rept STUBS
+    .balign 16
+    hint #34 /* bti c */
+    mov w16, #number
+    b enter
+    .set number, number + 1
+    .endr
+    .cfi_endproc
+    .size machtrace_stubs, . - machtrace_stubs
+
+    .balign 16
+    .type enter, %function
+enter:
+    .cfi_startproc
+    /* The arguments, x8 (the address of a result) and the caller's record. */
+    stp x29, x30, [sp, #-96]!
+    .cfi_def_cfa_offset 96
+    .cfi_offset x29, -96
+    .cfi_offset x30, -88
+    stp x0, x1, [sp, #16]
+    stp x2, x3, [sp, #32]
+    stp x4, x5, [sp, #48]
+    stp x6, x7, [sp, #64]
+    str x8, [sp, #80]
+    mov w0, w16
+    mov x1, x30
+    add x2, sp, #96
+    mov x3, x29
+    add x4, sp, #16
+    bl machtrace_hook_entry
+    mov x16, x0
+    ldp x0, x1, [sp, #16]
+    ldp x2, x3, [sp, #32]
+    ldp x4, x5, [sp, #48]
+    ldp x6, x7, [sp, #64]
+    ldr x8, [sp, #80]
+    ldp x29, x30, [sp], #96
+    .cfi_def_cfa_offset 0
+    .cfi_restore x29
+    .cfi_restore x30
+    br x16
+    .cfi_endproc
+    .size enter, . - enter
+
+#endif
+
+    .section .note.GNU-stack, "", %progbits

@@ -1,0 +1,112 @@
+/* Recorders: what a thread writes when it calls a watched function.
+ *
+ * Each thread takes one at its first call, from memory that was mapped at the start. If a signal
+ * interrupts a hook, and its handler calls a watched function, that call is recorded by a second
+ * one. No lock is taken and nothing is allocated; system calls are made at a thread's first call,
+ * when it is on another stack than its own, and to wake the agent's thread.
+ *
+ * The sources that hooks run (this one, counts.c, stack_tree.c, hooks.c and walk/frame_records.c)
+ * are compiled without vector registers, which may have arguments of the watched function.
+ */
+#ifndef MACHTRACE_AGENT_RECORDER_H
+#define MACHTRACE_AGENT_RECORDER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "counts.h"
+#include "event.h"
+#include "stack_tree.h"
+
+#define MACHTRACE_FRAMES_MAX 16384
+#define MACHTRACE_WINDOW 8192 /* bytes of another stack that are copied at once */
+#define MACHTRACE_LEVELS_MAX 4 /* hooks that interrupt each other, of one thread */
+
+/* Addresses of the tree's outermost nodes that are none of code. */
+#define MACHTRACE_MARK_CUT 1     /* frames beyond MACHTRACE_FRAMES_MAX are missing */
+#define MACHTRACE_MARK_ERA 16    /* and the number of images unloaded before */
+#define MACHTRACE_MARK_END 65536 /* code is above */
+
+struct machtrace_recorder {
+    _Atomic uint32_t id; /* the thread's, of the kernel; 0 while the recorder is free */
+    uint32_t thread;     /* the agent's number for the thread, never reused */
+    bool is_main;
+    struct machtrace_recorder *inner; /* for hooks that interrupt this one's */
+    _Atomic uint64_t busy;            /* the stack pointer of the hook that runs; 0 for none */
+    uint64_t stack_low, stack_high;   /* the thread's own stack; it may grow below */
+
+    /* The last stack, outermost frame first. */
+    uint32_t generation;
+    uint32_t base; /* parent of the outermost node */
+    size_t cached;
+    uint64_t addresses[MACHTRACE_FRAMES_MAX];
+    uint32_t nodes[MACHTRACE_FRAMES_MAX];
+    uint8_t depths[MACHTRACE_FRAMES_MAX]; /* watched functions from the outermost frame on */
+
+    uint64_t frames[MACHTRACE_FRAMES_MAX]; /* of the stack that is taken now, innermost first */
+    _Alignas(16) unsigned char window[MACHTRACE_WINDOW];
+    _Atomic uint64_t calls[MACHTRACE_RULES_MAX];
+    struct machtrace_event_ring ring;
+};
+
+/* Code of watched functions, by address. */
+struct machtrace_bodies {
+    size_t count;
+    struct {
+        uint64_t start, end;
+    } ranges[];
+};
+
+struct machtrace_recorders {
+    struct machtrace_recorder *all;
+    uint32_t most;
+    _Atomic uint32_t used;        /* those that ever were */
+    _Atomic uint32_t threads;     /* numbers given */
+    struct machtrace_stack_tree tree;
+    struct machtrace_counts *counts;
+    uint64_t code_bits;  /* of a return address: those of the instruction's address */
+    uint64_t main_stack; /* an address at the end of the main thread's stack */
+    bool has_ticks;      /* whether the processor's counter is a clock */
+    _Atomic uint32_t generation;  /* a change of it makes all cached stacks invalid */
+    _Atomic uint32_t root;        /* parent of outermost nodes, by images unloaded */
+    _Atomic(const struct machtrace_bodies *) bodies;
+    _Atomic uint64_t calls[MACHTRACE_RULES_MAX]; /* of threads for which there is no recorder */
+    _Atomic uint64_t cut, incomplete, ignored;   /* see struct machtrace_spool_losses */
+    _Atomic uint64_t counted;                    /* calls without event, since a ring was full */
+    _Atomic uint32_t wake;                       /* a futex: a ring is half full */
+};
+
+extern struct machtrace_recorders machtrace_recorders;
+
+/* Map recorders and the tree, once for a process. Returns 0 or an errno. */
+int machtrace_recorders_begin(uint32_t most, uint32_t tree_bits);
+
+/* Record a call of a watched function, at its first instruction. `caller` is its return address,
+ * `sp` the stack pointer and `fp` the caller's frame pointer. Only counted where `has_stack` is
+ * false. */
+void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t sp, uint64_t fp);
+
+/* The node of the calling thread's stack, whose innermost frame has this return address; its number
+ * of frames, and as many addresses as there is room for, innermost first. By the same cache, but
+ * nothing is recorded. The root if there is no room for the stack; then the frames are set all the
+ * same, unless there is no recorder for the thread. */
+uint32_t machtrace_stack_here(uint64_t caller, uint64_t sp, uint64_t fp, uint64_t *frames,
+                              size_t capacity, size_t *depth);
+
+/* From here on, up to the same number of leaves, calls by this thread are the agent's own. */
+void machtrace_ignore_enter(void);
+void machtrace_ignore_leave(void);
+bool machtrace_is_ignoring(void);
+
+/* Release the recorders of threads that ended. */
+void machtrace_recorders_sweep(void);
+
+/* The clock of events in rings. */
+uint64_t machtrace_ticks(void);
+
+/* In the child of a fork: release other threads' recorders. */
+void machtrace_recorders_after_fork(void);
+
+#endif
