@@ -90,13 +90,14 @@ static void clear_sums(void)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
     uint32_t used = atomic_load(&all->used);
+    for (uint32_t index = 0; index < used; index++)
+        atomic_store(&all->all[index].counted, 0);
     for (uint32_t rule = 0; rule < MACHTRACE_RULES_MAX; rule++) {
         atomic_store(&all->calls[rule], 0);
         for (uint32_t index = 0; index < used; index++)
             atomic_store(&all->all[index].calls[rule], 0);
     }
     atomic_store(&all->cut, 0);
-    atomic_store(&all->counted, 0);
     atomic_store(&all->incomplete, 0);
     atomic_store(&all->ignored, 0);
 }
@@ -232,7 +233,10 @@ void machtrace_flush(void)
 void machtrace_get_losses(machtrace_losses_t *losses)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
-    losses->events_counted = atomic_load(&all->counted);
+    uint32_t used = atomic_load(&all->used);
+    losses->events_counted = 0;
+    for (uint32_t index = 0; index < used; index++)
+        losses->events_counted += atomic_load(&all->all[index].counted);
     losses->stacks_incomplete = atomic_load(&all->incomplete);
     losses->stacks_cut = atomic_load(&all->cut);
     losses->ignored = atomic_load(&all->ignored);

@@ -10,16 +10,18 @@ void machtrace_counts_add(struct machtrace_counts *counts, uint16_t rule, uint32
     uint32_t index = (uint32_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 49);
     _Atomic uint64_t *sum = &counts->stackless[rule % MACHTRACE_RULES_MAX];
     for (uint32_t step = 0; stack != 0 && step < SEARCHED; step++) {
-        uint64_t present = 0;
-        if (atomic_compare_exchange_strong(&counts->cells[index].key, &present, key) ||
-            present == key) {
+        uint64_t present = atomic_load(&counts->cells[index].key);
+        if (present == key ||
+            (present == 0 && (atomic_compare_exchange_strong(&counts->cells[index].key, &present, key) ||
+                              present == key))) {
             sum = &counts->cells[index].calls;
             break;
         }
         index = (index + 1) % MACHTRACE_COUNTS_CELLS;
     }
     atomic_fetch_add(sum, calls);
-    atomic_store(&counts->has_some, true);
+    if (!atomic_load(&counts->has_some))
+        atomic_store(&counts->has_some, true);
 }
 
 void machtrace_counts_take(struct machtrace_counts *counts,

@@ -26,8 +26,7 @@
 #define SWEEP_PERIOD 1000000000 /* ns */
 
 struct logged_rule {
-    uint32_t state, slots;
-    uint64_t target;
+    uint32_t state;
     bool counts_only, is_logged;
 };
 
@@ -111,7 +110,7 @@ static void log_image(uint32_t number)
     struct {
         uint32_t number, id_size;
         uint64_t start, size, bias;
-        uint32_t loaded, path_size;
+        uint32_t path_size, reserved;
         unsigned char text[MACHTRACE_IMAGE_ID_MAX + MACHTRACE_IMAGE_PATH_MAX];
     } record;
     const struct machtrace_agent_image *image = machtrace_image(number - 1);
@@ -121,7 +120,6 @@ static void log_image(uint32_t number)
     record.start = image->start;
     record.size = image->end - image->start;
     record.bias = image->bias;
-    record.loaded = image->loaded;
     record.path_size = (uint32_t)strlen(image->path);
     memcpy(record.text, image->id, image->id_size);
     memcpy(record.text + image->id_size, image->path, record.path_size);
@@ -156,21 +154,19 @@ static void log_rules(void)
     uint32_t count = atomic_load(&machtrace_rule_count);
     for (uint32_t index = 0; index < count; index++) {
         struct machtrace_watched *rule = &machtrace_rules[index];
-        struct logged_rule now = {atomic_load(&rule->state), atomic_load(&rule->slots),
-                                  atomic_load(&rule->target), atomic_load(&rule->counts_only),
-                                  true};
+        uint32_t state = atomic_load(&rule->state);
         struct logged_rule *last = &drain->rules[index];
+        bool counts_only = atomic_load(&rule->counts_only);
         if (!atomic_load(&rule->is_active) ||
-            (last->is_logged && last->state == now.state && last->slots == now.slots &&
-             last->target == now.target && last->counts_only == now.counts_only))
+            (last->is_logged && last->state == state && last->counts_only == counts_only))
             continue;
-        *last = now;
+        *last = (struct logged_rule){state, counts_only, true};
         memset(&record, 0, sizeof record);
         record.number = index;
-        record.state = now.state;
-        record.slots = now.slots;
-        record.flags = now.counts_only;
-        record.target = now.target;
+        record.state = state;
+        record.slots = atomic_load(&rule->slots);
+        record.flags = counts_only;
+        record.target = atomic_load(&rule->target);
         size_t length = strlen(rule->symbol);
         memcpy(record.symbol, rule->symbol, length);
         log_record(MACHTRACE_SPOOL_RULE, &record, sizeof record - sizeof record.symbol + length);

@@ -1,8 +1,9 @@
 /* The images of this process, those that were unloaded included.
  *
- * An address is that of one image only as long as none is unloaded, and another loaded at the same
- * address. So the unloads are counted: that number is the era, and stacks of another era are other
- * stacks, below an outermost node of its own (MACHTRACE_MARK_ERA).
+ * An address is that of one image only as long as that is loaded: then another one may be loaded at
+ * the same address. So stacks are those of an era, in which no image is unloaded: they are below an
+ * outermost node of the era's own (MACHTRACE_MARK_ERA). When an image is unloaded, an era begins
+ * or continues all of whose images are loaded now. So a plugin that comes and goes has two.
  */
 #ifndef MACHTRACE_AGENT_IMAGES_H
 #define MACHTRACE_AGENT_IMAGES_H
@@ -15,15 +16,15 @@
 #define MACHTRACE_IMAGES_MAX 8192
 #define MACHTRACE_IMAGE_ID_MAX 32 /* bytes of an identifier */
 #define MACHTRACE_IMAGE_PATH_MAX 512
-#define MACHTRACE_IMAGE_LOADED UINT32_MAX
+#define MACHTRACE_ERAS_MAX 4096
+#define MACHTRACE_ERA_NOW UINT32_MAX
 
 struct machtrace_agent_image {
     uint64_t start, end; /* of the addresses that it takes */
     uint64_t bias;       /* from the file's addresses to the process' */
     const void *headers; /* its program headers */
     uint32_t header_count;
-    uint32_t loaded;            /* the first era in which it is loaded */
-    _Atomic uint32_t unloaded;  /* the last one, or MACHTRACE_IMAGE_LOADED */
+    _Atomic bool is_loaded;
     uint32_t id_size;
     uint8_t id[MACHTRACE_IMAGE_ID_MAX]; /* GNU build id, or UUID */
     bool is_program;
@@ -33,8 +34,8 @@ struct machtrace_agent_image {
     char path[MACHTRACE_IMAGE_PATH_MAX];
 };
 
-/* Find loaded and unloaded images, and begin an era if one was unloaded. If another thread does
- * just that: wait for it, or return false. */
+/* Find loaded and unloaded images, and the era that is now. If another thread does just that: wait
+ * for it, or return false. */
 bool machtrace_images_update(bool waits);
 
 /* Whether images were loaded or unloaded since the last update. Waits for nothing. */
@@ -44,7 +45,7 @@ bool machtrace_images_are_stale(void);
 uint32_t machtrace_image_count(void);
 struct machtrace_agent_image *machtrace_image(uint32_t index);
 
-/* The image that has an address in an era, or NULL. */
+/* The image that has an address in an era, or NULL. MACHTRACE_ERA_NOW: that is loaded. */
 const struct machtrace_agent_image *machtrace_image_at(uint64_t address, uint32_t era);
 
 void machtrace_images_after_fork(void);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -23,6 +24,7 @@ struct machtrace_recorders machtrace_recorders;
 static _Thread_local struct {
     struct machtrace_recorder *recorder;
     uint32_t ignoring;
+    uint64_t signals; /* that were blocked before */
 } self __attribute__((tls_model("initial-exec")));
 
 /* --- start --- */
@@ -76,16 +78,24 @@ int machtrace_recorders_begin(uint32_t most, uint32_t tree_bits)
     return 0;
 }
 
+#define ALL_SIGNALS (~(UINT64_C(3) << 31)) /* but 32 and 33, which are the C library's */
+
 void machtrace_ignore_enter(void)
 {
-    self.ignoring++;
+    uint64_t all = ALL_SIGNALS, before = 0;
+    machtrace_system(SYS_rt_sigprocmask, SIG_BLOCK, machtrace_address_of(&all),
+                     machtrace_address_of(&before), sizeof all, 0, 0);
+    if (self.ignoring++ == 0)
+        self.signals = before;
     atomic_signal_fence(memory_order_seq_cst);
 }
 
 void machtrace_ignore_leave(void)
 {
     atomic_signal_fence(memory_order_seq_cst);
-    self.ignoring--;
+    if (--self.ignoring == 0)
+        machtrace_system(SYS_rt_sigprocmask, SIG_SETMASK, machtrace_address_of(&self.signals), 0,
+                         sizeof self.signals, 0, 0);
 }
 
 uint64_t machtrace_ticks(void)
@@ -478,7 +488,7 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
         if (event.depth != 0)
             event.flags |= MACHTRACE_EVENT_NESTED;
         if (!machtrace_event_ring_add(&recorder->ring, &event)) {
-            atomic_fetch_add_explicit(&all->counted, 1, memory_order_relaxed);
+            count_call(&recorder->counted);
             machtrace_counts_add(all->counts, rule, event.stack, 1);
         } else if ((atomic_load_explicit(&recorder->ring.written, memory_order_relaxed) &
                     (MACHTRACE_EVENT_RING / 2 - 1)) == 0) {

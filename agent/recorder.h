@@ -26,7 +26,7 @@
 
 /* Addresses of the tree's outermost nodes that are none of code. */
 #define MACHTRACE_MARK_CUT 1     /* frames beyond MACHTRACE_FRAMES_MAX are missing */
-#define MACHTRACE_MARK_ERA 16    /* and the number of images unloaded before */
+#define MACHTRACE_MARK_ERA 16    /* and the number of the era: see images.h */
 #define MACHTRACE_MARK_END 65536 /* code is above */
 
 struct machtrace_recorder {
@@ -47,6 +47,7 @@ struct machtrace_recorder {
 
     uint64_t frames[MACHTRACE_FRAMES_MAX]; /* of the stack that is taken now, innermost first */
     _Alignas(16) unsigned char window[MACHTRACE_WINDOW];
+    _Atomic uint64_t counted; /* calls without event, since the ring was full */
     _Atomic uint64_t calls[MACHTRACE_RULES_MAX];
     struct machtrace_event_ring ring;
 };
@@ -70,11 +71,10 @@ struct machtrace_recorders {
     uint64_t main_stack; /* an address at the end of the main thread's stack */
     bool has_ticks;      /* whether the processor's counter is a clock */
     _Atomic uint32_t generation;  /* a change of it makes all cached stacks invalid */
-    _Atomic uint32_t root;        /* parent of outermost nodes, by images unloaded */
+    _Atomic uint32_t root;        /* parent of outermost nodes, of this era */
     _Atomic(const struct machtrace_bodies *) bodies;
     _Atomic uint64_t calls[MACHTRACE_RULES_MAX]; /* of threads for which there is no recorder */
     _Atomic uint64_t cut, incomplete, ignored;   /* see struct machtrace_spool_losses */
-    _Atomic uint64_t counted;                    /* calls without event, since a ring was full */
     _Atomic uint32_t wake;                       /* a futex: a ring is half full */
 };
 
@@ -95,7 +95,8 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
 uint32_t machtrace_stack_here(uint64_t caller, uint64_t sp, uint64_t fp, uint64_t *frames,
                               size_t capacity, size_t *depth);
 
-/* From here on, up to the same number of leaves, calls by this thread are the agent's own. */
+/* From here on, up to the same number of leaves, calls by this thread are the agent's own. Signals
+ * are blocked meanwhile, so that no handler's calls are taken for its. */
 void machtrace_ignore_enter(void);
 void machtrace_ignore_leave(void);
 bool machtrace_is_ignoring(void);

@@ -13,7 +13,10 @@
 
 static struct machtrace_agent_image *images;
 static _Atomic uint32_t image_count;
-static uint32_t era;
+static struct era {
+    uint64_t images[MACHTRACE_IMAGES_MAX / 64]; /* a bit for each that was loaded in it */
+} *eras;
+static uint32_t era_count, era;
 static _Atomic uint64_t last_changes; /* as machtrace_inprocess_image_changes returned it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -51,8 +54,6 @@ static void read_image(struct machtrace_agent_image *image, const struct dl_phdr
     image->bias = info->dlpi_addr;
     image->headers = info->dlpi_phdr;
     image->header_count = info->dlpi_phnum;
-    image->unloaded = MACHTRACE_IMAGE_LOADED;
-    image->loaded = era;
     image->start = UINT64_MAX;
     for (size_t index = 0; index < info->dlpi_phnum; index++) {
         const ElfW(Phdr) *header = &info->dlpi_phdr[index];
@@ -75,18 +76,27 @@ static void read_image(struct machtrace_agent_image *image, const struct dl_phdr
     }
 }
 
+static bool is_equal(const struct machtrace_agent_image *one,
+                     const struct machtrace_agent_image *other)
+{
+    return one->bias == other->bias && one->start == other->start && one->end == other->end &&
+           one->headers == other->headers && one->id_size == other->id_size &&
+           memcmp(one->id, other->id, one->id_size) == 0 && strcmp(one->path, other->path) == 0;
+}
+
+/* The entry of a loaded image, or that of an equal one that was loaded before. */
 static int see_image(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
-    (void)data;
+    struct machtrace_agent_image *now = data;
     uint32_t count = atomic_load(&image_count);
     for (uint32_t index = 0; index < count; index++) {
         struct machtrace_agent_image *image = &images[index];
-        if (image->unloaded == MACHTRACE_IMAGE_LOADED && image->bias == info->dlpi_addr &&
-            image->headers == info->dlpi_phdr &&
-            (image->is_program ? info->dlpi_name[0] == '\0'
-                               : strncmp(image->path, info->dlpi_name, sizeof image->path - 1) ==
-                                     0)) {
+        if (image->bias != info->dlpi_addr || image->headers != info->dlpi_phdr)
+            continue;
+        if (now->headers != info->dlpi_phdr)
+            read_image(now, info);
+        if (is_equal(image, now)) {
             image->is_seen = true;
             return 0;
         }
@@ -99,17 +109,70 @@ static int see_image(struct dl_phdr_info *info, size_t size, void *data)
     return 0;
 }
 
-static void begin_era(void)
+/* How many images an era has; -1 if one of them is not loaded now. */
+static int era_size(const struct era *candidate, const struct era *loaded)
+{
+    int size = 0;
+    for (uint32_t word = 0; word <= atomic_load(&image_count) / 64; word++) {
+        if (word == MACHTRACE_IMAGES_MAX / 64)
+            break;
+        if ((candidate->images[word] & ~loaded->images[word]) != 0)
+            return -1;
+        size += __builtin_popcountll(candidate->images[word]);
+    }
+    return size;
+}
+
+/* The era whose images are loaded, all of them: of several, that with the most; or a new one. */
+static uint32_t choose_era(const struct era *loaded)
+{
+    uint32_t best = era_count;
+    int most = -1;
+    for (uint32_t index = 0; index < era_count; index++) {
+        int size = era_size(&eras[index], loaded);
+        if (size > most) {
+            most = size;
+            best = index;
+        }
+    }
+    if (best < era_count)
+        return best;
+    /* Too many: the last one's stacks are of several then. */
+    return era_count < MACHTRACE_ERAS_MAX ? era_count++ : era_count - 1;
+}
+
+static void enter_era(const struct era *loaded)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
-    era++;
+    uint32_t chosen = choose_era(loaded);
+    for (uint32_t word = 0; word < MACHTRACE_IMAGES_MAX / 64; word++)
+        eras[chosen].images[word] |= loaded->images[word];
+    if (chosen == era)
+        return;
+    era = chosen;
     /* If the tree is full, stacks of both eras are below the root; no new ones are stored. */
-    uint32_t root = all->tree.addresses == NULL
-                        ? MACHTRACE_TREE_ROOT
-                        : machtrace_stack_tree_insert(&all->tree, MACHTRACE_TREE_ROOT,
-                                                      MACHTRACE_MARK_ERA + era);
+    uint32_t root = MACHTRACE_TREE_ROOT;
+    if (era != 0 && all->tree.addresses != NULL)
+        root = machtrace_stack_tree_insert(&all->tree, MACHTRACE_TREE_ROOT,
+                                           MACHTRACE_MARK_ERA + era);
     atomic_store(&all->root, root);
     atomic_fetch_add(&all->generation, 1);
+}
+
+static bool map_tables(void)
+{
+    size_t images_size = MACHTRACE_IMAGES_MAX * sizeof *images;
+    if (images != NULL)
+        return true;
+    /* The last image is no image: it is compared with others. The last era neither. */
+    unsigned char *memory =
+        mmap(NULL, images_size + sizeof *images + (MACHTRACE_ERAS_MAX + 1) * sizeof *eras,
+             PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return false;
+    eras = (struct era *)(memory + images_size + sizeof *images);
+    images = (struct machtrace_agent_image *)memory;
+    return true;
 }
 
 bool machtrace_images_update(bool waits)
@@ -118,31 +181,29 @@ bool machtrace_images_update(bool waits)
         pthread_mutex_lock(&lock);
     else if (pthread_mutex_trylock(&lock) != 0)
         return false;
-    if (images == NULL) {
-        void *memory = mmap(NULL, MACHTRACE_IMAGES_MAX * sizeof *images, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) {
-            pthread_mutex_unlock(&lock);
-            return false;
+    bool has_tables = map_tables();
+    if (has_tables) {
+        uint32_t count = atomic_load(&image_count);
+        struct machtrace_agent_image *now = &images[MACHTRACE_IMAGES_MAX];
+        struct era *loaded = &eras[MACHTRACE_ERAS_MAX];
+        for (uint32_t index = 0; index < count; index++)
+            images[index].is_seen = false;
+        now->headers = NULL;
+        atomic_store(&last_changes, machtrace_inprocess_image_changes());
+        dl_iterate_phdr(see_image, now);
+        memset(loaded, 0, sizeof *loaded);
+        for (uint32_t index = 0; index < atomic_load(&image_count); index++) {
+            struct machtrace_agent_image *image = &images[index];
+            if (image->is_seen)
+                loaded->images[index / 64] |= UINT64_C(1) << index % 64;
+            else
+                atomic_store(&image->hooked, 0);
+            atomic_store(&image->is_loaded, image->is_seen);
         }
-        images = memory;
+        enter_era(loaded);
     }
-    uint32_t count = atomic_load(&image_count);
-    for (uint32_t index = 0; index < count; index++)
-        images[index].is_seen = false;
-    atomic_store(&last_changes, machtrace_inprocess_image_changes());
-    dl_iterate_phdr(see_image, NULL);
-    bool is_unloaded = false;
-    for (uint32_t index = 0; index < count; index++) {
-        if (images[index].is_seen || images[index].unloaded != MACHTRACE_IMAGE_LOADED)
-            continue;
-        images[index].unloaded = era;
-        is_unloaded = true;
-    }
-    if (is_unloaded)
-        begin_era();
     pthread_mutex_unlock(&lock);
-    return true;
+    return has_tables;
 }
 
 bool machtrace_images_are_stale(void)
@@ -163,17 +224,19 @@ struct machtrace_agent_image *machtrace_image(uint32_t index)
 const struct machtrace_agent_image *machtrace_image_at(uint64_t address, uint32_t at_era)
 {
     uint32_t count = atomic_load(&image_count);
-    const struct machtrace_agent_image *later = NULL;
+    const struct machtrace_agent_image *other = NULL;
     for (uint32_t index = 0; index < count; index++) {
         const struct machtrace_agent_image *image = &images[index];
-        if (address < image->start || address >= image->end || at_era > image->unloaded)
+        if (address < image->start || address >= image->end)
             continue;
-        if (at_era >= image->loaded)
+        if (at_era == MACHTRACE_ERA_NOW ? atomic_load(&image->is_loaded)
+                                        : (eras[at_era].images[index / 64] >> index % 64 & 1) != 0)
             return image;
-        later = later == NULL ? image : later;
+        /* Loaded in that era, and not seen yet then: it is none of the era's that was there. */
+        if (other == NULL || atomic_load(&image->is_loaded))
+            other = image;
     }
-    /* One that was loaded when its era had not begun yet. */
-    return later;
+    return at_era == MACHTRACE_ERA_NOW ? NULL : other;
 }
 
 void machtrace_images_after_fork(void)

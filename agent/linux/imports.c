@@ -289,7 +289,7 @@ static void add_change(struct changes *changes, struct change change)
 
 static bool is_loaded(const struct machtrace_agent_image *image)
 {
-    return atomic_load(&image->unloaded) == MACHTRACE_IMAGE_LOADED;
+    return atomic_load(&image->is_loaded);
 }
 
 /* The image's reference, which ensures that it stays loaded; NULL if it is not any more. */
@@ -641,7 +641,7 @@ uint64_t machtrace_replacement_of(const struct machtrace_binding *binding, const
         return (uint64_t)(uintptr_t)close_image;
     if (path != NULL && (strchr(path, '$') != NULL || strchr(path, '/') == NULL)) {
         const struct machtrace_agent_image *image =
-            machtrace_image_at(caller - 1, MACHTRACE_IMAGE_LOADED);
+            machtrace_image_at(caller - 1, MACHTRACE_ERA_NOW);
         if (image == NULL || image->has_search_path || strchr(path, '$') != NULL)
             return atomic_load(&binding->target);
     }

@@ -58,6 +58,111 @@ class Spool:
         return result
 
 
+@dataclass
+class Image:
+    number: int
+    start: int
+    size: int
+    identifier: bytes
+    path: str
+
+
+@dataclass
+class Rule:
+    number: int
+    state: int
+    slots: int
+    counts_only: bool
+    target: int
+    symbol: str
+
+
+class Nodes:
+    """The tree of a spool: the parent and the address of each node."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.bits = spool.tree_bits
+        self.parents: dict[int, int] = {}
+        self.frames: dict[int, tuple[int, int]] = {}
+        """By node: the image's number, or 0; and the offset in it, or the address."""
+        self.images: dict[int, Image] = {}
+        self.sent = 0
+        """Bytes of all records of nodes."""
+        for kind, payload in spool.log:
+            if kind == IMAGE:
+                image = read_image(payload)
+                self.images[image.number] = image
+            elif kind == NODES:
+                self.sent += 16 + len(payload)
+                self.read(payload)
+
+    def home(self, parent: int, address: int) -> int:
+        mask = (1 << self.bits) - 1
+        scattered = parent * 0x9E3779B1 & mask
+        scattered ^= scattered >> (self.bits + 1) // 2
+        scattered = scattered * 0x9E3779B1 & mask
+        product = (address ^ address >> 32) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
+        return scattered + (product >> 64 - self.bits) & mask
+
+    def read(self, payload: bytes) -> None:
+        at = image = 0
+
+        def number() -> int:
+            nonlocal at
+            value = shift = 0
+            while True:
+                byte = payload[at]
+                at += 1
+                value |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    return value
+
+        while at < len(payload):
+            node, count = number(), number()
+            for _ in range(count):
+                distance, code = number(), number()
+                if code & 1:
+                    image = number()
+                offset = number() if image == 0 else code >> 1
+                address = offset + (self.images[image].start if image else 0)
+                child = self.home(node, address) + distance & (1 << self.bits) - 1
+                assert child not in self.parents
+                assert node == 0 or node in self.parents
+                self.parents[child] = node
+                self.frames[child] = image, offset
+                node = child
+
+    def stack(self, node: int) -> list[int]:
+        """Return addresses, innermost first."""
+        result = []
+        while node:
+            image, offset = self.frames[node]
+            result.append(offset + (self.images[image].start if image else 0))
+            node = self.parents[node]
+        return result
+
+
+def read_image(payload: bytes) -> Image:
+    number, id_size, start, size, _bias, path_size, _ = struct.unpack_from(
+        "<2I3Q2I", payload
+    )
+    text = payload[40:]
+    assert len(text) == id_size + path_size
+    return Image(number, start, size, text[:id_size], text[id_size:].decode())
+
+
+def rules(spool: Spool) -> dict[str, Rule]:
+    """Return the last record of each rule, by symbol."""
+    result = {}
+    for kind, payload in spool.log:
+        if kind == RULE:
+            number, state, slots, flags, target = struct.unpack_from("<4IQ", payload)
+            symbol = payload[24:].decode()
+            result[symbol] = Rule(number, state, slots, bool(flags & 1), target, symbol)
+    return result
+
+
 def checksum(header: bytes, payload: bytes) -> int:
     return zlib.crc32(payload, zlib.crc32(header[:12]))
 
