@@ -14,7 +14,7 @@
 static struct machtrace_agent_image *images;
 static _Atomic uint32_t image_count;
 static struct era {
-    uint64_t images[MACHTRACE_IMAGES_MAX / 64]; /* a bit for each that was loaded in it */
+    _Atomic uint64_t images[MACHTRACE_IMAGES_MAX / 64]; /* a bit for each that was loaded in it */
 } *eras;
 static uint32_t era_count, era;
 static _Atomic uint64_t last_changes; /* as machtrace_inprocess_image_changes returned it */
@@ -191,7 +191,8 @@ bool machtrace_images_update(bool waits)
         now->headers = NULL;
         atomic_store(&last_changes, machtrace_inprocess_image_changes());
         dl_iterate_phdr(see_image, now);
-        memset(loaded, 0, sizeof *loaded);
+        for (uint32_t word = 0; word < MACHTRACE_IMAGES_MAX / 64; word++)
+            atomic_store_explicit(&loaded->images[word], 0, memory_order_relaxed);
         for (uint32_t index = 0; index < atomic_load(&image_count); index++) {
             struct machtrace_agent_image *image = &images[index];
             if (image->is_seen)

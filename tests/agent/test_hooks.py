@@ -74,7 +74,7 @@ def stacks(spool: Spool) -> Counter[tuple[int, ...]]:
 def test_every_byte_is_restored(scenario: Scenario) -> None:
     result = scenario("restore")
     for number in range(3):
-        assert result[f"during{number}"] > 5
+        assert result[f"during{number}"] >= 14
         assert result[f"after{number}"] == 0
         assert result[f"stop{number}"] == 0
         assert result[f"rights{number}"] == 1
@@ -96,6 +96,8 @@ def test_stacks_are_whole_at_the_first_instruction(
     # The call of `observed`, the recursive calls, run_deep and the C library's start of threads.
     assert len(stack) == depth + 2
     assert len(set(stack[1:-2])) == (depth > 1)
+    nodes = Nodes(spool)
+    assert depth < 100 or nodes.sent / len(nodes.parents) <= 6
 
 
 def test_stacks_that_are_cut_are_marked(scenario: Scenario, tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ def test_stacks_as_call_stack_symbols_has_them(built: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("how", ["library", "static"])
 def test_no_call_of_any_thread_is_lost(built: Path, tmp_path: Path, how: str) -> None:
-    threads, calls, depths = 16, 60_000, 12
+    threads, calls, depths = 16, 60_000, 100
     program = linked(built, "calls.c", how)
     result = numbers(run(program, tmp_path / "app.spool", threads, calls, depths))
     assert result["first"] == threads * 20_000
@@ -244,8 +246,6 @@ def test_no_call_of_any_thread_is_lost(built: Path, tmp_path: Path, how: str) ->
         by_depth[stack[0] == first_site, len(stack) - fixed] += count
     assert by_depth == expected
     assert spool.calls[:2] == [threads * calls, 0]
-    nodes = Nodes(spool)
-    assert nodes.sent / len(nodes.parents) <= 6
 
 
 def own_calls(spool: Spool, program: Path) -> Counter[str]:
