@@ -28,16 +28,6 @@ static bool is_running;
 
 /* --- fork --- */
 
-static void before_fork(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void parent_after_fork(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
 /* The child has none of the agent's threads, and no mapping of the spool. */
 static void child_after_fork(void)
 {
@@ -65,7 +55,7 @@ static void prepare(void)
 #endif
     recording = memory;
     machtrace_recording = recording;
-    once_error = pthread_atfork(before_fork, parent_after_fork, child_after_fork);
+    once_error = pthread_atfork(NULL, NULL, child_after_fork);
 }
 
 /* --- start and stop --- */

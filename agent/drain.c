@@ -51,6 +51,8 @@ struct drain {
     unsigned char pending[PENDING];
     size_t pending_size;
     uint32_t pending_image; /* of the last node in it */
+    const struct machtrace_agent_image *last_image;
+    uint32_t last_era;
 };
 
 static struct drain *drain;
@@ -105,7 +107,7 @@ bool machtrace_drain_incident(const void *payload, uint32_t size)
     return drain != NULL && log_record(MACHTRACE_SPOOL_INCIDENT, payload, size);
 }
 
-static void log_image(uint32_t number)
+static bool log_image(uint32_t number)
 {
     struct {
         uint32_t number, id_size;
@@ -123,8 +125,8 @@ static void log_image(uint32_t number)
     record.path_size = (uint32_t)strlen(image->path);
     memcpy(record.text, image->id, image->id_size);
     memcpy(record.text + image->id_size, image->path, record.path_size);
-    log_record(MACHTRACE_SPOOL_IMAGE, &record,
-               sizeof record - sizeof record.text + image->id_size + record.path_size);
+    return log_record(MACHTRACE_SPOOL_IMAGE, &record,
+                      sizeof record - sizeof record.text + image->id_size + record.path_size);
 }
 
 static void log_thread(uint32_t number, uint32_t id)
@@ -205,18 +207,41 @@ static bool log_has_room(size_t size)
     return drain->spool.head->log_size - drain->spool.log_used > drain->pending_size + size;
 }
 
+/* The number of the image that has a node's address, from 1; 0 if none has it. */
+static uint32_t image_of(uint64_t address, uint32_t era)
+{
+    if (address < MACHTRACE_MARK_END)
+        return 0;
+    const struct machtrace_agent_image *image = drain->last_image;
+    if (image == NULL || era != drain->last_era || address < image->start ||
+        address >= image->end)
+        image = machtrace_image_at(address, era);
+    drain->last_image = image;
+    drain->last_era = era;
+    return image == NULL ? 0 : (uint32_t)(image - machtrace_image(0)) + 1;
+}
+
+/* Whether the images of nodes are in the log. */
+static bool send_images(const uint32_t *nodes, size_t count, uint32_t era)
+{
+    for (size_t index = 0; index < count; index++) {
+        uint64_t address = machtrace_stack_tree_address(&machtrace_recorders.tree, nodes[index]);
+        uint32_t number = image_of(address, era);
+        if (number == 0 || is_set(drain->sent_images, number))
+            continue;
+        if (!log_image(number))
+            return false;
+        set(drain->sent_images, number);
+    }
+    return true;
+}
+
 static void put_node(uint32_t node, uint32_t era)
 {
     const struct machtrace_stack_tree *tree = &machtrace_recorders.tree;
     uint64_t address = machtrace_stack_tree_address(tree, node);
-    const struct machtrace_agent_image *image =
-        address < MACHTRACE_MARK_END ? NULL : machtrace_image_at(address, era);
-    uint32_t number = image == NULL ? 0 : (uint32_t)(image - machtrace_image(0)) + 1;
-    if (number != 0 && !is_set(drain->sent_images, number)) {
-        set(drain->sent_images, number);
-        log_image(number);
-    }
-    uint64_t offset = image == NULL ? 0 : address - image->start;
+    uint32_t number = image_of(address, era);
+    uint64_t offset = number == 0 ? 0 : address - machtrace_image(number - 1)->start;
     put(machtrace_stack_tree_distance(tree, node));
     put(offset << 1 | (number != drain->pending_image));
     if (number != drain->pending_image)
@@ -253,8 +278,7 @@ static uint32_t send_stack(uint32_t node)
         size_t size = CHAIN_MOST + some * NODE_MOST;
         if (size > PENDING - drain->pending_size)
             send_nodes();
-        /* And of images that are not in the log yet. */
-        if (!log_has_room(size + some * 640 + 4096))
+        if (!send_images(drain->chain + count - some, some, era) || !log_has_room(size + 64))
             return parent;
         put(parent);
         put(some);
@@ -274,8 +298,12 @@ static void drain_ring(uint32_t index)
     struct machtrace_recorder *recorder = &machtrace_recorders.all[index];
     struct machtrace_event *events;
     size_t waiting;
-    while ((waiting = machtrace_event_ring_peek(&recorder->ring, &events)) != 0) {
+    /* Not for ever, if the thread writes as fast as this reads. */
+    for (size_t left = MACHTRACE_EVENT_RING;
+         left > 0 && (waiting = machtrace_event_ring_peek(&recorder->ring, &events)) != 0;) {
         size_t count = waiting < BATCH ? waiting : BATCH;
+        count = count < left ? count : left;
+        left -= count;
         memcpy(drain->batch, events, count * sizeof *events);
         machtrace_event_ring_release(&recorder->ring, count);
         for (size_t at = 0; at < count; at++) {
@@ -289,7 +317,7 @@ static void drain_ring(uint32_t index)
             }
             if (event->thread != drain->last_threads[index]) {
                 drain->last_threads[index] = event->thread;
-                log_thread(event->thread, event->thread == recorder->thread
+                log_thread(event->thread, event->thread == atomic_load(&recorder->thread)
                                               ? atomic_load(&recorder->id)
                                               : 0);
             }

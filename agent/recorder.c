@@ -101,7 +101,7 @@ void machtrace_ignore_leave(void)
 uint64_t machtrace_ticks(void)
 {
     if (!machtrace_recorders.has_ticks) {
-        struct timespec time;
+        struct timespec time = {0, 0};
         machtrace_system(SYS_clock_gettime, CLOCK_MONOTONIC, machtrace_address_of(&time), 0, 0, 0,
                          0);
         return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
@@ -274,7 +274,7 @@ static __attribute__((noinline)) struct machtrace_recorder *first_recorder(void)
     struct machtrace_recorder *recorder = take_any();
     if (recorder == NULL)
         return NULL;
-    recorder->thread = atomic_fetch_add(&machtrace_recorders.threads, 1) + 1;
+    atomic_store(&recorder->thread, atomic_fetch_add(&machtrace_recorders.threads, 1) + 1);
     recorder->is_main = atomic_load(&recorder->id) ==
                         (uint32_t)machtrace_system(SYS_getpid, 0, 0, 0, 0, 0, 0);
     recorder->stack_low = recorder->stack_high = 0;
@@ -292,7 +292,7 @@ inner_recorder(struct machtrace_recorder *outer)
     struct machtrace_recorder *recorder = take_any();
     if (recorder == NULL)
         return NULL;
-    recorder->thread = outer->thread;
+    atomic_store(&recorder->thread, atomic_load(&outer->thread));
     recorder->is_main = outer->is_main;
     recorder->stack_low = outer->stack_low;
     recorder->stack_high = outer->stack_high;
@@ -480,7 +480,7 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
     count_call(&recorder->calls[rule]);
     if (has_stack) {
         event.time = machtrace_ticks();
-        event.thread = recorder->thread;
+        event.thread = atomic_load_explicit(&recorder->thread, memory_order_relaxed);
         if (recorder->is_main)
             event.flags |= MACHTRACE_EVENT_MAIN_THREAD;
         size_t count = take_frames(recorder, caller, sp, fp, &event.flags);

@@ -30,8 +30,8 @@
 #define MACHTRACE_MARK_END 65536 /* code is above */
 
 struct machtrace_recorder {
-    _Atomic uint32_t id; /* the thread's, of the kernel; 0 while the recorder is free */
-    uint32_t thread;     /* the agent's number for the thread, never reused */
+    _Atomic uint32_t id;     /* the thread's, of the kernel; 0 while the recorder is free */
+    _Atomic uint32_t thread; /* the agent's number for the thread, never reused */
     bool is_main;
     struct machtrace_recorder *inner; /* for hooks that interrupt this one's */
     _Atomic uint64_t busy;            /* the stack pointer of the hook that runs; 0 for none */
