@@ -54,6 +54,8 @@ struct machtrace_recorder {
 
 /* Code of watched functions, by address. */
 struct machtrace_bodies {
+    const struct machtrace_bodies *earlier;
+    uint32_t stubs; /* that were known */
     size_t count;
     struct {
         uint64_t start, end;

@@ -485,24 +485,28 @@ static int by_address(const void *one, const void *other)
     return *first < *second ? -1 : *first > *second;
 }
 
-/* Earlier ones stay, since threads may use them; they are small and change with rules alone. */
+/* Earlier ones stay, since threads may use them; there are few, since stubs are not released. */
 static void publish_bodies(void)
 {
+    struct machtrace_recorders *all = &machtrace_recorders;
+    const struct machtrace_bodies *last = atomic_load(&all->bodies);
+    uint32_t stubs = 0;
+    while (stubs < MACHTRACE_STUBS && atomic_load(&machtrace_bindings[stubs].target) != 0)
+        stubs++;
+    if (last != NULL && last->stubs >= stubs)
+        return;
     struct machtrace_bodies *bodies =
-        malloc(sizeof *bodies + MACHTRACE_STUBS * sizeof bodies->ranges[0]);
+        malloc(sizeof *bodies + stubs * sizeof bodies->ranges[0]);
     if (bodies == NULL)
         return;
     size_t count = 0;
-    for (uint32_t stub = 0; stub < MACHTRACE_STUBS; stub++) {
+    for (uint32_t stub = 0; stub < stubs; stub++) {
         const struct machtrace_binding *binding = &machtrace_bindings[stub];
+        uint64_t target = atomic_load(&binding->target);
         Dl_info info;
         const ElfW(Sym) *symbol = NULL;
-        uint64_t target = atomic_load(&binding->target);
-        if (target == 0)
-            break;
         if (binding->rule == MACHTRACE_NO_RULE ||
-            dladdr1((void *)(uintptr_t)target, &info, (void **)&symbol,
-                    RTLD_DL_SYMENT) == 0 ||
+            dladdr1((void *)(uintptr_t)target, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 ||
             symbol == NULL || (uint64_t)(uintptr_t)info.dli_saddr != target)
             continue;
         bodies->ranges[count].start = target;
@@ -516,8 +520,12 @@ static void publish_bodies(void)
         if (bodies->count == 0 ||
             bodies->ranges[bodies->count - 1].start != bodies->ranges[index].start)
             bodies->ranges[bodies->count++] = bodies->ranges[index];
-    atomic_store(&machtrace_recorders.bodies, bodies);
-    atomic_fetch_add(&machtrace_recorders.generation, 1);
+    bodies->stubs = stubs;
+    bodies->earlier = last;
+    if (atomic_compare_exchange_strong(&all->bodies, &last, bodies))
+        atomic_fetch_add(&all->generation, 1);
+    else
+        free(bodies); /* another thread knows as much, or will at the next change */
 }
 
 static void find_absent(void)

@@ -42,12 +42,12 @@ def shared(folder: Path, name: str) -> Path:
 
 
 def linked(folder: Path, program: str, how: str, *flags: str) -> Path:
-    """Return a program with the agent in it, or beside it."""
+    """Return a program with the agent in it, or beside it: then the flags are the program's."""
     link = [str(shared(folder, "observed")), f"-Wl,-rpath,{folder}", "-rdynamic"]
     link.append("-Wl,-z,lazy" if how == "lazy" else "-Wl,-z,now")
     if how == "static":
         return build(folder, program, LINKED, *flags, link=link)
-    return build(folder, program, (), *flags, link=[str(library(folder, *flags)), *link])
+    return build(folder, program, (), *flags, link=[str(library(folder)), *link])
 
 
 Scenario = Callable[..., dict[str, float]]
@@ -273,9 +273,18 @@ def torture(program: Path, built: Path, tmp_path: Path, threads: int, seconds: i
     assert totals == {rule: calls for rule, calls in enumerate(spool.calls) if calls}
 
 
-def test_torture_loses_no_call(built: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["library", "static"])
+def test_torture_loses_no_call(built: Path, tmp_path: Path, how: str) -> None:
     seconds = int(os.environ.get("MACHTRACE_TORTURE_SECONDS", "5"))
-    torture(linked(built, "torture.c", "library"), built, tmp_path, 16, seconds)
+    torture(linked(built, "torture.c", how), built, tmp_path, 16, seconds)
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_programs_that_a_sanitizer_checks_are_recorded(
+    built: Path, tmp_path: Path, sanitizer: str
+) -> None:
+    program = linked(built, "torture.c", "library", f"-fsanitize={sanitizer}")
+    torture(program, built, tmp_path, 4, 2)
 
 
 @pytest.mark.parametrize("sanitizer", ["undefined", "address", "thread"])

@@ -32,7 +32,7 @@ static _Thread_local volatile sig_atomic_t in_handler[2]; /* calls of open and r
 static _Atomic int stops;
 static const char *plugin;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static void *volatile last_block;
+static _Thread_local void *volatile last_block;
 
 static __attribute__((noinline)) void read_file(void)
 {
