@@ -64,20 +64,25 @@ def compiler() -> str:
 
 
 def compile_all(
-    output: Path, files: Sequence[Path], options: Sequence[str], link: Sequence[str]
+    output: Path,
+    files: Sequence[Path],
+    options: Sequence[str],
+    link: Sequence[str],
+    cc: Sequence[str] = (),
 ) -> None:
     """Compile each file, those of hooks without vector registers, and link them."""
+    cc = cc or [compiler()]
     objects: list[str] = []
     hook_path = {PROJECT / source for source in HOOK_PATH}
     for number, file in enumerate(files):
         to = output.with_suffix(f".{number}.o")
         extra = ["-mgeneral-regs-only"] if file in hook_path else []
-        command = [compiler(), *options, *extra, *INCLUDE, "-c", str(file), "-o", str(to)]
+        command = [*cc, *options, *extra, *INCLUDE, "-c", str(file), "-o", str(to)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         objects.append(str(to))
     sanitizers = [option for option in options if option.startswith("-fsanitize")]
-    command = [compiler(), *sanitizers, *objects, *link, "-o", str(output), "-pthread", "-ldl"]
+    command = [*cc, *sanitizers, *objects, *link, "-o", str(output), "-pthread", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -93,26 +98,28 @@ def build(
     *flags: str,
     optimize: str = "-O2",
     link: Sequence[str] = (),
+    cc: Sequence[str] = (),
 ) -> Path:
     """Return a program of these sources, built unless it has been."""
     options = [optimize, "-g", "-std=c11", "-fno-omit-frame-pointer", *WARNINGS, *flags]
-    output = folder / name_of(Path(program).stem, program, sources, options, link)
+    output = folder / name_of(Path(program).stem, program, sources, options, link, cc)
     if not output.exists():
         files = [PROGRAMS / program, *(PROJECT / source for source in sources)]
-        compile_all(output, files, options, link)
+        compile_all(output, files, options, link, cc)
     return output
 
 
-def library(folder: Path, *flags: str) -> Path:
+def library(folder: Path, *flags: str, cc: Sequence[str] = ()) -> Path:
     """Return the agent as a shared library, built unless it has been."""
     options = [
         *("-O2", "-g", "-std=c11", "-fno-omit-frame-pointer", "-fPIC", "-fvisibility=hidden"),
         *("-DMACHTRACE_AGENT_LIBRARY", *WARNINGS, *flags),
     ]
-    output = folder / (name_of("libmachtrace", options) + ".so")
+    output = folder / (name_of("libmachtrace", options, cc) + ".so")
     if not output.exists():
         files = [PROJECT / source for source in LOADED]
-        compile_all(output, files, options, ["-shared", "-Wl,-z,now", "-Wl,-z,nodelete"])
+        link = ["-shared", "-Wl,-z,now", "-Wl,-z,nodelete"]
+        compile_all(output, files, options, link, cc)
     return output
 
 
