@@ -17,7 +17,7 @@
 #define DEFAULT_TREE_BITS 20
 #define DEFAULT_SPOOL_SIZE (UINT64_C(16) << 20)
 #define DEFAULT_THREADS 512
-#define DEFAULT_INTERVAL 20
+#define DEFAULT_INTERVAL 50
 #define LEAVE_LIMIT 200 /* ms until a hook counts as one that never returns */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -23,6 +23,7 @@
 #define PENDING (1u << 16) /* bytes of a record of nodes */
 #define NODE_MOST 24       /* bytes of a node: distance, offset, image, address */
 #define CHAIN_MOST 16
+#define IDLE_INTERVALS 4
 #define SWEEP_PERIOD 1000000000 /* ns */
 
 struct logged_rule {
@@ -344,6 +345,8 @@ static void store_sums(void)
     uint32_t used = atomic_load(&all->used);
     uint32_t rules = atomic_load(&machtrace_rule_count);
     for (uint32_t rule = 0; rule < rules; rule++) {
+        if (!atomic_load(&machtrace_rules[rule].is_active))
+            continue;
         uint64_t sum = atomic_load(&all->calls[rule]);
         for (uint32_t index = 0; index < used; index++)
             sum += atomic_load_explicit(&all->all[index].calls[rule], memory_order_relaxed);
@@ -355,8 +358,10 @@ static void store_sums(void)
     atomic_store(&losses->ignored, atomic_load(&all->ignored));
 }
 
-static void pass(void)
+/* Whether there were events. */
+static bool pass(void)
 {
+    uint64_t events = atomic_load(&drain->spool.head->events);
     read_clocks(&drain->now_ticks, &drain->now_ns);
     if (atomic_load(&machtrace_imports_are_pending) || machtrace_images_are_stale()) {
         struct machtrace_imports_result result;
@@ -374,12 +379,14 @@ static void pass(void)
         machtrace_recorders_sweep();
         drain->swept_at = drain->now_ns;
     }
+    return atomic_load(&drain->spool.head->events) != events;
 }
 
-static void wait_for_work(uint32_t seen)
+/* Longer where nothing was recorded the last time; a ring that is half full ends it. */
+static void wait_for_work(uint32_t seen, bool is_idle)
 {
-    struct timespec limit = {drain->interval_ms / 1000,
-                             (long)(drain->interval_ms % 1000) * 1000000};
+    uint32_t interval = is_idle ? IDLE_INTERVALS * drain->interval_ms : drain->interval_ms;
+    struct timespec limit = {interval / 1000, (long)(interval % 1000) * 1000000};
     machtrace_system(SYS_futex, machtrace_address_of((void *)&machtrace_recorders.wake),
                      FUTEX_WAIT_PRIVATE, seen, machtrace_address_of(&limit), 0, 0);
 }
@@ -399,11 +406,11 @@ static void *run(void *argument)
         uint32_t seen = atomic_load(&machtrace_recorders.wake);
         uint32_t requested = atomic_load(&drain->requested);
         bool stops = atomic_load(&drain->stops) != 0;
-        pass();
+        bool is_idle = !pass();
         atomic_store(&drain->done, requested);
         if (stops)
             return NULL;
-        wait_for_work(seen);
+        wait_for_work(seen, is_idle);
     }
 }
 

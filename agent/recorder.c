@@ -419,12 +419,12 @@ static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t count
     size_t common = recorder->cached < count ? recorder->cached : count;
     const uint64_t *frame = recorder->frames + count;
     size_t index = 0, matching;
-    while (index < common && recorder->addresses[index] == frame[-1]) {
+    while (index < common && recorder->levels[index].address == frame[-1]) {
         index++;
         frame--;
     }
-    uint32_t node = index == 0 ? base : recorder->nodes[index - 1];
-    uint8_t watched = index == 0 ? 0 : recorder->depths[index - 1];
+    uint32_t node = index == 0 ? base : recorder->levels[index - 1].node;
+    uint32_t watched = index == 0 ? 0 : recorder->levels[index - 1].watched;
     for (matching = index; index < count; index++) {
         uint64_t address = *--frame;
         uint32_t next = machtrace_stack_tree_insert(&all->tree, node, address);
@@ -433,16 +433,16 @@ static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t count
             *flags |= MACHTRACE_EVENT_INCOMPLETE;
             break;
         }
-        if (watched < UINT8_MAX && is_watched(address))
-            watched++;
+        watched += is_watched(address);
         node = next;
-        recorder->addresses[index] = address;
-        recorder->nodes[index] = node;
-        recorder->depths[index] = watched;
+        struct machtrace_level *level = &recorder->levels[index];
+        level->address = address;
+        level->node = node;
+        level->watched = watched;
     }
     if (index > matching)
         recorder->cached = index;
-    *depth = watched;
+    *depth = watched < UINT8_MAX ? (uint8_t)watched : UINT8_MAX;
     return node;
 }
 

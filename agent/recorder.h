@@ -29,6 +29,13 @@
 #define MACHTRACE_MARK_ERA 16    /* and the number of the era: see images.h */
 #define MACHTRACE_MARK_END 65536 /* code is above */
 
+/* A frame of the last stack. */
+struct machtrace_level {
+    uint64_t address;
+    uint32_t node;
+    uint32_t watched; /* functions, from the outermost frame on */
+};
+
 struct machtrace_recorder {
     _Atomic uint32_t id;     /* the thread's, of the kernel; 0 while the recorder is free */
     _Atomic uint32_t thread; /* the agent's number for the thread, never reused */
@@ -37,13 +44,11 @@ struct machtrace_recorder {
     _Atomic uint64_t busy;            /* the stack pointer of the hook that runs; 0 for none */
     uint64_t stack_low, stack_high;   /* the thread's own stack; it may grow below */
 
-    /* The last stack, outermost frame first. */
+    /* The last stack. */
     uint32_t generation;
     uint32_t base; /* parent of the outermost node */
     size_t cached;
-    uint64_t addresses[MACHTRACE_FRAMES_MAX];
-    uint32_t nodes[MACHTRACE_FRAMES_MAX];
-    uint8_t depths[MACHTRACE_FRAMES_MAX]; /* watched functions from the outermost frame on */
+    struct machtrace_level levels[MACHTRACE_FRAMES_MAX]; /* outermost frame first */
 
     uint64_t frames[MACHTRACE_FRAMES_MAX]; /* of the stack that is taken now, innermost first */
     _Alignas(16) unsigned char window[MACHTRACE_WINDOW];

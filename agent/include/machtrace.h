@@ -113,8 +113,9 @@ typedef enum machtrace_state {
  * How many threads are recorded at once; 512 by default. Calls of others are counted.
  *
  * @field interval_ms
- * How often events are moved to the spool, in milliseconds; 20 by default. What a process has
- * recorded since the last time is lost if it is killed.
+ * How often events are moved to the spool, in milliseconds; 50 by default. What a process has
+ * recorded since the last time is lost if it is killed. Four times as long where nothing is
+ * recorded.
  *
  * @field functions, function_count
  * Functions to watch from the start.

@@ -144,9 +144,7 @@ class Nodes:
 
 
 def read_image(payload: bytes) -> Image:
-    number, id_size, start, size, _bias, path_size, _ = struct.unpack_from(
-        "<2I3Q2I", payload
-    )
+    number, id_size, start, size, _bias, path_size, _ = struct.unpack_from("<2I3Q2I", payload)
     text = payload[40:]
     assert len(text) == id_size + path_size
     return Image(number, start, size, text[:id_size], text[id_size:].decode())
@@ -241,6 +239,4 @@ def read(path: Path) -> Spool:
                 values = struct.unpack_from("<QIIHBBI", payload, 16 + 24 * number)
                 events.append(Event(first + number, *values))
     calls = list(struct.unpack_from(f"<{rule_count}Q", data, calls_at))
-    return Spool(
-        state, pid, tree_bits, run, losses, log, events, sums, calls, folded, problems
-    )
+    return Spool(state, pid, tree_bits, run, losses, log, events, sums, calls, folded, problems)
