@@ -76,22 +76,6 @@ static int add_rules(const machtrace_function_t *functions, size_t count)
     return 0;
 }
 
-static void clear_sums(void)
-{
-    struct machtrace_recorders *all = &machtrace_recorders;
-    uint32_t used = atomic_load(&all->used);
-    for (uint32_t index = 0; index < used; index++)
-        atomic_store(&all->all[index].counted, 0);
-    for (uint32_t rule = 0; rule < MACHTRACE_RULES_MAX; rule++) {
-        atomic_store(&all->calls[rule], 0);
-        for (uint32_t index = 0; index < used; index++)
-            atomic_store(&all->all[index].calls[rule], 0);
-    }
-    atomic_store(&all->cut, 0);
-    atomic_store(&all->incomplete, 0);
-    atomic_store(&all->ignored, 0);
-}
-
 static int start(const machtrace_options_t *options)
 {
     if (is_running)
@@ -105,7 +89,7 @@ static int start(const machtrace_options_t *options)
     error = add_rules(options->functions, options->function_count);
     if (error != 0)
         return error;
-    clear_sums();
+    machtrace_recorders_clear();
     machtrace_images_update(true);
     error = machtrace_drain_begin(
         options->spool_path, options->spool_size != 0 ? options->spool_size : DEFAULT_SPOOL_SIZE,

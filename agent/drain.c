@@ -36,7 +36,7 @@ struct drain {
     pthread_t thread;
     uint32_t interval_ms;
     _Atomic uint32_t stops;
-    _Atomic uint32_t requested, done; /* passes that were asked for with a flush */
+    _Atomic uint32_t requested, done; /* passes that a flush waits for */
     pthread_mutex_t lock;             /* of the spool's log, for incidents */
 
     uint64_t *sent;          /* a bit for each node that is in the spool */

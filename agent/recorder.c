@@ -305,11 +305,20 @@ static bool is_on_own_stack(const struct machtrace_recorder *recorder, uint64_t 
     return sp >= recorder->stack_low && sp < recorder->stack_high;
 }
 
+/* Whether this is the handler of a signal, on the stack that sigaltstack(2) set. */
+static __attribute__((noinline)) bool is_on_signal_stack(void)
+{
+    uint64_t stack[3] = {0, 0, 0}; /* struct stack_t: address, flags, size */
+    machtrace_system(SYS_sigaltstack, 0, machtrace_address_of(stack), 0, 0, 0, 0);
+    return ((uint32_t)stack[1] & SS_ONSTACK) != 0;
+}
+
 /* Whether the hook that set `busy` can never continue: a handler left it by longjmp(3). Of hooks
  * on one stack, the inner one is below. */
 static bool is_abandoned(const struct machtrace_recorder *recorder, uint64_t busy, uint64_t sp)
 {
-    return is_on_own_stack(recorder, sp) && (!is_on_own_stack(recorder, busy) || sp > busy);
+    return is_on_own_stack(recorder, sp) && (!is_on_own_stack(recorder, busy) || sp > busy) &&
+           !is_on_signal_stack();
 }
 
 /* A recorder that no hook of this thread uses; NULL if there is none. */
@@ -515,25 +524,32 @@ uint32_t machtrace_stack_here(uint64_t caller, uint64_t sp, uint64_t fp, uint64_
     return (flags & MACHTRACE_EVENT_INCOMPLETE) != 0 ? MACHTRACE_TREE_ROOT : node;
 }
 
+void machtrace_recorders_clear(void)
+{
+    struct machtrace_recorders *all = &machtrace_recorders;
+    uint32_t used = atomic_load(&all->used);
+    for (uint32_t index = 0; index < used; index++) {
+        struct machtrace_recorder *recorder = &all->all[index];
+        /* Of a parent, whose spool has it. */
+        atomic_store(&recorder->ring.taken, atomic_load(&recorder->ring.written));
+        atomic_store(&recorder->counted, 0);
+        for (uint32_t rule = 0; rule < MACHTRACE_RULES_MAX; rule++)
+            atomic_store(&recorder->calls[rule], 0);
+    }
+    for (uint32_t rule = 0; rule < MACHTRACE_RULES_MAX; rule++)
+        atomic_store(&all->calls[rule], 0);
+    atomic_store(&all->cut, 0);
+    atomic_store(&all->incomplete, 0);
+    atomic_store(&all->ignored, 0);
+}
+
 void machtrace_recorders_after_fork(void)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
     uint32_t id = (uint32_t)machtrace_system(SYS_gettid, 0, 0, 0, 0, 0, 0);
-    for (uint32_t index = 0; index < all->most && all->all != NULL; index++) {
-        struct machtrace_recorder *recorder = &all->all[index];
-        if (index >= atomic_load(&all->used))
-            break;
-        /* The rings are the parent's: what they have is in its spool. */
-        atomic_store(&recorder->ring.taken, atomic_load(&recorder->ring.written));
-        recorder->ring.taken_seen = atomic_load(&recorder->ring.written);
-        for (uint32_t rule = 0; rule < MACHTRACE_RULES_MAX; rule++)
-            atomic_store(&recorder->calls[rule], 0);
-        bool is_own = self.recorder == recorder;
-        for (struct machtrace_recorder *inner = self.recorder; inner != NULL && !is_own;
-             inner = inner->inner)
-            is_own = inner == recorder;
-        atomic_store(&recorder->id, is_own ? id : 0);
-    }
-    for (uint32_t rule = 0; rule < MACHTRACE_RULES_MAX; rule++)
-        atomic_store(&all->calls[rule], 0);
+    uint32_t used = atomic_load(&all->used);
+    for (uint32_t index = 0; index < used; index++)
+        atomic_store(&all->all[index].id, 0);
+    for (struct machtrace_recorder *own = self.recorder; own != NULL; own = own->inner)
+        atomic_store(&own->id, id);
 }

@@ -114,6 +114,9 @@ void machtrace_recorders_sweep(void);
 /* The clock of events in rings. */
 uint64_t machtrace_ticks(void);
 
+/* Forget what was recorded. Nothing is recorded meanwhile. */
+void machtrace_recorders_clear(void);
+
 /* In the child of a fork: release other threads' recorders. */
 void machtrace_recorders_after_fork(void);
 

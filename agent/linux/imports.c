@@ -316,6 +316,15 @@ static bool is_agent(const struct machtrace_agent_image *image)
 #endif
 }
 
+/* Whether a slot leads to a stub: in the child of a fork, or since the slot was left at a stop. */
+static bool is_bound(int rule, uint64_t value)
+{
+    int stub = machtrace_stub_at(value);
+    if (stub >= 0 && rule >= 0 && machtrace_bindings[stub].rule == rule)
+        atomic_store(&machtrace_rules[rule].state, MACHTRACE_RULE_BOUND);
+    return stub >= 0;
+}
+
 static void collect(struct changes *changes, const struct names *names,
                     const struct imports *imports, void *handle)
 {
@@ -331,7 +340,7 @@ static void collect(struct changes *changes, const struct names *names,
             int rule = -1;
             if (names != NULL) {
                 rule = rule_of(names, imports->names + imports->symbols[symbol].st_name);
-                if (rule == -1 || machtrace_stub_at(value) >= 0)
+                if (rule == -1 || is_bound(rule, value))
                     continue;
             } else if (machtrace_stub_at(value) < 0 &&
                        (saved_room == 0 || saved_at(slot)->slot == 0)) {

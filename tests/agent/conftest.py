@@ -1,3 +1,5 @@
+"""Folders for built programs."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -23,6 +23,8 @@ LOSSES = (
 
 @dataclass
 class Event:
+    """A call of a watched function."""
+
     number: int
     time: int
     stack: int
@@ -35,6 +37,8 @@ class Event:
 
 @dataclass
 class Spool:
+    """What a spool has."""
+
     state: int
     pid: int
     tree_bits: int
@@ -60,6 +64,8 @@ class Spool:
 
 @dataclass
 class Image:
+    """An image that has frames of the spool."""
+
     number: int
     start: int
     size: int
@@ -69,6 +75,8 @@ class Image:
 
 @dataclass
 class Rule:
+    """A watched function, and what became of it."""
+
     number: int
     state: int
     slots: int
@@ -97,6 +105,7 @@ class Nodes:
                 self.read(payload)
 
     def home(self, parent: int, address: int) -> int:
+        """Return the number of a node whose distance is 0."""
         mask = (1 << self.bits) - 1
         scattered = parent * 0x9E3779B1 & mask
         scattered ^= scattered >> (self.bits + 1) // 2
@@ -105,6 +114,7 @@ class Nodes:
         return scattered + (product >> 64 - self.bits) & mask
 
     def read(self, payload: bytes) -> None:
+        """Add the nodes of a record."""
         at = image = 0
 
         def number() -> int:
@@ -186,30 +196,12 @@ def records(region: bytes, problems: list[str]) -> list[tuple[int, bytes]]:
     return result
 
 
-def read(path: Path) -> Spool:
-    data = path.read_bytes()
-    fields = HEAD.unpack_from(data)
-    magic, version, expected, file_size = fields[:4]
-    if magic != b"mtspool\n":
-        raise ValueError("not a spool")
-    if version != 1:
-        raise ValueError(f"version {version}")
-    if zlib.crc32(data[16:STATE_AT]) != expected:
-        raise ValueError("checksum of the head")
-    if file_size != len(data):
-        raise ValueError("truncated")
-    log_at, log_size, cells_at, cell_count, segments_at, segment_size, segment_count = fields[4:11]
-    calls_at, stackless_at = fields[11:13]
-    pid, _machine, tree_bits, rule_count, run = fields[15:]
-    state, _events, folded = struct.unpack_from("<3Q", data, STATE_AT)
-    change = struct.unpack_from("<4Q", data, STATE_AT + 24)
-    losses = dict(zip(LOSSES, struct.unpack_from("<6Q", data, STATE_AT + 56), strict=True))
-    problems: list[str] = []
-    log = records(data[log_at : log_at + log_size], problems)
-
+def read_cells(data: bytes, fields: tuple[int, ...]) -> tuple[Counter[tuple[int, int]], int]:
+    """Return calls by rule and stack of the cells, and how many events they include."""
+    cells_at, cell_count, rule_count = fields[6], fields[7], fields[18]
     cells = [struct.unpack_from("<2Q", data, cells_at + 16 * n) for n in range(cell_count)]
-    stackless = list(struct.unpack_from(f"<{rule_count}Q", data, stackless_at))
-    mark, index, key, value = change
+    stackless = list(struct.unpack_from(f"<{rule_count}Q", data, fields[12]))
+    folded, mark, index, key, value = struct.unpack_from("<5Q", data, STATE_AT + 16)
     if mark != 0:
         folded = mark - 1
         if index < cell_count:
@@ -223,11 +215,16 @@ def read(path: Path) -> Spool:
     for rule, value in enumerate(stackless):
         if value:
             sums[rule, 0] += value
+    return sums, folded
 
+
+def read_segments(data: bytes, fields: tuple[int, ...], problems: list[str]) -> list[Event]:
+    """Return the events of all segments, in their order."""
+    segments_at, segment_size, segment_count = fields[8:11]
     segments: list[tuple[int, int]] = []
     for number in range(segment_count):
         at = segments_at + number * segment_size
-        sequence, _first = struct.unpack_from("<2Q", data, at)
+        (sequence,) = struct.unpack_from("<Q", data, at)
         if sequence:
             segments.append((sequence, at))
     events: list[Event] = []
@@ -238,5 +235,28 @@ def read(path: Path) -> Spool:
             for number in range(count):
                 values = struct.unpack_from("<QIIHBBI", payload, 16 + 24 * number)
                 events.append(Event(first + number, *values))
-    calls = list(struct.unpack_from(f"<{rule_count}Q", data, calls_at))
+    return events
+
+
+def read(path: Path) -> Spool:
+    """Return what a spool has; raise ValueError if it is none."""
+    data = path.read_bytes()
+    fields = HEAD.unpack_from(data)
+    magic, version, expected, file_size, log_at, log_size = fields[:6]
+    for is_valid, problem in (
+        (magic == b"mtspool\n", "not a spool"),
+        (version == 1, f"version {version}"),
+        (zlib.crc32(data[16:STATE_AT]) == expected, "checksum of the head"),
+        (file_size == len(data), "truncated"),
+    ):
+        if not is_valid:
+            raise ValueError(problem)
+    pid, _machine, tree_bits, rule_count, run = fields[15:]
+    (state,) = struct.unpack_from("<Q", data, STATE_AT)
+    losses = dict(zip(LOSSES, struct.unpack_from("<6Q", data, STATE_AT + 56), strict=True))
+    problems: list[str] = []
+    log = records(data[log_at : log_at + log_size], problems)
+    sums, folded = read_cells(data, fields)
+    events = read_segments(data, fields, problems)
+    calls = list(struct.unpack_from(f"<{rule_count}Q", data, fields[11]))
     return Spool(state, pid, tree_bits, run, losses, log, events, sums, calls, folded, problems)

@@ -75,7 +75,7 @@ def check(path: Path, progress: Path) -> int:
 def test_no_complete_record_is_missing_after_sigkill(
     built: Path, tmp_path: Path, size: int, log: int, events: int, longest: float
 ) -> None:
-    seed = random.Random(size)
+    seed = random.Random(size)  # noqa: S311 - when to kill is no secret
     folded = 0
     path, progress = tmp_path / "app.spool", tmp_path / "progress"
     for _ in range(-(-KILLS // 3)):
@@ -158,7 +158,9 @@ def test_a_full_disk_is_reported_and_leaves_no_file(built: Path, tmp_path: Path)
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)],
+        check=False,
+        capture_output=True,
     )
     if mounted.returncode != 0:
         pytest.skip("no file system can be mounted")

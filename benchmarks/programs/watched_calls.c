@@ -1,10 +1,11 @@
 /* Print the time of a call of a watched function, in ns: medians of many batches.
  *
- *     bench_hook SPOOL DEPTH
+ *     watched_calls SPOOL DEPTH
  *
  * "plain" is the call without hook; "repeated" one from a stack of DEPTH frames that was the last
  * one too; "other" one from a stack whose innermost five frames are others than the last time;
- * "new" one whose innermost five frames were never seen; "counted" one without stack.
+ * "new" one whose innermost five frames were mostly never seen; "counted" one that is counted, and
+ * calls `observed` itself; "one" is "repeated" where each call is measured alone, with the clock.
  */
 #define _GNU_SOURCE
 #include <stdio.h>

@@ -1,0 +1,60 @@
+"""The agent builds without warnings by other compilers, and its header for other languages."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.build import HOOK_PATH, INCLUDE, LOADED, PROJECT, WARNINGS
+
+pytestmark = pytest.mark.peer
+
+HEADER = PROJECT / "agent" / "include" / "machtrace.h"
+
+
+@pytest.mark.parametrize("target", ["x86_64-linux-gnu.2.28", "aarch64-linux-gnu.2.28"])
+def test_clang_has_no_warnings(tmp_path: Path, target: str) -> None:
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("no ziglang")
+    clang = [sys.executable, "-m", "ziglang", "cc", "-target", target]
+    for source in LOADED:
+        options = ["-O2", "-std=c11", "-fPIC", "-fvisibility=hidden", *WARNINGS, *INCLUDE]
+        if source in HOOK_PATH:
+            options.append("-mgeneral-regs-only")
+        command = [*clang, *options, "-c", str(PROJECT / source), "-o", str(tmp_path / "out.o")]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), source
+
+
+@pytest.mark.parametrize(
+    ("compiler", "options"),
+    [
+        ("cc", ["-std=c89", "-x", "c", "-Wno-long-long"]),
+        ("c++", ["-std=c++98", "-x", "c++", "-Wno-long-long", "-Wno-variadic-macros"]),
+        ("c++", ["-std=c++17", "-x", "c++"]),
+    ],
+)
+def test_the_header_is_one_of_other_languages(compiler: str, options: list[str]) -> None:
+    found = shutil.which(compiler)
+    if found is None:
+        pytest.skip(f"no {compiler}")
+    command = [found, *options, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", str(HEADER)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_function_of_the_header_is_documented() -> None:
+    text = HEADER.read_text()
+    names = [
+        line.split("(")[0].split()[-1]
+        for line in text.splitlines()
+        if line.startswith("MACHTRACE_EXPORT")
+    ]
+    assert len(names) >= 8
+    for name in names:
+        assert f"@function {name}\n" in text
