@@ -363,6 +363,7 @@ static bool pass(void)
 {
     uint64_t events = atomic_load(&drain->spool.head->events);
     read_clocks(&drain->now_ticks, &drain->now_ns);
+    atomic_fetch_add(&machtrace_recorders.passes, 1);
     if (atomic_load(&machtrace_imports_are_pending) || machtrace_images_are_stale()) {
         struct machtrace_imports_result result;
         if (atomic_load(&drain->stops) == 0)

@@ -19,7 +19,8 @@ enum machtrace_event_flag {
     MACHTRACE_EVENT_INCOMPLETE = 4, /* the tree or the spool had no room for the inner frames */
     MACHTRACE_EVENT_NESTED = 8,     /* called by a watched function */
     MACHTRACE_EVENT_INTERRUPT = 16, /* by the handler of a signal that interrupted a hook */
-    MACHTRACE_EVENT_OTHER_STACK = 32 /* the thread was not on its own stack */
+    MACHTRACE_EVENT_OTHER_STACK = 32, /* the thread was not on its own stack */
+    MACHTRACE_EVENT_NO_FRAME_POINTER = 64 /* outer frames are missing: they lead to no code */
 };
 
 struct machtrace_event {

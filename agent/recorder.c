@@ -122,7 +122,13 @@ uint64_t machtrace_ticks(void)
 /* PROCMAP_QUERY (linux/fs.h), of Linux 6.11 and later: the words of its structure that are used. */
 #define QUERY_MAPPING UINT64_C(0xc0686611)
 #define QUERY_WORDS 13
-enum { QUERY_ADDRESS = 2, QUERY_START = 3, QUERY_END = 4 };
+enum { QUERY_ADDRESS = 2, QUERY_START = 3, QUERY_END = 4, QUERY_RIGHTS = 5 };
+#define QUERY_EXECUTABLE 4 /* PROCMAP_QUERY_VMA_EXECUTABLE */
+
+struct mapping {
+    uint64_t start, end;
+    bool is_executable;
+};
 
 static bool read_hex(const unsigned char **at, const unsigned char *end, uint64_t *value)
 {
@@ -141,7 +147,7 @@ static bool read_hex(const unsigned char **at, const unsigned char *end, uint64_
 
 /* The mapping of an address in the text of /proc/self/maps. */
 static bool search_text(long file, uint64_t address, unsigned char *text, size_t room,
-                        uint64_t *start, uint64_t *end)
+                        struct mapping *mapping)
 {
     size_t size = 0;
     for (;;) {
@@ -157,9 +163,12 @@ static bool search_text(long file, uint64_t address, unsigned char *text, size_t
             if (at == limit)
                 break;
             const unsigned char *field = line;
-            if (read_hex(&field, at, start) && *field++ == '-' && read_hex(&field, at, end) &&
-                address >= *start && address < *end)
+            if (read_hex(&field, at, &mapping->start) && *field++ == '-' &&
+                read_hex(&field, at, &mapping->end) && address >= mapping->start &&
+                address < mapping->end) {
+                mapping->is_executable = at - field > 3 && field[3] == 'x'; /* " r-xp" */
                 return true;
+            }
             line = ++at;
         }
         /* The last line may not be whole. */
@@ -171,8 +180,8 @@ static bool search_text(long file, uint64_t address, unsigned char *text, size_t
     }
 }
 
-static bool find_mapping(uint64_t address, unsigned char *text, size_t room, uint64_t *start,
-                         uint64_t *end)
+static bool find_mapping(struct machtrace_recorder *recorder, uint64_t address,
+                         struct mapping *mapping)
 {
     static const char path[] = "/proc/self/maps";
     long file = machtrace_system(SYS_openat, (uint64_t)AT_FDCWD, machtrace_address_of(path),
@@ -184,14 +193,15 @@ static bool find_mapping(uint64_t address, unsigned char *text, size_t room, uin
         query[word] = 0;
     query[0] = sizeof query;
     query[QUERY_ADDRESS] = address;
-    bool is_found = machtrace_system(SYS_ioctl, (uint64_t)file, QUERY_MAPPING,
-                                     machtrace_address_of((const void *)(uintptr_t)query), 0, 0,
-                                     0) == 0;
+    long result = machtrace_system(SYS_ioctl, (uint64_t)file, QUERY_MAPPING,
+                                   machtrace_address_of((const void *)(uintptr_t)query), 0, 0, 0);
+    bool is_found = result == 0;
     if (is_found) {
-        *start = query[QUERY_START];
-        *end = query[QUERY_END];
-    } else {
-        is_found = search_text(file, address, text, room, start, end);
+        mapping->start = query[QUERY_START];
+        mapping->end = query[QUERY_END];
+        mapping->is_executable = (query[QUERY_RIGHTS] & QUERY_EXECUTABLE) != 0;
+    } else if (result != -ENOENT) {
+        is_found = search_text(file, address, recorder->window, sizeof recorder->window, mapping);
     }
     machtrace_system(SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
     return is_found;
@@ -214,13 +224,11 @@ static uint64_t thread_pointer(void)
 static __attribute__((noinline)) bool find_own_stack(struct machtrace_recorder *recorder,
                                                      uint64_t sp)
 {
-    uint64_t low, high;
+    struct mapping mapping;
     uint64_t block = recorder->is_main ? machtrace_recorders.main_stack : thread_pointer();
-    if (!find_mapping(sp, (unsigned char *)recorder->frames, sizeof recorder->frames, &low,
-                      &high) ||
-        block <= sp || block >= high)
+    if (block <= sp || !find_mapping(recorder, sp, &mapping) || block >= mapping.end)
         return false;
-    recorder->stack_low = low;
+    recorder->stack_low = mapping.start;
     recorder->stack_high = block;
     return true;
 }
@@ -409,11 +417,87 @@ static bool is_watched(uint64_t address)
     return bodies != NULL && low < bodies->count && bodies->ranges[low].start < address;
 }
 
-/* Insert the frames that the last stack does not have. Sets the number of watched functions. */
-static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t count, uint8_t *flags,
+/* 1 if an address is in an executable mapping as far as they are known, 0 if not; -1 if they change
+ * now. */
+static int is_in_code(uint64_t address)
+{
+    const struct machtrace_code *code = &machtrace_recorders.code;
+    uint32_t version = atomic_load_explicit(&code->version, memory_order_acquire);
+    size_t low = 0, high = atomic_load_explicit(&code->count, memory_order_relaxed);
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (atomic_load_explicit(&code->ranges[middle].end, memory_order_relaxed) >= address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    bool is_in = low < MACHTRACE_CODE_MAX &&
+                 low < atomic_load_explicit(&code->count, memory_order_relaxed) &&
+                 atomic_load_explicit(&code->ranges[low].start, memory_order_relaxed) < address;
+    atomic_thread_fence(memory_order_acquire);
+    return version % 2 != 0 ||
+                   atomic_load_explicit(&code->version, memory_order_relaxed) != version
+               ? -1
+               : is_in;
+}
+
+/* The same from the kernel, for code that was mapped since: of compilers at run time, and of images
+ * that are being loaded. */
+static __attribute__((noinline)) bool query_code(struct machtrace_recorder *recorder,
+                                                 uint64_t address)
+{
+    uint32_t pass = atomic_load_explicit(&machtrace_recorders.passes, memory_order_relaxed);
+    uint64_t page = (address - 1) & ~UINT64_C(4095);
+    uint64_t *entry = &recorder->pages[page / 4096 % MACHTRACE_PAGES];
+    struct mapping mapping;
+    if (is_on_own_stack(recorder, address) || address >> 56 != 0)
+        return false;
+    if (recorder->pages_pass != pass) {
+        for (size_t index = 0; index < MACHTRACE_PAGES; index++)
+            *(volatile uint64_t *)&recorder->pages[index] = 0;
+        recorder->pages_pass = pass;
+    }
+    if ((*entry & ~UINT64_C(1)) != page << 1)
+        *entry = page << 1 |
+                 (find_mapping(recorder, address - 1, &mapping) && mapping.is_executable);
+    return *entry & 1;
+}
+
+static bool is_code(struct machtrace_recorder *recorder, uint64_t address)
+{
+    return is_in_code(address) == 1 || query_code(recorder, address);
+}
+
+/* How many frames lead to code, up to the first that does not: code without frame pointers leaves
+ * other values where a record would be. The innermost one is no word of the stack's records, and
+ * the outermost `matching` ones were checked before. */
+static inline size_t count_code(struct machtrace_recorder *recorder, size_t count,
+                                size_t matching)
+{
+    for (size_t position = count - matching; position-- > 1;)
+        if (!is_code(recorder, recorder->frames[position]))
+            return position;
+    return count;
+}
+
+/* How many of the outermost frames the last stack has too. */
+static inline size_t count_matching(const struct machtrace_recorder *recorder, size_t count)
+{
+    size_t common = recorder->cached < count ? recorder->cached : count;
+    const uint64_t *frame = recorder->frames + count;
+    size_t index = 0;
+    while (index < common && recorder->levels[index].address == *--frame)
+        index++;
+    return index;
+}
+
+/* Insert the frames that the last stack does not have. Sets the number of frames that lead to code,
+ * and that of watched functions. */
+static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t *frames, uint8_t *flags,
                                uint8_t *depth)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
+    size_t count = *frames;
     uint32_t generation = atomic_load_explicit(&all->generation, memory_order_acquire);
     uint32_t base = atomic_load_explicit(&all->root, memory_order_relaxed);
     if ((*flags & MACHTRACE_EVENT_TRUNCATED) != 0) {
@@ -425,16 +509,17 @@ static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t count
         recorder->generation = generation;
         recorder->base = base;
     }
-    size_t common = recorder->cached < count ? recorder->cached : count;
-    const uint64_t *frame = recorder->frames + count;
-    size_t index = 0, matching;
-    while (index < common && recorder->levels[index].address == frame[-1]) {
-        index++;
-        frame--;
+    size_t matching, valid;
+    while (matching = count_matching(recorder, count),
+           (valid = count_code(recorder, count, matching)) != count) {
+        *flags |= MACHTRACE_EVENT_NO_FRAME_POINTER;
+        count = valid;
     }
+    size_t index = matching;
+    const uint64_t *frame = recorder->frames + count - index;
     uint32_t node = index == 0 ? base : recorder->levels[index - 1].node;
     uint32_t watched = index == 0 ? 0 : recorder->levels[index - 1].watched;
-    for (matching = index; index < count; index++) {
+    for (; index < count; index++) {
         uint64_t address = *--frame;
         uint32_t next = machtrace_stack_tree_insert(&all->tree, node, address);
         if (next == MACHTRACE_TREE_ROOT) {
@@ -451,6 +536,7 @@ static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t count
     }
     if (index > matching)
         recorder->cached = index;
+    *frames = count;
     *depth = watched < UINT8_MAX ? (uint8_t)watched : UINT8_MAX;
     return node;
 }
@@ -493,7 +579,7 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
         if (recorder->is_main)
             event.flags |= MACHTRACE_EVENT_MAIN_THREAD;
         size_t count = take_frames(recorder, caller, sp, fp, &event.flags);
-        event.stack = node_of(recorder, count, &event.flags, &event.depth);
+        event.stack = node_of(recorder, &count, &event.flags, &event.depth);
         if (event.depth != 0)
             event.flags |= MACHTRACE_EVENT_NESTED;
         if (!machtrace_event_ring_add(&recorder->ring, &event)) {
@@ -516,7 +602,7 @@ uint32_t machtrace_stack_here(uint64_t caller, uint64_t sp, uint64_t fp, uint64_
     if (recorder == NULL)
         return MACHTRACE_TREE_ROOT;
     size_t count = take_frames(recorder, caller, sp, fp, &flags);
-    uint32_t node = node_of(recorder, count, &flags, &watched);
+    uint32_t node = node_of(recorder, &count, &flags, &watched);
     for (size_t index = 0; index < count && index < capacity; index++)
         frames[index] = recorder->frames[index];
     *depth = count;

@@ -22,6 +22,7 @@
 
 #define MACHTRACE_FRAMES_MAX 16384
 #define MACHTRACE_WINDOW 8192 /* bytes of another stack that are copied at once */
+#define MACHTRACE_PAGES 64     /* whose rights a recorder remembers */
 #define MACHTRACE_LEVELS_MAX 4 /* hooks that interrupt each other, of one thread */
 
 /* Addresses of the tree's outermost nodes that are none of code. */
@@ -50,6 +51,11 @@ struct machtrace_recorder {
     size_t cached;
     struct machtrace_level levels[MACHTRACE_FRAMES_MAX]; /* outermost frame first */
 
+    /* Pages that code.ranges does not have: twice the address, and one if it is executable. For one
+     * pass of the agent's thread. */
+    uint64_t pages[MACHTRACE_PAGES];
+    uint32_t pages_pass;
+
     uint64_t frames[MACHTRACE_FRAMES_MAX]; /* of the stack that is taken now, innermost first */
     _Alignas(16) unsigned char window[MACHTRACE_WINDOW];
     _Atomic uint64_t counted; /* calls without event, since the ring was full */
@@ -67,6 +73,17 @@ struct machtrace_bodies {
     } ranges[];
 };
 
+#define MACHTRACE_CODE_MAX 4096
+
+/* Executable mappings, by address. While `version` is odd they change. */
+struct machtrace_code {
+    _Atomic uint32_t version;
+    _Atomic uint32_t count;
+    struct {
+        _Atomic uint64_t start, end;
+    } ranges[MACHTRACE_CODE_MAX];
+};
+
 struct machtrace_recorders {
     struct machtrace_recorder *all;
     uint32_t most;
@@ -80,6 +97,8 @@ struct machtrace_recorders {
     _Atomic uint32_t generation;  /* a change of it makes all cached stacks invalid */
     _Atomic uint32_t root;        /* parent of outermost nodes, of this era */
     _Atomic(const struct machtrace_bodies *) bodies;
+    struct machtrace_code code;
+    _Atomic uint32_t passes; /* of the agent's thread */
     _Atomic uint64_t calls[MACHTRACE_RULES_MAX]; /* of threads for which there is no recorder */
     _Atomic uint64_t cut, incomplete, ignored;   /* see struct machtrace_spool_losses */
     _Atomic uint32_t wake;                       /* a futex: a ring is half full */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "inprocess/core/capture.h"
+#include "images.h"
 #include "inprocess/core/linux/shared.h"
 #include "recorder.h"
 #include "walk/frame_records.h"
@@ -25,7 +26,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void begin(void)
 {
+    machtrace_ignore_enter();
     machtrace_recorders_begin(DEFAULT_THREADS, DEFAULT_TREE_BITS);
+    machtrace_images_update(true);
+    machtrace_ignore_leave();
 }
 
 static bool is_ready(void)

@@ -4,12 +4,16 @@
 
 #include <link.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "inprocess/core/capture.h"
+#include "inprocess/core/linux/shared.h"
 #include "recorder.h"
+
+#define MAPS_TEXT ((size_t)1 << 24) /* bytes of /proc/self/maps that are read */
 
 static struct machtrace_agent_image *images;
 static _Atomic uint32_t image_count;
@@ -175,6 +179,36 @@ static bool map_tables(void)
     return true;
 }
 
+/* Publish the executable mappings. Readers take no lock: they check the version. */
+static void update_code(void)
+{
+    struct machtrace_code *code = &machtrace_recorders.code;
+    size_t room = MAPS_TEXT;
+    char *text = mmap(NULL, room, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (text == MAP_FAILED)
+        return;
+    int64_t size = machtrace_inprocess_mappings(text, room - 1);
+    uint32_t version = atomic_load(&code->version), count = 0;
+    atomic_store(&code->version, version + 1);
+    for (char *line = text; size > 0 && count < MACHTRACE_CODE_MAX;) {
+        char *end = strchr(line, '\n'), *at;
+        if (end == NULL)
+            break;
+        uint64_t start = strtoull(line, &at, 16);
+        uint64_t last = *at == '-' ? strtoull(at + 1, &at, 16) : 0;
+        if (end - at > 3 && at[3] == 'x') {
+            atomic_store_explicit(&code->ranges[count].start, start, memory_order_relaxed);
+            atomic_store_explicit(&code->ranges[count].end, last, memory_order_relaxed);
+            count++;
+        }
+        line = end + 1;
+    }
+    atomic_store(&code->count, count);
+    atomic_store(&code->version, version + 2);
+    munmap(text, room);
+}
+
 bool machtrace_images_update(bool waits)
 {
     if (waits)
@@ -202,6 +236,7 @@ bool machtrace_images_update(bool waits)
             atomic_store(&image->is_loaded, image->is_seen);
         }
         enter_era(loaded);
+        update_code();
     }
     pthread_mutex_unlock(&lock);
     return has_tables;

@@ -260,7 +260,15 @@ def own_calls(spool: Spool, program: Path) -> Counter[str]:
     return result
 
 
-def torture(program: Path, built: Path, tmp_path: Path, threads: int, seconds: int) -> None:
+def torture(
+    program: Path,
+    built: Path,
+    tmp_path: Path,
+    threads: int,
+    seconds: int,
+    *,
+    defers_signals: bool = False,
+) -> None:
     path = tmp_path / "app.spool"
     # The loader is not instrumented: ThreadSanitizer does not see its locks.
     environment = {**os.environ, "TSAN_OPTIONS": "ignore_noninstrumented_modules=1"}
@@ -270,7 +278,12 @@ def torture(program: Path, built: Path, tmp_path: Path, threads: int, seconds: i
     spool = spool_format.read(path)
     assert spool.incomplete == []
     assert spool.losses["without_stack"] == 0
-    assert own_calls(spool, program) == result
+    # ThreadSanitizer calls handlers of signals where the program next enters its runtime, which may
+    # be in the agent.
+    deferred = spool.losses["ignored"] if defers_signals else 0
+    own = own_calls(spool, program)
+    assert own.keys() == result.keys()
+    assert all(0 <= result[name] - own[name] <= deferred for name in result)
     totals: Counter[int] = Counter()
     for (rule, _), calls in spool.sums().items():
         totals[rule] += calls
@@ -288,7 +301,7 @@ def test_programs_that_a_sanitizer_checks_are_recorded(
     built: Path, tmp_path: Path, sanitizer: str
 ) -> None:
     program = linked(built, "torture.c", "library", f"-fsanitize={sanitizer}")
-    torture(program, built, tmp_path, 4, 2)
+    torture(program, built, tmp_path, 4, 2, defers_signals=sanitizer == "thread")
 
 
 @pytest.mark.parametrize("sanitizer", ["undefined", "address", "thread"])
