@@ -423,18 +423,17 @@ static int is_in_code(uint64_t address)
 {
     const struct machtrace_code *code = &machtrace_recorders.code;
     uint32_t version = atomic_load_explicit(&code->version, memory_order_acquire);
-    size_t low = 0, high = atomic_load_explicit(&code->count, memory_order_relaxed);
+    size_t low = 0, high = atomic_load_explicit(&code->count, memory_order_acquire);
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (atomic_load_explicit(&code->ranges[middle].end, memory_order_relaxed) >= address)
+        if (atomic_load_explicit(&code->ranges[middle].end, memory_order_acquire) >= address)
             high = middle;
         else
             low = middle + 1;
     }
     bool is_in = low < MACHTRACE_CODE_MAX &&
-                 low < atomic_load_explicit(&code->count, memory_order_relaxed) &&
-                 atomic_load_explicit(&code->ranges[low].start, memory_order_relaxed) < address;
-    atomic_thread_fence(memory_order_acquire);
+                 low < atomic_load_explicit(&code->count, memory_order_acquire) &&
+                 atomic_load_explicit(&code->ranges[low].start, memory_order_acquire) < address;
     return version % 2 != 0 ||
                    atomic_load_explicit(&code->version, memory_order_relaxed) != version
                ? -1

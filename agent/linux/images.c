@@ -198,8 +198,8 @@ static void update_code(void)
         uint64_t start = strtoull(line, &at, 16);
         uint64_t last = *at == '-' ? strtoull(at + 1, &at, 16) : 0;
         if (end - at > 3 && at[3] == 'x') {
-            atomic_store_explicit(&code->ranges[count].start, start, memory_order_relaxed);
-            atomic_store_explicit(&code->ranges[count].end, last, memory_order_relaxed);
+            atomic_store_explicit(&code->ranges[count].start, start, memory_order_release);
+            atomic_store_explicit(&code->ranges[count].end, last, memory_order_release);
             count++;
         }
         line = end + 1;

@@ -37,7 +37,7 @@ class Event:
 
 @dataclass
 class Spool:
-    """What a spool has."""
+    """The contents of a spool."""
 
     state: int
     pid: int
