@@ -273,6 +273,10 @@ static void other_stacks(void)
     sigaction(SIGUSR1, &action, NULL);
     raise(SIGUSR1);
     sink = descend(5);
+    void *memory_of_signals = alternate.ss_sp;
+    alternate.ss_flags = SS_DISABLE;
+    sigaltstack(&alternate, NULL);
+    free(memory_of_signals);
     printf("seen %llu\n", seen("observed"));
     machtrace_stop();
 }
