@@ -102,6 +102,7 @@ static int start(const machtrace_options_t *options)
     is_running = true;
     atomic_store(recording, 1);
     struct machtrace_imports_result result;
+    machtrace_enable_imports();
     machtrace_bind_imports(&result);
     return 0;
 }

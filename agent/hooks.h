@@ -86,10 +86,13 @@ struct machtrace_imports_result {
     uint64_t left;    /* slots that something else has changed since, and that were left */
 };
 
+/* Let binding have an effect, until the slots are restored. */
+void machtrace_enable_imports(void);
+
 /* Let the slots of all images lead to stubs, where that is not done for these rules yet. */
 void machtrace_bind_imports(struct machtrace_imports_result *result);
 
-/* Store what every slot had before. */
+/* Store what every slot had before. Nothing is bound any more then. */
 void machtrace_restore_imports(struct machtrace_imports_result *result);
 
 /* Whether images were loaded whose imports could not be bound at once. */

@@ -34,6 +34,7 @@
 _Atomic bool machtrace_imports_are_pending;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool is_enabled; /* from the start to the stop */
 
 /* What hooked slots of these two led to first. */
 static void *(*real_dlopen)(const char *path, int flags);
@@ -355,7 +356,7 @@ static void collect(struct changes *changes, const struct names *names,
     }
 }
 
-/* Phase one: what to change, in images that are held meanwhile. Without names: what to restore. */
+/* Phase one: what to change, in images that are held from now on. Without names the images alone. */
 static void prepare(struct changes *changes, const struct names *names, uint32_t version)
 {
     memset(changes, 0, sizeof *changes);
@@ -377,7 +378,7 @@ static void prepare(struct changes *changes, const struct names *names, uint32_t
             continue;
         changes->images[changes->image_count++] = (struct held){image, handle};
         struct imports imports;
-        if (read_imports(image, &imports))
+        if (names != NULL && read_imports(image, &imports))
             collect(changes, names, &imports, handle);
     }
 }
@@ -571,7 +572,9 @@ static bool bind_imports(struct machtrace_imports_result *result, bool waits)
         pthread_mutex_lock(&lock);
     else
         is_locked = pthread_mutex_trylock(&lock) == 0;
-    if (is_locked) {
+    if (is_locked && !is_enabled) {
+        pthread_mutex_unlock(&lock);
+    } else if (is_locked) {
         apply(&changes, result, bind_one);
         for (size_t index = 0; index < changes.image_count && changes.is_complete; index++)
             atomic_store(&changes.images[index].image->hooked, version);
@@ -593,15 +596,32 @@ void machtrace_bind_imports(struct machtrace_imports_result *result)
     machtrace_ignore_leave();
 }
 
+void machtrace_enable_imports(void)
+{
+    pthread_mutex_lock(&lock);
+    is_enabled = true;
+    pthread_mutex_unlock(&lock);
+}
+
 void machtrace_restore_imports(struct machtrace_imports_result *result)
 {
     struct changes changes;
     memset(result, 0, sizeof *result);
     machtrace_ignore_enter();
+    /* Nothing is bound from here on, so all that is will be found. */
+    pthread_mutex_lock(&lock);
+    is_enabled = false;
+    pthread_mutex_unlock(&lock);
     machtrace_images_update(true);
     prepare(&changes, NULL, 0);
     pthread_mutex_lock(&lock);
+    for (size_t index = 0; index < changes.image_count; index++) {
+        struct imports imports;
+        if (read_imports(changes.images[index].image, &imports))
+            collect(&changes, NULL, &imports, NULL);
+    }
     apply(&changes, result, restore_one);
+    result->left += !changes.is_complete;
     if (saved != NULL)
         memset(saved, 0, saved_room * sizeof *saved);
     saved_count = 0;

@@ -178,6 +178,11 @@ def test_images_that_are_loaded_later_are_watched(
         assert nodes.images[image].path == str(plugin)
 
 
+def test_starts_and_stops_while_images_come_and_go(scenario: Scenario, built: Path) -> None:
+    result = scenario("cycles", shared(built, "plugin"))
+    assert result == {"wrong": 0, "errors": 0, "called": 1, "left": 0}
+
+
 def test_names_without_a_slash_are_searched_for_the_caller(built: Path, tmp_path: Path) -> None:
     plugin = shared(built, "plugin")
     program = linked(built, "scenarios.c", "library")

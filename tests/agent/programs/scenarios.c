@@ -412,6 +412,56 @@ static void plugins(const char *path)
     printf("found %d seen %llu stop %d\n", found, calls, error);
 }
 
+/* --- starts and stops while images come and go --- */
+
+static _Atomic int is_over;
+static _Atomic unsigned long long own_calls, load_errors;
+static const char *cycled;
+
+static void *load_always(void *argument)
+{
+    typedef int function(int);
+    (void)argument;
+    while (is_over == 0) {
+        void *handle = dlopen(cycled, RTLD_NOW | RTLD_LOCAL);
+        function *call = handle == NULL ? NULL : (function *)dlsym(handle, "plugged_call");
+        if (call == NULL || call(1) != 3)
+            load_errors++;
+        else
+            own_calls++;
+        observe(20);
+        if (handle != NULL)
+            dlclose(handle);
+    }
+    return NULL;
+}
+
+static void cycles(const char *path)
+{
+    pthread_t threads[4];
+    int wrong = 0;
+    cycled = path;
+    start(one_name, 1);
+    machtrace_stop();
+    dl_iterate_phdr(look, NULL);
+    for (int thread = 0; thread < 4; thread++)
+        pthread_create(&threads[thread], NULL, load_always, NULL);
+    for (int round = 0; round < 60; round++) {
+        start(one_name, 1);
+        usleep(3000);
+        wrong += machtrace_stop() != 0;
+    }
+    is_over = 1;
+    for (int thread = 0; thread < 4; thread++)
+        pthread_join(threads[thread], NULL);
+    /* No stub is left: the file is of the last run alone, and the program's slots are as before. */
+    unsigned long long left = 0;
+    for (size_t index = 0; index < slot_count; index++)
+        left += slots[index].value == (uint64_t)(uintptr_t)observed &&
+                *slots[index].slot != slots[index].value;
+    printf("wrong %d errors %llu called %d left %llu\n", wrong, load_errors, own_calls > 0, left);
+}
+
 /* --- input that is invalid --- */
 
 static void invalid(void)
@@ -554,6 +604,8 @@ int main(int count, char **words)
         two_agents(argument);
     else if (strcmp(name, "plugins") == 0)
         plugins(argument);
+    else if (strcmp(name, "cycles") == 0)
+        cycles(argument);
     else if (strcmp(name, "invalid") == 0)
         invalid();
     else if (strcmp(name, "stacks") == 0)
