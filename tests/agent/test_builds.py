@@ -31,6 +31,31 @@ def test_clang_has_no_warnings(tmp_path: Path, target: str) -> None:
         assert (done.returncode, done.stderr) == (0, ""), source
 
 
+def exported() -> list[str]:
+    return [
+        line.split("(")[0].split()[-1].lstrip("*")
+        for line in HEADER.read_text().splitlines()
+        if line.startswith("MACHTRACE_EXPORT")
+    ]
+
+
+def test_the_documented_command_builds_a_library_with_the_header_s_functions(
+    tmp_path: Path,
+) -> None:
+    if shutil.which("cc") is None or not sys.platform.startswith("linux"):
+        pytest.skip("no C compiler for Linux")
+    text = (PROJECT / "docs" / "agent.md").read_text()
+    command = text.split("```sh\n")[1].split("```")[0]
+    output = tmp_path / "libmachtrace.so"
+    command = command.replace("-o libmachtrace.so", f"-o {output} -Werror")
+    subprocess.run(["sh", "-c", command], check=True, cwd=PROJECT)
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", str(output)], check=True, capture_output=True, text=True
+    ).stdout
+    assert sorted(line.split()[-1] for line in listing.splitlines()) == sorted(exported())
+    assert output.stat().st_size < 150_000
+
+
 @pytest.mark.parametrize(
     ("compiler", "options"),
     [
@@ -49,12 +74,7 @@ def test_the_header_is_one_of_other_languages(compiler: str, options: list[str])
 
 
 def test_every_function_of_the_header_is_documented() -> None:
-    text = HEADER.read_text()
-    names = [
-        line.split("(")[0].split()[-1]
-        for line in text.splitlines()
-        if line.startswith("MACHTRACE_EXPORT")
-    ]
+    text, names = HEADER.read_text(), exported()
     assert len(names) >= 8
     for name in names:
         assert f"@function {name}\n" in text
