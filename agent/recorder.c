@@ -123,6 +123,7 @@ uint64_t machtrace_ticks(void)
 #define QUERY_MAPPING UINT64_C(0xc0686611)
 #define QUERY_WORDS 13
 enum { QUERY_ADDRESS = 2, QUERY_START = 3, QUERY_END = 4, QUERY_RIGHTS = 5 };
+#define SLOW_QUERIES_MAX 16 /* of a thread, in a pass of the agent's */
 #define QUERY_EXECUTABLE 4 /* PROCMAP_QUERY_VMA_EXECUTABLE */
 
 struct mapping {
@@ -201,6 +202,7 @@ static bool find_mapping(struct machtrace_recorder *recorder, uint64_t address,
         mapping->end = query[QUERY_END];
         mapping->is_executable = (query[QUERY_RIGHTS] & QUERY_EXECUTABLE) != 0;
     } else if (result != -ENOENT) {
+        atomic_store_explicit(&machtrace_recorders.is_slow, true, memory_order_relaxed);
         is_found = search_text(file, address, recorder->window, sizeof recorder->window, mapping);
     }
     machtrace_system(SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
@@ -455,10 +457,15 @@ static __attribute__((noinline)) bool query_code(struct machtrace_recorder *reco
         for (size_t index = 0; index < MACHTRACE_PAGES; index++)
             *(volatile uint64_t *)&recorder->pages[index] = 0;
         recorder->pages_pass = pass;
+        recorder->slow_queries = 0;
     }
-    if ((*entry & ~UINT64_C(1)) != page << 1)
+    if ((*entry & ~UINT64_C(1)) != page << 1) {
+        if (atomic_load_explicit(&machtrace_recorders.is_slow, memory_order_relaxed) &&
+            recorder->slow_queries++ >= SLOW_QUERIES_MAX)
+            return false;
         *entry = page << 1 |
                  (find_mapping(recorder, address - 1, &mapping) && mapping.is_executable);
+    }
     return *entry & 1;
 }
 

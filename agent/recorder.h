@@ -55,6 +55,7 @@ struct machtrace_recorder {
      * pass of the agent's thread. */
     uint64_t pages[MACHTRACE_PAGES];
     uint32_t pages_pass;
+    uint32_t slow_queries; /* in that pass */
 
     uint64_t frames[MACHTRACE_FRAMES_MAX]; /* of the stack that is taken now, innermost first */
     _Alignas(16) unsigned char window[MACHTRACE_WINDOW];
@@ -93,6 +94,7 @@ struct machtrace_recorders {
     struct machtrace_counts *counts;
     uint64_t code_bits;  /* of a return address: those of the instruction's address */
     uint64_t main_stack; /* an address at the end of the main thread's stack */
+    _Atomic bool is_slow; /* a mapping is found by reading all of them: before Linux 6.11 */
     bool has_ticks;      /* whether the processor's counter is a clock */
     _Atomic uint32_t generation;  /* a change of it makes all cached stacks invalid */
     _Atomic uint32_t root;        /* parent of outermost nodes, of this era */
