@@ -3,11 +3,8 @@
 #include "drain.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -15,9 +12,9 @@
 
 #include "hooks.h"
 #include "images.h"
-#include "linux/system.h"
 #include "recorder.h"
 #include "spool.h"
+#include "thread.h"
 
 #define BATCH 512
 #define PENDING (1u << 16) /* bytes of a record of nodes */
@@ -114,7 +111,7 @@ static bool log_image(uint32_t number)
         uint32_t number, id_size;
         uint64_t start, size, bias;
         uint32_t path_size, reserved;
-        unsigned char text[MACHTRACE_IMAGE_ID_MAX + MACHTRACE_IMAGE_PATH_MAX];
+        unsigned char text[MACHTRACE_IMAGE_ID_MAX + MACHTRACE_AGENT_PATH_MAX];
     } record;
     const struct machtrace_agent_image *image = machtrace_image(number - 1);
     memset(&record, 0, sizeof record);
@@ -136,15 +133,8 @@ static void log_thread(uint32_t number, uint32_t id)
         uint32_t number, id;
         char name[16];
     } record = {number, id, ""};
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/task/%u/comm", id);
-    int file = id == 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = file < 0 ? 0 : read(file, record.name, sizeof record.name);
-    if (file >= 0)
-        close(file);
-    if (size > 0 && record.name[size - 1] == '\n')
-        size--;
-    log_record(MACHTRACE_SPOOL_THREAD, &record, 8 + (size_t)(size < 0 ? 0 : size));
+    size_t size = id == 0 ? 0 : machtrace_thread_name(id, record.name, sizeof record.name);
+    log_record(MACHTRACE_SPOOL_THREAD, &record, 8 + size);
 }
 
 static void log_rules(void)
@@ -387,22 +377,18 @@ static bool pass(void)
 static void wait_for_work(uint32_t seen, bool is_idle)
 {
     uint32_t interval = is_idle ? IDLE_INTERVALS * drain->interval_ms : drain->interval_ms;
-    struct timespec limit = {interval / 1000, (long)(interval % 1000) * 1000000};
-    machtrace_system(SYS_futex, machtrace_address_of((void *)&machtrace_recorders.wake),
-                     FUTEX_WAIT_PRIVATE, seen, machtrace_address_of(&limit), 0, 0);
-}
-
-static void wake(void)
-{
-    atomic_fetch_add(&machtrace_recorders.wake, 1);
-    machtrace_system(SYS_futex, machtrace_address_of((void *)&machtrace_recorders.wake),
-                     FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+    machtrace_wait(&machtrace_recorders.wake, seen, interval);
 }
 
 static void *run(void *argument)
 {
     (void)argument;
     machtrace_ignore_enter();
+#if defined(__APPLE__)
+    pthread_setname_np("machtrace");
+#else
+    pthread_setname_np(pthread_self(), "machtrace");
+#endif
     for (;;) {
         uint32_t seen = atomic_load(&machtrace_recorders.wake);
         uint32_t requested = atomic_load(&drain->requested);
@@ -424,8 +410,6 @@ static int start_thread(void)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&drain->thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0)
-        pthread_setname_np(drain->thread, "machtrace");
     return error;
 }
 
@@ -466,7 +450,7 @@ void machtrace_drain_flush(void)
         return;
     uint32_t wanted = atomic_fetch_add(&drain->requested, 1) + 1;
     while ((int32_t)(atomic_load(&drain->done) - wanted) < 0) {
-        wake();
+        machtrace_wake(&machtrace_recorders.wake);
         usleep(200);
     }
 }
@@ -476,7 +460,7 @@ void machtrace_drain_end(void)
     if (drain == NULL)
         return;
     atomic_store(&drain->stops, 1);
-    wake();
+    machtrace_wake(&machtrace_recorders.wake);
     pthread_join(drain->thread, NULL);
     machtrace_spool_end(&drain->spool, MACHTRACE_SPOOL_STOPPED);
     struct drain *last = drain;

@@ -15,23 +15,24 @@
 
 #define MACHTRACE_IMAGES_MAX 8192
 #define MACHTRACE_IMAGE_ID_MAX 32 /* bytes of an identifier */
-#define MACHTRACE_IMAGE_PATH_MAX 512
+#define MACHTRACE_AGENT_PATH_MAX 512
 #define MACHTRACE_ERAS_MAX 4096
 #define MACHTRACE_ERA_NOW UINT32_MAX
 
 struct machtrace_agent_image {
     uint64_t start, end; /* of the addresses that it takes */
     uint64_t bias;       /* from the file's addresses to the process' */
-    const void *headers; /* its program headers */
+    const void *headers; /* its program headers, or its Mach-O header */
     uint32_t header_count;
     _Atomic bool is_loaded;
     uint32_t id_size;
     uint8_t id[MACHTRACE_IMAGE_ID_MAX]; /* GNU build id, or UUID */
     bool is_program;
     bool has_search_path; /* DT_RPATH or DT_RUNPATH */
+    bool is_fixed;        /* part of Darwin's shared cache: never unloaded, nor bound */
     bool is_seen;
     _Atomic uint32_t hooked; /* the version of the rules for which its imports were bound */
-    char path[MACHTRACE_IMAGE_PATH_MAX];
+    char path[MACHTRACE_AGENT_PATH_MAX];
 };
 
 /* Find loaded and unloaded images, and the era that is now. If another thread does just that: wait
@@ -49,5 +50,15 @@ struct machtrace_agent_image *machtrace_image(uint32_t index);
 const struct machtrace_agent_image *machtrace_image_at(uint64_t address, uint32_t era);
 
 void machtrace_images_after_fork(void);
+
+/* --- of each system, and for it --- */
+
+/* Call machtrace_images_see for every loaded image; `now` has room for one. */
+void machtrace_images_list(struct machtrace_agent_image *now);
+void machtrace_images_see(const struct machtrace_agent_image *now);
+
+/* Publish the executable mappings in machtrace_recorders.code. Readers take no lock: they check the
+ * version. */
+void machtrace_images_list_code(void);
 
 #endif

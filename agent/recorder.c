@@ -3,35 +3,23 @@
 #include "recorder.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/futex.h>
-#include <signal.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
-#include "linux/system.h"
+#include "thread.h"
 #include "walk/frame_records.h"
 
 struct machtrace_recorders machtrace_recorders;
-
-/* In the block that every thread has from its start, so that no access allocates. */
-static _Thread_local struct {
-    struct machtrace_recorder *recorder;
-    uint32_t ignoring;
-    uint64_t signals; /* that were blocked before */
-} self __attribute__((tls_model("initial-exec")));
 
 /* --- start --- */
 
 bool machtrace_is_ignoring(void)
 {
-    return self.ignoring != 0;
+    return machtrace_self_ignoring() != 0;
 }
 
 /* Whether the processor's counter has one frequency in all states: "invariant TSC", Intel SDM
@@ -51,7 +39,7 @@ int machtrace_recorders_begin(uint32_t most, uint32_t tree_bits)
     struct machtrace_recorders *all = &machtrace_recorders;
     if (all->all != NULL)
         return 0;
-    int error = machtrace_stack_tree_begin(&all->tree, tree_bits);
+    int error = machtrace_self_begin() ? machtrace_stack_tree_begin(&all->tree, tree_bits) : EAGAIN;
     if (error != 0)
         return error;
     void *memory = MAP_FAILED;
@@ -68,43 +56,16 @@ int machtrace_recorders_begin(uint32_t most, uint32_t tree_bits)
     }
     all->most = most;
     all->counts = (struct machtrace_counts *)((struct machtrace_recorder *)memory + most);
-    all->code_bits = UINT64_MAX;
-    all->main_stack = getauxval(AT_EXECFN);
+    all->code_bits = machtrace_code_bits();
     all->has_ticks = has_steady_ticks();
-#if defined(__aarch64__)
-    all->code_bits = (UINT64_C(1) << 48) - 1; /* signatures and tags are above */
-#endif
     all->all = memory;
     return 0;
-}
-
-#define ALL_SIGNALS (~(UINT64_C(3) << 31)) /* but 32 and 33, which are the C library's */
-
-void machtrace_ignore_enter(void)
-{
-    uint64_t all = ALL_SIGNALS, before = 0;
-    machtrace_system(SYS_rt_sigprocmask, SIG_BLOCK, machtrace_address_of(&all),
-                     machtrace_address_of(&before), sizeof all, 0, 0);
-    if (self.ignoring++ == 0)
-        self.signals = before;
-    atomic_signal_fence(memory_order_seq_cst);
-}
-
-void machtrace_ignore_leave(void)
-{
-    atomic_signal_fence(memory_order_seq_cst);
-    if (--self.ignoring == 0)
-        machtrace_system(SYS_rt_sigprocmask, SIG_SETMASK, machtrace_address_of(&self.signals), 0,
-                         sizeof self.signals, 0, 0);
 }
 
 uint64_t machtrace_ticks(void)
 {
     if (!machtrace_recorders.has_ticks) {
-        struct timespec time = {0, 0};
-        machtrace_system(SYS_clock_gettime, CLOCK_MONOTONIC, machtrace_address_of(&time), 0, 0, 0,
-                         0);
-        return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+        return machtrace_clock();
     }
 #if defined(__x86_64__)
     uint32_t low, high;
@@ -115,124 +76,6 @@ uint64_t machtrace_ticks(void)
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
     return value;
 #endif
-}
-
-/* --- the thread's own stack --- */
-
-/* PROCMAP_QUERY (linux/fs.h), of Linux 6.11 and later: the words of its structure that are used. */
-#define QUERY_MAPPING UINT64_C(0xc0686611)
-#define QUERY_WORDS 13
-enum { QUERY_ADDRESS = 2, QUERY_START = 3, QUERY_END = 4, QUERY_RIGHTS = 5 };
-#define SLOW_QUERIES_MAX 16 /* of a thread, in a pass of the agent's */
-#define QUERY_EXECUTABLE 4 /* PROCMAP_QUERY_VMA_EXECUTABLE */
-
-struct mapping {
-    uint64_t start, end;
-    bool is_executable;
-};
-
-static bool read_hex(const unsigned char **at, const unsigned char *end, uint64_t *value)
-{
-    const unsigned char *first = *at;
-    for (*value = 0; *at < end; ++*at) {
-        unsigned char digit = **at;
-        if (digit >= '0' && digit <= '9')
-            *value = *value << 4 | (uint64_t)(digit - '0');
-        else if (digit >= 'a' && digit <= 'f')
-            *value = *value << 4 | (uint64_t)(digit - 'a' + 10);
-        else
-            break;
-    }
-    return *at > first;
-}
-
-/* The mapping of an address in the text of /proc/self/maps. */
-static bool search_text(long file, uint64_t address, unsigned char *text, size_t room,
-                        struct mapping *mapping)
-{
-    size_t size = 0;
-    for (;;) {
-        long got = machtrace_system(SYS_read, (uint64_t)file, machtrace_address_of(text + size),
-                                    room - size, 0, 0, 0);
-        if (got <= 0)
-            return false;
-        size += (size_t)got;
-        const unsigned char *at = text, *limit = text + size, *line = text;
-        for (;;) {
-            while (at < limit && *at != '\n')
-                at++;
-            if (at == limit)
-                break;
-            const unsigned char *field = line;
-            if (read_hex(&field, at, &mapping->start) && *field++ == '-' &&
-                read_hex(&field, at, &mapping->end) && address >= mapping->start &&
-                address < mapping->end) {
-                mapping->is_executable = at - field > 3 && field[3] == 'x'; /* " r-xp" */
-                return true;
-            }
-            line = ++at;
-        }
-        /* The last line may not be whole. */
-        size = 0;
-        for (; line < limit; line++)
-            text[size++] = *line;
-        if (size == room)
-            return false;
-    }
-}
-
-static bool find_mapping(struct machtrace_recorder *recorder, uint64_t address,
-                         struct mapping *mapping)
-{
-    static const char path[] = "/proc/self/maps";
-    long file = machtrace_system(SYS_openat, (uint64_t)AT_FDCWD, machtrace_address_of(path),
-                                 O_RDONLY | O_CLOEXEC, 0, 0, 0);
-    if (file < 0)
-        return false;
-    volatile uint64_t query[QUERY_WORDS]; /* so that it is not cleared by memset(3) */
-    for (int word = 0; word < QUERY_WORDS; word++)
-        query[word] = 0;
-    query[0] = sizeof query;
-    query[QUERY_ADDRESS] = address;
-    long result = machtrace_system(SYS_ioctl, (uint64_t)file, QUERY_MAPPING,
-                                   machtrace_address_of((const void *)(uintptr_t)query), 0, 0, 0);
-    bool is_found = result == 0;
-    if (is_found) {
-        mapping->start = query[QUERY_START];
-        mapping->end = query[QUERY_END];
-        mapping->is_executable = (query[QUERY_RIGHTS] & QUERY_EXECUTABLE) != 0;
-    } else if (result != -ENOENT) {
-        atomic_store_explicit(&machtrace_recorders.is_slow, true, memory_order_relaxed);
-        is_found = search_text(file, address, recorder->window, sizeof recorder->window, mapping);
-    }
-    machtrace_system(SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
-    return is_found;
-}
-
-static uint64_t thread_pointer(void)
-{
-    uint64_t value;
-#if defined(__x86_64__)
-    __asm__("movq %%fs:0, %0" : "=r"(value));
-#else
-    __asm__("mrs %0, tpidr_el0" : "=r"(value));
-#endif
-    return value;
-}
-
-/* Whether the thread is on its own stack, whose bounds are set then: the thread's own block is at
- * the end of the stack that was made for it, and the name of the program at that of the main
- * thread's. */
-static __attribute__((noinline)) bool find_own_stack(struct machtrace_recorder *recorder,
-                                                     uint64_t sp)
-{
-    struct mapping mapping;
-    uint64_t block = recorder->is_main ? machtrace_recorders.main_stack : thread_pointer();
-    if (block <= sp || !find_mapping(recorder, sp, &mapping) || block >= mapping.end)
-        return false;
-    recorder->stack_low = mapping.start;
-    recorder->stack_high = block;
-    return true;
 }
 
 /* --- one recorder for each thread --- */
@@ -260,17 +103,16 @@ void machtrace_recorders_sweep(void)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
     uint32_t used = atomic_load(&all->used);
-    uint64_t process = (uint64_t)machtrace_system(SYS_getpid, 0, 0, 0, 0, 0, 0);
     for (uint32_t index = 0; index < used; index++) {
         uint32_t id = atomic_load(&all->all[index].id);
-        if (id != 0 && machtrace_system(SYS_tgkill, process, id, 0, 0, 0, 0) == -ESRCH)
+        if (id != 0 && machtrace_thread_has_ended(id))
             atomic_compare_exchange_strong(&all->all[index].id, &id, 0);
     }
 }
 
 static struct machtrace_recorder *take_any(void)
 {
-    uint32_t id = (uint32_t)machtrace_system(SYS_gettid, 0, 0, 0, 0, 0, 0);
+    uint32_t id = machtrace_thread_id();
     struct machtrace_recorder *recorder = take_recorder(id);
     if (recorder == NULL) {
         machtrace_recorders_sweep();
@@ -285,15 +127,14 @@ static __attribute__((noinline)) struct machtrace_recorder *first_recorder(void)
     if (recorder == NULL)
         return NULL;
     atomic_store(&recorder->thread, atomic_fetch_add(&machtrace_recorders.threads, 1) + 1);
-    recorder->is_main = atomic_load(&recorder->id) ==
-                        (uint32_t)machtrace_system(SYS_getpid, 0, 0, 0, 0, 0, 0);
+    recorder->is_main = machtrace_thread_is_main();
     recorder->stack_low = recorder->stack_high = 0;
     atomic_signal_fence(memory_order_seq_cst);
-    if (self.recorder == NULL)
-        self.recorder = recorder;
+    if (machtrace_self_recorder() == NULL)
+        machtrace_thread_set_recorder(recorder);
     else /* the handler of a signal took one meanwhile */
         atomic_store(&recorder->id, 0);
-    return self.recorder;
+    return machtrace_self_recorder();
 }
 
 static __attribute__((noinline)) struct machtrace_recorder *
@@ -310,17 +151,15 @@ inner_recorder(struct machtrace_recorder *outer)
     return recorder;
 }
 
+static __attribute__((noinline)) bool find_own_stack(struct machtrace_recorder *recorder,
+                                                     uint64_t sp)
+{
+    return machtrace_thread_stack(recorder, sp, &recorder->stack_low, &recorder->stack_high);
+}
+
 static bool is_on_own_stack(const struct machtrace_recorder *recorder, uint64_t sp)
 {
     return sp >= recorder->stack_low && sp < recorder->stack_high;
-}
-
-/* Whether this is the handler of a signal, on the stack that sigaltstack(2) set. */
-static __attribute__((noinline)) bool is_on_signal_stack(void)
-{
-    uint64_t stack[3] = {0, 0, 0}; /* struct stack_t: address, flags, size */
-    machtrace_system(SYS_sigaltstack, 0, machtrace_address_of(stack), 0, 0, 0, 0);
-    return ((uint32_t)stack[1] & SS_ONSTACK) != 0;
 }
 
 /* Whether the hook that set `busy` can never continue: a handler left it by longjmp(3). Of hooks
@@ -328,13 +167,13 @@ static __attribute__((noinline)) bool is_on_signal_stack(void)
 static bool is_abandoned(const struct machtrace_recorder *recorder, uint64_t busy, uint64_t sp)
 {
     return is_on_own_stack(recorder, sp) && (!is_on_own_stack(recorder, busy) || sp > busy) &&
-           !is_on_signal_stack();
+           !machtrace_thread_is_on_signal_stack();
 }
 
 /* A recorder that no hook of this thread uses; NULL if there is none. */
 static inline struct machtrace_recorder *enter(uint64_t sp, uint8_t *flags)
 {
-    struct machtrace_recorder *recorder = self.recorder;
+    struct machtrace_recorder *recorder = machtrace_self_recorder();
     if (recorder == NULL)
         recorder = first_recorder();
     for (int level = 0; recorder != NULL && level < MACHTRACE_LEVELS_MAX; level++) {
@@ -362,16 +201,12 @@ static inline void leave(struct machtrace_recorder *recorder)
 static __attribute__((noinline)) void walk_other(struct machtrace_recorder *recorder,
                                                  struct machtrace_records_walk *walk)
 {
-    uint64_t process = (uint64_t)machtrace_system(SYS_getpid, 0, 0, 0, 0, 0, 0);
     do {
         uint64_t from = walk->fp;
-        uint64_t here[2] = {machtrace_address_of(recorder->window), sizeof recorder->window};
-        uint64_t there[2] = {from, sizeof recorder->window};
-        long got = machtrace_system(SYS_process_vm_readv, process, machtrace_address_of(here), 1,
-                                    machtrace_address_of(there), 1, 0);
+        size_t got = machtrace_read_memory(from, recorder->window, sizeof recorder->window);
         if (got < 16)
             return;
-        struct machtrace_frame_stack stack = {from, from + (uint64_t)got, recorder->window,
+        struct machtrace_frame_stack stack = {from, from + got, recorder->window,
                                               machtrace_recorders.code_bits};
         machtrace_frame_records(&stack, walk, recorder->frames, MACHTRACE_FRAMES_MAX);
         if (walk->fp <= from)
@@ -442,6 +277,8 @@ static int is_in_code(uint64_t address)
                : is_in;
 }
 
+#define SLOW_QUERIES_MAX 16 /* of a thread, in a pass of the agent's */
+
 /* The same from the kernel, for code that was mapped since: of compilers at run time, and of images
  * that are being loaded. */
 static __attribute__((noinline)) bool query_code(struct machtrace_recorder *recorder,
@@ -450,7 +287,7 @@ static __attribute__((noinline)) bool query_code(struct machtrace_recorder *reco
     uint32_t pass = atomic_load_explicit(&machtrace_recorders.passes, memory_order_relaxed);
     uint64_t page = (address - 1) & ~UINT64_C(4095);
     uint64_t *entry = &recorder->pages[page / 4096 % MACHTRACE_PAGES];
-    struct mapping mapping;
+    struct machtrace_mapping mapping;
     if (is_on_own_stack(recorder, address) || address >> 56 != 0)
         return false;
     if (recorder->pages_pass != pass) {
@@ -464,7 +301,7 @@ static __attribute__((noinline)) bool query_code(struct machtrace_recorder *reco
             recorder->slow_queries++ >= SLOW_QUERIES_MAX)
             return false;
         *entry = page << 1 |
-                 (find_mapping(recorder, address - 1, &mapping) && mapping.is_executable);
+                 (machtrace_find_mapping(recorder, address - 1, &mapping) && mapping.is_executable);
     }
     return *entry & 1;
 }
@@ -549,13 +386,6 @@ static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t *fram
 
 /* --- calls --- */
 
-static void wake(void)
-{
-    atomic_fetch_add(&machtrace_recorders.wake, 1);
-    machtrace_system(SYS_futex, machtrace_address_of((void *)&machtrace_recorders.wake),
-                     FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
-}
-
 static inline void count_call(_Atomic uint64_t *calls)
 {
     /* Written by one thread at a time, and read by others. */
@@ -566,7 +396,7 @@ static inline void count_call(_Atomic uint64_t *calls)
 void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t sp, uint64_t fp)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
-    if (self.ignoring != 0) {
+    if (machtrace_self_ignoring() != 0) {
         atomic_fetch_add_explicit(&all->ignored, 1, memory_order_relaxed);
         return;
     }
@@ -593,7 +423,7 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
             machtrace_counts_add(all->counts, rule, event.stack, 1);
         } else if ((atomic_load_explicit(&recorder->ring.written, memory_order_relaxed) &
                     (MACHTRACE_EVENT_RING / 2 - 1)) == 0) {
-            wake();
+            machtrace_wake(&all->wake);
         }
     }
     leave(recorder);
@@ -638,10 +468,10 @@ void machtrace_recorders_clear(void)
 void machtrace_recorders_after_fork(void)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
-    uint32_t id = (uint32_t)machtrace_system(SYS_gettid, 0, 0, 0, 0, 0, 0);
+    uint32_t id = machtrace_thread_id();
     uint32_t used = atomic_load(&all->used);
     for (uint32_t index = 0; index < used; index++)
         atomic_store(&all->all[index].id, 0);
-    for (struct machtrace_recorder *own = self.recorder; own != NULL; own = own->inner)
+    for (struct machtrace_recorder *own = machtrace_self_recorder(); own != NULL; own = own->inner)
         atomic_store(&own->id, id);
 }

@@ -93,7 +93,6 @@ struct machtrace_recorders {
     struct machtrace_stack_tree tree;
     struct machtrace_counts *counts;
     uint64_t code_bits;  /* of a return address: those of the instruction's address */
-    uint64_t main_stack; /* an address at the end of the main thread's stack */
     _Atomic bool is_slow; /* a mapping is found by reading all of them: before Linux 6.11 */
     bool has_ticks;      /* whether the processor's counter is a clock */
     _Atomic uint32_t generation;  /* a change of it makes all cached stacks invalid */

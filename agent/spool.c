@@ -21,6 +21,9 @@
 #ifdef __linux__
 #include <elf.h>
 #include <sys/random.h>
+#else
+#include <mach/vm_inherit.h>
+#include <stdlib.h>
 #endif
 
 #include "checksum.h"

@@ -13,14 +13,13 @@
 
 #include "inprocess/core/capture.h"
 #include "images.h"
-#include "inprocess/core/linux/shared.h"
 #include "recorder.h"
+#include "thread.h"
 #include "walk/frame_records.h"
 
 #define DEFAULT_THREADS 512
 #define DEFAULT_TREE_BITS 20
 #define STACK_LIMIT ((size_t)1 << 23) /* bytes of another thread's stack */
-#define RANGES_TEXT ((size_t)1 << 22)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -41,10 +40,12 @@ static bool is_ready(void)
 
 /* --- another thread --- */
 
-#if defined(__x86_64__)
-enum { FP_WORD = 4, PC_WORD = 16, SP_WORD = 19 }; /* struct user_regs_struct (sys/user.h) */
+#if defined(__aarch64__) /* struct user_pt_regs (asm/ptrace.h), arm_thread_state64_t */
+enum { FP_WORD = 29, PC_WORD = 32 };
+#elif defined(__APPLE__)
+enum { FP_WORD = 6, PC_WORD = 16 }; /* x86_thread_state64_t */
 #else
-enum { FP_WORD = 29, PC_WORD = 32, SP_WORD = 31 }; /* struct user_pt_regs (asm/ptrace.h) */
+enum { FP_WORD = 4, PC_WORD = 16 }; /* struct user_regs_struct (sys/user.h) */
 #endif
 
 static uint64_t word_of(const struct machtrace_thread *thread, size_t word)
@@ -52,27 +53,6 @@ static uint64_t word_of(const struct machtrace_thread *thread, size_t word)
     uint64_t value;
     memcpy(&value, thread->registers + word * sizeof value, sizeof value);
     return value;
-}
-
-/* Readable ranges of the text of /proc/self/maps, in place; how many. */
-static size_t parse_ranges(char *text, size_t size, struct machtrace_range *ranges, size_t room)
-{
-    size_t count = 0;
-    for (char *line = text; line < text + size && count < room;) {
-        char *end = memchr(line, '\n', (size_t)(text + size - line));
-        if (end == NULL)
-            break;
-        *end = '\0';
-        char *at;
-        uint64_t first = strtoull(line, &at, 16);
-        if (*at == '-') {
-            uint64_t last = strtoull(at + 1, &at, 16);
-            if (at[0] == ' ' && at[1] == 'r')
-                ranges[count++] = (struct machtrace_range){first, last};
-        }
-        line = end + 1;
-    }
-    return count;
 }
 
 static size_t walk_copy(const struct machtrace_thread *thread, uint64_t *frames, size_t capacity)
@@ -102,33 +82,22 @@ static size_t walk_copy(const struct machtrace_thread *thread, uint64_t *frames,
 
 static size_t take_other(uint64_t id, uint64_t *frames, size_t capacity)
 {
-    size_t most = RANGES_TEXT / 32, count = 0;
-    char *text = malloc(RANGES_TEXT);
-    struct machtrace_range *ranges = malloc(most * sizeof *ranges);
+    size_t count = 0;
     struct machtrace_thread thread;
     memset(&thread, 0, sizeof thread);
     thread.id = id;
     thread.room = STACK_LIMIT;
     thread.buffer = malloc(STACK_LIMIT);
-    int64_t size = text == NULL ? -1 : machtrace_inprocess_mappings(text, RANGES_TEXT);
-    if (size > 0 && ranges != NULL && thread.buffer != NULL &&
-        machtrace_inprocess_begin(0) == 0) {
-        struct machtrace_inprocess_capture capture = {
-            .ranges = ranges,
-            .range_count = parse_ranges(text, (size_t)size, ranges, most),
-            .stack_limit = STACK_LIMIT,
-            .answer_limit = 100000000,
-            .sleep_limit = 20000000,
-            .threads = &thread,
-            .thread_count = 1};
-        machtrace_inprocess_copy(&capture);
+    if (thread.buffer != NULL && machtrace_inprocess_begin(0) == 0) {
+        struct machtrace_inprocess_capture capture = {.stack_limit = STACK_LIMIT,
+                                                      .threads = &thread,
+                                                      .thread_count = 1};
+        machtrace_copy_threads(&capture);
         machtrace_inprocess_end();
         if (thread.outcome == MACHTRACE_COPIED)
             count = walk_copy(&thread, frames, capacity);
     }
     free(thread.buffer);
-    free(ranges);
-    free(text);
     return count;
 }
 

@@ -1,26 +1,17 @@
-/* Import slots of ELF images: the words of the global offset table that lead to functions of other
- * images. See hooks.h.
- *
- * In three phases, since the loader's functions take its lock, and a thread that loads an image
- * holds that lock while it runs the image's constructors, which may call dlopen: first, without a
- * lock of ours, all that the loader knows; then the changes, under ours; then the images are
- * released.
+/* Import slots of ELF images: words of the global offset table. See agent/imports.h.
  *
  * An image that another thread loads now is complete before the reference to it is taken, by the
  * loader's lock: its slots are relocated, and its pages are read-only again.
  */
 #define _GNU_SOURCE
-#include "hooks.h"
+#include "imports.h"
 
 #include <dlfcn.h>
 #include <link.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "images.h"
 #include "recorder.h"
 
 #if defined(__x86_64__)
@@ -30,54 +21,6 @@
 #define SLOT_OF_CALL R_AARCH64_JUMP_SLOT
 #define SLOT_OF_ADDRESS R_AARCH64_GLOB_DAT
 #endif
-
-_Atomic bool machtrace_imports_are_pending;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool is_enabled; /* from the start to the stop */
-
-/* What hooked slots of these two led to first. */
-static void *(*real_dlopen)(const char *path, int flags);
-static int (*real_dlclose)(void *handle);
-
-/* --- what slots had --- */
-
-struct saved {
-    uint64_t slot, value;
-};
-
-static struct saved *saved; /* open addressing by slot */
-static size_t saved_count, saved_room;
-
-static struct saved *saved_at(uint64_t slot)
-{
-    size_t index = (size_t)(slot * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (saved_room - 1);
-    while (saved[index].slot != 0 && saved[index].slot != slot)
-        index = (index + 1) & (saved_room - 1);
-    return &saved[index];
-}
-
-static bool save(uint64_t slot, uint64_t value)
-{
-    if (2 * saved_count >= saved_room) {
-        size_t old_room = saved_room;
-        struct saved *old = saved;
-        size_t room = old_room == 0 ? 1024 : 2 * old_room;
-        struct saved *larger = calloc(room, sizeof *larger);
-        if (larger == NULL)
-            return false;
-        saved = larger;
-        saved_room = room;
-        for (size_t index = 0; index < old_room; index++)
-            if (old[index].slot != 0)
-                *saved_at(old[index].slot) = old[index];
-        free(old);
-    }
-    struct saved *entry = saved_at(slot);
-    saved_count += entry->slot == 0;
-    *entry = (struct saved){slot, value};
-    return true;
-}
 
 /* --- symbols of an image --- */
 
@@ -205,437 +148,91 @@ static uint64_t target_of(const struct imports *imports, void *handle, uint32_t 
     return (uint64_t)(uintptr_t)found;
 }
 
-/* --- the rules by name --- */
+/* --- slots of an image --- */
 
-#define NAME_SLOTS 2048
-
-struct names {
-    int16_t rules[NAME_SLOTS]; /* the rule and one; 0 where the slot is free */
-    uint32_t count;
-};
-
-#define RULE_DLOPEN (-2)
-#define RULE_DLCLOSE (-3)
-
-static uint32_t hash_of(const char *name)
+void machtrace_imports_begin(void)
 {
-    uint32_t hash = 5381;
-    for (; *name != '\0'; name++)
-        hash = hash * 33 + (unsigned char)*name;
-    return hash;
-}
-
-static void read_rules(struct names *names)
-{
-    memset(names, 0, sizeof *names);
-    names->count = atomic_load(&machtrace_rule_count);
-    for (uint32_t rule = 0; rule < names->count; rule++) {
-        if (!atomic_load(&machtrace_rules[rule].is_active))
-            continue;
-        uint32_t index = hash_of(machtrace_rules[rule].symbol) % NAME_SLOTS;
-        while (names->rules[index] != 0)
-            index = (index + 1) % NAME_SLOTS;
-        names->rules[index] = (int16_t)(rule + 1);
-    }
-}
-
-/* The rule of a function; -1 if there is none. */
-static int rule_of(const struct names *names, const char *name)
-{
-    uint32_t index = hash_of(name) % NAME_SLOTS;
-    for (; names->rules[index] != 0; index = (index + 1) % NAME_SLOTS)
-        if (strcmp(machtrace_rules[names->rules[index] - 1].symbol, name) == 0)
-            return names->rules[index] - 1;
-    return strcmp(name, "dlopen") == 0    ? RULE_DLOPEN
-           : strcmp(name, "dlclose") == 0 ? RULE_DLCLOSE
-                                          : -1;
-}
-
-/* --- changes --- */
-
-struct change {
-    uint64_t slot, value, target;
-    int rule;
-    uint64_t relro_start, relro_end;
-};
-
-struct held {
-    struct machtrace_agent_image *image;
-    void *handle;
-};
-
-struct changes {
-    struct change *all;
-    size_t count, room;
-    struct held *images;
-    size_t image_count;
-    uint32_t version;
-    bool is_complete;
-};
-
-static void add_change(struct changes *changes, struct change change)
-{
-    if (changes->count == changes->room) {
-        size_t room = changes->room == 0 ? 256 : 2 * changes->room;
-        struct change *larger = realloc(changes->all, room * sizeof *larger);
-        if (larger == NULL) {
-            changes->is_complete = false;
-            return;
-        }
-        changes->all = larger;
-        changes->room = room;
-    }
-    changes->all[changes->count++] = change;
-}
-
-static bool is_loaded(const struct machtrace_agent_image *image)
-{
-    return atomic_load(&image->is_loaded);
 }
 
 /* The image's reference, which ensures that it stays loaded; NULL if it is not any more. */
-static void *hold(const struct machtrace_agent_image *image)
+void *machtrace_hold_image(const struct machtrace_agent_image *image)
 {
     void *handle =
         dlopen(image->is_program ? NULL : image->path, RTLD_LAZY | RTLD_NOLOAD | RTLD_LOCAL);
     struct link_map *map;
     if (handle != NULL && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 &&
-        map->l_addr == image->bias && is_loaded(image))
+        map->l_addr == image->bias && atomic_load(&image->is_loaded))
         return handle;
     if (handle != NULL)
         dlclose(handle);
     return NULL;
 }
 
-static bool is_agent(const struct machtrace_agent_image *image)
+void machtrace_release_image(void *handle)
 {
-#ifdef MACHTRACE_AGENT_LIBRARY
-    return is_within(image, (uint64_t)(uintptr_t)machtrace_stubs);
-#else
-    (void)image;
-    return false;
-#endif
+    dlclose(handle);
 }
 
-/* Whether a slot leads to a stub: in the child of a fork, or since the slot was left at a stop. */
-static bool is_bound(int rule, uint64_t value)
+static void find_slot(struct machtrace_changes *changes, const struct imports *imports,
+                      void *handle, const ElfW(Rela) *relocation)
 {
-    int stub = machtrace_stub_at(value);
-    if (stub >= 0 && rule >= 0 && machtrace_bindings[stub].rule == rule)
-        atomic_store(&machtrace_rules[rule].state, MACHTRACE_RULE_BOUND);
-    return stub >= 0;
-}
-
-static void collect(struct changes *changes, const struct names *names,
-                    const struct imports *imports, void *handle)
-{
-    for (int table = 0; table < 2; table++) {
-        for (size_t index = 0; index < imports->counts[table]; index++) {
-            const ElfW(Rela) *relocation = &imports->relocations[table][index];
-            uint32_t type = (uint32_t)ELF64_R_TYPE(relocation->r_info);
-            uint32_t symbol = (uint32_t)ELF64_R_SYM(relocation->r_info);
-            if (symbol == 0 || (type != SLOT_OF_CALL && type != SLOT_OF_ADDRESS))
-                continue;
-            uint64_t slot = imports->bias + relocation->r_offset;
-            uint64_t value = atomic_load((_Atomic uint64_t *)(uintptr_t)slot);
-            int rule = -1;
-            if (names != NULL) {
-                rule = rule_of(names, imports->names + imports->symbols[symbol].st_name);
-                if (rule == -1 || is_bound(rule, value))
-                    continue;
-            } else if (machtrace_stub_at(value) < 0 &&
-                       (saved_room == 0 || saved_at(slot)->slot == 0)) {
-                continue;
-            }
-            uint64_t target = names == NULL ? 0 : target_of(imports, handle, symbol, value);
-            if (names != NULL && target == 0)
-                continue; /* a weak import that nothing defines */
-            add_change(changes, (struct change){slot, value, target, rule, imports->relro_start,
-                                                imports->relro_end});
-        }
-    }
-}
-
-/* Phase one: what to change, in images that are held from now on. Without names the images alone. */
-static void prepare(struct changes *changes, const struct names *names, uint32_t version)
-{
-    memset(changes, 0, sizeof *changes);
-    changes->is_complete = true;
-    changes->version = version;
-    uint32_t count = machtrace_image_count();
-    changes->images = calloc(count + 1, sizeof *changes->images);
-    if (changes->images == NULL) {
-        changes->is_complete = false;
+    uint32_t type = (uint32_t)ELF64_R_TYPE(relocation->r_info);
+    uint32_t symbol = (uint32_t)ELF64_R_SYM(relocation->r_info);
+    if (symbol == 0 || (type != SLOT_OF_CALL && type != SLOT_OF_ADDRESS))
         return;
-    }
-    for (uint32_t index = 0; index < count; index++) {
-        struct machtrace_agent_image *image = machtrace_image(index);
-        if (!is_loaded(image) || is_agent(image) ||
-            (names != NULL && atomic_load(&image->hooked) == version))
-            continue;
-        void *handle = hold(image);
-        if (handle == NULL)
-            continue;
-        changes->images[changes->image_count++] = (struct held){image, handle};
-        struct imports imports;
-        if (names != NULL && read_imports(image, &imports))
-            collect(changes, names, &imports, handle);
-    }
-}
-
-/* Phase three. */
-static void finish(struct changes *changes)
-{
-    for (size_t index = 0; index < changes->image_count; index++)
-        dlclose(changes->images[index].handle);
-    free(changes->images);
-    free(changes->all);
-}
-
-/* Make the read-only pages of the change's image writable, or read-only again. */
-static bool protect(const struct change *change, int protection)
-{
-    return mprotect((void *)(uintptr_t)change->relro_start,
-                    change->relro_end - change->relro_start, protection) == 0;
-}
-
-static bool is_read_only(const struct change *change)
-{
-    return change->slot >= change->relro_start && change->slot < change->relro_end;
-}
-
-static bool replace(const struct change *change, uint64_t expected, uint64_t value)
-{
-    return atomic_compare_exchange_strong((_Atomic uint64_t *)(uintptr_t)change->slot, &expected,
-                                          value);
-}
-
-/* Apply changes in order; those of an image are consecutive, so its pages change twice. */
-static void apply(const struct changes *changes, struct machtrace_imports_result *result,
-                  void (*one)(const struct change *change,
-                              struct machtrace_imports_result *result))
-{
-    const struct change *writable = NULL;
-    for (size_t index = 0; index < changes->count; index++) {
-        const struct change *change = &changes->all[index];
-        if (is_read_only(change) &&
-            (writable == NULL || writable->relro_start != change->relro_start)) {
-            if (writable != NULL)
-                protect(writable, PROT_READ);
-            writable = protect(change, PROT_READ | PROT_WRITE) ? change : NULL;
-            if (writable == NULL) {
-                result->left++;
-                continue;
-            }
-        }
-        one(change, result);
-    }
-    if (writable != NULL)
-        protect(writable, PROT_READ);
-}
-
-static void bind_one(const struct change *change, struct machtrace_imports_result *result)
-{
-    struct machtrace_watched *rule = change->rule < 0 ? NULL : &machtrace_rules[change->rule];
-    const char *name = rule == NULL ? "" : rule->symbol;
-    enum machtrace_replacement replacement = MACHTRACE_NOT_REPLACED;
-    if (change->rule == RULE_DLOPEN || strcmp(name, "dlopen") == 0) {
-        replacement = MACHTRACE_DLOPEN;
-        if (real_dlopen == NULL)
-            real_dlopen = (void *(*)(const char *, int))(uintptr_t)change->target;
-    } else if (change->rule == RULE_DLCLOSE || strcmp(name, "dlclose") == 0) {
-        replacement = MACHTRACE_DLCLOSE;
-        if (real_dlclose == NULL)
-            real_dlclose = (int (*)(void *))(uintptr_t)change->target;
-    }
-    int stub = machtrace_bind(rule == NULL ? MACHTRACE_NO_RULE : (uint16_t)change->rule,
-                              change->target, replacement);
-    if (stub < 0) {
-        if (rule != NULL)
-            atomic_store(&rule->state, MACHTRACE_RULE_NO_STUB);
+    uint64_t slot = imports->bias + relocation->r_offset;
+    const char *name = imports->names + imports->symbols[symbol].st_name;
+    struct machtrace_change *change = machtrace_add_change(changes, imports->image, name, slot);
+    if (change == NULL)
         return;
+    if (slot >= imports->relro_start && slot < imports->relro_end) {
+        change->pages_start = imports->relro_start;
+        change->pages_end = imports->relro_end;
     }
-    if (!save(change->slot, change->value))
+    if (changes->names == NULL)
         return;
-    uint64_t address = (uint64_t)(uintptr_t)machtrace_stubs +
-                       (uint64_t)stub * MACHTRACE_STUB_SIZE;
-    /* If the loader has resolved it meanwhile, it leads to the same function; that is restored
-     * then, and not what was before. */
-    uint64_t value = change->value;
-    while (!replace(change, value, address)) {
-        value = atomic_load((_Atomic uint64_t *)(uintptr_t)change->slot);
-        if (machtrace_stub_at(value) >= 0)
-            return;
-        save(change->slot, value);
-    }
-    result->changed++;
-    if (rule != NULL) {
-        atomic_store(&rule->target, change->target);
-        atomic_store(&rule->state, MACHTRACE_RULE_BOUND);
-        atomic_fetch_add(&rule->slots, 1);
-    }
+    change->target = target_of(imports, handle, symbol, change->value);
+    if (change->target == 0)
+        machtrace_drop_change(changes); /* a weak import that nothing defines */
 }
 
-static void restore_one(const struct change *change, struct machtrace_imports_result *result)
+void machtrace_find_slots(struct machtrace_changes *changes,
+                          const struct machtrace_agent_image *image, void *handle)
 {
-    struct saved *entry = saved_room == 0 ? NULL : saved_at(change->slot);
-    if (entry == NULL || entry->slot == 0)
+    struct imports imports;
+    if (!read_imports(image, &imports))
         return;
-    if (machtrace_stub_at(change->value) >= 0 && replace(change, change->value, entry->value))
-        result->changed++;
-    else if (change->value != entry->value)
-        result->left++;
+    for (int table = 0; table < 2; table++)
+        for (size_t index = 0; index < imports.counts[table]; index++)
+            find_slot(changes, &imports, handle, &imports.relocations[table][index]);
 }
 
-/* --- bodies of watched functions, and rules without imports --- */
-
-static int by_address(const void *one, const void *other)
+uint64_t machtrace_slot_word(const struct machtrace_change *change, uint64_t address)
 {
-    const uint64_t *first = one, *second = other;
-    return *first < *second ? -1 : *first > *second;
+    (void)change;
+    return address;
 }
 
-/* Earlier ones stay, since threads may use them; there are few, since stubs are not released. */
-static void publish_bodies(void)
+uint64_t machtrace_slot_address(uint64_t word)
 {
-    struct machtrace_recorders *all = &machtrace_recorders;
-    const struct machtrace_bodies *last = atomic_load(&all->bodies);
-    uint32_t stubs = 0;
-    while (stubs < MACHTRACE_STUBS && atomic_load(&machtrace_bindings[stubs].target) != 0)
-        stubs++;
-    if (last != NULL && last->stubs >= stubs)
-        return;
-    struct machtrace_bodies *bodies =
-        malloc(sizeof *bodies + stubs * sizeof bodies->ranges[0]);
-    if (bodies == NULL)
-        return;
-    size_t count = 0;
-    for (uint32_t stub = 0; stub < stubs; stub++) {
-        const struct machtrace_binding *binding = &machtrace_bindings[stub];
-        uint64_t target = atomic_load(&binding->target);
-        Dl_info info;
-        const ElfW(Sym) *symbol = NULL;
-        if (binding->rule == MACHTRACE_NO_RULE ||
-            dladdr1((void *)(uintptr_t)target, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 ||
-            symbol == NULL || (uint64_t)(uintptr_t)info.dli_saddr != target)
-            continue;
-        bodies->ranges[count].start = target;
-        bodies->ranges[count].end = target + symbol->st_size;
-        count++;
-    }
-    qsort(bodies->ranges, count, sizeof bodies->ranges[0], by_address);
-    /* Several stubs may lead to one function. */
-    bodies->count = 0;
-    for (size_t index = 0; index < count; index++)
-        if (bodies->count == 0 ||
-            bodies->ranges[bodies->count - 1].start != bodies->ranges[index].start)
-            bodies->ranges[bodies->count++] = bodies->ranges[index];
-    bodies->stubs = stubs;
-    bodies->earlier = last;
-    if (atomic_compare_exchange_strong(&all->bodies, &last, bodies))
-        atomic_fetch_add(&all->generation, 1);
-    else
-        free(bodies); /* another thread knows as much, or will at the next change */
+    return word;
 }
 
-static void find_absent(void)
+bool machtrace_protect(const struct machtrace_change *change, bool is_writable)
 {
-    uint32_t count = atomic_load(&machtrace_rule_count);
-    for (uint32_t index = 0; index < count; index++) {
-        struct machtrace_watched *rule = &machtrace_rules[index];
-        uint32_t state = atomic_load(&rule->state);
-        if (state != MACHTRACE_RULE_UNUSED && state != MACHTRACE_RULE_ABSENT)
-            continue;
-        void *function = dlsym(RTLD_DEFAULT, rule->symbol);
-        atomic_store(&rule->target, (uint64_t)(uintptr_t)function);
-        atomic_store(&rule->state,
-                     function == NULL ? MACHTRACE_RULE_ABSENT : MACHTRACE_RULE_UNUSED);
-    }
+    return mprotect((void *)(uintptr_t)change->pages_start,
+                    change->pages_end - change->pages_start,
+                    is_writable ? PROT_READ | PROT_WRITE : PROT_READ) == 0;
 }
 
-/* --- all of it --- */
-
-/* False if another thread does the same: then that is done later. */
-static bool bind_imports(struct machtrace_imports_result *result, bool waits)
+uint64_t machtrace_function_size(uint64_t address)
 {
-    struct names names;
-    struct changes changes;
-    uint32_t version = atomic_load(&machtrace_rules_version);
-    if (version == 0)
-        return true;
-    if (!machtrace_images_update(waits))
-        return false;
-    read_rules(&names);
-    prepare(&changes, &names, version);
-    bool is_locked = true;
-    if (waits)
-        pthread_mutex_lock(&lock);
-    else
-        is_locked = pthread_mutex_trylock(&lock) == 0;
-    if (is_locked && !is_enabled) {
-        pthread_mutex_unlock(&lock);
-    } else if (is_locked) {
-        apply(&changes, result, bind_one);
-        for (size_t index = 0; index < changes.image_count && changes.is_complete; index++)
-            atomic_store(&changes.images[index].image->hooked, version);
-        pthread_mutex_unlock(&lock);
-        if (result->changed != 0)
-            publish_bodies();
-        find_absent();
-    }
-    finish(&changes);
-    return is_locked;
-}
-
-void machtrace_bind_imports(struct machtrace_imports_result *result)
-{
-    memset(result, 0, sizeof *result);
-    machtrace_ignore_enter();
-    atomic_store(&machtrace_imports_are_pending, false);
-    bind_imports(result, true);
-    machtrace_ignore_leave();
-}
-
-void machtrace_enable_imports(void)
-{
-    pthread_mutex_lock(&lock);
-    is_enabled = true;
-    pthread_mutex_unlock(&lock);
-}
-
-void machtrace_restore_imports(struct machtrace_imports_result *result)
-{
-    struct changes changes;
-    memset(result, 0, sizeof *result);
-    machtrace_ignore_enter();
-    /* Nothing is bound from here on, so all that is will be found. */
-    pthread_mutex_lock(&lock);
-    is_enabled = false;
-    pthread_mutex_unlock(&lock);
-    machtrace_images_update(true);
-    prepare(&changes, NULL, 0);
-    pthread_mutex_lock(&lock);
-    for (size_t index = 0; index < changes.image_count; index++) {
-        struct imports imports;
-        if (read_imports(changes.images[index].image, &imports))
-            collect(&changes, NULL, &imports, NULL);
-    }
-    apply(&changes, result, restore_one);
-    result->left += !changes.is_complete;
-    if (saved != NULL)
-        memset(saved, 0, saved_room * sizeof *saved);
-    saved_count = 0;
-    uint32_t count = machtrace_image_count();
-    for (uint32_t index = 0; index < count; index++)
-        atomic_store(&machtrace_image(index)->hooked, 0);
-    pthread_mutex_unlock(&lock);
-    finish(&changes);
-    machtrace_ignore_leave();
-}
-
-void machtrace_imports_after_fork(void)
-{
-    pthread_mutex_init(&lock, NULL);
+    Dl_info info;
+    const ElfW(Sym) *symbol = NULL;
+    if (dladdr1((void *)(uintptr_t)address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 ||
+        symbol == NULL || (uint64_t)(uintptr_t)info.dli_saddr != address)
+        return 0;
+    return symbol->st_size;
 }
 
 /* --- images that are loaded and unloaded --- */
@@ -644,14 +241,16 @@ static void images_changed(void)
 {
     struct machtrace_imports_result result = {0, 0};
     machtrace_ignore_enter();
-    if (!bind_imports(&result, false))
+    if (!machtrace_bind_all(&result, false))
         atomic_store(&machtrace_imports_are_pending, true);
     machtrace_ignore_leave();
 }
 
 static void *open_image(const char *path, int flags)
 {
-    void *handle = real_dlopen(path, flags);
+    void *(*real)(const char *, int) =
+        (void *(*)(const char *, int))(uintptr_t)machtrace_real_dlopen;
+    void *handle = real(path, flags);
     if (handle != NULL)
         images_changed();
     return handle;
@@ -660,7 +259,8 @@ static void *open_image(const char *path, int flags)
 /* The era begins when the image is gone, and before others can be loaded by the caller. */
 static int close_image(void *handle)
 {
-    int result = real_dlclose(handle);
+    int (*real)(void *) = (int (*)(void *))(uintptr_t)machtrace_real_dlclose;
+    int result = real(handle);
     machtrace_ignore_enter();
     if (!machtrace_images_update(false))
         atomic_store(&machtrace_imports_are_pending, true);

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.build import HOOK_PATH, INCLUDE, LOADED, PROJECT, WARNINGS
+from tests.agent.build import DARWIN, HOOK_PATH, INCLUDE, LOADED, PROJECT, WARNINGS
+from tests.support.compilers.darwin import header_options
+from tests.support.compilers.executables import run_zig
 
 pytestmark = pytest.mark.peer
 
@@ -29,6 +31,25 @@ def test_clang_has_no_warnings(tmp_path: Path, target: str) -> None:
         command = [*clang, *options, "-c", str(PROJECT / source), "-o", str(tmp_path / "out.o")]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), source
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("arm64-apple-macos13.0", "arm64e-apple-macos13.0", "x86_64-apple-macos13.0"),
+        *("arm64-apple-ios13.0", "x86_64-apple-ios13.0-simulator"),
+    ],
+)
+def test_apple_s_headers_have_no_warnings(tmp_path: Path, target: str) -> None:
+    pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
+    options = ["-O2", "-std=c11", "-fvisibility=hidden", *WARNINGS, *INCLUDE, *header_options()]
+    if target.startswith("arm64e"):
+        options += ["-fptrauth-returns", "-fptrauth-calls"]
+    sources = [str(PROJECT / source) for source in DARWIN]
+    try:
+        run_zig("clang", ["-target", target, *options, "-c", *sources], tmp_path)
+    except subprocess.CalledProcessError as error:
+        pytest.fail(error.stderr)
 
 
 def exported() -> list[str]:

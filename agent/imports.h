@@ -1,0 +1,82 @@
+/* Import slots: the words of images that lead to functions of other images.
+ *
+ * In three phases, since the loader's functions take its lock, and a thread that loads an image may
+ * hold that lock while it comes here: first, without a lock of ours, all that the loader knows;
+ * then the changes, under ours, without a call of the loader; then the images are released.
+ */
+#ifndef MACHTRACE_AGENT_IMPORTS_H
+#define MACHTRACE_AGENT_IMPORTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hooks.h"
+#include "images.h"
+
+struct machtrace_change {
+    uint64_t slot, value; /* the word that it has now */
+    uint64_t target;      /* the function's address */
+    int rule;
+    uint64_t pages_start, pages_end; /* that are read-only, and the slot among them; or 0 */
+    uint32_t signing;                /* arm64e: how the word is signed; see darwin/imports.c */
+    const struct machtrace_agent_image *image;
+};
+
+struct machtrace_changes {
+    struct machtrace_change *all;
+    size_t count, room;
+    struct machtrace_held {
+        struct machtrace_agent_image *image;
+        void *handle;
+    } *images;
+    size_t image_count;
+    const struct machtrace_names *names; /* NULL where slots are to be restored */
+    bool is_complete;
+};
+
+/* Add the change of a slot if there is a rule for its symbol, or if it is to be restored; the
+ * change, whose target, pages and signing are to be set, or NULL. */
+struct machtrace_change *machtrace_add_change(struct machtrace_changes *changes,
+                                              const struct machtrace_agent_image *image,
+                                              const char *symbol, uint64_t slot);
+
+/* Take the last change back. */
+void machtrace_drop_change(struct machtrace_changes *changes);
+
+/* Whether binding has an effect now. */
+bool machtrace_imports_are_enabled(void);
+
+/* Bind the imports of an image that cannot be unloaded meanwhile. Waits for the lock. */
+void machtrace_bind_image(struct machtrace_agent_image *image);
+
+/* Find images, and bind their imports; false if another thread does. */
+bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits);
+
+/* What hooked slots of these two led to first; 0 before. */
+extern uint64_t machtrace_real_dlopen, machtrace_real_dlclose;
+
+/* --- of each system --- */
+
+/* Before the first image is bound. */
+void machtrace_imports_begin(void);
+
+/* Ensure that an image stays loaded; NULL if it is not any more. */
+void *machtrace_hold_image(const struct machtrace_agent_image *image);
+void machtrace_release_image(void *handle);
+
+/* Call machtrace_add_change for every slot of an image. */
+void machtrace_find_slots(struct machtrace_changes *changes,
+                          const struct machtrace_agent_image *image, void *handle);
+
+/* The word of a slot that leads to an address, and the reverse. */
+uint64_t machtrace_slot_word(const struct machtrace_change *change, uint64_t address);
+uint64_t machtrace_slot_address(uint64_t word);
+
+/* Make the change's pages writable, or read-only again. */
+bool machtrace_protect(const struct machtrace_change *change, bool is_writable);
+
+/* The size of the function at an address; 0 if unknown. */
+uint64_t machtrace_function_size(uint64_t address);
+
+#endif
