@@ -1,0 +1,120 @@
+"""The agent's Darwin half in an emulated process: its calls, its true stacks, its bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from machtrace.model.arch import Arch
+from tests.agent import darwin_lab, spool_format
+from tests.agent.darwin_lab import Lab, Run, build_lab
+
+pytestmark = [pytest.mark.peer, pytest.mark.emulated]
+
+RULES = ("sdk_read", "sdk_write", "kit_both", "sdk_never", "sdk_nowhere")
+NESTED, MAIN = 8, 1
+READ_ONLY, READ_WRITE = 1, 3
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(Arch.ARM64, False), (Arch.ARM64, True), (Arch.ARM64E, True), (Arch.X86_64, False)],
+    ids=["arm64", "arm64-chained", "arm64e-chained", "x86_64"],
+)
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """The images of one architecture, bound by opcodes or by chained fixups."""
+    arch, is_chained = request.param
+    return build_lab(tmp_path_factory.mktemp("lab") / "images", arch, is_chained=is_chained)
+
+
+def run(lab: Lab, tmp_path: Path, scenario: str, *, count: int = 1) -> Run:
+    result = darwin_lab.run(lab, tmp_path / "app.spool", scenario, *RULES, count=count)
+    assert result.darwin.notes["start"] == result.darwin.notes["stop"] == 0
+    assert result.spool is not None
+    assert not any(result.spool.losses.values())
+    return result
+
+
+def assert_seen(result: Run) -> None:
+    """Every call was seen once, in its order, with its true stack."""
+    true = [(call.symbol, call.stack) for call in result.process.calls]
+    assert [(seen.symbol, seen.stack) for seen in result.seen] == true
+
+
+def test_every_call_is_seen_once_with_its_true_stack(lab: Lab, tmp_path: Path) -> None:
+    result = run(lab, tmp_path, "calls")
+    assert len(result.process.calls) == 32
+    assert_seen(result)
+    assert {seen.event.flags & ~NESTED for seen in result.seen} == {MAIN}
+
+
+def test_every_byte_and_right_is_restored(lab: Lab, tmp_path: Path) -> None:
+    result = run(lab, tmp_path, "calls")
+    assert result.changed["during"] > 20
+    assert result.changed["after"] == 0
+    rights = [protection for _, _, protection in result.darwin.protections]
+    assert rights == [READ_WRITE, READ_ONLY] * (len(rights) // 2)
+    assert len(rights) >= 4
+
+
+def test_calls_by_a_watched_function_are_marked(lab: Lab, tmp_path: Path) -> None:
+    result = run(lab, tmp_path, "calls")
+    bounds = result.images["libkit.dylib"].range
+    for seen in result.seen:
+        is_nested = any(address in bounds for address in seen.stack)
+        assert bool(seen.event.flags & NESTED) == is_nested == (seen.event.depth == 1)
+
+
+def test_the_state_of_every_rule_is_known(lab: Lab, tmp_path: Path) -> None:
+    result = run(lab, tmp_path, "calls")
+    assert result.spool is not None
+    rules = spool_format.rules(result.spool)
+    assert {name: rule.state for name, rule in rules.items()} == {
+        **dict.fromkeys(RULES[:3], 1),
+        "sdk_never": 0,
+        "sdk_nowhere": 2,
+    }
+    assert rules["sdk_read"].target == result.images["libsdk.dylib"].symbols["_sdk_read"]
+
+
+def test_arguments_and_results_pass_through_hooks(lab: Lab, tmp_path: Path) -> None:
+    spool = tmp_path / "app.spool"
+    result = darwin_lab.run(lab, spool, "arguments", "sdk_arguments")
+    assert result.darwin.notes["wrong"] == 0
+    assert_seen(result)
+    assert len(result.seen) == 1
+
+
+def test_stacks_are_whole_to_a_depth_of_10_000(lab: Lab, tmp_path: Path) -> None:
+    result = run(lab, tmp_path, "deep", count=10_000)
+    assert len(result.process.calls[0].stack) > 10_000
+    assert_seen(result)
+
+
+def test_images_that_are_loaded_later_are_watched_from_their_initialisers_on(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Two images take the same addresses in turn, and their stacks differ."""
+    result = run(lab, tmp_path, "plugins")
+    assert len(result.process.calls) == 3 * 5
+    assert_seen(result)
+    assert result.spool is not None
+    nodes = spool_format.Nodes(result.spool)
+    of_images = Counter(
+        nodes.images[number].path
+        for seen in result.seen
+        for number in [nodes.frames[seen.event.stack][0]]
+    )
+    plugin, other = (str(image.file) for image in lab.plugins)
+    assert of_images == {plugin: 10, other: 5}
+
+
+def test_no_call_of_any_thread_is_lost(lab: Lab, tmp_path: Path) -> None:
+    """More threads than there are recorders begin and end."""
+    result = run(lab, tmp_path, "threads", count=3)
+    true = Counter((call.symbol, call.stack) for call in result.process.calls)
+    assert Counter((seen.symbol, seen.stack) for seen in result.seen) == true
+    assert true.total() == 12 * 3 * 9
+    assert len({seen.thread for seen in result.seen}) == 12
