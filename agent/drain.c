@@ -142,7 +142,7 @@ static void log_rules(void)
     struct {
         uint32_t number, state, slots, flags;
         uint64_t target;
-        char symbol[MACHTRACE_SYMBOL_MAX];
+        char symbols[2 * MACHTRACE_SYMBOL_MAX];
     } record;
     uint32_t count = atomic_load(&machtrace_rule_count);
     for (uint32_t index = 0; index < count; index++) {
@@ -161,8 +161,12 @@ static void log_rules(void)
         record.flags = counts_only;
         record.target = atomic_load(&rule->target);
         size_t length = strlen(rule->symbol);
-        memcpy(record.symbol, rule->symbol, length);
-        log_record(MACHTRACE_SPOOL_RULE, &record, sizeof record - sizeof record.symbol + length);
+        memcpy(record.symbols, rule->symbol, length);
+        if (state == MACHTRACE_RULE_INHERITED || state == MACHTRACE_RULE_SHARED) {
+            strcpy(record.symbols + length + 1, rule->other);
+            length += 1 + strlen(rule->other);
+        }
+        log_record(MACHTRACE_SPOOL_RULE, &record, sizeof record - sizeof record.symbols + length);
     }
 }
 

@@ -24,7 +24,9 @@ enum machtrace_rule_state {
     MACHTRACE_RULE_UNUSED = 0,  /* the function exists, and nothing imports it */
     MACHTRACE_RULE_BOUND = 1,
     MACHTRACE_RULE_ABSENT = 2,  /* no image defines it, and none imports it */
-    MACHTRACE_RULE_NO_STUB = 3  /* all stubs are taken */
+    MACHTRACE_RULE_NO_STUB = 3, /* all stubs are taken */
+    MACHTRACE_RULE_INHERITED = 4, /* bound; the method is `other`, of a superclass */
+    MACHTRACE_RULE_SHARED = 5     /* bound; `other` has the same implementation */
 };
 
 struct machtrace_watched {
@@ -34,6 +36,7 @@ struct machtrace_watched {
     _Atomic uint32_t state;
     _Atomic uint32_t slots; /* import slots that lead to its stubs now */
     _Atomic uint64_t target;
+    char other[MACHTRACE_SYMBOL_MAX]; /* set before the state */
 };
 
 enum machtrace_replacement {

@@ -292,7 +292,7 @@ static int by_address(const void *one, const void *other)
 }
 
 /* Earlier ones stay, since threads may use them; there are few, since stubs are not released. */
-static void publish_bodies(void)
+void machtrace_publish_bodies(void)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
     const struct machtrace_bodies *last = atomic_load(&all->bodies);
@@ -341,13 +341,21 @@ static void find_absent(void)
         if (state != MACHTRACE_RULE_UNUSED && state != MACHTRACE_RULE_ABSENT)
             continue;
         void *function = dlsym(RTLD_DEFAULT, rule->symbol);
-        atomic_store(&rule->target, (uint64_t)(uintptr_t)function);
+        atomic_store(&rule->target, machtrace_slot_address((uint64_t)(uintptr_t)function));
         atomic_store(&rule->state,
                      function == NULL ? MACHTRACE_RULE_ABSENT : MACHTRACE_RULE_UNUSED);
     }
 }
 
 /* --- all of it --- */
+
+int machtrace_bind_target(uint16_t rule, uint64_t target)
+{
+    pthread_mutex_lock(&lock);
+    int stub = machtrace_bind(rule, target, MACHTRACE_NOT_REPLACED);
+    pthread_mutex_unlock(&lock);
+    return stub;
+}
 
 /* False if another thread does the same: then that is done later. */
 bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits)
@@ -374,10 +382,14 @@ bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits)
             atomic_store(&changes.images[index].image->hooked, version);
         pthread_mutex_unlock(&lock);
         if (result->changed != 0)
-            publish_bodies();
+            machtrace_publish_bodies();
         find_absent();
     }
     finish(&changes);
+    uint64_t before = result->changed;
+    machtrace_bind_methods(result, waits);
+    if (result->changed != before)
+        machtrace_publish_bodies();
     return is_locked;
 }
 
@@ -395,7 +407,7 @@ void machtrace_bind_image(struct machtrace_agent_image *image)
         apply(&changes, &result, bind_one);
     pthread_mutex_unlock(&lock);
     if (result.changed != 0)
-        publish_bodies();
+        machtrace_publish_bodies();
     finish(&changes);
 }
 
@@ -430,6 +442,7 @@ void machtrace_restore_imports(struct machtrace_imports_result *result)
     pthread_mutex_lock(&lock);
     is_enabled = false;
     pthread_mutex_unlock(&lock);
+    machtrace_restore_methods(result);
     machtrace_images_update(true);
     prepare(&changes, NULL, 0);
     pthread_mutex_lock(&lock);
@@ -451,4 +464,5 @@ void machtrace_restore_imports(struct machtrace_imports_result *result)
 void machtrace_imports_after_fork(void)
 {
     pthread_mutex_init(&lock, NULL);
+    machtrace_methods_after_fork();
 }

@@ -53,6 +53,12 @@ void machtrace_bind_image(struct machtrace_agent_image *image);
 /* Find images, and bind their imports; false if another thread does. */
 bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits);
 
+/* Let frames of functions that were bound since be recognised as those of watched functions. */
+void machtrace_publish_bodies(void);
+
+/* The binding of a rule for a function; -1 if all stubs are taken. */
+int machtrace_bind_target(uint16_t rule, uint64_t target);
+
 /* What hooked slots of these two led to first; 0 before. */
 extern uint64_t machtrace_real_dlopen, machtrace_real_dlclose;
 
@@ -75,6 +81,12 @@ uint64_t machtrace_slot_address(uint64_t word);
 
 /* Make the change's pages writable, or read-only again. */
 bool machtrace_protect(const struct machtrace_change *change, bool is_writable);
+
+/* Replace the methods of rules, "-[Class selector]" or "+[Class selector]", whose classes are
+ * registered; false if another thread does, and `waits` is not set. */
+bool machtrace_bind_methods(struct machtrace_imports_result *result, bool waits);
+void machtrace_restore_methods(struct machtrace_imports_result *result);
+void machtrace_methods_after_fork(void);
 
 /* The size of the function at an address; 0 if unknown. */
 uint64_t machtrace_function_size(uint64_t address);

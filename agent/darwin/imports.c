@@ -265,12 +265,3 @@ void machtrace_imports_begin(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_images);
 }
-
-/* dlopen(3) reports what it loads to image_added. */
-uint64_t machtrace_replacement_of(const struct machtrace_binding *binding, const char *path,
-                                  uint64_t caller)
-{
-    (void)path;
-    (void)caller;
-    return atomic_load(&binding->target);
-}

@@ -56,7 +56,8 @@ typedef enum machtrace_function_flags {
  * A function to watch.
  *
  * @field name
- * The symbol's name, without a leading underscore and without a version.
+ * The symbol's name, without a leading underscore and without a version. On Apple's systems also
+ * a method of Objective-C, as -[Class selector:] or +[Class selector].
  *
  * @field flags
  * 0, or values of machtrace_function_flags_t.
@@ -81,12 +82,21 @@ typedef struct machtrace_function {
  *
  * @constant MACHTRACE_STATE_NO_ROOM
  * Too many functions are watched.
+ *
+ * @constant MACHTRACE_STATE_INHERITED
+ * Calls are recorded: those of the method of a superclass, by all classes that inherit it.
+ *
+ * @constant MACHTRACE_STATE_SHARED
+ * Calls are recorded. Another method of the class has the same implementation; its calls are not
+ * recorded by this rule.
  */
 typedef enum machtrace_state {
     MACHTRACE_STATE_UNUSED = 0,
     MACHTRACE_STATE_WATCHED = 1,
     MACHTRACE_STATE_ABSENT = 2,
-    MACHTRACE_STATE_NO_ROOM = 3
+    MACHTRACE_STATE_NO_ROOM = 3,
+    MACHTRACE_STATE_INHERITED = 4,
+    MACHTRACE_STATE_SHARED = 5
 } machtrace_state_t;
 
 /*!

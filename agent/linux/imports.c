@@ -207,6 +207,23 @@ void machtrace_find_slots(struct machtrace_changes *changes,
             find_slot(changes, &imports, handle, &imports.relocations[table][index]);
 }
 
+/* No Objective-C. */
+bool machtrace_bind_methods(struct machtrace_imports_result *result, bool waits)
+{
+    (void)result;
+    (void)waits;
+    return true;
+}
+
+void machtrace_restore_methods(struct machtrace_imports_result *result)
+{
+    (void)result;
+}
+
+void machtrace_methods_after_fork(void)
+{
+}
+
 uint64_t machtrace_slot_word(const struct machtrace_change *change, uint64_t address)
 {
     (void)change;

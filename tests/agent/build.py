@@ -66,6 +66,7 @@ DARWIN = (
     "agent/darwin/chains.c",
     "agent/darwin/images.c",
     "agent/darwin/imports.c",
+    "agent/darwin/methods.c",
     "agent/darwin/slots.c",
     "agent/darwin/stubs.S",
     "agent/darwin/thread.c",

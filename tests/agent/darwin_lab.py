@@ -35,6 +35,9 @@ _TARGETS = {
     Arch.X86_64: ("x86_64-apple-macos13.0", "x86_64-macos.13.0"),
 }
 _SIGNING = ("-fptrauth-returns", "-fptrauth-calls", "-fptrauth-auth-traps", "-fptrauth-intrinsics")
+_POINTERS = "__auth_ptr"
+"""Section of pointers to functions, whose symbols the linker drops; key IA, no discriminator."""
+_OBJC = ("-fno-objc-arc", "-fno-objc-convert-messages-to-runtime-calls")
 _FLAGS = ("-O2", "-std=c11", "-fvisibility=hidden", "-fno-omit-frame-pointer", "-w")
 
 
@@ -50,7 +53,8 @@ class Image:
 def _chained(file: Path, signed: Sequence[SignedPointer]) -> tuple[tuple[int, int, int, bool], ...]:
     """Give an image of arm64e chained fixups; return which pointers are signed."""
     data, slots = with_authenticating_stubs(file.read_bytes())
-    symbols = symbols_of(MachOFileContents(data, file.name))
+    contents = MachOFileContents(data, file.name)
+    symbols = symbols_of(contents)
     how = {
         symbols[pointer.symbol] + pointer.offset: (
             pointer.key,
@@ -58,7 +62,11 @@ def _chained(file: Path, signed: Sequence[SignedPointer]) -> tuple[tuple[int, in
             pointer.has_address_diversity,
         )
         for pointer in signed
+        if pointer.section != _POINTERS
     }
+    for section in contents.image.sections:
+        if section.name == _POINTERS:
+            how |= dict.fromkeys(range(section.address, section.end, 8), (0, 0, False))
     how |= dict.fromkeys(slots, (0, 0, True))
     file.write_bytes(with_chained_fixups(data, how))
     return tuple((svma, *rest) for svma, rest in how.items())
@@ -82,7 +90,8 @@ def make_image(
     try:
         for number, source in enumerate(sources):
             to = folder / f"{name}.{number}.o"
-            command = ("-target", compile_target, *flags, *options, "-c", str(source))
+            objc = _OBJC if source.suffix == ".m" else ()
+            command = ("-target", compile_target, *flags, *objc, *options, "-c", str(source))
             run_zig("clang", (*command, "-o", str(to)), folder)
             if arch is Arch.ARM64E:
                 data, pointers = as_arm64(to.read_bytes())
@@ -109,7 +118,10 @@ class Lab:
     program: Image
     sdk: Image
     kit: Image
+    sensor: Image
+    objc: Image
     agent: Image
+    late: Image
     plugins: tuple[Image, Image]
 
 
@@ -121,12 +133,15 @@ def build_lab(folder: Path, arch: Arch, *, is_chained: bool = False) -> Lab:
     return Lab(
         arch=arch,
         sdk=build_image(folder, "libsdk.dylib", [LAB / "sdk.c"], arch),
+        sensor=build_image(folder, "libsensor.dylib", [LAB / "sensor.m"], arch),
+        objc=build_image(folder, "libobjc.dylib", [LAB / "objc.c", LAB / "msgsend.S"], arch),
+        late=build_image(folder, "late.dylib", [LAB / "late.m"], arch),
         kit=build_image(folder, "libkit.dylib", [LAB / "kit.c"], arch),
         agent=build_image(folder, "libmachtrace.dylib", agent, arch, "-DMACHTRACE_AGENT_LIBRARY"),
         program=build_image(
             folder,
             "program",
-            [LAB / "start.S", LAB / "program.c"],
+            [LAB / "start.S", LAB / "program.c", LAB / "messages.m"],
             arch,
             link=("-Wl,-e,_lab_start",),
         ),
@@ -145,6 +160,11 @@ class Seen:
     thread: int
     stack: tuple[int, ...]
     event: Event
+
+
+def symbol_of(rule: str) -> str:
+    """Return the symbol of a watched function, as the symbol table has it."""
+    return rule if "[" in rule else f"_{rule}"
 
 
 @dataclass
@@ -166,7 +186,7 @@ class Run:
         rules = {rule.number: rule for rule in spool_format.rules(self.spool).values()}
         return [
             Seen(
-                "_" + rules[event.rule].symbol,
+                symbol_of(rules[event.rule].symbol),
                 event.thread,
                 tuple(one for one in nodes.stack(event.stack) if one > _MARKS),
                 event,
@@ -191,6 +211,7 @@ def run(
     """Run one scenario of the program."""
     process = EmulatedProcess(lab.arch)
     darwin = EmulatedDarwin(process)
+    process.watched = {*map(symbol_of, rules), "-[Base inherited:]", "+[Base shared:]"}
     result = Run(process, darwin, {})
 
     def load(image: Image, *, is_followed: bool = True) -> LoadedImage:
@@ -200,37 +221,43 @@ def run(
         )
         return result.images[image.file.name]
 
+    load(lab.objc)
     load(lab.sdk)
     load(lab.kit)
+    load(lab.sensor)
     load(lab.agent, is_followed=False)
     program = load(lab.program)
     process.images.reverse()  # the program is the first
     process.images.sort(key=lambda image: image is not program)
-    for plugin in lab.plugins:
+    for plugin in (*lab.plugins, lab.late):
         darwin.files[str(plugin.file)] = {"at": 0x1_E000_0000, "signed": plugin.signed}
-    followed = [result.images[name] for name in ("program", "libsdk.dylib", "libkit.dylib")]
-    for image in followed[1:]:
-        process.watch(image, *(f"_{rule}" for rule in rules if f"_{rule}" in image.symbols))
+    followed = [
+        result.images[name]
+        for name in ("program", "libsdk.dylib", "libkit.dylib", "libsensor.dylib")
+    ]
     if counts_instructions:
         process.count_instructions(result.images["libmachtrace.dylib"])
     _set(process, program, "_lab_spool", str(spool).encode() + b"\0")
-    for symbol, plugin in zip(("_lab_plugin", "_lab_other_plugin"), lab.plugins, strict=True):
+    plugins = (lab.late if scenario == "messages" else lab.plugins[0], lab.plugins[1])
+    for symbol, plugin in zip(("_lab_plugin", "_lab_other_plugin"), plugins, strict=True):
         _set(process, program, symbol, str(plugin.file).encode() + b"\0")
     for number, rule in enumerate(rules):
         _set(process, program, "_lab_rules", rule.encode() + b"\0", 64 * number)
     _set(process, program, "_lab_scenario", SCENARIOS.index(scenario).to_bytes(8, "little"))
     _set(process, program, "_lab_count", count.to_bytes(8, "little"))
-    before = _bytes_of(process, followed)
+    before: list[int] = []
 
     def note(arguments: Sequence[int]) -> int:
         name = darwin.text(arguments[0])
+        if name == "begin":
+            before.extend(_bytes_of(process, followed))
         if name in ("before", "during"):
             now = _bytes_of(process, followed)
             result.changed[name] = sum(a != b for a, b in zip(before, now, strict=True))
         return darwin.do_lab_note(arguments)
 
     process.functions["_lab_note"] = note
-    process.run(process.start_thread(program.symbols["_lab_start"]))
+    darwin.start(program.symbols["_lab_start"])
     now = _bytes_of(process, followed)
     result.changed["after"] = sum(a != b for a, b in zip(before, now, strict=True))
     if spool.exists():

@@ -83,6 +83,8 @@ class Rule:
     counts_only: bool
     target: int
     symbol: str
+    other: str = ""
+    """The superclass's method, or one with the same implementation."""
 
 
 class Nodes:
@@ -166,8 +168,8 @@ def rules(spool: Spool) -> dict[str, Rule]:
     for kind, payload in spool.log:
         if kind == RULE:
             number, state, slots, flags, target = struct.unpack_from("<4IQ", payload)
-            symbol = payload[24:].decode()
-            result[symbol] = Rule(number, state, slots, bool(flags & 1), target, symbol)
+            symbol, _, other = payload[24:].decode().partition("\0")
+            result[symbol] = Rule(number, state, slots, bool(flags & 1), target, symbol, other)
     return result
 
 

@@ -29,6 +29,21 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return build_lab(tmp_path_factory.mktemp("lab") / "images", arch, is_chained=is_chained)
 
 
+METHODS = {
+    "-[Sensor read:]": (1, ""),
+    "-[Sensor read:scaled:by:]": (1, ""),
+    "-[Camera read:]": (1, ""),
+    "-[Sensor inherited:]": (4, "-[Base inherited:]"),
+    "+[Sensor shared:]": (4, "+[Base shared:]"),
+    "-[Sensor same:]": (5, "-[Sensor other:]"),
+    "-[Late read:]": (1, ""),
+    "-[Sensor absent]": (2, ""),
+    "-[Absent read:]": (2, ""),
+    "-[Sensor": (2, ""),
+}
+"""Rules, their states, and the other methods that these name."""
+
+
 def run(lab: Lab, tmp_path: Path, scenario: str, *, count: int = 1) -> Run:
     result = darwin_lab.run(lab, tmp_path / "app.spool", scenario, *RULES, count=count)
     assert result.darwin.notes["start"] == result.darwin.notes["stop"] == 0
@@ -118,3 +133,50 @@ def test_no_call_of_any_thread_is_lost(lab: Lab, tmp_path: Path) -> None:
     assert Counter((seen.symbol, seen.stack) for seen in result.seen) == true
     assert true.total() == 12 * 3 * 9
     assert len({seen.thread for seen in result.seen}) == 12
+
+
+@pytest.fixture(scope="module")
+def messages(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that sends messages, some to a class that is loaded meanwhile."""
+    spool = tmp_path_factory.mktemp("messages") / "app.spool"
+    result = darwin_lab.run(lab, spool, "messages", *METHODS)
+    assert result.darwin.notes["start"] == result.darwin.notes["stop"] == 0
+    assert result.darwin.notes["opened"] == 1
+    return result
+
+
+def test_every_call_of_a_method_is_seen_once_with_its_true_stack(messages: Run) -> None:
+    """Those of a class that was loaded later too; objc_msgSend is in no stack."""
+    # Inherited methods are watched where they are implemented.
+    owners = {rule: other or rule for rule, (_, other) in METHODS.items()}
+    owners["-[Sensor same:]"] = "-[Sensor same:]"
+    seen = [(owners[call.symbol], call.stack) for call in messages.seen]
+    # The message other: leads to the same implementation, and is not watched.
+    true = [(call.symbol, call.stack) for call in messages.process.calls]
+    others = [call for call in true if call[0] == "-[Sensor same:]" and call not in seen]
+    assert len(others) == 3
+    assert [call for call in true if call not in others] == seen
+    assert Counter(symbol for symbol, _ in seen) == {
+        "-[Base inherited:]": 6,
+        **dict.fromkeys(
+            (
+                *("-[Sensor read:]", "-[Sensor read:scaled:by:]", "-[Camera read:]"),
+                *("+[Base shared:]", "-[Sensor same:]", "-[Late read:]"),
+            ),
+            3,
+        ),
+    }
+
+
+def test_arguments_of_methods_pass_through_hooks(messages: Run) -> None:
+    assert messages.darwin.notes["scaled"] == 55
+
+
+def test_every_method_is_resolved_inherited_shared_or_absent(messages: Run) -> None:
+    assert messages.spool is not None
+    rules = spool_format.rules(messages.spool)
+    assert {name: (rule.state, rule.other) for name, rule in rules.items()} == METHODS
+
+
+def test_every_method_is_restored(messages: Run) -> None:
+    assert messages.changed["during"] > messages.changed["after"] == 0

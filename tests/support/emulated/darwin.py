@@ -54,7 +54,7 @@ class EmulatedDarwin:
         self.environment: dict[str, str] = {}
         self.protections: list[tuple[int, int, int]] = []
         """All changes of pages' protection."""
-        self.printed = b""
+        self.main: Thread | None = None
         self._errno = process.allocate(64)
         self._strings: dict[str, int] = {}
         self._sizes: dict[int, int] = {}
@@ -78,9 +78,11 @@ class EmulatedDarwin:
         process.functions["___bzero"] = self.do_bzero
         process.functions["___memcpy_chk"] = self.do_memcpy
         process.functions["_memmove"] = self.do_memcpy
+        for name in ("strcpy", "strcat", "strncpy", "memset"):
+            process.functions[f"___{name}_chk"] = process.functions[f"_{name}"]
         process.functions["___udivti3"] = self.udivti3
         process.functions["dyld_stub_binder"] = self._unbound
-        for name in ("flock", "minherit", "pthread_atfork", "madvise", "fcntl", "task_info"):
+        for name in ("flock", "minherit", "pthread_atfork", "madvise", "__cxa_atexit"):
             process.functions["_" + name] = self._nothing
         process.system_calls |= {
             53: self._nothing,
@@ -193,6 +195,21 @@ class EmulatedDarwin:
         to, source, size = arguments[:3]
         self.memory.write(to, self.memory.string(source)[:size].ljust(size, b"\0"))
         return to
+
+    def do_strcpy(self, arguments: Sequence[int]) -> int:
+        """See strcpy(3)."""
+        self.memory.write(arguments[0], self.memory.string(arguments[1]) + b"\0")
+        return arguments[0]
+
+    def do_strcat(self, arguments: Sequence[int]) -> int:
+        """See strcat(3)."""
+        self.do_strcpy([arguments[0] + self.do_strlen(arguments[:1]), arguments[1]])
+        return arguments[0]
+
+    def do_strcspn(self, arguments: Sequence[int]) -> int:
+        """See strcspn(3)."""
+        text, stops = self.memory.string(arguments[0]), self.memory.string(arguments[1])
+        return next((at for at, byte in enumerate(text) if byte in stops), len(text))
 
     def do_strchr(self, arguments: Sequence[int]) -> int:
         """See strchr(3)."""
@@ -378,7 +395,7 @@ class EmulatedDarwin:
 
     def do_pthread_main_np(self, _: Sequence[int]) -> int:
         """Whether it is the first."""
-        return self.process.running.id == 0x1000
+        return self.process.running is self.main
 
     def do_pthread_threadid_np(self, arguments: Sequence[int]) -> int:
         """The calling thread's."""
@@ -432,6 +449,13 @@ class EmulatedDarwin:
         while mutex in self._mutexes:
             yield Waiting(lambda: mutex not in self._mutexes)
         self._mutexes[mutex] = own
+        return 0
+
+    def do_pthread_mutex_trylock(self, arguments: Sequence[int]) -> int:
+        """See pthread_mutex_trylock(3)."""
+        if arguments[0] in self._mutexes:
+            return 16  # EBUSY
+        self._mutexes[arguments[0]] = self.process.running.id
         return 0
 
     def do_pthread_mutex_unlock(self, arguments: Sequence[int]) -> int:
@@ -568,6 +592,20 @@ class EmulatedDarwin:
             image.references += 1
         self._handles[image.header] = image
         return image.header
+
+    def start(self, function: int) -> int:
+        """Initialise the images, and run the main thread; its result."""
+        self.process.functions["_start"] = self._initialize_all
+        start = self.process.lookup("_start")
+        assert start is not None
+        self.process.run(self.process.start_thread(start))
+        self.main = self.process.start_thread(function)
+        return self.process.run(self.main)
+
+    def _initialize_all(self, _: Sequence[int]) -> Steps:
+        for image in list(self.process.images):
+            yield from self.initialize(image)
+        return 0
 
     def initialize(self, image: LoadedImage) -> Steps:
         """Register an image's classes, and run its initialisers."""

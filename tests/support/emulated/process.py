@@ -37,6 +37,7 @@ _OUTSIDE = 0x6_0000_0000
 """A slot for each function in Python, and before them some that are returned to."""
 _SLOT = 16
 _SLOTS = 0x8000
+_SMALL, _ARENA = 0x2000, 0x100000
 _VARIABLES = 0x6_1000_0000
 _IMAGES = 0x1_0400_0000
 _IMAGE_STEP = 0x400_0000
@@ -150,7 +151,10 @@ class EmulatedProcess:
         self.system_calls: dict[int, Function] = {}
         self.variables: dict[str, bytes] = {}
         self.threads: list[Thread] = []
+        self.watched: set[str] = set()
+        """Functions of images that are loaded from now on and followed: their calls are listed."""
         self.calls: list[TrueCall] = []
+        """True stacks at the first instructions of watched functions."""
         self.now = 1_000_000_000
         """In ns."""
         self.instructions = 0
@@ -164,6 +168,7 @@ class EmulatedProcess:
         self._blocks: dict[tuple[int, int], tuple[Transfer, int]] = {}
         self._hooks: dict[str, list[int]] = {}
         self._heap_end = _HEAP
+        self._arena = range(0)
         self._next_image = _IMAGES
         self._at: int | None = None
         self._failure: BaseException | None = None
@@ -181,7 +186,14 @@ class EmulatedProcess:
     # --- memory ---
 
     def allocate(self, size: int) -> int:
-        """New memory, zeroed, with a gap behind it."""
+        """New memory, zeroed, with a gap behind it if it is large."""
+        if size <= _SMALL:
+            if self._arena.stop - self._arena.start < _SMALL + _SLOT:
+                start = self.allocate(_ARENA)
+                self._arena = range(start, start + _ARENA)
+            start = self._arena.start
+            self._arena = range(start + -(-max(size, 1) // _SLOT) * _SLOT + _SLOT, self._arena.stop)
+            return start
         start = self._heap_end
         pages = -(-max(size, 1) // _PAGE) * _PAGE
         self.uc.mem_map(start, pages, UC_PROT_READ | UC_PROT_WRITE)
@@ -195,7 +207,10 @@ class EmulatedProcess:
         return start
 
     def free(self, start: int, size: int) -> None:
-        """Unmap memory."""
+        """Unmap memory, or overwrite it."""
+        if size <= _SMALL:
+            self.memory.write(start, b"\xdd" * size)
+            return
         self.uc.mem_unmap(start, -(-max(size, 1) // _PAGE) * _PAGE)
 
     # --- images ---
@@ -241,6 +256,7 @@ class EmulatedProcess:
         hooks = []
         if is_followed:
             end = image.range.stop - 1
+            self._watched |= {symbols[name]: name for name in self.watched & symbols.keys()}
             hooks.append(self.uc.hook_add(UC_HOOK_BLOCK, self._block, None, image.header, end))
         self._hooks[path] = hooks
         return image
@@ -250,6 +266,7 @@ class EmulatedProcess:
         for hook in self._hooks.pop(image.path):
             self.uc.hook_del(hook)
         self.images.remove(image)
+        self._watched = {k: v for k, v in self._watched.items() if k not in image.range}
         for segment in image.contents.image.segments:
             if segment.name != "__PAGEZERO" and segment.vmsize:
                 size = -(-segment.vmsize // self.page) * self.page
@@ -267,17 +284,12 @@ class EmulatedProcess:
 
         self.uc.hook_add(UC_HOOK_BLOCK, count, None, begin, end)
 
-    def watch(self, image: LoadedImage, *symbols: str) -> None:
-        """Add the true stack to ``calls`` at each arrival at these functions."""
-        for symbol in symbols:
-            self._watched[image.symbols[symbol]] = symbol
-
     def lookup(self, name: str) -> int | None:
         """Return the address of a symbol of any image, or of a function in Python."""
         for image in self.images:
             if name in image.symbols:
                 return image.symbols[name]
-        name = name.partition("$")[0]  # _fstat$INODE64
+        name = name.removesuffix("$INODE64")
         if name in self.variables:
             return self._variable(name)
         return self._slot(name) if name in self.functions else None
@@ -304,7 +316,7 @@ class EmulatedProcess:
             address = image.symbols[name]
         if address is None and "weak" in name:
             return 0
-        return self._slot(name.partition("$")[0]) if address is None else address
+        return self._slot(name.removesuffix("$INODE64")) if address is None else address
 
     def _variable(self, name: str) -> int:
         if name not in self._places:

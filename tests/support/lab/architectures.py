@@ -47,6 +47,8 @@ class SignedPointer:
     discriminator: int
     has_address_diversity: bool
     """The pointer's own address is mixed into the discriminator."""
+    section: str = ""
+    """The object's section."""
 
 
 _KEY_B, _SIGNAL_FRAME = b"zRB\0", b"zRS\0"
@@ -85,6 +87,7 @@ def as_arm64(data: bytes) -> tuple[bytes, list[SignedPointer]]:
                     key=value >> 49 & 3,
                     discriminator=value >> 32 & 0xFFFF,
                     has_address_diversity=bool(value >> 48 & 1),
+                    section=section.name,
                 )
             )
     return bytes(changed).replace(_KEY_B, _SIGNAL_FRAME), pointers

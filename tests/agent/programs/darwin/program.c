@@ -153,20 +153,16 @@ FUNCTION static void threads(void)
     }
 }
 
-#ifdef LAB_OBJC
+void lab_prepare_classes(void);
 void lab_send_messages(void);
-#else
-static void lab_send_messages(void)
-{
-}
-#endif
-
 int lab_main(void);
 
 int lab_main(void)
 {
     static void (*const scenarios[])(void) = {calls,   arguments, deep,    repeated,
                                               plugins, threads,   lab_send_messages};
+    lab_prepare_classes();
+    lab_note("begin", 0);
     int error = start();
     lab_note("start", (uint64_t)error);
     lab_note("before", 0);
