@@ -215,6 +215,28 @@ static __attribute__((noinline)) void walk_other(struct machtrace_recorder *reco
              !is_on_own_stack(recorder, walk->fp));
 }
 
+/* Append the addresses where the callers of an asynchronous function of Swift resume, and one: so
+ * that each is behind an instruction of its function, as a return address is. The function's context
+ * is below its record, and begins with the parent's and the address (as __thread_stack_async_pcs of
+ * Libc reads them). */
+static __attribute__((noinline)) void follow_contexts(struct machtrace_records_walk *walk,
+                                                      uint64_t *frames)
+{
+    const uint64_t bits = machtrace_recorders.code_bits;
+    uint64_t words[2]; /* parent, address */
+    bool is_read = machtrace_read_memory(walk->fp - 8, words, 8) == 8;
+    for (size_t steps = 0; is_read && (words[0] & bits) != 0; steps++) {
+        if (steps == MACHTRACE_CONTEXTS_MAX || walk->count == MACHTRACE_FRAMES_MAX) {
+            walk->end = MACHTRACE_RECORDS_FULL;
+            return;
+        }
+        is_read = machtrace_read_memory(words[0] & bits, words, sizeof words) == sizeof words;
+        if (!is_read || (words[1] & bits) == 0)
+            return;
+        frames[walk->count++] = (words[1] & bits) + 1;
+    }
+}
+
 /* The return addresses from the innermost on; how many. */
 static inline size_t take_frames(struct machtrace_recorder *recorder, uint64_t caller, uint64_t sp,
                                  uint64_t fp, uint8_t *flags)
@@ -233,6 +255,8 @@ static inline size_t take_frames(struct machtrace_recorder *recorder, uint64_t c
                                               machtrace_recorders.code_bits};
         machtrace_frame_records(&stack, &walk, recorder->frames, MACHTRACE_FRAMES_MAX);
     }
+    if (walk.end == MACHTRACE_RECORDS_ASYNC)
+        follow_contexts(&walk, recorder->frames);
     if (walk.end == MACHTRACE_RECORDS_FULL)
         *flags |= MACHTRACE_EVENT_TRUNCATED;
     return walk.count;

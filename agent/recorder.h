@@ -21,6 +21,7 @@
 #include "stack_tree.h"
 
 #define MACHTRACE_FRAMES_MAX 16384
+#define MACHTRACE_CONTEXTS_MAX 1024 /* that are followed: a chain that is damaged may be a circle */
 #define MACHTRACE_WINDOW 8192 /* bytes of another stack that are copied at once */
 #define MACHTRACE_PAGES 64     /* whose rights a recorder remembers */
 #define MACHTRACE_LEVELS_MAX 4 /* hooks that interrupt each other, of one thread */

@@ -154,12 +154,26 @@ static uint64_t target_of(const struct machtrace_commands *commands, void *handl
     return machtrace_slot_address((uint64_t)(uintptr_t)function);
 }
 
+/* The name of a function of C: without the variant that x86_64 has of some, as _stat$INODE64. */
+static bool read_name(const char *symbol, char *name)
+{
+    size_t length = 0;
+    if (*symbol++ != '_')
+        return false;
+    for (; symbol[length] != '\0' && (length == 0 || symbol[length] != '$'); length++)
+        if (length < MACHTRACE_SYMBOL_MAX - 1)
+            name[length] = symbol[length];
+    name[length < MACHTRACE_SYMBOL_MAX ? length : 0] = '\0';
+    return true;
+}
+
 void machtrace_find_slot(struct machtrace_changes *changes,
                          const struct machtrace_commands *commands, void *handle,
                          const struct machtrace_bind *bind)
 {
-    if (bind->symbol[0] != '_')
-        return; /* not of C */
+    char name[MACHTRACE_SYMBOL_MAX];
+    if (!read_name(bind->symbol, name))
+        return;
     const struct segment_command_64 *segment = NULL;
     uint64_t svma = bind->slot - commands->image->bias;
     for (uint32_t index = 0; index < commands->segment_count; index++)
@@ -168,7 +182,7 @@ void machtrace_find_slot(struct machtrace_changes *changes,
     if (segment == NULL || (segment->initprot & VM_PROT_WRITE) == 0 || svma % 8 != 0)
         return;
     struct machtrace_change *change =
-        machtrace_add_change(changes, commands->image, bind->symbol + 1, bind->slot);
+        machtrace_add_change(changes, commands->image, name, bind->slot);
     if (change == NULL)
         return;
     uint64_t address = machtrace_slot_address(change->value);

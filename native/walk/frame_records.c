@@ -4,6 +4,7 @@
 #define NULL_PAGE 0x1000u
 #define RECORD_SIZE 16
 #define WORD 8
+#define TAG_SHIFT 60 /* of the frame pointer that asynchronous functions of Swift store */
 
 /* Stacks of other functions may have words that no store of this program shows to a checker. */
 #if defined(__clang__)
@@ -15,16 +16,31 @@ void machtrace_frame_records(const struct machtrace_frame_stack *stack,
                              struct machtrace_records_walk *walk, uint64_t *addresses,
                              size_t room)
 {
-    uint64_t low = stack->low, fp = walk->fp;
+    /* In locals, since a store to `addresses` might change what a pointer leads to. */
+    const uint64_t start = stack->low, bits = stack->code_bits;
+    const unsigned char *bytes = stack->bytes;
+    const uint64_t size = stack->high - start;
+    /* Offsets of the lowest record that is valid, and of the highest and one. */
+    uint64_t low = 0, limit = size < RECORD_SIZE ? 0 : size - RECORD_SIZE + 1;
+    uint64_t fp = walk->fp;
     size_t count = walk->count;
     walk->end = MACHTRACE_RECORDS_ROOT;
     while (fp != 0) {
-        if (fp < low || fp > stack->high || stack->high - fp < RECORD_SIZE || fp % WORD != 0) {
+        uint64_t offset = fp - start;
+        if (offset < low || offset >= limit || fp % WORD != 0) {
             walk->end = MACHTRACE_RECORDS_BROKEN;
+#if defined(__APPLE__)
+            if (fp >> TAG_SHIFT == 1 && low != 0) {
+                /* The last record's: what that function returns to is no caller of it. */
+                walk->end = MACHTRACE_RECORDS_ASYNC;
+                fp = start + low - RECORD_SIZE;
+                count--;
+            }
+#endif
             break;
         }
-        const uint64_t *record = (const uint64_t *)(const void *)(stack->bytes + (fp - stack->low));
-        uint64_t caller = record[1] & stack->code_bits;
+        const uint64_t *record = (const uint64_t *)(const void *)(bytes + offset);
+        uint64_t caller = record[1] & bits;
         if (caller < NULL_PAGE)
             break;
         if (count == room) {
@@ -33,7 +49,7 @@ void machtrace_frame_records(const struct machtrace_frame_stack *stack,
         }
         addresses[count++] = caller;
         /* Each record is above the last, so the walk ends. */
-        low = fp + RECORD_SIZE;
+        low = offset + RECORD_SIZE;
         fp = record[0];
     }
     walk->fp = fp;

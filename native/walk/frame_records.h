@@ -19,7 +19,8 @@ struct machtrace_frame_stack {
 enum machtrace_records_end {
     MACHTRACE_RECORDS_ROOT,   /* a record without caller */
     MACHTRACE_RECORDS_BROKEN, /* the frame pointer is none of this stack's above the last */
-    MACHTRACE_RECORDS_FULL    /* there is no room for more addresses */
+    MACHTRACE_RECORDS_FULL,   /* there is no room for more addresses */
+    MACHTRACE_RECORDS_ASYNC   /* Darwin: a record of an asynchronous function of Swift, at fp */
 };
 
 struct machtrace_records_walk {

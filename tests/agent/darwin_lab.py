@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -38,7 +39,14 @@ _SIGNING = ("-fptrauth-returns", "-fptrauth-calls", "-fptrauth-auth-traps", "-fp
 _POINTERS = "__auth_ptr"
 """Section of pointers to functions, whose symbols the linker drops; key IA, no discriminator."""
 _OBJC = ("-fno-objc-arc", "-fno-objc-convert-messages-to-runtime-calls")
-_FLAGS = ("-O2", "-std=c11", "-fvisibility=hidden", "-fno-omit-frame-pointer", "-w")
+_FLAGS = (
+    "-O2",
+    "-std=c11",
+    "-fvisibility=hidden",
+    "-fno-omit-frame-pointer",
+    "-w",
+    "-fswift-async-fp=always",
+)
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,7 @@ class Lab:
     agent: Image
     late: Image
     plugins: tuple[Image, Image]
+    is_chained: bool
 
 
 def build_lab(folder: Path, arch: Arch, *, is_chained: bool = False) -> Lab:
@@ -132,6 +141,7 @@ def build_lab(folder: Path, arch: Arch, *, is_chained: bool = False) -> Lab:
     build_image = partial(make_image, is_chained=is_chained)
     return Lab(
         arch=arch,
+        is_chained=is_chained,
         sdk=build_image(folder, "libsdk.dylib", [LAB / "sdk.c"], arch),
         sensor=build_image(folder, "libsensor.dylib", [LAB / "sensor.m"], arch),
         objc=build_image(folder, "libobjc.dylib", [LAB / "objc.c", LAB / "msgsend.S"], arch),
@@ -141,7 +151,7 @@ def build_lab(folder: Path, arch: Arch, *, is_chained: bool = False) -> Lab:
         program=build_image(
             folder,
             "program",
-            [LAB / "start.S", LAB / "program.c", LAB / "messages.m"],
+            [LAB / name for name in ("start.S", "program.c", "messages.m", "async.c")],
             arch,
             link=("-Wl,-e,_lab_start",),
         ),
@@ -197,7 +207,7 @@ class Run:
 
 _MARKS = 1 << 16
 """Lower addresses are none of code."""
-SCENARIOS = ("calls", "arguments", "deep", "repeated", "plugins", "threads", "messages")
+SCENARIOS = ("calls", "arguments", "deep", "repeated", "plugins", "threads", "messages", "tasks")
 
 
 def run(
@@ -207,10 +217,12 @@ def run(
     *rules: str,
     count: int = 1,
     counts_instructions: bool = False,
+    has_files: bool = True,
 ) -> Run:
-    """Run one scenario of the program."""
+    """Run one scenario of the program; `has_files`: whether it can read its images' files."""
     process = EmulatedProcess(lab.arch)
     darwin = EmulatedDarwin(process)
+    darwin.refuses = () if has_files else (".dylib", "program")
     process.watched = {*map(symbol_of, rules), "-[Base inherited:]", "+[Base shared:]"}
     result = Run(process, darwin, {})
 
@@ -280,3 +292,23 @@ def _bytes_of(process: EmulatedProcess, images: Sequence[LoadedImage]) -> list[i
                 data = process.memory.read(section.address + image.slide, section.size)
                 words += data
     return words
+
+
+def instructions_of_a_hook(lab: Lab, folder: Path) -> float:
+    """Return how many a call of a watched function adds, of a repeated stack of 35 frames."""
+    totals = []
+    for count in (1, 101):
+        spool = folder / f"{count}.spool"
+        result = run(lab, spool, "repeated", "sdk_read", count=count, counts_instructions=True)
+        assert {len(seen.stack) for seen in result.seen} == {35}
+        assert result.darwin.main is not None
+        totals.append(result.process.instructions[result.darwin.main.id])
+    return (totals[1] - totals[0]) / 100
+
+
+if __name__ == "__main__":
+    for architecture in (Arch.ARM64, Arch.ARM64E):
+        with TemporaryDirectory() as name:
+            built = build_lab(Path(name) / "images", architecture)
+            cost = instructions_of_a_hook(built, Path(name))
+            print(architecture.value, cost)  # noqa: T201

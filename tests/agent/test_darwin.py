@@ -180,3 +180,37 @@ def test_every_method_is_resolved_inherited_shared_or_absent(messages: Run) -> N
 
 def test_every_method_is_restored(messages: Run) -> None:
     assert messages.changed["during"] > messages.changed["after"] == 0
+
+
+def test_without_the_images_files_slots_of_calls_are_bound(lab: Lab, tmp_path: Path) -> None:
+    """By their indirect symbols; chained function pointers in data are missing then."""
+    spool = tmp_path / "app.spool"
+    result = darwin_lab.run(lab, spool, "calls", *RULES, has_files=False)
+    true = iter([(call.symbol, call.stack) for call in result.process.calls])
+    seen = [(call.symbol, call.stack) for call in result.seen]
+    assert all(call in true for call in seen)  # in their order
+    assert len(seen) == 32 - (9 if lab.is_chained else 0)
+    assert result.darwin.notes["stop"] == result.changed["after"] == 0
+
+
+def test_stacks_of_asynchronous_functions_are_their_continuations(lab: Lab, tmp_path: Path) -> None:
+    """The thread that runs a task is in no stack of its functions."""
+    result = darwin_lab.run(lab, tmp_path / "app.spool", "tasks", "sdk_read", "sdk_write")
+    names = [
+        (seen.symbol, [result.process.describe(one - 1).partition("+")[0] for one in seen.stack])
+        for seen in result.seen
+    ]
+    assert names == 2 * [
+        ("_sdk_read", ["_async_inner", "_async_middle", "_async_outer"]),
+        ("_sdk_write", ["_async_helper", "_async_inner", "_async_middle", "_async_outer"]),
+        ("_sdk_write", ["_async_helper", "_async_middle", "_async_outer"]),
+        ("_sdk_read", ["_async_outer"]),
+    ]
+    assert {seen.event.flags for seen in result.seen} == {MAIN}
+
+
+def test_a_hook_takes_the_documented_number_of_instructions(lab: Lab, tmp_path: Path) -> None:
+    """On arm64; other versions of the compiler may differ a little."""
+    if not lab.arch.is_arm64:
+        pytest.skip("instructions of x86-64 are not counted")
+    assert darwin_lab.instructions_of_a_hook(lab, tmp_path) < 1400

@@ -55,6 +55,8 @@ class EmulatedDarwin:
         self.protections: list[tuple[int, int, int]] = []
         """All changes of pages' protection."""
         self.main: Thread | None = None
+        self.refuses: tuple[str, ...] = ()
+        """Ends of the paths of files that cannot be opened."""
         self._errno = process.allocate(64)
         self._strings: dict[str, int] = {}
         self._sizes: dict[int, int] = {}
@@ -294,6 +296,8 @@ class EmulatedDarwin:
     def do_open(self, arguments: Sequence[int]) -> int:
         """See open(2)."""
         path, flags = self.text(arguments[0]), arguments[1]
+        if path.endswith(self.refuses):
+            return self._fail(13)
         mode = flags & 3
         for bit, value in _FLAGS.items():
             mode |= value if flags & bit else 0

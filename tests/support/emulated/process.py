@@ -7,6 +7,7 @@ what they will return to, and arriving there pops it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,8 +158,8 @@ class EmulatedProcess:
         """True stacks at the first instructions of watched functions."""
         self.now = 1_000_000_000
         """In ns."""
-        self.instructions = 0
-        """That were run in images that are counted."""
+        self.instructions: Counter[int] = Counter()
+        """Those that were run in counted images, by thread."""
         self.page = _PAGE if arch.is_arm64 else _SMALL_PAGE
         """Bytes of a page of the kernel."""
         self._arguments = (5, 4, 1, 2, 8, 9) if not arch.is_arm64 else tuple(range(8))
@@ -280,7 +281,7 @@ class EmulatedProcess:
         begin, end = text.vmaddr + image.slide, text.end + image.slide - 1
 
         def count(_uc: object, _address: int, size: int, _: object) -> None:
-            self.instructions += size // 4
+            self.instructions[self.running.id] += size // 4
 
         self.uc.hook_add(UC_HOOK_BLOCK, count, None, begin, end)
 

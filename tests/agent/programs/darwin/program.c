@@ -155,12 +155,14 @@ FUNCTION static void threads(void)
 
 void lab_prepare_classes(void);
 void lab_send_messages(void);
+void lab_run_tasks(void);
 int lab_main(void);
 
 int lab_main(void)
 {
-    static void (*const scenarios[])(void) = {calls,   arguments, deep,    repeated,
-                                              plugins, threads,   lab_send_messages};
+    static void (*const scenarios[])(void) = {
+        calls, arguments, deep, repeated, plugins, threads, lab_send_messages, lab_run_tasks,
+    };
     lab_prepare_classes();
     lab_note("begin", 0);
     int error = start();
