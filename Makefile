@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/build/bytecode" $(BIN)/python -m pytest
 PARALLEL := $(PYTEST) --numprocesses auto --dist worksteal
 
-.PHONY: demo check test lab accuracy published-files published-lab hang-lab hang-soak schema lint bench fuzz clean
+.PHONY: demo check test lab accuracy published-files published-lab hang-lab hang-soak schema lint bench fuzz agent clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
 # What needs no process, no emulator and no other program: for every save.
 check: .venv/.dev ; $(PARALLEL) -m "not (live or emulated or peer)"
@@ -35,6 +35,8 @@ hang-soak: .venv/.dev ; $(HANG_LAB) cycles soak --minutes $(MINUTES) --cycles $(
 schema: .venv/.dev ; $(BIN)/python -c "from machtrace.reports.machtrace_json import schema_text; print(schema_text(), end='')" > docs/report.schema.json
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python scripts/check_language.py
 bench: .venv/.dev ; $(PYTEST) benchmarks --benchmark-only
+# The agent for Linux, macOS and iOS, in build/agent: docs/agent.md.
+agent: .venv/.dev ; $(BIN)/python scripts/build_agent.py
 fuzz: .venv/.dev ; $(BIN)/python -m fuzz all --count 1000000 --jobs 2
 clean: ; rm -rf .venv build
 

@@ -12,72 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from scripts.build_agent import HOOK_PATH, INCLUDE, LINUX, WARNINGS
+
 PROJECT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
-WARNINGS = (
-    "-Wall",
-    "-Wextra",
-    "-Wshadow",
-    "-Wconversion",
-    "-Wstrict-prototypes",
-    "-Wmissing-prototypes",
-    "-Wvla",
-    "-Werror",
-)
-INCLUDE = (f"-I{PROJECT / 'agent/include'}", f"-I{PROJECT / 'agent'}", f"-I{PROJECT / 'native'}")
-
 TREE = ("agent/stack_tree.c",)
 SPOOL = ("agent/spool.c", "agent/checksum.c")
-_HOOK_PATH = (
-    "agent/counts.c",
-    "agent/hooks.c",
-    "agent/recorder.c",
-    "agent/stack_tree.c",
-    "native/walk/frame_records.c",
-)
-HOOK_PATH = (*_HOOK_PATH, "agent/linux/thread.c")
-"""Sources of what hooks run: compiled without vector registers."""
-_EVERYWHERE = (
-    *SPOOL,
-    "agent/agent.c",
-    "agent/drain.c",
-    "agent/images.c",
-    "agent/imports.c",
-    "agent/rules.c",
-    "agent/stacks.c",
-)
-LINKED = (
-    *HOOK_PATH,
-    *_EVERYWHERE,
-    "agent/linux/copy.c",
-    "agent/linux/images.c",
-    "agent/linux/imports.c",
-    "agent/linux/stubs.S",
-    "native/common/linux/registers.c",
-    "native/inprocess/core/linux/capture.c",
-    "native/inprocess/core/linux/copy.c",
-    "native/inprocess/core/linux/images.c",
-    "native/inprocess/core/linux/process.c",
-)
-LOADED = (*LINKED, "agent/start_at_load.c")
-DARWIN = (
-    *_HOOK_PATH,
-    *_EVERYWHERE,
-    "agent/darwin/chains.c",
-    "agent/darwin/images.c",
-    "agent/darwin/imports.c",
-    "agent/darwin/methods.c",
-    "agent/darwin/slots.c",
-    "agent/darwin/stubs.S",
-    "agent/darwin/thread.c",
-    "agent/start_at_load.c",
-    "native/common/darwin/memory.c",
-    "native/inprocess/core/darwin/capture.c",
-    "native/inprocess/core/darwin/copy.c",
-    "native/inprocess/core/darwin/images.c",
-    "native/inprocess/core/darwin/threads.c",
-)
-"""Sources for macOS and iOS."""
+LOADED = LINUX
+LINKED = tuple(source for source in LOADED if source != "agent/start_at_load.c")
 
 
 def compiler() -> str:

@@ -13,8 +13,9 @@ import pytest
 
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
+from scripts.build_agent import DARWIN, INCLUDE
 from tests.agent import spool_format
-from tests.agent.build import DARWIN, INCLUDE, PROGRAMS, PROJECT
+from tests.agent.build import PROGRAMS, PROJECT
 from tests.agent.spool_format import Event, Nodes, Spool
 from tests.support.compilers.darwin import header_options
 from tests.support.compilers.executables import run_zig

@@ -2,62 +2,110 @@
 
 from __future__ import annotations
 
-import importlib.util
+import platform
+import plistlib
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.agent.build import DARWIN, HOOK_PATH, INCLUDE, LOADED, PROJECT, WARNINGS
-from tests.support.compilers.darwin import header_options
-from tests.support.compilers.executables import run_zig
+from machtrace.formats.macho.contents import MachOFileContents
+from machtrace.formats.macho.fat import parse_slices
+from scripts import build_agent
+from tests.agent.build import PROJECT
 
 pytestmark = pytest.mark.peer
 
 HEADER = PROJECT / "agent" / "include" / "machtrace.h"
 
 
-@pytest.mark.parametrize("target", ["x86_64-linux-gnu.2.28", "aarch64-linux-gnu.2.28"])
-def test_clang_has_no_warnings(tmp_path: Path, target: str) -> None:
-    if importlib.util.find_spec("ziglang") is None:
-        pytest.skip("no ziglang")
-    clang = [sys.executable, "-m", "ziglang", "cc", "-target", target]
-    for source in LOADED:
-        options = ["-O2", "-std=c11", "-fPIC", "-fvisibility=hidden", *WARNINGS, *INCLUDE]
-        if source in HOOK_PATH:
-            options.append("-mgeneral-regs-only")
-        command = [*clang, *options, "-c", str(PROJECT / source), "-o", str(tmp_path / "out.o")]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, ""), source
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every file of every system, built with warnings as errors."""
+    pytest.importorskip("ziglang", reason="ziglang has the compilers")
+    folder = tmp_path_factory.mktemp("agent-packages")
+    assert build_agent.main(["--output", str(folder)]) == 0
+    return folder
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        *("arm64-apple-macos13.0", "arm64e-apple-macos13.0", "x86_64-apple-macos13.0"),
-        *("arm64-apple-ios13.0", "x86_64-apple-ios13.0-simulator"),
-    ],
-)
-def test_apple_s_headers_have_no_warnings(tmp_path: Path, target: str) -> None:
-    pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
-    options = ["-O2", "-std=c11", "-fvisibility=hidden", *WARNINGS, *INCLUDE, *header_options()]
-    if target.startswith("arm64e"):
-        options += ["-fptrauth-returns", "-fptrauth-calls"]
-    sources = [str(PROJECT / source) for source in DARWIN]
-    try:
-        run_zig("clang", ["-target", target, *options, "-c", *sources], tmp_path)
-    except subprocess.CalledProcessError as error:
-        pytest.fail(error.stderr)
+def test_each_library_has_the_architectures_that_the_property_list_states(output: Path) -> None:
+    for bundle in ("Machtrace", "MachtraceStatic"):
+        root = output / "apple" / f"{bundle}.xcframework"
+        value = plistlib.loads((root / "Info.plist").read_bytes())
+        assert value["CFBundlePackageType"] == "XFWK"
+        rows = value["AvailableLibraries"]
+        folders = {path.name for path in root.iterdir() if path.is_dir()}
+        assert {row["LibraryIdentifier"] for row in rows} == folders
+        for row in rows:
+            folder = root / row["LibraryIdentifier"]
+            assert (folder / row["LibraryPath"]).exists()
+            archs = row["SupportedArchitectures"]
+            binary = (folder / row["BinaryPath"]).read_bytes()
+            assert _processors(binary) == [_PROCESSORS[arch] for arch in archs] or len(archs) == 1
+            headers = folder / row.get("HeadersPath", f"{row['LibraryPath']}/Headers")
+            assert (headers / "machtrace.h").read_bytes() == HEADER.read_bytes()
+
+
+_PROCESSORS = {"arm64": (0x0100000C, 0), "arm64e": (0x0100000C, 2), "x86_64": (0x01000007, 3)}
+
+
+def _processors(binary: bytes) -> list[tuple[int, int]]:
+    """Return the processors of a fat file; each contents is a Mach-O file or an archive."""
+    rows = []
+    for at in range(8, 8 + 20 * int.from_bytes(binary[4:8], "big"), 20):
+        cpu, subtype, offset, size, bits = struct.unpack_from(">5I", binary, at)
+        if binary[:4] != bytes.fromhex("cafebabe"):
+            return []
+        assert offset % (1 << bits) == 0
+        assert binary[offset:][:4] in {b"!<ar", bytes.fromhex("cffaedfe")}
+        assert offset + size <= len(binary)
+        rows.append((cpu, subtype & 0xFFFFFF))
+    return rows
+
+
+def test_frameworks_are_images_of_their_system(output: Path) -> None:
+    root = output / "apple" / "Machtrace.xcframework"
+    platforms = {
+        "macos-arm64_x86_64": "macos",
+        "ios-arm64": "ios",
+        "ios-arm64_x86_64-simulator": "iossimulator",
+    }
+    for folder, name in platforms.items():
+        data = (root / folder / "Machtrace.framework" / "Machtrace").read_bytes()
+        for part in parse_slices(data, folder):
+            image = MachOFileContents(part.data, folder).image
+            assert image.build_version is not None
+            assert image.build_version.platform.value == name
+
+
+def test_a_second_build_gives_the_same_bytes(output: Path, tmp_path: Path) -> None:
+    assert build_agent.main(["--output", str(tmp_path)]) == 0
+    files = [path for path in sorted(output.rglob("*")) if path.is_file()]
+    assert len(files) > 30
+    for path in files:
+        assert (tmp_path / path.relative_to(output)).read_bytes() == path.read_bytes(), path
+
+
+def test_the_built_library_records_where_it_is_preloaded(output: Path, tmp_path: Path) -> None:
+    if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", "aarch64"}:
+        pytest.skip("Linux on x86-64 or arm64")
+    machine = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    spool = tmp_path / "app.spool"
+    environment = {
+        "LD_PRELOAD": str(output / "linux" / machine / "libmachtrace.so"),
+        "MACHTRACE_WATCH": "getenv,fopen,open,setlocale",
+        "MACHTRACE_SPOOL": str(spool),
+    }
+    done = subprocess.run(["/bin/ls", "/"], check=True, capture_output=True, env=environment)
+    assert done.stderr == b""
+    assert spool.stat().st_size == 16 << 20
 
 
 def exported() -> list[str]:
-    return [
-        line.split("(")[0].split()[-1].lstrip("*")
-        for line in HEADER.read_text().splitlines()
-        if line.startswith("MACHTRACE_EXPORT")
-    ]
+    return sorted(build_agent.exported_functions())
 
 
 def test_the_documented_command_builds_a_library_with_the_header_s_functions(
