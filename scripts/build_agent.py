@@ -48,7 +48,7 @@ INCLUDE = tuple(f"-I{PROJECT / folder}" for folder in ("agent/include", "agent",
 SIGNED_POINTERS = (
     *("-fptrauth-returns", "-fptrauth-calls", "-fptrauth-auth-traps", "-fptrauth-intrinsics"),
 )
-"""What arm64e is on Apple's systems."""
+"""Options of arm64e on Apple's systems."""
 
 
 def _files(folder: str) -> list[str]:
@@ -136,7 +136,7 @@ APPLE_SYSTEMS = (
 )
 MODULE = "Machtrace"
 MOST_BYTES = {"library": 250_000, "archive": 300_000}
-"""Of one architecture."""
+"""Limits for one architecture."""
 
 REQUIRED_REASONS = {
     "NSPrivacyAccessedAPICategoryFileTimestamp": ("C617.1", {"stat", "fstat", "lstat", "fstatat"}),
@@ -170,7 +170,7 @@ let package = Package(
 
 
 class BuildError(Exception):
-    """What was built is not as it must be, or the compiler failed."""
+    """The compiler failed, or a file that it built is invalid."""
 
 
 def exported_functions() -> frozenset[str]:
