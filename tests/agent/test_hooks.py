@@ -377,7 +377,7 @@ def test_hooks_call_nothing_that_allocates_locks_or_uses_vector_registers(
     """Undefined symbols of what hooks run are its own, and of the start alone."""
     own = ("machtrace_",)
     start = {"mmap", "munmap", "getauxval", "__errno_location", "_GLOBAL_OFFSET_TABLE_"}
-    for source in HOOK_PATH:
+    for source in (each for each in HOOK_PATH if "darwin" not in each):
         output = built / (Path(source).stem + ".hook.o")
         options = ["-O2", "-std=c11", "-mgeneral-regs-only", "-fvisibility=hidden", "-fPIC"]
         include = [f"-I{PROJECT / 'agent'}", f"-I{PROJECT / 'native'}"]

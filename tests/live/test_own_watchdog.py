@@ -411,7 +411,7 @@ def test_a_record_is_readable_after_its_process_was_killed(
     record = killed(tmp_path / "record", hang, cause)
     assert record.line.phase is WatchdogPhase.SEEN
     assert record.line.at_ns - record.line.began_ns >= record.limit_ns == LIMIT_NS
-    assert record.line.polls == record.polls[-1][0]
+    assert record.polls[-1][0] - record.line.polls in (0, 1)  # it is killed between the two writes
     events = [item for item in record.items if isinstance(item, WatchdogEvent)]
     captures = [item for item in record.items if isinstance(item, WatchdogCapture)]
     incidents = {event.incident for event in events if event.cause is cause}
