@@ -24,7 +24,7 @@ ALSO_RECOGNISED_BY = {
     "sanitizer": ["backtraces.gdb"],
 }
 """Later readers of ``READERS`` that would read a kind, too."""
-TEXTS = [kind for kind in KINDS if kind not in ("plcrash", "pprof")]
+TEXTS = [kind for kind in KINDS if kind not in ("plcrash", "pprof", "spool")]
 
 
 def read(data: bytes) -> tuple[Report, ...]:
@@ -74,7 +74,16 @@ def test_every_kind_can_be_written_in_every_format(kind: str, name: str) -> None
     """But for stacks of one moment, which samples have none of."""
     reports = read(REPORT_SAMPLES[kind])
     of_threads = ("text", "stacks-json", "nsthread", "bs", "lldb")
-    of_trees = ("sample", "spindump", "microstackshot", "folded", "speedscope", "pprof", "firefox")
+    of_trees = (
+        "spool",
+        "sample",
+        "spindump",
+        "microstackshot",
+        "folded",
+        "speedscope",
+        "pprof",
+        "firefox",
+    )
     if kind in of_trees and name in of_threads:
         with pytest.raises(ArgumentError, match="sampled trees but no threads"):
             write_reports(reports, name)

@@ -360,6 +360,8 @@ class ReportKind(Enum):
     SPEEDSCOPE = "speedscope"
     PPROF = "pprof"
     FIREFOX = "firefox"
+    SPOOL = "spool"
+    """The agent's record of watched functions."""
     MACHTRACE = "machtrace"
     """machtrace's own: JSON of reports, stacks and profiles, and the text of stacks."""
 

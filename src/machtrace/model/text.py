@@ -272,7 +272,7 @@ def report_lines(report: Report) -> Iterator[str]:
         yield from _fact("Uncaught exception", thrown.name, thrown.reason)
     yield from task_lines(report)
     if thrown is not None and thrown.frames:
-        yield from ("", "Last exception", *_reported_lines(thrown.frames, report.images))
+        yield from ("", "Last exception", *reported_lines(thrown.frames, report.images))
     for task in report.others:
         yield from ("", *task_lines(task))
 
@@ -287,7 +287,7 @@ def task_lines(task: ReportedTask) -> Iterator[str]:
         state = "crashed" if thread.crashed else None
         yield ""
         yield _words(f"Thread {thread.index}", name, number, queue, state)
-        yield from _reported_lines(thread.frames, task.images)
+        yield from reported_lines(thread.frames, task.images)
     for tree in task.trees:
         samples = counted(tree.root_samples if tree.count is None else tree.count, "sample")
         name = tree.name and f"“{tree.name}”"
@@ -295,9 +295,10 @@ def task_lines(task: ReportedTask) -> Iterator[str]:
         yield _words("Sampled stacks", name, counted(len(tree.nodes), "frame"), samples)
 
 
-def _reported_lines(
+def reported_lines(
     frames: Sequence[ReportedFrame], images: Sequence[ReportedImage]
 ) -> Iterator[str]:
+    """Yield the lines of a report's frames; those of a recursion are folded."""
     texts = []
     for frame in frames:
         image = "???" if frame.image is None else printable(images[frame.image].name) or "?"

@@ -93,6 +93,7 @@ class ReportReader(Protocol):
 
 READERS: tuple[str, ...] = (
     "machtrace.watching.own.record",
+    "machtrace.reports.spool.reader",
     "machtrace.reports.plcrash.reader",
     "machtrace.reports.profiles.pprof",
     "machtrace.reports.machtrace_json",

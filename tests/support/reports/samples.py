@@ -19,6 +19,7 @@ from tests.support.reports.logs import (
     SWIFT,
 )
 from tests.support.reports.models import Seen, function, profile
+from tests.support.writers.spool import SPOOL
 
 APP_UUID = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
 SYSTEM_UUID = UUID("a5d3b725-78c3-3e19-a765-cceb22355093")
@@ -440,5 +441,6 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "swift": SWIFT,
     "gdb": GDB,
     "sanitizer": SANITIZER,
+    "spool": SPOOL,
 }
 """By the value of :class:`~machtrace.model.report.ReportKind` that they are read as."""

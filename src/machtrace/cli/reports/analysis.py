@@ -14,7 +14,7 @@ from machtrace.cli.reports.run import FEW_FILES, warn_of_nothing
 from machtrace.cli.reports.sections import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.frozen import dataclass
-from machtrace.model.report import Report
+from machtrace.model.report import Report, ReportKind
 from machtrace.model.text import printable
 from machtrace.reports.analysis.function_costs import FunctionCosts, function_costs
 from machtrace.reports.analysis.groups import (
@@ -26,6 +26,7 @@ from machtrace.reports.analysis.groups import (
     report_groups,
 )
 from machtrace.reports.analysis.waits.graph import WaitGraph, WaitNode, wait_graph
+from machtrace.reports.analysis.watched_calls import WatchedCalls, watched_calls
 from machtrace.reports.inputs import ReportInput, report_inputs, standard_input
 from machtrace.reports.readers import read_source
 from machtrace.reports.stacks.profiles import profile_of
@@ -92,12 +93,20 @@ def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
             progress.advance(1)
     if not read.reports and not read.failed and files:
         warn_of_nothing("there is no report", ", ".join(map(printable, files)))
-    if search and read.reports:
+    # A spool has no names of its own, so that it gets those of the files it names.
+    wanted = [search or report.kind is ReportKind.SPOOL for report in read.reports]
+    if any(wanted):
         from machtrace.symbolizer.report_names import ReportNames
         from machtrace.symbolizer.report_symbolicator import symbolicate_reports
 
-        names = ReportNames(search)
-        read.reports = list(symbolicate_reports(read.reports, names).reports)
+        chosen = [
+            report for report, is_wanted in zip(read.reports, wanted, strict=True) if is_wanted
+        ]
+        named = iter(symbolicate_reports(chosen, ReportNames(search)).reports)
+        read.reports = [
+            next(named) if is_wanted else report
+            for report, is_wanted in zip(read.reports, wanted, strict=True)
+        ]
     from machtrace.reports.writers import demangled_report
 
     read.reports = list(map(demangled_report, read.reports))
@@ -125,16 +134,31 @@ def _sections(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> 
         yield sections.group_changes(group_changes, len(before.reports), len(read.reports))
         changes = function_differences(_costs(before.reports), _costs(read.reports))
         yield sections.function_changes(changes, wanted.top or len(changes))
-    if wanted.groups:
-        groups = report_groups(read.reports)
+    if wanted.top and before is None:
+        for calls, report, name in _watched(read, wanted.top):
+            yield from sections.watched(calls, report, name)
+    if wanted.groups and (groups := report_groups(_incidents(read.reports))):
         yield sections.groups(groups, sum(group.count for group in groups))
         if wanted.explain:
             yield from map(sections.explanation, groups)
     if wanted.waits:
         for report, name in zip(read.reports, read.names, strict=True):
             yield from sections.waits(wait_graph(report), name)
-    if wanted.top and before is None:
-        yield sections.functions(_costs(read.reports), wanted.top)
+    if wanted.top and before is None and (incidents := _incidents(read.reports)):
+        yield sections.functions(_costs(incidents), wanted.top)
+
+
+def _watched(read: ReadReports, count: int) -> Iterator[tuple[WatchedCalls, Report, str]]:
+    """Yield the calls of each spool, with its report and name."""
+    for report, name in zip(read.reports, read.names, strict=True):
+        calls = watched_calls(report, count)
+        if calls is not None:
+            yield calls, report, name
+
+
+def _incidents(reports: Sequence[Report]) -> list[Report]:
+    """Return the reports without spools, whose stacks are of calls and not of an incident."""
+    return [report for report in reports if report.kind is not ReportKind.SPOOL]
 
 
 def _document(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> dict[str, object]:
@@ -155,6 +179,8 @@ def _document(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> 
         ]
     if wanted.top and before is None:
         document_parts["functions"] = functions_document(_costs(read.reports), wanted.top)
+        if spools := [watched_document(*row) for row in _watched(read, wanted.top)]:
+            document_parts["spools"] = spools
     return document_parts
 
 
@@ -173,6 +199,42 @@ def functions_document(costs: FunctionCosts, count: int) -> _Object:
                 "path": cost.path or None,
             }
             for cost in costs.functions[:count]
+        ],
+    }
+
+
+def watched_document(calls: WatchedCalls, report: Report, name: str) -> _Object:
+    """Return the document of a spool's functions and most frequent stacks."""
+    facts = calls.facts
+    return {
+        "report": name,
+        "is_stopped": facts.is_stopped,
+        "incomplete": [*report.warnings],
+        "functions": [
+            {
+                "symbol": function.facts.symbol,
+                "state": function.facts.state.value,
+                "calls": function.facts.calls,
+                "stacks": function.facts.stacks,
+                "timed": function.facts.timed,
+                "callers": dict(function.callers),
+            }
+            for function in calls.functions
+        ],
+        "stacks": [
+            {
+                "function": stack.function,
+                "calls": stack.calls,
+                "frames": [
+                    {
+                        "image": None if frame.image is None else report.images[frame.image].name,
+                        "offset": frame.offset,
+                        "name": None if frame.symbol is None else frame.symbol.name,
+                    }
+                    for frame in stack.frames
+                ],
+            }
+            for stack in calls.stacks
         ],
     }
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from machtrace.cli.console import output, wants_colour
 from machtrace.cli.tables import table
 from machtrace.frozen import dataclass
-from machtrace.model.text import counted, printable
+from machtrace.model.report import Report
+from machtrace.model.text import counted, printable, reported_lines
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
 from machtrace.reports.analysis.groups import (
     Change,
@@ -18,6 +19,7 @@ from machtrace.reports.analysis.groups import (
     ReportGroup,
 )
 from machtrace.reports.analysis.waits.graph import WaitGraph
+from machtrace.reports.analysis.watched_calls import WatchedCalls, WatchedStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +171,43 @@ def waits(graph: WaitGraph, name: str) -> Iterator[Section]:
             rows=tuple(rows),
             lines=tuple(lines),
         )
+
+
+def watched(calls: WatchedCalls, report: Report, name: str) -> Iterator[Section]:
+    """Yield the sections of a spool: its functions, then its most frequent stacks."""
+    total = sum(function.facts.calls for function in calls.functions)
+    rows = tuple(
+        (
+            f"{facts.calls:,}",
+            f"{facts.stacks:,}",
+            facts.symbol,
+            facts.text,
+            ", ".join(f"{image or 'unknown'} {count:,}" for image, count in callers[:_CALLERS]),
+        )
+        for facts, callers in calls.functions
+    )
+    end = "the agent was stopped" if calls.facts.is_stopped else "the agent was not stopped"
+    yield Section(
+        title=f"Watched functions of {report.process}: {counted(total, 'call')}, {end} ({name})",
+        headings=("calls", "stacks", "function", "state", "called from"),
+        rows=rows,
+        right=frozenset({0, 1}),
+        lines=report.warnings,
+    )
+    for stack in calls.stacks:
+        yield _watched_stack(stack, total, report)
+
+
+_CALLERS = 3
+"""Images that are listed with a watched function."""
+
+
+def _watched_stack(stack: WatchedStack, total: int, report: Report) -> Section:
+    share = _percent(stack.calls / total if total else 0.0)
+    return Section(
+        title=f"{counted(stack.calls, 'call')} of {stack.function}, {share}",
+        lines=tuple(reported_lines(stack.frames, report.images)),
+    )
 
 
 def group_changes(differences: Sequence[GroupDifference], before: int, after: int) -> Section:

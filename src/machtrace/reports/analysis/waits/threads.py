@@ -14,9 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from machtrace.frozen import dataclass
-from machtrace.model.report import Details, ReportedFrame, ReportedTask, ReportedThread, SampledTree
+from machtrace.model.report import (
+    Details,
+    Report,
+    ReportedFrame,
+    ReportedTask,
+    ReportedThread,
+    ReportKind,
+    SampledTree,
+)
 from machtrace.model.text import printable
 from machtrace.reports.analysis.subject_stack import heaviest_path
 from machtrace.reports.analysis.waits.frames import Wait, wait_of
@@ -140,6 +149,9 @@ def waiting_threads(task: ReportedTask) -> tuple[WaitingThread, ...]:
         for index, tree in enumerate(task.trees, len(threads))
         if tree.thread is not None or len(task.trees) > 1
     )
+    if isinstance(task, Report) and task.kind is ReportKind.SPOOL:
+        # The innermost functions are watched ones: their names do not mean that a thread waits.
+        threads = [replace(thread, wait=None, notes=()) for thread in threads]
     return tuple(threads)
 
 

@@ -1,0 +1,392 @@
+"""A spool as columns: events, sums of calls by function and stack, functions, images, threads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from os import PathLike
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import FileAccessError, FormatError
+from machtrace.frozen import dataclass
+from machtrace.reports.spool.records import (
+    EVENTS,
+    IMAGE,
+    INCIDENT,
+    NODES,
+    RULE,
+    THREAD,
+    Head,
+    Losses,
+    parse_head,
+    records,
+    segments,
+)
+from machtrace.reports.spool.tree import NO_IMAGE, ROOT, StackTree
+
+EVENT = np.dtype(
+    [
+        ("time", "<u8"),
+        ("stack", "<u4"),
+        ("thread", "<u4"),
+        ("rule", "<u2"),
+        ("depth", "u1"),
+        ("flags", "u1"),
+        ("calls", "<u4"),
+    ]
+)
+"""An event as it is stored; docs/agent-spool.md describes the columns."""
+SUM = np.dtype([("rule", "<u2"), ("stack", "<u4"), ("calls", "<u8")])
+"""Calls by rule and stack; stack 0 is unknown."""
+_IMAGE = Struct("<2I3Q2I")
+_THREAD = Struct("<2I")
+_RULE = Struct("<4IQ")
+_EVENTS = Struct("<QII")
+_STOPPED = 2
+_CELL_USED = 1 << 63
+_COUNTS_ONLY = 1
+_MOST = 1 << 48
+"""Calls of one rule and stack: a million a second for eight years."""
+_NUMBERS_MOST = 1 << 62
+_MACHINES = {62: "x86_64", 183: "arm64"}
+
+
+class SpoolImage(NamedTuple):
+    """An image that has frames of the spool."""
+
+    number: int
+    start: int
+    """The lowest address (Avma)."""
+    size: int
+    bias: int
+    """The number that is added to the file's addresses (Svma)."""
+    identifier: bytes
+    """GNU build-id or UUID; empty if it has none."""
+    path: str
+
+
+class SpoolThread(NamedTuple):
+    """A thread of the spool."""
+
+    number: int
+    """As events have it."""
+    id: int
+    """The kernel's number; 0 if it ended before that was known."""
+    name: str
+
+
+class SpoolRule(NamedTuple):
+    """A watched function, and what became of it."""
+
+    number: int
+    state: int
+    """0 nothing imports the function, 1 watched, 2 nothing defines it, 3 there were too many, 4
+    watched in a superclass, 5 watched with another method that has the same implementation.
+    """
+    slots: int
+    """Import slots when it was bound."""
+    counts_only: bool
+    target: int
+    """The function's address (Avma); 0 if unknown."""
+    symbol: str
+    other: str
+    """In states 4 and 5 the other method."""
+
+
+class SpoolFrame(NamedTuple):
+    """A return address."""
+
+    image: SpoolImage | None
+    """None for code that no image has."""
+    offset: int
+    """Bytes from the image's start; the address (Avma) without an image."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spool:
+    """The contents of a spool, read by :meth:`read` or :meth:`parse`."""
+
+    source: str
+    """The name in errors."""
+    pid: int
+    arch: str | None
+    """``x86_64`` or ``arm64``; None for another machine."""
+    run: bytes
+    """Random bytes that no other spool has."""
+    is_stopped: bool
+    """Whether the agent was stopped. Else the process was killed, or ran when this was copied."""
+    started_at_ns: int
+    """Nanoseconds since 1970."""
+    started_ticks: int
+    """The same moment on the clock of events."""
+    rules: tuple[SpoolRule, ...]
+    """By number; those that events name and the log does not have no name."""
+    images: tuple[SpoolImage, ...]
+    """In the log's order."""
+    threads: dict[int, SpoolThread]
+    """By number."""
+    tree: StackTree
+    events: npt.NDArray[np.void]
+    """Calls with their time and thread, of the type :data:`EVENT`, in the order of the file: that
+    of time within a thread.
+    """
+    cells: npt.NDArray[np.void]
+    """Calls of the type :data:`SUM` that are not in :attr:`events`."""
+    calls: npt.NDArray[np.uint64]
+    """Calls by rule; of a process that was killed it may be ahead of the other counts."""
+    overwritten: int
+    """Events whose time and thread were overwritten; their calls are in :attr:`cells`."""
+    losses: Losses
+    incidents: tuple[bytes, ...]
+    """Payloads of incidents."""
+    unknown_records: dict[int, int]
+    """Records of kinds that this version does not know, counted by kind."""
+    problems: tuple[str, ...]
+    """Damage, one line each."""
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> Spool:
+        """Read a spool.
+
+        Raises:
+            FileAccessError: the file cannot be read.
+            FormatError: it is no spool, of another version, or its head is damaged.
+        """
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise FileAccessError(str(path), error.strerror or str(error)) from error
+        return cls.parse(data, str(path))
+
+    @classmethod
+    def parse(cls, data: bytes, source: str) -> Spool:
+        """Return the contents of a spool's bytes.
+
+        Raises:
+            FormatError: they are no spool, of another version, or the head is damaged.
+        """
+        return _Reader(data, source).spool()
+
+    def stack(self, node: int) -> tuple[SpoolFrame, ...]:
+        """Return the frames of a stack, innermost first: the caller of the watched function.
+
+        Args:
+            node: its number in events and cells. An unknown one has no frames.
+        """
+        rows = self.tree.path(self.tree.rows.get(node, ROOT))
+        return tuple(self._frame(row) for row in rows if not self.tree.is_cut(row))
+
+    def _frame(self, row: int) -> SpoolFrame:
+        index = self.tree.images[row]
+        image = None if index == NO_IMAGE else self.images[index]
+        return SpoolFrame(image, self.tree.offsets[row])
+
+    def sums(self) -> npt.NDArray[np.void]:
+        """Return all calls by rule and stack, of the type :data:`SUM`: the most calls first."""
+        events = self.events
+        stored = np.empty(len(events), SUM)
+        for name in SUM.names or ():
+            stored[name] = events[name]
+        return _summed(np.concatenate((self.cells, stored)))
+
+    def wall_ns(self, time: int) -> int:
+        """Return the time of an event as nanoseconds since 1970."""
+        return self.started_at_ns + time - self.started_ticks
+
+
+def _summed(parts: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    keys = parts["rule"].astype(np.uint64) << np.uint64(32) | parts["stack"].astype(np.uint64)
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    firsts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else order
+    sums = parts[order][firsts]
+    if len(firsts):
+        sums["calls"] = np.add.reduceat(parts["calls"][order], firsts)
+    order = np.lexsort((sums["stack"], sums["rule"], -sums["calls"].astype(np.int64)))
+    return sums[order]
+
+
+class _Reader:
+    def __init__(self, data: bytes, source: str) -> None:
+        self._data, self._source = memoryview(data), source
+        self._head: Head = parse_head(data, source)
+        self._problems: list[str] = []
+        if len(data) < self._head.file_size:
+            size = f"{len(data):,} of {self._head.file_size:,} bytes"
+            self._problems.append(f"the spool is truncated: {size} are present")
+        self._rules: dict[int, SpoolRule] = {}
+        self._images: list[SpoolImage] = []
+        self._starts: dict[int, tuple[int, int]] = {}
+        self._threads: dict[int, SpoolThread] = {}
+        self._tree = StackTree(self._head.tree_bits)
+        self._incidents: list[bytes] = []
+        self._unknown: Counter[int] = Counter()
+
+    def spool(self) -> Spool:
+        """Return the contents."""
+        head = self._head
+        self._read_log()
+        events, numbers = self._events()
+        cells, folded = self._cells()
+        # Calls of folded events are in cells.
+        is_single = numbers >= folded
+        events, numbers = events[is_single], numbers[is_single]
+        self._unlink_stacks(events)
+        self._unlink_stacks(cells)
+        return Spool(
+            source=self._source,
+            pid=head.pid,
+            arch=_MACHINES.get(head.machine),
+            run=head.run,
+            is_stopped=head.state == _STOPPED,
+            started_at_ns=head.started_at,
+            started_ticks=head.started_ticks,
+            rules=tuple(self._rules[number] for number in sorted(self._rules)),
+            images=tuple(self._images),
+            threads=self._threads,
+            tree=self._tree,
+            events=events,
+            cells=cells,
+            calls=self._words(head.calls_at, head.rule_count),
+            overwritten=int(folded),
+            losses=head.losses,
+            incidents=tuple(self._incidents),
+            unknown_records=dict(self._unknown),
+            problems=tuple(self._problems),
+        )
+
+    def _read_log(self) -> None:
+        head = self._head
+        region = self._data[head.log_at : head.log_at + head.log_size]
+        readers = {
+            IMAGE: self._image,
+            NODES: lambda payload: self._tree.add(payload, self._starts),
+            THREAD: self._thread,
+            RULE: self._rule,
+            INCIDENT: self._incident,
+        }
+        invalid = 0
+        for kind, payload in records(region, "the log", self._problems):
+            reader = readers.get(kind)
+            if reader is None:
+                self._unknown[kind] += 1
+            elif not reader(payload):
+                invalid += 1
+        if invalid:
+            self._problems.append(f"invalid records in the log: {invalid:,}")
+
+    def _image(self, payload: memoryview) -> bool:
+        if len(payload) < _IMAGE.size:
+            return False
+        number, id_size, start, size, bias, path_size, _ = _IMAGE.unpack_from(payload)
+        text = bytes(payload[_IMAGE.size :])
+        if not number or number in self._starts or id_size + path_size > len(text):
+            return False
+        path = text[id_size : id_size + path_size].decode("utf-8", "surrogateescape")
+        self._starts[number] = len(self._images), start
+        self._images.append(SpoolImage(number, start, size, bias, text[:id_size], path))
+        return True
+
+    def _thread(self, payload: memoryview) -> bool:
+        if len(payload) < _THREAD.size:
+            return False
+        number, thread_id = _THREAD.unpack_from(payload)
+        name = bytes(payload[_THREAD.size :]).partition(b"\0")[0]
+        text = name.decode("utf-8", "surrogateescape")
+        self._threads[number] = SpoolThread(number, thread_id, text)
+        return True
+
+    def _rule(self, payload: memoryview) -> bool:
+        if len(payload) < _RULE.size:
+            return False
+        number, state, slots, flags, target = _RULE.unpack_from(payload)
+        if number >= self._head.rule_count:
+            return False
+        text = bytes(payload[_RULE.size :]).decode("utf-8", "surrogateescape")
+        symbol, _, other = text.partition("\0")
+        counts_only = bool(flags & _COUNTS_ONLY)
+        self._rules[number] = SpoolRule(number, state, slots, counts_only, target, symbol, other)
+        return True
+
+    def _incident(self, payload: memoryview) -> bool:
+        self._incidents.append(bytes(payload))
+        return True
+
+    def _events(self) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
+        """Return all events of the segments, and their numbers."""
+        parts, numbers = [np.empty(0, EVENT)], [np.empty(0, np.int64)]
+        invalid = 0
+        for region in segments(self._data, self._head):
+            for kind, payload in records(region, "a segment", self._problems):
+                if kind != EVENTS:
+                    self._unknown[kind] += 1
+                    continue
+                is_long = len(payload) >= _EVENTS.size
+                first, count, _ = _EVENTS.unpack_from(payload) if is_long else (0, 0, 0)
+                size = _EVENTS.size + EVENT.itemsize * count
+                if not count or size > len(payload) or first + count > _NUMBERS_MOST:
+                    invalid += 1
+                    continue
+                parts.append(np.frombuffer(payload, EVENT, count, _EVENTS.size))
+                numbers.append(np.arange(first, first + count, dtype=np.int64))
+        events, all_numbers = np.concatenate(parts), np.concatenate(numbers)
+        is_valid = events["rule"] < self._head.rule_count
+        invalid += len(events) - int(np.count_nonzero(is_valid))
+        if invalid:
+            self._problems.append(f"invalid events: {invalid:,}")
+        return events[is_valid], all_numbers[is_valid]
+
+    def _cells(self) -> tuple[npt.NDArray[np.void], int]:
+        """Return calls that are in no event, and how many events they include."""
+        head, change = self._head, self._head.change
+        cells = self._words(head.cells_at, 2 * head.cell_count).copy()
+        stackless = self._words(head.stackless_at, head.rule_count).copy()
+        folded = head.folded
+        if change.mark:
+            # The change was not ended, or its end was not stored: it is valid in both cases.
+            folded = change.mark - 1
+            cell = change.cell - head.cell_count
+            if change.cell < len(cells) // 2:
+                cells[2 * change.cell : 2 * change.cell + 2] = change.key, change.calls
+            elif 0 <= cell < len(stackless):
+                stackless[cell] = change.calls
+        keys, calls = cells[0 : len(cells) & ~1 : 2], cells[1::2]
+        used = np.flatnonzero((keys & np.uint64(_CELL_USED)) != 0)
+        result = np.zeros(len(used) + len(stackless), SUM)
+        rules = keys[used] >> np.uint64(32) & np.uint64(0x7FFF_FFFF)
+        result["rule"][: len(used)] = np.minimum(rules, 0xFFFF)
+        result["stack"][: len(used)] = keys[used] & np.uint64(0xFFFF_FFFF)
+        result["calls"][: len(used)] = calls[used]
+        result["rule"][len(used) :] = np.arange(len(stackless))
+        result["calls"][len(used) :] = stackless
+        is_valid = (result["calls"] < _MOST) & (result["rule"] < head.rule_count)
+        if not is_valid.all():
+            invalid = len(result) - int(np.count_nonzero(is_valid))
+            self._problems.append(f"cells with impossible values: {invalid:,}")
+        result = result[is_valid & (result["calls"] > 0)]
+        if float(result["calls"].astype(np.float64).sum()) >= _NUMBERS_MOST:
+            raise FormatError(
+                "impossible counts of calls", source=self._source, offset=head.cells_at
+            )
+        return result, min(folded, _NUMBERS_MOST)
+
+    def _words(self, start: int, count: int) -> npt.NDArray[np.uint64]:
+        """Return words of the file; fewer if it is truncated."""
+        available = max(0, len(self._data) - start) // 8
+        words: npt.NDArray[np.uint64] = np.frombuffer(
+            self._data, np.dtype("<u8"), min(count, available), min(start, len(self._data))
+        )
+        return words
+
+    def _unlink_stacks(self, rows: npt.NDArray[Any]) -> None:
+        """Set the stack of calls whose node is not stored to 0, the unknown one."""
+        known = np.fromiter(self._tree.rows, np.uint32, len(self._tree.rows))
+        missing = np.flatnonzero(~np.isin(rows["stack"], known))
+        if len(missing):
+            calls = int(rows["calls"][missing].astype(np.float64).sum())
+            self._problems.append(f"calls whose stack is not in the file: {calls:,}")
+            rows["stack"][missing] = ROOT

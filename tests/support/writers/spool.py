@@ -1,0 +1,163 @@
+"""Spools as docs/agent-spool.md states them, written for tests."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+IMAGE, NODES, THREAD, RULE, INCIDENT, EVENTS = range(1, 7)
+BITS = 12
+RULES = 8
+LOG, SEGMENT = 2048, 512
+HEAD = 256
+STATE_AT = 144
+CHANGE_AT = STATE_AT + 24
+LOSSES_AT = CHANGE_AT + 32
+
+
+class Call(NamedTuple):
+    """An event."""
+
+    time: int
+    stack: int
+    rule: int
+    thread: int = 1
+    calls: int = 1
+    flags: int = 0
+
+
+def record(kind: int, payload: bytes, number: int) -> bytes:
+    unused = -len(payload) % 8
+    header = struct.pack("<IHHI", 16 + len(payload) + unused, kind, unused, number)
+    checksum = zlib.crc32(payload, zlib.crc32(header))
+    return header + struct.pack("<I", checksum) + payload + bytes(unused)
+
+
+def sequence(records: Iterable[tuple[int, bytes]]) -> bytes:
+    return b"".join(record(kind, payload, at) for at, (kind, payload) in enumerate(records))
+
+
+def image(number: int, start: int, size: int, path: str, identifier: bytes = b"") -> bytes:
+    fields = struct.pack("<2I3Q2I", number, len(identifier), start, size, start, len(path), 0)
+    return fields + identifier + path.encode()
+
+
+def rule(number: int, symbol: str, state: int = 1, target: int = 0, flags: int = 0) -> bytes:
+    return struct.pack("<4IQ", number, state, 1, flags, target) + symbol.encode()
+
+
+def varints(*values: int) -> bytes:
+    result = bytearray()
+    for value in values:
+        rest = value
+        while rest >= 128:
+            result.append(rest & 127 | 128)
+            rest >>= 7
+        result.append(rest)
+    return bytes(result)
+
+
+def node(parent: int, address: int, distance: int = 0, bits: int = BITS) -> int:
+    """Return the number of a node."""
+    mask = (1 << bits) - 1
+    scattered = parent * 0x9E3779B1 & mask
+    scattered = (scattered ^ scattered >> (bits + 1) // 2) * 0x9E3779B1 & mask
+    product = (address ^ address >> 32) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
+    return scattered + (product >> 64 - bits) + distance & mask
+
+
+def spool(
+    log: Sequence[tuple[int, bytes]],
+    events: Sequence[Sequence[Call]] = (),
+    *,
+    cells: Sequence[tuple[int, int, int]] = (),
+    stackless: Sequence[int] = (),
+    state: int = 2,
+    folded: int = 0,
+    change: tuple[int, int, int, int] = (0, 0, 0, 0),
+    losses: Sequence[int] = (0, 0, 0, 0, 0, 0),
+    version: int = 1,
+    log_size: int = LOG,
+) -> bytes:
+    """Return a spool; of ``events``, each list is a segment. Cells are rule, stack and calls."""
+    cells_at = HEAD + log_size
+    segments_at = cells_at + 16 * 8
+    calls_at = segments_at + 4 * SEGMENT
+    size = calls_at + 16 * RULES
+    segments, first = b"", 0
+    for number, calls in enumerate(events):
+        payload = struct.pack("<QII", first, len(calls), 0)
+        for call in calls:
+            fields = call.time, call.stack, call.thread, call.rule, 0, call.flags, call.calls
+            payload += struct.pack("<QIIHBBI", *fields)
+        text = struct.pack("<QQ", number + 1, first) + record(EVENTS, payload, 0)
+        segments += text.ljust(SEGMENT, b"\0")
+        first += len(calls)
+    checked = struct.pack(
+        "<12QIIII16s",
+        *(size, HEAD, log_size, cells_at, 8, segments_at, SEGMENT, 4),
+        *(calls_at, calls_at + 8 * RULES, 1_770_000_000_000_000_000, 1_000_000),
+        *(455, 183, BITS, RULES, bytes(range(16))),
+    )
+    head = b"mtspool\n" + struct.pack("<II", version, zlib.crc32(checked)) + checked
+    head += struct.pack("<3Q4Q6Q", state, first, folded, *change, *losses)
+    used = b"".join(
+        struct.pack("<QQ", 1 << 63 | number << 32 | stack, calls) for number, stack, calls in cells
+    )
+    sums = [0] * 1024
+    for number, _, in_cell in cells:
+        sums[number] += in_cell
+    for call in (call for segment in events for call in segment):
+        sums[call.rule] += call.calls
+    for number, without_stack in enumerate(stackless):
+        sums[number] += without_stack
+    return b"".join(
+        (
+            head.ljust(HEAD, b"\0"),
+            sequence(log).ljust(log_size, b"\0"),
+            used.ljust(16 * 8, b"\0"),
+            segments.ljust(4 * SEGMENT, b"\0"),
+            struct.pack(f"<{RULES}Q", *sums[:RULES]),
+            struct.pack(f"<{RULES}Q", *stackless, *[0] * (RULES - len(stackless))),
+        )
+    )
+
+
+START, SYSTEM = 0x1_0000_0000, 0x1_8000_0000
+MAIN = node(0, START + 0x1A0)
+WORK = node(MAIN, START + 0x300)
+OUTSIDE = node(WORK, 0x1234_5678)
+LOADED = node(node(0, 16), START + 0x200)
+"""Stacks of :data:`SPOOL`: each one frame more, and one below the mark of an era."""
+
+
+def sample_log() -> list[tuple[int, bytes]]:
+    """Return the records of :data:`SPOOL`."""
+    chain = varints(0, 3, 0, 0x1A0 << 1 | 1, 1, 0, 0x300 << 1, 0, 1, 0, 0x1234_5678)
+    era = varints(0, 2, 0, 1, 0, 16, 0, 0x200 << 1 | 1, 1)
+    return [
+        (RULE, rule(0, "open", target=SYSTEM + 0x40)),
+        (RULE, rule(1, "absent", state=2)),
+        (RULE, rule(2, "-[A b:]\0-[B b:]", state=4)),
+        (IMAGE, image(1, START, 0x8000, "/private/var/App.app/App", bytes(range(1, 17)))),
+        (IMAGE, image(2, SYSTEM, 0x4000, "/usr/lib/libsystem_kernel.dylib")),
+        (NODES, chain + era),
+        (THREAD, struct.pack("<II", 1, 700) + b"worker\0"),
+        (77, b"of a later version"),
+        (INCIDENT, b"{}"),
+    ]
+
+
+SPOOL = spool(
+    sample_log(),
+    [
+        [Call(1_000_500, WORK, 0), Call(1_002_000, OUTSIDE, 0, calls=2)],
+        [Call(1_001_000, LOADED, 2), Call(1_003_000, WORK, 0, thread=2)],
+    ],
+    cells=[(0, MAIN, 40), (2, WORK, 3)],
+    stackless=[5],
+    losses=(0, 0, 1, 43, 5, 7),
+)
+"""A spool with something of everything."""
