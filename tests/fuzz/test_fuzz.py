@@ -43,6 +43,7 @@ TARGETS = (
     "python_memory",
     "reports",
     "rtti",
+    "spool",
 )
 
 
