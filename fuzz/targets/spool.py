@@ -62,16 +62,16 @@ def _correct_checksums(data: bytearray, random: Random) -> None:
     struct.pack_into("<I", data, 12, zlib.crc32(data[16:_CHECKED]))
     log_at, log_size = struct.unpack_from("<2Q", data, 24)
     segments_at, size, count = struct.unpack_from("<3Q", data, 56)
-    regions = [(log_at, log_size)]
+    regions, header = [(log_at, log_size)], writer.RECORD_SIZE
     if count <= len(data):
         regions += [(segments_at + at * size + 16, size - 16) for at in range(count)]
     for at, length in regions:
         end = min(at + length, len(data))
-        while at + 16 <= end:
+        while at + header <= end:
             taken, _, unused, _ = _RECORD.unpack_from(data, at)
-            if not 16 <= taken <= end - at:
+            if not header <= taken <= end - at:
                 break
-            payload = data[at + 16 : at + max(16, taken - unused)]
+            payload = data[at + header : at + max(header, taken - unused)]
             checksum = zlib.crc32(payload, zlib.crc32(data[at : at + 12]))
             struct.pack_into("<I", data, at + 12, checksum)
             at += taken  # noqa: PLW2901 - the next record

@@ -275,15 +275,19 @@ def _samples(spool: Spool, ends: dict[tuple[int, int], tuple[int, int]]) -> Json
     rows, events, cells = spool.tree.rows, spool.events, spool.cells
     events = events[np.argsort(events["time"], kind="stable")]
     times = events["time"] - np.minimum(events["time"], np.uint64(spool.started_ticks))
+    # Each pair of rule and stack is looked up once.
+    keys = [
+        part["rule"].astype(np.uint64) << np.uint64(32) | part["stack"] for part in (cells, events)
+    ]
+    pairs, numbers = np.unique(np.concatenate(keys), return_inverse=True)
+    places = np.array(
+        [ends.get((key >> 32, rows[key & 0xFFFF_FFFF]), (0, OUTERMOST)) for key in pairs.tolist()],
+        np.int64,
+    ).reshape(-1, 2)[numbers]
     columns: dict[str, list[int]] = {
         "times_ns": [0] * len(cells) + np.minimum(times, np.uint64(_MOST_NS - 1)).tolist(),
-        "threads": [],
-        "frames": [],
+        "threads": places[:, 0].tolist(),
+        "frames": places[:, 1].tolist(),
         "weights": [*cells["calls"].tolist(), *events["calls"].tolist()],
     }
-    for part in (cells, events):
-        for rule, stack in zip(part["rule"].tolist(), part["stack"].tolist(), strict=True):
-            thread, node = ends.get((rule, rows[stack]), (0, OUTERMOST))
-            columns["threads"].append(thread)
-            columns["frames"].append(node)
     return columns  # type: ignore[return-value]  # lists of integers are values of JSON

@@ -318,7 +318,9 @@ class _Reader:
 
     def _events(self) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
         """Return all events of the segments, and their numbers."""
-        parts, numbers = [np.empty(0, EVENT)], [np.empty(0, np.int64)]
+        parts: list[memoryview] = []
+        firsts: list[int] = []
+        counts: list[int] = []
         invalid = 0
         for region in segments(self._data, self._head):
             for kind, payload in records(region, "a segment", self._problems):
@@ -327,13 +329,19 @@ class _Reader:
                     continue
                 is_long = len(payload) >= _EVENTS.size
                 first, count, _ = _EVENTS.unpack_from(payload) if is_long else (0, 0, 0)
-                size = _EVENTS.size + EVENT.itemsize * count
-                if not count or size > len(payload) or first + count > _NUMBERS_MOST:
+                end = _EVENTS.size + EVENT.itemsize * count
+                if not count or end > len(payload) or first + count > _NUMBERS_MOST:
                     invalid += 1
                     continue
-                parts.append(np.frombuffer(payload, EVENT, count, _EVENTS.size))
-                numbers.append(np.arange(first, first + count, dtype=np.int64))
-        events, all_numbers = np.concatenate(parts), np.concatenate(numbers)
+                parts.append(payload[_EVENTS.size : end])
+                firsts.append(first)
+                counts.append(count)
+        # Bytes are joined, since records may be many and small; a bytearray can be written to.
+        events = np.frombuffer(bytearray().join(parts), EVENT)
+        sizes = np.array(counts, np.int64)
+        before = np.cumsum(sizes) - sizes
+        all_numbers = np.repeat(np.array(firsts, np.int64) - before, sizes)
+        all_numbers += np.arange(len(events), dtype=np.int64)
         is_valid = events["rule"] < self._head.rule_count
         invalid += len(events) - int(np.count_nonzero(is_valid))
         if invalid:
