@@ -92,6 +92,16 @@ static uint64_t time_of(uint64_t ticks)
 
 /* --- the log --- */
 
+static bool is_set(const uint64_t *bits, uint32_t number)
+{
+    return bits[number / 64] >> number % 64 & 1;
+}
+
+static void set(uint64_t *bits, uint32_t number)
+{
+    bits[number / 64] |= UINT64_C(1) << number % 64;
+}
+
 static bool log_record(enum machtrace_spool_kind kind, const void *payload, size_t size)
 {
     pthread_mutex_lock(&drain->lock);
@@ -105,26 +115,33 @@ bool machtrace_drain_incident(const void *payload, uint32_t size)
     return drain != NULL && log_record(MACHTRACE_SPOOL_INCIDENT, payload, size);
 }
 
-static bool log_image(uint32_t number)
+/* Whether the image is in the log, also now. */
+static bool send_image(const struct machtrace_agent_image *image)
 {
     struct {
         uint32_t number, id_size;
         uint64_t start, size, bias;
-        uint32_t path_size, reserved;
+        uint32_t path_size, flags;
         unsigned char text[MACHTRACE_IMAGE_ID_MAX + MACHTRACE_AGENT_PATH_MAX];
     } record;
-    const struct machtrace_agent_image *image = machtrace_image(number - 1);
+    uint32_t index = (uint32_t)(image - machtrace_image(0));
+    if (is_set(drain->sent_images, index))
+        return true;
     memset(&record, 0, sizeof record);
-    record.number = number;
+    record.number = index + 1;
     record.id_size = image->id_size;
     record.start = image->start;
     record.size = image->end - image->start;
     record.bias = image->bias;
     record.path_size = (uint32_t)strlen(image->path);
+    record.flags = image->is_program;
     memcpy(record.text, image->id, image->id_size);
     memcpy(record.text + image->id_size, image->path, record.path_size);
-    return log_record(MACHTRACE_SPOOL_IMAGE, &record,
-                      sizeof record - sizeof record.text + image->id_size + record.path_size);
+    if (!log_record(MACHTRACE_SPOOL_IMAGE, &record,
+                    sizeof record - sizeof record.text + image->id_size + record.path_size))
+        return false;
+    set(drain->sent_images, index);
+    return true;
 }
 
 static void log_thread(uint32_t number, uint32_t id)
@@ -166,21 +183,15 @@ static void log_rules(void)
             strcpy(record.symbols + length + 1, rule->other);
             length += 1 + strlen(rule->other);
         }
+        const struct machtrace_agent_image *image =
+            machtrace_image_at(record.target, MACHTRACE_ERA_NOW);
+        if (image != NULL)
+            send_image(image);
         log_record(MACHTRACE_SPOOL_RULE, &record, sizeof record - sizeof record.symbols + length);
     }
 }
 
 /* --- nodes --- */
-
-static bool is_set(const uint64_t *bits, uint32_t number)
-{
-    return bits[number / 64] >> number % 64 & 1;
-}
-
-static void set(uint64_t *bits, uint32_t number)
-{
-    bits[number / 64] |= UINT64_C(1) << number % 64;
-}
 
 static void put(uint64_t value)
 {
@@ -222,11 +233,8 @@ static bool send_images(const uint32_t *nodes, size_t count, uint32_t era)
     for (size_t index = 0; index < count; index++) {
         uint64_t address = machtrace_stack_tree_address(&machtrace_recorders.tree, nodes[index]);
         uint32_t number = image_of(address, era);
-        if (number == 0 || is_set(drain->sent_images, number))
-            continue;
-        if (!log_image(number))
+        if (number != 0 && !send_image(machtrace_image(number - 1)))
             return false;
-        set(drain->sent_images, number);
     }
     return true;
 }
@@ -393,6 +401,10 @@ static void *run(void *argument)
 #else
     pthread_setname_np(pthread_self(), "machtrace");
 #endif
+    for (uint32_t index = 0; index < machtrace_image_count(); index++) {
+        if (machtrace_image(index)->is_program)
+            send_image(machtrace_image(index));
+    }
     for (;;) {
         uint32_t seen = atomic_load(&machtrace_recorders.wake);
         uint32_t requested = atomic_load(&drain->requested);

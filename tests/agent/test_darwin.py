@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+import machtrace as mt
 from machtrace.model.arch import Arch
+from machtrace.symbolizer.report_names import ReportNames
+from machtrace.symbolizer.report_symbolicator import symbolicate_reports
 from tests.agent import darwin_lab, spool_format
 from tests.agent.darwin_lab import Lab, Run, build_lab
+from tests.agent.readers import check_readers_agree
 
 pytestmark = [pytest.mark.peer, pytest.mark.emulated]
 
@@ -49,6 +54,7 @@ def run(lab: Lab, tmp_path: Path, scenario: str, *, count: int = 1) -> Run:
     assert result.darwin.notes["start"] == result.darwin.notes["stop"] == 0
     assert result.spool is not None
     assert not any(result.spool.losses.values())
+    check_readers_agree(tmp_path / "app.spool")
     return result
 
 
@@ -124,6 +130,24 @@ def test_images_that_are_loaded_later_are_watched_from_their_initialisers_on(
     )
     plugin, other = (str(image.file) for image in lab.plugins)
     assert of_images == {plugin: 10, other: 5}
+
+
+def test_a_spool_is_a_report_with_the_names_of_images(lab: Lab, tmp_path: Path) -> None:
+    run(lab, tmp_path, "calls")
+    folder = lab.program.file.parent
+    reports = mt.read_reports(tmp_path / "app.spool")
+    (report,) = symbolicate_reports(reports, ReportNames([str(folder)])).reports
+    assert report.process.name == lab.program.file.name
+    assert all(isinstance(image.uuid, UUID) for image in report.images)
+    seen = []
+    for tree in report.trees:
+        outermost, function = tree.nodes[0].frame, tree.nodes[-1].frame
+        assert outermost.symbol is not None
+        assert outermost.symbol.name == "lab_start"
+        assert function.image is not None
+        seen.append((tree.name, report.images[function.image].path))
+    sdk, kit = str(lab.sdk.file), str(lab.kit.file)
+    assert seen == [("sdk_read", sdk), ("sdk_write", sdk), ("kit_both", kit)]
 
 
 def test_no_call_of_any_thread_is_lost(lab: Lab, tmp_path: Path) -> None:

@@ -40,8 +40,10 @@ def sequence(records: Iterable[tuple[int, bytes]]) -> bytes:
     return b"".join(record(kind, payload, at) for at, (kind, payload) in enumerate(records))
 
 
-def image(number: int, start: int, size: int, path: str, identifier: bytes = b"") -> bytes:
-    fields = struct.pack("<2I3Q2I", number, len(identifier), start, size, start, len(path), 0)
+def image(
+    number: int, start: int, size: int, path: str, identifier: bytes = b"", flags: int = 0
+) -> bytes:
+    fields = struct.pack("<2I3Q2I", number, len(identifier), start, size, start, len(path), flags)
     return fields + identifier + path.encode()
 
 
@@ -142,7 +144,7 @@ def sample_log() -> list[tuple[int, bytes]]:
         (RULE, rule(0, "open", target=SYSTEM + 0x40)),
         (RULE, rule(1, "absent", state=2)),
         (RULE, rule(2, "-[A b:]\0-[B b:]", state=4)),
-        (IMAGE, image(1, START, 0x8000, "/private/var/App.app/App", bytes(range(1, 17)))),
+        (IMAGE, image(1, START, 0x8000, "/private/var/App.app/App", bytes(range(1, 17)), 1)),
         (IMAGE, image(2, SYSTEM, 0x4000, "/usr/lib/libsystem_kernel.dylib")),
         (NODES, chain + era),
         (THREAD, struct.pack("<II", 1, 700) + b"worker\0"),

@@ -43,8 +43,6 @@ _UNKNOWN_CALLERS = ReportedFrame(
     Adjustment.UNKNOWN,
     ReportedSymbol(f"[{MissingFrames.UNKNOWN_CALLERS.value}]", None),
 )
-_PROGRAM = 1
-"""The number of the program's own image."""
 _NO_RULE = SpoolRule(0, len(STATES), 0, False, 0, "", "")  # noqa: FBT003 - a row
 
 
@@ -76,7 +74,7 @@ def report_of_spool(spool: Spool) -> Report:
         trees.append(tree)
         for entry, leaf in zip(group, leaves, strict=True):
             ends[entry.rule, entry.row] = number, leaf
-    program = next((image for image in spool.images if image.number == _PROGRAM), None)
+    program = next((image for image in spool.images if image.is_program), None)
     path = None if program is None else program.path or None
     state = "stopped" if facts.is_stopped else "killed or running"
     run = _sampling_run(spool, trees)

@@ -48,7 +48,7 @@ _RULE = Struct("<4IQ")
 _EVENTS = Struct("<QII")
 _STOPPED = 2
 _CELL_USED = 1 << 63
-_COUNTS_ONLY = 1
+_COUNTS_ONLY = _PROGRAM = 1
 _MOST = 1 << 48
 """Calls of one rule and stack: a million a second for eight years."""
 _NUMBERS_MOST = 1 << 62
@@ -56,7 +56,7 @@ _MACHINES = {62: "x86_64", 183: "arm64"}
 
 
 class SpoolImage(NamedTuple):
-    """An image that has frames of the spool."""
+    """An image that has frames of the spool, or a watched function; and the program."""
 
     number: int
     start: int
@@ -67,6 +67,7 @@ class SpoolImage(NamedTuple):
     identifier: bytes
     """GNU build-id or UUID; empty if it has none."""
     path: str
+    is_program: bool
 
 
 class SpoolThread(NamedTuple):
@@ -282,13 +283,15 @@ class _Reader:
     def _image(self, payload: memoryview) -> bool:
         if len(payload) < _IMAGE.size:
             return False
-        number, id_size, start, size, bias, path_size, _ = _IMAGE.unpack_from(payload)
+        number, id_size, start, size, bias, path_size, flags = _IMAGE.unpack_from(payload)
         text = bytes(payload[_IMAGE.size :])
         if not number or number in self._starts or id_size + path_size > len(text):
             return False
         path = text[id_size : id_size + path_size].decode("utf-8", "surrogateescape")
         self._starts[number] = len(self._images), start
-        self._images.append(SpoolImage(number, start, size, bias, text[:id_size], path))
+        self._images.append(
+            SpoolImage(number, start, size, bias, text[:id_size], path, bool(flags & _PROGRAM))
+        )
         return True
 
     def _thread(self, payload: memoryview) -> bool:
