@@ -16,8 +16,9 @@ from machtrace.model.report import Adjustment, Report, ReportKind
 from machtrace.reports.analysis.watched_calls import watched_calls
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.spool import calls as calls_module
 from machtrace.reports.spool.facts import RuleState, spool_facts
-from machtrace.reports.spool.spool import Spool, SpoolFrame
+from machtrace.reports.spool.spool import EventFlag, Spool, SpoolFrame
 from machtrace.reports.spool.tree import varints
 from machtrace.reports.stacks.profiles import profile_of
 from machtrace.reports.writers import write_reports
@@ -154,6 +155,22 @@ def test_the_report_states_what_is_missing() -> None:
     assert killed.warnings[0].startswith("the agent was not stopped")
 
 
+def test_calls_by_functions_without_frame_pointers_are_counted() -> None:
+    flag = EventFlag.NO_FRAME_POINTER
+    calls = [Call(1, MAIN, 0, flags=flag | EventFlag.NESTED, calls=3), Call(2, MAIN, 0, flags=8)]
+    (warning,) = report(writer.spool(writer.sample_log()[:-2], [calls])).warnings
+    assert warning == (
+        "calls without outer frames, since a function without frame pointers called: 3"
+    )
+
+
+def test_texts_count_calls() -> None:
+    assert "49 calls" in str(report())
+    page = write_reports([report()], "html").decode()
+    assert "Calls of" in page
+    assert "49 calls" in page
+
+
 def test_the_most_frequent_stacks_come_first() -> None:
     calls = watched_calls(report(), 2)
     assert calls is not None
@@ -269,6 +286,23 @@ def test_functions_that_share_deep_stacks_are_one_tree_if_they_are_too_large() -
     calls = watched_calls(result, 1)
     assert calls is not None
     assert len(calls.stacks[0].frames) == depth
+
+
+def test_stacks_without_room_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most frequent ones have it; no call is missing."""
+    monkeypatch.setattr(calls_module, "_ROWS_MOST", 2)
+    result = report()
+    assert [tree.count for tree in result.trees] == [49, 4]
+    assert sum(len(tree.nodes) for tree in result.trees) == 1 + 1 + 4 + 1 + 2
+    assert result.warnings[-1] == "calls whose frames have no room in a report: 8"
+    assert sum(profile_of(result).samples.weights) == 53
+
+
+def test_a_stack_may_be_the_mark_of_an_era_alone() -> None:
+    data = writer.spool(writer.sample_log()[:-2], cells=[(0, writer.node(0, 16), 3)])
+    result = report(data)
+    assert [node.samples for node in result.trees[0].nodes] == [3, 3]
+    assert result.warnings == ()
 
 
 def _distinct(depth: int) -> tuple[list[int], list[int]]:

@@ -365,6 +365,11 @@ class ReportKind(Enum):
     MACHTRACE = "machtrace"
     """machtrace's own: JSON of reports, stacks and profiles, and the text of stacks."""
 
+    @property
+    def weight(self) -> str:
+        """The noun for what trees count."""
+        return "call" if self is ReportKind.SPOOL else "sample"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedTask:

@@ -270,15 +270,20 @@ def report_lines(report: Report) -> Iterator[str]:
         yield from _fact("Termination", end.namespace, end.indicator, *end.reasons)
     if thrown is not None:
         yield from _fact("Uncaught exception", thrown.name, thrown.reason)
-    yield from task_lines(report)
+    yield from task_lines(report, report.kind.weight)
     if thrown is not None and thrown.frames:
         yield from ("", "Last exception", *reported_lines(thrown.frames, report.images))
     for task in report.others:
         yield from ("", *task_lines(task))
 
 
-def task_lines(task: ReportedTask) -> Iterator[str]:
-    """Yield a reported process, and its threads with their frames."""
+def task_lines(task: ReportedTask, weight: str = "sample") -> Iterator[str]:
+    """Yield a reported process, and its threads with their frames.
+
+    Args:
+        task: the process.
+        weight: the noun for what its trees count.
+    """
     yield f"Process: {task.process}"
     for thread in task.threads:
         name = thread.name and f"“{thread.name}”"
@@ -289,7 +294,7 @@ def task_lines(task: ReportedTask) -> Iterator[str]:
         yield _words(f"Thread {thread.index}", name, number, queue, state)
         yield from reported_lines(thread.frames, task.images)
     for tree in task.trees:
-        samples = counted(tree.root_samples if tree.count is None else tree.count, "sample")
+        samples = counted(tree.root_samples if tree.count is None else tree.count, weight)
         name = tree.name and f"“{tree.name}”"
         yield ""
         yield _words("Sampled stacks", name, counted(len(tree.nodes), "frame"), samples)

@@ -297,10 +297,13 @@ def _names(name: str | None, queue: str | None, number: int | None) -> Iterator[
 
 def _tree(tree: SampledTree, task: ReportedTask, lists: StackLists, waits: str) -> str:
     samples = tree.count or tree.root_samples
-    head = element("b", "Sampled") + "".join(_names(tree.name, tree.queue, tree.thread))
+    weight = task.kind.weight if isinstance(task, Report) else "sample"
+    head = element("b", "Sampled" if weight == "sample" else "Calls of") + "".join(
+        _names(tree.name, tree.queue, tree.thread)
+    )
     if tree.is_attributed:
         head += " " + element("span", "subject of the report", class_="badge bad")
-    size = f"{counted(samples, 'sample')}, {counted(len(tree.nodes), 'node')}"
+    size = f"{counted(samples, weight)}, {counted(len(tree.nodes), 'node')}"
     head += waits + " " + element("small", size)
     content = element("p", "The heaviest stack; the flame graph has all.")
     content += lists.write(heaviest_stack(tree))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.profile import OUTERMOST, MissingFrames, SamplingEnd, SamplingRun
@@ -26,7 +28,7 @@ from machtrace.model.report import (
 from machtrace.render.sample_text import start_time
 from machtrace.reports.images import ImageRanges, identifier
 from machtrace.reports.spool.facts import FACTS, STATES, RuleFacts, RuleState, SpoolFacts
-from machtrace.reports.spool.spool import Spool, SpoolRule
+from machtrace.reports.spool.spool import EventFlag, Spool, SpoolRule
 from machtrace.reports.spool.tree import NO_IMAGE, ROOT
 from machtrace.reports.stacks.captures import RUN, SAMPLES, written
 from machtrace.reports.stacks.profiles import INTERVAL_NS
@@ -35,6 +37,8 @@ _UUID_BYTES = 16
 _TREES_MOST = 4
 """Rows of all functions' trees, in rows of the spool's own."""
 _ROWS_LEAST = 100_000
+_ROWS_MOST = 1_000_000
+"""Frames of a report: the agent has room for fewer by default."""
 _MOST_NS = 1 << 62
 _UNKNOWN_CALLERS = ReportedFrame(
     None,
@@ -50,21 +54,21 @@ class _Calls(NamedTuple):
     """Calls of a rule with one stack."""
 
     rule: int
+    stack: int
     row: int
-    """The row in the spool's tree; ROOT if the stack is unknown."""
+    """The row in the spool's tree; ROOT if the stack is unknown, or has no room in a report."""
     calls: int
 
 
 def report_of_spool(spool: Spool) -> Report:
     """Return the report of a spool."""
     sums = spool.sums()
-    rows = spool.tree.rows
-    calls = [
-        _Calls(rule, rows[stack], count)
-        for rule, stack, count in zip(
-            sums["rule"].tolist(), sums["stack"].tolist(), sums["calls"].tolist(), strict=True
-        )
-    ]
+    calls = _bounded(spool, sums)
+    unstored = sum(
+        entry.calls
+        for entry in calls
+        if entry.row == ROOT and not spool.tree.is_empty(spool.tree.rows[entry.stack])
+    )
     facts = _facts(spool, calls)
     frames = _Frames(spool)
     groups = _groups(spool, calls, [rule.number for rule in facts.rules])
@@ -73,7 +77,7 @@ def report_of_spool(spool: Spool) -> Report:
         tree, leaves = _tree(group, frames)
         trees.append(tree)
         for entry, leaf in zip(group, leaves, strict=True):
-            ends[entry.rule, entry.row] = number, leaf
+            ends[entry.rule, entry.stack] = number, leaf
     program = next((image for image in spool.images if image.is_program), None)
     path = None if program is None else program.path or None
     state = "stopped" if facts.is_stopped else "killed or running"
@@ -96,16 +100,35 @@ def report_of_spool(spool: Spool) -> Report:
             RUN: written(run, SamplingRun),
             SAMPLES: _samples(spool, ends),
         },
-        warnings=(*spool.problems, *facts.lines()),
+        warnings=(
+            *spool.problems,
+            *facts.lines(),
+            *([f"calls whose frames have no room in a report: {unstored:,}"] if unstored else ()),
+        ),
     )
+
+
+def _bounded(spool: Spool, sums: npt.NDArray[np.void]) -> list[_Calls]:
+    """Return the calls; stacks beyond the limit of frames, the least frequent, become unknown."""
+    tree, seen, is_full = spool.tree, {ROOT}, False
+    calls = []
+    for rule, stack, count in sums.tolist():
+        row = tree.rows[stack]
+        row = ROOT if tree.is_empty(row) else row
+        if row not in seen and not is_full:
+            path = [row, *islice(_new_path(row, tree.callers, seen), _ROWS_MOST)]
+            is_full = len(seen) + len(path) > _ROWS_MOST
+            seen.update(() if is_full else path)
+        calls.append(_Calls(rule, stack, row if row in seen else ROOT, count))
+    return calls
 
 
 def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
     totals: Counter[int] = Counter()
     stacks: Counter[int] = Counter()
-    for rule, row, count in calls:
+    for rule, stack, _, count in calls:
         totals[rule] += count
-        stacks[rule] += row != ROOT
+        stacks[rule] += stack != ROOT
     timed = np.bincount(spool.events["rule"], spool.events["calls"])
     known = {rule.number: rule for rule in spool.rules}
     rules = [
@@ -123,12 +146,14 @@ def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
         for number in {*known, *totals}
         for rule in (known.get(number, _NO_RULE),)
     ]
+    is_cut = (spool.events["flags"] & EventFlag.NO_FRAME_POINTER) != 0
     return SpoolFacts(
         run=spool.run.hex(),
         is_stopped=spool.is_stopped,
         rules=tuple(sorted(rules, key=lambda rule: (-rule.calls, rule.number))),
         **spool.losses._asdict(),
         overwritten=spool.overwritten,
+        without_frame_pointer=int(spool.events["calls"][is_cut].sum(dtype=np.uint64)),
         incidents=len(spool.incidents),
         unknown_records=sum(spool.unknown_records.values()),
     )
@@ -270,7 +295,7 @@ def _sampling_run(spool: Spool, trees: Sequence[SampledTree]) -> SamplingRun:
 
 def _samples(spool: Spool, ends: dict[tuple[int, int], tuple[int, int]]) -> JsonValue:
     """Return the columns of calls by time; those whose time is unknown come first, at 0."""
-    rows, events, cells = spool.tree.rows, spool.events, spool.cells
+    events, cells = spool.events, spool.cells
     events = events[np.argsort(events["time"], kind="stable")]
     times = events["time"] - np.minimum(events["time"], np.uint64(spool.started_ticks))
     # Each pair of rule and stack is looked up once.
@@ -279,7 +304,7 @@ def _samples(spool: Spool, ends: dict[tuple[int, int], tuple[int, int]]) -> Json
     ]
     pairs, numbers = np.unique(np.concatenate(keys), return_inverse=True)
     places = np.array(
-        [ends.get((key >> 32, rows[key & 0xFFFF_FFFF]), (0, OUTERMOST)) for key in pairs.tolist()],
+        [ends.get((key >> 32, key & 0xFFFF_FFFF), (0, OUTERMOST)) for key in pairs.tolist()],
         np.int64,
     ).reshape(-1, 2)[numbers]
     columns: dict[str, list[int]] = {

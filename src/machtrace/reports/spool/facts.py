@@ -81,7 +81,9 @@ class SpoolFacts:
     without_stack: int
     ignored: int
     overwritten: int
-    """Calls whose time and thread were overwritten."""
+    """Events whose time and thread were overwritten."""
+    without_frame_pointer: int
+    """Calls, of those with a time, whose outer frames are missing for that reason."""
     incidents: int
     unknown_records: int
 
@@ -95,6 +97,10 @@ class SpoolFacts:
         for count, text in (
             (self.without_stack, "calls without a known stack"),
             (self.stacks_full, "stacks without inner frames, since the tree was full"),
+            (
+                self.without_frame_pointer,
+                "calls without outer frames, since a function without frame pointers called",
+            ),
             (self.stacks_cut, "stacks without outer frames, since they were too deep"),
             (self.events_counted, "calls without time and thread, since they were too fast"),
             (self.overwritten, "events whose time and thread were overwritten by later ones"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from enum import IntFlag
 from os import PathLike
 from pathlib import Path
 from struct import Struct
@@ -53,6 +54,24 @@ _MOST = 1 << 48
 """Calls of one rule and stack: a million a second for eight years."""
 _NUMBERS_MOST = 1 << 62
 _MACHINES = {62: "x86_64", 183: "arm64"}
+
+
+class EventFlag(IntFlag):
+    """The flags of an event."""
+
+    MAIN_THREAD = 1
+    CUT = 2
+    """Outer frames are missing: there were too many."""
+    INCOMPLETE = 4
+    """Inner frames are missing, since there was no room for them."""
+    NESTED = 8
+    """A watched function called."""
+    INTERRUPT = 16
+    """The handler of a signal that interrupted a hook called."""
+    OTHER_STACK = 32
+    """On another stack than the thread's own."""
+    NO_FRAME_POINTER = 64
+    """Outer frames are missing: a function without frame pointers called."""
 
 
 class SpoolImage(NamedTuple):

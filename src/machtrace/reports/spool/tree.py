@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,19 +30,18 @@ _NOWHERE = NO_IMAGE, 0
 class StackTree:
     """Nodes in the order in which they were stored, callers first; a row for each.
 
-    The columns are lists: nodes follow from the ones before them, so that they are computed one by
-    one.
+    The columns are no arrays of numpy: each node follows from the ones before it.
     """
 
     def __init__(self, bits: int) -> None:
         self._bits = bits
         self.rows: dict[int, int] = {ROOT: ROOT}
         """The row of each node number."""
-        self.callers: list[int] = [ROOT]
+        self.callers = array("I", [ROOT])
         """The row of the caller; marks of eras are skipped."""
-        self.images: list[int] = [NO_IMAGE]
+        self.images = array("i", [NO_IMAGE])
         """The index of the image."""
-        self.offsets: list[int] = [0]
+        self.offsets = array("Q", [0])
         """Bytes from the image's start; the whole address without an image."""
         self._eras: set[int] = set()
 
@@ -108,6 +108,10 @@ class StackTree:
                 path.append(row)
             row = self.callers[row]
         return path
+
+    def is_empty(self, row: int) -> bool:
+        """Return whether a stack has no frames: it is the root, or the mark of an era."""
+        return row == ROOT or row in self._eras
 
     def is_cut(self, row: int) -> bool:
         """Return whether a row stands for outer frames that are missing."""
