@@ -174,7 +174,11 @@ def test_texts_count_calls() -> None:
 def test_the_most_frequent_stacks_come_first() -> None:
     calls = watched_calls(report(), 2)
     assert calls is not None
-    assert [(stack.function, stack.calls) for stack in calls.stacks] == [("open", 40), ("open", 5)]
+    assert [(stack.function, stack.calls) for stack in calls.stacks] == [
+        ("open", 40),
+        ("open", 5),
+        ("-[A b:]", 3),
+    ]
     assert [frame.offset for frame in calls.stacks[0].frames] == [0x1A0]
     assert calls.functions[0].callers == (("App", 42), ("", 7))
     assert watched_calls(report(), 0) is not None

@@ -37,7 +37,9 @@ class WatchedCalls:
     functions: tuple[WatchedFunction, ...]
     """The most called first."""
     stacks: tuple[WatchedStack, ...]
-    """The most frequent of all functions, as many as were requested."""
+    """The most frequent of all functions, as many as were requested, and of each function the most
+    frequent one; sorted by calls.
+    """
 
 
 def watched_calls(report: Report, count: int) -> WatchedCalls | None:
@@ -50,14 +52,21 @@ def watched_calls(report: Report, count: int) -> WatchedCalls | None:
         return None
     callers: dict[str, Counter[str]] = {}
     ends: list[tuple[int, int, SampledTree]] = []
+    firsts: dict[str, tuple[int, int, SampledTree]] = {}
     for tree in report.trees:
         for node, calls in _ends(tree):
-            ends.append((calls, node, tree))
-            images = callers.setdefault(_name(tree.nodes[node].frame), Counter())
+            end, name = (calls, node, tree), _name(tree.nodes[node].frame)
+            ends.append(end)
+            # A function that is called rarely is shown beside one that is called all the time.
+            firsts[name] = max(firsts.get(name, end), end, key=_calls)
+            images = callers.setdefault(name, Counter())
             caller = next(_callers(tree, node), None)
             index = None if caller is None else caller.image
             images["" if index is None else report.images[index].name] += calls
-    heaviest = nlargest(count, ends, key=lambda end: end[0])
+    heaviest = nlargest(count, ends, key=_calls)
+    shown = {id(end) for end in heaviest}
+    heaviest += [end for end in firsts.values() if id(end) not in shown]
+    heaviest.sort(key=_calls, reverse=True)
     return WatchedCalls(
         facts=facts,
         functions=tuple(
@@ -69,6 +78,10 @@ def watched_calls(report: Report, count: int) -> WatchedCalls | None:
             for calls, node, tree in heaviest
         ),
     )
+
+
+def _calls(end: tuple[int, int, SampledTree]) -> int:
+    return end[0]
 
 
 def _name(frame: ReportedFrame) -> str:
