@@ -71,7 +71,8 @@ static int add_rules(const machtrace_function_t *functions, size_t count)
     }
     for (size_t index = 0; index < count; index++)
         if (machtrace_add_rule(functions[index].name,
-                               (functions[index].flags & MACHTRACE_COUNT_ONLY) != 0) < 0)
+                               (functions[index].flags & MACHTRACE_COUNT_ONLY) != 0,
+                               (functions[index].flags & MACHTRACE_AT_ENTRY) != 0) < 0)
             return ENOSPC;
     return 0;
 }

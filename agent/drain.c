@@ -179,7 +179,7 @@ static void log_rules(void)
         record.target = atomic_load(&rule->target);
         size_t length = strlen(rule->symbol);
         memcpy(record.symbols, rule->symbol, length);
-        if (state == MACHTRACE_RULE_INHERITED || state == MACHTRACE_RULE_SHARED) {
+        if (state >= MACHTRACE_RULE_INHERITED) {
             strcpy(record.symbols + length + 1, rule->other);
             length += 1 + strlen(rule->other);
         }
@@ -386,16 +386,26 @@ static bool pass(void)
 }
 
 /* Longer where nothing was recorded the last time; a ring that is half full ends it. */
+_Atomic bool machtrace_code_changes, machtrace_drain_is_parked;
+_Atomic uint32_t machtrace_drain_thread;
+
 static void wait_for_work(uint32_t seen, bool is_idle)
 {
     uint32_t interval = is_idle ? IDLE_INTERVALS * drain->interval_ms : drain->interval_ms;
-    machtrace_wait(&machtrace_recorders.wake, seen, interval);
+    do {
+        atomic_store(&machtrace_drain_is_parked, true);
+        machtrace_wait(&machtrace_recorders.wake, seen, interval);
+        atomic_store(&machtrace_drain_is_parked, false);
+        seen = atomic_load(&machtrace_recorders.wake);
+        interval = 1;
+    } while (atomic_load(&machtrace_code_changes));
 }
 
 static void *run(void *argument)
 {
     (void)argument;
     machtrace_ignore_enter();
+    atomic_store(&machtrace_drain_thread, machtrace_thread_id());
 #if defined(__APPLE__)
     pthread_setname_np("machtrace");
 #else
@@ -411,8 +421,10 @@ static void *run(void *argument)
         bool stops = atomic_load(&drain->stops) != 0;
         bool is_idle = !pass();
         atomic_store(&drain->done, requested);
-        if (stops)
+        if (stops) {
+            atomic_store(&machtrace_drain_thread, 0);
             return NULL;
+        }
         wait_for_work(seen, is_idle);
     }
 }
@@ -488,6 +500,7 @@ void machtrace_drain_end(void)
 
 void machtrace_drain_after_fork(void)
 {
+    atomic_store(&machtrace_drain_thread, 0);
     if (drain != NULL)
         machtrace_spool_after_fork(&drain->spool);
     drain = NULL;

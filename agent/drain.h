@@ -2,6 +2,7 @@
 #ifndef MACHTRACE_AGENT_DRAIN_H
 #define MACHTRACE_AGENT_DRAIN_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,5 +19,11 @@ void machtrace_drain_end(void);
 bool machtrace_drain_incident(const void *payload, uint32_t size);
 
 void machtrace_drain_after_fork(void);
+
+/* While code is changed that it may execute, the agent's thread, which no signal stops, waits in a
+ * system call of its own. Set the first, and then read the last. */
+extern _Atomic bool machtrace_code_changes;
+extern _Atomic uint32_t machtrace_drain_thread; /* the kernel's number; 0 while it does not run */
+extern _Atomic bool machtrace_drain_is_parked;
 
 #endif

@@ -26,12 +26,14 @@ enum machtrace_rule_state {
     MACHTRACE_RULE_ABSENT = 2,  /* no image defines it, and none imports it */
     MACHTRACE_RULE_NO_STUB = 3, /* all stubs are taken */
     MACHTRACE_RULE_INHERITED = 4, /* bound; the method is `other`, of a superclass */
-    MACHTRACE_RULE_SHARED = 5     /* bound; `other` has the same implementation */
+    MACHTRACE_RULE_SHARED = 5,    /* bound; `other` has the same implementation */
+    MACHTRACE_RULE_REFUSED = 6    /* its first instructions cannot be replaced: `other` is why */
 };
 
 struct machtrace_watched {
     char symbol[MACHTRACE_SYMBOL_MAX];
     _Atomic bool counts_only;
+    _Atomic bool is_at_entry; /* its first instructions are replaced, and no import slot */
     _Atomic bool is_active;
     _Atomic uint32_t state;
     _Atomic uint32_t slots; /* import slots that lead to its stubs now */
@@ -77,7 +79,7 @@ int machtrace_stub_at(uint64_t address);
 
 /* The rule of a function, a new one if needed, without effect yet; -1 if there are too many or the
  * name has no length that a name has. By one thread at a time. */
-int machtrace_add_rule(const char *symbol, bool counts_only);
+int machtrace_add_rule(const char *symbol, bool counts_only, bool is_at_entry);
 
 /* The calls of no rule are recorded until it is added again. */
 void machtrace_deactivate_rules(void);

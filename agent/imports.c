@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "entries.h"
 #include "recorder.h"
 
 _Atomic bool machtrace_imports_are_pending;
@@ -79,7 +80,7 @@ static void read_rules(struct machtrace_names *names)
     memset(names, 0, sizeof *names);
     names->count = atomic_load(&machtrace_rule_count);
     for (uint32_t rule = 0; rule < names->count; rule++) {
-        if (!atomic_load(&machtrace_rules[rule].is_active))
+        if (!atomic_load(&machtrace_rules[rule].is_active) || machtrace_is_at_entry(rule))
             continue;
         uint32_t index = hash_of(machtrace_rules[rule].symbol) % NAME_SLOTS;
         while (names->rules[index] != 0)
@@ -308,7 +309,7 @@ void machtrace_publish_bodies(void)
     size_t count = 0;
     for (uint32_t stub = 0; stub < stubs; stub++) {
         const struct machtrace_binding *binding = &machtrace_bindings[stub];
-        uint64_t target = atomic_load(&binding->target);
+        uint64_t target = machtrace_entry_function(atomic_load(&binding->target));
         uint64_t size =
             binding->rule == MACHTRACE_NO_RULE ? 0 : machtrace_function_size(target);
         if (size == 0)
@@ -388,6 +389,8 @@ bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits)
     finish(&changes);
     uint64_t before = result->changed;
     machtrace_bind_methods(result, waits);
+    if (!machtrace_bind_entries(result, waits))
+        atomic_store(&machtrace_imports_are_pending, true);
     if (result->changed != before)
         machtrace_publish_bodies();
     return is_locked;
@@ -443,6 +446,7 @@ void machtrace_restore_imports(struct machtrace_imports_result *result)
     is_enabled = false;
     pthread_mutex_unlock(&lock);
     machtrace_restore_methods(result);
+    machtrace_restore_entries(result);
     machtrace_images_update(true);
     prepare(&changes, NULL, 0);
     pthread_mutex_lock(&lock);
@@ -465,4 +469,5 @@ void machtrace_imports_after_fork(void)
 {
     pthread_mutex_init(&lock, NULL);
     machtrace_methods_after_fork();
+    machtrace_entries_after_fork();
 }

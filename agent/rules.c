@@ -12,7 +12,7 @@ static int rule_of(const char *symbol)
     return -1;
 }
 
-int machtrace_add_rule(const char *symbol, bool counts_only)
+int machtrace_add_rule(const char *symbol, bool counts_only, bool is_at_entry)
 {
     size_t length = strlen(symbol);
     int number = rule_of(symbol);
@@ -22,6 +22,7 @@ int machtrace_add_rule(const char *symbol, bool counts_only)
         return -1;
     struct machtrace_watched *rule = &machtrace_rules[number < 0 ? (int)count : number];
     atomic_store(&rule->counts_only, counts_only);
+    atomic_store(&rule->is_at_entry, is_at_entry);
     atomic_store(&rule->is_active, true);
     if (number < 0) {
         memcpy(rule->symbol, symbol, length + 1);

@@ -46,9 +46,15 @@ typedef uint64_t machtrace_thread_t;
  *
  * @constant MACHTRACE_COUNT_ONLY
  * Count calls, and take no stacks: for functions that are called very often.
+ *
+ * @constant MACHTRACE_AT_ENTRY
+ * Replace the function's first instructions, and no import: then all calls are recorded, those
+ * inside its image and those by pointers too. Linux only. The image that defines the function is
+ * not unloaded meanwhile.
  */
 typedef enum machtrace_function_flags {
-    MACHTRACE_COUNT_ONLY = 1
+    MACHTRACE_COUNT_ONLY = 1,
+    MACHTRACE_AT_ENTRY = 2
 } machtrace_function_flags_t;
 
 /*!
@@ -89,6 +95,11 @@ typedef struct machtrace_function {
  * @constant MACHTRACE_STATE_SHARED
  * Calls are recorded. Another method of the class has the same implementation; its calls are not
  * recorded by this rule.
+ *
+ * @constant MACHTRACE_STATE_REFUSED
+ * The function's first instructions cannot be replaced (MACHTRACE_AT_ENTRY): it is too short,
+ * branches to them, one of them cannot be executed elsewhere, a thread that blocks signals may be
+ * among them, or the system allows no change of code. The spool has the reason. No call is recorded.
  */
 typedef enum machtrace_state {
     MACHTRACE_STATE_UNUSED = 0,
@@ -96,7 +107,8 @@ typedef enum machtrace_state {
     MACHTRACE_STATE_ABSENT = 2,
     MACHTRACE_STATE_NO_ROOM = 3,
     MACHTRACE_STATE_INHERITED = 4,
-    MACHTRACE_STATE_SHARED = 5
+    MACHTRACE_STATE_SHARED = 5,
+    MACHTRACE_STATE_REFUSED = 6
 } machtrace_state_t;
 
 /*!
@@ -183,7 +195,7 @@ MACHTRACE_EXPORT int machtrace_start(const machtrace_options_t *options);
 
 /*!
  * @function machtrace_stop
- * Restore every import that was changed, write what was recorded, and end the agent's thread.
+ * Restore every import and instruction that was changed, write what was recorded, and end the agent's thread.
  *
  * @result
  * 0; ESRCH if the agent does not run; EBUSY if other software has replaced a hook of the agent

@@ -39,6 +39,10 @@ struct machtrace_inprocess_capture {
     void (*also)(const struct machtrace_inprocess_capture *capture,
                  struct machtrace_thread *thread);
     void *also_data;
+    /* Linux: called where `together`, when all threads have stopped or have not answered, and none
+     * has resumed; or NULL. Then no thread may hold what it waits for. */
+    void (*meanwhile)(const struct machtrace_inprocess_capture *capture);
+    void *meanwhile_data;
 };
 
 /* Wait for other captures, and prepare to stop threads. Linux: by this signal, from SIGRTMIN to

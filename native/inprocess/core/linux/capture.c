@@ -299,6 +299,8 @@ void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
         if (waiting != 0)
             futex_wait(&answers, seen, pause);
     }
+    if (capture->together && capture->meanwhile != NULL)
+        capture->meanwhile(capture);
     atomic_store(&released, capture_number);
     if (capture->together) {
         futex_wake(&released);

@@ -25,6 +25,8 @@ class RuleState(Enum):
     """Watched: the superclass's method, for all classes that inherit it."""
     SHARED = "shared"
     """Watched: another method of the class has the same implementation."""
+    REFUSED = "refused"
+    """Its first instructions cannot be replaced."""
     UNKNOWN = "unknown"
 
     @property
@@ -48,7 +50,7 @@ class RuleFacts:
     """Import slots when it was bound."""
     counts_only: bool
     other: str
-    """The method that is the watched one, too, if inherited or shared; else empty."""
+    """The method that is the watched one, too, if inherited or shared; why, if refused."""
     calls: int
     """All, with those whose stack or time is unknown."""
     stacks: int
@@ -59,7 +61,8 @@ class RuleFacts:
     @property
     def text(self) -> str:
         """The state in words."""
-        other = f" with {self.other}" if self.other else ""
+        join = ": " if self.state is RuleState.REFUSED else " with "
+        other = f"{join}{self.other}" if self.other else ""
         slots = f", {counted(self.slots, 'import slot')}" if self.slots else ""
         return f"{self.state.value}{other}{slots}"
 

@@ -105,7 +105,8 @@ class SpoolRule(NamedTuple):
     number: int
     state: int
     """0 nothing imports the function, 1 watched, 2 nothing defines it, 3 there were too many, 4
-    watched in a superclass, 5 watched with another method that has the same implementation.
+    watched in a superclass, 5 watched with another method that has the same implementation, 6 its
+    first instructions cannot be replaced.
     """
     slots: int
     """Import slots when it was bound."""
@@ -114,7 +115,7 @@ class SpoolRule(NamedTuple):
     """The function's address (Avma); 0 if unknown."""
     symbol: str
     other: str
-    """In states 4 and 5 the other method."""
+    """In states 4 and 5 the other method, in 6 the reason."""
 
 
 class SpoolFrame(NamedTuple):
