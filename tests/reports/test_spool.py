@@ -221,7 +221,7 @@ def test_a_damaged_record_ends_its_sequence() -> None:
     spool = parse(bytes(damaged))
     assert [rule.symbol for rule in spool.rules] == ["open", "absent"]
     assert "the log: record 2 is damaged" in spool.problems[0]
-    assert spool.problems[-1] == "calls whose stack is not in the file: 43"
+    assert spool.problems[-1] == "calls whose stack is not in the file: 48"
     assert sum(sums(spool).values()) == 53
 
 

@@ -256,8 +256,9 @@ class _Reader:
         # Calls of folded events are in cells.
         is_single = numbers >= folded
         events, numbers = events[is_single], numbers[is_single]
-        self._unlink_stacks(events)
-        self._unlink_stacks(cells)
+        missing = self._unlink_stacks(events) + self._unlink_stacks(cells)
+        if missing:
+            self._problems.append(f"calls whose stack is not in the file: {missing:,}")
         return Spool(
             source=self._source,
             pid=head.pid,
@@ -413,11 +414,9 @@ class _Reader:
         )
         return words
 
-    def _unlink_stacks(self, rows: npt.NDArray[Any]) -> None:
-        """Set the stack of calls whose node is not stored to 0, the unknown one."""
+    def _unlink_stacks(self, rows: npt.NDArray[Any]) -> int:
+        """Set the stack of calls whose node is not stored to 0, the unknown one; count them."""
         known = np.fromiter(self._tree.rows, np.uint32, len(self._tree.rows))
         missing = np.flatnonzero(~np.isin(rows["stack"], known))
-        if len(missing):
-            calls = int(rows["calls"][missing].astype(np.float64).sum())
-            self._problems.append(f"calls whose stack is not in the file: {calls:,}")
-            rows["stack"][missing] = ROOT
+        rows["stack"][missing] = ROOT
+        return int(rows["calls"][missing].sum(dtype=np.uint64))
