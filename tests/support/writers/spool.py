@@ -12,6 +12,8 @@ BITS = 12
 RULES = 8
 LOG, SEGMENT = 2048, 512
 RECORD_SIZE = 16
+BATCH = 512
+"""Events of a record, as the agent writes them."""
 HEAD = 256
 STATE_AT = 144
 CHANGE_AT = STATE_AT + 24
@@ -71,6 +73,15 @@ def node(parent: int, address: int, distance: int = 0, bits: int = BITS) -> int:
     return scattered + (product >> 64 - bits) + distance & mask
 
 
+def event_payload(first: int, calls: Sequence[Call]) -> bytes:
+    return struct.pack("<QII", first, len(calls), 0) + b"".join(
+        struct.pack(
+            "<QIIHBBI", call.time, call.stack, call.thread, call.rule, 0, call.flags, call.calls
+        )
+        for call in calls
+    )
+
+
 def spool(
     log: Sequence[tuple[int, bytes]],
     events: Sequence[Sequence[Call]] = (),
@@ -83,24 +94,25 @@ def spool(
     losses: Sequence[int] = (0, 0, 0, 0, 0, 0),
     version: int = 1,
     log_size: int = LOG,
+    segment_size: int = SEGMENT,
 ) -> bytes:
     """Return a spool; of ``events``, each list is a segment. Cells are rule, stack and calls."""
     cells_at = HEAD + log_size
     segments_at = cells_at + 16 * 8
-    calls_at = segments_at + 4 * SEGMENT
+    calls_at = segments_at + 4 * segment_size
     size = calls_at + 16 * RULES
     segments, first = b"", 0
     for number, calls in enumerate(events):
-        payload = struct.pack("<QII", first, len(calls), 0)
-        for call in calls:
-            fields = call.time, call.stack, call.thread, call.rule, 0, call.flags, call.calls
-            payload += struct.pack("<QIIHBBI", *fields)
-        text = struct.pack("<QQ", number + 1, first) + record(EVENTS, payload, 0)
-        segments += text.ljust(SEGMENT, b"\0")
+        text = struct.pack("<QQ", number + 1, first)
+        text += sequence(
+            (EVENTS, event_payload(first + at, calls[at : at + BATCH]))
+            for at in range(0, len(calls), BATCH)
+        )
+        segments += text.ljust(segment_size, b"\0")
         first += len(calls)
     checked = struct.pack(
         "<12QIIII16s",
-        *(size, HEAD, log_size, cells_at, 8, segments_at, SEGMENT, 4),
+        *(size, HEAD, log_size, cells_at, 8, segments_at, segment_size, 4),
         *(calls_at, calls_at + 8 * RULES, 1_770_000_000_000_000_000, 1_000_000),
         *(455, 183, BITS, RULES, bytes(range(16))),
     )
@@ -121,7 +133,7 @@ def spool(
             head.ljust(HEAD, b"\0"),
             sequence(log).ljust(log_size, b"\0"),
             used.ljust(16 * 8, b"\0"),
-            segments.ljust(4 * SEGMENT, b"\0"),
+            segments.ljust(4 * segment_size, b"\0"),
             struct.pack(f"<{RULES}Q", *sums[:RULES]),
             struct.pack(f"<{RULES}Q", *stackless, *[0] * (RULES - len(stackless))),
         )
