@@ -175,7 +175,7 @@ static void log_rules(void)
         record.number = index;
         record.state = state;
         record.slots = atomic_load(&rule->slots);
-        record.flags = counts_only;
+        record.flags = (counts_only ? 1 : 0) | (atomic_load(&rule->is_at_entry) ? 2 : 0);
         record.target = atomic_load(&rule->target);
         size_t length = strlen(rule->symbol);
         memcpy(record.symbols, rule->symbol, length);

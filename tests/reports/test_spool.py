@@ -164,6 +164,25 @@ def test_calls_by_functions_without_frame_pointers_are_counted() -> None:
     )
 
 
+def test_the_state_of_a_function_is_in_words() -> None:
+    rules = [
+        (writer.RULE, writer.rule(0, "slots")),
+        (writer.RULE, writer.rule(1, "entry", flags=2)),
+        (writer.RULE, writer.rule(2, "short\0it is too short", state=6, flags=2)),
+        (writer.RULE, writer.rule(3, "-[A b:]\0-[B b:]", state=5, flags=1)),
+        (writer.RULE, writer.rule(4, "later", state=99)),
+    ]
+    facts = spool_facts(report(writer.spool(rules)))
+    assert facts is not None
+    assert [rule.text for rule in facts.rules] == [
+        "watched, 1 import slot",
+        "watched at its first instruction",
+        "refused: it is too short",
+        "shared with -[B b:], 1 import slot",
+        "unknown, 1 import slot",
+    ]
+
+
 def test_texts_count_calls() -> None:
     assert "49 calls" in str(report())
     page = write_reports([report()], "html").decode()

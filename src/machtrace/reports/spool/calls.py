@@ -47,7 +47,7 @@ _UNKNOWN_CALLERS = ReportedFrame(
     Adjustment.UNKNOWN,
     ReportedSymbol(f"[{MissingFrames.UNKNOWN_CALLERS.value}]", None),
 )
-_NO_RULE = SpoolRule(0, len(STATES), 0, False, 0, "", "")  # noqa: FBT003 - a row
+_NO_RULE = SpoolRule(0, len(STATES), 0, False, False, 0, "", "")  # noqa: FBT003 - a row
 
 
 class _Calls(NamedTuple):
@@ -138,6 +138,7 @@ def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
             state=STATES[rule.state] if rule.state < len(STATES) else RuleState.UNKNOWN,
             slots=rule.slots,
             counts_only=rule.counts_only,
+            is_at_entry=rule.is_at_entry,
             other=rule.other,
             calls=totals[number],
             stacks=stacks[number],

@@ -49,6 +49,8 @@ class RuleFacts:
     slots: int
     """Import slots when it was bound."""
     counts_only: bool
+    is_at_entry: bool
+    """Whether its first instructions are replaced, and no import slot."""
     other: str
     """The method that is the watched one, too, if inherited or shared; why, if refused."""
     calls: int
@@ -63,8 +65,10 @@ class RuleFacts:
         """The state in words."""
         join = ": " if self.state is RuleState.REFUSED else " with "
         other = f"{join}{self.other}" if self.other else ""
-        slots = f", {counted(self.slots, 'import slot')}" if self.slots else ""
-        return f"{self.state.value}{other}{slots}"
+        where = f", {counted(self.slots, 'import slot')}" if self.slots else ""
+        if self.is_at_entry:
+            where = " at its first instruction" if self.state.is_watched else ""
+        return f"{self.state.value}{other}{where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

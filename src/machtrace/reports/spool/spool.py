@@ -50,6 +50,7 @@ _EVENTS = Struct("<QII")
 _STOPPED = 2
 _CELL_USED = 1 << 63
 _COUNTS_ONLY = _PROGRAM = 1
+_AT_ENTRY = 2
 _MOST = 1 << 48
 """Calls of one rule and stack: a million a second for eight years."""
 _NUMBERS_MOST = 1 << 62
@@ -111,6 +112,8 @@ class SpoolRule(NamedTuple):
     slots: int
     """Import slots when it was bound."""
     counts_only: bool
+    is_at_entry: bool
+    """Whether its first instructions are replaced, and no import slot."""
     target: int
     """The function's address (Avma); 0 if unknown."""
     symbol: str
@@ -332,8 +335,16 @@ class _Reader:
             return False
         text = bytes(payload[_RULE.size :]).decode("utf-8", "surrogateescape")
         symbol, _, other = text.partition("\0")
-        counts_only = bool(flags & _COUNTS_ONLY)
-        self._rules[number] = SpoolRule(number, state, slots, counts_only, target, symbol, other)
+        self._rules[number] = SpoolRule(
+            number,
+            state,
+            slots,
+            bool(flags & _COUNTS_ONLY),
+            bool(flags & _AT_ENTRY),
+            target,
+            symbol,
+            other,
+        )
         return True
 
     def _incident(self, payload: memoryview) -> bool:
