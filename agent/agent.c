@@ -70,9 +70,7 @@ static int add_rules(const machtrace_function_t *functions, size_t count)
             return EINVAL;
     }
     for (size_t index = 0; index < count; index++)
-        if (machtrace_add_rule(functions[index].name,
-                               (functions[index].flags & MACHTRACE_COUNT_ONLY) != 0,
-                               (functions[index].flags & MACHTRACE_AT_ENTRY) != 0) < 0)
+        if (machtrace_add_rule(functions[index].name, functions[index].flags) < 0)
             return ENOSPC;
     return 0;
 }
@@ -91,6 +89,10 @@ static int start(const machtrace_options_t *options)
     if (error != 0)
         return error;
     machtrace_recorders_clear();
+    for (size_t index = 0; index < options->function_count; index++)
+        if ((options->functions[index].flags & MACHTRACE_GIVES_CONSENT) != 0)
+            atomic_store(&machtrace_recorders.app_state,
+                         MACHTRACE_CONSENT_ABSENT << MACHTRACE_STATE_SHIFT);
     machtrace_images_update(true);
     error = machtrace_drain_begin(
         options->spool_path, options->spool_size != 0 ? options->spool_size : DEFAULT_SPOOL_SIZE,

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "app_state.h"
 #include "hooks.h"
 #include "images.h"
 #include "recorder.h"
@@ -110,9 +111,9 @@ static bool log_record(enum machtrace_spool_kind kind, const void *payload, size
     return is_stored;
 }
 
-bool machtrace_drain_incident(const void *payload, uint32_t size)
+bool machtrace_drain_log(enum machtrace_spool_kind kind, const void *payload, uint32_t size)
 {
-    return drain != NULL && log_record(MACHTRACE_SPOOL_INCIDENT, payload, size);
+    return drain != NULL && log_record(kind, payload, size);
 }
 
 /* Whether the image is in the log, also now. */
@@ -373,6 +374,9 @@ static bool pass(void)
         machtrace_images_update(true);
     }
     log_rules();
+    uint64_t consent = atomic_exchange(&machtrace_recorders.consent, 0);
+    if (consent != 0)
+        machtrace_log_mark(time_of(consent), consent & 7, "");
     uint32_t used = atomic_load(&machtrace_recorders.used);
     for (uint32_t index = 0; index < used; index++)
         drain_ring(index);

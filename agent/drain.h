@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "spool.h"
+
 /* Create the spool and start the thread. Returns 0 or an errno. */
 int machtrace_drain_begin(const char *path, uint64_t size, uint32_t older, uint32_t interval_ms);
 
@@ -15,8 +17,8 @@ void machtrace_drain_flush(void);
 /* Drain for the last time, and end the thread and the spool. Nothing is recorded any more. */
 void machtrace_drain_end(void);
 
-/* Whether a record of an incident was stored. By any thread; copied before it returns. */
-bool machtrace_drain_incident(const void *payload, uint32_t size);
+/* Whether a record was stored. By any thread; copied before it returns. */
+bool machtrace_drain_log(enum machtrace_spool_kind kind, const void *payload, uint32_t size);
 
 void machtrace_drain_after_fork(void);
 

@@ -12,6 +12,15 @@
 
 #define MACHTRACE_RULES_MAX 512
 
+/* In an event and in a cell, the bits above the rule's are the state of the app at the call: consent
+ * in two bits, and whether it is in the background. */
+#define MACHTRACE_STATE_SHIFT 9
+#define MACHTRACE_CONSENT_BITS (3u << MACHTRACE_STATE_SHIFT)
+#define MACHTRACE_CONSENT_IS_GIVEN (2u << MACHTRACE_STATE_SHIFT)
+#define MACHTRACE_BACKGROUND_BIT (4u << MACHTRACE_STATE_SHIFT)
+
+_Static_assert(MACHTRACE_RULES_MAX == 1 << MACHTRACE_STATE_SHIFT, "rules have the bits below");
+
 /* The flags of an event. */
 enum machtrace_event_flag {
     MACHTRACE_EVENT_MAIN_THREAD = 1,
@@ -27,7 +36,7 @@ struct machtrace_event {
     uint64_t time;   /* in a ring: ticks of the processor's clock; in a spool: CLOCK_MONOTONIC, ns */
     uint32_t stack;  /* its innermost node */
     uint32_t thread; /* the agent's number for it */
-    uint16_t rule;
+    uint16_t rule; /* and the state of the app */
     uint8_t depth; /* watched functions among its frames; 255 and more */
     uint8_t flags;
     uint32_t calls; /* that this stands for */

@@ -30,6 +30,9 @@ uint64_t machtrace_hook_entry(uint32_t stub, uint64_t caller, uint64_t sp, uint6
             rule,
             !atomic_load_explicit(&machtrace_rules[rule].counts_only, memory_order_relaxed),
             caller, sp, fp);
+    if (rule != MACHTRACE_NO_RULE &&
+        atomic_load_explicit(&machtrace_rules[rule].gives_consent, memory_order_relaxed))
+        machtrace_give_consent();
     if (binding->replacement == MACHTRACE_NOT_REPLACED || machtrace_is_ignoring())
         return target;
 #if defined(__x86_64__)

@@ -34,6 +34,7 @@ struct machtrace_watched {
     char symbol[MACHTRACE_SYMBOL_MAX];
     _Atomic bool counts_only;
     _Atomic bool is_at_entry; /* its first instructions are replaced, and no import slot */
+    _Atomic bool gives_consent;
     _Atomic bool is_active;
     _Atomic uint32_t state;
     _Atomic uint32_t slots; /* import slots that lead to its stubs now */
@@ -79,7 +80,7 @@ int machtrace_stub_at(uint64_t address);
 
 /* The rule of a function, a new one if needed, without effect yet; -1 if there are too many or the
  * name has no length that a name has. By one thread at a time. */
-int machtrace_add_rule(const char *symbol, bool counts_only, bool is_at_entry);
+int machtrace_add_rule(const char *symbol, uint32_t flags);
 
 /* The calls of no rule are recorded until it is added again. */
 void machtrace_deactivate_rules(void);

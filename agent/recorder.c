@@ -424,7 +424,8 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
         atomic_fetch_add_explicit(&all->ignored, 1, memory_order_relaxed);
         return;
     }
-    struct machtrace_event event = {.rule = rule, .calls = 1};
+    uint16_t state = atomic_load_explicit(&all->app_state, memory_order_acquire);
+    struct machtrace_event event = {.rule = rule | state, .calls = 1};
     struct machtrace_recorder *recorder = enter(sp, &event.flags);
     if (recorder == NULL) {
         atomic_fetch_add_explicit(&all->calls[rule], 1, memory_order_relaxed);
@@ -444,13 +445,27 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
             event.flags |= MACHTRACE_EVENT_NESTED;
         if (!machtrace_event_ring_add(&recorder->ring, &event)) {
             count_call(&recorder->counted);
-            machtrace_counts_add(all->counts, rule, event.stack, 1);
+            machtrace_counts_add(all->counts, event.rule, event.stack, 1);
         } else if ((atomic_load_explicit(&recorder->ring.written, memory_order_relaxed) &
                     (MACHTRACE_EVENT_RING / 2 - 1)) == 0) {
             machtrace_wake(&all->wake);
         }
     }
     leave(recorder);
+}
+
+void machtrace_give_consent(void)
+{
+    struct machtrace_recorders *all = &machtrace_recorders;
+    uint16_t state = atomic_load(&all->app_state);
+    while ((state & MACHTRACE_CONSENT_BITS) != MACHTRACE_CONSENT_IS_GIVEN) {
+        uint16_t next = (uint16_t)((state & ~MACHTRACE_CONSENT_BITS) | MACHTRACE_CONSENT_IS_GIVEN);
+        if (atomic_compare_exchange_weak(&all->app_state, &state, next)) {
+            atomic_store(&all->consent,
+                         (machtrace_ticks() & ~UINT64_C(7)) | next >> MACHTRACE_STATE_SHIFT);
+            return;
+        }
+    }
 }
 
 uint32_t machtrace_stack_here(uint64_t caller, uint64_t sp, uint64_t fp, uint64_t *frames,
@@ -487,6 +502,7 @@ void machtrace_recorders_clear(void)
     atomic_store(&all->cut, 0);
     atomic_store(&all->incomplete, 0);
     atomic_store(&all->ignored, 0);
+    atomic_store(&all->app_state, 0);
 }
 
 void machtrace_recorders_after_fork(void)

@@ -101,6 +101,10 @@ struct machtrace_recorders {
     _Atomic(const struct machtrace_bodies *) bodies;
     struct machtrace_code code;
     _Atomic uint32_t passes; /* of the agent's thread */
+    _Atomic uint16_t app_state; /* as in events; see event.h */
+    /* Of a hook that gave consent: ticks, the low three bits of which are the state; 0 once that is
+     * in the spool. */
+    _Atomic uint64_t consent;
     _Atomic uint64_t calls[MACHTRACE_RULES_MAX]; /* of threads for which there is no recorder */
     _Atomic uint64_t cut, incomplete, ignored;   /* see struct machtrace_spool_losses */
     _Atomic uint32_t wake;                       /* a futex: a ring is half full */
@@ -122,6 +126,9 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
  * same, unless there is no recorder for the thread. */
 uint32_t machtrace_stack_here(uint64_t caller, uint64_t sp, uint64_t fp, uint64_t *frames,
                               size_t capacity, size_t *depth);
+
+/* Let calls from now on be those after consent. By hooks. */
+void machtrace_give_consent(void);
 
 /* From here on, up to the same number of leaves, calls by this thread are the agent's own. Signals
  * are blocked meanwhile, so that no handler's calls are taken for its. */

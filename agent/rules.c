@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "machtrace.h"
+
 static int rule_of(const char *symbol)
 {
     uint32_t count = atomic_load(&machtrace_rule_count);
@@ -12,7 +14,7 @@ static int rule_of(const char *symbol)
     return -1;
 }
 
-int machtrace_add_rule(const char *symbol, bool counts_only, bool is_at_entry)
+int machtrace_add_rule(const char *symbol, uint32_t flags)
 {
     size_t length = strlen(symbol);
     int number = rule_of(symbol);
@@ -21,8 +23,9 @@ int machtrace_add_rule(const char *symbol, bool counts_only, bool is_at_entry)
         (number < 0 && count == MACHTRACE_RULES_MAX))
         return -1;
     struct machtrace_watched *rule = &machtrace_rules[number < 0 ? (int)count : number];
-    atomic_store(&rule->counts_only, counts_only);
-    atomic_store(&rule->is_at_entry, is_at_entry);
+    atomic_store(&rule->counts_only, (flags & MACHTRACE_COUNT_ONLY) != 0);
+    atomic_store(&rule->is_at_entry, (flags & MACHTRACE_AT_ENTRY) != 0);
+    atomic_store(&rule->gives_consent, (flags & MACHTRACE_GIVES_CONSENT) != 0);
     atomic_store(&rule->is_active, true);
     if (number < 0) {
         memcpy(rule->symbol, symbol, length + 1);

@@ -311,7 +311,7 @@ static void add(struct machtrace_spool *spool, uint16_t rule, uint32_t stack, ui
     struct machtrace_spool_head *head = spool->head;
     struct machtrace_spool_change *change = &head->change;
     uint64_t key = UINT64_C(1) << 63 | (uint64_t)rule << 32 | stack;
-    uint64_t index = stack == 0 ? head->cell_count + rule : cell_index(spool, key);
+    uint64_t index = stack == 0 ? head->cell_count + rule % MACHTRACE_RULES_MAX : cell_index(spool, key);
     bool has_stack = index < head->cell_count;
     _Atomic uint64_t *word = has_stack ? &cells_of(spool)[index].calls
                                        : &stackless_of(spool)[index - head->cell_count];

@@ -26,7 +26,8 @@ enum machtrace_spool_kind {
     MACHTRACE_SPOOL_THREAD = 3,
     MACHTRACE_SPOOL_RULE = 4,
     MACHTRACE_SPOOL_INCIDENT = 5,
-    MACHTRACE_SPOOL_EVENTS = 6 /* in segments alone */
+    MACHTRACE_SPOOL_EVENTS = 6, /* in segments alone */
+    MACHTRACE_SPOOL_MARK = 7
 };
 
 struct machtrace_spool_record {

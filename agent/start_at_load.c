@@ -2,6 +2,7 @@
  *
  *     MACHTRACE_WATCH   functions whose calls are recorded, separated by commas
  *     MACHTRACE_COUNT   functions whose calls are counted
+ *     MACHTRACE_CONSENT functions that are called when the user consents
  *     MACHTRACE_ENTRY   functions whose calls are recorded at their first instruction
  *     MACHTRACE_SPOOL   the file; %p in it becomes the process' number. machtrace-%p.spool
  *
@@ -20,7 +21,7 @@
 #define PATH_SIZE 4096
 
 static machtrace_function_t functions[MACHTRACE_RULES_MAX];
-static char names[3][PATH_SIZE];
+static char names[4][PATH_SIZE];
 
 /* Append the functions of a list; how many there are then. */
 static size_t read_list(const char *variable, char *copy, uint32_t flags, size_t count)
@@ -60,6 +61,7 @@ __attribute__((constructor(101))) static void start_at_load(void)
     size_t count = read_list("MACHTRACE_WATCH", names[0], 0, 0);
     count = read_list("MACHTRACE_COUNT", names[1], MACHTRACE_COUNT_ONLY, count);
     count = read_list("MACHTRACE_ENTRY", names[2], MACHTRACE_AT_ENTRY, count);
+    count = read_list("MACHTRACE_CONSENT", names[3], MACHTRACE_GIVES_CONSENT, count);
     if (count == 0)
         return;
     const char *pattern = getenv("MACHTRACE_SPOOL");

@@ -15,6 +15,7 @@
 #ifndef MACHTRACE_H
 #define MACHTRACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,10 +52,15 @@ typedef uint64_t machtrace_thread_t;
  * Replace the function's first instructions, and no import: then all calls are recorded, those
  * inside its image and those by pointers too. Linux only. The image that defines the function is
  * not unloaded meanwhile.
+ *
+ * @constant MACHTRACE_GIVES_CONSENT
+ * Once this function is called, the user has consented; that call is the last one before. If one of
+ * the functions that are watched from the start has this flag, consent is absent at first.
  */
 typedef enum machtrace_function_flags {
     MACHTRACE_COUNT_ONLY = 1,
-    MACHTRACE_AT_ENTRY = 2
+    MACHTRACE_AT_ENTRY = 2,
+    MACHTRACE_GIVES_CONSENT = 4
 } machtrace_function_flags_t;
 
 /*!
@@ -223,6 +229,69 @@ MACHTRACE_EXPORT int machtrace_watch(const machtrace_function_t *functions, size
  * A machtrace_state_t; -1 if the function is not to be watched.
  */
 MACHTRACE_EXPORT int machtrace_function_state(const char *name, uint64_t *calls);
+
+/*!
+ * @enum machtrace_consent_t
+ * Whether the user has agreed to the use of private data.
+ *
+ * @constant MACHTRACE_CONSENT_UNSTATED
+ * The program does not state it.
+ *
+ * @constant MACHTRACE_CONSENT_ABSENT
+ * Not yet.
+ *
+ * @constant MACHTRACE_CONSENT_GIVEN
+ * Yes.
+ *
+ * @constant MACHTRACE_CONSENT_WITHDRAWN
+ * Not any more.
+ */
+typedef enum machtrace_consent {
+    MACHTRACE_CONSENT_UNSTATED = 0,
+    MACHTRACE_CONSENT_ABSENT = 1,
+    MACHTRACE_CONSENT_GIVEN = 2,
+    MACHTRACE_CONSENT_WITHDRAWN = 3
+} machtrace_consent_t;
+
+/*!
+ * @function machtrace_set_consent
+ * State whether the user has consented. Every call from now on, by all threads, is recorded with it.
+ *
+ * @discussion
+ * The time is stored as a mark. A function that is called when the user agrees can state it as well:
+ * see MACHTRACE_GIVES_CONSENT. Calls that are only counted (MACHTRACE_COUNT_ONLY) have no state.
+ *
+ * @param consent
+ * The state; a value that is none has no effect.
+ */
+MACHTRACE_EXPORT void machtrace_set_consent(machtrace_consent_t consent);
+
+/*!
+ * @function machtrace_consent
+ * The state that calls are recorded with.
+ *
+ * @result
+ * What was stated last.
+ */
+MACHTRACE_EXPORT machtrace_consent_t machtrace_consent(void);
+
+/*!
+ * @function machtrace_set_background
+ * State whether the program is in the background. Every call from now on is recorded with it.
+ *
+ * @param is_background
+ * Whether it is. False at the start.
+ */
+MACHTRACE_EXPORT void machtrace_set_background(bool is_background);
+
+/*!
+ * @function machtrace_mark
+ * Store the time and a text, such as the step of a test.
+ *
+ * @param text
+ * In UTF-8; 256 bytes of it are stored.
+ */
+MACHTRACE_EXPORT void machtrace_mark(const char *text);
 
 /*!
  * @function machtrace_flush

@@ -12,7 +12,7 @@ def check_readers_agree(path: Path) -> Spool:
     """Compare the product's reading with that of the tests, and return it."""
     expected, actual = spool_format.read(path), Spool.read(path)
     assert list(actual.problems) == expected.incomplete
-    assert {(rule, stack): calls for rule, stack, calls in actual.sums().tolist()} == dict(
+    assert {(rule, stack): calls for rule, _, stack, calls in actual.sums().tolist()} == dict(
         expected.sums()
     )
     timed = [event for event in expected.events if event.number >= expected.first_event]

@@ -38,7 +38,7 @@ def report(data: bytes = SPOOL) -> Report:
 
 
 def sums(spool: Spool) -> dict[tuple[int, int], int]:
-    return {(rule, stack): calls for rule, stack, calls in spool.sums().tolist()}
+    return {(rule, stack): calls for rule, _, stack, calls in spool.sums().tolist()}
 
 
 def test_events_are_columns() -> None:

@@ -112,7 +112,7 @@ def _bounded(spool: Spool, sums: npt.NDArray[np.void]) -> list[_Calls]:
     """Return the calls; stacks beyond the limit of frames, the least frequent, become unknown."""
     tree, seen, is_full = spool.tree, {ROOT}, False
     calls = []
-    for rule, stack, count in sums.tolist():
+    for rule, _, stack, count in sums.tolist():
         row = tree.rows[stack]
         row = ROOT if tree.is_empty(row) else row
         if row not in seen and not is_full:

@@ -15,7 +15,7 @@ from machtrace.errors import FormatError
 
 MAGIC = b"mtspool\n"
 VERSION = 1
-IMAGE, NODES, THREAD, RULE, INCIDENT, EVENTS = range(1, 7)
+IMAGE, NODES, THREAD, RULE, INCIDENT, EVENTS, MARK = range(1, 8)
 """Kinds of records."""
 _HEAD = Struct("<8sII12QIIII16s")
 _STATE = Struct("<13Q")

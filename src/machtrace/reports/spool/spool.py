@@ -18,6 +18,7 @@ from machtrace.reports.spool.records import (
     EVENTS,
     IMAGE,
     INCIDENT,
+    MARK,
     NODES,
     RULE,
     THREAD,
@@ -29,7 +30,7 @@ from machtrace.reports.spool.records import (
 )
 from machtrace.reports.spool.tree import NO_IMAGE, ROOT, StackTree
 
-EVENT = np.dtype(
+_EVENT = np.dtype(
     [
         ("time", "<u8"),
         ("stack", "<u4"),
@@ -40,13 +41,18 @@ EVENT = np.dtype(
         ("calls", "<u4"),
     ]
 )
-"""An event as it is stored; docs/agent-spool.md describes the columns."""
-SUM = np.dtype([("rule", "<u2"), ("stack", "<u4"), ("calls", "<u8")])
-"""Calls by rule and stack; stack 0 is unknown."""
+"""An event as it is stored; docs/agent-spool.md describes the columns. The rule has the state."""
+EVENT = np.dtype([*((name, _EVENT[name]) for name in _EVENT.names or ()), ("state", "u1")])
+"""An event, its rule and the app's state apart."""
+SUM = np.dtype([("rule", "<u2"), ("state", "u1"), ("stack", "<u4"), ("calls", "<u8")])
+"""Calls by rule, state and stack; stack 0 is unknown."""
+_STATE_SHIFT, _STATES = 9, 7
+_RULE_BITS = (1 << _STATE_SHIFT) - 1
 _IMAGE = Struct("<2I3Q2I")
 _THREAD = Struct("<2I")
 _RULE = Struct("<4IQ")
 _EVENTS = Struct("<QII")
+_MARK = Struct("<QII")
 _STOPPED = 2
 _CELL_USED = 1 << 63
 _COUNTS_ONLY = _PROGRAM = 1
@@ -73,6 +79,26 @@ class EventFlag(IntFlag):
     """On another stack than the thread's own."""
     NO_FRAME_POINTER = 64
     """Outer frames are missing: a function without frame pointers called."""
+
+
+class AppState(IntFlag):
+    """The state that a call was made in: consent in the low bits, 0 if it was not stated."""
+
+    CONSENT_ABSENT = 1
+    CONSENT_GIVEN = 2
+    CONSENT_WITHDRAWN = 3
+    BACKGROUND = 4
+
+
+class SpoolMark(NamedTuple):
+    """A moment: a change of the state, or a text that the program stored."""
+
+    time: int
+    """As events have it."""
+    state: AppState
+    """From then on."""
+    text: str
+    """Empty for a change of the state."""
 
 
 class SpoolImage(NamedTuple):
@@ -165,6 +191,8 @@ class Spool:
     overwritten: int
     """Events whose time and thread were overwritten; their calls are in :attr:`cells`."""
     losses: Losses
+    marks: tuple[SpoolMark, ...]
+    """By time."""
     incidents: tuple[bytes, ...]
     """Payloads of incidents."""
     unknown_records: dict[int, int]
@@ -209,13 +237,20 @@ class Spool:
         image = None if index == NO_IMAGE else self.images[index]
         return SpoolFrame(image, self.tree.offsets[row])
 
-    def sums(self) -> npt.NDArray[np.void]:
-        """Return all calls by rule and stack, of the type :data:`SUM`: the most calls first."""
+    def sums(self, *, by_state: bool = False) -> npt.NDArray[np.void]:
+        """Return all calls by rule and stack, of the type :data:`SUM`: the most calls first.
+
+        Args:
+            by_state: whether calls in different states of the app are apart. Else it is 0.
+        """
         events = self.events
         stored = np.empty(len(events), SUM)
         for name in SUM.names or ():
             stored[name] = events[name]
-        return _summed(np.concatenate((self.cells, stored)))
+        parts = np.concatenate((self.cells, stored))
+        if not by_state:
+            parts["state"] = 0
+        return _summed(parts)
 
     def wall_ns(self, time: int) -> int:
         """Return the time of an event as nanoseconds since 1970."""
@@ -223,14 +258,17 @@ class Spool:
 
 
 def _summed(parts: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    keys = parts["rule"].astype(np.uint64) << np.uint64(32) | parts["stack"].astype(np.uint64)
+    rules = parts["rule"].astype(np.uint64) | parts["state"].astype(np.uint64) << np.uint64(16)
+    keys = rules << np.uint64(32) | parts["stack"].astype(np.uint64)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     firsts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else order
     sums = parts[order][firsts]
     if len(firsts):
         sums["calls"] = np.add.reduceat(parts["calls"][order], firsts)
-    order = np.lexsort((sums["stack"], sums["rule"], -sums["calls"].astype(np.int64)))
+    order = np.lexsort(
+        (sums["stack"], sums["state"], sums["rule"], -sums["calls"].astype(np.int64))
+    )
     return sums[order]
 
 
@@ -247,6 +285,7 @@ class _Reader:
         self._starts: dict[int, tuple[int, int]] = {}
         self._threads: dict[int, SpoolThread] = {}
         self._tree = StackTree(self._head.tree_bits)
+        self._marks: list[SpoolMark] = []
         self._incidents: list[bytes] = []
         self._unknown: Counter[int] = Counter()
 
@@ -279,6 +318,7 @@ class _Reader:
             calls=self._words(head.calls_at, head.rule_count),
             overwritten=int(folded),
             losses=head.losses,
+            marks=tuple(sorted(self._marks)),
             incidents=tuple(self._incidents),
             unknown_records=dict(self._unknown),
             problems=tuple(self._problems),
@@ -293,6 +333,7 @@ class _Reader:
             THREAD: self._thread,
             RULE: self._rule,
             INCIDENT: self._incident,
+            MARK: self._mark,
         }
         invalid = 0
         for kind, payload in records(region, "the log", self._problems):
@@ -351,6 +392,14 @@ class _Reader:
         self._incidents.append(bytes(payload))
         return True
 
+    def _mark(self, payload: memoryview) -> bool:
+        if len(payload) < _MARK.size:
+            return False
+        time, state, _ = _MARK.unpack_from(payload)
+        text = bytes(payload[_MARK.size :]).decode("utf-8", "replace")
+        self._marks.append(SpoolMark(time, AppState(state & _STATES), text))
+        return True
+
     def _events(self) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
         """Return all events of the segments, and their numbers."""
         parts: list[memoryview] = []
@@ -364,7 +413,7 @@ class _Reader:
                     continue
                 is_long = len(payload) >= _EVENTS.size
                 first, count, _ = _EVENTS.unpack_from(payload) if is_long else (0, 0, 0)
-                end = _EVENTS.size + EVENT.itemsize * count
+                end = _EVENTS.size + _EVENT.itemsize * count
                 if not count or end > len(payload) or first + count > _NUMBERS_MOST:
                     invalid += 1
                     continue
@@ -372,7 +421,12 @@ class _Reader:
                 firsts.append(first)
                 counts.append(count)
         # Bytes are joined, since records may be many and small; a bytearray can be written to.
-        events = np.frombuffer(bytearray().join(parts), EVENT)
+        stored = np.frombuffer(bytearray().join(parts), _EVENT)
+        events = np.empty(len(stored), EVENT)
+        for name in _EVENT.names or ():
+            events[name] = stored[name]
+        events["state"] = stored["rule"] >> _STATE_SHIFT & _STATES
+        events["rule"] &= _RULE_BITS
         sizes = np.array(counts, np.int64)
         before = np.cumsum(sizes) - sizes
         all_numbers = np.repeat(np.array(firsts, np.int64) - before, sizes)
@@ -401,7 +455,9 @@ class _Reader:
         used = np.flatnonzero((keys & np.uint64(_CELL_USED)) != 0)
         result = np.zeros(len(used) + len(stackless), SUM)
         rules = keys[used] >> np.uint64(32) & np.uint64(0x7FFF_FFFF)
-        result["rule"][: len(used)] = np.minimum(rules, 0xFFFF)
+        rules = np.minimum(rules, 0xFFFF)
+        result["rule"][: len(used)] = rules & np.uint64(_RULE_BITS)
+        result["state"][: len(used)] = rules >> np.uint64(_STATE_SHIFT) & np.uint64(_STATES)
         result["stack"][: len(used)] = keys[used] & np.uint64(0xFFFF_FFFF)
         result["calls"][: len(used)] = calls[used]
         result["rule"][len(used) :] = np.arange(len(stackless))
