@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -11,25 +10,10 @@ import pytest
 
 from tests.agent import spool_format
 from tests.agent.build import numbers, run
+from tests.agent.lab_stacks import c_library_functions
 from tests.agent.test_hooks import linked
 
 pytestmark = pytest.mark.live
-
-C_LIBRARY = next(
-    (
-        path
-        for path in map(
-            Path,
-            (
-                "/lib/x86_64-linux-gnu/libc.so.6",
-                "/lib64/libc.so.6",
-                "/lib/aarch64-linux-gnu/libc.so.6",
-            ),
-        )
-        if path.exists()
-    ),
-    None,
-)
 
 
 def test_calls_by_pointers_and_inside_an_image_are_recorded(built: Path, tmp_path: Path) -> None:
@@ -66,17 +50,10 @@ def test_threads_call_while_hooks_are_installed_and_removed(built: Path, tmp_pat
 @pytest.mark.parametrize("seed", range(4))
 def test_many_functions_of_the_c_library(built: Path, tmp_path: Path, seed: int) -> None:
     """A few are aliases of others; the reason of each refusal is in the spool."""
-    if C_LIBRARY is None:
+    functions = c_library_functions()
+    if not functions:
         pytest.skip("no C library of GNU")
     program = linked(built, "entries.c", "library")
-    names = subprocess.run(
-        ["nm", "-D", "--defined-only", str(C_LIBRARY)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    rows = [line.split() for line in names.stdout.splitlines()]
-    functions = sorted({row[2].partition("@")[0] for row in rows if row[1] in "TWi"})
     chosen = random.Random(seed).sample(functions, 480)  # noqa: S311
     result = numbers(run(program, tmp_path / "app.spool", "many", *chosen))
     assert result["wrong"] == result["stop"] == result["writable"] == 0
@@ -86,3 +63,14 @@ def test_many_functions_of_the_c_library(built: Path, tmp_path: Path, seed: int)
     assert states[1] == result["watched"] > 350
     assert states[6] == result["refused"] < 50
     assert all(rule.other for rule in rules if rule.state == 6)
+
+
+def test_stacks_are_whole_to_a_depth_of_10_000(built: Path, tmp_path: Path) -> None:
+    """The frames are those of the recursive calls, the one that began them, and their callers."""
+    program = linked(built, "entries.c", "library")
+    assert numbers(run(program, tmp_path / "app.spool", "deep", 10_000)) == {"seen": 1, "stop": 0}
+    spool = spool_format.read(tmp_path / "app.spool")
+    (event,) = spool.events
+    stack = spool_format.Nodes(spool).stack(event.stack)
+    assert len(set(stack[1:10_000])) == 1
+    assert len(stack) >= 10_000 + 1

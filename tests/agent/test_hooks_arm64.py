@@ -98,3 +98,25 @@ def test_no_call_of_any_thread_is_lost(built: Path, tmp_path: Path, how: str) ->
     spool = spool_format.read(tmp_path / "app.spool")
     assert sum(spool.sums().values()) == 120_000
     assert len(spool.sums()) == 12 * (1 + 2) // 3
+
+
+def test_functions_are_hooked_at_their_first_instruction(built: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "app.spool"
+    assert run(built, "entries.c", "library", spool, "calls") == {
+        "wrong": 0,
+        "state": 1,
+        "other": 1,
+        "absent": 2,
+        "once": 21,
+        "twice": 1,
+        "changed": 1,
+        "restored": 1,
+        "writable": 0,
+        "stop": 0,
+    }
+    assert run(built, "entries.c", "library", spool, "deep", 10_000) == {"seen": 1, "stop": 0}
+    (event,) = spool_format.read(spool).events
+    assert len(Nodes(spool_format.read(spool)).stack(event.stack)) >= 10_000 + 1
+    result = run(built, "entries.c", "library", spool, "threads", 5)
+    assert result["wrong"] == result["errors"] == 0
+    assert (result["watched"], result["restored"]) == (5 * 8, 5)

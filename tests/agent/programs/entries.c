@@ -1,6 +1,7 @@
 /* Hooks at first instructions: entries SPOOL NAME [ARGUMENT...]. Prints names and values.
  *
  *     calls                calls by pointers and inside an image, and results
+ *     deep DEPTH           a recursion
  *     many NAME...         functions of libraries: how many are watched, how long that takes
  *     threads CYCLES       16 threads call while hooks are installed and removed
  */
@@ -109,6 +110,25 @@ static int calls(void)
            wrong, state, other, absent, (unsigned long long)once, (unsigned long long)twice,
            during != before, code_now() == before, writable, stop);
     return 0;
+}
+
+static __attribute__((noinline)) int descend(int depth)
+{
+    int result = depth == 0 ? observed(0) : descend(depth - 1) + 1;
+    __asm__ volatile("" ::: "memory"); /* no tail call */
+    return result;
+}
+
+static int deep(int depth)
+{
+    char *names[] = {"observed"};
+    uint64_t seen = 0;
+    start(names, 1, MACHTRACE_AT_ENTRY);
+    int result = descend(depth);
+    machtrace_function_state("observed", &seen);
+    int stop = machtrace_stop();
+    printf("seen %llu stop %d\n", (unsigned long long)seen, stop);
+    return result != depth + 1;
 }
 
 static int by_value(const void *one, const void *other)
@@ -229,5 +249,7 @@ int main(int count, char **arguments)
         return calls();
     if (strcmp(arguments[2], "many") == 0)
         return many(arguments + 3, count - 3);
+    if (strcmp(arguments[2], "deep") == 0 && count > 3)
+        return deep(atoi(arguments[3]));
     return count > 3 ? threads(atoi(arguments[3])) : 2;
 }
