@@ -28,6 +28,8 @@ void machtrace_log_mark(uint64_t time, uint32_t state, const char *text)
 static void mark_now(const char *text)
 {
     struct timespec time;
+    if (atomic_load(&machtrace_recorders.consent) != 0)
+        machtrace_flush(); /* it precedes this one */
     clock_gettime(CLOCK_MONOTONIC, &time);
     machtrace_log_mark((uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec,
                        atomic_load(&machtrace_recorders.app_state) >> MACHTRACE_STATE_SHIFT, text);
