@@ -76,8 +76,7 @@ def test_rules_threads_and_what_else_a_spool_has() -> None:
     ]
     assert spool.threads[1].name == "worker"
     assert spool.threads[1].id == 700
-    assert spool.incidents == (b"{}",)
-    assert spool.unknown_records == {77: 1}
+    assert spool.unknown_records == {77: 1, 5: 1}
     assert spool.is_stopped
     assert spool.losses.events_counted == 43
     assert spool.wall_ns(1_000_500) == 1_770_000_000_000_000_500
@@ -148,7 +147,7 @@ def test_the_report_states_what_is_missing() -> None:
         "calls without a known stack: 5",
         "stacks without outer frames, since they were too deep: 1",
         "calls without time and thread, since they were too fast: 43",
-        "records of kinds that this version does not know: 1",
+        "records of kinds that this version does not know: 2",
     )
     killed = report(writer.spool(writer.sample_log(), state=1))
     assert killed.incident.kind == "killed or running"
@@ -158,7 +157,7 @@ def test_the_report_states_what_is_missing() -> None:
 def test_calls_by_functions_without_frame_pointers_are_counted() -> None:
     flag = EventFlag.NO_FRAME_POINTER
     calls = [Call(1, MAIN, 0, flags=flag | EventFlag.NESTED, calls=3), Call(2, MAIN, 0, flags=8)]
-    (warning,) = report(writer.spool(writer.sample_log()[:-2], [calls])).warnings
+    (warning,) = report(writer.spool(writer.sample_log()[:7], [calls])).warnings
     assert warning == (
         "calls without outer frames, since a function without frame pointers called: 3"
     )
@@ -181,6 +180,20 @@ def test_the_state_of_a_function_is_in_words() -> None:
         "shared with -[B b:], 1 import slot",
         "unknown, 1 import slot",
     ]
+
+
+def test_an_incident_is_that_of_its_last_record_with_all_stacks() -> None:
+    (incident,) = parse().incidents
+    assert [stack.stack for stack in incident.stacks] == [WORK, MAIN]
+    assert (incident.kind, incident.verdict, incident.thread) == ("hang", "blocked", 700)
+    assert incident.has_ended
+    text = "hang of thread 700: 900.0 ms, limit 250.0 ms, blocked, 2 stacks"
+    assert incident.text == text
+    assert ("incidents", (text,)) in report().application_information
+    memory = writer.incident(2, 1, value=64_000_000, kind=3)
+    (lasting,) = parse(writer.spool([(writer.INCIDENT, memory)])).incidents
+    assert "64.0 MB" in lasting.text
+    assert "not ended" in lasting.text
 
 
 def test_texts_count_calls() -> None:
@@ -322,7 +335,7 @@ def test_stacks_without_room_are_unknown(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_stack_may_be_the_mark_of_an_era_alone() -> None:
-    data = writer.spool(writer.sample_log()[:-2], cells=[(0, writer.node(0, 16), 3)])
+    data = writer.spool(writer.sample_log()[:7], cells=[(0, writer.node(0, 16), 3)])
     result = report(data)
     assert [node.samples for node in result.trees[0].nodes] == [3, 3]
     assert result.warnings == ()

@@ -73,6 +73,16 @@ def node(parent: int, address: int, distance: int = 0, bits: int = BITS) -> int:
     return scattered + (product >> 64 - bits) + distance & mask
 
 
+def incident(
+    number: int, phase: int, *, value: int, stacks: Sequence[tuple[int, int]] = (), kind: int = 1
+) -> bytes:
+    """Return the payload of an incident of a blocked thread; stacks are times and nodes."""
+    times = (2_000_000, 2_000_000 + value, 0, 250_000_000, value, value, 1, 2)
+    head = struct.pack("<I4BII8q", number, kind, phase, 1, 1, 700, len(stacks), *times)
+    rows = b"".join(struct.pack("<qIIII", time, stack, 700, 0, 0) for time, stack in stacks)
+    return head + struct.pack("<4Qq", 3, 4, 5, 6, -1) + rows
+
+
 def event_payload(first: int, calls: Sequence[Call]) -> bytes:
     return struct.pack("<QII", first, len(calls), 0) + b"".join(
         struct.pack(
@@ -161,7 +171,9 @@ def sample_log() -> list[tuple[int, bytes]]:
         (NODES, chain + era),
         (THREAD, struct.pack("<II", 1, 700) + b"worker\0"),
         (77, b"of a later version"),
-        (INCIDENT, b"{}"),
+        (INCIDENT, incident(1, 1, value=260_000_000, stacks=[(5_000_000, WORK)])),
+        (INCIDENT, b"of another form"),
+        (INCIDENT, incident(1, 3, value=900_000_000, stacks=[(9_000_000, MAIN)])),
     ]
 
 

@@ -210,6 +210,7 @@ def watched_document(calls: WatchedCalls, report: Report, name: str) -> _Object:
         "report": name,
         "is_stopped": facts.is_stopped,
         "incomplete": [*report.warnings],
+        "incidents": [*facts.incidents],
         "functions": [
             {
                 "symbol": function.facts.symbol,

@@ -194,6 +194,8 @@ def watched(calls: WatchedCalls, report: Report, name: str) -> Iterator[Section]
         right=frozenset({0, 1}),
         lines=report.warnings,
     )
+    if calls.facts.incidents:
+        yield Section(title="Incidents", lines=calls.facts.incidents)
     for stack in calls.stacks:
         yield _watched_stack(stack, total, report)
 

@@ -92,7 +92,9 @@ def report_of_spool(spool: Spool) -> Report:
             code_type=spool.arch,
         ),
         incident=Incident(id=facts.run, time=start_time(run), kind=state),
-        application_information=(("", lines),) if lines else (),
+        application_information=tuple(
+            (name, texts) for name, texts in (("", lines), ("incidents", facts.incidents)) if texts
+        ),
         trees=tuple(trees),
         images=frames.images,
         details={
@@ -155,7 +157,7 @@ def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
         **spool.losses._asdict(),
         overwritten=spool.overwritten,
         without_frame_pointer=int(spool.events["calls"][is_cut].sum(dtype=np.uint64)),
-        incidents=len(spool.incidents),
+        incidents=tuple(incident.text for incident in spool.incidents),
         unknown_records=sum(spool.unknown_records.values()),
     )
 

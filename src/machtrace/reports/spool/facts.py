@@ -91,7 +91,8 @@ class SpoolFacts:
     """Events whose time and thread were overwritten."""
     without_frame_pointer: int
     """Calls, of those with a time, whose outer frames are missing for that reason."""
-    incidents: int
+    incidents: tuple[str, ...]
+    """A line for each."""
     unknown_records: int
 
     def lines(self) -> Iterator[str]:

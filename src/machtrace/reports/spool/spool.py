@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.frozen import dataclass
+from machtrace.reports.spool.incidents import SpoolIncident, parse_incidents
 from machtrace.reports.spool.records import (
     EVENTS,
     IMAGE,
@@ -193,8 +194,8 @@ class Spool:
     losses: Losses
     marks: tuple[SpoolMark, ...]
     """By time."""
-    incidents: tuple[bytes, ...]
-    """Payloads of incidents."""
+    incidents: tuple[SpoolIncident, ...]
+    """Those of the watchdog, in their order."""
     unknown_records: dict[int, int]
     """Records of kinds that this version does not know, counted by kind."""
     problems: tuple[str, ...]
@@ -293,6 +294,9 @@ class _Reader:
         """Return the contents."""
         head = self._head
         self._read_log()
+        incidents, others = parse_incidents(self._incidents)
+        if others:
+            self._unknown[INCIDENT] += others
         events, numbers = self._events()
         cells, folded = self._cells()
         # Calls of folded events are in cells.
@@ -319,7 +323,7 @@ class _Reader:
             overwritten=int(folded),
             losses=head.losses,
             marks=tuple(sorted(self._marks)),
-            incidents=tuple(self._incidents),
+            incidents=incidents,
             unknown_records=dict(self._unknown),
             problems=tuple(self._problems),
         )
