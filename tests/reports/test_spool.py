@@ -190,8 +190,9 @@ def test_an_incident_is_that_of_its_last_record_with_all_stacks() -> None:
     text = "hang of thread 700: 900.0 ms, limit 250.0 ms, blocked, 2 stacks"
     assert incident.text == text
     assert ("incidents", (text,)) in report().application_information
-    memory = writer.incident(2, 1, value=64_000_000, kind=3)
-    (lasting,) = parse(writer.spool([(writer.INCIDENT, memory)])).incidents
+    values = (32_000_000, 64_000_000, 48_000_000)
+    memory = [(writer.INCIDENT, writer.incident(2, 2, value=value, kind=3)) for value in values]
+    (lasting,) = parse(writer.spool(memory)).incidents
     assert "64.0 MB" in lasting.text
     assert "not ended" in lasting.text
 

@@ -49,8 +49,9 @@ class SpoolIncident(NamedTuple):
     """The time of the last record."""
     has_ended: bool
     limit: int
-    """Nanoseconds, percent of a processor, or bytes; so is the value."""
+    """Nanoseconds, percent of a processor, or bytes."""
     value: int
+    """The largest, in the unit of the limit."""
     stacks: tuple[IncidentStack, ...]
 
     @property
@@ -85,7 +86,9 @@ def parse_incidents(payloads: Iterable[bytes]) -> tuple[tuple[SpoolIncident, ...
         if incident is None:
             others += 1
             continue
-        incidents[incident.number] = incident
+        before = incidents.get(incident.number, incident)
+        # The last record of memory or processor time has the value that ended the incident.
+        incidents[incident.number] = incident._replace(value=max(before.value, incident.value))
         stacks.setdefault(incident.number, []).extend(incident.stacks)
     return tuple(
         incident._replace(stacks=tuple(stacks[number])) for number, incident in incidents.items()
