@@ -31,7 +31,7 @@ struct entry {
     int rights;
     void *handle; /* the image's, while the hook is installed */
     uint16_t rule;
-    bool is_installed, is_wanted, is_occupied;
+    bool is_installed, is_wanted, is_occupied, is_writable;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -176,7 +176,8 @@ static enum machtrace_refusal prepare(uint16_t rule, uint64_t function, uint64_t
     uint64_t first = function + entry->code.offset;
     for (uint32_t index = 0; index < atomic_load(&count); index++)
         if (entries[index].is_wanted &&
-            first + MACHTRACE_PATCH_SIZE - 1 - (entries[index].function + entries[index].code.offset) <
+            first + MACHTRACE_PATCH_SIZE - 1 - entries[index].function -
+                    entries[index].code.offset <
                 2 * MACHTRACE_PATCH_SIZE - 1)
             return MACHTRACE_REFUSED_SAME;
     if (entry->code.has_call && has_shadow_stack())
@@ -202,16 +203,25 @@ static uint8_t *patched(const struct entry *entry)
     return bytes_at(entry->function + entry->code.offset);
 }
 
+/* A program that is linked at a fixed address has linker stubs for functions whose address it takes,
+ * without a size. */
+static bool has_code(const void *function)
+{
+    return function != NULL && machtrace_function_size((uint64_t)(uintptr_t)function) != 0;
+}
+
 /* The function of a rule, and a reference that ensures that its image stays loaded. */
 static uint64_t find_function(const char *symbol, const struct machtrace_agent_image **image,
                               void **handle)
 {
     void *function = dlsym(RTLD_DEFAULT, symbol);
-    for (uint32_t index = 0; function == NULL && index < machtrace_image_count(); index++) {
+    for (uint32_t index = 0; !has_code(function) && index < machtrace_image_count(); index++) {
         if (!atomic_load(&machtrace_image(index)->is_loaded))
             continue;
         void *one = machtrace_hold_image(machtrace_image(index));
-        function = one == NULL ? NULL : dlsym(one, symbol);
+        void *other = one == NULL ? NULL : dlsym(one, symbol);
+        if (function == NULL || has_code(other))
+            function = other;
         if (one != NULL)
             machtrace_release_image(one);
     }
@@ -269,10 +279,11 @@ static bool prepare_rule(uint16_t number)
 
 /* --- installing --- */
 
-static bool make_writable(const struct entry *entry, bool is_writable)
+static bool make_writable(struct entry *entry, bool is_writable)
 {
     /* It stays executable: the code may be that of this very call. */
     int rights = entry->rights | (is_writable ? PROT_WRITE : 0);
+    entry->is_writable = is_writable;
     return mprotect((void *)(uintptr_t)entry->pages, entry->pages_size, rights) == 0;
 }
 
@@ -339,22 +350,26 @@ static void install(void)
 
 /* --- all of it --- */
 
+static bool is_unbound(uint32_t rule)
+{
+    uint32_t state = atomic_load(&machtrace_rules[rule].state);
+    return machtrace_is_at_entry(rule) && state != MACHTRACE_RULE_BOUND &&
+           state != MACHTRACE_RULE_REFUSED;
+}
+
 bool machtrace_bind_entries(struct machtrace_imports_result *result, bool is_waiting)
 {
     uint32_t rules = atomic_load(&machtrace_rule_count);
     bool is_needed = false;
     for (uint32_t rule = 0; rule < rules && !is_needed; rule++)
-        is_needed = machtrace_is_at_entry(rule) &&
-                    atomic_load(&machtrace_rules[rule].state) != MACHTRACE_RULE_BOUND;
+        is_needed = is_unbound(rule);
     if (!is_needed)
         return true;
     is_waiting &= machtrace_thread_id() != atomic_load(&machtrace_drain_thread);
     if ((is_waiting ? pthread_mutex_lock(&lock) : pthread_mutex_trylock(&lock)) != 0)
         return false;
     for (uint32_t rule = 0; machtrace_imports_are_enabled() && rule < rules; rule++) {
-        uint32_t state = atomic_load(&machtrace_rules[rule].state);
-        if (machtrace_is_at_entry(rule) && state != MACHTRACE_RULE_BOUND &&
-            state != MACHTRACE_RULE_REFUSED)
+        if (is_unbound(rule))
             prepare_rule((uint16_t)rule);
     }
     for (uint32_t index = 0; index < atomic_load(&count); index++) {
@@ -381,7 +396,7 @@ bool machtrace_bind_entries(struct machtrace_imports_result *result, bool is_wai
     }
     for (uint32_t index = 0; index < atomic_load(&count); index++) {
         struct entry *entry = &entries[index];
-        if (!entry->is_wanted)
+        if (!entry->is_writable)
             continue;
         make_writable(entry, false);
         if (!entry->is_installed) {

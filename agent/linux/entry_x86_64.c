@@ -193,7 +193,8 @@ static int64_t offset_at(const uint8_t *bytes, uint32_t size)
 
 static bool is_call(const struct instruction *one)
 {
-    return one->map == 0 && (one->opcode == 0xe8 || (one->opcode == 0xff && (one->modrm & 0x30) == 0x10));
+    return one->map == 0 &&
+           (one->opcode == 0xe8 || (one->opcode == 0xff && (one->modrm & 0x30) == 0x10));
 }
 
 /* Calls by pointers, whose return address would be the island's; what stops; and branches without a
@@ -204,7 +205,8 @@ static bool is_fixed(const struct instruction *one)
         return !one->has_vector_prefix &&
                (one->opcode == 0x05 || one->opcode == 0x34 || one->opcode == 0x0b ||
                 one->opcode == 0xff || one->opcode == 0xb9);
-    return one->map == 0 && ((is_call(one) && one->opcode != 0xe8) || (one->opcode & 0xfc) == 0xe0 || one->opcode == 0xcc ||
+    return one->map == 0 && ((is_call(one) && one->opcode != 0xe8) ||
+                             (one->opcode & 0xfc) == 0xe0 || one->opcode == 0xcc ||
                              one->opcode == 0xcd || one->opcode == 0xf1 || one->opcode == 0xf4 ||
                              one->opcode == 0xcf || (one->opcode == 0xc7 && one->modrm == 0xf8));
 }

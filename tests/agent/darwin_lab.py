@@ -219,8 +219,12 @@ def run(
     count: int = 1,
     counts_instructions: bool = False,
     has_files: bool = True,
+    flags: int = 0,
 ) -> Run:
-    """Run one scenario of the program; `has_files`: whether it can read its images' files."""
+    """Run one scenario of the program.
+
+    `has_files`: whether it can read its images' files; `flags`: each rule's.
+    """
     process = EmulatedProcess(lab.arch)
     darwin = EmulatedDarwin(process)
     darwin.refuses = () if has_files else (".dylib", "program")
@@ -257,6 +261,7 @@ def run(
     for number, rule in enumerate(rules):
         _set(process, program, "_lab_rules", rule.encode() + b"\0", 64 * number)
     _set(process, program, "_lab_scenario", SCENARIOS.index(scenario).to_bytes(8, "little"))
+    _set(process, program, "_lab_flags", flags.to_bytes(8, "little"))
     _set(process, program, "_lab_count", count.to_bytes(8, "little"))
     before: list[int] = []
 

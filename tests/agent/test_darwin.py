@@ -100,6 +100,17 @@ def test_the_state_of_every_rule_is_known(lab: Lab, tmp_path: Path) -> None:
     assert rules["sdk_read"].target == result.images["libsdk.dylib"].symbols["_sdk_read"]
 
 
+def test_hooks_at_first_instructions_are_refused(lab: Lab, tmp_path: Path) -> None:
+    result = darwin_lab.run(lab, tmp_path / "app.spool", "calls", *RULES, flags=2)
+    assert result.spool is not None
+    rules = spool_format.rules(result.spool).values()
+    assert {(rule.state, rule.other) for rule in rules} == {
+        (6, "the system allows no change of code")
+    }
+    assert not result.seen
+    assert result.darwin.notes["stop"] == result.changed["after"] == 0
+
+
 def test_arguments_and_results_pass_through_hooks(lab: Lab, tmp_path: Path) -> None:
     spool = tmp_path / "app.spool"
     result = darwin_lab.run(lab, spool, "arguments", "sdk_arguments")

@@ -8,6 +8,7 @@
 
 const char lab_spool[1024] = "x"; /* written by the test, as the rest of this */
 const char lab_plugin[1024] = "x", lab_other_plugin[1024] = "x";
+volatile uint64_t lab_flags = 0x100; /* of each rule: the low byte */
 const char lab_rules[16][64] = {"x"};
 volatile uint64_t lab_scenario = 1, lab_count = 1;
 
@@ -18,7 +19,7 @@ static int start(void)
     static machtrace_function_t functions[16];
     size_t count = 0;
     for (; count < 16 && ((volatile const char *)lab_rules[count])[0] != 0; count++)
-        functions[count].name = lab_rules[count];
+        functions[count] = (machtrace_function_t){lab_rules[count], lab_flags & 0xff};
     machtrace_options_t options = {.size = sizeof options,
                                    .tree_bits = 16,
                                    .spool_path = lab_spool,
