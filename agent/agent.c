@@ -13,6 +13,7 @@
 #include "hooks.h"
 #include "images.h"
 #include "recorder.h"
+#include "watchdog.h"
 
 #define DEFAULT_TREE_BITS 20
 #define DEFAULT_SPOOL_SIZE (UINT64_C(16) << 20)
@@ -37,6 +38,7 @@ static void child_after_fork(void)
     is_running = false;
     machtrace_images_after_fork();
     machtrace_imports_after_fork();
+    machtrace_incidents_after_fork();
     machtrace_drain_after_fork();
     machtrace_recorders_after_fork();
 }
@@ -102,6 +104,13 @@ static int start(const machtrace_options_t *options)
         machtrace_deactivate_rules();
         return error;
     }
+    error = machtrace_incidents_begin(options);
+    if (error != 0) {
+        machtrace_incidents_end();
+        machtrace_drain_end();
+        machtrace_deactivate_rules();
+        return error;
+    }
     is_running = true;
     atomic_store(recording, 1);
     struct machtrace_imports_result result;
@@ -150,6 +159,7 @@ int machtrace_stop(void)
     if (is_running) {
         machtrace_restore_imports(&result);
         atomic_store(recording, 0);
+        machtrace_incidents_end();
         wait_for_hooks();
         machtrace_drain_end();
         machtrace_deactivate_rules();

@@ -20,6 +20,11 @@ void machtrace_drain_end(void);
 /* Whether a record was stored. By any thread; copied before it returns. */
 bool machtrace_drain_log(enum machtrace_spool_kind kind, const void *payload, uint32_t size);
 
+/* Whether a record of an incident was stored, at once; its stacks follow. By any thread between begin
+ * and end. */
+bool machtrace_drain_incident(const void *payload, uint32_t size, const uint32_t *nodes,
+                              uint32_t count);
+
 void machtrace_drain_after_fork(void);
 
 /* While code is changed that it may execute, the agent's thread, which no signal stops, waits in a

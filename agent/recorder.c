@@ -278,9 +278,7 @@ static bool is_watched(uint64_t address)
     return bodies != NULL && low < bodies->count && bodies->ranges[low].start < address;
 }
 
-/* 1 if an address is in an executable mapping as far as they are known, 0 if not; -1 if they change
- * now. */
-static int is_in_code(uint64_t address)
+int machtrace_is_in_code(uint64_t address)
 {
     const struct machtrace_code *code = &machtrace_recorders.code;
     uint32_t version = atomic_load_explicit(&code->version, memory_order_acquire);
@@ -332,7 +330,7 @@ static __attribute__((noinline)) bool query_code(struct machtrace_recorder *reco
 
 static bool is_code(struct machtrace_recorder *recorder, uint64_t address)
 {
-    return is_in_code(address) == 1 || query_code(recorder, address);
+    return machtrace_is_in_code(address) == 1 || query_code(recorder, address);
 }
 
 /* How many frames lead to code, up to the first that does not: code without frame pointers leaves

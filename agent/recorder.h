@@ -130,6 +130,10 @@ uint32_t machtrace_stack_here(uint64_t caller, uint64_t sp, uint64_t fp, uint64_
 /* Let calls from now on be those after consent. By hooks. */
 void machtrace_give_consent(void);
 
+/* 1 if an address is in an executable mapping as far as they are known, 0 if not; -1 if they change
+ * now. */
+int machtrace_is_in_code(uint64_t address);
+
 /* From here on, up to the same number of leaves, calls by this thread are the agent's own. Signals
  * are blocked meanwhile, so that no handler's calls are taken for its. */
 void machtrace_ignore_enter(void);

@@ -62,9 +62,15 @@ def _native(system: str, common: str, core: Sequence[str]) -> list[str]:
 
 
 CORE = tuple(_files("agent"))
+WATCHDOG = ("watchdog", "watchdog_copy", "watchdog_polls", "watchdog_suspects")
+"""The watchdog's core, but for its record: agent/linux/watchdog.c has that."""
 LINUX = (
     *(*CORE, *_files("agent/linux")),
-    *_native("linux", "registers", ("capture", "copy", "images", "process")),
+    *_native("linux", "registers", ("capture", "copy", "images", "process", "thread_files")),
+    *(
+        f"native/inprocess/core/{name}.c"
+        for name in (*WATCHDOG, "batches", "beacon", "python_chain", "ring")
+    ),
 )
 DARWIN = (
     *(*CORE, *_files("agent/darwin")),

@@ -145,8 +145,22 @@ typedef enum machtrace_state {
  * recorded since the last time is lost if it is killed. Four times as long where nothing is
  * recorded.
  *
+ * @field hang_ms
+ * Linux: record what the main thread does if it is busy for this time, in milliseconds; also other threads
+ * that call machtrace_watch_thread. 0 by default: they are not watched. A thread is idle between
+ * machtrace_idle_begin and machtrace_idle_end; one that never calls them, in the outermost wait for
+ * several descriptors (epoll_wait, select, poll), which is that of its event loop.
+ *
  * @field functions, function_count
  * Functions to watch from the start.
+ *
+ * @field cpu_percent, cpu_seconds
+ * Linux: record the busiest thread if the process uses this share of one processor over this time,
+ * which is 60 seconds by default. 0 percent: no such condition.
+ *
+ * @field memory_limit
+ * Linux: record the thread that touches most new memory when this number of bytes is resident. 0: no
+ * such condition.
  */
 typedef struct machtrace_options {
     uint32_t size;
@@ -156,9 +170,12 @@ typedef struct machtrace_options {
     uint32_t older_spools;
     uint32_t threads_max;
     uint32_t interval_ms;
-    uint32_t reserved;
+    uint32_t hang_ms;
     const machtrace_function_t *functions;
     size_t function_count;
+    uint32_t cpu_percent;
+    uint32_t cpu_seconds;
+    uint64_t memory_limit;
 } machtrace_options_t;
 
 /*!
@@ -194,8 +211,8 @@ typedef struct machtrace_losses {
  *
  * @result
  * 0; EALREADY if the agent runs; EINVAL for options that are invalid; EBUSY if another agent writes
- * the file; else why the file cannot be created, such as ENOSPC, EROFS or EACCES. Nothing is
- * watched unless the result is 0.
+ * the file; ENOTSUP if this system has no hang_ms, cpu_percent and memory_limit; else why the file
+ * cannot be created, such as ENOSPC, EROFS or EACCES. Nothing is watched unless the result is 0.
  */
 MACHTRACE_EXPORT int machtrace_start(const machtrace_options_t *options);
 
@@ -217,6 +234,28 @@ MACHTRACE_EXPORT int machtrace_stop(void);
  * 0; ESRCH if the agent does not run; EINVAL for an invalid name; ENOSPC if there are too many.
  */
 MACHTRACE_EXPORT int machtrace_watch(const machtrace_function_t *functions, size_t count);
+
+/*!
+ * @function machtrace_watch_thread
+ * Watch the calling thread for hangs, as the main thread.
+ *
+ * @result
+ * 0; ESRCH if nothing is watched for hangs, ENOSPC if too many threads are.
+ */
+MACHTRACE_EXPORT int machtrace_watch_thread(void);
+
+/*!
+ * @function machtrace_idle_begin
+ * State that the calling thread waits for work from now on.
+ */
+MACHTRACE_EXPORT void machtrace_idle_begin(void);
+
+/*!
+ * @function machtrace_idle_end
+ * State that the calling thread begins a piece of work, which ends at the next
+ * machtrace_idle_begin, or at the next call of this function.
+ */
+MACHTRACE_EXPORT void machtrace_idle_end(void);
 
 /*!
  * @function machtrace_function_state

@@ -262,3 +262,54 @@ def read(path: Path) -> Spool:
     events = read_segments(data, fields, problems)
     calls = list(struct.unpack_from(f"<{rule_count}Q", data, fields[11]))
     return Spool(state, pid, tree_bits, run, losses, log, events, sums, calls, folded, problems)
+
+
+# --- incidents ---
+
+SEEN, LASTS, ENDED = 1, 2, 3
+_INCIDENT = struct.Struct("<I4B2I8q4Qq")
+_INCIDENT_STACK = struct.Struct("<q4I")
+
+
+@dataclass
+class IncidentStack:
+    """A stack that the watchdog took."""
+
+    time: int
+    node: int
+    thread: int
+    flags: int
+
+
+@dataclass
+class Incident:
+    """A record of an incident."""
+
+    number: int
+    kind: int
+    phase: int
+    verdict: int
+    certain: int
+    thread: int
+    began: int
+    at: int
+    late: int
+    limit: int
+    value: int
+    turns: int
+    stacks: list[IncidentStack]
+
+
+def incidents(spool: Spool) -> list[Incident]:
+    """Return the records of incidents, in their order."""
+    result = []
+    for kind, payload in spool.log:
+        if kind != INCIDENT:
+            continue
+        fields = _INCIDENT.unpack_from(payload)
+        count = fields[6]
+        assert len(payload) == _INCIDENT.size + count * _INCIDENT_STACK.size
+        rows = _INCIDENT_STACK.iter_unpack(payload[_INCIDENT.size :])
+        stacks = [IncidentStack(*row[:4]) for row in rows]
+        result.append(Incident(*fields[:6], *fields[7:12], fields[15], stacks))
+    return result
