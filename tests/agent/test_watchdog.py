@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from machtrace.model.incident.facts import IncidentKind, Verdict
+from machtrace.reports.spool.spool import Spool
 from tests.agent import spool_format
 from tests.agent.build import LINKED, build, compiler, library, run
 from tests.agent.spool_format import ENDED, LASTS, SEEN, Incident, Nodes, incidents
@@ -78,6 +80,32 @@ def test_hangs(built: Path, tmp_path: Path, how: str) -> None:
     assert any(names(path, nodes, stack.node)[-len(expected) :] == expected for stack in stacks)
     assert all(row.turns == 0 for row in proven)
     assert all(stack.flags & SEARCHED for row in proven for stack in row.stacks)
+
+
+def test_incidents_of_a_spool_are_those_of_watchers(built: Path, tmp_path: Path) -> None:
+    _, nodes, rows = observed(built, tmp_path, "blocked")
+    spool = Spool.read(tmp_path / "a.spool")
+    incident = spool.incidents[0]
+    facts = incident.facts(spool.pid)
+    assert (facts.kind, facts.verdict) == (IncidentKind.HANG, Verdict.BLOCKED)
+    assert facts.thread is not None
+    assert facts.thread.is_main
+    assert facts.seen_ns == rows[0].at
+    assert facts.duration_ns == incident.last - rows[0].began
+    for row in incident.stacks:
+        frames = [
+            (frame.image.number if frame.image else 0, frame.offset)
+            for frame in spool.stack(row.stack)
+        ]
+        assert frames == [nodes.frames[node] for node in path_of(nodes, row.stack)]
+
+
+def path_of(nodes: Nodes, node: int) -> list[int]:
+    result = []
+    while node:
+        result.append(node)
+        node = nodes.parents[node]
+    return [row for row in result if nodes.frames[row][0] or nodes.frames[row][1] >= 1 << 16]
 
 
 def test_many_short_tasks_are_no_hang(built: Path, tmp_path: Path) -> None:

@@ -9,6 +9,14 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
+from machtrace.model.incident.facts import (
+    IncidentKind,
+    TimeRange,
+    Verdict,
+    VerdictCertainty,
+    WatchedThread,
+    WatchFacts,
+)
 from machtrace.model.text import counted
 
 _RECORD = Struct("<I4BII8q4Qq")
@@ -45,6 +53,8 @@ class SpoolIncident(NamedTuple):
     thread: int
     """The kernel's number; 0 if it is about the process."""
     began: int
+    seen: int
+    """The time of the first record."""
     last: int
     """The time of the last record."""
     has_ended: bool
@@ -64,6 +74,27 @@ class SpoolIncident(NamedTuple):
         end = "" if self.has_ended else ", not ended"
         stacks = counted(len(self.stacks), "stack")
         return f"{self.kind}{about}: {value}, limit {limit}{verdict}{sure}{end}, {stacks}"
+
+    def facts(self, pid: int) -> WatchFacts:
+        """Return the incident as watchers have it; times leave system sleep out.
+
+        Raises:
+            ValueError: a number of it is out of range.
+        """
+        last = TimeRange(self.last, self.last)
+        return WatchFacts(
+            id=f"{pid}-{self.number}",
+            kind=IncidentKind(self.kind),
+            verdict=Verdict(self.verdict) if self.verdict else None,
+            certainty=VerdictCertainty.CERTAIN if self.is_certain else VerdictCertainty.LIKELY,
+            began=TimeRange(self.began, self.began),
+            seen_ns=self.seen,
+            ended=last if self.has_ended else None,
+            pid=pid,
+            threshold=_value(self.kind, self.limit),
+            thread=WatchedThread(self.thread, is_main=self.thread == pid) if self.thread else None,
+            duration_ns=self.last - self.began,
+        )
 
 
 def _value(kind: str, number: int) -> str:
@@ -88,7 +119,9 @@ def parse_incidents(payloads: Iterable[bytes]) -> tuple[tuple[SpoolIncident, ...
             continue
         before = incidents.get(incident.number, incident)
         # The last record of memory or processor time has the value that ended the incident.
-        incidents[incident.number] = incident._replace(value=max(before.value, incident.value))
+        incidents[incident.number] = incident._replace(
+            seen=before.seen, value=max(before.value, incident.value)
+        )
         stacks.setdefault(incident.number, []).extend(incident.stacks)
     return tuple(
         incident._replace(stacks=tuple(stacks[number])) for number, incident in incidents.items()
@@ -114,6 +147,7 @@ def _parsed(payload: bytes) -> SpoolIncident | None:
         is_certain=bool(is_certain),
         thread=thread,
         began=began,
+        seen=at,
         last=at,
         has_ended=phase == _ENDED,
         limit=limit,
