@@ -374,7 +374,9 @@ int machtrace_incidents_begin(const machtrace_options_t *options)
     if (made.interval == 0 || made.interval > most)
         made.interval = most;
     struct machtrace_watchdog *started = machtrace_watchdog_start(&made, &error);
-    if (started != NULL && options->hang_ms != 0)
+    if (started == NULL)
+        watchdog = NULL; /* the core has freed it */
+    else if (options->hang_ms != 0)
         error = machtrace_watchdog_watch(started, (uint32_t)getpid());
     return error;
 }
