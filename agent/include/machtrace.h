@@ -209,6 +209,9 @@ typedef struct machtrace_losses {
  * After fork(2) the child records nothing and its calls reach the functions as before; it may call
  * this function itself, with another path. Do not call it from a signal handler.
  *
+ * @param options
+ * How; copied before this function returns.
+ *
  * @result
  * 0; EALREADY if the agent runs; EINVAL for options that are invalid; EBUSY if another agent writes
  * the file; ENOTSUP if this system has no hang_ms, cpu_percent and memory_limit; else why the file
@@ -229,6 +232,12 @@ MACHTRACE_EXPORT int machtrace_stop(void);
 /*!
  * @function machtrace_watch
  * Watch further functions, in all images that are loaded, and in those that are loaded later.
+ *
+ * @param functions
+ * Which; copied before this function returns.
+ *
+ * @param count
+ * How many.
  *
  * @result
  * 0; ESRCH if the agent does not run; EINVAL for an invalid name; ENOSPC if there are too many.
@@ -260,6 +269,9 @@ MACHTRACE_EXPORT void machtrace_idle_end(void);
 /*!
  * @function machtrace_function_state
  * What became of a function.
+ *
+ * @param name
+ * As it was given to machtrace_start or machtrace_watch.
  *
  * @param calls
  * Set to its calls so far; may be NULL.
@@ -341,6 +353,9 @@ MACHTRACE_EXPORT void machtrace_flush(void);
 /*!
  * @function machtrace_get_losses
  * Read what was counted and not stored.
+ *
+ * @param losses
+ * Set to the counts since the start.
  */
 MACHTRACE_EXPORT void machtrace_get_losses(machtrace_losses_t *losses);
 
@@ -356,6 +371,9 @@ MACHTRACE_EXPORT void machtrace_get_losses(machtrace_losses_t *losses);
  *
  * Of the calling thread nothing is allocated and no lock is taken, and this function may be called
  * in the handler of a signal. Of another thread it must not.
+ *
+ * @param thread
+ * Which; MACHTRACE_THREAD_SELF for the calling one.
  *
  * @param frames
  * Set to the addresses of the innermost frames, return addresses but for another thread's first.
@@ -373,7 +391,9 @@ MACHTRACE_EXPORT size_t machtrace_backtrace(machtrace_thread_t thread, uint64_t 
 /*!
  * @function machtrace_stack_identity
  * A number that equal stacks of the calling thread have, and no different ones, in this process.
- * 0 if there was no room to store the stack.
+ *
+ * @result
+ * The number; 0 if there was no room to store the stack.
  */
 MACHTRACE_EXPORT uint32_t machtrace_stack_identity(void);
 
@@ -387,6 +407,9 @@ MACHTRACE_EXPORT uint32_t machtrace_stack_identity(void);
  *
  * @param text
  * Set to the text, truncated to size, and ended with a zero; NULL if size is 0.
+ *
+ * @param size
+ * Bytes that text has room for.
  *
  * @result
  * The length of the whole text, without the zero.
