@@ -111,7 +111,8 @@ int main(int argc, char **argv)
     machtrace_options_t options = {.size = sizeof options,
                                    .spool_path = argv[2],
                                    .functions = functions,
-                                   .function_count = sizeof functions / sizeof *functions};
+                                   .function_count = sizeof functions / sizeof *functions,
+                                   .hang_ms = 250};
     int error = machtrace_start(&options);
     if (error != 0) { /* the service is more important than its stacks */
         fprintf(stderr, "service: %s: %s: nothing is recorded\n", argv[2], strerror(error));

@@ -49,6 +49,7 @@ def test_the_service_records_what_it_opens(service: Path, tmp_path: Path) -> Non
         assert process.stdout.readline() == "ready\n"
         assert ask(at, f"read {text}") == "first\n"
         assert ask(at, "read /no/such/file") == "No such file or directory\n"
+        assert ask(at, "wait 400") == "ok\n"
         assert ask(at, "else") == "unknown: read PATH, wait MS or stop\n"
         assert ask(at, "stop") == "ok\n"
     assert process.returncode == 0
@@ -57,6 +58,7 @@ def test_the_service_records_what_it_opens(service: Path, tmp_path: Path) -> Non
     rules = {rule.symbol: rule for rule in spool.rules}
     assert spool.calls[rules["open"].number] == 2
     assert rules["getaddrinfo"].state == 0, "nothing imports it"
+    assert spool.incidents, "the loop waited for longer than 250 ms"
     (row,) = spool.sums()
     frames = [frame.image.path for frame in spool.stack(row["stack"]) if frame.image]
     assert frames[:2] == [str(service)] * 2
