@@ -3,7 +3,7 @@
  *     service SOCKET SPOOL
  *
  * answers lines that arrive on a local socket: `read PATH` with the first line of a file, `wait MS`
- * after so many milliseconds, `stop` by ending. Its loop has one thread: while it waits for one
+ * after MS milliseconds, `stop` by ending. Its loop has one thread: while it waits for one
  * client, the others wait too, which is the mistake that the spool shows.
  */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-"""The examples: they are built as their instructions say, and their spools show what they did."""
+"""The examples: they are built by their Makefiles, and their spools show what they did."""
 
 from __future__ import annotations
 

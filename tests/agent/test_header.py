@@ -27,15 +27,15 @@ _DECLARATION = re.compile(
 
 def documented() -> dict[str, tuple[str, str, list[str]]]:
     """Return comment, result type and parameter names of each function, by name."""
-    found = {}
+    functions = {}
     for comment in _COMMENT.finditer(HEADER):
         declaration = _DECLARATION.search(comment["code"])
         if declaration is None:
             continue
         parts = [part.strip() for part in declaration["parameters"].split(",")]
         names = [re.split(r"[\s\*]+", part)[-1] for part in parts if part != "void"]
-        found[declaration["name"]] = comment["text"], declaration["result"].strip(), names
-    return found
+        functions[declaration["name"]] = comment["text"], declaration["result"].strip(), names
+    return functions
 
 
 FUNCTIONS = documented()
