@@ -147,3 +147,11 @@ def test_every_function_of_the_header_is_documented() -> None:
     assert len(names) >= 8
     for name in names:
         assert f"@function {name}\n" in text
+
+
+def test_the_package_builds_the_same_sources() -> None:
+    """CMake and scripts/build_agent.py each have the list; agent/ as a whole is in both."""
+    text = (PROJECT / "CMakeLists.txt").read_text()
+    _, _, rest = text.partition("add_library(agent MODULE ${agent}\n")
+    listed = set(rest.partition(")")[0].split())
+    assert listed == {source for source in build_agent.LINUX if source.startswith("native/")}
