@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import platform
 import re
 import select
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import machtrace as mt
-from machtrace.errors import ConnectionLostError, TargetError
+from machtrace.errors import ConnectionLostError, TargetError, TargetGoneError
 from machtrace.model.arch import Arch
 from machtrace.model.cause import linux_cause
 from machtrace.targets.gdbremote import process as gdb_process
@@ -507,3 +508,96 @@ def test_a_process_or_stub_killed_between_packets_is_one_error(  # noqa: PLR0917
     if who == "stub":
         assert len(reasons) == 1
         wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+
+
+class Calls:
+    """Calls that breakpoints report, until a process has printed its own counts."""
+
+    def __init__(self, process, functions):
+        self.process = process
+        self.threads = set()
+        self.counts = dict.fromkeys(functions, 0)
+        self.callers = set()
+        self.own = None
+
+    def take(self, call):
+        """Count one."""
+        self.counts[call.registers.pc] += 1
+        self.threads.add(call.thread)
+        (stack,) = (each.data for each in call.memory if each.start == call.registers.sp)
+        self.callers.add(int.from_bytes(stack[:8], "little"))
+
+    def have_ended(self):
+        """Return whether the process has printed its counts."""
+        if self.own is None and select.select([self.process.stdout], [], [], 0)[0]:
+            self.own = [int(word) for word in self.process.stdout.readline().split()]
+        return self.own is not None
+
+
+@pytest.fixture
+def watched_calls(build, start):
+    """Start the program; return it and the functions to watch."""
+
+    def run(threads, count):
+        # gdbserver stops leaders of process groups only.
+        process = start(build("watched_calls", "-g"), threads, count, start_new_session=True)
+        return process, [int(word, 16) for word in process.stdout.readline().split()]
+
+    return run
+
+
+def go(process):
+    """Let the program call its functions."""
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+@ATTACH
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads return addresses from the stack")
+def test_no_call_at_a_breakpoint_is_lost(watched_calls, listening, wait_until, attach):
+    """Threads call at the same time; the program counts its calls itself."""
+    process, functions = watched_calls("10", "100")
+    calls = Calls(process, functions)
+    with GdbRemoteTarget(attach(listening, process.pid)) as target:
+        breakpoints = target.breakpoints()
+        assert breakpoints.insert(functions) == {}
+        go(process)
+        trips = target.round_trips
+        breakpoints.run(calls.take, should_stop=calls.have_ended)
+        trips = target.round_trips - trips
+        breakpoints.remove_all()
+    assert calls.own == [500, 500, 1000]
+    assert [*calls.counts.values()] == calls.own
+    assert len(calls.threads) == 10
+    assert len(calls.callers) >= 3
+    if attach is attach_lldb:
+        assert breakpoints.steps == calls.own[2], "only it uses its own address"
+    assert trips <= sum(calls.own) + breakpoints.steps + 8
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+
+
+@ATTACH
+def test_a_process_that_ends_at_a_breakpoint_is_gone(watched_calls, listening, attach):
+    process, functions = watched_calls("1", "100000")
+    calls = []
+
+    def kill(call):
+        calls.append(call)
+        if len(calls) == 5:
+            process.kill()
+
+    with GdbRemoteTarget(attach(listening, process.pid)) as target:
+        breakpoints = target.breakpoints()
+        breakpoints.insert(functions)
+        go(process)
+        with pytest.raises(TargetGoneError, match="has ended"):
+            breakpoints.run(kill)
+    assert len(calls) >= 5
+
+
+@ATTACH
+def test_an_address_without_memory_has_no_breakpoint(watched_calls, listening, attach):
+    process, _ = watched_calls("1", "1")
+    with GdbRemoteTarget(attach(listening, process.pid)) as target:
+        errors = target.breakpoints().insert([16])
+    assert "no breakpoint at 0x10" in str(errors[16])

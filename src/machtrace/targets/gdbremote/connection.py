@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from machtrace.errors import (
@@ -24,6 +24,7 @@ from machtrace.targets.gdbremote.registers import (
 from machtrace.targets.gdbremote.replies import (
     ProcessGone,
     StopReply,
+    error_words,
     is_error,
     parse_stop,
     parse_thread,
@@ -252,6 +253,56 @@ class StubConnection:
             if not self.has_crashed:
                 self.resume()
         return self.has_crashed
+
+    def proceed(self, requests: Sequence[bytes], resume: bytes = b"") -> list[bytes]:
+        """Let the process run after requests, sent at once; return their replies.
+
+        Args:
+            requests: while it is stopped.
+            resume: the packet that lets it run; if empty, all of it runs, with a signal that was
+                not delivered yet.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub makes no sense.
+        """
+        replies = self.session.ask_and_tell(requests, resume or self._going_on())
+        self._is_running = True
+        self.resumed_at_ns = time.monotonic_ns()
+        return replies
+
+    def next_stop(self, patience: float, should_stop: Callable[[], bool]) -> StopReply | None:
+        """Wait until the process stops; None if ``should_stop`` returned True and it was stopped.
+
+        Args:
+            patience: seconds between two calls of ``should_stop``.
+            should_stop: whether to stop it.
+
+        Raises:
+            TargetGoneError: it has exited.
+            ConnectionLostError, RemoteProtocolError: the stub makes no sense.
+        """
+        while True:
+            if should_stop():
+                self.stop()
+                return None
+            packet = self.session.arrived(_CONTINUE, patience)
+            if packet is None or self._is_asynchronous(packet):
+                continue
+            self._is_running = False
+            try:
+                self._check_still_there(packet)
+                self._stop = self._standing(_CONTINUE, packet)
+            except TargetGoneError:
+                self.session.close()  # nothing is left to be detached from
+                self._leaver.how = Departure.HANG_UP
+                raise
+            return self._stop
+
+    def _check_still_there(self, packet: bytes) -> None:
+        """Check for gdbserver's error of a process that was killed at a breakpoint."""
+        if is_error(packet):
+            words = error_words(packet) or packet.decode("ascii", "replace")
+            raise TargetGoneError(f"the stub's process has ended ({words})", pid=self.pid or 0)
 
     @property
     def has_crashed(self) -> bool:

@@ -11,7 +11,9 @@ from machtrace.targets.gdbremote.packets import choose_compression
 from machtrace.targets.gdbremote.replies import parse_chunk, parse_supported, refused
 from machtrace.targets.gdbremote.session import GdbSession
 
-_OFFER = b"qSupported:multiprocess+;xmlRegisters=i386,arm,mips,arc;vContSupported+;no-resumed-"
+_OFFER = (
+    b"qSupported:multiprocess+;xmlRegisters=i386,arm,mips,arc;vContSupported+;swbreak+;no-resumed-"
+)
 _FIRST_WORDS = (
     _OFFER,
     b"QThreadSuffixSupported",

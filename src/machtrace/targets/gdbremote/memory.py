@@ -91,10 +91,10 @@ class RemoteMemory:
             if found is not None:
                 return found
             self._reads_many = False
-        requests = [self._request(piece) for piece in pieces]
+        requests = [self.request(piece) for piece in pieces]
         replies = self._session.ask_all(requests)
         return [
-            self._data(piece, request, reply)
+            self.data(piece, request, reply)
             for piece, request, reply in zip(pieces, requests, replies, strict=True)
         ]
 
@@ -102,10 +102,16 @@ class RemoteMemory:
         binary = self._features.binary_read
         return binary is BinaryRead.GDB or (binary is BinaryRead.LLDB and piece.size != _AMBIGUOUS)
 
-    def _request(self, piece: Piece) -> bytes:
+    def request(self, piece: Piece) -> bytes:
+        """Return the request for one range that a packet has room for."""
         return b"%s%x,%x" % (b"x" if self._is_binary(piece) else b"m", *piece)
 
-    def _data(self, piece: Piece, request: bytes, reply: bytes) -> bytes:
+    def data(self, piece: Piece, request: bytes, reply: bytes) -> bytes:
+        """Parse the reply to :meth:`request`; no bytes if the range cannot be read.
+
+        Raises:
+            RemoteProtocolError: the stub answers something else.
+        """
         if self._is_binary(piece):
             if self._features.binary_read is BinaryRead.GDB:
                 data = reply[1:] if reply[:1] == b"b" else b""

@@ -29,6 +29,7 @@ from machtrace.model.snapshot import (
     ThreadSnapshot,
 )
 from machtrace.targets.base import ClosedWhenLeft
+from machtrace.targets.gdbremote.breakpoints import CallBreakpoints
 from machtrace.targets.gdbremote.causes import exception_cause
 from machtrace.targets.gdbremote.connection import StubConnection
 from machtrace.targets.gdbremote.detach import Connect
@@ -166,6 +167,20 @@ class GdbRemoteTarget(ClosedWhenLeft):
         except _FAILURES as error:
             copies.problems.append(Problem(thread=None, error=error))
         return self._result(copies, interrupted, bytes_used, began)
+
+    def breakpoints(self, *, stack_bytes: int = 0) -> CallBreakpoints:
+        """Return breakpoints of the process, which continues when the target is closed.
+
+        Args:
+            stack_bytes: how much of a stack is read with each call.
+
+        Raises:
+            TargetGoneError: it exited.
+            ConnectionLostError, RemoteProtocolError: the stub does not respond properly.
+        """
+        self._stub.stop()
+        self._stub.watch(lambda _: None)
+        return CallBreakpoints(self._stub, self._memory, stack_bytes=stack_bytes)
 
     @property
     def runs_between_snapshots(self) -> bool:

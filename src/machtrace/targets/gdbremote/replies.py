@@ -15,6 +15,7 @@ from typing import NamedTuple
 from machtrace.errors import RemoteProtocolError
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryRegion
 
 _MOST_CODES = 8
 _ERROR = re.compile(rb"E([0-9a-fA-F]{2})(?:;.*)?|E\..*", re.DOTALL)
@@ -23,6 +24,7 @@ _STOP = re.compile(rb"([TS])([0-9a-fA-F]{2})(.*)", re.DOTALL)
 _GONE = re.compile(rb"[WX]([0-9a-fA-F]{1,2})")
 _REGION_RANGE = re.compile(r"[0-9a-fA-F]{1,16}")
 _EXCEPTION_CODE = re.compile(rb"(?:^|;)medata:([0-9a-fA-F]{1,16})(?=;|$)")
+_MEMORY = re.compile(rb"(?:^|;)memory:(?:0x)?([0-9a-fA-F]{1,16})=([0-9a-fA-F]{2,4096})(?=;|$)")
 _SHOWN = 80
 _SHOWN_WORDS = 400
 _ADDRESSES = 1 << 64
@@ -135,6 +137,8 @@ class StopReply:
     """Its other fields, by name."""
     exception: MachException | None = None
     """None if the stub states none."""
+    memory: tuple[MemoryRegion, ...] = ()
+    """Frame records that the stub states, two with debugserver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,11 @@ def parse_stop(reply: bytes) -> StopReply | ProcessGone | None:
         parse_thread(pairs.get("thread", "")),
         pairs,
         _parse_exception(pairs.get("metype", ""), match[3]),
+        tuple(
+            MemoryRegion(Avma(int(at, 16)), bytes.fromhex(text.decode()))
+            for at, text in _MEMORY.findall(match[3])
+            if len(text) % 2 == 0
+        ),
     )
 
 

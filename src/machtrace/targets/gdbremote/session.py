@@ -112,6 +112,24 @@ class GdbSession:
             at = end
         return replies
 
+    def ask_and_tell(self, requests: Sequence[bytes], last: bytes) -> list[bytes]:
+        """Send requests, and what is answered once something happens; return the former's replies.
+
+        All are sent at once where packets are not acknowledged.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
+        """
+        if not self.is_pipelined or len(requests) >= BATCH:
+            replies = self.ask_all(requests)
+            self.tell(last)
+            return replies
+        self.round_trips += 1
+        self.settle()
+        self._owed.extend(requests)
+        self._send(b"".join(map(encode_packet, (*requests, last))))
+        return [*self._replies(requests, None)]
+
     def deadline_of_parts(self) -> float:
         """By when an answer must be whole that comes by many requests; see :meth:`check`."""
         return time.monotonic() + _PARTS * self._timeout
@@ -229,6 +247,9 @@ class GdbSession:
         self.round_trips += 1
         self._owed.extend(requests)
         self._send(b"".join(map(encode_packet, requests)))
+        yield from self._replies(requests, timeout)
+
+    def _replies(self, requests: Sequence[bytes], timeout: float | None) -> Iterator[bytes]:
         for request in requests:
             deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
             reply = self._reply(request, deadline)

@@ -1,0 +1,276 @@
+"""Breakpoints at functions' first instructions: every call, with one round trip.
+
+When a thread calls a function, the stub reports its registers. The process continues from a copy of
+the function's first instruction (:mod:`machtrace.targets.gdbremote.displaced`), so that no
+breakpoint is removed and no call of another thread is missed. Reading the stack, setting the
+program counter and continuing are sent at once. Where a stub cannot set one register or has no
+room for a copy, or the instruction uses its own address, the thread alone makes one step without
+the breakpoint: two round trips. gdbserver is such a stub; it can stop a process between two calls
+only if that leads a process group, since it sends SIGINT to the group.
+
+Sources: *Debugging with GDB*, "Packets" (``Z0``, ``P``, ``vCont``); lldb's
+``docs/resources/lldbgdbremote.md``, "_M" and "QThreadSuffixSupported"; debugserver's
+``RNBRemote.cpp`` for what a stop reply has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from machtrace.errors import MachtraceError
+from machtrace.frozen import dataclass
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryRegion
+from machtrace.model.registers import RegisterSet
+from machtrace.targets.gdbremote.connection import StubConnection
+from machtrace.targets.gdbremote.displaced import CODE_SIZE, COPY_SIZE, displaced_copy
+from machtrace.targets.gdbremote.memory import Piece, RemoteMemory
+from machtrace.targets.gdbremote.registers import RegisterReader, register_bytes
+from machtrace.targets.gdbremote.replies import StopReply, is_error, refused
+from machtrace.targets.gdbremote.threads import list_threads, read_registers
+from machtrace.targets.shared.paged_memory import PAGE
+
+_POINTER = 8
+_SIGTRAP = 5
+_CONTINUE = b"vCont;c"
+_HEX = frozenset("0123456789abcdefABCDEF")
+_NUMBER_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CallStop:
+    """A thread at the first instruction of a function with a breakpoint."""
+
+    thread: int
+    at_ns: int
+    """When the stop was reported, by the monotonic clock."""
+    registers: RegisterSet
+    """All general registers, or, of gdbserver, pc, sp and the frame pointer."""
+    memory: tuple[MemoryRegion, ...]
+    """Frame records that the stub reported, and the stack from sp on, as much as was requested."""
+
+
+@dataclass(slots=True)
+class _Breakpoint:
+    """A breakpoint, and the address of its instruction's copy; None without one."""
+
+    address: Avma
+    copy: Avma | None
+    calls: int = 0
+    steps: int = 0
+
+
+class CallBreakpoints:
+    """Breakpoints of a stub's process, which is stopped when they are set.
+
+    Args:
+        stub: its connection; the process runs only in :meth:`run`.
+        memory: reads it.
+        stack_bytes: how much of each stack is read with a stop. On x86-64 it is 8 at least, the
+            return address.
+    """
+
+    def __init__(self, stub: StubConnection, memory: RemoteMemory, *, stack_bytes: int = 0) -> None:
+        self._stub = stub
+        self._session = stub.session
+        self._memory = memory
+        self._arch = stub.host.arch
+        self._reader = RegisterReader.of(stub.table, self._arch)
+        self._stack_bytes = stack_bytes if self._arch.is_arm64 else max(stack_bytes, _POINTER)
+        self._kind = 4 if self._arch.is_arm64 else 1
+        self._breakpoints: dict[int, _Breakpoint] = {}
+        self._past_calls: Counter[Avma] = Counter()
+        self._past_steps = 0
+        self._room: list[tuple[int, int]] = []
+        """Starts and ends of memory with copies."""
+        self._stepped: _Breakpoint | None = None
+        """The breakpoint that is removed while a thread makes a step."""
+        self._mask = stub.host.pointer_mask or stub.host.usual_mask
+        self.stops = 0
+        """How often the process has stopped."""
+
+    @property
+    def calls(self) -> Counter[Avma]:
+        """The number of calls of each function."""
+        now = {each.address: each.calls for each in self._breakpoints.values()}
+        return self._past_calls + Counter(now)
+
+    @property
+    def steps(self) -> int:
+        """How many calls were continued by a single step, which takes two round trips."""
+        return self._past_steps + sum(each.steps for each in self._breakpoints.values())
+
+    def insert(self, addresses: Iterable[Avma]) -> dict[Avma, MachtraceError]:
+        """Set breakpoints while the process is stopped.
+
+        Args:
+            addresses: AVMAs of functions' first instructions.
+
+        Returns:
+            The errors of those that cannot be set.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub makes no sense.
+        """
+        wanted = [each for each in dict.fromkeys(addresses) if each not in self._breakpoints]
+        codes = self._memory.read_many([(each, CODE_SIZE) for each in wanted])
+        copies = self._write_copies(wanted, codes)
+        requests = [b"Z0,%x,%x" % (each, self._kind) for each in wanted]
+        errors: dict[Avma, MachtraceError] = {}
+        for address, request, reply in zip(
+            wanted, requests, self._session.ask_all(requests), strict=True
+        ):
+            if reply == b"OK":
+                self._breakpoints[address] = _Breakpoint(address, copies.get(address))
+            else:
+                errors[address] = refused(f"no breakpoint at {address:#x}", request, reply)
+        return errors
+
+    def _write_copies(self, addresses: Sequence[Avma], codes: Sequence[bytes]) -> dict[int, Avma]:
+        """Write copies of first instructions to the process; return their addresses."""
+        found = (
+            (address, displaced_copy(self._arch, code, address))
+            for address, code in zip(addresses, codes, strict=True)
+        )
+        copies = [(address, copy) for address, copy in found if copy is not None]
+        if not copies or not self._stub.features.has_thread_suffix:
+            return {}  # stubs that know it set single registers, and allocate
+        request = b"_M%x,rx" % (COPY_SIZE * len(copies))
+        reply = self._session.ask(request)
+        try:
+            start = int(reply, 16)
+        except ValueError:
+            return {}
+        if is_error(reply) or not start:
+            return {}
+        self._room.append((start, start + COPY_SIZE * len(copies)))
+        places = [start + COPY_SIZE * number for number in range(len(copies))]
+        writes = [
+            b"M%x,%x:%s" % (place, len(copy), copy.hex().encode())
+            for place, (_, copy) in zip(places, copies, strict=True)
+        ]
+        written = self._session.ask_all(writes)
+        return {
+            address: Avma(place)
+            for place, (address, _), answer in zip(places, copies, written, strict=True)
+            if answer == b"OK"
+        }
+
+    # --- calls ---
+
+    def run(
+        self,
+        on_call: Callable[[CallStop], None],
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        patience: float = 0.1,
+    ) -> None:
+        """Let the process run, and report calls, until ``should_stop`` returns True.
+
+        The process is stopped afterwards.
+
+        Args:
+            on_call: called for each, while the process runs.
+            should_stop: called after each call, and when none came for ``patience`` seconds.
+            patience: see there.
+
+        Raises:
+            TargetGoneError: the process has exited.
+            ConnectionLostError, RemoteProtocolError: the stub makes no sense.
+        """
+        requests: list[bytes] = []
+        resume = b""
+        take: Callable[[Sequence[bytes]], None] = _ignore
+        while True:
+            replies = self._stub.proceed(requests, resume)
+            take(replies)
+            stop = self._stub.next_stop(patience, should_stop)
+            if stop is None:
+                return
+            self.stops += 1
+            requests, resume, take = self._answer(stop, on_call)
+
+    def _answer(
+        self, stop: StopReply, on_call: Callable[[CallStop], None]
+    ) -> tuple[list[bytes], bytes, Callable[[Sequence[bytes]], None]]:
+        """Return requests, the packet that continues, and what takes the requests' replies."""
+        if self._stepped is not None:
+            stepped, self._stepped = self._stepped, None
+            return [b"Z0,%x,%x" % (stepped.address, self._kind)], b"", _ignore
+        at_ns = time.monotonic_ns()
+        values = _reported_registers(stop)
+        registers = self._reader.of_values(values, self._mask)
+        found = None if registers is None else self._breakpoints.get(registers.pc)
+        if stop.signal != _SIGTRAP or found is None or registers is None or stop.thread is None:
+            return [], b"", _ignore
+        thread = stop.thread
+        found.calls += 1
+        pieces = list(self._pieces(registers.sp or 0))
+        reads = [self._memory.request(piece) for piece in pieces]
+
+        def take(replies: Sequence[bytes]) -> None:
+            memory = [*stop.memory]
+            for piece, request, reply in zip(pieces, reads, replies, strict=False):
+                data = self._memory.data(piece, request, reply)
+                if data:
+                    memory.append(MemoryRegion(Avma(piece.address), data))
+            on_call(CallStop(thread.id, at_ns, registers, tuple(memory)))
+
+        if found.copy is not None:
+            place = found.copy.to_bytes(self._reader.pc.size, "little").hex().encode()
+            move = b"P%x=%s;thread:%s;" % (self._reader.pc.number, place, thread.text.encode())
+            return [*reads, move], _CONTINUE, take
+        found.steps += 1
+        self._stepped = found
+        remove = b"z0,%x,%x" % (found.address, self._kind)
+        return [*reads, remove], b"vCont;s:%s" % thread.text.encode(), take
+
+    def _pieces(self, sp: int) -> Iterator[Piece]:
+        """Yield the parts of a stack that are read, none with a page of another."""
+        at, end = sp, sp + self._stack_bytes
+        while at < end:
+            upto = min(end, (at // PAGE + 1) * PAGE)
+            yield Piece(at, upto - at)
+            at = upto
+
+    def remove_all(self) -> None:
+        """Remove all breakpoints while the process is stopped.
+
+        Copies are freed unless a thread is in one.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub makes no sense.
+        """
+        requests = [b"z0,%x,%x" % (each, self._kind) for each in self._breakpoints]
+        self._session.ask_all(requests)
+        self._past_steps += sum(each.steps for each in self._breakpoints.values())
+        self._past_calls = self.calls
+        self._breakpoints.clear()
+        threads = list_threads(self._session, self._stub.features)
+        values, _ = read_registers(self._session, self._stub.features, self._reader, threads)
+        pcs = [self._pc(each) for each in values]
+        for start, end in self._room:
+            if all(pc is not None and not start <= pc < end for pc in pcs):
+                self._session.ask(b"_m%x" % start)
+        self._room.clear()
+
+    def _pc(self, values: Mapping[int, bytes] | MachtraceError) -> int | None:
+        if isinstance(values, MachtraceError):
+            return None
+        registers = self._reader.of_values(values, self._mask)
+        return None if registers is None else registers.pc
+
+
+def _ignore(_: Sequence[bytes]) -> None:
+    pass
+
+
+def _reported_registers(stop: StopReply) -> dict[int, bytes]:
+    """Return the registers of a stop reply, by the stub's numbers."""
+    return {
+        int(key, 16): register_bytes(value)
+        for key, value in stop.details.items()
+        if 0 < len(key) <= _NUMBER_DIGITS and _HEX.issuperset(key)
+    }
