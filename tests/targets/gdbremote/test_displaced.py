@@ -37,19 +37,21 @@ def disassembled(mode, code):
 def test_on_arm64_none_that_uses_its_address_is_copied(word):
     """The oracle is capstone."""
     code = struct.pack("<I", word)
-    found = disassembled((capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM), code)
-    if found is None:
+    instruction = disassembled((capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM), code)
+    if instruction is None:
         return
-    is_jump = capstone.CS_GRP_JUMP in found.groups or capstone.CS_GRP_CALL in found.groups
-    is_literal = found.mnemonic in {"ldr", "ldrsw", "prfm"} and any(
+    is_jump = (
+        capstone.CS_GRP_JUMP in instruction.groups or capstone.CS_GRP_CALL in instruction.groups
+    )
+    is_literal = instruction.mnemonic in {"ldr", "ldrsw", "prfm"} and any(
         operand.type == arm64.ARM64_OP_IMM and index
-        for index, operand in enumerate(found.operands)
+        for index, operand in enumerate(instruction.operands)
     )  # fmt: skip
-    uses_address = found.mnemonic in {"adr", "adrp"} or is_jump or is_literal
-    is_indexed = found.writeback or "]," in found.op_str or "]!" in found.op_str
+    uses_address = instruction.mnemonic in {"adr", "adrp"} or is_jump or is_literal
+    is_indexed = instruction.writeback or "]," in instruction.op_str or "]!" in instruction.op_str
     copy = displaced_copy(Arch.ARM64, code, ADDRESS)
     if uses_address and not is_indexed:
-        assert copy is None, f"{found.mnemonic} {found.op_str}"
+        assert copy is None, f"{instruction.mnemonic} {instruction.op_str}"
 
 
 @pytest.mark.parametrize("word", [PACIBSP, STP, SUB_SP])
@@ -72,17 +74,17 @@ def test_prologues_of_arm64_are_copied(word):
 def test_on_x86_64_none_that_uses_its_address_is_copied(code):
     """The oracle is capstone."""
     copy = displaced_copy(Arch.X86_64, code, ADDRESS)
-    found = disassembled((capstone.CS_ARCH_X86, capstone.CS_MODE_64), code)
-    if copy is None or found is None:
+    instruction = disassembled((capstone.CS_ARCH_X86, capstone.CS_MODE_64), code)
+    if copy is None or instruction is None:
         return
-    assert copy.startswith(found.bytes)
-    assert len(copy) == found.size + 14 <= COPY_SIZE
-    assert int.from_bytes(copy[-8:], "little") == ADDRESS + found.size
-    assert capstone.CS_GRP_CALL not in found.groups
-    assert capstone.CS_GRP_BRANCH_RELATIVE not in found.groups
+    assert copy.startswith(instruction.bytes)
+    assert len(copy) == instruction.size + 14 <= COPY_SIZE
+    assert int.from_bytes(copy[-8:], "little") == ADDRESS + instruction.size
+    assert capstone.CS_GRP_CALL not in instruction.groups
+    assert capstone.CS_GRP_BRANCH_RELATIVE not in instruction.groups
     assert all(
         operand.type != x86.X86_OP_MEM or operand.mem.base not in (x86.X86_REG_RIP, x86.X86_REG_EIP)
-        for operand in found.operands
+        for operand in instruction.operands
     )
 
 

@@ -130,11 +130,11 @@ class CallBreakpoints:
 
     def _write_copies(self, addresses: Sequence[Avma], codes: Sequence[bytes]) -> dict[int, Avma]:
         """Write copies of first instructions to the process; return their addresses."""
-        found = (
+        possible = (
             (address, displaced_copy(self._arch, code, address))
             for address, code in zip(addresses, codes, strict=True)
         )
-        copies = [(address, copy) for address, copy in found if copy is not None]
+        copies = [(address, copy) for address, copy in possible if copy is not None]
         if not copies or not self._stub.features.has_thread_suffix:
             return {}  # stubs that know it set single registers, and allocate
         request = b"_M%x,rx" % (COPY_SIZE * len(copies))
@@ -202,11 +202,11 @@ class CallBreakpoints:
         at_ns = time.monotonic_ns()
         values = _reported_registers(stop)
         registers = self._reader.of_values(values, self._mask)
-        found = None if registers is None else self._breakpoints.get(registers.pc)
-        if stop.signal != _SIGTRAP or found is None or registers is None or stop.thread is None:
+        hit = None if registers is None else self._breakpoints.get(registers.pc)
+        if stop.signal != _SIGTRAP or hit is None or registers is None or stop.thread is None:
             return [], b"", _ignore
         thread = stop.thread
-        found.calls += 1
+        hit.calls += 1
         pieces = list(self._pieces(registers.sp or 0))
         reads = [self._memory.request(piece) for piece in pieces]
 
@@ -218,13 +218,13 @@ class CallBreakpoints:
                     memory.append(MemoryRegion(Avma(piece.address), data))
             on_call(CallStop(thread.id, at_ns, registers, tuple(memory)))
 
-        if found.copy is not None:
-            place = found.copy.to_bytes(self._reader.pc.size, "little").hex().encode()
+        if hit.copy is not None:
+            place = hit.copy.to_bytes(self._reader.pc.size, "little").hex().encode()
             move = b"P%x=%s;thread:%s;" % (self._reader.pc.number, place, thread.text.encode())
             return [*reads, move], _CONTINUE, take
-        found.steps += 1
-        self._stepped = found
-        remove = b"z0,%x,%x" % (found.address, self._kind)
+        hit.steps += 1
+        self._stepped = hit
+        remove = b"z0,%x,%x" % (hit.address, self._kind)
         return [*reads, remove], b"vCont;s:%s" % thread.text.encode(), take
 
     def _pieces(self, sp: int) -> Iterator[Piece]:

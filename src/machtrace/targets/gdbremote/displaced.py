@@ -45,7 +45,7 @@ def displaced_copy(arch: Arch, code: bytes, address: int) -> bytes | None:
 
     Args:
         arch: of the code; others than arm64 and x86-64 have no copies.
-        code: the function's first bytes, :data:`CODE_SIZE` if there are so many.
+        code: the function's first bytes, :data:`CODE_SIZE` of them at most.
         address: theirs.
 
     Returns:
