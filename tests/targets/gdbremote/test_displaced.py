@@ -14,6 +14,9 @@ from machtrace.targets.gdbremote.displaced import COPY_SIZE, displaced_copy
 ADDRESS = 0x1_0000_4000
 PACIBSP, STP, SUB_SP = 0xD503237F, 0xA9BF7BFD, 0xD10083FF
 
+DISPUTED = {"ud0", "ud1", "ret", "extrq"}
+"""capstone reads no ModR/M of the first two, and has other operands with both 66 and REX."""
+
 words = st.one_of(
     st.integers(0, (1 << 32) - 1),
     # Near those that matter: one or two bits of an instruction with an address changed.
@@ -75,7 +78,7 @@ def test_on_x86_64_none_that_uses_its_address_is_copied(code):
     """The oracle is capstone."""
     copy = displaced_copy(Arch.X86_64, code, ADDRESS)
     instruction = disassembled((capstone.CS_ARCH_X86, capstone.CS_MODE_64), code)
-    if copy is None or instruction is None:
+    if copy is None or instruction is None or instruction.mnemonic in DISPUTED:
         return
     assert copy.startswith(instruction.bytes)
     assert len(copy) == instruction.size + 14 <= COPY_SIZE
