@@ -188,6 +188,18 @@ int machtrace_watch(const machtrace_function_t *functions, size_t count)
     return error;
 }
 
+int machtrace_watch_thread(void)
+{
+    int before = errno;
+    machtrace_ignore_enter();
+    pthread_mutex_lock(&lock);
+    int error = is_running ? machtrace_incidents_watch() : ESRCH;
+    pthread_mutex_unlock(&lock);
+    machtrace_ignore_leave();
+    errno = before;
+    return error;
+}
+
 /* --- facts --- */
 
 int machtrace_function_state(const char *name, uint64_t *calls)

@@ -6,13 +6,14 @@
  *     MACHTRACE_ENTRY   functions whose calls are recorded at their first instruction
  *     MACHTRACE_HANG    how long the main thread may be busy: 250ms
  *     MACHTRACE_CPU     processor time of the process, over a time: 80%/60s
- *     MACHTRACE_MEMORY  resident bytes: 500MB
+ *     MACHTRACE_MEMORY  resident bytes: 500MB, 1GiB
  *     MACHTRACE_SPOOL   the file; %p in it becomes the process' number. machtrace-%p.spool
  *
  * That is for LD_PRELOAD. What cannot be started is stated on the standard error stream, and the
  * program runs without it.
  */
 #define _GNU_SOURCE
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,43 +59,60 @@ static void expand(const char *pattern, char *path)
     path[length] = '\0';
 }
 
-/* A number and its unit, in the smallest of these units; 0 if the variable is not set. */
-static uint64_t read_quantity(const char *variable, const char *text, const char *const units[],
-                              uint64_t factor)
+struct unit {
+    const char *name; /* NULL ends a list */
+    uint64_t size;
+};
+
+/* Set a value that is a number and its unit; false unless it is one, up to this. */
+static bool read_quantity(const char *text, const struct unit *unit, uint64_t most,
+                          uint64_t *value)
 {
     char *rest = NULL;
-    if (text == NULL)
-        return 0;
-    uint64_t value = strtoull(text, &rest, 10), scale = 1;
-    for (size_t unit = 0; rest != text && units[unit] != NULL; unit++) {
-        if (strcmp(rest, units[unit]) == 0 && value < UINT32_MAX)
-            return value * scale;
-        scale *= factor;
-    }
-    fprintf(stderr, "machtrace: %s is invalid\n", variable);
-    return 0;
+    uint64_t number = strtoull(text, &rest, 10);
+    while (unit->name != NULL && strcmp(rest, unit->name) != 0)
+        unit++;
+    if (*text < '0' || *text > '9' || unit->name == NULL || number == 0 ||
+        number > most / unit->size)
+        return false;
+    *value = number * unit->size;
+    return true;
+}
+
+static void read_limit(const char *variable, const struct unit *units, uint64_t most,
+                       uint64_t *value)
+{
+    const char *text = getenv(variable);
+    if (text != NULL && !read_quantity(text, units, most, value))
+        fprintf(stderr, "machtrace: %s is invalid\n", variable);
 }
 
 static void read_watchdog(machtrace_options_t *options)
 {
-    static const char *const times[] = {"ms", "s", NULL};
-    static const char *const seconds[] = {"s", "", NULL};
-    static const char *const percent[] = {"%", NULL};
-    static const char *const sizes[] = {"", "KB", "MB", "GB", NULL};
-    char share[16];
-    const char *cpu = getenv("MACHTRACE_CPU");
-    options->hang_ms =
-        (uint32_t)read_quantity("MACHTRACE_HANG", getenv("MACHTRACE_HANG"), times, 1000);
-    options->memory_limit =
-        read_quantity("MACHTRACE_MEMORY", getenv("MACHTRACE_MEMORY"), sizes, 1000);
-    if (cpu == NULL)
+    static const struct unit times[] = {{"ms", 1}, {"s", 1000}, {NULL, 0}};
+    static const struct unit seconds[] = {{"s", 1}, {"", 1}, {NULL, 0}};
+    static const struct unit percent[] = {{"%", 1}, {NULL, 0}};
+    static const struct unit sizes[] = {
+        {"", 1},          {"KB", 1000},     {"MB", 1000000},  {"GB", 1000000000},
+        {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {NULL, 0}};
+    char share[16] = "";
+    uint64_t hang = 0, cpu = 0, window = 0;
+    const char *text = getenv("MACHTRACE_CPU");
+    read_limit("MACHTRACE_HANG", times, UINT32_MAX, &hang);
+    read_limit("MACHTRACE_MEMORY", sizes, INT64_MAX, &options->memory_limit);
+    options->hang_ms = (uint32_t)hang;
+    if (text == NULL)
         return;
-    size_t length = strcspn(cpu, "/");
-    snprintf(share, sizeof share, "%.*s", length < sizeof share ? (int)length : 0, cpu);
-    options->cpu_percent = (uint32_t)read_quantity("MACHTRACE_CPU", share, percent, 1);
-    if (cpu[length] == '/')
-        options->cpu_seconds =
-            (uint32_t)read_quantity("MACHTRACE_CPU", cpu + length + 1, seconds, 1);
+    size_t length = strcspn(text, "/");
+    if (length < sizeof share)
+        memcpy(share, text, length);
+    if (read_quantity(share, percent, UINT32_MAX, &cpu) &&
+        (text[length] == '\0' || read_quantity(text + length + 1, seconds, UINT32_MAX, &window))) {
+        options->cpu_percent = (uint32_t)cpu;
+        options->cpu_seconds = (uint32_t)window;
+    } else {
+        fprintf(stderr, "machtrace: MACHTRACE_CPU is invalid\n");
+    }
 }
 
 __attribute__((constructor(101))) static void start_at_load(void)

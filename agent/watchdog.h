@@ -61,6 +61,10 @@ struct machtrace_incident_record {
 /* Begin to watch, if the options state anything. 0 or an errno. */
 int machtrace_incidents_begin(const machtrace_options_t *options);
 void machtrace_incidents_end(void);
+
+/* Watch the calling thread. Not while another thread calls one of these. */
+int machtrace_incidents_watch(void);
+
 void machtrace_incidents_after_fork(void);
 
 #endif

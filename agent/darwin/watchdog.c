@@ -19,7 +19,7 @@ void machtrace_incidents_after_fork(void)
 {
 }
 
-int machtrace_watch_thread(void)
+int machtrace_incidents_watch(void)
 {
     return ESRCH;
 }

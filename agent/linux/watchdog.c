@@ -24,6 +24,7 @@
 #define CONDITIONS_INTERVAL 100000000
 
 static struct machtrace_watchdog *watchdog;
+/* By the core's places of watched threads: */
 static struct machtrace_watchdog_poll polls[MACHTRACE_WATCHDOG_THREADS_MAX]; /* the last of each */
 static int64_t lates[MACHTRACE_WATCHDOG_THREADS_MAX]; /* delays since the thread was idle */
 static uint64_t roots[MACHTRACE_WATCHDOG_THREADS_MAX]; /* sp of the loop's own wait */
@@ -44,7 +45,8 @@ static uint32_t taken_count;
 static size_t index_of(uint32_t thread)
 {
     for (size_t index = 0; index < MACHTRACE_WATCHDOG_THREADS_MAX; index++)
-        if (polls[index].thread == thread)
+        if (atomic_load(&watchdog->watched[index].use) == MACHTRACE_USED &&
+            watchdog->watched[index].thread == thread)
             return index;
     return MACHTRACE_WATCHDOG_THREADS_MAX;
 }
@@ -269,17 +271,18 @@ void machtrace_watchdog_record_poll(struct machtrace_watchdog *which,
                                     const struct machtrace_watchdog_poll *poll)
 {
     size_t index = index_of(poll->thread);
-    if (index == MACHTRACE_WATCHDOG_THREADS_MAX)
-        index = index_of(0);
     atomic_fetch_add(&which->next_poll, 1);
     if (index == MACHTRACE_WATCHDOG_THREADS_MAX)
         return;
+    const struct machtrace_watched *watched = &which->watched[index];
+    if (watched->last_at == 0) { /* another thread had the place */
+        memset(&polls[index], 0, sizeof polls[index]);
+        roots[index] = 0;
+    }
     const struct machtrace_thread_call call = {
         .number = poll->call, .sp = poll->sp, .pc = poll->pc};
-    bool is_idle = poll->busy_since == 0;
-    for (size_t at = 0; at < MACHTRACE_WATCHDOG_THREADS_MAX && !is_idle; at++)
-        is_idle = poll->has_call && !poll->is_running && which->watched[at].thread == poll->thread &&
-                  machtrace_watched_is_idle(&which->watched[at], &call);
+    bool is_idle = poll->busy_since == 0 || (poll->has_call && !poll->is_running &&
+                                             machtrace_watched_is_idle(watched, &call));
     bool is_new_task = poll->task != polls[index].task;
     int64_t late = poll->late > which->options.interval ? poll->late : 0;
     lates[index] = is_idle ? 0 : is_new_task ? late : lates[index] + late;
@@ -397,13 +400,14 @@ void machtrace_incidents_after_fork(void)
     watchdog = NULL;
 }
 
-/* --- machtrace.h --- */
-
-int machtrace_watch_thread(void)
+int machtrace_incidents_watch(void)
 {
-    struct machtrace_watchdog *now = watchdog;
-    return now == NULL ? ESRCH : machtrace_watchdog_watch(now, (uint32_t)machtrace_inprocess_id());
+    return watchdog == NULL || watchdog->options.limit == 0
+               ? ESRCH
+               : machtrace_watchdog_watch(watchdog, (uint32_t)machtrace_inprocess_id());
 }
+
+/* --- machtrace.h --- */
 
 void machtrace_idle_begin(void)
 {

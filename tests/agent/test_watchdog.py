@@ -114,6 +114,16 @@ def test_many_short_tasks_are_no_hang(built: Path, tmp_path: Path) -> None:
     assert not [row for row in rows if row.verdict == BLOCKED]
 
 
+def test_threads_that_register(built: Path, tmp_path: Path) -> None:
+    path, nodes, rows = observed(built, tmp_path, "threads")
+    pid = spool_format.read(tmp_path / "a.spool").pid
+    assert len({row.thread for row in rows}) == 1
+    assert rows[0].thread != pid
+    assert any(row.verdict == BLOCKED and row.certain for row in rows)
+    stacks = [names(path, nodes, stack.node) for row in rows for stack in row.stacks]
+    assert ["wait_for_answer", "handle_request", "serve"] in stacks
+
+
 def test_processor(built: Path, tmp_path: Path) -> None:
     path, nodes, rows = observed(built, tmp_path, "processor")
     assert rows
@@ -180,16 +190,52 @@ def test_the_environment_starts_it(built: Path, tmp_path: Path) -> None:
     assert rows[0].limit == 250_000_000
 
 
-def test_invalid_variables_are_named(built: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "limit"), [("1", 1), ("4KB", 4000), ("64KiB", 65536), ("1MiB", 1 << 20)]
+)
+def test_units_of_memory(built: Path, tmp_path: Path, text: str, limit: int) -> None:
+    spool = tmp_path / "a.spool"
     environment = {
         **os.environ,
         "LD_PRELOAD": str(library(built)),
-        "MACHTRACE_HANG": "250 parsecs",
-        "MACHTRACE_CPU": "80",
-        "MACHTRACE_MEMORY": "-",
+        "MACHTRACE_MEMORY": text,
+        "MACHTRACE_SPOOL": str(spool),
+    }
+    command = ["/bin/sleep", "1"]
+    done = subprocess.run(command, check=True, capture_output=True, env=environment)
+    assert done.stderr == b""
+    rows = incidents(spool_format.read(spool))
+    assert {(row.kind, row.limit) for row in rows} == {(MEMORY, limit)}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("HANG", text) for text in ("250 parsecs", "250", "5000000s", "ms")),
+        *(("CPU", text) for text in ("80", "80%/x", "80%/0s", "0%")),
+        *(("MEMORY", text) for text in ("-", "-1", "1GiBs", "9999999999GiB")),
+    ],
+)
+def test_invalid_variables_are_named(built: Path, tmp_path: Path, name: str, text: str) -> None:
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(library(built)),
+        f"MACHTRACE_{name}": text,
         "MACHTRACE_SPOOL": str(tmp_path / "a.spool"),
     }
     done = subprocess.run(["/bin/true"], check=True, capture_output=True, env=environment)
-    for name in ("HANG", "CPU", "MEMORY"):
-        assert f"machtrace: MACHTRACE_{name} is invalid\n" in done.stderr.decode()
+    assert done.stderr.decode() == f"machtrace: MACHTRACE_{name} is invalid\n"
     assert not (tmp_path / "a.spool").exists()
+
+
+def test_large_limits_are_valid(built: Path, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(library(built)),
+        "MACHTRACE_CPU": "80%",
+        "MACHTRACE_MEMORY": "8589934592",
+        "MACHTRACE_SPOOL": str(tmp_path / "a.spool"),
+    }
+    done = subprocess.run(["/bin/true"], check=True, capture_output=True, env=environment)
+    assert done.stderr == b""
+    assert incidents(spool_format.read(tmp_path / "a.spool")) == []

@@ -1,8 +1,9 @@
 /* What a watchdog should see, and what it should not:
  *
- *     hangs SPOOL blocked|busy|tasks|loop|processor|memory|killed
+ *     hangs SPOOL blocked|busy|tasks|loop|threads|processor|memory|killed
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +16,8 @@
 #include "machtrace.h"
 
 #define LIMIT_MS 300
+#define WORKERS 30
+#define GENERATIONS 3 /* of workers: in all more than are watched at once */
 
 static int64_t now(void)
 {
@@ -86,6 +89,48 @@ static void *allocate(void *unused)
     return NULL;
 }
 
+static pthread_barrier_t all_run;
+
+static void register_thread(void)
+{
+    machtrace_idle_begin();
+    /* Threads that have ended make room when the watchdog has noticed. */
+    while (machtrace_watch_thread() == ENOSPC)
+        usleep(1000);
+}
+
+static void *work(void *unused)
+{
+    pthread_barrier_wait(&all_run);
+    register_thread();
+    usleep(150000);
+    return unused;
+}
+
+__attribute__((noinline)) static void *serve(void *unused)
+{
+    register_thread();
+    machtrace_idle_end();
+    handle_request("blocked");
+    machtrace_idle_begin();
+    return unused;
+}
+
+static void run_threads(void)
+{
+    pthread_t threads[WORKERS], server;
+    machtrace_idle_begin();
+    pthread_barrier_init(&all_run, NULL, WORKERS);
+    for (int generation = 0; generation < GENERATIONS; generation++) {
+        for (int index = 0; index < WORKERS; index++)
+            pthread_create(&threads[index], NULL, work, NULL);
+        for (int index = 0; index < WORKERS; index++)
+            pthread_join(threads[index], NULL);
+    }
+    pthread_create(&server, NULL, serve, NULL);
+    pthread_join(server, NULL);
+}
+
 int main(int count, char **arguments)
 {
     if (count != 3 || pipe(ends) != 0)
@@ -101,6 +146,8 @@ int main(int count, char **arguments)
     } else {
         options.hang_ms = LIMIT_MS;
     }
+    if (machtrace_watch_thread() != ESRCH)
+        return 3;
     int error = machtrace_start(&options);
     if (error != 0) {
         fprintf(stderr, "%s\n", strerror(error));
@@ -108,6 +155,8 @@ int main(int count, char **arguments)
     }
     if (is_processor || is_memory) {
         pthread_t thread;
+        if (machtrace_watch_thread() != ESRCH)
+            return 3; /* nothing is watched for hangs */
         pthread_create(&thread, NULL, is_processor ? burn : allocate, NULL);
         pthread_join(thread, NULL);
     } else if (strcmp(how, "loop") == 0) {
@@ -115,6 +164,8 @@ int main(int count, char **arguments)
             wait_in_loop(2 * LIMIT_MS);
         handle_request("blocked");
         wait_in_loop(2 * LIMIT_MS);
+    } else if (strcmp(how, "threads") == 0) {
+        run_threads();
     } else if (strcmp(how, "tasks") == 0) {
         for (int task = 0; task < 60; task++) {
             machtrace_idle_end();
