@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from machtrace.reports.source import ReportSource
 from machtrace.reports.spool.facts import RuleState, spool_facts
 from machtrace.reports.spool.spool import Spool
 from tests.agent import spool_format
-from tests.agent.build import SPOOL, build, numbers, run
+from tests.agent.build import SPOOL, build, library, numbers, run
 from tests.agent.readers import check_readers_agree
 from tests.agent.test_hooks import linked, shared
 
@@ -227,3 +228,18 @@ def test_another_version_is_an_error(calls: tuple[Path, dict[str, float]]) -> No
     with pytest.raises(FormatError, match="version 9") as raised:
         mt.read_reports(path)
     assert raised.value.remedy == "read it with a machtrace that is as new as the agent"
+
+
+def test_functions_that_are_only_counted_have_their_calls(built: Path, tmp_path: Path) -> None:
+    path = tmp_path / "app.spool"
+    environment = {
+        "LD_PRELOAD": str(library(built)),
+        "MACHTRACE_COUNT": "getppid",
+        "MACHTRACE_SPOOL": str(path),
+    }
+    program = "import os\nfor _ in range(321): os.getppid()"
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | environment)
+    (report,) = mt.read_reports(path)
+    assert report.application_information[0][1] == (
+        "getppid: 321 calls, watched, 1 import slot, stacks are not taken",
+    )

@@ -39,6 +39,8 @@ _TREES_MOST = 4
 _ROWS_LEAST = 100_000
 _ROWS_MOST = 1_000_000
 """Frames of a report: the agent has room for fewer by default."""
+_COUNTED_MOST = 1 << 48
+"""Calls of a counted function: more are damage."""
 _MOST_NS = 1 << 62
 _UNKNOWN_CALLERS = ReportedFrame(
     None,
@@ -125,6 +127,12 @@ def _bounded(spool: Spool, sums: npt.NDArray[np.void]) -> list[_Calls]:
     return calls
 
 
+def _counted(spool: Spool, rule: SpoolRule) -> int:
+    """Return the calls of a function whose stacks are not taken; 0 of others."""
+    is_known = rule.counts_only and rule.number < len(spool.calls)
+    return min(int(spool.calls[rule.number]), _COUNTED_MOST) if is_known else 0
+
+
 def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
     totals: Counter[int] = Counter()
     stacks: Counter[int] = Counter()
@@ -142,7 +150,7 @@ def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
             counts_only=rule.counts_only,
             is_at_entry=rule.is_at_entry,
             other=rule.other,
-            calls=totals[number],
+            calls=max(totals[number], _counted(spool, rule)),
             stacks=stacks[number],
             timed=int(timed[number]) if number < len(timed) else 0,
         )

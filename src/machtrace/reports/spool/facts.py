@@ -68,6 +68,8 @@ class RuleFacts:
         where = f", {counted(self.slots, 'import slot')}" if self.slots else ""
         if self.is_at_entry:
             where = " at its first instruction" if self.state.is_watched else ""
+        if self.counts_only and self.state.is_watched:
+            where += ", stacks are not taken"
         return f"{self.state.value}{other}{where}"
 
 
