@@ -311,7 +311,9 @@ def test_programs_that_a_sanitizer_checks_are_recorded(
 
 @pytest.mark.parametrize("sanitizer", ["undefined", "address", "thread"])
 def test_no_sanitizer_reports_the_agent(built: Path, tmp_path: Path, sanitizer: str) -> None:
-    program = linked(built, "calls.c", "static", f"-fsanitize={sanitizer}")
+    # The watchdog has fences, which ThreadSanitizer does not follow: none runs here.
+    flags = ["-Wno-tsan"] if sanitizer == "thread" else []
+    program = linked(built, "calls.c", "static", f"-fsanitize={sanitizer}", *flags)
     result = numbers(run(program, tmp_path / "app.spool", 8, 5_000, 12))
     assert result["seen"] == 40_000
 

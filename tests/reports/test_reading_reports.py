@@ -75,7 +75,6 @@ def test_every_kind_can_be_written_in_every_format(kind: str, name: str) -> None
     reports = read(REPORT_SAMPLES[kind])
     of_threads = ("text", "stacks-json", "nsthread", "bs", "lldb")
     of_trees = (
-        "spool",
         "sample",
         "spindump",
         "microstackshot",

@@ -177,7 +177,7 @@ def test_the_state_of_a_function_is_in_words() -> None:
         "watched, 1 import slot",
         "watched at its first instruction",
         "refused: it is too short",
-        "shared with -[B b:], 1 import slot",
+        "shared with -[B b:], 1 import slot, stacks are not taken",
         "unknown, 1 import slot",
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from machtrace.cli.console import output, wants_colour
 from machtrace.cli.tables import table
@@ -194,8 +195,9 @@ def watched(calls: WatchedCalls, report: Report, name: str) -> Iterator[Section]
         right=frozenset({0, 1}),
         lines=report.warnings,
     )
-    if calls.facts.incidents:
-        yield Section(title="Incidents", lines=calls.facts.incidents)
+    for text, thread in zip_longest(calls.facts.incidents, report.threads):
+        lines = () if thread is None else tuple(reported_lines(thread.frames, report.images))
+        yield Section(title=f"Incident: {text}", lines=lines)
     for stack in calls.stacks:
         yield _watched_stack(stack, total, report)
 

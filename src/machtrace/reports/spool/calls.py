@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from machtrace.model.report import (
     ReportedImage,
     ReportedProcess,
     ReportedSymbol,
+    ReportedThread,
     ReportKind,
     SampledNode,
     SampledTree,
@@ -39,6 +40,7 @@ _TREES_MOST = 4
 _ROWS_LEAST = 100_000
 _ROWS_MOST = 1_000_000
 """Frames of a report: the agent has room for fewer by default."""
+_INCIDENT_FRAMES_MOST = 1000
 _COUNTED_MOST = 1 << 48
 """Calls of a counted function: more are damage."""
 _MOST_NS = 1 << 62
@@ -97,6 +99,7 @@ def report_of_spool(spool: Spool) -> Report:
         application_information=tuple(
             (name, texts) for name, texts in (("", lines), ("incidents", facts.incidents)) if texts
         ),
+        threads=tuple(_incident_threads(spool, frames)),
         trees=tuple(trees),
         images=frames.images,
         details={
@@ -110,6 +113,21 @@ def report_of_spool(spool: Spool) -> Report:
             *([f"calls whose frames have no room in a report: {unstored:,}"] if unstored else ()),
         ),
     )
+
+
+def _incident_threads(spool: Spool, frames: _Frames) -> Iterator[ReportedThread]:
+    """Yield a thread for each incident, with the stack that most of its stacks are."""
+    threads = {thread.id: thread.name for thread in spool.threads.values()}
+    for index, incident in enumerate(spool.incidents):
+        stacks = Counter(stack.stack for stack in incident.stacks)
+        ((node, _),) = stacks.most_common(1) or ((0, 0),)
+        rows = spool.tree.path(spool.tree.rows.get(node, ROOT))
+        yield ReportedThread(
+            index=index,
+            id=incident.thread or None,
+            name=threads.get(incident.thread) or None,
+            frames=tuple(frames.frame(row) for row in islice(rows, _INCIDENT_FRAMES_MOST)),
+        )
 
 
 def _bounded(spool: Spool, sums: npt.NDArray[np.void]) -> list[_Calls]:

@@ -26,6 +26,7 @@ from machtrace.model.report import (
     Report,
     ReportedFrame,
     ReportedTask,
+    ReportKind,
     SampledTree,
 )
 from machtrace.model.snapshot import ThreadId, ThreadInfo
@@ -61,10 +62,10 @@ def profile_of(report: Report) -> Profile:
     """Return all stacks of the report as a profile, those of its other processes too.
 
     Threads and their trees become the profile's threads. Stacks of inverted trees are limited to
-    two million frames. A watcher's samples stand for its report: the other threads' stacks, of one
-    moment, have no duration.
+    two million frames. A watcher's samples, and the calls of a spool, stand for their report: the
+    other stacks, of one moment, have no duration.
     """
-    if report.watch is not None and report.trees:
+    if (report.watch is not None or report.kind is ReportKind.SPOOL) and report.trees:
         report = replace(report, threads=())
     builder = ProfileBuilder()
     for task in tasks_of(report):
