@@ -96,10 +96,15 @@ static int start(const machtrace_options_t *options)
             atomic_store(&machtrace_recorders.app_state,
                          MACHTRACE_CONSENT_ABSENT << MACHTRACE_STATE_SHIFT);
     machtrace_images_update(true);
-    error = machtrace_drain_begin(
-        options->spool_path, options->spool_size != 0 ? options->spool_size : DEFAULT_SPOOL_SIZE,
-        options->older_spools != 0 ? options->older_spools : 1,
-        options->interval_ms != 0 ? options->interval_ms : DEFAULT_INTERVAL);
+    struct machtrace_drain_options spool = {
+        .path = options->spool_path,
+        .size = options->spool_size != 0 ? options->spool_size : DEFAULT_SPOOL_SIZE,
+        .older = options->older_spools != 0 ? options->older_spools : 1,
+        .interval_ms = options->interval_ms != 0 ? options->interval_ms : DEFAULT_INTERVAL,
+        .rotate_seconds = options->rotate_seconds,
+        .finished = options->spool_finished,
+        .context = options->spool_context};
+    error = machtrace_drain_begin(&spool);
     if (error != 0) {
         machtrace_deactivate_rules();
         return error;
@@ -166,6 +171,19 @@ int machtrace_stop(void)
         is_running = false;
         error = result.left != 0 ? EBUSY : 0;
     }
+    pthread_mutex_unlock(&lock);
+    machtrace_ignore_leave();
+    errno = before;
+    return error;
+}
+
+int machtrace_rotate(void)
+{
+    int before = errno, error = ESRCH;
+    machtrace_ignore_enter();
+    pthread_mutex_lock(&lock);
+    if (is_running)
+        error = machtrace_drain_rotate();
     pthread_mutex_unlock(&lock);
     machtrace_ignore_leave();
     errno = before;

@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,12 +116,78 @@ static void store_sums(void)
         uint64_t sum = atomic_load(&all->calls[rule]);
         for (uint32_t index = 0; index < used; index++)
             sum += atomic_load_explicit(&all->all[index].calls[rule], memory_order_relaxed);
-        atomic_store(&calls[rule], sum);
+        machtrace_drain->sums[rule] = sum;
+        atomic_store(&calls[rule], sum - machtrace_drain->before[rule]);
     }
     struct machtrace_spool_losses *losses = &machtrace_drain->spool.head->losses;
-    atomic_store(&losses->stacks_full, atomic_load(&all->incomplete));
-    atomic_store(&losses->stacks_cut, atomic_load(&all->cut));
-    atomic_store(&losses->ignored, atomic_load(&all->ignored));
+    const uint64_t values[3] = {atomic_load(&all->incomplete), atomic_load(&all->cut),
+                                atomic_load(&all->ignored)};
+    _Atomic uint64_t *const words[3] = {&losses->stacks_full, &losses->stacks_cut,
+                                        &losses->ignored};
+    for (int index = 0; index < 3; index++) {
+        machtrace_drain->losses[index] = values[index];
+        atomic_store(words[index], values[index] - machtrace_drain->losses_before[index]);
+    }
+}
+
+static void send_program(void)
+{
+    for (uint32_t index = 0; index < machtrace_image_count(); index++) {
+        if (machtrace_image(index)->is_program)
+            machtrace_drain_send_image(machtrace_image(index));
+    }
+}
+
+/* --- rotation --- */
+
+#define ROTATION_RETRY UINT64_C(60000000000) /* ns after one that failed */
+
+static void report_finished(void)
+{
+    char older[MACHTRACE_AGENT_PATH_MAX + 2];
+    if (machtrace_drain->options.finished == NULL)
+        return;
+    snprintf(older, sizeof older, "%s.1", machtrace_drain->path);
+    machtrace_drain->options.finished(older, machtrace_drain->options.context);
+}
+
+static bool should_rotate(void)
+{
+    const struct machtrace_drain *drain = machtrace_drain;
+    uint64_t age = drain->now_ns - drain->rotated_at;
+    uint64_t most = (uint64_t)drain->options.rotate_seconds * 1000000000;
+    bool is_full = drain->spool.log_used > drain->spool.head->log_size / 8 * 7;
+    return atomic_load(&drain->must_rotate) || (most != 0 && age >= most) ||
+           (is_full && drain->options.rotate_seconds != 0 && age >= ROTATION_RETRY / 60);
+}
+
+/* What the next spool does not have: everything that was sent to this one. */
+static void forget_sent(void)
+{
+    struct machtrace_drain *drain = machtrace_drain;
+    memset(drain->sent, 0, ((size_t)1 << machtrace_recorders.tree.bits) / 8);
+    memset(drain->sent_images, 0, MACHTRACE_IMAGES_MAX / 8 + 8);
+    memset(drain->last_threads, 0, machtrace_recorders.most * sizeof(uint32_t));
+    memset(drain->rules, 0, sizeof drain->rules);
+    memcpy(drain->before, drain->sums, sizeof drain->before);
+    memcpy(drain->losses_before, drain->losses, sizeof drain->losses_before);
+}
+
+static void rotate(void)
+{
+    struct machtrace_drain *drain = machtrace_drain;
+    pthread_mutex_lock(&drain->lock);
+    int error = machtrace_spool_rotate(&drain->spool, drain->path, drain->options.older);
+    if (error == 0)
+        forget_sent();
+    pthread_mutex_unlock(&drain->lock);
+    drain->rotated_at = drain->now_ns;
+    atomic_store(&drain->rotation_error, error);
+    atomic_store(&drain->must_rotate, false);
+    if (error != 0)
+        return;
+    send_program();
+    report_finished();
 }
 
 /* Whether there were events. */
@@ -177,15 +245,16 @@ static void *run(void *argument)
 #else
     pthread_setname_np(pthread_self(), "machtrace");
 #endif
-    for (uint32_t index = 0; index < machtrace_image_count(); index++) {
-        if (machtrace_image(index)->is_program)
-            machtrace_drain_send_image(machtrace_image(index));
-    }
+    send_program();
+    if (machtrace_drain->has_earlier)
+        report_finished();
     for (;;) {
         uint32_t seen = atomic_load(&machtrace_recorders.wake);
         uint32_t requested = atomic_load(&machtrace_drain->requested);
         bool stops = atomic_load(&machtrace_drain->stops) != 0;
         bool is_idle = !pass();
+        if (!stops && should_rotate())
+            rotate();
         atomic_store(&machtrace_drain->done, requested);
         if (stops) {
             atomic_store(&machtrace_drain_thread, 0);
@@ -207,8 +276,25 @@ static int start_thread(void)
     return error;
 }
 
-int machtrace_drain_begin(const char *path, uint64_t size, uint32_t older, uint32_t interval_ms)
+/* Absolute, so that the program may change its folder. */
+static int set_path(struct machtrace_drain *drain, const char *path)
 {
+    size_t used = 0;
+    if (path[0] != '/') {
+        if (getcwd(drain->path, sizeof drain->path) == NULL)
+            return errno;
+        used = strlen(drain->path);
+        drain->path[used++] = '/';
+    }
+    if (used + strlen(path) >= sizeof drain->path)
+        return ENAMETOOLONG;
+    strcpy(drain->path + used, path);
+    return 0;
+}
+
+int machtrace_drain_begin(const struct machtrace_drain_options *options)
+{
+    struct stat status;
     uint32_t bits = machtrace_recorders.tree.bits;
     size_t nodes = ((size_t)1 << bits) / 8;
     size_t images = MACHTRACE_IMAGES_MAX / 8 + 8;
@@ -218,15 +304,20 @@ int machtrace_drain_begin(const char *path, uint64_t size, uint32_t older, uint3
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED)
         return errno;
-    int error = machtrace_spool_create(&made->spool, path, size, bits, older);
+    made->options = *options;
+    int error = set_path(made, options->path);
+    made->has_earlier = stat(options->path, &status) == 0 && status.st_size > 0;
+    if (error == 0)
+        error = machtrace_spool_create(&made->spool, made->path, options->size, bits, options->older);
     if (error == 0) {
         machtrace_drain = made;
         pthread_mutex_init(&machtrace_drain->lock, NULL);
         machtrace_drain->sent = (uint64_t *)(machtrace_drain + 1);
         machtrace_drain->sent_images = (uint64_t *)((unsigned char *)machtrace_drain->sent + nodes);
         machtrace_drain->last_threads = (uint32_t *)((unsigned char *)machtrace_drain->sent_images + images);
-        machtrace_drain->interval_ms = interval_ms;
+        machtrace_drain->interval_ms = options->interval_ms;
         read_clocks(&machtrace_drain->first_ticks, &machtrace_drain->first_ns);
+        machtrace_drain->rotated_at = machtrace_drain->first_ns;
         error = start_thread();
         if (error != 0)
             machtrace_spool_end(&made->spool, MACHTRACE_SPOOL_STOPPED);
@@ -247,6 +338,13 @@ void machtrace_drain_flush(void)
         machtrace_wake(&machtrace_recorders.wake);
         usleep(200);
     }
+}
+
+int machtrace_drain_rotate(void)
+{
+    atomic_store(&machtrace_drain->must_rotate, true);
+    machtrace_drain_flush();
+    return atomic_load(&machtrace_drain->rotation_error);
 }
 
 void machtrace_drain_end(void)

@@ -8,8 +8,19 @@
 
 #include "spool.h"
 
+struct machtrace_drain_options {
+    const char *path;
+    uint64_t size;
+    uint32_t older, interval_ms, rotate_seconds;
+    void (*finished)(const char *path, void *context); /* or NULL; by the agent's thread */
+    void *context;
+};
+
 /* Create the spool and start the thread. Returns 0 or an errno. */
-int machtrace_drain_begin(const char *path, uint64_t size, uint32_t older, uint32_t interval_ms);
+int machtrace_drain_begin(const struct machtrace_drain_options *options);
+
+/* Begin another spool, and return once that is done: 0 or why it failed. */
+int machtrace_drain_rotate(void);
 
 /* Return once what was recorded before is in the spool. */
 void machtrace_drain_flush(void);

@@ -32,6 +32,16 @@ struct machtrace_drain {
     uint32_t *last_threads;  /* by recorder: the last thread in the spool */
     struct machtrace_logged_rule rules[MACHTRACE_RULES_MAX];
 
+    struct machtrace_drain_options options; /* the path is the next one */
+    char path[MACHTRACE_AGENT_PATH_MAX];
+    bool has_earlier;                     /* an earlier process left a spool */
+    _Atomic bool must_rotate;
+    _Atomic int rotation_error;
+    uint64_t rotated_at;                  /* or tried */
+    uint64_t sums[MACHTRACE_RULES_MAX];   /* calls by rule, as stored last */
+    uint64_t before[MACHTRACE_RULES_MAX]; /* those of earlier spools */
+    uint64_t losses[3], losses_before[3];
+
     uint64_t first_ticks, first_ns, now_ticks, now_ns; /* the clock of events, and CLOCK_MONOTONIC */
     uint64_t swept_at;
 

@@ -210,6 +210,24 @@ void machtrace_spool_end(struct machtrace_spool *spool, enum machtrace_spool_sta
     spool->head = NULL;
 }
 
+int machtrace_spool_rotate(struct machtrace_spool *spool, const char *path, uint32_t older)
+{
+    char beside[PATH_MAX];
+    struct machtrace_spool next;
+    int length = snprintf(beside, sizeof beside, "%s.next", path);
+    if (length < 0 || (size_t)length >= sizeof beside)
+        return ENAMETOOLONG;
+    int error = machtrace_spool_create(&next, beside, spool->size, spool->head->tree_bits, 0);
+    if (error != 0)
+        return error;
+    machtrace_spool_end(spool, MACHTRACE_SPOOL_ROTATED);
+    /* If somebody has removed or renamed the file, there is nothing to move. */
+    move_older(path, older);
+    rename(beside, path);
+    *spool = next;
+    return 0;
+}
+
 void machtrace_spool_after_fork(struct machtrace_spool *spool)
 {
     if (spool->file >= 0)

@@ -68,7 +68,8 @@ struct machtrace_spool_losses {
 
 enum machtrace_spool_state {
     MACHTRACE_SPOOL_RUNNING = 1,
-    MACHTRACE_SPOOL_STOPPED = 2
+    MACHTRACE_SPOOL_STOPPED = 2,
+    MACHTRACE_SPOOL_ROTATED = 3 /* another file of the process follows */
 };
 
 struct machtrace_spool_head {
@@ -113,6 +114,10 @@ struct machtrace_spool {
  * there, EINVAL for a size that is none, ENOSPC, EROFS, ... */
 int machtrace_spool_create(struct machtrace_spool *spool, const char *path, uint64_t size,
                            uint32_t tree_bits, uint32_t older);
+
+/* Begin another file at the path: the present one is ended and moved as an older one is. It is
+ * created beside the path first. Returns 0 or why that failed; then nothing has changed. */
+int machtrace_spool_rotate(struct machtrace_spool *spool, const char *path, uint32_t older);
 
 /* The calls by rule so far; for the writer to set. */
 _Atomic uint64_t *machtrace_spool_calls(struct machtrace_spool *spool);

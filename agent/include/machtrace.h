@@ -161,6 +161,16 @@ typedef enum machtrace_state {
  * @field memory_limit
  * Linux: record the thread that touches most new memory when this number of bytes is resident. 0: no
  * such condition.
+ *
+ * @field rotate_seconds
+ * Begin another spool when the present one is this old, or its log is nearly full; 0 by default:
+ * never. See machtrace_rotate.
+ *
+ * @field spool_finished, spool_context
+ * Called with the path of a spool to which nothing is written any more, and with the context: after
+ * a rotation, and at the start if an earlier process left one; NULL by default. It may upload or
+ * move the file; the next rotation renames it. The agent's own thread calls: the function must not
+ * call the agent, and calls are not moved to the spool until it returns.
  */
 typedef struct machtrace_options {
     uint32_t size;
@@ -176,6 +186,10 @@ typedef struct machtrace_options {
     uint32_t cpu_percent;
     uint32_t cpu_seconds;
     uint64_t memory_limit;
+    void (*spool_finished)(const char *path, void *context);
+    void *spool_context;
+    uint32_t rotate_seconds;
+    uint32_t reserved;
 } machtrace_options_t;
 
 /*!
@@ -228,6 +242,19 @@ MACHTRACE_EXPORT int machtrace_start(const machtrace_options_t *options);
  * since, which was left. Calls through it still reach the function.
  */
 MACHTRACE_EXPORT int machtrace_stop(void);
+
+/*!
+ * @function machtrace_rotate
+ * End the spool and begin another one.
+ *
+ * @discussion
+ * The ended one is renamed to PATH.1, an older one to PATH.2, and so on as at a start. Each call is in
+ * one of them. Each has all that its calls refer to, and can be read alone.
+ *
+ * @result
+ * 0; ESRCH if the agent does not run; else why no other file can be created: the present spool stays.
+ */
+MACHTRACE_EXPORT int machtrace_rotate(void);
 
 /*!
  * @function machtrace_watch

@@ -62,7 +62,8 @@ _THREAD = Struct("<2I")
 _RULE = Struct("<4IQ")
 _EVENTS = Struct("<QII")
 _MARK = Struct("<QII")
-_STOPPED = 2
+_ENDED = (2, 3)
+"""The agent was stopped, or began another file."""
 _CELL_USED = 1 << 63
 _COUNTS_ONLY = _PROGRAM = 1
 _AT_ENTRY = 2
@@ -225,7 +226,7 @@ class _Reader:
             pid=head.pid,
             arch=_MACHINES.get(head.machine),
             run=head.run,
-            is_stopped=head.state == _STOPPED,
+            is_stopped=head.state in _ENDED,
             started_at_ns=head.started_at,
             started_ticks=head.started_ticks,
             rules=tuple(self._rules[number] for number in sorted(self._rules)),

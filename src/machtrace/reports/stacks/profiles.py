@@ -65,7 +65,7 @@ def profile_of(report: Report) -> Profile:
     two million frames. A watcher's samples, and the calls of a spool, stand for their report: the
     other stacks, of one moment, have no duration.
     """
-    if (report.watch is not None or report.kind is ReportKind.SPOOL) and report.trees:
+    if report.kind is ReportKind.SPOOL or (report.watch is not None and report.trees):
         report = replace(report, threads=())
     builder = ProfileBuilder()
     for task in tasks_of(report):

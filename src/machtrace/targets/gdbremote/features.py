@@ -11,9 +11,9 @@ from machtrace.targets.gdbremote.packets import choose_compression
 from machtrace.targets.gdbremote.replies import parse_chunk, parse_supported, refused
 from machtrace.targets.gdbremote.session import GdbSession
 
-_OFFER = (
-    b"qSupported:multiprocess+;xmlRegisters=i386,arm,mips,arc;vContSupported+;swbreak+;no-resumed-"
-)
+_OFFER = b"qSupported:multiprocess+;xmlRegisters=i386,arm,mips,arc;vContSupported+;no-resumed-"
+_BREAKPOINT_OFFER = _OFFER + b";swbreak+"
+"""Else gdbserver reports a thread behind the breakpoint."""
 _FIRST_WORDS = (
     _OFFER,
     b"QThreadSuffixSupported",
@@ -75,6 +75,15 @@ def negotiate(session: GdbSession) -> StubFeatures:
         if session.ask(b"QEnableCompression:type:%s;" % name.encode()) == b"OK":
             session.decompress_with(decompress)
     return features_of(supports, has_suffix=suffix == b"OK", probe=probe)
+
+
+def expect_breakpoints(session: GdbSession) -> None:
+    """Let a stub report a breakpoint's address, if it reports another one by default.
+
+    Raises:
+        ConnectionLostError, RemoteProtocolError: it does not speak the protocol.
+    """
+    session.ask(_BREAKPOINT_OFFER)
 
 
 def features_of(supports: Mapping[str, str], *, has_suffix: bool, probe: bytes) -> StubFeatures:

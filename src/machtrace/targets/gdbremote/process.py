@@ -33,6 +33,7 @@ from machtrace.targets.gdbremote.breakpoints import CallBreakpoints
 from machtrace.targets.gdbremote.causes import exception_cause
 from machtrace.targets.gdbremote.connection import StubConnection
 from machtrace.targets.gdbremote.detach import Connect
+from machtrace.targets.gdbremote.features import expect_breakpoints
 from machtrace.targets.gdbremote.host import RemoteSystem
 from machtrace.targets.gdbremote.images import RemoteImageFinder, RemoteImages
 from machtrace.targets.gdbremote.memory import RemoteMemory
@@ -180,6 +181,8 @@ class GdbRemoteTarget(ClosedWhenLeft):
         """
         self._stub.stop()
         self._stub.watch(lambda _: None)
+        if not self._stub.features.has_thread_suffix:  # lldb's stubs report it
+            expect_breakpoints(self._stub.session)
         return CallBreakpoints(self._stub, self._memory, stack_bytes=stack_bytes)
 
     @property
