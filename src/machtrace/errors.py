@@ -19,6 +19,7 @@
     ├── FileAccessError           a file cannot be opened, read or written
     ├── AmbiguousImageError       several images match a name without an identifier
     ├── ArgumentError             an argument is invalid
+    ├── RulesError                a file of audit rules is invalid
     └── MissingExtraError         an optional dependency is not installed
 
 These are results, not errors: a stack that ends early (:class:`~machtrace.model.stack.Stop`), a
@@ -231,6 +232,12 @@ def pip_install(requirement: str) -> str:
     from shlex import quote
 
     return f"{quote(sys.executable or 'python3')} -m pip install {quote(requirement)}"
+
+
+class RulesError(MachtraceError):
+    """A file of audit rules is invalid: it is not TOML, or no call can match a rule."""
+
+    remedy = "correct the file; docs/audit.md describes its form"
 
 
 class MissingExtraError(MachtraceError):

@@ -1,0 +1,1 @@
+"""The audit, against programs whose calls are known."""
