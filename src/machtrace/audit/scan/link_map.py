@@ -1,0 +1,111 @@
+"""A linker's map: which object file each function of an image comes from.
+
+The form is that of ld64's ``-map``, which Apple's newer linker and lld write, too: a list of object
+files, a list of sections, and for each symbol the address, the size and the object file's number.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import FileAccessError, FormatError
+from machtrace.frozen import dataclass
+
+_LARGEST = 1 << 30
+_OBJECT = re.compile(r"\[ *(\d+)\] (.*)\Z")
+_SYMBOL = re.compile(r"0x([0-9A-Fa-f]{1,16})\t0x([0-9A-Fa-f]{1,16})\t\[ *(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinkMap:
+    """The symbols of one image with their object files, ascending by address."""
+
+    source: str
+    image: str
+    """The path of the linked image; empty if the map does not state it."""
+    objects: dict[int, str]
+    starts: npt.NDArray[np.uint64]
+    """Stated addresses."""
+    sizes: npt.NDArray[np.uint64]
+    numbers: npt.NDArray[np.int64]
+
+    def object_at(self, address: int) -> str | None:
+        """Return the object file of a stated address, as the linker spelt it."""
+        row = int(self.starts.searchsorted(np.uint64(address), side="right")) - 1
+        if row < 0 or address - int(self.starts[row]) >= int(self.sizes[row]):
+            return None
+        return self.objects.get(int(self.numbers[row]))
+
+    def agrees_with(self, starts: npt.NDArray[np.uint64], low: int, high: int) -> bool:
+        """Return whether the map is of the image with functions at ``starts``.
+
+        Args:
+            starts: stated addresses of the image's functions, ascending.
+            low: the address of the image's code.
+            high: its end.
+        """
+        mine = self.starts[(self.starts >= low) & (self.starts < high)]
+        if not len(mine) or not len(starts):
+            return False
+        rows = starts.searchsorted(mine).clip(max=len(starts) - 1)
+        return bool(np.count_nonzero(starts[rows] == mine) * 2 >= len(mine))
+
+
+def read_link_map(path: Path) -> LinkMap:
+    """Read a linker's map.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        FormatError: it has no symbols.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = f"cannot read the link map: {getattr(error, 'strerror', None) or error}"
+        raise FileAccessError(str(path), reason) from None
+    return parse_link_map(data[:_LARGEST], str(path))
+
+
+def parse_link_map(data: bytes, source: str) -> LinkMap:
+    """Parse a linker's map; lines that are neither objects nor symbols are skipped.
+
+    Raises:
+        FormatError: it has no symbols.
+    """
+    image, part = "", ""
+    objects: dict[int, str] = {}
+    rows: list[tuple[int, int, int]] = []
+    for line in data.decode("utf-8", "replace").splitlines():
+        if line.startswith("# "):
+            if line.startswith("# Path:"):
+                image = line.partition(":")[2].strip()
+            elif line.endswith(":"):
+                part = line
+            continue
+        if part == "# Symbols:" and (match := _SYMBOL.match(line)):
+            rows.append((int(match[1], 16), int(match[2], 16), int(match[3])))
+        elif part == "# Object files:" and (match := _OBJECT.match(line)):
+            objects[int(match[1])] = match[2]
+    if not rows:
+        raise FormatError(
+            "not a link map: it has no symbols",
+            source=source,
+            offset=0,
+            remedy="pass the file that the linker wrote with -map",
+        )
+    rows = [row for row in rows if row[2] <= len(objects) + 1]
+    rows.sort()
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return LinkMap(
+        source=source,
+        image=image,
+        objects=objects,
+        starts=np.array(columns[0], np.uint64),
+        sizes=np.array(columns[1], np.uint64),
+        numbers=np.array(columns[2], np.int64),
+    )
