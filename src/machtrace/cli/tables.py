@@ -66,10 +66,24 @@ def table(
 
     ``right``: columns aligned to the right.
     """
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(headings, *rows, strict=True)]
     for row in (headings, *rows):
         cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
+            _padded(cell, width, is_right=column in right)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield _GAP.join(cells).rstrip()
+
+
+def _width(text: str) -> int:
+    """Return the columns that a terminal uses for ``text``: Chinese characters take two."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import east_asian_width
+
+    return sum(2 if east_asian_width(each) in "WF" else 1 for each in text)
+
+
+def _padded(cell: str, width: int, *, is_right: bool) -> str:
+    gap = " " * (width - _width(cell))
+    return gap + cell if is_right else cell + gap

@@ -6,12 +6,8 @@ script everything but the flame graph works.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
-from hashlib import sha256
-from importlib import resources
 from itertools import islice
 
 from machtrace.model.image import BuildId, shown_identifier
@@ -22,7 +18,7 @@ from machtrace.reports.analysis.frame_owner import FrameOwner
 from machtrace.reports.analysis.groups import report_groups
 from machtrace.reports.analysis.subject_stack import subject_stack
 from machtrace.reports.analysis.waits.graph import WaitGraph, process_label, wait_graph
-from machtrace.reports.html import facts
+from machtrace.reports.html import facts, shell
 from machtrace.reports.html.flame_graph import flame_graph
 from machtrace.reports.html.markup import element, folded, text
 from machtrace.reports.html.threads import WaitLabels, key_to_marks, stacks
@@ -136,27 +132,20 @@ _CONTROLS = (
 
 def write(reports: Sequence[Report]) -> str:
     """Return the page of one report or of several."""
-    style, script = _resource("page.css"), _resource("page.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    style, script = shell.resource("page.css"), shell.resource("page.js")
     if len(reports) == 1:
         title = facts.title_of(reports[0])
         body = _report(reports[0], level="h2")
     else:
         title = counted(len(reports), "report")
         body = _overview(reports) + "".join(map(_folded, range(1, len(reports) + 1), reports))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        '<meta name="referrer" content="no-referrer">'
-        f"<title>{text(title)}</title><style>{style}</style></head>\n"
-        f"<body><header><h1>{text(title)}</h1>{_CONTROLS}</header><main>{body}</main>"
-        f"<footer>{key_to_marks()}<p>Written by machtrace.</p></footer>"
-        f"<script>{script}</script></body></html>\n"
+    return shell.page(
+        title,
+        controls=_CONTROLS,
+        main=body,
+        footer=key_to_marks(),
+        style=style,
+        script=script,
     )
 
 
@@ -164,15 +153,6 @@ def _folded(number: int, report: Report) -> str:
     heading = element("b", text(facts.title_of(report)))
     content = _report(report, level="h3")
     return folded(heading, content, class_="report", id=f"report-{number}")
-
-
-@cache
-def _resource(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(content: str) -> str:
-    return "sha256-" + b64encode(sha256(content.encode()).digest()).decode()
 
 
 def _overview(reports: Sequence[Report]) -> str:
