@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzz.target import Target
 from fuzz.targets import (
     apple_reports,
+    audit,
     debug_files,
     demangle,
     eh_frame,
@@ -37,6 +38,7 @@ TARGETS: dict[str, Target] = {
         debug_files.TARGET,
         fixups.TARGET,
         objc.TARGET,
+        audit.TARGET,
         demangle.TARGET,
         pclntab.TARGET,
         rtti.TARGET,

@@ -37,6 +37,7 @@ TARGETS = (
     "symcache",
     "fixups",
     "objc",
+    "audit",
     "symbol_table",
     "demangle",
     "pclntab",
