@@ -75,7 +75,7 @@ def test_the_page_lists_letters_with_their_commands():
             continue
         assert sorted(re.findall(r"`(.*?)`", shown)) == sorted(paths), letter
     with_format = {path for path, names in spellings() if "-f" in names}
-    groups = {"machtrace", "machtrace symbols", "machtrace device"}
+    groups = {"machtrace", "machtrace symbols", "machtrace device", "machtrace audit"}
     without = {path for path, _ in spellings()} - with_format - groups
     assert {path.removeprefix("machtrace ") for path in without} == set(
         re.findall(r"`(\w+)`", rows["-f"])
