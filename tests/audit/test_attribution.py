@@ -84,7 +84,7 @@ def test_a_debug_map_states_the_library(zig, llvm, tmp_path):
 def test_source_paths_in_a_dsym_state_the_library_in_a_stripped_program(zig, llvm, tmp_path):
     parts = []
     for name, source in (("main", MAIN), ("Alpha", ALPHA), ("Beta", BETA)):
-        path = "/work/Demo/main.c" if name == "main" else f"/work/Demo/Pods/{name}/{name}.c"
+        path = "/src/Demo/main.c" if name == "main" else f"/src/Demo/Pods/{name}/{name}.c"
         marked = f'#line 1 "{path}"\n{source}'
         parts.append(zig(f"{name}.o", marked, "arm64-apple-ios15.0", "-c", "-w", "-g"))
     program, symbols = tmp_path / "Demo", tmp_path / "symbols" / "Demo.dSYM"
