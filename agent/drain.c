@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -246,7 +245,7 @@ static void *run(void *argument)
     pthread_setname_np(pthread_self(), "machtrace");
 #endif
     send_program();
-    if (machtrace_drain->has_earlier)
+    if (machtrace_drain->spool.has_earlier)
         report_finished();
     for (;;) {
         uint32_t seen = atomic_load(&machtrace_recorders.wake);
@@ -294,7 +293,6 @@ static int set_path(struct machtrace_drain *drain, const char *path)
 
 int machtrace_drain_begin(const struct machtrace_drain_options *options)
 {
-    struct stat status;
     uint32_t bits = machtrace_recorders.tree.bits;
     size_t nodes = ((size_t)1 << bits) / 8;
     size_t images = MACHTRACE_IMAGES_MAX / 8 + 8;
@@ -306,7 +304,6 @@ int machtrace_drain_begin(const struct machtrace_drain_options *options)
         return errno;
     made->options = *options;
     int error = set_path(made, options->path);
-    made->has_earlier = stat(options->path, &status) == 0 && status.st_size > 0;
     if (error == 0)
         error = machtrace_spool_create(&made->spool, made->path, options->size, bits, options->older);
     if (error == 0) {

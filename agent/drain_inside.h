@@ -34,7 +34,6 @@ struct machtrace_drain {
 
     struct machtrace_drain_options options; /* the path is the next one */
     char path[MACHTRACE_AGENT_PATH_MAX];
-    bool has_earlier;                     /* an earlier process left a spool */
     _Atomic bool must_rotate;
     _Atomic int rotation_error;
     uint64_t rotated_at;                  /* or tried */

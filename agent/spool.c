@@ -85,7 +85,7 @@ static int open_locked(const char *path, int flags, int *file)
 }
 
 /* Open an empty file, which nobody else writes. */
-static int open_empty(const char *path, uint32_t older, int *file)
+static int open_empty(const char *path, uint32_t older, int *file, bool *has_earlier)
 {
     struct stat status;
     int error = open_locked(path, 0, file);
@@ -99,6 +99,7 @@ static int open_empty(const char *path, uint32_t older, int *file)
         return 0;
     else
         error = move_older(path, older);
+    *has_earlier = error == 0;
     close(*file);
     return error != 0 ? error : open_locked(path, O_EXCL, file);
 }
@@ -171,7 +172,7 @@ int machtrace_spool_create(struct machtrace_spool *spool, const char *path, uint
     spool->file = -1;
     if (size < MACHTRACE_SPOOL_SIZE_MIN || size > MACHTRACE_SPOOL_SIZE_MAX || size % PAGE != 0)
         return EINVAL;
-    int error = open_empty(path, older, &spool->file);
+    int error = open_empty(path, older, &spool->file, &spool->has_earlier);
     if (error != 0)
         return error;
     error = take_room(spool->file, size);

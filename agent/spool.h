@@ -101,6 +101,7 @@ struct machtrace_spool {
     uint64_t size;
     unsigned char *bytes;
     struct machtrace_spool_head *head;
+    bool has_earlier; /* a file was at the path, and was moved */
     uint64_t log_used;
     uint32_t log_records;
     uint64_t segment; /* index */
