@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -52,3 +54,8 @@ def test_calls_have_the_state_that_they_were_made_in(
     assert parsed.marks[2].state == AppState(GIVEN | BACKGROUND)
     is_given = {bool(event["state"] & GIVEN) for event in parsed.events}
     assert is_given <= {True, False}
+    command = [sys.executable, "-m", "machtrace", "report", str(path)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert f"absent {whole + count:,}" in text
+    assert f"given in the background {whole:,}" in text
+    assert f"withdrawn {whole:,}" in text

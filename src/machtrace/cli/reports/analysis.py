@@ -219,6 +219,7 @@ def watched_document(calls: WatchedCalls, report: Report, name: str) -> _Object:
                 "stacks": function.facts.stacks,
                 "timed": function.facts.timed,
                 "callers": dict(function.callers),
+                "states": [state._asdict() for state in function.facts.states],
             }
             for function in calls.functions
         ],

@@ -177,6 +177,7 @@ def waits(graph: WaitGraph, name: str) -> Iterator[Section]:
 def watched(calls: WatchedCalls, report: Report, name: str) -> Iterator[Section]:
     """Yield the sections of a spool: its functions, then its most frequent stacks."""
     total = sum(function.facts.calls for function in calls.functions)
+    has_states = any(function.facts.states for function in calls.functions)
     rows = tuple(
         (
             f"{facts.calls:,}",
@@ -184,13 +185,17 @@ def watched(calls: WatchedCalls, report: Report, name: str) -> Iterator[Section]
             facts.symbol,
             facts.text,
             ", ".join(f"{image or 'unknown'} {count:,}" for image, count in callers[:_CALLERS]),
+            *([", ".join(state.text for state in facts.states)] if has_states else ()),
         )
         for facts, callers in calls.functions
     )
     end = "the agent was stopped" if calls.facts.is_stopped else "the agent was not stopped"
     yield Section(
         title=f"Watched functions of {report.process}: {counted(total, 'call')}, {end} ({name})",
-        headings=("calls", "stacks", "function", "state", "called from"),
+        headings=(
+            *("calls", "stacks", "function", "state", "called from"),
+            *(("consent",) if has_states else ()),
+        ),
         rows=rows,
         right=frozenset({0, 1}),
         lines=report.warnings,

@@ -28,8 +28,16 @@ from machtrace.model.report import (
 )
 from machtrace.render.sample_text import start_time
 from machtrace.reports.images import ImageRanges, identifier
-from machtrace.reports.spool.facts import FACTS, STATES, RuleFacts, RuleState, SpoolFacts
-from machtrace.reports.spool.spool import EventFlag, Spool, SpoolRule
+from machtrace.reports.spool.facts import (
+    CONSENT,
+    FACTS,
+    STATES,
+    RuleFacts,
+    RuleState,
+    SpoolFacts,
+    StateCalls,
+)
+from machtrace.reports.spool.spool import AppState, EventFlag, Spool, SpoolRule
 from machtrace.reports.spool.tree import NO_IMAGE, ROOT
 from machtrace.reports.stacks.captures import RUN, SAMPLES, written
 from machtrace.reports.stacks.profiles import INTERVAL_NS
@@ -145,6 +153,22 @@ def _bounded(spool: Spool, sums: npt.NDArray[np.void]) -> list[_Calls]:
     return calls
 
 
+def _states(spool: Spool) -> dict[int, tuple[StateCalls, ...]]:
+    """Return calls by the program's state, of each function; none if it stated no state."""
+    sums = spool.sums(by_state=True)
+    if not sums["state"].any():
+        return {}
+    totals: Counter[tuple[int, int]] = Counter()
+    for rule, state, _, count in sums.tolist():
+        totals[rule, state] += count
+    by_rule: dict[int, tuple[StateCalls, ...]] = {}
+    for (rule, state), count in sorted(totals.items()):
+        consent = CONSENT[state & AppState.CONSENT_WITHDRAWN]
+        calls = StateCalls(consent, bool(state & AppState.BACKGROUND), count)
+        by_rule[rule] = (*by_rule.get(rule, ()), calls)
+    return by_rule
+
+
 def _counted(spool: Spool, rule: SpoolRule) -> int:
     """Return the calls of a function whose stacks are not taken; 0 of others."""
     is_known = rule.counts_only and rule.number < len(spool.calls)
@@ -159,6 +183,7 @@ def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
         stacks[rule] += stack != ROOT
     timed = np.bincount(spool.events["rule"], spool.events["calls"])
     known = {rule.number: rule for rule in spool.rules}
+    states = _states(spool)
     rules = [
         RuleFacts(
             number=number,
@@ -171,6 +196,7 @@ def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
             calls=max(totals[number], _counted(spool, rule)),
             stacks=stacks[number],
             timed=int(timed[number]) if number < len(timed) else 0,
+            states=states.get(number, ()),
         )
         for number in {*known, *totals}
         for rule in (known.get(number, _NO_RULE),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from typing import NamedTuple
 
 from machtrace.frozen import dataclass
 from machtrace.model.report import Report
@@ -39,6 +40,25 @@ STATES = tuple(RuleState)[:-1]
 """By the number that the spool has."""
 
 
+CONSENT = ("not stated", "absent", "given", "withdrawn")
+"""The user's consent, by the number that the spool has."""
+
+
+class StateCalls(NamedTuple):
+    """Calls that were made in one state of the program."""
+
+    consent: str
+    """One of :data:`CONSENT`."""
+    is_background: bool
+    calls: int
+
+    @property
+    def text(self) -> str:
+        """The state and the calls."""
+        where = " in the background" if self.is_background else ""
+        return f"{self.consent}{where} {self.calls:,}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
     """A watched function."""
@@ -59,6 +79,8 @@ class RuleFacts:
     """Distinct ones."""
     timed: int
     """Calls whose time and thread are known."""
+    states: tuple[StateCalls, ...] = ()
+    """Calls by state; none if the program stated no state."""
 
     @property
     def text(self) -> str:
