@@ -14,6 +14,7 @@ from machtrace.cli.options import DocumentFormat, complete_files, format_option
 from machtrace.errors import MachtraceError
 
 _TOPIC = "capture"
+_RETRIES = 2
 
 
 def _refused(error: MachtraceError) -> Finding:
@@ -85,7 +86,19 @@ def capture(target: int | str) -> Finding:
 
 
 def own() -> Finding:
-    """Check whether a thread of this process, started for it, can be captured from within."""
+    """Check whether a thread of this process, started for it, can be captured from within.
+
+    A thread that answers too late, or a stack that is not whole once, is due to the machine's
+    load: the capture is tried again.
+    """
+    for _ in range(_RETRIES):
+        finding = _own()
+        if finding.state is State.OK:
+            return finding
+    return _own()
+
+
+def _own() -> Finding:
     done = threading.Event()
     waiting = threading.Thread(target=done.wait, name="machtrace doctor", daemon=True)
     waiting.start()
