@@ -301,6 +301,10 @@ audit = lazy_group(
             f"{__name__}:scan",
             "Compare what the code of APP calls with what its manifests declare.",
         ),
+        "run": LazyCommand(
+            "machtrace.cli.audit_run:run",
+            "State which libraries called what the rules watch, before and after consent.",
+        ),
         "rules": LazyCommand(
             f"{__name__}:rules",
             "Print the rules, or answer for each whether it can match in TARGET.",

@@ -1,0 +1,1 @@
+"""Calls that were observed in running processes, judged by consent and policies."""

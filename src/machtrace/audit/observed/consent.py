@@ -1,0 +1,97 @@
+"""The decision of the user when a call was made: as it was recorded, or by a marker."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.audit.observed.recording import Moments, Recording
+from machtrace.audit.trail.calls import NO_TIME, SECOND, Consent
+from machtrace.errors import RulesError
+
+_AT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s?\Z")
+_REMEDY = "pass call:FUNCTION, mark:TEXT, at:12.5s, log:TEXT, key or never"
+
+
+class MarkerKind(Enum):
+    """The kind of event that is the user's consent."""
+
+    CALL = "call"
+    """The first call of a watched function; that call itself is before."""
+    MARK = "mark"
+    """A text that the program, or who ran the audit, stored."""
+    AT = "at"
+    """Seconds after the start."""
+    LOG = "log"
+    """A line of the program's output that has a text."""
+    KEY = "key"
+    """The return key, pressed by who runs the audit."""
+    NEVER = "never"
+
+
+class ConsentMarker(NamedTuple):
+    """The moment of consent."""
+
+    kind: MarkerKind
+    text: str = ""
+    """The function, the mark, or the text of a line."""
+    seconds: float = 0.0
+
+    @property
+    def mark(self) -> str | None:
+        """The text of the mark that stands for it, if it is one."""
+        if self.kind is MarkerKind.KEY:
+            return "consent"
+        return self.text if self.kind in (MarkerKind.MARK, MarkerKind.LOG) else None
+
+
+def parse_consent(text: str) -> ConsentMarker:
+    """Parse ``call:FUNCTION``, ``mark:TEXT``, ``at:12.5s``, ``log:TEXT``, ``key`` or ``never``.
+
+    Raises:
+        RulesError: it is none of these.
+    """
+    word, colon, value = text.partition(":")
+    kind = next((each for each in MarkerKind if each.value == word), None)
+    is_plain = kind in (MarkerKind.KEY, MarkerKind.NEVER)
+    if kind is None or is_plain is bool(colon) or (colon and not value):
+        raise RulesError(f"not a moment of consent: {text!r}", remedy=_REMEDY)
+    if kind is not MarkerKind.AT:
+        return ConsentMarker(kind, value)
+    match = _AT.match(value)
+    if match is None:
+        raise RulesError(f"not a time after the start: {text!r}", remedy=_REMEDY)
+    return ConsentMarker(kind, seconds=float(match[1]))
+
+
+def consent_states(recording: Recording, marker: ConsentMarker | None) -> npt.NDArray[np.uint8]:
+    """Return the :class:`Consent` of each call: the recorded one unless a marker is passed.
+
+    Calls without a time are unknown, unless the process did not reach the marker.
+    """
+    calls = recording.trail.calls
+    if marker is None:
+        return calls.consent
+    states = np.full(len(calls), Consent.BEFORE, np.uint8)
+    for process, moments in enumerate(recording.moments):
+        moment = _moment(moments, marker)
+        if moment is not None:
+            rows = calls.process == process
+            states[rows & (calls.time > moment)] = Consent.GRANTED
+            states[rows & (calls.time == NO_TIME)] = Consent.UNKNOWN
+    return states
+
+
+def _moment(moments: Moments, marker: ConsentMarker) -> int | None:
+    """Return the time of consent in a process; None if it did not reach it."""
+    if marker.kind is MarkerKind.AT:
+        return moments.started + round(marker.seconds * SECOND)
+    if marker.kind is MarkerKind.CALL:
+        return moments.first_calls.get(marker.text)
+    if marker.mark is None:
+        return None
+    return min((time for time, text in moments.marks if text == marker.mark), default=None)

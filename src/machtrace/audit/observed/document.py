@@ -1,0 +1,114 @@
+"""Observed calls as a JSON document, which ``docs/audit.schema.json`` describes, and as rows."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any, TextIO
+
+from machtrace.audit.observed.code import RecordedCode
+from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
+from machtrace.audit.observed.summary import library_calls
+from machtrace.audit.trail.calls import Image
+from machtrace.audit.trail.stacks import NO_IMAGE, CodeAddress
+
+COLUMNS = ("library", "owner", "category", "watch", "without_consent", "with_consent", "unstated")
+
+
+def observed_document(report: ObservedReport, code: RecordedCode) -> dict[str, Any]:
+    """Return the document of a report."""
+    recording, rules = report.recording, report.rules
+    return {
+        "kind": "audit-run",
+        "rules": {
+            "name": rules.name,
+            "count": len(rules),
+            "sha256": rules.digest,
+            "policies": [str(policy) for policy in rules.policies],
+            "allowed": list(rules.allowed),
+        },
+        "processes": [
+            {
+                "source": source,
+                "pid": process.pid,
+                "app": process.app or None,
+                "run": process.run,
+                "started_at_ns": process.started + process.wall_offset,
+                "from_start": process.from_start,
+            }
+            for source, process in zip(recording.sources, recording.trail.processes, strict=True)
+        ],
+        "images": [
+            {"path": image.path or None, "id": image.uuid or None, "role": image.role.value}
+            for image in recording.trail.images
+        ],
+        "calls": [
+            dict(
+                zip(
+                    COLUMNS,
+                    (row.library, row.owner, row.rule.category, row.rule.watch, *row[3:]),
+                    strict=True,
+                )
+            )
+            for row in library_calls(report)
+        ],
+        "findings": [_finding(each, report, code) for each in report.findings],
+        "dead": [
+            {"watch": each.watch, "process": each.process, "reason": each.reason}
+            for each in recording.dead
+        ],
+        "unwatched": recording.unwatched,
+        "unruled": list(recording.unruled),
+        "problems": list(report.unjudged),
+    }
+
+
+def write_csv(report: ObservedReport, sink: TextIO, language: str = "en") -> None:
+    """Write a row for each library, owner and function."""
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in library_calls(report):
+        texts = (row.library, row.owner, row.rule.category_in(language), row.rule.watch)
+        # No spreadsheet must take a method's name for a formula.
+        safe = [f"'{text}" if text[:1] in "=+-@" else text for text in texts]
+        writer.writerow([*safe, *row[3:]])
+
+
+def _finding(
+    finding: ObservedFinding, report: ObservedReport, code: RecordedCode
+) -> dict[str, Any]:
+    images = report.recording.trail.images
+    return {
+        "id": finding.identity,
+        "kind": finding.condition.value,
+        "severity": finding.severity.value,
+        "library": finding.library,
+        "subject": finding.rule.watch,
+        "message": finding.message,
+        "rules": [finding.rule.watch],
+        "calls": finding.calls,
+        "first_time_ns": finding.first_time,
+        "stacks": [_stack(each, images, code) for each in finding.stacks],
+    }
+
+
+def _stack(stack: ObservedStack, images: tuple[Image, ...], code: RecordedCode) -> dict[str, Any]:
+    asker = stack.asker
+    return {
+        "calls": stack.calls,
+        "library": asker.library,
+        "owner": asker.owner,
+        "library_evidence": asker.evidence,
+        "circumstances": list(asker.circumstances),
+        "asker_frame": asker.frame,
+        "frames": [_frame(address, images, code) for address in stack.frames],
+    }
+
+
+def _frame(address: CodeAddress, images: tuple[Image, ...], code: RecordedCode) -> dict[str, Any]:
+    image = None if address.image == NO_IMAGE else images[address.image]
+    return {
+        "image": None if image is None else image.path or None,
+        "id": None if image is None else image.uuid or None,
+        "offset": address.offset,
+        "function": code.name(address) or None,
+    }

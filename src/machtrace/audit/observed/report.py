@@ -1,0 +1,333 @@
+"""Observed calls, judged: those that the policies do not allow, and what could not be judged.
+
+The identity of a finding has no address and no version, so that it is the same for the next build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.audit.observed.consent import ConsentMarker, consent_states
+from machtrace.audit.observed.recording import Recording
+from machtrace.audit.policies import Condition, Severity
+from machtrace.audit.rules import Rule, RuleSet
+from machtrace.audit.trail.attribution import Attribution, AttributionFlag, attribute
+from machtrace.audit.trail.calls import NO_TIME, SECOND, CallFlag, Consent, ImageRole
+from machtrace.audit.trail.code_facts import NO_FACTS, CodeFacts
+from machtrace.audit.trail.libraries import CodeMap, Evidence
+from machtrace.audit.trail.owners import UNKNOWN, Reason
+from machtrace.audit.trail.stacks import CodeAddress
+from machtrace.frozen import dataclass
+from machtrace.model.text import counted
+
+STACKS_MOST = 20
+"""Stacks of a finding: those with the most calls."""
+SYSTEM_NAME, UNKNOWN_NAME = "system", "unknown"
+REASONS = {
+    Reason.NO_STACK: "no stack was recorded",
+    Reason.INNER_MISSING: "inner frames are missing",
+    Reason.OUTER_MISSING: "outer frames are missing",
+    Reason.UNKNOWN_CODE: "the code is in no image, or its library is not listed",
+    Reason.UNNAMED_SYSTEM: "system functions without names are in between",
+    Reason.SCHEDULED: "a queue or a timer called it",
+    Reason.SEVERAL: "functions of several libraries may have called it",
+    Reason.UNKNOWN_JUMP: "the caller does not lead to it",
+}
+EVIDENCE = {
+    Evidence.IMAGE: "image",
+    Evidence.LINK_MAP: "link map",
+    Evidence.DEBUG_INFORMATION: "debug information",
+    Evidence.SWIFT_MODULE: "Swift module",
+    Evidence.CLASS_PREFIX: "name prefix",
+    Evidence.NEIGHBOURS: "neighbours",
+    Evidence.NONE: "none",
+}
+_FLAG_TEXTS = {
+    AttributionFlag.REFLECTION: "by name, through the system",
+    AttributionFlag.THROUGH_SYSTEM: "through a system function",
+    AttributionFlag.TAIL_CALL: "by a jump, without a frame",
+    AttributionFlag.SWIZZLED: "past a replacement of the function",
+    AttributionFlag.PASSED_THROUGH: "through a library that passes through",
+    AttributionFlag.INLINED: "inlined",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Whose a call is."""
+
+    library: str
+    owner: str
+    evidence: str
+    circumstances: tuple[str, ...] = ()
+    """How the call was made, if it was not direct."""
+    frame: int | None = None
+    """The index of the asker's frame in the stack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedStack:
+    """Calls with one stack."""
+
+    calls: int
+    node: int
+    """In the tree of the trail."""
+    frames: tuple[CodeAddress, ...]
+    """Return addresses, the innermost first."""
+    asker: Asker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedFinding:
+    """Calls of one function by one library that a policy does not allow."""
+
+    condition: Condition
+    severity: Severity
+    library: str
+    rule: Rule
+    message: str
+    calls: int
+    first_time: int | None
+    """Nanoseconds since 1970; None if no call has a time."""
+    stacks: tuple[ObservedStack, ...]
+
+    @property
+    def identity(self) -> str:
+        """The same for the same finding in another build."""
+        return f"{self.condition.value}:{self.library}:{self.rule.watch}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ObservedReport:
+    """Observed calls, judged."""
+
+    recording: Recording
+    rules: RuleSet
+    consent: npt.NDArray[np.uint8]
+    """The :class:`Consent` of each call."""
+    attribution: Attribution
+    findings: tuple[ObservedFinding, ...]
+    unjudged: tuple[str, ...]
+    """The calls and rules that could not be judged, one line each."""
+
+    def asker(self, row: int) -> Asker:
+        """Return whose the calls of a row of the attribution are."""
+        return _asker(self.attribution, row)
+
+    def rule(self, number: int) -> Rule:
+        """Return a rule of the trail."""
+        watch = self.recording.trail.rules[number]
+        return next(rule for rule in self.rules.rules if rule.watch == watch)
+
+
+def judge_calls(
+    recording: Recording,
+    rules: RuleSet,
+    code: CodeMap,
+    *,
+    facts: CodeFacts = NO_FACTS,
+    marker: ConsentMarker | None = None,
+) -> ObservedReport:
+    """Compare observed calls with the policies.
+
+    Args:
+        recording: the calls.
+        rules: the rules that they were recorded by, and the policies.
+        code: whose code each address of the recording is.
+        facts: what the instructions show, for functions that left no frame.
+        marker: the moment of consent; without it the recorded state holds.
+    """
+    attribution = attribute(recording.trail, code, facts)
+    judge = _Judge(recording, rules, attribution, consent_states(recording, marker))
+    findings = list(judge.findings())
+    order = list(Severity)
+    findings.sort(key=lambda each: (order.index(each.severity), each.library, each.identity))
+    return ObservedReport(
+        recording=recording,
+        rules=rules,
+        consent=judge.consent,
+        attribution=attribution,
+        findings=tuple(findings),
+        unjudged=tuple(judge.unjudged()),
+    )
+
+
+def _asker(attribution: Attribution, row: int) -> Asker:
+    number = int(attribution.asker[row])
+    if number == UNKNOWN:
+        reason = REASONS.get(Reason(int(attribution.asker_reason[row])), "unknown")
+        candidates = [
+            attribution.library_name(each) for each in attribution.candidates.get(row, ())
+        ]
+        one_of = f"one of {', '.join(candidates)}: " if candidates else ""
+        return Asker(library=UNKNOWN_NAME, owner=UNKNOWN_NAME, evidence=f"{one_of}{reason}")
+    library = attribution.code.libraries[number]
+    flags = AttributionFlag(int(attribution.flags[row]))
+    owner = int(attribution.owner[row])
+    is_system = library.role is ImageRole.SYSTEM
+    return Asker(
+        library=SYSTEM_NAME if is_system else library.name,
+        owner=SYSTEM_NAME if is_system else attribution.library_name(owner),
+        evidence=EVIDENCE[Evidence(int(attribution.evidence[row]))],
+        circumstances=tuple(text for flag, text in _FLAG_TEXTS.items() if flag in flags),
+    )
+
+
+class _Judge:
+    def __init__(
+        self,
+        recording: Recording,
+        rules: RuleSet,
+        attribution: Attribution,
+        consent: npt.NDArray[np.uint8],
+    ) -> None:
+        self._recording, self._rules = recording, rules
+        self._trail, self._calls = recording.trail, recording.trail.calls
+        self._attribution = attribution
+        self.consent = consent
+        by_watch = {rule.watch: rule for rule in rules.rules}
+        self._rule_of = [by_watch[watch] for watch in recording.trail.rules]
+        libraries = attribution.code.libraries
+        self._names = [library.name for library in libraries]
+        is_system = np.array([each.role is ImageRole.SYSTEM for each in libraries] + [False])
+        self._library = attribution.asker[attribution.row_of_call]
+        self._is_unknown = self._library == UNKNOWN
+        self._is_app = ~self._is_unknown & ~is_system[self._library]
+
+    def findings(self) -> Iterator[ObservedFinding]:
+        """Yield the findings of each policy."""
+        calls = self._calls
+        is_before = (self.consent == Consent.BEFORE) | (self.consent == Consent.REFUSED)
+        yield from self._of(Condition.BEFORE_CONSENT, Severity.FAULT, is_before, "without consent")
+        background = calls.has(CallFlag.BACKGROUND)
+        yield from self._of(Condition.BACKGROUND, None, background, "in the background")
+        seconds = self._interval()
+        if seconds is not None:
+            repeated = self._repeated(seconds)
+            text = f"again within {seconds:g} s"
+            yield from self._of(Condition.EVERY, None, repeated > 0, text, repeated)
+        if self._rules.allowed:
+            is_other = np.array([name not in self._rules.allowed for name in self._names] + [False])
+            text = "and is not an allowed library"
+            rows = is_other[self._library]
+            yield from self._of(Condition.NOT_LISTED, Severity.FAULT, rows, text)
+
+    def unjudged(self) -> Iterator[str]:
+        """Yield what the policies could not be compared with."""
+        yield from self._recording.problems
+        weights = self._calls.calls
+        for reason, text in REASONS.items():
+            rows = self._attribution.asker_reason[self._attribution.row_of_call] == reason
+            unknown = int(weights[rows & self._is_unknown].sum())
+            if unknown:
+                yield f"{counted(unknown, 'call')} whose library is unknown: {text}"
+        unstated = int(weights[self._is_app & (self.consent == Consent.UNKNOWN)].sum())
+        if unstated and self._rules.severity(Condition.BEFORE_CONSENT, Severity.FAULT) is not None:
+            yield (
+                f"{counted(unstated, 'call')} whose consent is unknown: watch the function that "
+                "gives it, or pass --consent"
+            )
+        untimed = int(weights[self._is_app & (self._calls.time == NO_TIME)].sum())
+        if untimed and self._interval() is not None:
+            yield f"{counted(untimed, 'call')} without a time, whose intervals are unknown"
+        for dead in self._recording.dead:
+            if dead.is_blind:
+                source = self._recording.sources[dead.process]
+                yield f"{source}: {dead.watch} was not watched: {dead.reason}"
+
+    def _interval(self) -> float | None:
+        """Return the least seconds between calls; None if the policies have none."""
+        for policy in self._rules.policies:
+            if policy.condition is Condition.EVERY and policy.severity is not None:
+                return policy.seconds
+        return None
+
+    def _repeated(self, seconds: float) -> npt.NDArray[np.int64]:
+        """Return for each row how many of its calls came too soon after the one before.
+
+        A row that stands for several calls repeats all but its first at once.
+        """
+        calls = self._calls
+        repeated = np.zeros(len(calls), np.int64)
+        timed = np.flatnonzero(calls.time != NO_TIME)
+        keys = (calls.time, calls.rule, self._library, calls.process)
+        order = timed[np.lexsort([key[timed] for key in keys])]
+        repeated[order] = calls.calls[order] - 1
+        is_same = np.ones(max(0, len(order) - 1), np.bool_)
+        for key in keys[1:]:
+            is_same &= key[order][1:] == key[order][:-1]
+        is_soon = np.diff(calls.time[order]) < round(seconds * SECOND)
+        repeated[order[1:][is_same & is_soon]] += 1
+        return repeated
+
+    def _of(
+        self,
+        condition: Condition,
+        default: Severity | None,
+        rows: npt.NDArray[np.bool_],
+        text: str,
+        weights: npt.NDArray[np.int64] | None = None,
+    ) -> Iterator[ObservedFinding]:
+        severity = self._rules.severity(condition, default)
+        if severity is None:
+            return
+        counts = self._calls.calls if weights is None else weights
+        selected = np.flatnonzero(rows & self._is_app)
+        keys = self._library[selected].astype(np.int64) << 16 | self._calls.rule[selected]
+        pairs, places = np.unique(keys, return_inverse=True)
+        order = selected[np.argsort(places.reshape(-1), kind="stable")]
+        bounds = np.cumsum([0, *np.bincount(places.reshape(-1), minlength=len(pairs)).tolist()])
+        for number, pair in enumerate(pairs.tolist()):
+            members = order[bounds[number] : bounds[number + 1]]
+            library, rule = self._names[pair >> 16], self._rule_of[pair & 0xFFFF]
+            total = int(counts[members].sum())
+            times = "once" if total == 1 else f"{total:,} times"
+            yield ObservedFinding(
+                condition=condition,
+                severity=severity,
+                library=library,
+                rule=rule,
+                message=f"{library} called {rule.watch} ({rule.category}) {times} {text}",
+                calls=total,
+                first_time=self._first_time(members),
+                stacks=self._stacks(members, counts),
+            )
+
+    def _first_time(self, rows: npt.NDArray[np.int64]) -> int | None:
+        times = self._calls.time[rows]
+        offsets = np.array([each.wall_offset for each in self._trail.processes], np.int64)
+        wall = (times + offsets[self._calls.process[rows]])[times != NO_TIME]
+        return int(wall.min()) if len(wall) else None
+
+    def _stacks(
+        self, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+    ) -> tuple[ObservedStack, ...]:
+        attributed = self._attribution.row_of_call[rows]
+        numbers, inverse = np.unique(attributed, return_inverse=True)
+        totals = np.zeros(len(numbers), np.int64)
+        np.add.at(totals, inverse.reshape(-1), counts[rows])
+        order = np.lexsort((numbers, -totals))[:STACKS_MOST]
+        return tuple(self._stack(int(numbers[at]), int(totals[at])) for at in order)
+
+    def _stack(self, row: int, calls: int) -> ObservedStack:
+        tree = self._trail.stacks
+        node, end = int(self._attribution.stack[row]), int(self._attribution.frame[row])
+        asker = _asker(self._attribution, row)
+        at, index = node, 0
+        while at not in (end, 0):
+            at, index = int(tree.parent[at]), index + 1
+        return ObservedStack(
+            calls=calls,
+            node=node,
+            frames=tuple(tree.frames(node)),
+            asker=Asker(
+                library=asker.library,
+                owner=asker.owner,
+                evidence=asker.evidence,
+                circumstances=asker.circumstances,
+                frame=index if at else None,
+            ),
+        )

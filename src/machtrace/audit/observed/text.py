@@ -1,0 +1,85 @@
+"""Observed calls as text: findings with their stacks, and what observed nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from machtrace.audit.observed.code import RecordedCode
+from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
+from machtrace.audit.observed.summary import library_calls
+from machtrace.audit.trail.stacks import NO_IMAGE, OUTER_MISSING, CodeAddress
+from machtrace.model.text import counted
+
+SHOWN = 2
+"""Stacks of a finding that are shown."""
+HEADING = ("LIBRARY", "OWNER", "DATA", "CALLED", "WITHOUT CONSENT", "WITH", "UNSTATED")
+
+
+def matrix(report: ObservedReport, language: str = "en") -> list[tuple[str, ...]]:
+    """Return a row for each library, owner and function."""
+    return [
+        (
+            row.library,
+            row.owner,
+            row.rule.category_in(language),
+            row.rule.watch,
+            *(f"{calls:,}" for calls in (row.without_consent, row.with_consent, row.unstated)),
+        )
+        for row in library_calls(report)
+    ]
+
+
+def finding_lines(
+    report: ObservedReport, finding: ObservedFinding, code: RecordedCode, *, every: bool = False
+) -> Iterator[str]:
+    """Yield a finding: its sentence, then its stacks."""
+    yield f"{finding.severity.value}: {finding.message}"
+    shown = finding.stacks if every else finding.stacks[:SHOWN]
+    for stack in shown:
+        yield f"    {counted(stack.calls, 'call')}: {asker_text(stack)}"
+        yield from (f"      {line}" for line in stack_lines(report, stack, code))
+    more = len(finding.stacks) - len(shown)
+    if more:
+        yield f"    … {counted(more, 'more stack')}"
+
+
+def asker_text(stack: ObservedStack) -> str:
+    """Return whose the calls are, and how that is known."""
+    asker = stack.asker
+    owner = "" if asker.owner == asker.library else f", added by {asker.owner}"
+    parts = "; ".join((f"by {asker.evidence}", *asker.circumstances))
+    return f"{asker.library}{owner} ({parts})"
+
+
+def stack_lines(report: ObservedReport, stack: ObservedStack, code: RecordedCode) -> Iterator[str]:
+    """Yield the frames of a stack, innermost first; the asker's has a mark."""
+    for number, address in enumerate(stack.frames):
+        mark = ">" if number == stack.asker.frame else " "
+        yield f"{mark} {number:<3} {frame_text(report, address, code)}"
+
+
+def frame_text(report: ObservedReport, address: CodeAddress, code: RecordedCode) -> str:
+    """Return a frame: its image, and its function or offset."""
+    if address.image == NO_IMAGE:
+        missing = address.offset == OUTER_MISSING
+        return "… frames are missing" if missing else f"{address.offset:#018x}"
+    image = report.recording.trail.images[address.image]
+    file = image.path.rpartition("/")[2] or image.uuid
+    name, distance = code.name(address), code.distance(address)
+    if not name:
+        return f"{file} + {address.offset:#x}"
+    return f"{file}  {name}" if distance is None else f"{file}  {name} + {distance}"
+
+
+def dead_lines(report: ObservedReport) -> Iterator[str]:
+    """Yield the rules that could observe nothing."""
+    recording = report.recording
+    dead = Counter((each.watch, each.reason) for each in recording.dead)
+    for (watch, reason), number in dead.items():
+        yield f"dead: {watch}: {reason} ({counted(number, 'process', 'processes')})"
+    if recording.unwatched:
+        yield f"not watched: {counted(recording.unwatched, 'rule')} of {len(report.rules)}"
+    if recording.unruled:
+        yield f"watched without a rule: {', '.join(recording.unruled)}"
+    yield from recording.costs

@@ -1,0 +1,1 @@
+"""Observed calls, from spools of programs whose calls are known."""

@@ -1,0 +1,198 @@
+"""`audit run` with spools of a program whose calls are known: two SDKs, threads, before main."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from machtrace.audit.observed.consent import ConsentMarker, MarkerKind, parse_consent
+from machtrace.audit.observed.recording import role_of_path
+from machtrace.audit.trail.calls import Image, ImageRole
+from machtrace.cli.audit_run import run
+from machtrace.errors import RulesError
+from tests.agent.build import compiler, library
+
+PROGRAMS = Path(__file__).parent / "programs"
+SCHEMA = json.loads(Path("docs/audit.schema.json").read_text(encoding="utf-8"))
+THREADS, CALLS = 16, 200
+AFTER = THREADS * CALLS
+RULES = """
+schema = 1
+name = "test"
+policies = ["before-consent: fault", {policies}]
+{allowed}
+[[rules]]
+watch = "observed"
+category = "Contacts"
+[[rules]]
+watch = "not_there"
+category = "Contacts"
+"""
+
+
+def compile_program(output, source, *words):
+    command = [compiler(), "-O2", "-fno-omit-frame-pointer", str(PROGRAMS / source), *words]
+    subprocess.run([*command, "-o", str(output), "-pthread"], check=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("observed")
+
+
+@pytest.fixture(scope="module")
+def spool(folder):
+    """The spool of a run: libone calls libtwo, and so does a constructor of the program."""
+    shared = ["-shared", "-fPIC", f"-L{folder}", f"-Wl,-rpath,{folder}"]
+    compile_program(folder / "libdata.so", "data.c", *shared)
+    two = ["-DENTER=second", "-ldata"]
+    compile_program(folder / "libtwo.so", "sdk.c", *shared, *two)
+    first = ["-DENTER=first", "-DNEXT=second", "-ltwo", "-ldata"]
+    compile_program(folder / "libone.so", "sdk.c", *shared, *first)
+    links = [f"-L{folder}", f"-Wl,-rpath,{folder}", "-lone", "-ltwo", "-ldata"]
+    compile_program(folder / "app", "app.c", *links)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(library(folder)),
+        "MACHTRACE_WATCH": "observed,not_there",
+        "MACHTRACE_CONSENT": "agree",
+        "MACHTRACE_SPOOL": str(folder / "app.spool"),
+    }
+    words = [str(folder / "app"), str(THREADS), str(CALLS)]
+    subprocess.run(words, env=environment, check=True, timeout=60)
+    return folder / "app.spool"
+
+
+def rules_file(tmp_path, policies="", allowed=""):
+    path = tmp_path / "rules.toml"
+    path.write_text(RULES.format(policies=policies, allowed=allowed), encoding="utf-8")
+    return str(path)
+
+
+def audit(*words):
+    return CliRunner().invoke(run, [str(word) for word in words], standalone_mode=False)
+
+
+def document(*words):
+    result = audit(*words, "--format", "json")
+    assert result.exception is None, result.output
+    report = json.loads(result.stdout)
+    jsonschema.validate(report, SCHEMA)
+    return result.return_value, report
+
+
+def by_library(report):
+    return {
+        (row["library"], row["owner"]): (row["without_consent"], row["with_consent"])
+        for row in report["calls"]
+    }
+
+
+@pytest.mark.live
+def test_every_call_has_its_library_and_its_consent(spool, tmp_path):
+    status, report = document(spool, "--rules", rules_file(tmp_path))
+    assert by_library(report) == {
+        ("app", "app"): (1, AFTER),
+        ("libone", "libone"): (1, AFTER),
+        ("libtwo", "libone"): (1, AFTER),
+        ("libtwo", "libtwo"): (3, 0),
+    }
+    assert status == 1
+    assert [(each["id"], each["calls"]) for each in report["findings"]] == [
+        ("before-consent:app:observed", 1),
+        ("before-consent:libone:observed", 1),
+        ("before-consent:libtwo:observed", 4),
+    ]
+    assert [(each["watch"], each["reason"]) for each in report["dead"]] == [
+        ("not_there", "nothing defines it")
+    ]
+
+
+@pytest.mark.live
+def test_a_library_that_is_not_listed_is_reported(spool, tmp_path):
+    rules = rules_file(tmp_path, "", 'allowed = ["app", "libone"]')
+    _, report = document(spool, "--rules", rules)
+    calls = {each["id"]: each["calls"] for each in report["findings"]}
+    assert calls["not in list:libtwo:observed"] == AFTER + 4
+    assert not any(each.startswith("not in list:libone") for each in calls)
+
+
+@pytest.mark.live
+def test_calls_that_are_repeated_too_soon_are_counted(spool, tmp_path):
+    _, report = document(spool, "--rules", rules_file(tmp_path, '"every < 60 s: warn"'))
+    calls = {each["id"]: each["calls"] for each in report["findings"]}
+    # All but the first of a library.
+    assert calls["every:app:observed"] == AFTER
+    assert calls["every:libtwo:observed"] == AFTER + 3
+
+
+@pytest.mark.live
+def test_a_moment_of_consent_replaces_the_recorded_one(spool, tmp_path):
+    rules = rules_file(tmp_path)
+    _, never = document(spool, "--rules", rules, "--consent", "never")
+    assert by_library(never)["app", "app"] == (AFTER + 1, 0)
+    status, late = document(spool, "--rules", rules, "--consent", "mark:no such mark")
+    assert by_library(late) == by_library(never)
+    assert status == 1
+
+
+@pytest.mark.live
+def test_a_folder_of_spools_is_one_audit(spool, tmp_path):
+    for number in range(2):
+        (tmp_path / f"{number}.spool").write_bytes(spool.read_bytes())
+    _, report = document(tmp_path, "--rules", rules_file(tmp_path))
+    assert by_library(report)["libtwo", "libtwo"] == (6, 0)
+    assert len(report["processes"]) == 2
+
+
+@pytest.mark.live
+def test_text_has_the_verdict_the_matrix_and_the_stacks(spool, tmp_path):
+    text = audit(spool, "--rules", rules_file(tmp_path)).stdout
+    total = 3 * AFTER + 6
+    assert text.startswith(f"3 faults in {total:,} calls of 1 process\n")
+    assert "fault: libtwo called observed (Contacts) 4 times without consent\n" in text
+    assert "dead: not_there: nothing defines it (1 process)\n" in text
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no spool"])
+def test_what_is_no_spool_cannot_be_judged(tmp_path, content):
+    path = tmp_path / "a.spool"
+    if content is not None:
+        path.write_bytes(content)
+    assert audit(path).return_value == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "role"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", ImageRole.SYSTEM),
+        ("/System/Library/Frameworks/UIKit.framework/UIKit", ImageRole.SYSTEM),
+        ("/opt/machtrace/libmachtrace.so", ImageRole.SYSTEM),
+        ("/opt/app/libsdk.so.1.2", ImageRole.LIBRARY),
+    ],
+)
+def test_images_of_the_system_are_known_by_their_path(path, role):
+    assert role_of_path(path) is role
+    assert role_of_path(path, is_program=True) is ImageRole.APP
+
+
+@pytest.mark.parametrize(
+    "path", ["/opt/libsdk.so.2", "/opt/libsdk.so", "/opt/libsdk.1.2.dylib", "/a/libsdk.dylib"]
+)
+def test_a_library_has_the_same_name_in_its_next_version(path):
+    assert Image(path=path).name == "libsdk"
+
+
+def test_moments_of_consent_are_parsed():
+    assert parse_consent("at:12.5s") == ConsentMarker(MarkerKind.AT, seconds=12.5)
+    assert parse_consent("mark:step 3") == ConsentMarker(MarkerKind.MARK, "step 3")
+    call = "call:-[Agreement accept:now:]"
+    assert parse_consent(call) == ConsentMarker(MarkerKind.CALL, call.removeprefix("call:"))
+    assert parse_consent("key").mark == "consent"
+    for text in ("at:soon", "at", "mark:", "never:", "key:x", "", "later"):
+        with pytest.raises(RulesError):
+            parse_consent(text)
