@@ -172,7 +172,8 @@ static void forget_sent(void)
     memcpy(drain->losses_before, drain->losses, sizeof drain->losses_before);
 }
 
-static void rotate(void)
+/* Whether there is another one. */
+static bool rotate(void)
 {
     struct machtrace_drain *drain = machtrace_drain;
     pthread_mutex_lock(&drain->lock);
@@ -183,10 +184,9 @@ static void rotate(void)
     drain->rotated_at = drain->now_ns;
     atomic_store(&drain->rotation_error, error);
     atomic_store(&drain->must_rotate, false);
-    if (error != 0)
-        return;
-    send_program();
-    report_finished();
+    if (error == 0)
+        send_program();
+    return error == 0;
 }
 
 /* Whether there were events. */
@@ -252,9 +252,10 @@ static void *run(void *argument)
         uint32_t requested = atomic_load(&machtrace_drain->requested);
         bool stops = atomic_load(&machtrace_drain->stops) != 0;
         bool is_idle = !pass();
-        if (!stops && should_rotate())
-            rotate();
+        bool has_rotated = !stops && should_rotate() && rotate();
         atomic_store(&machtrace_drain->done, requested);
+        if (has_rotated)
+            report_finished();
         if (stops) {
             atomic_store(&machtrace_drain_thread, 0);
             return NULL;
@@ -342,6 +343,12 @@ int machtrace_drain_rotate(void)
     atomic_store(&machtrace_drain->must_rotate, true);
     machtrace_drain_flush();
     return atomic_load(&machtrace_drain->rotation_error);
+}
+
+bool machtrace_drain_is_ending(void)
+{
+    return machtrace_thread_id() == atomic_load(&machtrace_drain_thread) &&
+           atomic_load(&machtrace_drain->stops) != 0;
 }
 
 void machtrace_drain_end(void)

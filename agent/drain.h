@@ -22,6 +22,9 @@ int machtrace_drain_begin(const struct machtrace_drain_options *options);
 /* Begin another spool, and return once that is done: 0 or why it failed. */
 int machtrace_drain_rotate(void);
 
+/* Whether the agent's thread calls this, and is to end. */
+bool machtrace_drain_is_ending(void);
+
 /* Return once what was recorded before is in the spool. */
 void machtrace_drain_flush(void);
 

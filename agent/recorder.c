@@ -368,7 +368,8 @@ static inline void count_call(_Atomic uint64_t *calls)
 void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t sp, uint64_t fp)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
-    if (machtrace_self_ignoring() != 0) {
+    if (machtrace_self_ignoring() != 0 ||
+        (machtrace_self_recorder() == NULL && machtrace_thread_is_of_upload())) {
         atomic_fetch_add_explicit(&all->ignored, 1, memory_order_relaxed);
         return;
     }

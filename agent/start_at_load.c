@@ -8,6 +8,9 @@
  *     MACHTRACE_CPU     processor time of the process, over a time: 80%/60s
  *     MACHTRACE_MEMORY  resident bytes: 500MB, 1GiB
  *     MACHTRACE_SPOOL   the file; %p in it becomes the process' number. machtrace-%p.spool
+ *     MACHTRACE_ROTATE  how old a file becomes before another one follows: 1h
+ *     MACHTRACE_UPLOAD  where finished files are sent: http://127.0.0.1:8080/spools
+ *     MACHTRACE_UPLOAD_HEADER  a line of such a request: Authorization: Bearer ...
  *
  * That is for LD_PRELOAD. What cannot be started is stated on the standard error stream, and the
  * program runs without it.
@@ -115,6 +118,34 @@ static void read_watchdog(machtrace_options_t *options)
     }
 }
 
+static void upload_file(const char *path, void *context)
+{
+    const machtrace_upload_t *upload = context;
+    machtrace_upload(path, context);
+    if (upload->status != 0 && upload->error != 0)
+        fprintf(stderr, "machtrace: %s: not uploaded, HTTP status %d\n", path, upload->status);
+    else if (upload->error != 0)
+        fprintf(stderr, "machtrace: %s: not uploaded: %s\n", path, strerror(upload->error));
+}
+
+static void read_rotation(machtrace_options_t *options)
+{
+    static const struct unit times[] = {{"s", 1}, {"m", 60}, {"h", 3600}, {NULL, 0}};
+    static machtrace_upload_t upload = {.size = sizeof upload};
+    static const char *header;
+    uint64_t seconds = 0;
+    read_limit("MACHTRACE_ROTATE", times, UINT32_MAX, &seconds);
+    options->rotate_seconds = (uint32_t)seconds;
+    upload.url = getenv("MACHTRACE_UPLOAD");
+    header = getenv("MACHTRACE_UPLOAD_HEADER");
+    upload.headers = &header;
+    upload.header_count = header != NULL;
+    if (upload.url == NULL)
+        return;
+    options->spool_finished = upload_file;
+    options->spool_context = &upload;
+}
+
 __attribute__((constructor(101))) static void start_at_load(void)
 {
     char path[PATH_SIZE];
@@ -127,6 +158,7 @@ __attribute__((constructor(101))) static void start_at_load(void)
                                    .functions = functions,
                                    .function_count = count};
     read_watchdog(&options);
+    read_rotation(&options);
     if (count == 0 && options.hang_ms == 0 && options.cpu_percent == 0 && options.memory_limit == 0)
         return;
     const char *pattern = getenv("MACHTRACE_SPOOL");

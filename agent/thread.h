@@ -32,6 +32,11 @@ uint32_t machtrace_thread_id(void);
 bool machtrace_thread_is_main(void);
 bool machtrace_thread_has_ended(uint32_t id); /* false if unknown */
 
+/* Whether an upload has started the calling thread, which has no recorder: its calls are the agent's
+ * own from now on. */
+#define MACHTRACE_UPLOAD_THREAD "machtrace-send"
+bool machtrace_thread_is_of_upload(void);
+
 /* Let its recorder be that of the calling thread, until that ends. */
 void machtrace_thread_set_recorder(struct machtrace_recorder *recorder);
 

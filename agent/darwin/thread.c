@@ -82,6 +82,11 @@ bool machtrace_thread_has_ended(uint32_t id)
     return false; /* its recorder was released by `release` */
 }
 
+bool machtrace_thread_is_of_upload(void)
+{
+    return false; /* the agent uploads nothing here */
+}
+
 void machtrace_thread_set_recorder(struct machtrace_recorder *recorder)
 {
     call.set_specific((pthread_key_t)machtrace_recorder_key, recorder);

@@ -4,7 +4,8 @@
  * Call stacks of any thread from inside a program, at any call of a watched function.
  *
  * The agent records calls of the functions that you name, each with the stack of the thread that
- * called, and writes them to a file on this machine, the spool. Nothing leaves the machine.
+ * called, and writes them to a file on this machine, the spool. Nothing leaves the machine
+ * unless the program uploads it (machtrace_upload).
  *
  * A call costs the thread that makes it about a quarter of a microsecond. No memory is allocated
  * and no lock is taken; the agent's own thread writes the spool.
@@ -170,7 +171,7 @@ typedef enum machtrace_state {
  * Called with the path of a spool to which nothing is written any more, and with the context: after
  * a rotation, and at the start if an earlier process left one; NULL by default. It may upload or
  * move the file; the next rotation renames it. The agent's own thread calls: the function must not
- * call the agent, and calls are not moved to the spool until it returns.
+ * call the agent but for machtrace_upload, and calls are not moved to the spool until it returns.
  */
 typedef struct machtrace_options {
     uint32_t size;
@@ -191,6 +192,62 @@ typedef struct machtrace_options {
     uint32_t rotate_seconds;
     uint32_t reserved;
 } machtrace_options_t;
+
+/*!
+ * @struct machtrace_upload_t
+ * How machtrace_upload uploads, and what became of that. Set `size` to sizeof(machtrace_upload_t) and
+ * the rest to zero for defaults; it must exist as long as the agent runs.
+ *
+ * @field size
+ * The size of this structure in bytes.
+ *
+ * @field timeout_ms
+ * How long an upload may take, in milliseconds; 60,000 by default.
+ *
+ * @field url
+ * Where to: http:// or https://. Required.
+ *
+ * @field headers, header_count
+ * Lines of the request's head, such as "Authorization: Bearer ...".
+ *
+ * @field library
+ * libcurl, as dlopen(3) finds it; "libcurl.so.4" by default. The first one that is loaded is used.
+ *
+ * @field uses_put
+ * Send PUT; POST by default. The file is the request's body.
+ *
+ * @field delete_when_done
+ * Remove the file once the server has answered with a status from 200 to 299.
+ *
+ * @field error
+ * Set to 0 if the last file was uploaded, else to a value of errno(2): ENOTSUP if there is no libcurl,
+ * EPROTO for another status, ETIMEDOUT, ECONNREFUSED, ECONNRESET, EHOSTUNREACH if the server's name
+ * is unknown, EINVAL for an invalid address, ECANCELED if the agent was stopped or the program exits.
+ *
+ * @field status
+ * Set to the last answer's status; 0 if there was none.
+ *
+ * @field curl_code
+ * Set to what curl_easy_perform(3) returned.
+ *
+ * @field uploaded, failed
+ * Incremented when a file was uploaded, and when one was not, or could not be removed.
+ */
+typedef struct machtrace_upload_context {
+    uint32_t size;
+    uint32_t timeout_ms;
+    const char *url;
+    const char *const *headers;
+    size_t header_count;
+    const char *library;
+    bool uses_put;
+    bool delete_when_done;
+    int32_t error;
+    int32_t status;
+    int32_t curl_code;
+    uint64_t uploaded;
+    uint64_t failed;
+} machtrace_upload_t;
 
 /*!
  * @struct machtrace_losses_t
@@ -255,6 +312,24 @@ MACHTRACE_EXPORT int machtrace_stop(void);
  * 0; ESRCH if the agent does not run; else why no other file can be created: the present spool stays.
  */
 MACHTRACE_EXPORT int machtrace_rotate(void);
+
+/*!
+ * @function machtrace_upload
+ * Upload a file by HTTP: for spool_finished, or for files that could not be uploaded before.
+ *
+ * @discussion
+ * Linux: libcurl is loaded at the first call, and the file streamed. libcurl's calls are the agent's
+ * own. A file that could not be uploaded stays. Without libcurl, and on Apple's systems, every upload
+ * fails with ENOTSUP. The agent's thread waits for an upload; machtrace_stop and exit(3) end it
+ * within a second or so.
+ *
+ * @param path
+ * The file.
+ *
+ * @param context
+ * A machtrace_upload_t; nothing is done if its size is another.
+ */
+MACHTRACE_EXPORT void machtrace_upload(const char *path, void *context);
 
 /*!
  * @function machtrace_watch

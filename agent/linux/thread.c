@@ -7,6 +7,7 @@
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,6 +48,21 @@ bool machtrace_thread_has_ended(uint32_t id)
 {
     uint64_t process = (uint64_t)machtrace_system(SYS_getpid, 0, 0, 0, 0, 0, 0);
     return machtrace_system(SYS_tgkill, process, id, 0, 0, 0, 0) == -ESRCH;
+}
+
+bool machtrace_thread_is_of_upload(void)
+{
+    static const char expected[16] = MACHTRACE_UPLOAD_THREAD;
+    volatile char name[16]; /* so that it is not compared by memcmp(3) */
+    /* A thread has the name of the one that started it. */
+    if (machtrace_system(SYS_prctl, PR_GET_NAME,
+                         machtrace_address_of((const void *)(uintptr_t)name), 0, 0, 0, 0) != 0)
+        return false;
+    for (size_t index = 0; index < sizeof expected; index++)
+        if (name[index] != expected[index])
+            return false;
+    machtrace_self.ignoring++;
+    return true;
 }
 
 void machtrace_thread_set_recorder(struct machtrace_recorder *recorder)

@@ -141,5 +141,40 @@ __attribute__((objc_root_class)) @interface NSObject
 @interface NSConstantString : NSString
 @end
 NSString *NSTemporaryDirectory(void);
+typedef long NSInteger;
+@class NSData, NSError, NSURLResponse;
+@interface NSString (Formats)
++ (instancetype)stringWithFormat:(NSString *)format, ...;
+@end
+@interface NSUUID : NSObject
+@property (class, readonly) NSUUID *UUID;
++ (instancetype)UUID;
+@property (readonly) NSString *UUIDString;
+@end
+@interface NSURL : NSObject
++ (NSURL *)fileURLWithPath:(NSString *)path;
++ (instancetype)URLWithString:(NSString *)text;
+@property (readonly) const char *fileSystemRepresentation;
+@end
+@interface NSURLRequest : NSObject
++ (instancetype)requestWithURL:(NSURL *)url;
+@end
+@interface NSMutableURLRequest : NSURLRequest
+@property (copy) NSString *HTTPMethod;
+- (void)setValue:(NSString *)value forHTTPHeaderField:(NSString *)field;
+@end
+@interface NSHTTPURLResponse : NSObject
+@property (readonly) NSInteger statusCode;
+@end
+@interface NSURLSessionUploadTask : NSObject
+- (void)resume;
+@end
+typedef void (^Completion)(NSData *data, NSURLResponse *response, NSError *error);
+@interface NSURLSession : NSObject
+@property (class, readonly) NSURLSession *sharedSession;
+- (NSURLSessionUploadTask *)uploadTaskWithRequest:(NSURLRequest *)request
+                                         fromFile:(NSURL *)file
+                                completionHandler:(Completion)handler;
+@end
 void NSLog(NSString *format, ...);
 """
