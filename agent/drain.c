@@ -139,7 +139,7 @@ static void send_program(void)
 
 /* --- rotation --- */
 
-#define ROTATION_RETRY UINT64_C(60000000000) /* ns after one that failed */
+#define ROTATION_PAUSE 1000000000 /* ns between rotations since the log is full, or that fail */
 
 static void report_finished(void)
 {
@@ -156,8 +156,8 @@ static bool should_rotate(void)
     uint64_t age = drain->now_ns - drain->rotated_at;
     uint64_t most = (uint64_t)drain->options.rotate_seconds * 1000000000;
     bool is_full = drain->spool.log_used > drain->spool.head->log_size / 8 * 7;
-    return atomic_load(&drain->must_rotate) || (most != 0 && age >= most) ||
-           (is_full && drain->options.rotate_seconds != 0 && age >= ROTATION_RETRY / 60);
+    return atomic_load(&drain->must_rotate) ||
+           (most != 0 && (age >= most || (is_full && age >= ROTATION_PAUSE)));
 }
 
 /* What the next spool does not have: everything that was sent to this one. */
@@ -172,11 +172,11 @@ static void forget_sent(void)
     memcpy(drain->losses_before, drain->losses, sizeof drain->losses_before);
 }
 
-/* Whether there is another one. */
+/* Whether a spool is finished. */
 static bool rotate(void)
 {
     struct machtrace_drain *drain = machtrace_drain;
-    pthread_mutex_lock(&drain->lock);
+    machtrace_drain_lock_without_incidents();
     int error = machtrace_spool_rotate(&drain->spool, drain->path, drain->options.older);
     if (error == 0)
         forget_sent();
@@ -184,9 +184,10 @@ static bool rotate(void)
     drain->rotated_at = drain->now_ns;
     atomic_store(&drain->rotation_error, error);
     atomic_store(&drain->must_rotate, false);
-    if (error == 0)
-        send_program();
-    return error == 0;
+    if (error != 0)
+        return false;
+    send_program();
+    return drain->spool.has_earlier;
 }
 
 /* Whether there were events. */

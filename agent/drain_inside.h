@@ -77,7 +77,8 @@ uint32_t machtrace_drain_send_stack(uint32_t node);
 /* Log the nodes that are pending. */
 void machtrace_drain_send_nodes(void);
 
-/* Put the stacks of incidents there. */
+/* Put the stacks of incidents there; and lock the log once it has those of all that it has. */
 void machtrace_drain_send_incidents(void);
+void machtrace_drain_lock_without_incidents(void);
 
 #endif

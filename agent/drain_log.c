@@ -33,8 +33,8 @@ bool machtrace_drain_incident(const void *payload, uint32_t size, const uint32_t
                               uint32_t count)
 {
     struct machtrace_drain *drain = machtrace_drain;
-    bool is_stored = log_record(MACHTRACE_SPOOL_INCIDENT, payload, size);
     pthread_mutex_lock(&drain->lock);
+    bool is_stored = machtrace_spool_log(&drain->spool, MACHTRACE_SPOOL_INCIDENT, payload, size);
     for (uint32_t index = 0; index < count; index++)
         if (drain->incident_node_count < MACHTRACE_INCIDENT_NODES)
             drain->incident_nodes[drain->incident_node_count++] = nodes[index];
@@ -206,8 +206,10 @@ uint32_t machtrace_drain_send_stack(uint32_t node)
         size_t size = CHAIN_MOST + some * NODE_MOST;
         if (size > MACHTRACE_DRAIN_PENDING - machtrace_drain->pending_size)
             machtrace_drain_send_nodes();
-        if (!send_images(machtrace_drain->chain + count - some, some, era) || !log_has_room(size + 64))
+        if (!send_images(machtrace_drain->chain + count - some, some, era) || !log_has_room(size + 64)) {
+            atomic_fetch_add(&machtrace_drain->spool.head->losses.log_full, 1);
             return parent;
+        }
         put(parent);
         put(some);
         for (; some > 0; some--) {
@@ -235,4 +237,15 @@ void machtrace_drain_send_incidents(void)
             break;
     }
     machtrace_drain_send_nodes();
+}
+
+void machtrace_drain_lock_without_incidents(void)
+{
+    for (;;) {
+        machtrace_drain_send_incidents();
+        pthread_mutex_lock(&machtrace_drain->lock);
+        if (machtrace_drain->incident_node_count == 0)
+            return;
+        pthread_mutex_unlock(&machtrace_drain->lock);
+    }
 }

@@ -221,11 +221,19 @@ int machtrace_spool_rotate(struct machtrace_spool *spool, const char *path, uint
     int error = machtrace_spool_create(&next, beside, spool->size, spool->head->tree_bits, 0);
     if (error != 0)
         return error;
-    machtrace_spool_end(spool, MACHTRACE_SPOOL_ROTATED);
     /* If somebody has removed or renamed the file, there is nothing to move. */
-    move_older(path, older);
-    rename(beside, path);
+    int moved = move_older(path, older);
+    error = moved == ENOENT ? 0 : moved;
+    if (error == 0 && rename(beside, path) != 0)
+        error = errno;
+    if (error != 0) {
+        unlink(beside);
+        machtrace_spool_end(&next, MACHTRACE_SPOOL_STOPPED);
+        return error;
+    }
+    machtrace_spool_end(spool, MACHTRACE_SPOOL_ROTATED);
     *spool = next;
+    spool->has_earlier = moved == 0;
     return 0;
 }
 

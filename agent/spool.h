@@ -58,7 +58,7 @@ struct machtrace_spool_change {
 
 /* What is counted and not stored; each word is written at once. */
 struct machtrace_spool_losses {
-    _Atomic uint64_t log_full;      /* records for which the log had no room */
+    _Atomic uint64_t log_full;      /* records, and stacks of calls, without room in the log */
     _Atomic uint64_t stacks_full;   /* stacks for which the tree had no room */
     _Atomic uint64_t stacks_cut;    /* stacks with more frames than a recorder has room for */
     _Atomic uint64_t events_counted; /* calls that are in cells alone, since a ring was full */
@@ -117,7 +117,7 @@ int machtrace_spool_create(struct machtrace_spool *spool, const char *path, uint
                            uint32_t tree_bits, uint32_t older);
 
 /* Begin another file at the path: the present one is ended and moved as an older one is. It is
- * created beside the path first. Returns 0 or why that failed; then nothing has changed. */
+ * created beside the path first. Returns 0 or why that failed; then the present one is written on. */
 int machtrace_spool_rotate(struct machtrace_spool *spool, const char *path, uint32_t older);
 
 /* The calls by rule so far; for the writer to set. */

@@ -136,7 +136,7 @@ class SpoolFacts:
             (self.stacks_cut, "stacks without outer frames, since they were too deep"),
             (self.events_counted, "calls without time and thread, since they were too fast"),
             (self.overwritten, "events whose time and thread were overwritten by later ones"),
-            (self.log_full, "records that had no room in the log"),
+            (self.log_full, "records and stacks of calls that had no room in the log"),
             (self.unknown_records, "records of kinds that this version does not know"),
         ):
             if count:

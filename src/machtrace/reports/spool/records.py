@@ -32,7 +32,7 @@ class Losses(NamedTuple):
     """Counts of what is not stored."""
 
     log_full: int
-    """Records for which the log had no room."""
+    """Records, and stacks of calls, for which the log had no room."""
     stacks_full: int
     """Stacks whose inner frames were not stored, since the tree was full."""
     stacks_cut: int
