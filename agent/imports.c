@@ -9,97 +9,14 @@
 
 #include "entries.h"
 #include "recorder.h"
+#include "rule_names.h"
+#include "saved_words.h"
 
 _Atomic bool machtrace_imports_are_pending;
 uint64_t machtrace_real_dlopen, machtrace_real_dlclose;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool is_enabled; /* from the start to the stop */
-
-/* --- what slots had --- */
-
-struct saved {
-    uint64_t slot, value;
-};
-
-static struct saved *saved; /* open addressing by slot */
-static size_t saved_count, saved_room;
-
-static struct saved *saved_at(uint64_t slot)
-{
-    size_t index = (size_t)(slot * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (saved_room - 1);
-    while (saved[index].slot != 0 && saved[index].slot != slot)
-        index = (index + 1) & (saved_room - 1);
-    return &saved[index];
-}
-
-static bool save(uint64_t slot, uint64_t value)
-{
-    if (2 * saved_count >= saved_room) {
-        size_t old_room = saved_room;
-        struct saved *old = saved;
-        size_t room = old_room == 0 ? 1024 : 2 * old_room;
-        struct saved *larger = calloc(room, sizeof *larger);
-        if (larger == NULL)
-            return false;
-        saved = larger;
-        saved_room = room;
-        for (size_t index = 0; index < old_room; index++)
-            if (old[index].slot != 0)
-                *saved_at(old[index].slot) = old[index];
-        free(old);
-    }
-    struct saved *entry = saved_at(slot);
-    saved_count += entry->slot == 0;
-    *entry = (struct saved){slot, value};
-    return true;
-}
-
-/* --- the rules by name --- */
-
-#define NAME_SLOTS 2048
-
-struct machtrace_names {
-    int16_t rules[NAME_SLOTS]; /* the rule and one; 0 where the slot is free */
-    uint32_t count;
-};
-
-#define RULE_DLOPEN (-2)
-#define RULE_DLCLOSE (-3)
-
-static uint32_t hash_of(const char *name)
-{
-    uint32_t hash = 5381;
-    for (; *name != '\0'; name++)
-        hash = hash * 33 + (unsigned char)*name;
-    return hash;
-}
-
-static void read_rules(struct machtrace_names *names)
-{
-    memset(names, 0, sizeof *names);
-    names->count = atomic_load(&machtrace_rule_count);
-    for (uint32_t rule = 0; rule < names->count; rule++) {
-        if (!atomic_load(&machtrace_rules[rule].is_active) || machtrace_is_at_entry(rule))
-            continue;
-        uint32_t index = hash_of(machtrace_rules[rule].symbol) % NAME_SLOTS;
-        while (names->rules[index] != 0)
-            index = (index + 1) % NAME_SLOTS;
-        names->rules[index] = (int16_t)(rule + 1);
-    }
-}
-
-/* The rule of a function; -1 if there is none. */
-static int rule_of(const struct machtrace_names *names, const char *name)
-{
-    uint32_t index = hash_of(name) % NAME_SLOTS;
-    for (; names->rules[index] != 0; index = (index + 1) % NAME_SLOTS)
-        if (strcmp(machtrace_rules[names->rules[index] - 1].symbol, name) == 0)
-            return names->rules[index] - 1;
-    return strcmp(name, "dlopen") == 0    ? RULE_DLOPEN
-           : strcmp(name, "dlclose") == 0 ? RULE_DLCLOSE
-                                          : -1;
-}
 
 /* --- changes --- */
 
@@ -133,13 +50,14 @@ struct machtrace_change *machtrace_add_change(struct machtrace_changes *changes,
                                               const char *symbol, uint64_t slot)
 {
     uint64_t value = atomic_load((_Atomic uint64_t *)(uintptr_t)slot);
+    uint64_t before;
     int rule = -1;
     if (changes->names != NULL) {
-        rule = rule_of(changes->names, symbol);
+        rule = machtrace_rule_of_name(changes->names, symbol);
         if (rule == -1 || is_bound(rule, machtrace_slot_address(value)))
             return NULL;
     } else if (machtrace_stub_at(machtrace_slot_address(value)) < 0 &&
-               (saved_room == 0 || saved_at(slot)->slot == 0)) {
+               !machtrace_saved_word(slot, &before)) {
         return NULL;
     }
     if (changes->count == changes->room) {
@@ -235,11 +153,11 @@ static void bind_one(const struct machtrace_change *change, struct machtrace_imp
     struct machtrace_watched *rule = change->rule < 0 ? NULL : &machtrace_rules[change->rule];
     const char *name = rule == NULL ? "" : rule->symbol;
     enum machtrace_replacement replacement = MACHTRACE_NOT_REPLACED;
-    if (change->rule == RULE_DLOPEN || strcmp(name, "dlopen") == 0) {
+    if (change->rule == MACHTRACE_RULE_DLOPEN || strcmp(name, "dlopen") == 0) {
         replacement = MACHTRACE_DLOPEN;
         if (machtrace_real_dlopen == 0)
             machtrace_real_dlopen = change->target;
-    } else if (change->rule == RULE_DLCLOSE || strcmp(name, "dlclose") == 0) {
+    } else if (change->rule == MACHTRACE_RULE_DLCLOSE || strcmp(name, "dlclose") == 0) {
         replacement = MACHTRACE_DLCLOSE;
         if (machtrace_real_dlclose == 0)
             machtrace_real_dlclose = change->target;
@@ -251,7 +169,7 @@ static void bind_one(const struct machtrace_change *change, struct machtrace_imp
             atomic_store(&rule->state, MACHTRACE_RULE_NO_STUB);
         return;
     }
-    if (!save(change->slot, change->value))
+    if (!machtrace_save_word(change->slot, change->value))
         return;
     uint64_t address = (uint64_t)(uintptr_t)machtrace_stubs +
                        (uint64_t)stub * MACHTRACE_STUB_SIZE;
@@ -262,7 +180,7 @@ static void bind_one(const struct machtrace_change *change, struct machtrace_imp
         value = atomic_load((_Atomic uint64_t *)(uintptr_t)change->slot);
         if (machtrace_stub_at(machtrace_slot_address(value)) >= 0)
             return;
-        save(change->slot, value);
+        machtrace_save_word(change->slot, value);
     }
     result->changed++;
     if (rule != NULL) {
@@ -274,64 +192,17 @@ static void bind_one(const struct machtrace_change *change, struct machtrace_imp
 
 static void restore_one(const struct machtrace_change *change, struct machtrace_imports_result *result)
 {
-    struct saved *entry = saved_room == 0 ? NULL : saved_at(change->slot);
-    if (entry == NULL || entry->slot == 0)
+    uint64_t before;
+    if (!machtrace_saved_word(change->slot, &before))
         return;
     if (machtrace_stub_at(machtrace_slot_address(change->value)) >= 0 &&
-        replace(change, change->value, entry->value))
+        replace(change, change->value, before))
         result->changed++;
-    else if (change->value != entry->value)
+    else if (change->value != before)
         result->left++;
 }
 
-/* --- bodies of watched functions, and rules without imports --- */
-
-static int by_address(const void *one, const void *other)
-{
-    const uint64_t *first = one, *second = other;
-    return *first < *second ? -1 : *first > *second;
-}
-
-/* Earlier ones stay, since threads may use them; there are few, since stubs are not released. */
-void machtrace_publish_bodies(void)
-{
-    struct machtrace_recorders *all = &machtrace_recorders;
-    const struct machtrace_bodies *last = atomic_load(&all->bodies);
-    uint32_t stubs = 0;
-    while (stubs < MACHTRACE_STUBS && atomic_load(&machtrace_bindings[stubs].target) != 0)
-        stubs++;
-    if (last != NULL && last->stubs >= stubs)
-        return;
-    struct machtrace_bodies *bodies =
-        malloc(sizeof *bodies + stubs * sizeof bodies->ranges[0]);
-    if (bodies == NULL)
-        return;
-    size_t count = 0;
-    for (uint32_t stub = 0; stub < stubs; stub++) {
-        const struct machtrace_binding *binding = &machtrace_bindings[stub];
-        uint64_t target = machtrace_entry_function(atomic_load(&binding->target));
-        uint64_t size =
-            binding->rule == MACHTRACE_NO_RULE ? 0 : machtrace_function_size(target);
-        if (size == 0)
-            continue;
-        bodies->ranges[count].start = target;
-        bodies->ranges[count].end = target + size;
-        count++;
-    }
-    qsort(bodies->ranges, count, sizeof bodies->ranges[0], by_address);
-    /* Several stubs may lead to one function. */
-    bodies->count = 0;
-    for (size_t index = 0; index < count; index++)
-        if (bodies->count == 0 ||
-            bodies->ranges[bodies->count - 1].start != bodies->ranges[index].start)
-            bodies->ranges[bodies->count++] = bodies->ranges[index];
-    bodies->stubs = stubs;
-    bodies->earlier = last;
-    if (atomic_compare_exchange_strong(&all->bodies, &last, bodies))
-        atomic_fetch_add(&all->generation, 1);
-    else
-        free(bodies); /* another thread knows as much, or will at the next change */
-}
+/* --- all of it --- */
 
 static void find_absent(void)
 {
@@ -347,8 +218,6 @@ static void find_absent(void)
                      function == NULL ? MACHTRACE_RULE_ABSENT : MACHTRACE_RULE_UNUSED);
     }
 }
-
-/* --- all of it --- */
 
 int machtrace_bind_target(uint16_t rule, uint64_t target)
 {
@@ -368,7 +237,7 @@ bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits)
         return true;
     if (!machtrace_images_update(waits))
         return false;
-    read_rules(&names);
+    machtrace_read_rule_names(&names);
     prepare(&changes, &names, version);
     bool is_locked = true;
     if (waits)
@@ -403,7 +272,7 @@ void machtrace_bind_image(struct machtrace_agent_image *image)
     struct machtrace_imports_result result = {0, 0};
     if (is_agent(image))
         return;
-    read_rules(&names);
+    machtrace_read_rule_names(&names);
     machtrace_find_slots(&changes, image, NULL);
     pthread_mutex_lock(&lock);
     if (is_enabled)
@@ -454,9 +323,7 @@ void machtrace_restore_imports(struct machtrace_imports_result *result)
         machtrace_find_slots(&changes, changes.images[index].image, changes.images[index].handle);
     apply(&changes, result, restore_one);
     result->left += !changes.is_complete;
-    if (saved != NULL)
-        memset(saved, 0, saved_room * sizeof *saved);
-    saved_count = 0;
+    machtrace_forget_saved_words();
     uint32_t count = machtrace_image_count();
     for (uint32_t index = 0; index < count; index++)
         atomic_store(&machtrace_image(index)->hooked, 0);
