@@ -67,9 +67,16 @@ extern uint64_t machtrace_real_dlopen, machtrace_real_dlclose;
 /* Before the first image is bound. */
 void machtrace_imports_begin(void);
 
+/* Linux with glibc: state that no image of the process is initialised yet. */
+void machtrace_imports_before_initialisers(void);
+
 /* Ensure that an image stays loaded; NULL if it is not any more. */
 void *machtrace_hold_image(const struct machtrace_agent_image *image);
 void machtrace_release_image(void *handle);
+
+/* Linux: a function by its name, in an image that stays loaded or in those that it uses; NULL if they
+ * have none. */
+void *machtrace_symbol_in(void *handle, const char *name);
 
 /* Call machtrace_add_change for every slot of an image. */
 void machtrace_find_slots(struct machtrace_changes *changes,

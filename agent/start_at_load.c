@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "event.h"
+#include "imports.h"
 #include "machtrace.h"
 
 #define PATH_SIZE 4096
@@ -146,7 +147,7 @@ static void read_rotation(machtrace_options_t *options)
     options->spool_context = &upload;
 }
 
-__attribute__((constructor(101))) static void start_at_load(void)
+static void start(void)
 {
     char path[PATH_SIZE];
     size_t count = read_list("MACHTRACE_WATCH", names[0], 0, 0);
@@ -167,6 +168,27 @@ __attribute__((constructor(101))) static void start_at_load(void)
     if (error != 0)
         fprintf(stderr, "machtrace: %s: %s\n", path, strerror(error));
 }
+
+#if defined(__GLIBC__)
+/* As the first of all images (-z initfirst) this one is initialised before libc, which has no
+ * environment yet. */
+__attribute__((constructor(101))) static void start_at_load(int count, char **arguments,
+                                                            char **environment)
+{
+    (void)count;
+    (void)arguments;
+    if (environ == NULL) {
+        environ = environment;
+        machtrace_imports_before_initialisers();
+    }
+    start();
+}
+#else
+__attribute__((constructor(101))) static void start_at_load(void)
+{
+    start();
+}
+#endif
 
 __attribute__((destructor)) static void stop_at_exit(void)
 {

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
 from tempfile import TemporaryDirectory
 
 from machtrace.formats.elf import symtab as elf_symtab
@@ -45,6 +46,8 @@ WARNINGS = (
     *("-Wmissing-prototypes", "-Wvla", "-Werror"),
 )
 INCLUDE = tuple(f"-I{PROJECT / folder}" for folder in ("agent/include", "agent", "native"))
+_DYNAMIC = Struct("<2Q")
+_DT_FLAGS_1, _DF_1_INITFIRST = 0x6FFFFFFB, 0x20
 SIGNED_POINTERS = (
     *("-fptrauth-returns", "-fptrauth-calls", "-fptrauth-auth-traps", "-fptrauth-intrinsics"),
 )
@@ -301,6 +304,26 @@ def check_library(path: Path) -> None:
         raise BuildError(f"{path.name} exports {sorted(exported ^ exported_functions())}")
 
 
+def initialise_first(path: Path) -> None:
+    """Mark a library as ``-z initfirst`` does, an option that zig's linker does not have.
+
+    ``DT_FLAGS_1`` and ``DF_1_INITFIRST``: System V gABI's Sun extensions, ``elf.h``.
+
+    Raises:
+        BuildError: it has no such flags.
+    """
+    data = bytearray(path.read_bytes())
+    image = ElfFileContents(bytes(data), str(path)).image
+    section = next(each for each in image.sections if each.name == ".dynamic")
+    for at in range(section.offset, section.offset + section.size, _DYNAMIC.size):
+        tag, flags = _DYNAMIC.unpack_from(data, at)
+        if tag == _DT_FLAGS_1:
+            _DYNAMIC.pack_into(data, at, tag, flags | _DF_1_INITFIRST)
+            path.write_bytes(data)
+            return
+    raise BuildError(f"{path.name} has no DT_FLAGS_1")
+
+
 def _check_size(path: Path, kind: str, slices: int = 1) -> None:
     size = path.stat().st_size
     if size > MOST_BYTES[kind] * slices:
@@ -553,6 +576,7 @@ def build_linux(output: Path) -> None:
                 ),
                 *("-o", library),
             )
+            initialise_first(library)
         check_library(library)
         _check_size(library, "library")
         _check_size(archive, "archive")

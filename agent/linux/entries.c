@@ -219,7 +219,7 @@ static uint64_t find_function(const char *symbol, const struct machtrace_agent_i
         if (!atomic_load(&machtrace_image(index)->is_loaded))
             continue;
         void *one = machtrace_hold_image(machtrace_image(index));
-        void *other = one == NULL ? NULL : dlsym(one, symbol);
+        void *other = one == NULL ? NULL : machtrace_symbol_in(one, symbol);
         if (function == NULL || has_code(other))
             function = other;
         if (one != NULL)

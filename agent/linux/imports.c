@@ -126,6 +126,39 @@ static const char *version_of(const struct imports *imports, uint32_t symbol)
     }
 }
 
+/* The images that were loaded before the first of them was initialised: dlopen() would run their
+ * constructors, and they are never unloaded. A handle is a link map. */
+static struct link_map *first_map;
+static uint32_t startup_count;
+
+void machtrace_imports_before_initialisers(void)
+{
+    Dl_info information;
+    struct link_map *map = NULL;
+    if (dladdr1(&first_map, &information, (void **)&map, RTLD_DL_LINKMAP) == 0 || map == NULL)
+        return;
+    while (map->l_prev != NULL)
+        map = map->l_prev;
+    first_map = map;
+    for (; map != NULL; map = map->l_next)
+        startup_count++;
+}
+
+static struct link_map *find_startup_map(const void *handle, uint64_t bias)
+{
+    struct link_map *map = first_map;
+    for (uint32_t index = 0; index < startup_count; index++, map = map->l_next)
+        if (handle != NULL ? handle == map : bias == map->l_addr)
+            return map;
+    return NULL;
+}
+
+void *machtrace_symbol_in(void *handle, const char *name)
+{
+    /* The scope of an image that was not loaded by dlopen() is that of the program. */
+    return dlsym(find_startup_map(handle, 0) == NULL ? handle : RTLD_NEXT, name);
+}
+
 static bool is_within(const struct machtrace_agent_image *image, uint64_t address)
 {
     return address >= image->start && address < image->end;
@@ -144,7 +177,7 @@ static uint64_t target_of(const struct imports *imports, void *handle, uint32_t 
     void *found = version == NULL ? dlsym(RTLD_DEFAULT, name)
                                   : dlvsym(RTLD_DEFAULT, name, version);
     if (found == NULL)
-        found = dlsym(handle, name);
+        found = machtrace_symbol_in(handle, name);
     return (uint64_t)(uintptr_t)found;
 }
 
@@ -157,9 +190,11 @@ void machtrace_imports_begin(void)
 /* The image's reference, which ensures that it stays loaded; NULL if it is not any more. */
 void *machtrace_hold_image(const struct machtrace_agent_image *image)
 {
+    struct link_map *map = find_startup_map(NULL, image->bias);
+    if (map != NULL)
+        return map;
     void *handle =
         dlopen(image->is_program ? NULL : image->path, RTLD_LAZY | RTLD_NOLOAD | RTLD_LOCAL);
-    struct link_map *map;
     if (handle != NULL && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 &&
         map->l_addr == image->bias && atomic_load(&image->is_loaded))
         return handle;
@@ -170,7 +205,8 @@ void *machtrace_hold_image(const struct machtrace_agent_image *image)
 
 void machtrace_release_image(void *handle)
 {
-    dlclose(handle);
+    if (find_startup_map(handle, 0) == NULL)
+        dlclose(handle);
 }
 
 static void find_slot(struct machtrace_changes *changes, const struct imports *imports,

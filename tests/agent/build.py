@@ -85,7 +85,7 @@ def library(folder: Path, *flags: str, cc: Sequence[str] = ()) -> Path:
     output = folder / (name_of("libmachtrace", options, cc) + ".so")
     if not output.exists():
         files = [PROJECT / source for source in LOADED]
-        link = ["-shared", "-Wl,-z,now", "-Wl,-z,nodelete"]
+        link = ["-shared", "-Wl,-z,now", "-Wl,-z,nodelete", "-Wl,-z,initfirst"]
         compile_all(output, files, options, link, cc)
     return output
 
