@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from machtrace.cli.application import PROGRAM, ProgramCommand
 from machtrace.cli.audit import (
     CANNOT_JUDGE,
     FINDINGS,
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from machtrace.audit.observed.code import RecordedCode
+    from machtrace.audit.observed.consent import ConsentMarker
+    from machtrace.audit.observed.recording import Recording
     from machtrace.audit.observed.report import ObservedReport
+    from machtrace.audit.rules import RuleSet
     from machtrace.reports.spool.spool import Spool
 
 _SUFFIX = "*.spool"
@@ -45,12 +49,11 @@ class RunFormat(StrEnum):
     CSV = "csv"
 
 
-@click.command()
+@click.command(cls=ProgramCommand)
 @click.argument(
-    "spools",
-    metavar="SPOOL...",
+    "targets",
+    metavar="SPOOL... | -- PROGRAM [ARGS]...",
     nargs=-1,
-    required=True,
     type=parse_path,
     shell_complete=complete_files,
 )
@@ -58,56 +61,140 @@ class RunFormat(StrEnum):
 @click.option(
     "--consent",
     metavar="MOMENT",
-    help="When the user consented: call:FUNCTION, mark:TEXT, at:12.5s after the start, or never.",
+    help="When the user consented: call:FUNCTION, mark:TEXT, at:12.5s after the start, or never. "
+    "Of PROGRAM also log:TEXT, a line of its output; or key, the return key.",
 )
 @click.option("--all", "every", is_flag=True, help="Show every stack of a finding.")
+@click.option(
+    "--spools",
+    "folder",
+    metavar="FOLDER",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="Keep the spools of PROGRAM in this folder.",
+)
+@click.option(
+    "--agent",
+    "library",
+    metavar="FILE",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="The agent that PROGRAM loads, instead of the one that came with machtrace.",
+)
 @search_option
 @language_option
 @quiet_option
 @format_option(RunFormat)
-def run(
+@click.pass_context
+def run(  # noqa: PLR0913 - one parameter for each option
+    context: click.Context,
     *,
-    spools: tuple[Path, ...],
+    targets: tuple[Path, ...],
     rules: str,
     consent: str | None,
     every: bool,
+    folder: Path | None,
+    library: Path | None,
     search: tuple[str, ...],
     lang: Language,
     form: RunFormat,
 ) -> int:
     """State which libraries called what the rules watch, before and after consent.
 
-    SPOOL is a file that the agent wrote, or a folder of *.spool files.
+    SPOOL is a file that the agent wrote, or a folder of *.spool files. PROGRAM is started with the
+    agent in it (Linux): its calls are recorded from the first initialiser on, and those of its
+    children. What it prints goes to the standard error stream.
 
     The exit status is 0 if nothing was found, 1 if there are faults or warnings, 2 if some of the
     calls could not be judged.
     """
-    from machtrace.audit.observed.code import RecordedCode
     from machtrace.audit.observed.consent import parse_consent
     from machtrace.audit.observed.recording import recording_of
-    from machtrace.audit.observed.report import judge_calls
-    from machtrace.audit.policies import Severity
     from machtrace.audit.rules import load_rules
-    from machtrace.cli.console import output, warn
-    from machtrace.symbolizer.report_names import ReportNames
+
+    program: tuple[str, ...] | None = context.meta.get(PROGRAM)
+    if bool(targets) is (program is not None):
+        raise click.UsageError("pass spools, or -- and a program to start")
+    if program is not None and not program:
+        raise click.UsageError("name a program to start after --")
 
     def judge() -> int:
         check_search_paths(search)
         loaded = load_rules(rules)
         marker = None if consent is None else parse_consent(consent)
-        recording = recording_of(_read(spools), loaded)
-        code = RecordedCode(recording.trail, ReportNames(search))
-        report = judge_calls(recording, loaded, code.map(), marker=marker)
-        with output():
-            _write(report, code, form, lang, every=every)
-        for line in report.unjudged:
-            warn(f"not judged: {line}")
-        if report.unjudged:
-            return CANNOT_JUDGE
-        is_clean = all(each.severity is Severity.NOTE for each in report.findings)
-        return 0 if is_clean else FINDINGS
+        if program is None:
+            recording = recording_of(_read(targets), loaded)
+        else:
+            recording, marker = _run_program(program, loaded, marker, folder, library)
+        return _report(recording, loaded, marker, search, form, lang, every=every)
 
     return judged(judge)
+
+
+def _run_program(
+    arguments: tuple[str, ...],
+    rules: RuleSet,
+    marker: ConsentMarker | None,
+    folder: Path | None,
+    library: Path | None,
+) -> tuple[Recording, ConsentMarker | None]:
+    """Return the calls of a program, and the marker unless the agent records its state."""
+    from tempfile import TemporaryDirectory
+
+    from machtrace.audit.observed.consent import MarkerKind
+    from machtrace.audit.observed.recording import recording_of, watched_functions
+    from machtrace.cli.console import warn_of_end
+    from machtrace.targets.linux.agent import AgentProgram
+
+    kind = None if marker is None else marker.kind
+    text = "" if marker is None else marker.text
+    with TemporaryDirectory(prefix="machtrace-") as temporary:
+        place = Path(temporary) if folder is None else folder
+        place.mkdir(parents=True, exist_ok=True)
+        observed = AgentProgram(
+            arguments,
+            watched_functions(rules),
+            place,
+            consent=text if kind is MarkerKind.CALL else None,
+            library=library,
+            line=text if kind is MarkerKind.LOG else None,
+            key=kind is MarkerKind.KEY,
+        )
+        with observed.program as running, running.passing_signals():
+            running.run()
+            status = running.wait()
+        warn_of_end(arguments[0], status)
+        recording = recording_of(
+            _read(observed.spools()), rules, from_start=True, marks=observed.marks
+        )
+    return recording, None if kind is MarkerKind.CALL else marker
+
+
+def _report(
+    recording: Recording,
+    rules: RuleSet,
+    marker: ConsentMarker | None,
+    search: tuple[str, ...],
+    form: RunFormat,
+    language: Language,
+    *,
+    every: bool,
+) -> int:
+    from machtrace.audit.observed.code import RecordedCode
+    from machtrace.audit.observed.report import judge_calls
+    from machtrace.audit.policies import Severity
+    from machtrace.cli.console import output, warn
+    from machtrace.symbolizer.report_names import ReportNames
+
+    code = RecordedCode(recording.trail, ReportNames(search))
+    report = judge_calls(recording, rules, code.map(), marker=marker)
+    with output():
+        _write(report, code, form, language, every=every)
+    for line in report.unjudged:
+        warn(f"not judged: {line}")
+    if report.unjudged:
+        return CANNOT_JUDGE
+    return 0 if all(each.severity is Severity.NOTE for each in report.findings) else FINDINGS
 
 
 def _read(paths: Sequence[Path]) -> Iterator[Spool]:

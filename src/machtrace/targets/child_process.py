@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Self
@@ -45,6 +45,9 @@ class StartedProgram:
 
     Args:
         arguments: the program, a path or a name to find in ``PATH``; and its arguments.
+        environment: its environment, if that is not this process's.
+        stdin: its standard input, a descriptor, if that is not this process's.
+        stdout: its standard output, likewise.
 
     Raises:
         FileAccessError: it does not exist, or cannot be executed.
@@ -52,7 +55,14 @@ class StartedProgram:
         TargetError: the system refuses to start or trace a child.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        stdin: int | None = None,
+        stdout: int | None = None,
+    ) -> None:
         on_linux = sys.platform == "linux"
         _check_rights(arguments[0])
         if on_linux:
@@ -63,6 +73,9 @@ class StartedProgram:
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._process = subprocess.Popen(  # noqa: S603 - the user's program
                     list(arguments),
+                    env=environment,
+                    stdin=stdin,
+                    stdout=stdout,
                     preexec_fn=_ptrace.trace_me if on_linux else None,  # noqa: PLW1509 - see above
                 )
         except OSError as error:

@@ -78,7 +78,7 @@ def audit(*words):
 
 
 def document(*words):
-    result = audit(*words, "--format", "json")
+    result = audit("--format", "json", *words)
     assert result.exception is None, result.output
     report = json.loads(result.stdout)
     jsonschema.validate(report, SCHEMA)
@@ -97,15 +97,15 @@ def test_every_call_has_its_library_and_its_consent(spool, tmp_path):
     status, report = document(spool, "--rules", rules_file(tmp_path))
     assert by_library(report) == {
         ("app", "app"): (1, AFTER),
-        ("libone", "libone"): (1, AFTER),
-        ("libtwo", "libone"): (1, AFTER),
+        ("libone", "libone"): (2, AFTER),
+        ("libtwo", "libone"): (2, AFTER),
         ("libtwo", "libtwo"): (3, 0),
     }
     assert status == 1
     assert [(each["id"], each["calls"]) for each in report["findings"]] == [
         ("before-consent:app:observed", 1),
-        ("before-consent:libone:observed", 1),
-        ("before-consent:libtwo:observed", 4),
+        ("before-consent:libone:observed", 2),
+        ("before-consent:libtwo:observed", 5),
     ]
     assert [(each["watch"], each["reason"]) for each in report["dead"]] == [
         ("not_there", "nothing defines it")
@@ -117,7 +117,7 @@ def test_a_library_that_is_not_listed_is_reported(spool, tmp_path):
     rules = rules_file(tmp_path, "", 'allowed = ["app", "libone"]')
     _, report = document(spool, "--rules", rules)
     calls = {each["id"]: each["calls"] for each in report["findings"]}
-    assert calls["not in list:libtwo:observed"] == AFTER + 4
+    assert calls["not in list:libtwo:observed"] == AFTER + 5
     assert not any(each.startswith("not in list:libone") for each in calls)
 
 
@@ -127,7 +127,7 @@ def test_calls_that_are_repeated_too_soon_are_counted(spool, tmp_path):
     calls = {each["id"]: each["calls"] for each in report["findings"]}
     # All but the first of a library.
     assert calls["every:app:observed"] == AFTER
-    assert calls["every:libtwo:observed"] == AFTER + 3
+    assert calls["every:libtwo:observed"] == AFTER + 4
 
 
 @pytest.mark.live
@@ -152,10 +152,67 @@ def test_a_folder_of_spools_is_one_audit(spool, tmp_path):
 @pytest.mark.live
 def test_text_has_the_verdict_the_matrix_and_the_stacks(spool, tmp_path):
     text = audit(spool, "--rules", rules_file(tmp_path)).stdout
-    total = 3 * AFTER + 6
+    total = 3 * AFTER + 8
     assert text.startswith(f"3 faults in {total:,} calls of 1 process\n")
-    assert "fault: libtwo called observed (Contacts) 4 times without consent\n" in text
+    assert "fault: libtwo called observed (Contacts) 5 times without consent\n" in text
     assert "dead: not_there: nothing defines it (1 process)\n" in text
+
+
+@pytest.fixture(scope="module")
+def started(spool):
+    """Options and words that start the program with the agent."""
+    folder = spool.parent
+    return ["--agent", library(folder)], [folder / "app", THREADS, CALLS]
+
+
+@pytest.mark.live
+def test_a_started_program_is_observed_from_its_first_initialiser(started, tmp_path):
+    options, words = started
+    rules = rules_file(tmp_path)
+    status, report = document("--rules", rules, "--consent", "call:agree", *options, "--", *words)
+    assert status == 1
+    assert by_library(report)["libone", "libone"] == (2, AFTER)
+    assert by_library(report)["libtwo", "libtwo"] == (3, 0)
+    assert [each["from_start"] for each in report["processes"]] == [True]
+
+
+@pytest.mark.live
+def test_a_line_of_the_output_is_consent_in_all_processes_of_the_program(started, tmp_path):
+    options, (app, *_) = started
+    # The second run begins after the line was read: the program waits for it.
+    script = f"{app} 1 1; echo the user agreed; sleep 0.5; {app} 1 1"
+    rules = rules_file(tmp_path)
+    words = ["--rules", rules, "--consent", "log:user agreed", *options, "--", "sh", "-c", script]
+    _, report = document(*words)
+    assert by_library(report)["libone", "libone"] == (3, 3)
+
+
+@pytest.mark.live
+def test_spools_of_a_started_program_stay_in_a_folder(started, tmp_path):
+    options, words = started
+    rules = rules_file(tmp_path)
+    spools = tmp_path / "spools"
+    audit("--rules", rules, "--spools", spools, *options, "--", *words)
+    _, report = document(spools, "--rules", rules, "--consent", "never")
+    assert by_library(report)["libone", "libone"] == (AFTER + 2, 0)
+
+
+@pytest.mark.live
+def test_a_program_that_cannot_load_the_agent_is_not_judged(started, folder, tmp_path):
+    (options, _), output = started, folder / "static"
+    source = tmp_path / "static.c"
+    source.write_text("int main(void) { return 0; }")
+    subprocess.run([compiler(), "-static", str(source), "-o", str(output)], check=True)
+    result = audit("--rules", rules_file(tmp_path), *options, "--", output)
+    assert result.return_value == 2
+    assert "did not load the agent" in result.stderr
+
+
+def test_spools_or_a_program_are_required(tmp_path):
+    for words in ([], ["--"], [tmp_path, "--", "true"]):
+        result = CliRunner().invoke(run, [str(word) for word in words])
+        assert result.exit_code == 2
+        assert "Usage" in result.stderr
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no spool"])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.audit.observed.stack_union import union_of
-from machtrace.audit.rules import RuleSet
+from machtrace.audit.rules import RuleKind, RuleSet
 from machtrace.audit.trail.calls import (
     NO_TIME,
     NONE,
@@ -47,6 +47,15 @@ _DEAD = {
 _BLIND = frozenset({3, 6})
 """States in which calls may have happened unobserved."""
 _WALL_ERROR = 1_000_000
+
+
+LARGE_FILE_NAMES = frozenset(
+    {
+        *("creat", "fopen", "freopen", "open", "openat", "readdir"),
+        *("fstat", "fstatat", "fstatfs", "fstatvfs", "lstat", "stat", "statfs", "statvfs"),
+    }
+)
+"""Functions of Linux that programs also import with the suffix 64 (lfcompile64(5))."""
 
 
 class DeadRule(NamedTuple):
@@ -89,12 +98,31 @@ class Recording:
     """The cost of the observation to the processes, one line each."""
 
 
-def recording_of(spools: Iterable[Spool], rules: RuleSet) -> Recording:
-    """Return the calls in spools of what the rules watch."""
-    builder = _Builder(rules)
+def recording_of(
+    spools: Iterable[Spool],
+    rules: RuleSet,
+    *,
+    from_start: bool = False,
+    marks: Iterable[tuple[int, str]] = (),
+) -> Recording:
+    """Return the calls in spools of what the rules watch.
+
+    Args:
+        spools: one for each process.
+        rules: what is of interest.
+        from_start: whether calls are recorded from the first initialiser on.
+        marks: times in ns since 1970, and texts, in addition to those in the spools.
+    """
+    builder = _Builder(rules, from_start=from_start, marks=tuple(marks))
     for spool in spools:
         builder.add(spool)
     return builder.recording()
+
+
+def watched_functions(rules: RuleSet) -> tuple[str, ...]:
+    """Return the names by which the C functions of rules are imported on Linux."""
+    names = [rule.watch for rule in rules.rules if rule.kind is RuleKind.C]
+    return (*names, *(f"{name}64" for name in names if name in LARGE_FILE_NAMES))
 
 
 def role_of_path(path: str, *, is_program: bool = False) -> ImageRole:
@@ -107,8 +135,11 @@ def role_of_path(path: str, *, is_program: bool = False) -> ImageRole:
 
 
 class _Builder:
-    def __init__(self, rules: RuleSet) -> None:
+    def __init__(
+        self, rules: RuleSet, *, from_start: bool, marks: tuple[tuple[int, str], ...]
+    ) -> None:
         self._set = rules
+        self._from_start, self._marks = from_start, marks
         self._watches = {rule.watch: rule for rule in rules.rules}
         self._rules: dict[str, int] = {}
         self._images: dict[str, int] = {}
@@ -126,9 +157,11 @@ class _Builder:
         """Add the calls of a process."""
         number = len(self._processes)
         indices = self._rule_indices(spool, number)
-        self._processes.append(_process(spool))
+        process = _process(spool, from_start=self._from_start)
+        self._processes.append(process)
         self._sources.append(spool.source)
-        self._moments.append(_moments(spool))
+        marks = ((time - process.wall_offset, text) for time, text in self._marks)
+        self._moments.append(_moments(spool, marks))
         self._trees.append(self._tree(spool))
         columns = _columns(spool, indices)
         columns["process"] = np.full(len(columns["time"]), number, np.int32)
@@ -163,16 +196,34 @@ class _Builder:
 
     def _rule_indices(self, spool: Spool, process: int) -> dict[int, int]:
         indices: dict[int, int] = {}
+        live: set[str] = set()
+        dead: list[DeadRule] = []
         for row in spool.rules:
-            rule = self._watches.get(row.symbol) or self._set.of_symbol(f"_{row.symbol}")
-            if rule is None:
+            watch = self._watch_of(row.symbol)
+            if watch is None:
                 self._unruled.add(row.symbol)
                 continue
-            indices[row.number] = self._rules.setdefault(rule.watch, len(self._rules))
-            if row.state in _DEAD:
+            indices[row.number] = self._rules.setdefault(watch, len(self._rules))
+            if row.state not in _DEAD:
+                live.add(watch)
+            else:
                 reason = row.other or _DEAD[row.state]
-                self._dead.append(DeadRule(row.symbol, process, reason, row.state in _BLIND))
+                dead.append(DeadRule(watch, process, reason, row.state in _BLIND))
+        self._dead += [
+            each for each in dict.fromkeys(dead) if each.is_blind or each.watch not in live
+        ]
         return indices
+
+    def _watch_of(self, symbol: str) -> str | None:
+        """Return the rule that a watched function is one of the names of."""
+        base = symbol.removesuffix("64")
+        for name in (symbol, base) if base in LARGE_FILE_NAMES else (symbol,):
+            if name in self._watches:
+                return name
+            rule = self._set.of_symbol(f"_{name}")
+            if rule is not None:
+                return rule.watch
+        return None
 
     def _tree(self, spool: Spool) -> StackTree:
         numbers = [NO_IMAGE, *map(self._image, spool.images)]
@@ -195,7 +246,7 @@ class _Builder:
         return number
 
 
-def _process(spool: Spool) -> Process:
+def _process(spool: Spool, *, from_start: bool) -> Process:
     program = next((image.path for image in spool.images if image.is_program), "")
     return Process(
         run=spool.run.hex(),
@@ -204,11 +255,11 @@ def _process(spool: Spool) -> Process:
         wall_offset=spool.started_at_ns - spool.started_ticks,
         wall_error=_WALL_ERROR,
         started=spool.started_ticks,
-        from_start=False,
+        from_start=from_start,
     )
 
 
-def _moments(spool: Spool) -> Moments:
+def _moments(spool: Spool, marks: Iterable[tuple[int, str]]) -> Moments:
     events = spool.events
     numbers, rows = np.unique(events["rule"], return_inverse=True)
     first = np.full(len(numbers), np.iinfo(np.uint64).max, np.uint64)
@@ -216,7 +267,7 @@ def _moments(spool: Spool) -> Moments:
     known = dict(zip(numbers.tolist(), first.tolist(), strict=True))
     return Moments(
         started=spool.started_ticks,
-        marks=tuple((mark.time, mark.text) for mark in spool.marks if mark.text),
+        marks=(*((mark.time, mark.text) for mark in spool.marks if mark.text), *marks),
         first_calls={row.symbol: known[row.number] for row in spool.rules if row.number in known},
     )
 
