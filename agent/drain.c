@@ -93,13 +93,25 @@ static void drain_ring(uint32_t index)
     }
 }
 
-static void add_counts(void *data, uint16_t rule, uint32_t stack, uint64_t calls)
+static void add_calls(uint16_t rule, uint32_t stack, uint64_t calls)
 {
-    (void)data;
     if (stack != MACHTRACE_TREE_ROOT)
         stack = machtrace_drain_send_stack(stack);
     machtrace_drain_send_nodes();
     machtrace_spool_count(&machtrace_drain->spool, rule, stack, calls);
+}
+
+/* Of calls whose site had no budget. */
+static void add_site(void *data, uint16_t rule, uint32_t node, uint64_t calls)
+{
+    (void)data;
+    add_calls(rule, node, calls);
+}
+
+static void add_counts(void *data, uint16_t rule, uint32_t stack, uint64_t calls)
+{
+    (void)data;
+    add_calls(rule, stack, calls);
     atomic_fetch_add(&machtrace_drain->spool.head->losses.events_counted, calls);
 }
 
@@ -196,6 +208,7 @@ static bool pass(void)
     uint64_t events = atomic_load(&machtrace_drain->spool.head->events);
     read_clocks(&machtrace_drain->now_ticks, &machtrace_drain->now_ns);
     atomic_fetch_add(&machtrace_recorders.passes, 1);
+    machtrace_budget_refill(machtrace_recorders.budget, machtrace_drain->now_ns);
     if (atomic_load(&machtrace_imports_are_pending) || machtrace_images_are_stale()) {
         struct machtrace_imports_result result;
         if (atomic_load(&machtrace_drain->stops) == 0)
@@ -211,6 +224,7 @@ static bool pass(void)
         drain_ring(index);
     machtrace_drain_send_incidents();
     machtrace_counts_take(machtrace_recorders.counts, add_counts, NULL);
+    machtrace_budget_drain(machtrace_recorders.budget, add_site, NULL);
     store_sums();
     if (machtrace_drain->now_ns - machtrace_drain->swept_at >= SWEEP_PERIOD) {
         machtrace_recorders_sweep();

@@ -15,8 +15,8 @@
 #define MACHTRACE_DRAIN_PENDING (1u << 16) /* bytes of a record of nodes */
 
 struct machtrace_logged_rule {
-    uint32_t state;
-    bool counts_only, is_logged;
+    uint32_t state, stacks;
+    bool is_logged;
 };
 
 struct machtrace_drain {

@@ -93,16 +93,18 @@ void machtrace_drain_log_rules(void)
         struct machtrace_watched *rule = &machtrace_rules[index];
         uint32_t state = atomic_load(&rule->state);
         struct machtrace_logged_rule *last = &machtrace_drain->rules[index];
-        bool counts_only = atomic_load(&rule->counts_only);
+        uint32_t stacks = atomic_load(&rule->stacks);
         if (!atomic_load(&rule->is_active) ||
-            (last->is_logged && last->state == state && last->counts_only == counts_only))
+            (last->is_logged && last->state == state && last->stacks == stacks))
             continue;
-        *last = (struct machtrace_logged_rule){state, counts_only, true};
+        *last = (struct machtrace_logged_rule){state, stacks, true};
         memset(&record, 0, sizeof record);
         record.number = index;
         record.state = state;
         record.slots = atomic_load(&rule->slots);
-        record.flags = (counts_only ? 1 : 0) | (atomic_load(&rule->is_at_entry) ? 2 : 0);
+        record.flags = (stacks == MACHTRACE_STACKS_NONE ? 1 : 0) |
+                       (atomic_load(&rule->is_at_entry) ? 2 : 0) |
+                       (stacks == MACHTRACE_STACKS_BUDGET ? 4 : 0);
         record.target = atomic_load(&rule->target);
         size_t length = strlen(rule->symbol);
         memcpy(record.symbols, rule->symbol, length);

@@ -28,7 +28,8 @@ uint64_t machtrace_hook_entry(uint32_t stub, uint64_t caller, uint64_t sp, uint6
         atomic_load_explicit(&machtrace_rules[rule].is_active, memory_order_relaxed))
         machtrace_record(
             rule,
-            !atomic_load_explicit(&machtrace_rules[rule].counts_only, memory_order_relaxed),
+            (enum machtrace_stacks)atomic_load_explicit(&machtrace_rules[rule].stacks,
+                                                        memory_order_relaxed),
             caller, sp, fp);
     if (rule != MACHTRACE_NO_RULE &&
         atomic_load_explicit(&machtrace_rules[rule].gives_consent, memory_order_relaxed))

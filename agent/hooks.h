@@ -32,7 +32,7 @@ enum machtrace_rule_state {
 
 struct machtrace_watched {
     char symbol[MACHTRACE_SYMBOL_MAX];
-    _Atomic bool counts_only;
+    _Atomic uint32_t stacks; /* an enum machtrace_stacks */
     _Atomic bool is_at_entry; /* its first instructions are replaced, and no import slot */
     _Atomic bool gives_consent;
     _Atomic bool is_active;

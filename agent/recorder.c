@@ -365,7 +365,8 @@ static inline void count_call(_Atomic uint64_t *calls)
     atomic_store_explicit(calls, value + 1, memory_order_relaxed);
 }
 
-void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t sp, uint64_t fp)
+void machtrace_record(uint16_t rule, enum machtrace_stacks stacks, uint64_t caller, uint64_t sp,
+                      uint64_t fp)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
     if (machtrace_self_ignoring() != 0 ||
@@ -378,12 +379,16 @@ void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t s
     struct machtrace_recorder *recorder = enter(sp, &event.flags);
     if (recorder == NULL) {
         atomic_fetch_add_explicit(&all->calls[rule], 1, memory_order_relaxed);
-        if (has_stack)
+        if (stacks != MACHTRACE_STACKS_NONE)
             machtrace_counts_add(all->counts, rule, 0, 1);
         return;
     }
     count_call(&recorder->calls[rule]);
-    if (has_stack) {
+    if (stacks == MACHTRACE_STACKS_ALL ||
+        (stacks == MACHTRACE_STACKS_BUDGET &&
+         machtrace_budget_take(all->budget, &all->tree,
+                               atomic_load_explicit(&all->root, memory_order_relaxed), event.rule,
+                               caller & all->code_bits))) {
         event.time = machtrace_ticks();
         event.thread = atomic_load_explicit(&recorder->thread, memory_order_relaxed);
         if (recorder->is_main)

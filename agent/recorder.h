@@ -5,7 +5,7 @@
  * one. No lock is taken and nothing is allocated; system calls are made at a thread's first call,
  * when it is on another stack than its own, and to wake the agent's thread.
  *
- * The sources that hooks run (this one, counts.c, stack_tree.c, hooks.c and walk/frame_records.c)
+ * The sources that hooks run (this one, budget.c, counts.c, stack_tree.c, hooks.c and walk/frame_records.c)
  * are compiled without vector registers, which may have arguments of the watched function.
  */
 #ifndef MACHTRACE_AGENT_RECORDER_H
@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "budget.h"
 #include "counts.h"
 #include "event.h"
 #include "stack_tree.h"
@@ -27,7 +28,7 @@
 #define MACHTRACE_LEVELS_MAX 4 /* hooks that interrupt each other, of one thread */
 
 /* Addresses of the tree's outermost nodes that are none of code. */
-#define MACHTRACE_MARK_CUT 1     /* frames beyond MACHTRACE_FRAMES_MAX are missing */
+#define MACHTRACE_MARK_CUT 1     /* frames beyond MACHTRACE_FRAMES_MAX are missing; 2: see budget.h */
 #define MACHTRACE_MARK_ERA 16    /* and the number of the era: see images.h */
 #define MACHTRACE_MARK_END 65536 /* code is above */
 
@@ -93,6 +94,7 @@ struct machtrace_recorders {
     _Atomic uint32_t threads;     /* numbers given */
     struct machtrace_stack_tree tree;
     struct machtrace_counts *counts;
+    struct machtrace_budget *budget;
     uint64_t code_bits;  /* of a return address: those of the instruction's address */
     _Atomic bool is_slow; /* a mapping is found by reading all of them: before Linux 6.11 */
     bool has_ticks;      /* whether the processor's counter is a clock */
@@ -115,10 +117,16 @@ extern struct machtrace_recorders machtrace_recorders;
 /* Map recorders and the tree, once for a process. Returns 0 or an errno. */
 int machtrace_recorders_begin(uint32_t most, uint32_t tree_bits);
 
+enum machtrace_stacks {
+    MACHTRACE_STACKS_ALL,
+    MACHTRACE_STACKS_BUDGET, /* as many as the call site's budget has */
+    MACHTRACE_STACKS_NONE    /* calls are only counted */
+};
+
 /* Record a call of a watched function, at its first instruction. `caller` is its return address,
- * `sp` the stack pointer and `fp` the caller's frame pointer. Only counted where `has_stack` is
- * false. */
-void machtrace_record(uint16_t rule, bool has_stack, uint64_t caller, uint64_t sp, uint64_t fp);
+ * `sp` the stack pointer and `fp` the caller's frame pointer. */
+void machtrace_record(uint16_t rule, enum machtrace_stacks stacks, uint64_t caller, uint64_t sp,
+                      uint64_t fp);
 
 /* The node of the calling thread's stack, whose innermost frame has this return address; its number
  * of frames, and as many addresses as there is room for, innermost first. By the same cache, but

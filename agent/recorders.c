@@ -35,7 +35,7 @@ int machtrace_recorders_begin(uint32_t most, uint32_t tree_bits)
     void *memory = MAP_FAILED;
     /* Where address space is limited, for fewer threads. */
     for (; most >= 4; most /= 2) {
-        memory = mmap(NULL, most * sizeof *all->all + sizeof *all->counts,
+        memory = mmap(NULL, most * sizeof *all->all + sizeof *all->counts + sizeof *all->budget,
                       PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory != MAP_FAILED)
             break;
@@ -46,10 +46,19 @@ int machtrace_recorders_begin(uint32_t most, uint32_t tree_bits)
     }
     all->most = most;
     all->counts = (struct machtrace_counts *)((struct machtrace_recorder *)memory + most);
+    all->budget = (struct machtrace_budget *)(all->counts + 1);
     all->code_bits = machtrace_code_bits();
     all->has_ticks = has_steady_ticks();
     all->all = memory;
     return 0;
+}
+
+static void ignore(void *data, uint16_t rule, uint32_t stack, uint64_t calls)
+{
+    (void)data;
+    (void)rule;
+    (void)stack;
+    (void)calls;
 }
 
 void machtrace_recorders_clear(void)
@@ -66,6 +75,8 @@ void machtrace_recorders_clear(void)
     }
     for (uint32_t rule = 0; rule < MACHTRACE_RULES_MAX; rule++)
         atomic_store(&all->calls[rule], 0);
+    machtrace_counts_take(all->counts, ignore, NULL);
+    machtrace_budget_clear(all->budget);
     atomic_store(&all->cut, 0);
     atomic_store(&all->incomplete, 0);
     atomic_store(&all->ignored, 0);

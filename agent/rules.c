@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "machtrace.h"
+#include "recorder.h"
 
 static int rule_of(const char *symbol)
 {
@@ -23,7 +24,9 @@ int machtrace_add_rule(const char *symbol, uint32_t flags)
         (number < 0 && count == MACHTRACE_RULES_MAX))
         return -1;
     struct machtrace_watched *rule = &machtrace_rules[number < 0 ? (int)count : number];
-    atomic_store(&rule->counts_only, (flags & MACHTRACE_COUNT_ONLY) != 0);
+    atomic_store(&rule->stacks, (flags & MACHTRACE_COUNT_ONLY) != 0 ? MACHTRACE_STACKS_NONE
+                                : (flags & MACHTRACE_BUDGET) != 0   ? MACHTRACE_STACKS_BUDGET
+                                                                    : MACHTRACE_STACKS_ALL);
     atomic_store(&rule->is_at_entry, (flags & MACHTRACE_AT_ENTRY) != 0);
     atomic_store(&rule->gives_consent, (flags & MACHTRACE_GIVES_CONSENT) != 0);
     atomic_store(&rule->is_active, true);

@@ -2,6 +2,7 @@
  *
  *     MACHTRACE_WATCH   functions whose calls are recorded, separated by commas
  *     MACHTRACE_COUNT   functions whose calls are counted
+ *     MACHTRACE_BUDGET  functions whose calls are counted, with some of their stacks
  *     MACHTRACE_CONSENT functions that are called when the user consents
  *     MACHTRACE_ENTRY   functions whose calls are recorded at their first instruction
  *     MACHTRACE_HANG    how long the main thread may be busy: 250ms
@@ -29,7 +30,7 @@
 #define PATH_SIZE 4096
 
 static machtrace_function_t functions[MACHTRACE_RULES_MAX];
-static char names[4][PATH_SIZE];
+static char names[5][PATH_SIZE];
 
 /* Append the functions of a list; how many there are then. */
 static size_t read_list(const char *variable, char *copy, uint32_t flags, size_t count)
@@ -154,6 +155,7 @@ static void start(void)
     count = read_list("MACHTRACE_COUNT", names[1], MACHTRACE_COUNT_ONLY, count);
     count = read_list("MACHTRACE_ENTRY", names[2], MACHTRACE_AT_ENTRY, count);
     count = read_list("MACHTRACE_CONSENT", names[3], MACHTRACE_GIVES_CONSENT, count);
+    count = read_list("MACHTRACE_BUDGET", names[4], MACHTRACE_BUDGET, count);
     machtrace_options_t options = {.size = sizeof options,
                                    .spool_path = path,
                                    .functions = functions,

@@ -80,8 +80,13 @@ DARWIN = (
     *_native("darwin", "memory", ("capture", "copy", "images", "threads")),
 )
 HOOK_PATH = (
-    *("agent/counts.c", "agent/hooks.c", "agent/recorder.c", "agent/stack_tree.c"),
-    *("agent/linux/thread.c", "agent/darwin/thread.c", "native/walk/frame_records.c"),
+    *("agent/budget.c", "agent/counts.c", "agent/hooks.c", "agent/recorder.c"),
+    *(
+        "agent/stack_tree.c",
+        "agent/linux/thread.c",
+        "agent/darwin/thread.c",
+        "native/walk/frame_records.c",
+    ),
 )
 """Sources of what hooks run."""
 NO_VECTORS = "-mgeneral-regs-only"

@@ -57,11 +57,17 @@ typedef uint64_t machtrace_thread_t;
  * @constant MACHTRACE_GIVES_CONSENT
  * Once this function is called, the user has consented; that call is the last one before. If one of
  * the functions that are watched from the start has this flag, consent is absent at first.
+ *
+ * @constant MACHTRACE_BUDGET
+ * Count all calls by the address that called, and take the stacks of some: at each such address 20 at
+ * once, and 20 a second. For functions that are called very often; the spool states how many of the
+ * calls have a stack. Has no effect with MACHTRACE_COUNT_ONLY.
  */
 typedef enum machtrace_function_flags {
     MACHTRACE_COUNT_ONLY = 1,
     MACHTRACE_AT_ENTRY = 2,
-    MACHTRACE_GIVES_CONSENT = 4
+    MACHTRACE_GIVES_CONSENT = 4,
+    MACHTRACE_BUDGET = 8
 } machtrace_function_flags_t;
 
 /*!

@@ -154,6 +154,34 @@ def test_the_report_states_what_is_missing() -> None:
     assert killed.warnings[0].startswith("the agent was not stopped")
 
 
+def test_calls_beyond_a_budget_have_their_call_site_alone() -> None:
+    mark = writer.node(0, 2)
+    site = writer.node(mark, writer.START + 0x1A0)
+    era = writer.node(0, 17)
+    later_mark = writer.node(era, 2)
+    later = writer.node(later_mark, writer.START + 0x200)
+    chains = (0, 2, 0, 1, 0, 2, 0, 0x1A0 << 1 | 1, 1), (0, 3, 0, 1, 0, 17, 0, 0, 2)
+    chains = chains[0], (*chains[1], 0, 0x200 << 1 | 1, 1)
+    log = writer.sample_log()[:6]
+    log[0] = writer.RULE, writer.rule(0, "open", flags=4)
+    log += [(writer.NODES, writer.varints(*chain)) for chain in chains]
+    cells = [(0, site, 1_000), (0, later, 30), (0, MAIN, 2)]
+    data = writer.spool(log, [[Call(1_000_500, WORK, 0)]], cells=cells, stackless=[7])
+    facts = spool_facts(report(data))
+    assert facts is not None
+    (rule,) = (rule for rule in facts.rules if rule.symbol == "open")
+    assert (rule.calls, rule.untaken, rule.stacks) == (1_040, 1_037, 2)
+    assert rule.text == "watched, 1 import slot, stack taken 3 of 1,040"
+    assert [parse(data).stack(node)[0].offset for node in (site, later)] == [0x1A0, 0x200]
+    calls = watched_calls(report(data), 1)
+    assert calls is not None
+    caller, missing = calls.stacks[0].frames
+    assert caller.offset == 0x1A0
+    assert missing.symbol is not None
+    assert missing.symbol.name == "[unknown callers]"
+    assert calls.facts.events_counted == 0
+
+
 def test_calls_by_functions_without_frame_pointers_are_counted() -> None:
     flag = EventFlag.NO_FRAME_POINTER
     calls = [Call(1, MAIN, 0, flags=flag | EventFlag.NESTED, calls=3), Call(2, MAIN, 0, flags=8)]

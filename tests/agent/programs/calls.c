@@ -1,6 +1,6 @@
 /* Call watched functions a known number of times, from threads.
  *
- *     calls SPOOL THREADS CALLS DEPTH [RING]
+ *     calls SPOOL THREADS CALLS DEPTH [FLAGS]
  *
  * Each thread calls `observed` (of libobserved.so) CALLS times, through 1 to DEPTH frames, and
  * counts its calls by site. Prints "site N calls N" for each of the two sites.
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "machtrace.h"
 
@@ -48,12 +49,15 @@ static void *run(void *argument)
 
 int main(int count, char **arguments)
 {
-    if (count != 5)
+    if (count != 5 && count != 6)
         return 2;
+    uint32_t flags = count == 6 ? (uint32_t)strtoul(arguments[5], NULL, 10) : 0;
+    struct timespec began, ended;
+    clock_gettime(CLOCK_MONOTONIC, &began);
     unsigned threads = (unsigned)strtoul(arguments[2], NULL, 10);
     calls = strtoull(arguments[3], NULL, 10);
     depth_most = (unsigned)strtoul(arguments[4], NULL, 10);
-    const machtrace_function_t functions[] = {{"observed", 0}, {"not_there", 0}};
+    const machtrace_function_t functions[] = {{"observed", flags}, {"not_there", 0}};
     machtrace_options_t options = {.size = sizeof options,
                                    .spool_path = arguments[1],
                                    .functions = functions,
@@ -74,8 +78,10 @@ int main(int count, char **arguments)
     machtrace_losses_t losses;
     machtrace_get_losses(&losses);
     error = machtrace_stop();
-    printf("first %llu second %llu seen %llu state %d absent %d counted %llu stop %d\n",
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    printf("first %llu second %llu seen %llu state %d absent %d counted %llu stop %d seconds %ld\n",
            (unsigned long long)sites[0], (unsigned long long)sites[1], (unsigned long long)seen,
-           state, absent, (unsigned long long)losses.events_counted, error);
+           state, absent, (unsigned long long)losses.events_counted, error,
+           (long)(ended.tv_sec - began.tv_sec) + 1);
     return 0;
 }

@@ -22,10 +22,11 @@ from machtrace.audit.trail.calls import (
     Trail,
     calls_of,
 )
-from machtrace.audit.trail.stacks import NO_IMAGE, ROOT, StackTree
+from machtrace.audit.trail.stacks import NO_IMAGE, OUTER_MISSING, ROOT, StackTree
 from machtrace.frozen import dataclass
 from machtrace.model.text import counted
 from machtrace.reports.spool.spool import AppState, EventFlag, Spool, SpoolImage
+from machtrace.reports.spool.tree import SITE
 
 _SYSTEM_PATH = re.compile(
     r"(?:/usr)?/lib(?:32|64|x32)?/|\[vdso\]|linux-vdso|/System/|/Library/Apple/|/Developer/"
@@ -228,10 +229,13 @@ class _Builder:
     def _tree(self, spool: Spool) -> StackTree:
         numbers = [NO_IMAGE, *map(self._image, spool.images)]
         images = np.array(spool.tree.images, np.int32) + 1
+        offsets = np.array(spool.tree.offsets, np.uint64)
+        # The callers of a call site alone are missing, too.
+        offsets[(images == 0) & (offsets == SITE)] = OUTER_MISSING
         return StackTree(
             parent=np.array(spool.tree.callers, np.int32),
             image=np.array(numbers, np.int32)[images],
-            offset=np.array(spool.tree.offsets, np.uint64),
+            offset=offsets,
         )
 
     def _image(self, image: SpoolImage) -> int:
@@ -291,7 +295,11 @@ def _columns(spool: Spool, indices: Mapping[int, int]) -> dict[str, npt.NDArray[
     tree = spool.tree
     rows = [tree.rows.get(node, ROOT) for node in nodes.tolist()]
     rows = [ROOT if tree.is_empty(row) else row for row in rows]
-    stacks = np.array(rows, np.int32)[inverse.reshape(-1)] if rows else np.zeros(0, np.int32)
+    inverse = inverse.reshape(-1)
+    stacks = np.array(rows, np.int32)[inverse] if rows else np.zeros(0, np.int32)
+    is_site = np.array([tree.is_site(row) for row in rows], np.bool_)
+    if rows:
+        flags[is_site[inverse]] |= np.uint16(CallFlag.OUTER_MISSING)
     return {
         "time": np.concatenate(
             (

@@ -178,11 +178,15 @@ def _counted(spool: Spool, rule: SpoolRule) -> int:
 def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
     totals: Counter[int] = Counter()
     stacks: Counter[int] = Counter()
-    for rule, stack, _, count in calls:
-        totals[rule] += count
-        stacks[rule] += stack != ROOT
-    timed = np.bincount(spool.events["rule"], spool.events["calls"])
+    untaken: Counter[int] = Counter()
     known = {rule.number: rule for rule in spool.rules}
+    for rule, stack, _, count in calls:
+        is_site = spool.tree.is_site(spool.tree.rows[stack])
+        is_unknown = stack == ROOT and known.get(rule, _NO_RULE).has_budget
+        totals[rule] += count
+        stacks[rule] += stack != ROOT and not is_site
+        untaken[rule] += count if is_site or is_unknown else 0
+    timed = np.bincount(spool.events["rule"], spool.events["calls"])
     states = _states(spool)
     rules = [
         RuleFacts(
@@ -196,6 +200,8 @@ def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
             calls=max(totals[number], _counted(spool, rule)),
             stacks=stacks[number],
             timed=int(timed[number]) if number < len(timed) else 0,
+            has_budget=rule.has_budget,
+            untaken=untaken[number],
             states=states.get(number, ()),
         )
         for number in {*known, *totals}

@@ -79,6 +79,10 @@ class RuleFacts:
     """Distinct ones."""
     timed: int
     """Calls whose time and thread are known."""
+    has_budget: bool = False
+    """Whether each call site has a budget of stacks."""
+    untaken: int = 0
+    """Calls without a stack, since the budget of their site was used up."""
     states: tuple[StateCalls, ...] = ()
     """Calls by state; none if the program stated no state."""
 
@@ -92,6 +96,8 @@ class RuleFacts:
             where = " at its first instruction" if self.state.is_watched else ""
         if self.counts_only and self.state.is_watched:
             where += ", stacks are not taken"
+        elif self.has_budget or self.untaken:
+            where += f", stack taken {self.calls - self.untaken:,} of {self.calls:,}"
         return f"{self.state.value}{other}{where}"
 
 

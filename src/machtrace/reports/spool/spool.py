@@ -67,6 +67,7 @@ _ENDED = (2, 3)
 _CELL_USED = 1 << 63
 _COUNTS_ONLY = _PROGRAM = 1
 _AT_ENTRY = 2
+_HAS_BUDGET = 4
 _MOST = 1 << 48
 """Calls of one rule and stack: a million a second for eight years."""
 _NUMBERS_MOST = 1 << 62
@@ -305,6 +306,7 @@ class _Reader:
             target,
             symbol,
             other,
+            bool(flags & _HAS_BUDGET),
         )
         return True
 

@@ -18,6 +18,8 @@ _SCATTER = 0x9E3779B1
 _SPREAD = 0x9E3779B97F4A7C15
 CUT = 1
 """The address that marks a stack whose outer frames are missing."""
+SITE = 2
+"""The caller of a call site alone: the stacks of its calls were not taken."""
 _ERAS = 16
 _MARKS = 1 << 16
 """Addresses below are marks."""
@@ -115,7 +117,14 @@ class StackTree:
 
     def is_cut(self, row: int) -> bool:
         """Return whether a row stands for outer frames that are missing."""
-        return self.images[row] == NO_IMAGE and self.offsets[row] == CUT
+        return self.images[row] == NO_IMAGE and self.offsets[row] in (CUT, SITE)
+
+    def is_site(self, row: int) -> bool:
+        """Return whether a stack was not taken: its frame is the call site alone."""
+        caller = self.callers[row]
+        return any(
+            self.images[each] == NO_IMAGE and self.offsets[each] == SITE for each in (row, caller)
+        )
 
 
 def varints(payload: memoryview) -> Sequence[int] | None:

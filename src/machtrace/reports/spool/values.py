@@ -109,6 +109,8 @@ class SpoolRule(NamedTuple):
     symbol: str
     other: str
     """In states 4 and 5 the other method, in 6 the reason."""
+    has_budget: bool = False
+    """Whether the stacks of some calls are taken, and all calls are counted."""
 
 
 class SpoolFrame(NamedTuple):
