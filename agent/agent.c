@@ -121,6 +121,7 @@ static int start(const machtrace_options_t *options)
     struct machtrace_imports_result result;
     machtrace_enable_imports();
     machtrace_bind_imports(&result);
+    machtrace_drain_report();
     return 0;
 }
 

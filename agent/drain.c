@@ -153,13 +153,40 @@ static void send_program(void)
 
 #define ROTATION_PAUSE 1000000000 /* ns between rotations since the log is full, or that fail */
 
+static _Atomic uint32_t reporter_id; /* the kernel's number; 0 while none runs */
+
+static void *report(void *argument)
+{
+    struct machtrace_drain *drain = argument;
+    char older[MACHTRACE_AGENT_PATH_MAX + 2];
+    machtrace_ignore_enter();
+    atomic_store(&reporter_id, machtrace_thread_id());
+    snprintf(older, sizeof older, "%s.1", drain->path);
+    drain->options.finished(older, drain->options.context);
+    atomic_store(&reporter_id, 0);
+    atomic_store(&drain->is_reporting, false);
+    return NULL;
+}
+
+static void end_reports(struct machtrace_drain *drain)
+{
+    if (drain->has_reporter)
+        pthread_join(drain->reporter, NULL);
+    drain->has_reporter = false;
+}
+
+/* By a thread of its own, so that calls are moved to the spool meanwhile. */
 static void report_finished(void)
 {
-    char older[MACHTRACE_AGENT_PATH_MAX + 2];
-    if (machtrace_drain->options.finished == NULL)
+    struct machtrace_drain *drain = machtrace_drain;
+    drain->must_report = false;
+    if (drain->options.finished == NULL)
         return;
-    snprintf(older, sizeof older, "%s.1", machtrace_drain->path);
-    machtrace_drain->options.finished(older, machtrace_drain->options.context);
+    end_reports(drain);
+    atomic_store(&drain->is_reporting, true);
+    drain->has_reporter = pthread_create(&drain->reporter, NULL, report, drain) == 0;
+    if (!drain->has_reporter)
+        report(drain);
 }
 
 static bool should_rotate(void)
@@ -168,6 +195,8 @@ static bool should_rotate(void)
     uint64_t age = drain->now_ns - drain->rotated_at;
     uint64_t most = (uint64_t)drain->options.rotate_seconds * 1000000000;
     bool is_full = drain->spool.log_used > drain->spool.head->log_size / 8 * 7;
+    if (drain->must_report || atomic_load(&drain->is_reporting)) /* of PATH.1 */
+        return false;
     return atomic_load(&drain->must_rotate) ||
            (most != 0 && (age >= most || (is_full && age >= ROTATION_PAUSE)));
 }
@@ -184,8 +213,7 @@ static void forget_sent(void)
     memcpy(drain->losses_before, drain->losses, sizeof drain->losses_before);
 }
 
-/* Whether a spool is finished. */
-static bool rotate(void)
+static void rotate(void)
 {
     struct machtrace_drain *drain = machtrace_drain;
     machtrace_drain_lock_without_incidents();
@@ -197,9 +225,9 @@ static bool rotate(void)
     atomic_store(&drain->rotation_error, error);
     atomic_store(&drain->must_rotate, false);
     if (error != 0)
-        return false;
+        return;
     send_program();
-    return drain->spool.has_earlier;
+    drain->must_report = drain->spool.has_earlier;
 }
 
 /* Whether there were events. */
@@ -260,17 +288,17 @@ static void *run(void *argument)
     pthread_setname_np(pthread_self(), "machtrace");
 #endif
     send_program();
-    if (machtrace_drain->spool.has_earlier)
-        report_finished();
+    machtrace_drain->must_report = machtrace_drain->spool.has_earlier;
     for (;;) {
         uint32_t seen = atomic_load(&machtrace_recorders.wake);
         uint32_t requested = atomic_load(&machtrace_drain->requested);
         bool stops = atomic_load(&machtrace_drain->stops) != 0;
         bool is_idle = !pass();
-        bool has_rotated = !stops && should_rotate() && rotate();
-        atomic_store(&machtrace_drain->done, requested);
-        if (has_rotated)
+        if (!stops && should_rotate())
+            rotate();
+        if (machtrace_drain->must_report && atomic_load(&machtrace_drain->may_report))
             report_finished();
+        atomic_store(&machtrace_drain->done, requested);
         if (stops) {
             atomic_store(&machtrace_drain_thread, 0);
             return NULL;
@@ -353,16 +381,24 @@ void machtrace_drain_flush(void)
     }
 }
 
+void machtrace_drain_report(void)
+{
+    atomic_store(&machtrace_drain->may_report, true);
+    machtrace_wake(&machtrace_recorders.wake);
+}
+
 int machtrace_drain_rotate(void)
 {
     atomic_store(&machtrace_drain->must_rotate, true);
-    machtrace_drain_flush();
+    while (machtrace_drain_flush(), atomic_load(&machtrace_drain->must_rotate))
+        usleep(5000);
     return atomic_load(&machtrace_drain->rotation_error);
 }
 
 bool machtrace_drain_is_ending(void)
 {
-    return machtrace_thread_id() == atomic_load(&machtrace_drain_thread) &&
+    /* The end waits for the reporter: for no other thread is the structure certain to exist. */
+    return machtrace_thread_id() == atomic_load(&reporter_id) &&
            atomic_load(&machtrace_drain->stops) != 0;
 }
 
@@ -373,6 +409,7 @@ void machtrace_drain_end(void)
     atomic_store(&machtrace_drain->stops, 1);
     machtrace_wake(&machtrace_recorders.wake);
     pthread_join(machtrace_drain->thread, NULL);
+    end_reports(machtrace_drain);
     machtrace_spool_end(&machtrace_drain->spool, MACHTRACE_SPOOL_STOPPED);
     struct machtrace_drain *last = machtrace_drain;
     machtrace_drain = NULL;
@@ -384,6 +421,7 @@ void machtrace_drain_end(void)
 void machtrace_drain_after_fork(void)
 {
     atomic_store(&machtrace_drain_thread, 0);
+    atomic_store(&reporter_id, 0);
     if (machtrace_drain != NULL)
         machtrace_spool_after_fork(&machtrace_drain->spool);
     machtrace_drain = NULL;

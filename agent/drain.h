@@ -12,17 +12,21 @@ struct machtrace_drain_options {
     const char *path;
     uint64_t size;
     uint32_t older, interval_ms, rotate_seconds;
-    void (*finished)(const char *path, void *context); /* or NULL; by the agent's thread */
+    void (*finished)(const char *path, void *context); /* or NULL; by a thread of its own */
     void *context;
 };
 
 /* Create the spool and start the thread. Returns 0 or an errno. */
 int machtrace_drain_begin(const struct machtrace_drain_options *options);
 
-/* Begin another spool, and return once that is done: 0 or why it failed. */
+/* From now on, `finished` may be called: the thread that does cannot be stopped, so that not all code
+ * can be changed while it runs. */
+void machtrace_drain_report(void);
+
+/* Begin another spool once no `finished` runs, and return then: 0 or why it failed. */
 int machtrace_drain_rotate(void);
 
-/* Whether the agent's thread calls this, and is to end. */
+/* Whether the function `finished` calls this, and is to return. */
 bool machtrace_drain_is_ending(void);
 
 /* Return once what was recorded before is in the spool. */

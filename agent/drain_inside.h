@@ -37,6 +37,10 @@ struct machtrace_drain {
     _Atomic bool must_rotate;
     _Atomic int rotation_error;
     uint64_t rotated_at;                  /* or tried */
+    pthread_t reporter;                   /* which calls options.finished */
+    bool has_reporter, must_report;
+    _Atomic bool may_report;
+    _Atomic bool is_reporting;
     uint64_t sums[MACHTRACE_RULES_MAX];   /* calls by rule, as stored last */
     uint64_t before[MACHTRACE_RULES_MAX]; /* those of earlier spools */
     uint64_t losses[3], losses_before[3];

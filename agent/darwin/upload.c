@@ -10,6 +10,6 @@ void machtrace_upload(const char *path, void *context)
     if (upload == NULL || upload->size != sizeof *upload)
         return;
     upload->status = upload->curl_code = 0;
+    upload->error = ENOTSUP;
     __atomic_fetch_add(&upload->failed, 1, __ATOMIC_RELEASE);
-    __atomic_store_n(&upload->error, ENOTSUP, __ATOMIC_RELEASE);
 }

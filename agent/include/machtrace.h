@@ -176,8 +176,9 @@ typedef enum machtrace_state {
  * @field spool_finished, spool_context
  * Called with the path of a spool to which nothing is written any more, and with the context: after
  * a rotation, and at the start if an earlier process left one; NULL by default. It may upload or
- * move the file; the next rotation renames it. The agent's own thread calls: the function must not
- * call the agent but for machtrace_upload, and calls are not moved to the spool until it returns.
+ * move the file. A thread of the agent calls, all of whose signals are blocked: the function must not
+ * call the agent but for machtrace_upload. Until it returns no other rotation begins,
+ * machtrace_rotate and machtrace_stop wait, and MACHTRACE_AT_ENTRY may be refused.
  */
 typedef struct machtrace_options {
     uint32_t size;
@@ -237,7 +238,8 @@ typedef struct machtrace_options {
  * Set to what curl_easy_perform(3) returned.
  *
  * @field uploaded, failed
- * Incremented when a file was uploaded, and when one was not, or could not be removed.
+ * Incremented when a file was uploaded, and when one was not, or could not be removed: after the
+ * fields above are set.
  */
 typedef struct machtrace_upload_context {
     uint32_t size;
@@ -326,8 +328,8 @@ MACHTRACE_EXPORT int machtrace_rotate(void);
  * @discussion
  * Linux: libcurl is loaded at the first call, and the file streamed. libcurl's calls are the agent's
  * own. A file that could not be uploaded stays. Without libcurl, and on Apple's systems, every upload
- * fails with ENOTSUP. The agent's thread waits for an upload; machtrace_stop and exit(3) end it
- * within a second or so.
+ * fails with ENOTSUP. machtrace_stop ends an upload of the agent's within a second or so, and
+ * exit(3) every one.
  *
  * @param path
  * The file.

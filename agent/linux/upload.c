@@ -57,7 +57,7 @@ enum { /* CURLcode */
     CURLE_RECV_ERROR = 56
 };
 
-static struct {
+static struct curl {
     int (*global_init)(long flags);
     void *(*easy_init)(void);
     int (*easy_setopt)(void *handle, int option, ...);
@@ -67,6 +67,12 @@ static struct {
     void *(*slist_append)(void *list, const char *line);
     void (*slist_free_all)(void *list);
 } curl;
+
+static const char names[][24] = {/* in the order of the structure */
+                                 "curl_global_init",   "curl_easy_init",    "curl_easy_setopt",
+                                 "curl_easy_perform",  "curl_easy_getinfo", "curl_easy_cleanup",
+                                 "curl_slist_append", "curl_slist_free_all"};
+_Static_assert(sizeof curl == sizeof names / sizeof *names * sizeof(void *), "a name for each");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of an upload */
 static bool is_loaded;
@@ -87,29 +93,21 @@ static void end_at_exit(void)
     pthread_mutex_unlock(&lock);
 }
 
-static bool find(void *library, const char *name, void *function)
-{
-    void *address = dlsym(library, name);
-    memcpy(function, &address, sizeof address);
-    return address != NULL;
-}
-
 static bool load(const char *name)
 {
+    void *addresses[sizeof names / sizeof *names];
+    bool has_all = true;
     if (is_loaded)
         return true;
     void *library = dlopen(name != NULL ? name : "libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
         return false;
-    is_loaded = find(library, "curl_global_init", &curl.global_init) &&
-                find(library, "curl_easy_init", &curl.easy_init) &&
-                find(library, "curl_easy_setopt", &curl.easy_setopt) &&
-                find(library, "curl_easy_perform", &curl.easy_perform) &&
-                find(library, "curl_easy_getinfo", &curl.easy_getinfo) &&
-                find(library, "curl_easy_cleanup", &curl.easy_cleanup) &&
-                find(library, "curl_slist_append", &curl.slist_append) &&
-                find(library, "curl_slist_free_all", &curl.slist_free_all) &&
-                curl.global_init(CURL_GLOBAL_ALL) == CURLE_OK &&
+    for (size_t index = 0; index < sizeof names / sizeof *names; index++) {
+        addresses[index] = dlsym(library, names[index]);
+        has_all &= addresses[index] != NULL;
+    }
+    memcpy(&curl, addresses, sizeof curl);
+    is_loaded = has_all && curl.global_init(CURL_GLOBAL_ALL) == CURLE_OK &&
                 pthread_atfork(NULL, NULL, child_after_fork) == 0 && atexit(end_at_exit) == 0;
     if (!is_loaded)
         dlclose(library);
@@ -118,27 +116,17 @@ static bool load(const char *name)
 
 static int error_of(int code)
 {
-    switch (code) {
-    case CURLE_OK:
-        return 0;
-    case CURLE_UNSUPPORTED_PROTOCOL:
-    case CURLE_URL_MALFORMAT:
-        return EINVAL;
-    case CURLE_COULDNT_RESOLVE_HOST:
-        return EHOSTUNREACH;
-    case CURLE_COULDNT_CONNECT:
-        return ECONNREFUSED;
-    case CURLE_OPERATION_TIMEDOUT:
-        return ETIMEDOUT;
-    case CURLE_ABORTED_BY_CALLBACK:
-        return ECANCELED;
-    case CURLE_GOT_NOTHING:
-    case CURLE_SEND_ERROR:
-    case CURLE_RECV_ERROR:
-        return ECONNRESET;
-    default:
-        return EIO;
-    }
+    static const uint8_t errors[] = {[CURLE_UNSUPPORTED_PROTOCOL] = EINVAL,
+                                     [CURLE_URL_MALFORMAT] = EINVAL,
+                                     [CURLE_COULDNT_RESOLVE_HOST] = EHOSTUNREACH,
+                                     [CURLE_COULDNT_CONNECT] = ECONNREFUSED,
+                                     [CURLE_OPERATION_TIMEDOUT] = ETIMEDOUT,
+                                     [CURLE_ABORTED_BY_CALLBACK] = ECANCELED,
+                                     [CURLE_GOT_NOTHING] = ECONNRESET,
+                                     [CURLE_SEND_ERROR] = ECONNRESET,
+                                     [CURLE_RECV_ERROR] = ECONNRESET};
+    bool is_known = code > 0 && (size_t)code < sizeof errors && errors[code] != 0;
+    return code == CURLE_OK || is_known ? errors[code] : EIO;
 }
 
 /* --- what libcurl calls --- */
@@ -222,24 +210,24 @@ static int send_body(machtrace_upload_t *upload, struct body *body, void *handle
     long status = 0;
     int64_t size = (int64_t)body->size;
     long timeout = upload->timeout_ms != 0 ? (long)upload->timeout_ms : DEFAULT_TIMEOUT;
-    int code = 0;
-    code |= curl.easy_setopt(handle, CURLOPT_URL, upload->url);
-    code |= curl.easy_setopt(handle, CURLOPT_HTTPHEADER, headers);
-    code |= curl.easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
-    code |= curl.easy_setopt(handle, CURLOPT_TIMEOUT_MS, timeout);
-    code |= curl.easy_setopt(handle, CURLOPT_READFUNCTION, read_body);
-    code |= curl.easy_setopt(handle, CURLOPT_READDATA, body);
-    code |= curl.easy_setopt(handle, CURLOPT_SEEKFUNCTION, seek_body);
-    code |= curl.easy_setopt(handle, CURLOPT_SEEKDATA, body);
-    code |= curl.easy_setopt(handle, CURLOPT_WRITEFUNCTION, ignore_response);
-    code |= curl.easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, should_end);
-    code |= curl.easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
+    int (*set)(void *, int, ...) = curl.easy_setopt, code = 0;
+    code |= set(handle, CURLOPT_URL, upload->url);
+    code |= set(handle, CURLOPT_HTTPHEADER, headers);
+    code |= set(handle, CURLOPT_NOSIGNAL, 1L);
+    code |= set(handle, CURLOPT_TIMEOUT_MS, timeout);
+    code |= set(handle, CURLOPT_READFUNCTION, read_body);
+    code |= set(handle, CURLOPT_READDATA, body);
+    code |= set(handle, CURLOPT_SEEKFUNCTION, seek_body);
+    code |= set(handle, CURLOPT_SEEKDATA, body);
+    code |= set(handle, CURLOPT_WRITEFUNCTION, ignore_response);
+    code |= set(handle, CURLOPT_XFERINFOFUNCTION, should_end);
+    code |= set(handle, CURLOPT_NOPROGRESS, 0L);
     if (upload->uses_put) {
-        code |= curl.easy_setopt(handle, CURLOPT_UPLOAD, 1L);
-        code |= curl.easy_setopt(handle, CURLOPT_INFILESIZE_LARGE, size);
+        code |= set(handle, CURLOPT_UPLOAD, 1L);
+        code |= set(handle, CURLOPT_INFILESIZE_LARGE, size);
     } else {
-        code |= curl.easy_setopt(handle, CURLOPT_POST, 1L);
-        code |= curl.easy_setopt(handle, CURLOPT_POSTFIELDSIZE_LARGE, size);
+        code |= set(handle, CURLOPT_POST, 1L);
+        code |= set(handle, CURLOPT_POSTFIELDSIZE_LARGE, size);
     }
     if (code != CURLE_OK)
         return ENOTSUP;
@@ -281,7 +269,7 @@ static int delete_sent(const char *path, const struct stat *sent)
     return unlink(path) == 0 ? 0 : errno;
 }
 
-static int upload_file(machtrace_upload_t *upload, const char *path)
+static int upload_file(machtrace_upload_t *upload, const char *path, bool *is_sent)
 {
     struct stat status;
     struct body body = {open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), 0, 0};
@@ -293,10 +281,8 @@ static int upload_file(machtrace_upload_t *upload, const char *path)
         error = send_file(upload, &body);
     }
     close(body.file);
-    if (error != 0)
-        return error;
-    __atomic_fetch_add(&upload->uploaded, 1, __ATOMIC_RELEASE);
-    return upload->delete_when_done ? delete_sent(path, &status) : 0;
+    *is_sent = error == 0;
+    return *is_sent && upload->delete_when_done ? delete_sent(path, &status) : error;
 }
 
 /* Writing to a connection that was closed raises SIGPIPE, which is blocked: take it back. */
@@ -327,10 +313,13 @@ void machtrace_upload(const char *path, void *context)
     upload->status = upload->curl_code = 0;
     bool is_valid = path != NULL && upload->url != NULL &&
                     (upload->header_count == 0 || upload->headers != NULL);
-    int error = is_valid ? upload_file(upload, path) : EINVAL;
-    if (error != 0)
+    bool is_sent = false;
+    upload->error = is_valid ? upload_file(upload, path, &is_sent) : EINVAL;
+    /* Last: who sees these may read the others. */
+    if (upload->error != 0)
         __atomic_fetch_add(&upload->failed, 1, __ATOMIC_RELEASE);
-    __atomic_store_n(&upload->error, error, __ATOMIC_RELEASE);
+    if (is_sent)
+        __atomic_fetch_add(&upload->uploaded, 1, __ATOMIC_RELEASE);
     prctl(PR_SET_NAME, name);
     if (sigismember(&pending, SIGPIPE) == 0)
         discard_signal();

@@ -95,15 +95,19 @@ def serving(status: int) -> Iterator[Server]:
 Uploader = Callable[..., dict[str, float]]
 
 
+def program(built: Path) -> Path:
+    link = [str(shared(built, "observed")), f"-Wl,-rpath,{built}"]
+    return build(built, "upload.c", LINKED, link=link)
+
+
 @pytest.fixture
 def upload(built: Path, tmp_path: Path) -> Uploader:
-    link = [str(shared(built, "observed")), f"-Wl,-rpath,{built}"]
-    program = build(built, "upload.c", LINKED, link=link)
-
     def start(
         url: str, *words: object, timeout: int = LONG, rotations: int = 1
     ) -> dict[str, float]:
-        result = numbers(run(program, tmp_path / "app.spool", url, timeout, rotations, *words))
+        result = numbers(
+            run(program(built), tmp_path / "app.spool", url, timeout, rotations, *words)
+        )
         assert result["calls"] == CALLS * (rotations + 1)
         assert result["others"] == 0
         return result
@@ -181,6 +185,21 @@ def test_a_file_stays_if_the_server_never_answers(upload: Uploader, tmp_path: Pa
 
 
 @needs_libcurl
+def test_calls_are_moved_to_the_spool_while_a_server_does_not_answer(
+    built: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "app.spool"
+    with serving(0) as server:
+        command = [str(program(built)), str(path), server.url(), "3600000", "1", "hung"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "flushed\n"
+            process.kill()
+    for file in (path, *finished(tmp_path)):
+        assert sum(calls for *_, calls in Spool.read(file).sums()) == CALLS
+
+
+@needs_libcurl
 def test_a_file_stays_if_the_server_closes(upload: Uploader, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -253,16 +272,11 @@ def test_calls_of_a_thread_that_looks_up_a_name_are_not_the_programs(upload: Upl
 
 
 @needs_libcurl
-def test_a_program_that_exits_does_not_wait_for_a_server(built: Path, tmp_path: Path) -> None:
+def test_a_program_that_exits_does_not_wait_for_a_server(upload: Uploader, tmp_path: Path) -> None:
     """The upload is that of an earlier process's file; its limit is an hour."""
-    program, path = (
-        build(built, "upload.c", LINKED, link=[str(shared(built, "observed"))]),
-        (tmp_path / "app.spool"),
-    )
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(built)}
-    run(program, path, "http:", 1, 0, env=environment)
+    upload("http:", rotations=0)
     with serving(0) as server:
-        result = numbers(run(program, path, server.url(), 3_600_000, 0, env=environment))
+        result = upload(server.url(), "entry", timeout=3_600_000, rotations=0)
     assert (result["uploaded"], result["failed"]) == (0, 1)
     assert result["error"] == errno.ECANCELED
     assert Spool.read(tmp_path / "app.spool.1").problems == ()

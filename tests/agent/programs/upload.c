@@ -1,10 +1,12 @@
-/* upload SPOOL URL TIMEOUT ROTATIONS [put] [delete] [library PATH] [header LINE]: call a watched
- * function, rotate, and upload what is finished. Prints what the context has, and how often other
+/* upload SPOOL URL TIMEOUT ROTATIONS [put] [delete] [library PATH] [header LINE] [hung] [entry]: call a
+ * watched function, rotate, and upload what is finished; `hung` calls on while the upload is not over,
+ * flushes, prints a line and waits; `entry` watches the function at its first instruction. Prints what the context has, and how often other
  * watched functions were called, which only libcurl calls. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "machtrace.h"
 
@@ -12,14 +14,22 @@ int observed(int value);
 
 static const char *const of_curl[] = {"getaddrinfo", "connect", "sendto", "send", "poll", "recv"};
 
+static uint64_t done(const machtrace_upload_t *upload)
+{
+    return __atomic_load_n(&upload->uploaded, __ATOMIC_ACQUIRE) +
+           __atomic_load_n(&upload->failed, __ATOMIC_ACQUIRE);
+}
+
 int main(int argc, char **argv)
 {
     static machtrace_upload_t upload = {.size = sizeof upload};
     const char *headers[8];
     machtrace_function_t functions[8] = {{"observed", 0}};
     size_t count = 1;
+    bool is_hung = false;
     if (argc < 5)
         return 2;
+    uint64_t earlier = access(argv[1], F_OK) == 0;
     upload.url = argv[2];
     upload.timeout_ms = (uint32_t)atoi(argv[3]);
     upload.headers = headers;
@@ -30,6 +40,10 @@ int main(int argc, char **argv)
             upload.delete_when_done = true;
         else if (strcmp(argv[at], "library") == 0)
             upload.library = argv[++at];
+        else if (strcmp(argv[at], "hung") == 0)
+            is_hung = true;
+        else if (strcmp(argv[at], "entry") == 0)
+            functions[0].flags = MACHTRACE_AT_ENTRY;
         else
             headers[upload.header_count++] = argv[++at];
     }
@@ -51,10 +65,17 @@ int main(int argc, char **argv)
             observed(index);
         if (machtrace_rotate() != 0)
             return 3;
-        machtrace_flush(); /* the upload is before it */
+        while (!is_hung && done(&upload) < earlier + (uint64_t)round + 1)
+            usleep(1000);
     }
     for (int index = 0; index < 1000; index++)
         observed(index);
+    if (is_hung) {
+        machtrace_flush();
+        printf("flushed\n");
+        fflush(stdout);
+        pause();
+    }
     machtrace_losses_t losses;
     machtrace_get_losses(&losses);
     uint64_t value;
