@@ -71,7 +71,7 @@ def test_documents_follow_the_published_schema(app, later, baseline):
 
 @pytest.mark.peer
 def test_findings_of_two_builds_are_compared(app, later, baseline):
-    comparison = compare(judged(later), baseline)
+    comparison = compare(judged(later).findings, baseline)
     assert comparison.changes == {
         "undeclared:Demo:DiskSpace": Change.NEW,
         "undeclared:Demo:SystemBootTime": Change.MORE,
@@ -83,7 +83,7 @@ def test_findings_of_two_builds_are_compared(app, later, baseline):
     assert [each.identity for each in comparison.gone] == [
         "usage-missing:Demo:NSContactsUsageDescription"
     ]
-    assert set(compare(judged(app), baseline).changes.values()) == {Change.REPEATED}
+    assert set(compare(judged(app).findings, baseline).changes.values()) == {Change.REPEATED}
 
 
 @pytest.mark.peer
@@ -103,9 +103,9 @@ def test_what_is_no_report_is_refused(tmp_path, text):
     path = tmp_path / "last.json"
     path.write_text(text)
     with pytest.raises(FormatError, match="not a report"):
-        compare(judged(tmp_path), path)
+        compare(judged(tmp_path).findings, path)
     with pytest.raises(FileAccessError, match="earlier report"):
-        compare(judged(tmp_path), tmp_path / "missing.json")
+        compare(judged(tmp_path).findings, tmp_path / "missing.json")
 
 
 def test_an_audit_that_did_not_happen_is_no_finding(tmp_path):

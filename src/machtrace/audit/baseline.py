@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from machtrace.audit.findings import AuditReport, Finding, Occurrence
+from machtrace.audit.findings import Occurrence
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.frozen import dataclass
 
 _LARGEST = 1 << 30
 """Bytes of an earlier report."""
+
+
+class Identified(Protocol):
+    """A finding of any report."""
+
+    @property
+    def identity(self) -> str:
+        """The same for the same finding in another build."""
+        ...
+
+    @property
+    def occurrences(self) -> tuple[Occurrence, ...]:
+        """The calls in code; none in a report of observed calls."""
+        ...
 
 
 class Change(Enum):
@@ -51,13 +65,13 @@ class Comparison:
     """By a finding's identity: its calls that the earlier report does not have."""
     gone: tuple[Gone, ...]
 
-    def is_news(self, finding: Finding) -> bool:
+    def is_news(self, finding: Identified) -> bool:
         """Return whether a finding is new, or has new calls."""
         return self.changes[finding.identity] is not Change.REPEATED
 
 
-def compare(report: AuditReport, path: Path) -> Comparison:
-    """Compare a report with an earlier one, in JSON.
+def compare(findings: Iterable[Identified], path: Path) -> Comparison:
+    """Compare the findings of a report with those of an earlier one, in JSON.
 
     Raises:
         FileAccessError: the file cannot be read.
@@ -66,9 +80,10 @@ def compare(report: AuditReport, path: Path) -> Comparison:
     earlier = _read(path)
     changes: dict[str, Change] = {}
     added: dict[str, tuple[Occurrence, ...]] = {}
-    for finding in report.findings:
+    for finding in findings:
         before = earlier.get(finding.identity)
-        new = _added(finding, () if before is None else before["occurrences"])
+        occurrences = before.get("occurrences", ()) if before is not None else ()
+        new = _added(finding.occurrences, occurrences)
         if before is None:
             changes[finding.identity] = Change.NEW
         else:
@@ -87,7 +102,9 @@ def call_identity(library: str, watch: str, function: str) -> str:
     return f"{library}:{watch}:{function}"
 
 
-def _added(finding: Finding, before: Sequence[Mapping[str, Any]]) -> tuple[Occurrence, ...]:
+def _added(
+    occurrences: Iterable[Occurrence], before: Sequence[Mapping[str, Any]]
+) -> tuple[Occurrence, ...]:
     known = Counter(
         call_identity(
             str(row.get("library")), str(row.get("watch")), str(row.get("function") or "")
@@ -95,7 +112,7 @@ def _added(finding: Finding, before: Sequence[Mapping[str, Any]]) -> tuple[Occur
         for row in before
     )
     added: list[Occurrence] = []
-    for occurrence in finding.occurrences:
+    for occurrence in occurrences:
         site = occurrence.site
         key = call_identity(occurrence.library, site.rule.watch, site.function)
         if known[key]:
@@ -122,7 +139,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
             "not a report of an audit",
             source=str(path),
             offset=0,
-            remedy="pass a file written by machtrace audit scan --format json",
+            remedy="pass a file that machtrace audit scan or run wrote with --format json",
         )
     return {str(row["id"]): row for row in rows}
 
@@ -130,5 +147,5 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
 def _is_finding(row: object) -> bool:
     if not isinstance(row, dict) or not {"id", "severity", "message"} <= set(row):
         return False
-    occurrences = row.get("occurrences")
+    occurrences = row.get("occurrences", [])
     return isinstance(occurrences, list) and all(isinstance(each, dict) for each in occurrences)

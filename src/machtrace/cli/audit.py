@@ -60,6 +60,13 @@ rules_option = click.option(
     shell_complete=complete_files,
     help="The rules: privacy, the built-in set, or a TOML file.",
 )
+baseline_option = click.option(
+    "--baseline",
+    metavar="LAST",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="An earlier report in JSON: show what is new, and exit with 1 for that alone.",
+)
 language_option = enum_option("--lang", members=Language, help="Language of the kinds of data.")
 
 
@@ -87,13 +94,7 @@ def judged(run: Callable[[], int]) -> int:
     is_flag=True,
     help="Print the privacy manifest that would be true of APP; its reasons are for you to choose.",
 )
-@click.option(
-    "--baseline",
-    metavar="LAST",
-    type=parse_path,
-    shell_complete=complete_files,
-    help="An earlier report in JSON: show what is new, and exit with 1 for that alone.",
-)
+@baseline_option
 @click.option(
     "--link-map",
     metavar="MAP",
@@ -146,7 +147,7 @@ def scan(  # noqa: PLR0913 - one parameter for each option
 
             scanned = scan_app(app, loaded, link_map=linked, search=search, on_image=on_image)
         report = judge(scanned, loaded)
-        comparison = None if baseline is None else compare(report, baseline)
+        comparison = None if baseline is None else compare(report.findings, baseline)
         if manifest:
             _print_manifest(report)
         else:

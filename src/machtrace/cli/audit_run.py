@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from machtrace.cli.audit import (
     CANNOT_JUDGE,
     FINDINGS,
     Language,
+    baseline_option,
     judged,
     language_option,
     rules_option,
@@ -31,6 +33,7 @@ from machtrace.cli.tables import write_json, write_table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from machtrace.audit.baseline import Comparison
     from machtrace.audit.observed.code import RecordedCode
     from machtrace.audit.observed.consent import ConsentMarker
     from machtrace.audit.observed.recording import Recording
@@ -46,6 +49,8 @@ class RunFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    HTML = "html"
+    SARIF = "sarif"
     CSV = "csv"
 
 
@@ -81,6 +86,7 @@ class RunFormat(StrEnum):
     shell_complete=complete_files,
     help="The agent that PROGRAM loads, instead of the one that came with machtrace.",
 )
+@baseline_option
 @search_option
 @language_option
 @quiet_option
@@ -95,6 +101,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
     every: bool,
     folder: Path | None,
     library: Path | None,
+    baseline: Path | None,
     search: tuple[str, ...],
     lang: Language,
     form: RunFormat,
@@ -106,7 +113,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
     children. What it prints goes to the standard error stream.
 
     The exit status is 0 if nothing was found, 1 if there are faults or warnings, 2 if some of the
-    calls could not be judged.
+    calls could not be judged. With --baseline, faults and warnings that LAST has do not count.
     """
     from machtrace.audit.observed.consent import parse_consent
     from machtrace.audit.observed.recording import recording_of
@@ -126,7 +133,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
             recording = recording_of(_read(targets), loaded)
         else:
             recording, marker = _run_program(program, loaded, marker, folder, library)
-        return _report(recording, loaded, marker, search, form, lang, every=every)
+        return _report(recording, loaded, marker, search, form, lang, baseline, every=every)
 
     return judged(judge)
 
@@ -177,9 +184,11 @@ def _report(
     search: tuple[str, ...],
     form: RunFormat,
     language: Language,
+    baseline: Path | None,
     *,
     every: bool,
 ) -> int:
+    from machtrace.audit.baseline import compare
     from machtrace.audit.observed.code import RecordedCode
     from machtrace.audit.observed.report import judge_calls
     from machtrace.audit.policies import Severity
@@ -188,13 +197,19 @@ def _report(
 
     code = RecordedCode(recording.trail, ReportNames(search))
     report = judge_calls(recording, rules, code.map(), marker=marker)
+    comparison = None if baseline is None else compare(report.findings, baseline)
     with output():
-        _write(report, code, form, language, every=every)
+        _write(report, code, comparison, form, language, every=every)
     for line in report.unjudged:
         warn(f"not judged: {line}")
     if report.unjudged:
         return CANNOT_JUDGE
-    return 0 if all(each.severity is Severity.NOTE for each in report.findings) else FINDINGS
+    counted_findings = [
+        each
+        for each in report.findings
+        if each.severity is not Severity.NOTE and (comparison is None or comparison.is_news(each))
+    ]
+    return FINDINGS if counted_findings else 0
 
 
 def _read(paths: Sequence[Path]) -> Iterator[Spool]:
@@ -215,18 +230,47 @@ def _read(paths: Sequence[Path]) -> Iterator[Spool]:
 
 
 def _write(
-    report: ObservedReport, code: RecordedCode, form: RunFormat, language: Language, *, every: bool
+    report: ObservedReport,
+    code: RecordedCode,
+    comparison: Comparison | None,
+    form: RunFormat,
+    language: Language,
+    *,
+    every: bool,
 ) -> None:
-    from machtrace.audit.observed import text
-    from machtrace.audit.observed.document import observed_document, write_csv
-    from machtrace.audit.observed.summary import verdict
+    match form:
+        case RunFormat.TEXT:
+            _write_text(report, code, comparison, language, every=every)
+        case RunFormat.JSON:
+            from machtrace.audit.output.observed.document import observed_document
 
-    if form is RunFormat.JSON:
-        write_json(observed_document(report, code))
-        return
-    if form is RunFormat.CSV:
-        write_csv(report, sys.stdout, language.value)
-        return
+            write_json(observed_document(report, code, comparison))
+        case RunFormat.HTML:
+            from machtrace.audit.output.observed.page import observed_page
+
+            sys.stdout.write(observed_page(report, code, comparison, language.value))
+        case RunFormat.SARIF:
+            from machtrace.audit.output.observed.sarif import sarif_document
+
+            json.dump(sarif_document(report, code, comparison), sys.stdout, indent=2)
+            sys.stdout.write("\n")
+        case RunFormat.CSV:
+            from machtrace.audit.output.observed.document import write_csv
+
+            write_csv(report, sys.stdout, language.value)
+
+
+def _write_text(
+    report: ObservedReport,
+    code: RecordedCode,
+    comparison: Comparison | None,
+    language: Language,
+    *,
+    every: bool,
+) -> None:
+    from machtrace.audit.observed.summary import verdict
+    from machtrace.audit.output.observed import text
+
     sys.stdout.write(f"{verdict(report)}\n")
     rows = text.matrix(report, language.value)
     if rows:
@@ -234,7 +278,9 @@ def _write(
         write_table(text.HEADING, rows, right=frozenset({4, 5, 6}))
     for finding in report.findings:
         sys.stdout.write("\n")
-        for line in text.finding_lines(report, finding, code, every=every):
+        for line in text.finding_lines(report, finding, code, comparison, every=every):
             sys.stdout.write(f"{line}\n")
+    for gone in comparison.gone if comparison is not None else ():
+        sys.stdout.write(f"\ngone: {gone.message}\n")
     lines = list(text.dead_lines(report))
     sys.stdout.write("".join(f"{line}\n" for line in ("", *lines) if lines))

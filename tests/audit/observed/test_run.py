@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -156,6 +157,55 @@ def test_text_has_the_verdict_the_matrix_and_the_stacks(spool, tmp_path):
     assert text.startswith(f"3 faults in {total:,} calls of 1 process\n")
     assert "fault: libtwo called observed (Contacts) 5 times without consent\n" in text
     assert "dead: not_there: nothing defines it (1 process)\n" in text
+
+
+@pytest.mark.live
+def test_an_earlier_report_leaves_what_is_new(spool, tmp_path):
+    rules = rules_file(tmp_path)
+    last = tmp_path / "last.json"
+    last.write_text(audit(spool, "--rules", rules, "-f", "json").stdout, encoding="utf-8")
+    status, report = document(spool, "--rules", rules, "--baseline", last)
+    assert status == 0
+    assert {each["change"] for each in report["findings"]} == {"repeated"}
+    stricter = rules_file(tmp_path, "", 'allowed = ["app", "libone"]')
+    status, report = document(spool, "--rules", stricter, "--baseline", last)
+    assert status == 1
+    changes = {each["id"]: each["change"] for each in report["findings"]}
+    assert changes["not in list:libtwo:observed"] == "new"
+    words = ("--rules", rules_file(tmp_path), "--consent", "at:0s", "--baseline", last)
+    status, report = document(spool, *words)
+    assert (status, report["findings"]) == (0, [])
+    assert len(report["gone"]) == 3
+    assert "gone: libone called observed" in audit(spool, *words).stdout
+
+
+@pytest.mark.live
+def test_sarif_has_each_finding_with_its_stacks(spool, tmp_path):
+    result = audit(spool, "--rules", rules_file(tmp_path), "-f", "sarif")
+    (run_of_tool,) = json.loads(result.stdout)["runs"]
+    results = {
+        each["partialFingerprints"]["machtraceFinding/v1"]: each for each in run_of_tool["results"]
+    }
+    one = results["before-consent:libone:observed"]
+    assert (one["level"], one["occurrenceCount"]) == ("error", 2)
+    assert one["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "first"
+    names = [frame["location"]["message"]["text"] for frame in one["stacks"][0]["frames"]]
+    assert names[0].startswith("libone.so  first + ")
+    rule = run_of_tool["tool"]["driver"]["rules"][one["ruleIndex"]]
+    assert rule["id"] == one["ruleId"] == "before-consent"
+
+
+@pytest.mark.live
+def test_the_page_needs_nothing_from_elsewhere(spool, tmp_path):
+    page = audit(spool, "--rules", rules_file(tmp_path), "-f", "html").stdout
+    assert "<title>Audit of app</title>" in page
+    assert 'href="#cell-1-0"' in page
+    assert 'id="cell-1-0"' in page
+    assert "2 before" in page
+    assert '<svg class="graph"' in page
+    assert not re.search(r'(?:src|href)="(?!#)', page)
+    assert "http:" not in page
+    assert "https:" not in page
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,18 @@ The identity of a finding has no address and no version, so that it is the same 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.audit.findings import Occurrence
 from machtrace.audit.observed.consent import ConsentMarker, consent_states
 from machtrace.audit.observed.recording import Recording
 from machtrace.audit.policies import Condition, Severity
 from machtrace.audit.rules import Rule, RuleSet
 from machtrace.audit.trail.attribution import Attribution, AttributionFlag, attribute
-from machtrace.audit.trail.calls import NO_TIME, SECOND, CallFlag, Consent, ImageRole
+from machtrace.audit.trail.calls import NO_TIME, SECOND, CallFlag, Consent, ImageRole, Trail
 from machtrace.audit.trail.code_facts import NO_FACTS, CodeFacts
 from machtrace.audit.trail.libraries import CodeMap, Evidence
 from machtrace.audit.trail.owners import UNKNOWN, Reason
@@ -93,6 +95,8 @@ class ObservedFinding:
     first_time: int | None
     """Nanoseconds since 1970; None if no call has a time."""
     stacks: tuple[ObservedStack, ...]
+    occurrences: tuple[Occurrence, ...] = ()
+    """Code that makes the calls, as far as it was scanned."""
 
     @property
     def identity(self) -> str:
@@ -116,6 +120,10 @@ class ObservedReport:
     def asker(self, row: int) -> Asker:
         """Return whose the calls of a row of the attribution are."""
         return _asker(self.attribution, row)
+
+    def stack(self, row: int, calls: int) -> ObservedStack:
+        """Return the stack of a row of the attribution, with a number of calls."""
+        return _stack(self.recording.trail, self.attribution, row, calls)
 
     def rule(self, number: int) -> Rule:
         """Return a rule of the trail."""
@@ -310,24 +318,22 @@ class _Judge:
         totals = np.zeros(len(numbers), np.int64)
         np.add.at(totals, inverse.reshape(-1), counts[rows])
         order = np.lexsort((numbers, -totals))[:STACKS_MOST]
-        return tuple(self._stack(int(numbers[at]), int(totals[at])) for at in order)
-
-    def _stack(self, row: int, calls: int) -> ObservedStack:
-        tree = self._trail.stacks
-        node, end = int(self._attribution.stack[row]), int(self._attribution.frame[row])
-        asker = _asker(self._attribution, row)
-        at, index = node, 0
-        while at not in (end, 0):
-            at, index = int(tree.parent[at]), index + 1
-        return ObservedStack(
-            calls=calls,
-            node=node,
-            frames=tuple(tree.frames(node)),
-            asker=Asker(
-                library=asker.library,
-                owner=asker.owner,
-                evidence=asker.evidence,
-                circumstances=asker.circumstances,
-                frame=index if at else None,
-            ),
+        return tuple(
+            _stack(self._trail, self._attribution, int(numbers[at]), int(totals[at]))
+            for at in order
         )
+
+
+def _stack(trail: Trail, attribution: Attribution, row: int, calls: int) -> ObservedStack:
+    tree = trail.stacks
+    node, end = int(attribution.stack[row]), int(attribution.frame[row])
+    asker = _asker(attribution, row)
+    at, index = node, 0
+    while at not in (end, 0):
+        at, index = int(tree.parent[at]), index + 1
+    return ObservedStack(
+        calls=calls,
+        node=node,
+        frames=tuple(tree.frames(node)),
+        asker=replace(asker, frame=index if at else None),
+    )

@@ -7,16 +7,17 @@ image's path in the app, and code in an image has an address instead of a line.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
-from machtrace.audit.baseline import Change, Comparison
+from machtrace.audit.baseline import Change, Comparison, Identified
 from machtrace.audit.findings import AuditReport, Finding, FindingKind, Occurrence
 from machtrace.audit.policies import Severity
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_LEVELS = {Severity.FAULT: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+LEVELS = {Severity.FAULT: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 _STATES = {Change.NEW: "new", Change.MORE: "updated", Change.REPEATED: "unchanged"}
 _MOST_PLACES = 10
 """Related places of a result."""
@@ -36,28 +37,31 @@ _SENTENCES = {
 def sarif_document(report: AuditReport, comparison: Comparison | None = None) -> dict[str, Any]:
     """Return the findings of a report as one run, with their states since an earlier one."""
     kinds = list(FindingKind)
-    return {
-        "$schema": _SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "machtrace",
-                        "version": version("machtrace"),
-                        "rules": [
-                            {"id": kind.value, "shortDescription": {"text": _SENTENCES[kind]}}
-                            for kind in kinds
-                        ],
-                    }
-                },
-                "results": [
-                    _result(each, kinds, report.app.path) | _state(each, comparison)
-                    for each in report.findings
-                ],
-            }
+    return sarif_run(
+        {kind.value: _SENTENCES[kind] for kind in kinds},
+        [
+            _result(each, kinds, report.app.path) | state_of(each, comparison)
+            for each in report.findings
+        ],
+    )
+
+
+def sarif_run(rules: Mapping[str, str], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a document of one run.
+
+    Args:
+        rules: the sentence of each kind of finding.
+        results: as SARIF has them.
+    """
+    driver = {
+        "name": "machtrace",
+        "version": version("machtrace"),
+        "rules": [
+            {"id": name, "shortDescription": {"text": sentence}} for name, sentence in rules.items()
         ],
     }
+    run = {"tool": {"driver": driver}, "results": list(results)}
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
 def _result(finding: Finding, kinds: list[FindingKind], app: str) -> dict[str, Any]:
@@ -65,21 +69,23 @@ def _result(finding: Finding, kinds: list[FindingKind], app: str) -> dict[str, A
     return {
         "ruleId": finding.kind.value,
         "ruleIndex": kinds.index(finding.kind),
-        "level": _LEVELS[finding.severity],
+        "level": LEVELS[finding.severity],
         "message": {"text": finding.message},
-        "locations": places[:1] or [_file(app)],
+        "locations": places[:1] or [file_location(app)],
         "relatedLocations": [{"id": number, **each} for number, each in enumerate(places[1:], 1)],
         "partialFingerprints": {"machtraceFinding/v1": finding.identity},
     }
 
 
-def _state(finding: Finding, comparison: Comparison | None) -> dict[str, Any]:
+def state_of(finding: Identified, comparison: Comparison | None) -> dict[str, Any]:
+    """Return the state of a result since an earlier report."""
     if comparison is None:
         return {}
     return {"baselineState": _STATES[comparison.changes[finding.identity]]}
 
 
-def _file(path: str) -> dict[str, Any]:
+def file_location(path: str) -> dict[str, Any]:
+    """Return the location of a result in a file."""
     return {
         "physicalLocation": {
             "artifactLocation": {"uri": quote(path.lstrip("/"), errors="surrogateescape") or "."},
@@ -90,7 +96,7 @@ def _file(path: str) -> dict[str, Any]:
 
 def _location(occurrence: Occurrence) -> dict[str, Any]:
     site = occurrence.site
-    location = _file(occurrence.image)
+    location = file_location(occurrence.image)
     location["physicalLocation"]["address"] = {
         "relativeAddress": site.offset,
         "kind": "instruction",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from typing import Any, TextIO
 
+from machtrace.audit.baseline import Comparison
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
 from machtrace.audit.observed.summary import library_calls
@@ -14,8 +15,10 @@ from machtrace.audit.trail.stacks import NO_IMAGE, CodeAddress
 COLUMNS = ("library", "owner", "category", "watch", "without_consent", "with_consent", "unstated")
 
 
-def observed_document(report: ObservedReport, code: RecordedCode) -> dict[str, Any]:
-    """Return the document of a report."""
+def observed_document(
+    report: ObservedReport, code: RecordedCode, comparison: Comparison | None = None
+) -> dict[str, Any]:
+    """Return the document of a report, and of its comparison with an earlier one."""
     recording, rules = report.recording, report.rules
     return {
         "kind": "audit-run",
@@ -51,7 +54,11 @@ def observed_document(report: ObservedReport, code: RecordedCode) -> dict[str, A
             )
             for row in library_calls(report)
         ],
-        "findings": [_finding(each, report, code) for each in report.findings],
+        "findings": [_finding(each, report, code, comparison) for each in report.findings],
+        "gone": [
+            {"id": each.identity, "severity": each.severity, "message": each.message}
+            for each in (comparison.gone if comparison is not None else ())
+        ],
         "dead": [
             {"watch": each.watch, "process": each.process, "reason": each.reason}
             for each in recording.dead
@@ -74,11 +81,16 @@ def write_csv(report: ObservedReport, sink: TextIO, language: str = "en") -> Non
 
 
 def _finding(
-    finding: ObservedFinding, report: ObservedReport, code: RecordedCode
+    finding: ObservedFinding,
+    report: ObservedReport,
+    code: RecordedCode,
+    comparison: Comparison | None,
 ) -> dict[str, Any]:
+    change = None if comparison is None else comparison.changes[finding.identity].value
     images = report.recording.trail.images
     return {
         "id": finding.identity,
+        "change": change,
         "kind": finding.condition.value,
         "severity": finding.severity.value,
         "library": finding.library,

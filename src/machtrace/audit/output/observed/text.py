@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from machtrace.audit.baseline import Comparison
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
 from machtrace.audit.observed.summary import library_calls
@@ -31,10 +32,16 @@ def matrix(report: ObservedReport, language: str = "en") -> list[tuple[str, ...]
 
 
 def finding_lines(
-    report: ObservedReport, finding: ObservedFinding, code: RecordedCode, *, every: bool = False
+    report: ObservedReport,
+    finding: ObservedFinding,
+    code: RecordedCode,
+    comparison: Comparison | None = None,
+    *,
+    every: bool = False,
 ) -> Iterator[str]:
     """Yield a finding: its sentence, then its stacks."""
-    yield f"{finding.severity.value}: {finding.message}"
+    state = "" if comparison is None else f" ({comparison.changes[finding.identity].value})"
+    yield f"{finding.severity.value}{state}: {finding.message}"
     shown = finding.stacks if every else finding.stacks[:SHOWN]
     for stack in shown:
         yield f"    {counted(stack.calls, 'call')}: {asker_text(stack)}"

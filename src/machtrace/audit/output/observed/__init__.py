@@ -1,0 +1,1 @@
+"""Reports of observed calls: text, JSON, pages, SARIF and rows."""
