@@ -186,13 +186,13 @@ def test_sarif_has_each_finding_with_its_stacks(spool, tmp_path):
     results = {
         each["partialFingerprints"]["machtraceFinding/v1"]: each for each in run_of_tool["results"]
     }
-    one = results["before-consent:libone:observed"]
-    assert (one["level"], one["occurrenceCount"]) == ("error", 2)
-    assert one["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "first"
-    names = [frame["location"]["message"]["text"] for frame in one["stacks"][0]["frames"]]
+    from_libone = results["before-consent:libone:observed"]
+    assert (from_libone["level"], from_libone["occurrenceCount"]) == ("error", 2)
+    assert from_libone["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "first"
+    names = [frame["location"]["message"]["text"] for frame in from_libone["stacks"][0]["frames"]]
     assert names[0].startswith("libone.so  first + ")
-    rule = run_of_tool["tool"]["driver"]["rules"][one["ruleIndex"]]
-    assert rule["id"] == one["ruleId"] == "before-consent"
+    rule = run_of_tool["tool"]["driver"]["rules"][from_libone["ruleIndex"]]
+    assert rule["id"] == from_libone["ruleId"] == "before-consent"
 
 
 @pytest.mark.live
