@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +23,8 @@ from tests.agent.test_hooks import shared
 
 pytestmark = pytest.mark.live
 CALLS = 1000
+UNKNOWN_CERTIFICATE = 60
+"""CURLE_PEER_FAILED_VERIFICATION."""
 LONG = 60_000
 """Milliseconds: an upload that succeeds needs few."""
 
@@ -232,6 +236,27 @@ def test_a_file_stays_if_nothing_listens(upload: Uploader, tmp_path: Path) -> No
 @pytest.mark.parametrize("url", ["file:///tmp/x", "ftp://127.0.0.1/", "127.0.0.1", "", "http://"])
 def test_only_addresses_of_http_are_used(upload: Uploader, tmp_path: Path, url: str) -> None:
     check_not_uploaded(tmp_path, upload(url, "delete"), errno.EINVAL)
+
+
+@needs_libcurl
+def test_a_server_with_an_unknown_certificate_gets_nothing(
+    upload: Uploader, tmp_path: Path
+) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    certificate = tmp_path / "certificate.pem"
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    files = ["-keyout", str(certificate), "-out", str(certificate) + ".crt"]
+    subprocess.run([*command, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(certificate) + ".crt", certificate)
+    with serving(200) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        result = upload(server.url("localhost").replace("http:", "https:"), "delete")
+    check_not_uploaded(tmp_path, result, errno.EIO)
+    assert result["code"] == UNKNOWN_CERTIFICATE
+    assert server.requests == []
 
 
 @needs_libcurl
