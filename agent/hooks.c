@@ -37,27 +37,28 @@ uint64_t machtrace_hook_entry(uint32_t stub, uint64_t caller, uint64_t sp, uint6
     if (binding->replacement == MACHTRACE_NOT_REPLACED || machtrace_is_ignoring())
         return target;
 #if defined(__x86_64__)
-    const char *path = (const char *)(uintptr_t)arguments[7];
+    const uint64_t first[3] = {arguments[7], arguments[6], arguments[5]};
 #else
-    const char *path = (const char *)(uintptr_t)arguments[0];
+    const uint64_t *first = arguments;
 #endif
-    return machtrace_replacement_of(binding, path, caller);
+    return machtrace_replacement_of(binding, first, caller);
 }
 
 int machtrace_bind(uint16_t rule, uint64_t target, enum machtrace_replacement replacement)
 {
     uint32_t count = atomic_load(&binding_count);
     for (uint32_t index = 0; index < count; index++)
-        if (machtrace_bindings[index].rule == rule &&
-            atomic_load(&machtrace_bindings[index].target) == target)
+        if (atomic_load(&machtrace_bindings[index].target) == target &&
+            machtrace_bindings[index].rule == rule)
             return (int)index;
-    if (count == MACHTRACE_STUBS)
-        return -1;
+    do {
+        if (count == MACHTRACE_STUBS)
+            return -1;
+    } while (!atomic_compare_exchange_weak(&binding_count, &count, count + 1));
     struct machtrace_binding *binding = &machtrace_bindings[count];
     binding->rule = rule;
     binding->replacement = (uint16_t)replacement;
     atomic_store(&binding->target, target);
-    atomic_store(&binding_count, count + 1);
     return (int)count;
 }
 

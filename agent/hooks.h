@@ -45,7 +45,10 @@ struct machtrace_watched {
 enum machtrace_replacement {
     MACHTRACE_NOT_REPLACED,
     MACHTRACE_DLOPEN, /* bind the imports of what it loads */
-    MACHTRACE_DLCLOSE /* begin an era */
+    MACHTRACE_DLCLOSE, /* begin an era */
+    MACHTRACE_DLSYM,   /* return the stub of a watched function: Linux */
+    MACHTRACE_DLVSYM,
+    MACHTRACE_REPLACEMENTS
 };
 
 /* What a stub does. Never changes once `target` is set. */
@@ -71,8 +74,8 @@ extern const unsigned char machtrace_stubs[];
 uint64_t machtrace_hook_entry(uint32_t stub, uint64_t caller, uint64_t sp, uint64_t fp,
                               const uint64_t *arguments);
 
-/* The binding of a function for a rule, a new one if needed; -1 if all stubs are taken. Not by two
- * threads at once. */
+/* The binding of a function for a rule, a new one if needed; -1 if all stubs are taken. Takes no lock;
+ * threads that come at once may make two. */
 int machtrace_bind(uint16_t rule, uint64_t target, enum machtrace_replacement replacement);
 
 /* The number of the stub at an address; -1 if there is none. */
@@ -106,8 +109,9 @@ extern _Atomic bool machtrace_imports_are_pending;
 
 void machtrace_imports_after_fork(void);
 
-/* The function to call instead: that itself where it depends on the image that calls. */
-uint64_t machtrace_replacement_of(const struct machtrace_binding *binding, const char *path,
-                                  uint64_t caller);
+/* The function to call instead: that itself where it depends on the image that calls. `arguments` are
+ * the first three. */
+uint64_t machtrace_replacement_of(const struct machtrace_binding *binding,
+                                  const uint64_t arguments[3], uint64_t caller);
 
 #endif

@@ -13,7 +13,7 @@
 #include "saved_words.h"
 
 _Atomic bool machtrace_imports_are_pending;
-uint64_t machtrace_real_dlopen, machtrace_real_dlclose;
+uint64_t machtrace_real[MACHTRACE_REPLACEMENTS];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool is_enabled; /* from the start to the stop */
@@ -54,7 +54,7 @@ struct machtrace_change *machtrace_add_change(struct machtrace_changes *changes,
     int rule = -1;
     if (changes->names != NULL) {
         rule = machtrace_rule_of_name(changes->names, symbol);
-        if (rule == -1 || is_bound(rule, machtrace_slot_address(value)))
+        if (rule == MACHTRACE_RULE_NONE || is_bound(rule, machtrace_slot_address(value)))
             return NULL;
     } else if (machtrace_stub_at(machtrace_slot_address(value)) < 0 &&
                !machtrace_saved_word(slot, &before)) {
@@ -151,17 +151,11 @@ static void apply(const struct machtrace_changes *changes, struct machtrace_impo
 static void bind_one(const struct machtrace_change *change, struct machtrace_imports_result *result)
 {
     struct machtrace_watched *rule = change->rule < 0 ? NULL : &machtrace_rules[change->rule];
-    const char *name = rule == NULL ? "" : rule->symbol;
-    enum machtrace_replacement replacement = MACHTRACE_NOT_REPLACED;
-    if (change->rule == MACHTRACE_RULE_DLOPEN || strcmp(name, "dlopen") == 0) {
-        replacement = MACHTRACE_DLOPEN;
-        if (machtrace_real_dlopen == 0)
-            machtrace_real_dlopen = change->target;
-    } else if (change->rule == MACHTRACE_RULE_DLCLOSE || strcmp(name, "dlclose") == 0) {
-        replacement = MACHTRACE_DLCLOSE;
-        if (machtrace_real_dlclose == 0)
-            machtrace_real_dlclose = change->target;
-    }
+    enum machtrace_replacement replacement =
+        rule == NULL ? (enum machtrace_replacement)(MACHTRACE_RULE_NONE - change->rule)
+                     : machtrace_replacement_of_name(rule->symbol);
+    if (replacement != MACHTRACE_NOT_REPLACED && machtrace_real[replacement] == 0)
+        machtrace_real[replacement] = change->target;
     int stub = machtrace_bind(rule == NULL ? MACHTRACE_NO_RULE : (uint16_t)change->rule,
                               change->target, replacement);
     if (stub < 0) {
@@ -251,8 +245,7 @@ bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits)
         for (size_t index = 0; index < changes.image_count && changes.is_complete; index++)
             atomic_store(&changes.images[index].image->hooked, version);
         pthread_mutex_unlock(&lock);
-        if (result->changed != 0)
-            machtrace_publish_bodies();
+        machtrace_publish_bodies();
         find_absent();
     }
     finish(&changes);

@@ -59,8 +59,8 @@ void machtrace_publish_bodies(void);
 /* The binding of a rule for a function; -1 if all stubs are taken. */
 int machtrace_bind_target(uint16_t rule, uint64_t target);
 
-/* What hooked slots of these two led to first; 0 before. */
-extern uint64_t machtrace_real_dlopen, machtrace_real_dlclose;
+/* What hooked slots of these led to first; 0 before. */
+extern uint64_t machtrace_real[MACHTRACE_REPLACEMENTS];
 
 /* --- of each system --- */
 

@@ -233,7 +233,7 @@ void machtrace_methods_after_fork(void)
 static void *open_image(const char *path, int mode)
 {
     void *(*real)(const char *, int) =
-        (void *(*)(const char *, int))(uintptr_t)function_at(machtrace_real_dlopen);
+        (void *(*)(const char *, int))(uintptr_t)function_at(machtrace_real[MACHTRACE_DLOPEN]);
     struct machtrace_imports_result result = {0, 0};
     void *handle = real(path, mode);
     machtrace_ignore_enter();
@@ -244,9 +244,10 @@ static void *open_image(const char *path, int mode)
 }
 
 /* Where a method is missing. Other paths than absolute ones depend on the image that calls. */
-uint64_t machtrace_replacement_of(const struct machtrace_binding *binding, const char *path,
-                                  uint64_t caller)
+uint64_t machtrace_replacement_of(const struct machtrace_binding *binding,
+                                  const uint64_t arguments[3], uint64_t caller)
 {
+    const char *path = (const char *)(uintptr_t)arguments[0];
     (void)caller;
     if (binding->replacement != MACHTRACE_DLOPEN || !atomic_load(&is_missing) || path == NULL ||
         path[0] != '/')

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "linux/lookups.h"
 #include "recorder.h"
 
 #if defined(__x86_64__)
@@ -302,7 +303,7 @@ static void images_changed(void)
 static void *open_image(const char *path, int flags)
 {
     void *(*real)(const char *, int) =
-        (void *(*)(const char *, int))(uintptr_t)machtrace_real_dlopen;
+        (void *(*)(const char *, int))(uintptr_t)machtrace_real[MACHTRACE_DLOPEN];
     void *handle = real(path, flags);
     if (handle != NULL)
         images_changed();
@@ -312,7 +313,7 @@ static void *open_image(const char *path, int flags)
 /* The era begins when the image is gone, and before others can be loaded by the caller. */
 static int close_image(void *handle)
 {
-    int (*real)(void *) = (int (*)(void *))(uintptr_t)machtrace_real_dlclose;
+    int (*real)(void *) = (int (*)(void *))(uintptr_t)machtrace_real[MACHTRACE_DLCLOSE];
     int result = real(handle);
     machtrace_ignore_enter();
     if (!machtrace_images_update(false))
@@ -324,9 +325,12 @@ static int close_image(void *handle)
 /* dlopen(3) searches names without a slash in directories that the calling image states, and
  * expands $ORIGIN to its directory. Then it has to be called by that image, and the loaded one's
  * imports are bound by the agent's thread, a little later. */
-uint64_t machtrace_replacement_of(const struct machtrace_binding *binding, const char *path,
-                                  uint64_t caller)
+uint64_t machtrace_replacement_of(const struct machtrace_binding *binding,
+                                  const uint64_t arguments[3], uint64_t caller)
 {
+    const char *path = (const char *)(uintptr_t)arguments[0];
+    if (binding->replacement >= MACHTRACE_DLSYM)
+        return machtrace_lookup_of(binding, arguments, caller);
     if (binding->replacement == MACHTRACE_DLCLOSE)
         return (uint64_t)(uintptr_t)close_image;
     if (path != NULL && (strchr(path, '$') != NULL || strchr(path, '/') == NULL)) {
