@@ -188,6 +188,19 @@ class Run:
     changed: dict[str, int] = field(default_factory=dict)
     """Bytes of images that differ from before the start, by the time."""
     spool: Spool | None = None
+    taken: tuple[int, ...] = ()
+    """The stack of another thread, as the agent returned it."""
+    true: tuple[int, ...] = ()
+    """That stack by calls and returns."""
+
+    def set_taken(self, arguments: Sequence[int]) -> int:
+        """Read what the program has of another thread: its id, the depth and the frames."""
+        address = arguments[0]
+        words = [self.process.memory.word(address + 8 * index) for index in range(66)]
+        self.taken = tuple(words[2 : 2 + words[1]])
+        (other,) = (thread for thread in self.process.threads if thread.id == words[0])
+        self.true = self.process.true_stack(other)
+        return 0
 
     @property
     def seen(self) -> list[Seen]:
@@ -208,7 +221,10 @@ class Run:
 
 _MARKS = 1 << 16
 """Lower addresses are none of code."""
-SCENARIOS = ("calls", "arguments", "deep", "repeated", "plugins", "threads", "messages", "tasks")
+SCENARIOS = (
+    *("calls", "arguments", "deep", "repeated", "plugins", "threads", "messages", "tasks"),
+    "another",
+)
 
 
 def run(
@@ -275,6 +291,7 @@ def run(
         return darwin.do_lab_note(arguments)
 
     process.functions["_lab_note"] = note
+    process.functions["_lab_taken"] = result.set_taken
     darwin.start(program.symbols["_lab_start"])
     now = _bytes_of(process, followed)
     result.changed["after"] = sum(a != b for a, b in zip(before, now, strict=True))

@@ -249,3 +249,13 @@ def test_a_hook_takes_the_documented_number_of_instructions(lab: Lab, tmp_path: 
     if not lab.arch.is_arm64:
         pytest.skip("instructions of x86-64 are not counted")
     assert darwin_lab.instructions_of_a_hook(lab, tmp_path) < 1400
+
+
+def test_the_stack_of_another_thread_is_its_true_one(lab: Lab, tmp_path: Path) -> None:
+    """Nothing but the kernel is called while it is suspended, and no right is left."""
+    result = run(lab, tmp_path, "another")
+    assert len(result.taken) >= 7
+    assert result.taken == result.true
+    assert result.darwin.threads.task.most_suspended == 1
+    assert result.darwin.notes["gone"] == 0
+    result.darwin.threads.task.assert_released()

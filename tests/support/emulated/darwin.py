@@ -15,6 +15,7 @@ from pathlib import Path
 from struct import pack
 
 from machtrace.model.arch import Arch
+from tests.support.emulated.darwin_threads import EmulatedThreads
 from tests.support.emulated.library import packed
 from tests.support.emulated.process import (
     EmulatedProcess,
@@ -76,6 +77,7 @@ class EmulatedDarwin:
             for name in dir(self)
             if name.startswith("do_")
         }
+        self.threads = EmulatedThreads(process)
         process.functions["___error"] = lambda _: self._errno
         process.functions["___bzero"] = self.do_bzero
         process.functions["___memcpy_chk"] = self.do_memcpy

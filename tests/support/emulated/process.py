@@ -117,6 +117,7 @@ class Thread:
     waiting: Waiting | None = None
     woken: bool = False
     has_ended: bool = False
+    is_suspended: bool = False
     result: int = 0
     frames: list[Frame] = field(default_factory=list)
     pending: Frame | None = None
@@ -372,8 +373,22 @@ class EmulatedProcess:
             self._run_some(self._choose())
         return thread.result
 
+    def registers_of(self, thread: Thread) -> tuple[list[int], int]:
+        """Registers by DWARF number, and pc, of a thread that does not run."""
+        saved = self.uc.context_save()
+        self.uc.context_restore(thread.context)
+        values = [value or 0 for value in self.cpu.registers().values]
+        pc = self.cpu.program_counter
+        self.uc.context_restore(saved)
+        return values, thread.steps[-1][3] or pc if thread.steps else pc
+
+    def true_stack(self, thread: Thread) -> tuple[int, ...]:
+        """The return addresses of a thread that waits, innermost first."""
+        frames = [*thread.frames, *filter(None, (thread.pending,))]
+        return tuple(frame.return_address for frame in reversed(frames))
+
     def _choose(self) -> Thread:
-        alive = [thread for thread in self.threads if not thread.has_ended]
+        alive = [t for t in self.threads if not t.has_ended and not t.is_suspended]
         while True:
             for thread in alive:
                 waiting = thread.waiting
@@ -444,6 +459,7 @@ class EmulatedProcess:
             self._continue(thread, steps, result, back)
         else:
             assert name in self.functions, f"{name} is not provided"
+            self.observe(name)
             values = cpu.registers().values
             arguments = [values[number] or 0 for number in self._arguments]
             back = self._pop_return_address()
@@ -451,6 +467,8 @@ class EmulatedProcess:
 
     end_of: Callable[[Thread], Steps]
     """Steps of a thread at its end."""
+    observe: Callable[[str], None]
+    """Called with the name of each function of the system, before it."""
 
     def _finish(self, thread: Thread, returned: int | Steps | Waiting, back: int) -> None:
         if isinstance(returned, int):

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <unistd.h>
 
 #include "lab.h"
 #include "machtrace.h"
@@ -154,6 +155,46 @@ FUNCTION static void threads(void)
     }
 }
 
+/* --- the stack of another thread --- */
+
+void lab_taken(const uint64_t *taken); /* the test reads it */
+
+static struct {
+    uint64_t thread, depth, frames[64];
+} taken;
+static _Atomic int is_waiting, is_over;
+
+FUNCTION static void wait_deep(int depth)
+{
+    if (depth > 0)
+        wait_deep(depth - 1);
+    else
+        is_waiting = 1;
+    while (depth == 0 && !is_over)
+        usleep(1000);
+    __asm__ volatile("");
+}
+
+FUNCTION static void *wait_for_end(void *unused)
+{
+    pthread_threadid_np(NULL, &taken.thread);
+    wait_deep(5);
+    return unused;
+}
+
+FUNCTION static void another(void)
+{
+    pthread_t made;
+    pthread_create(&made, NULL, wait_for_end, NULL);
+    while (!is_waiting)
+        usleep(1000);
+    taken.depth = machtrace_backtrace(taken.thread, taken.frames, 64);
+    lab_taken(&taken.thread);
+    is_over = 1;
+    pthread_join(made, NULL);
+    lab_note("gone", machtrace_backtrace(taken.thread, taken.frames, 64));
+}
+
 void lab_prepare_classes(void);
 void lab_send_messages(void);
 void lab_run_tasks(void);
@@ -163,6 +204,7 @@ int lab_main(void)
 {
     static void (*const scenarios[])(void) = {
         calls, arguments, deep, repeated, plugins, threads, lab_send_messages, lab_run_tasks,
+        another,
     };
     lab_prepare_classes();
     lab_note("begin", 0);
