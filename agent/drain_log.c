@@ -183,13 +183,27 @@ static void put_node(uint32_t node, uint32_t era)
     machtrace_drain->pending_image = number;
 }
 
-uint32_t machtrace_drain_send_stack(uint32_t node)
+/* The outermost of a stack's nodes whose unsent callers fit into the chain with it. */
+static uint32_t first_part(uint32_t node)
+{
+    const size_t most = sizeof machtrace_drain->chain / sizeof *machtrace_drain->chain;
+    uint32_t part = node;
+    size_t count = 0;
+    for (; node != MACHTRACE_TREE_ROOT && !machtrace_bit_is_set(machtrace_drain->sent, node);
+         node = machtrace_stack_tree_parent(&machtrace_recorders.tree, node))
+        if (++count > most) {
+            part = node;
+            count = 1;
+        }
+    return part;
+}
+
+static uint32_t send_part(uint32_t node)
 {
     const struct machtrace_stack_tree *tree = &machtrace_recorders.tree;
-    const size_t most = sizeof machtrace_drain->chain / sizeof *machtrace_drain->chain;
     uint32_t parent = node, outermost = node, era = 0;
     size_t count = 0;
-    for (; parent != MACHTRACE_TREE_ROOT && !machtrace_bit_is_set(machtrace_drain->sent, parent) && count < most;
+    for (; parent != MACHTRACE_TREE_ROOT && !machtrace_bit_is_set(machtrace_drain->sent, parent);
          parent = machtrace_stack_tree_parent(tree, parent))
         machtrace_drain->chain[count++] = parent;
     if (count == 0)
@@ -221,6 +235,16 @@ uint32_t machtrace_drain_send_stack(uint32_t node)
         }
     }
     return node;
+}
+
+uint32_t machtrace_drain_send_stack(uint32_t node)
+{
+    for (;;) {
+        uint32_t part = first_part(node);
+        uint32_t stored = send_part(part);
+        if (stored != part || part == node)
+            return stored;
+    }
 }
 
 void machtrace_drain_send_incidents(void)

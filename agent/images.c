@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "images.h"
 
+#include "app_images.h"
+
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -135,6 +137,7 @@ bool machtrace_images_update(bool waits)
         }
         enter_era(loaded);
         machtrace_images_list_code();
+        machtrace_app_images_publish();
     }
     pthread_mutex_unlock(&lock);
     return has_tables;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "recorder.h"
 
+#include "deep_stacks.h"
 #include "thread.h"
 #include "walk/frame_records.h"
 
@@ -191,6 +192,7 @@ static __attribute__((noinline)) void follow_contexts(struct machtrace_records_w
 static inline size_t take_frames(struct machtrace_recorder *recorder, uint64_t caller, uint64_t sp,
                                  uint64_t fp, uint8_t *flags)
 {
+    recorder->window_count = 0;
     struct machtrace_records_walk walk = {fp, 1, MACHTRACE_RECORDS_BROKEN};
     bool is_own = is_on_own_stack(recorder, sp) || find_own_stack(recorder, sp);
     recorder->frames[0] = caller & machtrace_recorders.code_bits;
@@ -200,10 +202,10 @@ static inline size_t take_frames(struct machtrace_recorder *recorder, uint64_t c
         sp = recorder->stack_low;
     }
     if (walk.end == MACHTRACE_RECORDS_BROKEN && is_on_own_stack(recorder, walk.fp)) {
-        struct machtrace_frame_stack stack = {sp, recorder->stack_high,
-                                              (const unsigned char *)(uintptr_t)sp,
-                                              machtrace_recorders.code_bits};
+        struct machtrace_frame_stack stack = machtrace_own_stack(recorder, sp);
         machtrace_frame_records(&stack, &walk, recorder->frames, MACHTRACE_FRAMES_MAX);
+        if (walk.end == MACHTRACE_RECORDS_FULL && is_own)
+            machtrace_take_windows(recorder, &stack, &walk, fp);
     }
     if (walk.end == MACHTRACE_RECORDS_ASYNC)
         follow_contexts(&walk, recorder->frames);
@@ -278,7 +280,7 @@ static __attribute__((noinline)) bool query_code(struct machtrace_recorder *reco
     return *entry & 1;
 }
 
-static bool is_code(struct machtrace_recorder *recorder, uint64_t address)
+bool machtrace_is_code(struct machtrace_recorder *recorder, uint64_t address)
 {
     return machtrace_is_in_code(address) == 1 || query_code(recorder, address);
 }
@@ -290,7 +292,7 @@ static inline size_t count_code(struct machtrace_recorder *recorder, size_t coun
                                 size_t matching)
 {
     for (size_t position = count - matching; position-- > 1;)
-        if (!is_code(recorder, recorder->frames[position]))
+        if (!machtrace_is_code(recorder, recorder->frames[position]))
             return position;
     return count;
 }
@@ -308,8 +310,8 @@ static inline size_t count_matching(const struct machtrace_recorder *recorder, s
 
 /* Insert the frames that the last stack does not have. Sets the number of frames that lead to code,
  * and that of watched functions. */
-static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t *frames, uint8_t *flags,
-                               uint8_t *depth)
+static inline uint32_t node_of(struct machtrace_recorder *recorder, uint64_t sp, uint64_t fp,
+                               size_t *frames, uint8_t *flags, uint8_t *depth)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
     size_t count = *frames;
@@ -319,6 +321,8 @@ static inline uint32_t node_of(struct machtrace_recorder *recorder, size_t *fram
         base = machtrace_stack_tree_insert(&all->tree, base, MACHTRACE_MARK_CUT);
         atomic_fetch_add_explicit(&all->cut, 1, memory_order_relaxed);
     }
+    if (recorder->window_count != 0)
+        base = machtrace_insert_windows(recorder, base, sp, fp, &count, flags);
     if (generation != recorder->generation || base != recorder->base) {
         recorder->cached = 0;
         recorder->generation = generation;
@@ -394,7 +398,7 @@ void machtrace_record(uint16_t rule, enum machtrace_stacks stacks, uint64_t call
         if (recorder->is_main)
             event.flags |= MACHTRACE_EVENT_MAIN_THREAD;
         size_t count = take_frames(recorder, caller, sp, fp, &event.flags);
-        event.stack = node_of(recorder, &count, &event.flags, &event.depth);
+        event.stack = node_of(recorder, sp, fp, &count, &event.flags, &event.depth);
         if (event.depth != 0)
             event.flags |= MACHTRACE_EVENT_NESTED;
         if (!machtrace_event_ring_add(&recorder->ring, &event)) {
@@ -431,9 +435,12 @@ uint32_t machtrace_stack_here(uint64_t caller, uint64_t sp, uint64_t fp, uint64_
     if (recorder == NULL)
         return MACHTRACE_TREE_ROOT;
     size_t count = take_frames(recorder, caller, sp, fp, &flags);
-    uint32_t node = node_of(recorder, &count, &flags, &watched);
+    uint32_t node = node_of(recorder, sp, fp, &count, &flags, &watched);
     for (size_t index = 0; index < count && index < capacity; index++)
         frames[index] = recorder->frames[index];
+    if (recorder->window_count != 0 && (flags & MACHTRACE_EVENT_INCOMPLETE) == 0)
+        count = machtrace_stack_tree_read(&machtrace_recorders.tree, node, frames, capacity) -
+                (atomic_load(&machtrace_recorders.root) != MACHTRACE_TREE_ROOT);
     *depth = count;
     leave(recorder);
     return (flags & MACHTRACE_EVENT_INCOMPLETE) != 0 ? MACHTRACE_TREE_ROOT : node;

@@ -22,13 +22,14 @@
 #include "stack_tree.h"
 
 #define MACHTRACE_FRAMES_MAX 16384
+#define MACHTRACE_WINDOWS_MAX 63 /* so that a stack has at most a million frames */
 #define MACHTRACE_CONTEXTS_MAX 1024 /* that are followed: a chain that is damaged may be a circle */
 #define MACHTRACE_WINDOW 8192 /* bytes of another stack that are copied at once */
 #define MACHTRACE_PAGES 64     /* whose rights a recorder remembers */
 #define MACHTRACE_LEVELS_MAX 4 /* hooks that interrupt each other, of one thread */
 
 /* Addresses of the tree's outermost nodes that are none of code. */
-#define MACHTRACE_MARK_CUT 1     /* frames beyond MACHTRACE_FRAMES_MAX are missing; 2: see budget.h */
+#define MACHTRACE_MARK_CUT 1     /* outer frames are missing: there are too many; 2: see budget.h */
 #define MACHTRACE_MARK_ERA 16    /* and the number of the era: see images.h */
 #define MACHTRACE_MARK_END 65536 /* code is above */
 
@@ -60,6 +61,8 @@ struct machtrace_recorder {
     uint32_t slow_queries; /* in that pass */
 
     uint64_t frames[MACHTRACE_FRAMES_MAX]; /* of the stack that is taken now, innermost first */
+    uint64_t windows[MACHTRACE_WINDOWS_MAX]; /* where the frames behind these begin: deep_stacks.h */
+    size_t window_count;
     _Alignas(16) unsigned char window[MACHTRACE_WINDOW];
     _Atomic uint64_t counted; /* calls without event, since the ring was full */
     _Atomic uint64_t calls[MACHTRACE_RULES_MAX];
@@ -141,6 +144,9 @@ void machtrace_give_consent(void);
 /* 1 if an address is in an executable mapping as far as they are known, 0 if not; -1 if they change
  * now. */
 int machtrace_is_in_code(uint64_t address);
+
+/* The same, from the kernel if it is unknown. */
+bool machtrace_is_code(struct machtrace_recorder *recorder, uint64_t address);
 
 /* From here on, up to the same number of leaves, calls by this thread are the agent's own. Signals
  * are blocked meanwhile, so that no handler's calls are taken for its. */

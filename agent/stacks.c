@@ -60,7 +60,10 @@ static size_t walk_copy(const struct machtrace_thread *thread, uint64_t *frames,
     uint64_t pc = word_of(thread, PC_WORD);
     struct machtrace_records_walk walk = {word_of(thread, FP_WORD), 1,
                                           MACHTRACE_RECORDS_BROKEN};
-    uint64_t *all = malloc(MACHTRACE_FRAMES_MAX * sizeof *all);
+    size_t room = 1;
+    for (size_t index = 0; index < thread->stack_count; index++)
+        room += (size_t)thread->stacks[index].size / 16; /* the size of a record */
+    uint64_t *all = malloc(room * sizeof *all);
     if (all == NULL)
         return 0;
     all[0] = pc;
@@ -70,7 +73,7 @@ static size_t walk_copy(const struct machtrace_thread *thread, uint64_t *frames,
             continue;
         struct machtrace_frame_stack stack = {copy->start, copy->start + copy->size, copy->bytes,
                                               machtrace_recorders.code_bits};
-        machtrace_frame_records(&stack, &walk, all, MACHTRACE_FRAMES_MAX);
+        machtrace_frame_records(&stack, &walk, all, room);
         if (walk.end != MACHTRACE_RECORDS_BROKEN)
             break;
     }

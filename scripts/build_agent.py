@@ -80,7 +80,8 @@ DARWIN = (
     *_native("darwin", "memory", ("capture", "copy", "images", "threads")),
 )
 HOOK_PATH = (
-    *("agent/budget.c", "agent/counts.c", "agent/hooks.c", "agent/recorder.c"),
+    *("agent/budget.c", "agent/counts.c", "agent/deep_stacks.c"),
+    *("agent/hooks.c", "agent/recorder.c"),
     *(
         "agent/stack_tree.c",
         "agent/linux/thread.c",

@@ -268,7 +268,8 @@ typedef struct machtrace_upload_context {
  * Stacks whose inner frames were not stored, since the tree of frames was full.
  *
  * @field stacks_cut
- * Stacks with more than 16384 frames, whose outer frames were not stored.
+ * Stacks with more than a million frames, or with more than 16384 on a stack that is not the
+ * thread's own, whose outer frames were not stored.
  *
  * @field ignored
  * Calls that the agent itself made.
@@ -497,6 +498,26 @@ MACHTRACE_EXPORT void machtrace_get_losses(machtrace_losses_t *losses);
  */
 MACHTRACE_EXPORT size_t machtrace_backtrace(machtrace_thread_t thread, uint64_t *frames,
                                             size_t capacity);
+
+/*!
+ * @function machtrace_app_frames
+ * Remove the frames that are not of the app: what remains is its program's, and that of libraries
+ * outside of the system's folders.
+ *
+ * @discussion
+ * Images that were loaded since the agent's last look, at most machtrace_options_t.interval_ms ago,
+ * may be missing. May be called in the handler of a signal.
+ *
+ * @param frames
+ * Return addresses, as machtrace_backtrace sets them; changed in place, their order stays.
+ *
+ * @param frame_count
+ * How many addresses frames has.
+ *
+ * @result
+ * How many remain.
+ */
+MACHTRACE_EXPORT size_t machtrace_app_frames(uint64_t *frames, size_t frame_count);
 
 /*!
  * @function machtrace_stack_identity

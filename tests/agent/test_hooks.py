@@ -100,8 +100,33 @@ def test_stacks_are_whole_at_the_first_instruction(
     assert depth < 100 or nodes.sent / len(nodes.parents) <= 6
 
 
+@pytest.mark.parametrize("depth", [100, 16_383, 16_384, 16_385, 50_000])
+def test_stacks_with_equal_inner_frames_and_other_origins_are_others(
+    scenario: Scenario, tmp_path: Path, depth: int
+) -> None:
+    result = scenario("origins", depth)
+    # Recursion, its origin, the thread's function, and the C library's start of threads.
+    assert result["here"] == depth + 3
+    assert result["differ"] == 1
+    spool = spool_format.read(tmp_path / "app.spool")
+    first, second = stacks(spool).items()
+    assert (first[1], second[1]) == (3, 3)
+    assert len(first[0]) == len(second[0]) == depth + 3
+    differing = [index for index in range(depth + 3) if first[0][index] != second[0][index]]
+    # The call in the origin, and that of the origin.
+    assert differing == [depth, depth + 1]
+    assert spool.losses["stacks_cut"] == 0
+
+
+def test_frames_of_the_system_are_removed(scenario: Scenario) -> None:
+    result = scenario("app_only")
+    # The comparison and main; the C library has no frame pointers, which may hide its caller.
+    assert 2 <= result["app"] < result["all"]
+    assert result["foreign"] == result["none"] == 0
+
+
 def test_stacks_that_are_cut_are_marked(scenario: Scenario, tmp_path: Path) -> None:
-    scenario("deep", 20_000)
+    scenario("deep", 64 * 16384 + 100)
     spool = spool_format.read(tmp_path / "app.spool")
     (event,) = spool.events
     assert event.flags & TRUNCATED

@@ -191,7 +191,7 @@ def test_images_of_several_eras_are_told_apart(built: Path, tmp_path: Path) -> N
 
 def test_the_outer_frames_of_a_cut_stack_are_unknown(built: Path, tmp_path: Path) -> None:
     path = tmp_path / "app.spool"
-    run(linked(built, "scenarios.c", "library"), path, "deep", 20_000)
+    run(linked(built, "scenarios.c", "library"), path, "deep", 64 * 16384 + 100)
     spool = check_readers_agree(path)
     assert len(spool.stack(int(spool.events["stack"][0]))) == 16384
     (report,) = mt.read_reports(path)

@@ -229,17 +229,56 @@ static void *run_deep(void *depth)
     return NULL;
 }
 
-static void deep(int depth)
+static size_t depth_here;
+static uint32_t identities[2];
+
+static __attribute__((noinline)) int descend_to_backtrace(int left, int origin)
+{
+    int result = 0;
+    if (left == 0) {
+        depth_here = machtrace_backtrace(MACHTRACE_THREAD_SELF, NULL, 0);
+        identities[origin] = machtrace_stack_identity();
+    } else {
+        result = descend_to_backtrace(left - 1, origin) + 1;
+    }
+    __asm__ volatile("" ::: "memory");
+    return result;
+}
+
+static __attribute__((noinline)) void first_origin(int depth)
+{
+    sink = descend(depth - 1);
+    sink = descend_to_backtrace(depth - 1, 0);
+    __asm__ volatile("" ::: "memory");
+}
+
+static __attribute__((noinline)) void second_origin(int depth)
+{
+    sink = descend(depth - 1);
+    sink = descend_to_backtrace(depth - 1, 1);
+    __asm__ volatile("" ::: "memory");
+}
+
+static void *run_origins(void *depth)
+{
+    for (int round = 0; round < 3; round++) {
+        first_origin((int)(intptr_t)depth);
+        second_origin((int)(intptr_t)depth);
+    }
+    return NULL;
+}
+
+static void deep(int depth, void *(*run)(void *))
 {
     start(one_name, 1);
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, (size_t)64 << 20);
-    pthread_create(&thread, &attributes, run_deep, (void *)(intptr_t)depth);
+    pthread_attr_setstacksize(&attributes, (size_t)128 << 20);
+    pthread_create(&thread, &attributes, run, (void *)(intptr_t)depth);
     pthread_join(thread, NULL);
     machtrace_stop();
-    printf("depth %d\n", depth);
+    printf("depth %d here %zu differ %d\n", depth, depth_here, identities[0] != identities[1]);
 }
 
 /* --- nested calls --- */
@@ -573,6 +612,36 @@ static void stacks(void)
     printf("other %zu repeats %zu\n", best, repeats);
 }
 
+static size_t all_frames, app_frames, foreign;
+
+static int compare_with_backtrace(const void *one, const void *other)
+{
+    uint64_t frames[64];
+    (void)one;
+    (void)other;
+    if (all_frames == 0) {
+        all_frames = machtrace_backtrace(MACHTRACE_THREAD_SELF, frames, 64);
+        app_frames = machtrace_app_frames(frames, all_frames);
+        for (size_t index = 0; index < app_frames; index++) {
+            Dl_info information = {0};
+            dladdr((void *)(uintptr_t)(frames[index] - 1), &information);
+            foreign += information.dli_fname == NULL || strstr(information.dli_fname, "/lib");
+        }
+    }
+    return 0;
+}
+
+/* The app calls the C library, which calls the app. */
+static void app_only(void)
+{
+    int numbers[2] = {2, 1};
+    start(one_name, 1);
+    qsort(numbers, 2, sizeof *numbers, compare_with_backtrace);
+    machtrace_stop();
+    printf("all %zu app %zu foreign %zu none %zu\n", all_frames, app_frames, foreign,
+           machtrace_app_frames(NULL, 0));
+}
+
 __attribute__((noinline)) void exported_caller(void);
 
 __attribute__((noinline)) void exported_caller(void)
@@ -608,7 +677,11 @@ int main(int count, char **words)
     else if (strcmp(name, "arguments") == 0)
         arguments();
     else if (strcmp(name, "deep") == 0)
-        deep(atoi(argument));
+        deep(atoi(argument), run_deep);
+    else if (strcmp(name, "app_only") == 0)
+        app_only();
+    else if (strcmp(name, "origins") == 0)
+        deep(atoi(argument), run_origins);
     else if (strcmp(name, "nested") == 0)
         nested();
     else if (strcmp(name, "other_stacks") == 0)
