@@ -153,21 +153,23 @@ typedef enum machtrace_state {
  * recorded.
  *
  * @field hang_ms
- * Linux: record what the main thread does if it is busy for this time, in milliseconds; also other threads
+ * Record what the main thread does if it is busy for this time, in milliseconds; also other threads
  * that call machtrace_watch_thread. 0 by default: they are not watched. A thread is idle between
- * machtrace_idle_begin and machtrace_idle_end; one that never calls them, in the outermost wait for
- * several descriptors (epoll_wait, select, poll), which is that of its event loop.
+ * machtrace_idle_begin and machtrace_idle_end. On Apple's systems the main run loop states both, by
+ * observers; a thread that states nothing is not judged. On Linux such a thread is idle in the
+ * outermost wait for several descriptors (epoll_wait, select, poll), which is that of its event
+ * loop.
  *
  * @field functions, function_count
  * Functions to watch from the start.
  *
  * @field cpu_percent, cpu_seconds
- * Linux: record the busiest thread if the process uses this share of one processor over this time,
+ * Record the busiest thread if the process uses this share of one processor over this time,
  * which is 60 seconds by default. 0 percent: no such condition.
  *
  * @field memory_limit
- * Linux: record the thread that touches most new memory when this number of bytes is resident. 0: no
- * such condition.
+ * Record the thread that touches most new memory when this number of bytes is resident. 0: no such
+ * condition. On Apple's systems it is the footprint that counts, and the busiest thread is recorded.
  *
  * @field rotate_seconds
  * Begin another spool when the present one is this old, or its log is nearly full; 0 by default:
@@ -294,8 +296,8 @@ typedef struct machtrace_losses {
  *
  * @result
  * 0; EALREADY if the agent runs; EINVAL for options that are invalid; EBUSY if another agent writes
- * the file; ENOTSUP if this system has no hang_ms, cpu_percent and memory_limit; else why the file
- * cannot be created, such as ENOSPC, EROFS or EACCES. Nothing is watched unless the result is 0.
+ * the file; else why the file cannot be created, such as ENOSPC, EROFS or EACCES. Nothing is watched
+ * unless the result is 0.
  */
 MACHTRACE_EXPORT int machtrace_start(const machtrace_options_t *options);
 

@@ -1,5 +1,5 @@
-/* agent/watchdog.h for Linux: the half of the watchdog that records (watchdog_inside.h), and
- * watchdog_conditions.c has processor and memory. */
+/* agent/watchdog.h for Linux: the half of the watchdog of inprocess/core that records
+ * (watchdog_inside.h). */
 #define _GNU_SOURCE
 #include "watchdog.h"
 
@@ -11,13 +11,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "drain.h"
 #include "inprocess/core/watchdog_inside.h"
-#include "linux/incidents.h"
+#include "incidents.h"
 #include "recorder.h"
 
 #define OPEN_MAX 16       /* incidents at once */
-#define INCIDENTS_MAX 500 /* of a run: the log keeps them */
 #define RING (1 << 18)    /* of the copying, which publishes nothing here */
 #define STACK_LIMIT ((size_t)1 << 20)
 #define INTERVAL_MOST 20000000
@@ -28,7 +26,6 @@ static struct machtrace_watchdog *watchdog;
 static struct machtrace_watchdog_poll polls[MACHTRACE_WATCHDOG_THREADS_MAX]; /* the last of each */
 static int64_t lates[MACHTRACE_WATCHDOG_THREADS_MAX]; /* delays since the thread was idle */
 static uint64_t roots[MACHTRACE_WATCHDOG_THREADS_MAX]; /* sp of the loop's own wait */
-static uint32_t recorded;                              /* incidents */
 
 /* An incident, or what may become one. */
 static struct open_incident {
@@ -59,20 +56,7 @@ static struct open_incident *find(uint64_t number)
     return NULL;
 }
 
-/* --- the log --- */
-
-/* Write a record with the stacks since the last one. */
-bool machtrace_incident_write(struct machtrace_incident_record *record)
-{
-    size_t size = sizeof *record - sizeof record->stacks +
-                  record->stack_count * sizeof *record->stacks;
-    uint32_t nodes[MACHTRACE_INCIDENT_STACKS_MAX];
-    for (uint32_t index = 0; index < record->stack_count; index++)
-        nodes[index] = record->stacks[index].node;
-    bool is_stored = machtrace_drain_incident(record, (uint32_t)size, nodes, record->stack_count);
-    record->stack_count = 0;
-    return is_stored;
-}
+/* --- hangs --- */
 
 /* What the differences of two polls prove. */
 static void judge(struct machtrace_incident_record *record,
@@ -149,7 +133,7 @@ bool machtrace_watchdog_has_room(const struct machtrace_watchdog *which, size_t 
 {
     (void)which;
     (void)suspects;
-    return recorded < INCIDENTS_MAX && find(0) != NULL;
+    return machtrace_incident_is_allowed() && find(0) != NULL;
 }
 
 void machtrace_watchdog_keep_from_here(struct machtrace_watchdog *which,
@@ -181,7 +165,7 @@ void machtrace_watchdog_record_event(struct machtrace_watchdog *which,
         return;
     if (suspect->phase == MACHTRACE_WATCHDOG_SEEN) {
         open->is_seen = true;
-        open->record.number = ++recorded;
+        machtrace_incident_begin(&open->record);
         write_hang(open, MACHTRACE_INCIDENT_SEEN);
     } else if (suspect->phase == MACHTRACE_WATCHDOG_ENDED) {
         if (open->is_seen)
@@ -327,16 +311,6 @@ int machtrace_start_quiet_thread(pthread_t *thread, void *(*body)(void *), void 
 
 /* --- stacks for conditions --- */
 
-bool machtrace_incident_is_allowed(void)
-{
-    return recorded < INCIDENTS_MAX;
-}
-
-void machtrace_incident_begin(struct machtrace_incident_record *record)
-{
-    record->number = ++recorded;
-}
-
 void machtrace_incident_add_stack(struct machtrace_incident_record *record)
 {
     const uint64_t thread[1] = {record->thread};
@@ -360,7 +334,8 @@ int machtrace_incidents_begin(const machtrace_options_t *options)
     memset(lates, 0, sizeof lates);
     memset(roots, 0, sizeof roots);
     memset(all, 0, sizeof all);
-    recorded = taken_count = 0;
+    taken_count = 0;
+    machtrace_incidents_clear();
     machtrace_conditions_begin(options);
     struct machtrace_watchdog_options made = {
         .limit = (int64_t)options->hang_ms * 1000000,

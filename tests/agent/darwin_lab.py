@@ -152,7 +152,7 @@ def build_lab(folder: Path, arch: Arch, *, is_chained: bool = False) -> Lab:
         program=build_image(
             folder,
             "program",
-            [LAB / name for name in ("start.S", "program.c", "messages.m", "async.c")],
+            [LAB / name for name in ("start.S", "program.c", "hangs.c", "messages.m", "async.c")],
             arch,
             link=("-Wl,-e,_lab_start",),
         ),
@@ -188,10 +188,14 @@ class Run:
     changed: dict[str, int] = field(default_factory=dict)
     """Bytes of images that differ from before the start, by the time."""
     spool: Spool | None = None
+    path: Path = Path()
+    """The spool's file."""
     taken: tuple[int, ...] = ()
     """The stack of another thread, as the agent returned it."""
     true: tuple[int, ...] = ()
     """That stack by calls and returns."""
+    suspended: list[tuple[int, ...]] = field(default_factory=list)
+    """The true stacks of threads when they were suspended."""
 
     def set_taken(self, arguments: Sequence[int]) -> int:
         """Read what the program has of another thread: its id, the depth and the frames."""
@@ -223,7 +227,7 @@ _MARKS = 1 << 16
 """Lower addresses are none of code."""
 SCENARIOS = (
     *("calls", "arguments", "deep", "repeated", "plugins", "threads", "messages", "tasks"),
-    "another",
+    *("another", "run_loop", "state_idle"),
 )
 
 
@@ -236,16 +240,19 @@ def run(
     counts_instructions: bool = False,
     has_files: bool = True,
     flags: int = 0,
+    processor_share: float = 0.0,
 ) -> Run:
     """Run one scenario of the program.
 
-    `has_files`: whether it can read its images' files; `flags`: each rule's.
+    `has_files`: whether it can read its images' files; `flags`: each rule's; `processor_share`: of
+    one processor, that it uses by the kernel's count.
     """
     process = EmulatedProcess(lab.arch)
     darwin = EmulatedDarwin(process)
+    darwin.processor_share = processor_share
     darwin.refuses = () if has_files else (".dylib", "program")
     process.watched = {*map(symbol_of, rules), "-[Base inherited:]", "+[Base shared:]"}
-    result = Run(process, darwin, {})
+    result = Run(process, darwin, {}, path=spool)
 
     def load(image: Image, *, is_followed: bool = True) -> LoadedImage:
         path = str(image.file)
@@ -279,18 +286,7 @@ def run(
     _set(process, program, "_lab_scenario", SCENARIOS.index(scenario).to_bytes(8, "little"))
     _set(process, program, "_lab_flags", flags.to_bytes(8, "little"))
     _set(process, program, "_lab_count", count.to_bytes(8, "little"))
-    before: list[int] = []
-
-    def note(arguments: Sequence[int]) -> int:
-        name = darwin.text(arguments[0])
-        if name == "begin":
-            before.extend(_bytes_of(process, followed))
-        if name in ("before", "during"):
-            now = _bytes_of(process, followed)
-            result.changed[name] = sum(a != b for a, b in zip(before, now, strict=True))
-        return darwin.do_lab_note(arguments)
-
-    process.functions["_lab_note"] = note
+    before = _observe(result, followed)
     process.functions["_lab_taken"] = result.set_taken
     darwin.start(program.symbols["_lab_start"])
     now = _bytes_of(process, followed)
@@ -298,6 +294,36 @@ def run(
     if spool.exists():
         result.spool = spool_format.read(spool)
     return result
+
+
+def _observe(result: Run, followed: Sequence[LoadedImage]) -> list[int]:
+    """Follow what the program notes, and threads that are suspended; the bytes before the start."""
+    before: list[int] = []
+
+    def note(arguments: Sequence[int]) -> int:
+        name = result.darwin.text(arguments[0])
+        if name == "begin":
+            before.extend(_bytes_of(result.process, followed))
+        if name in ("before", "during"):
+            now = _bytes_of(result.process, followed)
+            result.changed[name] = sum(a != b for a, b in zip(before, now, strict=True))
+        if name == "memory":
+            result.darwin.footprint = arguments[1]
+        return result.darwin.do_lab_note(arguments)
+
+    suspend = result.process.functions["_thread_suspend"]
+
+    def suspended(arguments: Sequence[int]) -> int:
+        code = suspend(arguments)
+        assert isinstance(code, int)
+        result.suspended += [
+            result.process.true_stack(each) for each in result.process.threads if each.is_suspended
+        ]
+        return code
+
+    result.process.functions["_thread_suspend"] = suspended
+    result.process.functions["_lab_note"] = note
+    return before
 
 
 def _set(

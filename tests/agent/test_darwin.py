@@ -10,6 +10,8 @@ import pytest
 
 import machtrace as mt
 from machtrace.model.arch import Arch
+from machtrace.reports.spool.incidents import SpoolIncident
+from machtrace.reports.spool.spool import Spool
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
 from tests.agent import darwin_lab, spool_format
@@ -259,3 +261,63 @@ def test_the_stack_of_another_thread_is_its_true_one(lab: Lab, tmp_path: Path) -
     assert result.darwin.threads.task.most_suspended == 1
     assert result.darwin.notes["gone"] == 0
     result.darwin.threads.task.assert_released()
+
+
+def check_hang(incident: SpoolIncident, result: Run, functions: list[str]) -> None:
+    """A blocked thread: its stacks are true ones, and have these functions outside of a wait."""
+    assert (incident.kind, incident.verdict, incident.is_certain) == ("hang", "blocked", True)
+    assert incident.has_ended
+    assert incident.limit == 100_000_000
+    assert 440_000_000 < incident.value < 500_000_000
+    assert 4 < len(incident.stacks) <= 20
+    spool = Spool.read(result.path)
+    symbols = {
+        address: name for image in result.images.values() for name, address in image.symbols.items()
+    }
+    for stack in incident.stacks:
+        frames = spool.stack(stack.stack)
+        addresses = [
+            frame.offset + (0 if frame.image is None else frame.image.start) for frame in frames
+        ]
+        addresses[0] -= 1  # no return address: the instruction that the thread was at
+        assert tuple(addresses) in result.suspended
+        names = [
+            symbols[max(start for start in symbols if start < address)] for address in addresses
+        ]
+        assert [name for name in names if name in functions] == functions
+
+
+def incidents(result: Run) -> list[SpoolIncident]:
+    return list(Spool.read(result.path).incidents)
+
+
+def test_a_run_loop_that_does_not_return_to_its_wait_is_a_hang(lab: Lab, tmp_path: Path) -> None:
+    """Short tasks and waits are none; memory above its limit is an incident of its own."""
+    result = run(lab, tmp_path, "run_loop")
+    assert result.darwin.notes["observers"] == 2
+    hang, memory = incidents(result)
+    check_hang(hang, result, ["_lab_run_loop", "_lab_main"])
+    assert (memory.kind, memory.value, memory.limit) == ("memory", 3 << 30, 1 << 30)
+    assert memory.has_ended
+    result.darwin.threads.task.assert_released()
+
+
+def test_a_thread_that_states_its_tasks_is_watched(lab: Lab, tmp_path: Path) -> None:
+    result = run(lab, tmp_path, "state_idle")
+    assert result.darwin.notes["watch"] == 0
+    (hang,) = incidents(result)
+    check_hang(hang, result, [])
+    result.darwin.threads.task.assert_released()
+
+
+@pytest.mark.parametrize("share", [0.4, 0.8])
+def test_processor_time_above_its_limit_is_an_incident(
+    lab: Lab, tmp_path: Path, share: float
+) -> None:
+    path = tmp_path / "app.spool"
+    result = darwin_lab.run(lab, path, "run_loop", processor_share=share)
+    kinds = {incident.kind: incident for incident in incidents(result)}
+    assert ("cpu" in kinds) == (share > 0.5)
+    if "cpu" in kinds:
+        assert kinds["cpu"].limit == 50
+        assert 70 <= kinds["cpu"].value <= 90

@@ -34,6 +34,8 @@ _FIRST_KEY = 260
 _TASK = 0x203
 _ETIMEDOUT = 60
 _NOLOAD = 0x10
+_TASK_VM_INFO, _FOOTPRINT = 22, 144
+"""A flavour of task_info, and the offset of phys_footprint in it: mach/task_info.h."""
 _RTLD_DEFAULT = _FAILED - 1
 _FORMAT = re.compile(r"%([-0]*)(\d*)(?:\.(\d+))?(?:ll|z|l)?([sdux])")
 _GENERAL = 1 << 32
@@ -95,8 +97,11 @@ class EmulatedDarwin:
             515: self._ulock_wait,
             516: self._ulock_wake,
         }
-        process.functions["_task_info"] = lambda _: 5
         process.end_of = self._end_of
+        self.footprint = 1 << 20
+        """Bytes, of TASK_VM_INFO."""
+        self.processor_share = 0.0
+        """Processors that the process uses, for getrusage(2)."""
 
     def _nothing(self, _: Sequence[int]) -> int:
         return 0
@@ -515,6 +520,21 @@ class EmulatedDarwin:
     def do_mach_timebase_info(self, arguments: Sequence[int]) -> int:
         """One tick is a ns."""
         self.memory.write(arguments[0], pack("<2I", 1, 1))
+        return 0
+
+    def do_task_info(self, arguments: Sequence[int]) -> int:
+        """TASK_VM_INFO has the footprint; other flavours fail."""
+        _, flavour, place, count = arguments[:4]
+        if flavour != _TASK_VM_INFO:
+            return 5
+        assert self.memory.word(count, 4) >= (_FOOTPRINT + 8) // 4
+        self.memory.set_word(place + _FOOTPRINT, self.footprint)
+        return 0
+
+    def do_getrusage(self, arguments: Sequence[int]) -> int:
+        """See getrusage(2); user time alone."""
+        seconds, rest = divmod(int(self.processor_share * self.process.now), 10**9)
+        self.memory.write(arguments[1], pack("<4Q", seconds, rest // 1000, 0, 0))
         return 0
 
     def do_vm_protect(self, arguments: Sequence[int]) -> int:

@@ -11,6 +11,8 @@ from tests.support.emulated.process import EmulatedProcess, Thread
 
 _X86_ORDER = (0, 3, 2, 1, 5, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 """DWARF's numbers in the order of x86_thread_state64_t."""
+_RUNNING, _WAITING = 1, 3
+"""TH_STATE_RUNNING, TH_STATE_WAITING"""
 _CALLS = (
     "_task_threads",
     "_thread_info",
@@ -55,6 +57,7 @@ class EmulatedThreads:
                 self._ports[thread.id] = port
             known = self._ports[thread.id]
             known.is_ended = thread.has_ended
+            known.run_state = _RUNNING if thread.waiting is None else _WAITING
             if thread is self.process.running:
                 self.task.caller = known
             else:

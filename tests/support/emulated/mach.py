@@ -34,8 +34,8 @@ PAGE = 0x4000
 _BASIC_INFO = (3, 10)
 """Flavour of thread_info, and its count of words."""
 _IDENTIFIER_INFO = (4, 6)
-_SUSPEND_COUNT = 8
-"""Which word of thread_basic_info."""
+_RUN_STATE, _SUSPEND_COUNT = 6, 8
+"""Words of thread_basic_info."""
 _SHORT_INFO_COUNT = 12
 _TASK_DYLD_INFO = (17, 5)
 _READ = 1
@@ -84,6 +84,8 @@ class MachThread:
     is_ended: bool = False
     port: int = 0
     """Its name, given by the task."""
+    run_state: int = 1
+    """TH_STATE_RUNNING and others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,7 @@ class MachTask:
         room = self.memory.word(count, 4)
         if (flavour, room) == _BASIC_INFO:
             words = [0] * room
+            words[_RUN_STATE] = thread.run_state
             words[_SUSPEND_COUNT] = thread.suspend_count
             data = pack(f"<{room}I", *words)
         else:

@@ -13,6 +13,8 @@ volatile uint64_t lab_flags = 0x100; /* of each rule: the low byte */
 const char lab_rules[16][64] = {"x"};
 volatile uint64_t lab_scenario = 1, lab_count = 1;
 
+#define FIRST_WATCHED 9 /* scenarios with the watchdog */
+
 static volatile uint64_t kept; /* results that are not used otherwise */
 
 static int start(void)
@@ -28,6 +30,12 @@ static int start(void)
                                    .threads_max = 8,
                                    .functions = functions,
                                    .function_count = count};
+    if (lab_scenario >= FIRST_WATCHED) {
+        options.hang_ms = 100;
+        options.memory_limit = UINT64_C(1) << 30;
+        options.cpu_percent = 50;
+        options.cpu_seconds = 1;
+    }
     return machtrace_start(&options);
 }
 
@@ -198,13 +206,15 @@ FUNCTION static void another(void)
 void lab_prepare_classes(void);
 void lab_send_messages(void);
 void lab_run_tasks(void);
+void lab_run_loop(void);
+void lab_state_idle(void);
 int lab_main(void);
 
 int lab_main(void)
 {
     static void (*const scenarios[])(void) = {
         calls, arguments, deep, repeated, plugins, threads, lab_send_messages, lab_run_tasks,
-        another,
+        another, lab_run_loop, lab_state_idle,
     };
     lab_prepare_classes();
     lab_note("begin", 0);

@@ -5,15 +5,17 @@
 
 #include "images.h"
 #include "inprocess/core/capture.h"
-#include "linux/incidents.h"
+#include "incidents.h"
 #include "recorder.h"
 #include "thread.h"
 #include "walk/frame_records.h"
 
 #define SEARCH_MOST 65536 /* bytes from the stack pointer on */
 
-#if defined(__aarch64__) /* struct user_pt_regs (asm/ptrace.h) */
+#if defined(__aarch64__) /* struct user_pt_regs (asm/ptrace.h), arm_thread_state64_t */
 enum { FP_WORD = 29, PC_WORD = 32 };
+#elif defined(__APPLE__)
+enum { FP_WORD = 6, PC_WORD = 16 }; /* x86_thread_state64_t */
 #else
 enum { FP_WORD = 4, PC_WORD = 16 }; /* struct user_regs_struct (sys/user.h) */
 #endif
@@ -27,6 +29,7 @@ static uint64_t word_at(const unsigned char *bytes)
     return value;
 }
 
+#if defined(__linux__)
 /* Whether the instruction before an address is a call. */
 static bool is_return_address(uint64_t address)
 {
@@ -83,6 +86,7 @@ static size_t search(const struct machtrace_frame_stack *stack, uint64_t sp)
     }
     return count;
 }
+#endif
 
 uint32_t machtrace_stack_of_copy(const struct machtrace_thread *thread, uint32_t *flags)
 {
@@ -99,10 +103,15 @@ uint32_t machtrace_stack_of_copy(const struct machtrace_thread *thread, uint32_t
         frames[0]++; /* as if it were a return address: the instruction is before */
         machtrace_frame_records(&stack, &walk, frames, MACHTRACE_FRAMES_MAX);
         count = walk.count;
-    } else if (copy->size >= 16) {
+    }
+#if defined(__linux__)
+    if (copy->size >= 16 && !is_whole) {
         *flags |= MACHTRACE_INCIDENT_SEARCHED;
         count = search(&stack, word_at(registers));
     }
+#else
+    (void)flags;
+#endif
     uint32_t node = atomic_load(&machtrace_recorders.root);
     while (count > 0 && machtrace_is_in_code(frames[count - 1]) == 0)
         count--; /* the last record of a stack has anything */
