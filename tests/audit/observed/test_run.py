@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from machtrace.audit.observed.consent import ConsentMarker, MarkerKind, parse_consent
 from machtrace.audit.observed.recording import role_of_path
 from machtrace.audit.trail.calls import Image, ImageRole
-from machtrace.cli.audit_run import run
+from machtrace.cli.application import app
 from machtrace.errors import RulesError
 from tests.agent.build import compiler, library
 
@@ -75,7 +75,7 @@ def rules_file(tmp_path, policies="", allowed=""):
 
 
 def audit(*words):
-    return CliRunner().invoke(run, [str(word) for word in words], standalone_mode=False)
+    return CliRunner().invoke(app, ["audit", "run", *map(str, words)], standalone_mode=False)
 
 
 def document(*words):
@@ -260,7 +260,7 @@ def test_a_program_that_cannot_load_the_agent_is_not_judged(started, folder, tmp
 
 def test_spools_or_a_program_are_required(tmp_path):
     for words in ([], ["--"], [tmp_path, "--", "true"]):
-        result = CliRunner().invoke(run, [str(word) for word in words])
+        result = CliRunner().invoke(app, ["audit", "run", *map(str, words)])
         assert result.exit_code == 2
         assert "Usage" in result.stderr
 
