@@ -40,8 +40,16 @@ IMAGES = {
     "dyld": ImageRole.SYSTEM,
     "Unnamed": ImageRole.SYSTEM,
 }
-STATIC = ("App", "Alpha", "Beta", "Util")
-"""Libraries in the main image; ``Util`` passes through."""
+STATIC = ("App", "Alpha", "Beta", "Nowhere", "Util")
+"""Libraries in the main image; ``Util`` passes through, and nothing is known of ``Nowhere``."""
+DEBUG, MAP, NAMES = "debug information", "a link map", "names of methods"
+KNOWN_BY = {
+    DEBUG: Evidence.DEBUG_INFORMATION,
+    MAP: Evidence.LINK_MAP,
+    NAMES: Evidence.CLASS_PREFIX,
+}
+AREA = 0x400000
+"""Bytes of a library in the main image: linkers place its functions together."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,10 @@ class Program:
             for name, role in IMAGES.items()
         ]
         self.index = {name: number for number, name in enumerate(IMAGES)}
-        self._next = dict.fromkeys(IMAGES, 0x4000)
+        self._next = {
+            **dict.fromkeys(IMAGES, 0x4000),
+            **{name: 0x4000 + number * AREA for number, name in enumerate(STATIC)},
+        }
         self.known = {}
         self.jumps = {}
         self.sites = {}
@@ -100,8 +111,9 @@ class Program:
         if name and (library, name) in self.known:
             return self.known[library, name]
         image = image or (library if library in IMAGES else APP_IMAGE)
-        offset = self._next[image]
-        self._next[image] += STEP
+        area = library if image == APP_IMAGE else image
+        offset = self._next[area]
+        self._next[area] += STEP
         self._functions.setdefault(image, {})[offset] = (library, name, within)
         function = Function(self.key(image), offset)
         if name:
@@ -162,10 +174,13 @@ class Program:
             return Callee(selector=step.selector)
         # The instruction names what is watched; the runtime leads it to the replacement.
         is_watched = target is None or target in self.replacements.get(watch, ())
-        return Callee(watch=watch) if is_watched else Callee(function=target)
+        if is_watched:
+            return Callee(watch=watch)
+        is_system = self._image_of(target) >= self.index["UIKitCore"]
+        return Callee(is_system=True) if is_system else Callee(function=target)
 
-    def code(self):
-        """Return whose code each address is, and the facts that a scan finds."""
+    def code(self, known_by=DEBUG):
+        """Return whose code each address is, by some evidence, and the facts that a scan finds."""
         listed = [
             Library(name="App", role=ImageRole.APP),
             Library(name="Alpha"),
@@ -187,13 +202,19 @@ class Program:
             if image == "Unnamed":
                 continue
             rows = sorted(functions.items())
+            if known_by == NAMES and image == APP_IMAGE:
+                # Names of methods are metadata, which stripping leaves.
+                rows = [(at, row if row[1].startswith("-[") else ("", "", "")) for at, row in rows]
             made = code_ranges(
                 [offset for offset, _ in rows],
                 [numbers.get(library, -1) for _, (library, _, _) in rows],
                 evidence=[
-                    Evidence.LINK_MAP if library else Evidence.NONE for _, (library, _, _) in rows
+                    KNOWN_BY[known_by] if library else Evidence.NONE for _, (library, _, _) in rows
                 ],
-                names=[name for _, (_, name, _) in rows],
+                names=[
+                    name if known_by == DEBUG or IMAGES[image] is ImageRole.SYSTEM else ""
+                    for _, (_, name, _) in rows
+                ],
                 within=[numbers.get(within, -1) for _, (_, _, within) in rows],
             )
             if image == APP_IMAGE:

@@ -10,9 +10,12 @@ VENDOR = "-[UIDevice identifierForVendor]"
 PASTE = "-[UIPasteboard string]"
 ADVERTISING = "-[ASIdentifierManager advertisingIdentifier]"
 STAT = "stat"
+LOOKED_UP = "gethostuuid"
+BOOT = "mach_absolute_time"
 SCENARIOS = {}
 UNDECIDABLE = {}
 """Scenarios that no stack can answer, with the reason."""
+NEED_DEBUG_INFORMATION = ("inlined_code_of_a_library", "inlined_wrapper")
 
 
 def scenario(function):
@@ -169,6 +172,10 @@ def jump(p, library, how="jump", selector=""):
     return Step(p.function(library, name), how, selector)
 
 
+def jump_to(p, library, target):
+    return Step(p.function(library, f"to {target}'s target"), "jump")
+
+
 @scenario
 def tail_call_of_a_framework(p):
     chain = [*outside(p), jump(p, "Gamma")]
@@ -235,13 +242,13 @@ def message_whose_class_is_unknown(p):
 @scenario
 def tail_call_of_a_wrapper(p):
     chain = outside(p) + steps(p, "Delta") + [jump(p, "Net")]
-    p.record("", chain, STAT, simple("Net", "Delta", Flag.TAIL_CALL))
+    p.record("", chain, STAT, simple("Net", "Delta", Flag.TAIL_CALL | Flag.PASSED_THROUGH))
 
 
 @scenario
 def tail_call_of_a_wrapper_for_the_app(p):
     chain = [*outside(p), jump(p, "Util")]
-    p.record("", chain, STAT, simple("Util", "App", Flag.TAIL_CALL))
+    p.record("", chain, STAT, simple("Util", "App", Flag.TAIL_CALL | Flag.PASSED_THROUGH))
 
 
 @scenario
@@ -287,7 +294,46 @@ def forwarded_message(p):
 @scenario
 def pointer_of_dlsym(p):
     chain = [*outside(p), Step(p.any_function("Beta"), "pointer")]
-    p.record("", chain, STAT, simple("Beta"))
+    p.record("", chain, LOOKED_UP, simple("Beta"))
+
+
+@scenario
+def tail_call_between_recorded_frames(p):
+    chain = [*outside(p), jump_to(p, "Gamma", "Delta"), *steps(p, "Delta:target")]
+    p.record("", chain, VENDOR, simple("Delta", "Gamma"))
+
+
+@scenario
+def tail_call_of_a_static_library_between_recorded_frames(p):
+    chain = [*outside(p), jump_to(p, "Alpha", "Beta"), *steps(p, "Beta:target", "Beta")]
+    p.record("", chain, VENDOR, simple("Beta", "Alpha"))
+
+
+@scenario
+def tail_call_of_the_app_between_recorded_frames(p):
+    chain = outside(p) + steps(p, "Gamma") + [jump_to(p, "App", "Delta")] + steps(p, "Delta:target")
+    p.record("", chain, VENDOR, simple("Delta"))
+
+
+@scenario
+def tail_call_into_a_forwarder(p):
+    system = "Foundation:-[NSObject performSelector:]"
+    wrapper = Step(p.function("Alpha", f"performs{p.random.randrange(4)}"), "jump")
+    chain = [*outside(p), wrapper, *steps(p, system)]
+    p.record("", chain, VENDOR, simple("Alpha", flags=Flag.REFLECTION | Flag.TAIL_CALL))
+
+
+@scenario
+def tail_call_into_a_system_function(p):
+    wrapper = Step(p.function("Beta", f"pastes{p.random.randrange(4)}"), "jump")
+    chain = [*outside(p), wrapper, *steps(p, "UIKitCore:-[UITextField paste:]")]
+    p.record("", chain, PASTE, simple("Beta", flags=Flag.THROUGH_SYSTEM | Flag.TAIL_CALL))
+
+
+@scenario
+def block_of_a_library_that_is_called_by_a_pointer(p):
+    chain = [*outside(p), Step(p.any_function("App"), "pointer"), *steps(p, "Gamma")]
+    p.record("", chain, VENDOR, simple("Gamma"))
 
 
 @scenario
@@ -476,6 +522,25 @@ def own_method_of_the_same_name_may_jump(p):
     caller = p.function("App", "calls model")
     chain = [*outside(p), Step(caller, "message", "model"), Step(method, "jump")]
     p.record("", chain, "-[UIDevice model]", Expected(None, None))
+
+
+@undecidable(Reason.SEVERAL)
+def pointer_leads_to_the_function_or_to_a_jump(p):
+    jumper = Step(p.function("Gamma", "block that jumps"), "jump")
+    chain = [*outside(p), Step(p.function("Beta", "calls a block"), "pointer"), jumper]
+    p.record("", chain, BOOT, Expected(None, None))
+
+
+@undecidable(Reason.SEVERAL)
+def pointer_that_was_looked_up_leads_to_the_function_or_to_a_jump(p):
+    chain = [*outside(p), Step(p.function("Beta", "calls what it looked up"), "pointer")]
+    p.record("", chain, BOOT, Expected(None, None))
+
+
+@undecidable(Reason.NONE, Reason.UNKNOWN_JUMP)
+def function_jumps_by_a_register_between_recorded_frames(p):
+    hidden = Step(p.function("Gamma", "jumps by a register to others"), "pointer-jump")
+    p.record("", [*outside(p), hidden, *steps(p, "Delta")], VENDOR, Expected("Delta", None))
 
 
 @undecidable(Reason.UNKNOWN_JUMP)

@@ -9,12 +9,14 @@ import numpy.typing as npt
 
 from machtrace.audit.trail.calls import ImageRole
 from machtrace.audit.trail.libraries import CodeMap, CodeRole, Function
+from machtrace.audit.trail.missing_frames import CompletedStacks
 from machtrace.audit.trail.stacks import (
     NO_IMAGE,
     OUTER_MISSING,
     ROOT,
+    SEVERAL,
+    UNKNOWN_JUMP,
     Mask,
-    StackTree,
     follow,
     path_sums,
     reach,
@@ -45,11 +47,19 @@ class Reason(IntEnum):
     """The caller calls a function that is not known to lead here."""
 
 
+_MARKS = {
+    OUTER_MISSING: Reason.OUTER_MISSING,
+    SEVERAL: Reason.SEVERAL,
+    UNKNOWN_JUMP: Reason.UNKNOWN_JUMP,
+}
+
+
 class NodeColumns:
     """Columns by node of the tree."""
 
-    def __init__(self, tree: StackTree, code: CodeMap) -> None:
-        self.tree = tree
+    def __init__(self, stacks: CompletedStacks, code: CodeMap) -> None:
+        self.tree = tree = stacks.tree
+        self.recorded, self.is_missing = stacks.recorded, stacks.is_missing
         self.code = code
         self.located = code.locate(tree.image, tree.offset)
         libraries = code.libraries
@@ -66,10 +76,11 @@ class NodeColumns:
         self.is_system: Mask = is_system[number]
         self.is_wrapper: Mask = passes[number] & self.is_library
         self.runs_callbacks: Mask = runs[number] & self.is_library
-        self.is_mark: Mask = (tree.image == NO_IMAGE) & (tree.offset == OUTER_MISSING)
-        self.is_mark[ROOT] = False
-        self.is_unknown: Mask = (self.library < 0) & ~self.is_mark
-        self.is_unknown[ROOT] = False
+        self.reason = np.where(self.library < 0, Reason.UNKNOWN_CODE, Reason.NONE).astype(np.uint8)
+        """Why the library is unknown; of marks, why the code is."""
+        for mark, reason in _MARKS.items():
+            self.reason[(tree.image == NO_IMAGE) & (tree.offset == mark)] = reason
+        self.reason[ROOT] = Reason.NONE
         role = self.located.role
         self.dispatches: Mask = self.is_system & (role == CodeRole.DISPATCHER)
         self.is_plain: Mask = self.is_system & (role == CodeRole.ORDINARY)
@@ -102,8 +113,7 @@ class NodeColumns:
         next_node = np.where(self.is_wrapper, user, caller)
         blocked = np.zeros(len(tree), np.uint8)
         ended = self.is_library & (links == numbers) & ~is_inlined
-        blocked[ended & self.is_unknown[next_node]] = Reason.UNKNOWN_CODE
-        blocked[ended & self.is_mark[next_node]] = Reason.OUTER_MISSING
+        blocked[ended] = self.reason[next_node[ended]]
         reason = blocked[ends]
         # A walk whose recording ended may be recognised by the call's flag alone.
         self.owner_at_root: Mask = (ended & (next_node == ROOT))[ends]

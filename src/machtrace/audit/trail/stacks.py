@@ -23,6 +23,10 @@ NO_IMAGE = -1
 """The image of code outside of images, and of marks."""
 OUTER_MISSING = 1
 """The offset of a mark, without an image, that stands for missing outer frames."""
+SEVERAL = 2
+"""That of a mark for functions of one library or of another."""
+UNKNOWN_JUMP = 3
+"""That of a mark for code that a function jumped to."""
 
 
 class CodeAddress(NamedTuple):
