@@ -11,12 +11,12 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 import machtrace as mt
-from machtrace.errors import TargetSpecError
+from machtrace.errors import TargetError, TargetSpecError
 from machtrace.model.symbol import CallStack
 
 pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
@@ -51,11 +51,14 @@ def wait_for_frame(thread: object, wanted: str) -> list[str]:
     """Return the stack once a function is on it.
 
     On a busy machine it takes long to capture a thread that holds the interpreter's lock: the
-    capturing thread releases it just before, and the other must be scheduled by then.
+    capturing thread releases it just before, and the other must be scheduled by then. A thread that
+    begins blocks all signals until the C library has prepared it.
     """
     deadline = time.monotonic() + 100
+    found: list[str] = []
     while True:
-        found = names(mt.backtrace(thread, lines=False))
+        with suppress(TargetError):
+            found = names(mt.backtrace(thread, lines=False))
         if any(wanted in name.replace("thread", "") for name in found):
             return found
         assert time.monotonic() < deadline, found

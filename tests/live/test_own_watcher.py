@@ -196,13 +196,18 @@ def test_a_busy_thread_without_a_loop_is_watched_by_what_the_kernel_shows() -> N
             watcher.watch_thread()
             compute()
 
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert any(
-        each.culprit is not None and each.culprit.function.endswith("compute")
-        for each in incidents.all
-    )
+        def is_reported() -> bool:
+            culprits = [each.culprit for each in incidents.all]
+            return any(each is not None and each.function.endswith("compute") for each in culprits)
+
+        # On a busy machine the thread may hardly run: then it is seen as starved, elsewhere.
+        for _ in range(20):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            if is_reported():
+                break
+    assert is_reported()
 
 
 def test_a_loop_is_as_before_once_it_is_not_watched() -> None:
