@@ -55,13 +55,13 @@ def wait_for_frame(thread: object, wanted: str) -> list[str]:
     begins blocks all signals until the C library has prepared it.
     """
     deadline = time.monotonic() + 100
-    found: list[str] = []
+    functions: list[str] = []
     while True:
         with suppress(TargetError):
-            found = names(mt.backtrace(thread, lines=False))
-        if any(wanted in name.replace("thread", "") for name in found):
-            return found
-        assert time.monotonic() < deadline, found
+            functions = names(mt.backtrace(thread, lines=False))
+        if any(wanted in name.replace("thread", "") for name in functions):
+            return functions
+        assert time.monotonic() < deadline, functions
         time.sleep(0.001)
 
 
