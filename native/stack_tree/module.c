@@ -1,0 +1,175 @@
+/* machtrace._native._stack_tree: the Python side of tree.h and keys.h.
+ *
+ * Built against the limited API of 3.11. Columns come and go through the buffer protocol.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <string.h>
+
+#include "common/module.h"
+#include "stack_tree/keys.h"
+#include "stack_tree/tree.h"
+
+static int take_column(PyObject *object, Py_buffer *column, size_t *count, const char *what)
+{
+    if (PyObject_GetBuffer(object, column, PyBUF_C_CONTIGUOUS) != 0)
+        return -1;
+    if (column->itemsize != 4 || (uintptr_t)column->buf % 4 != 0) {
+        PyBuffer_Release(column);
+        PyErr_Format(PyExc_ValueError, "%s are of 4 bytes each, aligned", what);
+        return -1;
+    }
+    *count = (size_t)column->len / 4;
+    return 0;
+}
+
+static PyObject *fail(enum machtrace_tree_result result)
+{
+    if (result == MACHTRACE_TREE_NO_MEMORY)
+        return PyErr_NoMemory();
+    PyErr_SetString(PyExc_ValueError, result == MACHTRACE_TREE_NO_CALLER
+                                          ? "a frame's caller is not before it"
+                                          : "more than 2147483647 nodes");
+    return NULL;
+}
+
+static PyObject *bytes_of(const void *from, size_t size)
+{
+    return PyByteArray_FromStringAndSize(from, (Py_ssize_t)size);
+}
+
+static PyObject *join(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *depths, *frames, *answer = NULL;
+    Py_buffer depth, frame;
+    size_t rows, others;
+    if (!PyArg_ParseTuple(arguments, "OO:join", &depths, &frames))
+        return NULL;
+    if (take_column(depths, &depth, &rows, "depths") != 0)
+        return NULL;
+    if (take_column(frames, &frame, &others, "frames") != 0) {
+        PyBuffer_Release(&depth);
+        return NULL;
+    }
+    PyObject *node = NULL;
+    if (rows != others)
+        PyErr_SetString(PyExc_ValueError, "as many frames as depths");
+    else
+        node = bytes_of(NULL, rows * sizeof(int32_t));
+    if (node != NULL) {
+        struct machtrace_tree tree;
+        int32_t *numbers = (int32_t *)(void *)PyByteArray_AsString(node);
+        enum machtrace_tree_result result;
+        Py_BEGIN_ALLOW_THREADS
+        result = machtrace_tree_join(depth.buf, frame.buf, rows, &tree, numbers);
+        Py_END_ALLOW_THREADS
+        if (result != MACHTRACE_TREE_DONE) {
+            fail(result);
+        } else {
+            answer = Py_BuildValue("NNO", bytes_of(tree.depth, tree.count * sizeof *tree.depth),
+                                   bytes_of(tree.frame, tree.count * sizeof *tree.frame), node);
+            machtrace_tree_free(&tree);
+        }
+    }
+    Py_XDECREF(node);
+    PyBuffer_Release(&depth);
+    PyBuffer_Release(&frame);
+    return answer;
+}
+
+static PyObject *links(PyObject *module, PyObject *depths)
+{
+    (void)module;
+    Py_buffer depth;
+    size_t count;
+    PyObject *answer = NULL;
+    if (take_column(depths, &depth, &count, "depths") != 0)
+        return NULL;
+    PyObject *parent = bytes_of(NULL, count * sizeof(int32_t));
+    PyObject *end = bytes_of(NULL, count * sizeof(int32_t));
+    if (count > INT32_MAX) {
+        fail(MACHTRACE_TREE_TOO_LARGE);
+    } else if (parent != NULL && end != NULL) {
+        int32_t *parents = (int32_t *)(void *)PyByteArray_AsString(parent);
+        int32_t *ends = (int32_t *)(void *)PyByteArray_AsString(end);
+        int result;
+        Py_BEGIN_ALLOW_THREADS
+        result = machtrace_tree_links(depth.buf, count, parents, ends);
+        Py_END_ALLOW_THREADS
+        if (result == 0)
+            answer = PyTuple_Pack(2, parent, end);
+        else
+            fail(result == -1 ? MACHTRACE_TREE_NO_MEMORY : MACHTRACE_TREE_NO_CALLER);
+    }
+    Py_XDECREF(parent);
+    Py_XDECREF(end);
+    PyBuffer_Release(&depth);
+    return answer;
+}
+
+static PyObject *stack_keys(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *depths, *frames, *stacks, *answer = NULL;
+    Py_buffer depth, frame, nodes, keys;
+    struct machtrace_stacks all;
+    size_t others;
+    if (!PyArg_ParseTuple(arguments, "OOy*O:stack_keys", &depths, &frames, &keys, &stacks))
+        return NULL;
+    if (take_column(depths, &depth, &all.count, "depths") != 0)
+        goto no_depth;
+    if (take_column(frames, &frame, &others, "frames") != 0)
+        goto no_frame;
+    if (take_column(stacks, &nodes, &all.stacks, "nodes") != 0)
+        goto no_nodes;
+    all.depth = depth.buf;
+    all.frame = frame.buf;
+    all.nodes = nodes.buf;
+    all.frame_keys = keys.buf;
+    all.frames = (size_t)keys.len / MACHTRACE_FRAME_KEY_SIZE;
+    if (all.count != others)
+        PyErr_SetString(PyExc_ValueError, "as many frames as depths");
+    else
+        answer = bytes_of(NULL, all.stacks * MACHTRACE_STACK_KEY_SIZE);
+    if (answer != NULL) {
+        unsigned char *written = (unsigned char *)PyByteArray_AsString(answer);
+        int result;
+        Py_BEGIN_ALLOW_THREADS
+        result = machtrace_stack_keys(&all, written);
+        Py_END_ALLOW_THREADS
+        if (result != 0) {
+            Py_CLEAR(answer);
+            if (result == -1)
+                PyErr_NoMemory();
+            else
+                PyErr_SetString(PyExc_ValueError,
+                                "a tree in pre-order, frames with keys, and nodes in order");
+        }
+    }
+    PyBuffer_Release(&nodes);
+no_nodes:
+    PyBuffer_Release(&frame);
+no_frame:
+    PyBuffer_Release(&depth);
+no_depth:
+    PyBuffer_Release(&keys);
+    return answer;
+}
+
+static PyMethodDef methods[] = {
+    {"join", join, METH_VARARGS,
+     PyDoc_STR("join(depths, frames, /)\n--\n\n"
+               "Return (depths, frames, nodes): a tree in pre-order, and the node of each row.")},
+    {"links", links, METH_O,
+     PyDoc_STR("links(depths, /)\n--\n\n"
+               "Return (parents, ends) of the nodes of a tree in pre-order.")},
+    {"stack_keys", stack_keys, METH_VARARGS,
+     PyDoc_STR("stack_keys(depths, frames, frame_keys, nodes, /)\n--\n\n"
+               "Return the key of the stack of each node, 16 bytes each.")},
+    {NULL, NULL, 0, NULL},
+};
+
+MACHTRACE_MODULE(_stack_tree, machtrace_prepare_nothing,
+                 "Trees of stacks in a canonical order, and keys of stacks.", .m_methods = methods)
