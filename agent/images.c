@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 
 #include "inprocess/core/capture.h"
+#include "hooks.h"
+#include "imports.h"
 #include "recorder.h"
 
 static struct machtrace_agent_image *images;
@@ -28,13 +30,23 @@ static bool is_equal(const struct machtrace_agent_image *one,
            memcmp(one->id, other->id, one->id_size) == 0 && strcmp(one->path, other->path) == 0;
 }
 
+/* Whether a slot that was bound leads elsewhere: the loader has written it since. */
+static bool is_fresh(const struct machtrace_agent_image *image)
+{
+    uint64_t slot = atomic_load(&image->slot);
+    return slot == 0 || machtrace_stub_at(machtrace_slot_address(atomic_load(
+                            (_Atomic uint64_t *)(uintptr_t)slot))) < 0;
+}
+
 /* The entry of a loaded image, or that of an equal one that was loaded before. */
-void machtrace_images_see(const struct machtrace_agent_image *now)
+void machtrace_images_see(const struct machtrace_agent_image *now, bool is_again)
 {
     uint32_t count = atomic_load(&image_count);
     for (uint32_t index = 0; index < count; index++) {
         if (is_equal(&images[index], now)) {
             images[index].is_seen = true;
+            if (is_again && atomic_load(&images[index].hooked) != 0 && is_fresh(&images[index]))
+                atomic_store(&images[index].hooked, 0);
             return;
         }
     }

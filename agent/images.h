@@ -32,6 +32,7 @@ struct machtrace_agent_image {
     bool is_fixed;        /* part of Darwin's shared cache: never unloaded, nor bound */
     bool is_seen;
     _Atomic uint32_t hooked; /* the version of the rules for which its imports were bound */
+    _Atomic uint64_t slot;   /* one of the slots that were bound; 0 for none */
     char path[MACHTRACE_AGENT_PATH_MAX];
 };
 
@@ -53,9 +54,10 @@ void machtrace_images_after_fork(void);
 
 /* --- of each system, and for it --- */
 
-/* Call machtrace_images_see for every loaded image; `now` has room for one. */
+/* Call machtrace_images_see for every loaded image; `now` has room for one. `is_again`: it may have
+ * been unloaded and loaded again since the last update. */
 void machtrace_images_list(struct machtrace_agent_image *now);
-void machtrace_images_see(const struct machtrace_agent_image *now);
+void machtrace_images_see(const struct machtrace_agent_image *now, bool is_again);
 
 /* Publish the executable mappings in machtrace_recorders.code. Readers take no lock: they check the
  * version. */

@@ -103,8 +103,12 @@ static void prepare(struct machtrace_changes *changes, const struct machtrace_na
         if (handle == NULL)
             continue;
         changes->images[changes->image_count++] = (struct machtrace_held){image, handle};
-        if (names != NULL)
-            machtrace_find_slots(changes, image, handle);
+        if (names == NULL)
+            continue;
+        size_t before = changes->count;
+        machtrace_find_slots(changes, image, handle);
+        if (changes->count > before)
+            atomic_store(&image->slot, changes->all[before].slot);
     }
 }
 

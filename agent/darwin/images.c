@@ -50,7 +50,7 @@ void machtrace_images_list(struct machtrace_agent_image *now)
         now->is_fixed =
             (header->flags & MH_DYLIB_IN_CACHE) != 0 || header->filetype == MH_DYLINKER;
         strncpy(now->path, image->path, sizeof now->path - 1);
-        machtrace_images_see(now);
+        machtrace_images_see(now, false); /* dyld announces each that it loads, which is bound then */
     }
 }
 

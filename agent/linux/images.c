@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <link.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,16 +116,27 @@ size_t machtrace_thread_name(uint32_t id, char *name, size_t room)
     return size < 0 ? 0 : (size_t)size;
 }
 
+struct look {
+    struct machtrace_agent_image *now;
+    unsigned long long unloads;
+};
+
+static unsigned long long last_unloads; /* under the lock of the update */
+
 static int see_image(struct dl_phdr_info *info, size_t size, void *data)
 {
-    struct machtrace_agent_image *now = data;
-    (void)size;
-    read_image(now, info);
-    machtrace_images_see(now);
+    struct look *look = data;
+    bool is_counted = size >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof info->dlpi_subs;
+    if (is_counted)
+        look->unloads = info->dlpi_subs;
+    read_image(look->now, info);
+    machtrace_images_see(look->now, !is_counted || look->unloads != last_unloads);
     return 0;
 }
 
 void machtrace_images_list(struct machtrace_agent_image *now)
 {
-    dl_iterate_phdr(see_image, now);
+    struct look look = {now, last_unloads};
+    dl_iterate_phdr(see_image, &look);
+    last_unloads = look.unloads;
 }

@@ -10,10 +10,15 @@
 #include <link.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "linux/lookups.h"
+#include "linux/system.h"
 #include "recorder.h"
+
+#define PAUSE_NS 100000
+#define PAUSES_MAX 2000
 
 #if defined(__x86_64__)
 #define SLOT_OF_CALL R_X86_64_JUMP_SLOT
@@ -291,11 +296,27 @@ uint64_t machtrace_function_size(uint64_t address)
 
 /* --- images that are loaded and unloaded --- */
 
-static void images_changed(void)
+static bool bind_new(void)
 {
     struct machtrace_imports_result result = {0, 0};
+    return machtrace_bind_all(&result, false);
+}
+
+static bool begin_era(void)
+{
+    return machtrace_images_update(false);
+}
+
+/* Another thread that does the same needs no time to speak of, but the caller may hold the loader's
+ * lock: so it waits for a limited time, and then leaves it to the agent's thread. */
+static void images_changed(bool (*look)(void))
+{
+    struct timespec pause = {0, PAUSE_NS};
+    bool is_done;
     machtrace_ignore_enter();
-    if (!machtrace_bind_all(&result, false))
+    for (int pauses = 0; !(is_done = look()) && pauses < PAUSES_MAX; pauses++)
+        machtrace_system(SYS_nanosleep, machtrace_address_of(&pause), 0, 0, 0, 0, 0);
+    if (!is_done)
         atomic_store(&machtrace_imports_are_pending, true);
     machtrace_ignore_leave();
 }
@@ -306,7 +327,7 @@ static void *open_image(const char *path, int flags)
         (void *(*)(const char *, int))(uintptr_t)machtrace_real[MACHTRACE_DLOPEN];
     void *handle = real(path, flags);
     if (handle != NULL)
-        images_changed();
+        images_changed(bind_new);
     return handle;
 }
 
@@ -315,10 +336,7 @@ static int close_image(void *handle)
 {
     int (*real)(void *) = (int (*)(void *))(uintptr_t)machtrace_real[MACHTRACE_DLCLOSE];
     int result = real(handle);
-    machtrace_ignore_enter();
-    if (!machtrace_images_update(false))
-        atomic_store(&machtrace_imports_are_pending, true);
-    machtrace_ignore_leave();
+    images_changed(begin_era);
     return result;
 }
 

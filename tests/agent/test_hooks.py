@@ -203,6 +203,27 @@ def test_images_that_are_loaded_later_are_watched(
         assert nodes.images[image].path == str(plugin)
 
 
+@pytest.mark.parametrize("how", ["library", "static"])
+def test_images_that_come_and_go_at_one_address_are_watched_each_time(
+    built: Path, tmp_path: Path, how: str
+) -> None:
+    rounds, path = 3000, tmp_path / "app.spool"
+    plugins = [built / f"{name}_plugin.so" for name in ("first", "second")]
+    for plugin in plugins:
+        options = ["-O2", "-fno-omit-frame-pointer", "-fPIC", "-shared"]
+        source = str(PROGRAMS / "plugin.c")
+        subprocess.run([compiler(), *options, source, "-o", str(plugin)], check=True)
+    result = numbers(run(linked(built, "churn.c", how), path, *plugins, rounds))
+    each = {"first": rounds, "second": rounds, "counted": 2 * rounds}
+    assert result == {**each, "errors": 0, "start": 0, "stop": 0}
+    spool = spool_format.read(path)
+    nodes, calls = Nodes(spool), Counter[str]()
+    for (_, node), count in spool.sums().items():
+        image, _ = nodes.frames[node]
+        calls[nodes.images[image].path] += count
+    assert calls == {str(plugin): rounds for plugin in plugins}
+
+
 def test_starts_and_stops_while_images_come_and_go(scenario: Scenario, built: Path) -> None:
     result = scenario("cycles", shared(built, "plugin"))
     assert result == {"wrong": 0, "errors": 0, "called": 1, "left": 0}
