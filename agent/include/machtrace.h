@@ -503,8 +503,8 @@ MACHTRACE_EXPORT size_t machtrace_backtrace(machtrace_thread_t thread, uint64_t 
 
 /*!
  * @function machtrace_app_frames
- * Remove the frames that are not of the app: what remains is its program's, and that of libraries
- * outside of the system's folders.
+ * Remove the frames that are not of the app: what remains is its program's, that of libraries in the
+ * app's bundle or beside its program, and that of others outside of the system's folders.
  *
  * @discussion
  * Images that were loaded since the agent's last look, at most machtrace_options_t.interval_ms ago,
