@@ -306,6 +306,10 @@ audit = lazy_group(
             "machtrace.cli.audit_run:run",
             "State which libraries called what the rules watch, before and after consent.",
         ),
+        "merge": LazyCommand(
+            "machtrace.cli.audit_merge:merge",
+            "Report the calls of a fleet: the *.spool files of many devices and builds.",
+        ),
         "rules": LazyCommand(
             f"{__name__}:rules",
             "Print the rules, or answer for each whether it can match in TARGET.",

@@ -133,7 +133,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
             recording = recording_of(_read(targets), loaded)
         else:
             recording, marker = _run_program(program, loaded, marker, folder, library)
-        return _report(recording, loaded, marker, search, form, lang, baseline, every=every)
+        return report_calls(recording, loaded, marker, search, form, lang, baseline, every=every)
 
     return judged(judge)
 
@@ -149,7 +149,8 @@ def _run_program(
     from tempfile import TemporaryDirectory
 
     from machtrace.audit.observed.consent import MarkerKind
-    from machtrace.audit.observed.recording import recording_of, watched_functions
+    from machtrace.audit.observed.process_calls import watched_functions
+    from machtrace.audit.observed.recording import recording_of
     from machtrace.cli.console import warn_of_end
     from machtrace.targets.linux.agent import AgentProgram
 
@@ -177,7 +178,7 @@ def _run_program(
     return recording, None if kind is MarkerKind.CALL else marker
 
 
-def _report(
+def report_calls(
     recording: Recording,
     rules: RuleSet,
     marker: ConsentMarker | None,
@@ -188,6 +189,7 @@ def _report(
     *,
     every: bool,
 ) -> int:
+    """Judge calls, print the report, and return the exit status."""
     from machtrace.audit.baseline import compare
     from machtrace.audit.observed.code import RecordedCode
     from machtrace.audit.observed.report import judge_calls
@@ -268,9 +270,11 @@ def _write_text(
     *,
     every: bool,
 ) -> None:
+    from machtrace.audit.observed.builds import builds_of
     from machtrace.audit.observed.summary import verdict
     from machtrace.audit.output.observed import text
 
+    builds = builds_of(report)
     sys.stdout.write(f"{verdict(report)}\n")
     rows = text.matrix(report, language.value)
     if rows:
@@ -278,7 +282,7 @@ def _write_text(
         write_table(text.HEADING, rows, right=frozenset({4, 5, 6}))
     for finding in report.findings:
         sys.stdout.write("\n")
-        for line in text.finding_lines(report, finding, code, comparison, every=every):
+        for line in text.finding_lines(report, finding, code, comparison, builds, every=every):
             sys.stdout.write(f"{line}\n")
     for gone in comparison.gone if comparison is not None else ():
         sys.stdout.write(f"\ngone: {gone.message}\n")

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from machtrace.audit.observed.consent import ConsentMarker, MarkerKind, parse_consent
-from machtrace.audit.observed.recording import role_of_path
+from machtrace.audit.observed.process_calls import role_of_path
 from machtrace.audit.trail.calls import Image, ImageRole
 from machtrace.cli.application import app
 from machtrace.errors import RulesError

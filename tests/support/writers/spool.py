@@ -17,6 +17,7 @@ BATCH = 512
 HEAD = 256
 STATE_AT = 144
 CHANGE_AT = STATE_AT + 24
+STARTED = 1_770_000_000_000_000_000
 LOSSES_AT = CHANGE_AT + 32
 
 
@@ -105,6 +106,7 @@ def spool(
     version: int = 1,
     log_size: int = LOG,
     segment_size: int = SEGMENT,
+    started: int = STARTED,
 ) -> bytes:
     """Return a spool; of ``events``, each list is a segment. Cells are rule, stack and calls."""
     cells_at = HEAD + log_size
@@ -123,7 +125,7 @@ def spool(
     checked = struct.pack(
         "<12QIIII16s",
         *(size, HEAD, log_size, cells_at, 8, segments_at, segment_size, 4),
-        *(calls_at, calls_at + 8 * RULES, 1_770_000_000_000_000_000, 1_000_000),
+        *(calls_at, calls_at + 8 * RULES, started, 1_000_000),
         *(455, 183, BITS, RULES, bytes(range(16))),
     )
     head = b"mtspool\n" + struct.pack("<II", version, zlib.crc32(checked)) + checked

@@ -56,8 +56,10 @@ class RecordedCode:
         self._claimed = tuple(libraries)
         self._names: list[dict[int, FrameName]] = []
         tree = trail.stacks
+        order = np.argsort(tree.image, kind="stable")
+        bounds = np.searchsorted(tree.image[order], np.arange(len(trail.images) + 1)).tolist()
         for number, image in enumerate(trail.images):
-            offsets = np.unique(tree.offset[tree.image == number])
+            offsets = np.unique(tree.offset[order[bounds[number] : bounds[number + 1]]])
             # The call is before its return address.
             before = [max(0, offset - 1) for offset in offsets.tolist()]
             found = names.find(_reported(image), before) if before else {}

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.audit.observed.recording import Moments, Recording
+from machtrace.audit.observed.process_calls import Moments
+from machtrace.audit.observed.recording import Recording
 from machtrace.audit.trail.calls import NO_TIME, SECOND, Consent
 from machtrace.errors import RulesError
 

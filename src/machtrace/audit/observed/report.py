@@ -95,6 +95,8 @@ class ObservedFinding:
     first_time: int | None
     """Nanoseconds since 1970; None if no call has a time."""
     stacks: tuple[ObservedStack, ...]
+    processes: tuple[int, ...] = ()
+    """Indices of those that made the calls."""
     occurrences: tuple[Occurrence, ...] = ()
     """Code that makes the calls, as far as it was scanned."""
 
@@ -302,6 +304,7 @@ class _Judge:
                 calls=total,
                 first_time=self._first_time(members),
                 stacks=self._stacks(members, counts),
+                processes=tuple(np.unique(self._calls.process[members]).tolist()),
             )
 
     def _first_time(self, rows: npt.NDArray[np.int64]) -> int | None:

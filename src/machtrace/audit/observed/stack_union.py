@@ -6,13 +6,60 @@ exact and no hash is compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import MutableMapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.audit.trail.stacks import NO_IMAGE, ROOT, Nodes, StackTree, path_sums
+
+_PENDING_LEAST = 1 << 22
+"""Nodes that are joined at once; with fewer the union itself would be sorted too often."""
+
+
+class GrowingUnion:
+    """The union of many trees, of which only the last ones are in memory beside it.
+
+    Trees are joined when they have as many nodes as the union, so that the time is proportional to
+    the nodes of all trees times the logarithm.
+    """
+
+    def __init__(self) -> None:
+        self._tree = empty_tree()
+        self._columns: list[MutableMapping[str, npt.NDArray[Any]]] = []
+        """One for each tree: those that are in the union, and of the pending ones."""
+        self._pending: list[StackTree] = []
+        self._size = 0
+
+    def add(self, tree: StackTree, columns: MutableMapping[str, npt.NDArray[Any]]) -> None:
+        """Add a tree.
+
+        Args:
+            tree: its images have the same numbers as those of others.
+            columns: ``stack`` has nodes of the tree; it is replaced with nodes of the union.
+        """
+        self._columns.append(columns)
+        self._pending.append(tree)
+        self._size += len(tree)
+        if self._size > max(_PENDING_LEAST, len(self._tree)):
+            self._join()
+
+    def tree(self) -> StackTree:
+        """Return the union; the columns have its nodes from then on."""
+        self._join()
+        return self._tree
+
+    def _join(self) -> None:
+        joined = len(self._columns) - len(self._pending)
+        union = union_of([self._tree, *self._pending])
+        self._tree = union.tree
+        self._pending.clear()
+        self._size = 0
+        for columns in self._columns[:joined]:
+            columns["stack"] = union.nodes[0][columns["stack"]]
+        for columns, nodes in zip(self._columns[joined:], union.nodes[1:], strict=True):
+            columns["stack"] = nodes[columns["stack"]]
 
 
 class Union(NamedTuple):
@@ -21,6 +68,15 @@ class Union(NamedTuple):
     tree: StackTree
     nodes: tuple[Nodes, ...]
     """For each of the trees: the node of the union, by its own node."""
+
+
+def empty_tree() -> StackTree:
+    """Return a tree of the root alone."""
+    return StackTree(
+        parent=np.zeros(1, np.int32),
+        image=np.full(1, NO_IMAGE, np.int32),
+        offset=np.zeros(1, np.uint64),
+    )
 
 
 def union_of(trees: Sequence[StackTree]) -> Union:

@@ -181,7 +181,9 @@ def calls_of(**columns: npt.ArrayLike) -> Calls:
     size = next(iter(sizes), (0,))[0]
     return Calls(
         **{
-            name: arrays[name].astype(kind) if name in arrays else np.full(size, default, kind)
+            name: arrays[name].astype(kind, copy=False)
+            if name in arrays
+            else np.full(size, default, kind)
             for name, (kind, default) in _COLUMNS.items()
         }
     )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -67,9 +68,15 @@ def outcomes(
         for batch in _handed_on(first, batches):
             yield runner.run(batch)
         return
-    from machtrace.cli.reports.processes import run_in_processes
+    from machtrace.cli.processes import run_in_processes
 
-    yield from run_in_processes(_handed_on(first, batches), options, processes)
+    begin = partial(_runner, options)
+    yield from run_in_processes(_handed_on(first, batches), begin, processes)
+
+
+def _runner(options: BatchOptions) -> Callable[[Batch], BatchOutcome]:
+    """Return the work of a child process, which caches the images that it opens."""
+    return BatchRunner(options).run
 
 
 def _handed_on(first: list[Batch], others: Iterator[Batch]) -> Iterator[Batch]:

@@ -6,6 +6,7 @@ import csv
 from typing import Any, TextIO
 
 from machtrace.audit.baseline import Comparison
+from machtrace.audit.observed.builds import Builds, builds_of
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
 from machtrace.audit.observed.summary import library_calls
@@ -20,6 +21,7 @@ def observed_document(
 ) -> dict[str, Any]:
     """Return the document of a report, and of its comparison with an earlier one."""
     recording, rules = report.recording, report.rules
+    builds = builds_of(report)
     return {
         "kind": "audit-run",
         "rules": {
@@ -35,10 +37,22 @@ def observed_document(
                 "pid": process.pid,
                 "app": process.app or None,
                 "run": process.run,
+                "device": process.device or None,
+                "build": process.build or None,
                 "started_at_ns": process.started + process.wall_offset,
                 "from_start": process.from_start,
             }
             for source, process in zip(recording.sources, recording.trail.processes, strict=True)
+        ],
+        "builds": [
+            {
+                "id": each.id or None,
+                "app": each.app or None,
+                "started_at_ns": each.started,
+                "processes": each.processes,
+                "devices": each.devices,
+            }
+            for each in builds.builds
         ],
         "images": [
             {"path": image.path or None, "id": image.uuid or None, "role": image.role.value}
@@ -54,7 +68,7 @@ def observed_document(
             )
             for row in library_calls(report)
         ],
-        "findings": [_finding(each, report, code, comparison) for each in report.findings],
+        "findings": [_finding(each, report, builds, code, comparison) for each in report.findings],
         "gone": [
             {"id": each.identity, "severity": each.severity, "message": each.message}
             for each in (comparison.gone if comparison is not None else ())
@@ -83,11 +97,13 @@ def write_csv(report: ObservedReport, sink: TextIO, language: str = "en") -> Non
 def _finding(
     finding: ObservedFinding,
     report: ObservedReport,
+    builds: Builds,
     code: RecordedCode,
     comparison: Comparison | None,
 ) -> dict[str, Any]:
     change = None if comparison is None else comparison.changes[finding.identity].value
     images = report.recording.trail.images
+    seen = builds.seen[finding.identity]
     return {
         "id": finding.identity,
         "change": change,
@@ -99,6 +115,9 @@ def _finding(
         "rules": [finding.rule.watch],
         "calls": finding.calls,
         "first_time_ns": finding.first_time,
+        "builds": list(seen.builds),
+        "devices": list(seen.devices),
+        "between_builds": None if seen.change is None else seen.change.value,
         "stacks": [_stack(each, images, code) for each in finding.stacks],
     }
 

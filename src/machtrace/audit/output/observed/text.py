@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from machtrace.audit.baseline import Comparison
+from machtrace.audit.observed.builds import Builds
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
 from machtrace.audit.observed.summary import library_calls
@@ -36,12 +37,15 @@ def finding_lines(
     finding: ObservedFinding,
     code: RecordedCode,
     comparison: Comparison | None = None,
+    builds: Builds | None = None,
     *,
     every: bool = False,
 ) -> Iterator[str]:
     """Yield a finding: its sentence, then its stacks."""
     state = "" if comparison is None else f" ({comparison.changes[finding.identity].value})"
     yield f"{finding.severity.value}{state}: {finding.message}"
+    if builds is not None and builds.is_fleet:
+        yield f"    {builds.text(finding)}"
     shown = finding.stacks if every else finding.stacks[:SHOWN]
     for stack in shown:
         yield f"    {counted(stack.calls, 'call')}: {asker_text(stack)}"

@@ -1,4 +1,4 @@
-"""Processing batches of reports in several processes."""
+"""Work that is shared out to several processes, in batches."""
 
 from __future__ import annotations
 
@@ -7,38 +7,46 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from threading import Thread
 from types import FrameType
+from typing import Any, TypeVar
 
-from machtrace.cli.reports.outputs import Task
 from machtrace.errors import MachtraceError
-from machtrace.reports.batches import BatchOptions, BatchOutcome, BatchRunner
 
+_Batch = TypeVar("_Batch")
+_Outcome = TypeVar("_Outcome")
 _TIDYING_S = 10
 """Seconds that a terminated child has to remove its unfinished file."""
-_runner: BatchRunner | None = None
-"""The runner of this child process."""
+_run_batch: Callable[[Any], Any] | None = None
+"""The work of this child process."""
 
 
 def run_in_processes(
-    batches: Iterator[list[Task]], options: BatchOptions, processes: int
-) -> Generator[BatchOutcome]:
-    """Yield the outcomes in the order of the batches; each process caches the images it opened.
+    batches: Iterator[_Batch],
+    begin: Callable[[], Callable[[_Batch], _Outcome]],
+    processes: int,
+) -> Generator[_Outcome]:
+    """Yield the outcomes in the order of the batches.
 
     At most one batch more than there are processes is buffered. If the caller stops early, as after
     Ctrl-C, the children end at once and remove unfinished files.
+
+    Args:
+        batches: the work.
+        begin: called once in each process; it returns the function that is called with batches.
+        processes: how many.
 
     Raises:
         MachtraceError: a process died.
     """
     pool = ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), _begin, (options, os.getpid())
+        processes, multiprocessing.get_context("spawn"), _begin, (begin, os.getpid())
     )
-    waiting: deque[Future[BatchOutcome]] = deque()
+    waiting: deque[Future[_Outcome]] = deque()
     is_done = False
     try:
         for batch in batches:
@@ -51,7 +59,7 @@ def run_in_processes(
         is_done = True
     except BrokenProcessPool as error:
         raise MachtraceError(
-            "a process that named reports died, perhaps for lack of memory", remedy="try --jobs 1"
+            "a process that shared the work died, perhaps for lack of memory", remedy="try --jobs 1"
         ) from error
     finally:
         if not is_done:
@@ -86,11 +94,11 @@ def _no_interruption() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(options: BatchOptions, parent: int) -> None:
-    global _runner  # noqa: PLW0603 - a child process reuses it for its batches
+def _begin(begin: Callable[[], Callable[[Any], Any]], parent: int) -> None:
+    global _run_batch  # noqa: PLW0603 - a child process reuses it for its batches
     Thread(target=_follow, args=(parent,), daemon=True).start()
     gc.disable()  # garbage is collected after each batch; cached names stay
-    _runner = BatchRunner(options)
+    _run_batch = begin()
     # Last: there was nothing to clean up before, and an error here would be reported.
     signal.signal(signal.SIGTERM, _leave)
 
@@ -109,10 +117,10 @@ def _follow(parent: int) -> None:
         os._exit(1)
 
 
-def _run(batch: list[Task]) -> BatchOutcome:
-    assert _runner is not None  # noqa: S101 - for the type checker: _begin came first
+def _run(batch: Any) -> Any:  # noqa: ANN401 - of the type that the caller stated
+    assert _run_batch is not None  # noqa: S101 - for the type checker: _begin came first
     try:
-        return _runner.run(batch)
+        return _run_batch(batch)
     except SystemExit:
         # From :func:`_leave`, after cleanup. The pool would send it to the parent as the outcome
         # and let this process wait for the next batch, with SIGTERM ignored.

@@ -1,0 +1,169 @@
+"""`audit merge` with spools whose calls, builds and devices are known."""
+
+import json
+import random
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from machtrace.audit.observed import stack_union
+from machtrace.audit.observed.stack_union import GrowingUnion
+from machtrace.audit.trail.stacks import tree_of
+from machtrace.cli.application import app
+from tests.audit.observed import fleet
+from tests.support.writers import spool as writer
+
+SCHEMA = json.loads(Path("docs/audit.schema.json").read_text(encoding="utf-8"))
+RULES = """
+schema = 1
+name = "test"
+policies = ["before-consent: fault"]
+[[rules]]
+watch = "observed"
+category = "Contacts"
+"""
+APP, SDK = 0x1_0000_0000, 0x2_0000_0000
+OLD, NEW = b"o" * 16, b"n" * 16
+BY_APP, BY_SDK = writer.node(0, APP + 0x1A0), writer.node(0, SDK + 0x40)
+DAY = 86_400_000_000_000
+
+
+def spool(build, stacks, *, day=0):
+    """Return a spool with an event for each stack, before consent."""
+    chains = writer.varints(0, 1, 0, 0x1A0 << 1 | 1, 1, 0, 1, 0, 0x40 << 1 | 1, 2)
+    log = [
+        (writer.RULE, writer.rule(0, "observed")),
+        (writer.IMAGE, writer.image(1, APP, 0x8000, "/data/Demo", build, 1)),
+        (writer.IMAGE, writer.image(2, SDK, 0x8000, "/data/libsdk.so", b"s" * 16)),
+        (writer.NODES, chains),
+    ]
+    calls = [writer.Call(2_000_000 + at, stack, 1 << 9) for at, stack in enumerate(stacks)]
+    return writer.spool(log, [calls], started=writer.STARTED + day * DAY)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two phones with two builds; the library is used in the new one alone."""
+    (tmp_path / "rules.toml").write_text(RULES, encoding="utf-8")
+    for phone in ("phone-1", "phone-2"):
+        (tmp_path / "fleet" / phone / "runs").mkdir(parents=True)
+    place = tmp_path / "fleet"
+    (place / "phone-1" / "b.spool").write_bytes(spool(OLD, [BY_APP, BY_APP]))
+    (place / "phone-2" / "runs" / "a.spool").write_bytes(spool(OLD, [BY_APP], day=1))
+    (place / "phone-1" / "a.spool").write_bytes(spool(NEW, [BY_SDK], day=2))
+    return tmp_path
+
+
+def merge(folder, *words):
+    rules = ["--rules", str(folder / "rules.toml")]
+    words = ["audit", "merge", *rules, *map(str, words)]
+    return CliRunner().invoke(app, words, standalone_mode=False)
+
+
+def document(folder, *words):
+    result = merge(folder, folder / "fleet", "--format", "json", *words)
+    assert result.exception is None, result.output
+    report = json.loads(result.stdout)
+    jsonschema.validate(report, SCHEMA)
+    return result.return_value, report
+
+
+def test_findings_have_the_builds_and_devices_that_they_were_seen_in(folder):
+    status, report = document(folder)
+    assert status == 1
+    assert [(each["id"], each["app"], each["devices"]) for each in report["builds"]] == [
+        (OLD.hex(), "Demo", 2),
+        (NEW.hex(), "Demo", 1),
+    ]
+    seen = {
+        each["library"]: (each["calls"], each["builds"], each["devices"], each["between_builds"])
+        for each in report["findings"]
+    }
+    assert seen == {
+        "Demo": (3, [OLD.hex()], ["phone-1", "phone-2"], "gone"),
+        "libsdk": (1, [NEW.hex()], ["phone-1"], "new"),
+    }
+    text = merge(folder, folder / "fleet").stdout
+    assert "    in 1 of 2 builds, on 2 of 2 devices; not in the newest build\n" in text
+    assert "    in 1 of 2 builds, on 1 of 2 devices; new since the oldest build\n" in text
+
+
+def test_a_folder_with_spools_is_a_device(folder):
+    _, report = document(folder, folder / "fleet" / "phone-1")
+    assert {each["device"] for each in report["processes"]} == {"phone-1", "phone-2"}
+    # A spool is read once, by whichever folder came first.
+    assert len(report["processes"]) == 3
+    result = merge(folder, folder / "fleet" / "phone-1", "-f", "json")
+    assert {each["device"] for each in json.loads(result.stdout)["processes"]} == {"phone-1"}
+
+
+def test_damaged_spools_are_reported_and_others_are_read(folder):
+    damaged = folder / "fleet" / "phone-2" / "damaged.spool"
+    for content in (b"", b"no spool", spool(NEW, [BY_SDK])[:100]):
+        damaged.write_bytes(content)
+        status, report = document(folder)
+        assert status == 2
+        assert len(report["processes"]) == 3
+        assert any("damaged.spool" in each and "left out" in each for each in report["problems"])
+
+
+def test_what_has_no_spools_cannot_be_judged(folder):
+    (folder / "empty").mkdir()
+    assert merge(folder, folder / "empty").return_value == 2
+    assert merge(folder, folder / "none").return_value == 2
+    assert merge(folder, folder / "rules.toml").return_value == 2
+
+
+@pytest.mark.live
+def test_processes_that_share_the_work_read_the_same(folder):
+    for number in range(40):
+        data = spool(NEW if number % 3 else OLD, [BY_APP, BY_SDK], day=number)
+        (folder / "fleet" / f"{number}.spool").write_bytes(data)
+    assert document(folder, "--jobs", 2) == document(folder, "--jobs", 1)
+
+
+def test_a_union_that_grows_has_the_stacks_of_all_trees(monkeypatch):
+    monkeypatch.setattr(stack_union, "_PENDING_LEAST", 50)
+    seed = random.Random(3)  # noqa: S311 - stacks are no secret
+    union, expected = GrowingUnion(), []
+    for _ in range(30):
+        stacks = [
+            [(seed.randrange(3), seed.randrange(4)) for _ in range(seed.randrange(6))]
+            for _ in range(12)
+        ]
+        tree, nodes = tree_of(stacks)
+        columns = {"stack": nodes}
+        union.add(tree, columns)
+        expected.append((stacks, columns))
+    tree = union.tree()
+    tree.check(3)
+    for stacks, columns in expected:
+        assert [tree.frames(node) for node in columns["stack"].tolist()] == stacks
+    rows = np.stack((tree.parent, tree.image, tree.offset.astype(np.int32)), axis=1)
+    assert len(np.unique(rows, axis=0)) == len(tree)
+
+
+@pytest.mark.live
+def test_a_generated_fleet_is_read_as_it_was_written(tmp_path):
+    size = fleet.fleet(tmp_path, 2, 3, 40)
+    words = ["audit", "merge", str(tmp_path / "phones"), "-f", "json"]
+    words += ["--search", str(tmp_path / "apps")]
+    report = json.loads(CliRunner().invoke(app, words, standalone_mode=False).stdout)
+    jsonschema.validate(report, SCHEMA)
+    calls = sum(
+        row["without_consent"] + row["with_consent"] + row["unstated"] for row in report["calls"]
+    )
+    assert calls == size.stacks + size.repeats
+    assert [(each["processes"], each["devices"]) for each in report["builds"]] == [(2, 2)] * 3
+    frames = [
+        frame
+        for finding in report["findings"]
+        for stack in finding["stacks"]
+        for frame in stack["frames"]
+        if frame["image"].endswith("/Demo")
+    ]
+    assert frames
+    assert all(frame["function"].startswith("app_") for frame in frames)
