@@ -6,4 +6,4 @@ lock() {
         --no-emit-find-links --no-header --extra emulator "$@" pyproject.toml
 }
 lock --group build --output-file requirements/run.lock
-lock --group dev --output-file requirements/dev.lock
+lock --extra server --group dev --output-file requirements/dev.lock

@@ -15,7 +15,7 @@ static int take_column(PyObject *object, Py_buffer *column, size_t *count, const
 {
     if (PyObject_GetBuffer(object, column, PyBUF_C_CONTIGUOUS) != 0)
         return -1;
-    if (column->itemsize != 4 || (uintptr_t)column->buf % 4 != 0) {
+    if (column->itemsize != 4 || (column->len != 0 && (uintptr_t)column->buf % 4 != 0)) {
         PyBuffer_Release(column);
         PyErr_Format(PyExc_ValueError, "%s are of 4 bytes each, aligned", what);
         return -1;

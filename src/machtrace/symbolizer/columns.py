@@ -19,7 +19,7 @@ from machtrace.symbols.ranges import Offsets
 from machtrace.symbols.table import CERTAINTIES, SymbolTable
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+    import pyarrow as pa
 
     from machtrace.lines.debug_information import AnyDebugIndex
     from machtrace.lines.index import DebugColumns

@@ -45,6 +45,7 @@ _EXTENSIONS = (
     _Extension("_walk", "stacks are walked more slowly", State.LIMITED),
     _Extension("_ranges", "names are looked up more slowly", State.LIMITED),
     _Extension("_names", "C++ names are read more slowly", State.LIMITED),
+    _Extension("_stack_tree", "stacks are stored in warehouses more slowly", State.LIMITED),
 )
 _LINUX_ONLY = frozenset({"_ptrace"})
 
@@ -55,9 +56,16 @@ _LIBRARIES = (
     _Library("frida", "frida", "frida", "targets frida://"),
     _Library("pymobiledevice3", "pymobiledevice3", "device", "targets device://, iOS devices"),
     _Library("pyarrow", "pyarrow", "arrow", "columns for Arrow"),
+    _Library("duckdb", "duckdb", "warehouse", "SQL over warehouses"),
 )
 
-_TARGETS = {"_ptrace": "process", "_inprocess": "self", "emulator": "emulated", "arrow": None}
+_TARGETS = {
+    "_ptrace": "process",
+    "_inprocess": "self",
+    "emulator": "emulated",
+    "arrow": None,
+    "warehouse": None,
+}
 """The kinds of targets that need an extension or extra."""
 
 _PEERS = (

@@ -1,0 +1,156 @@
+"""The manifest of a warehouse: which segments it has, which reports, and how far logs are read.
+
+A SQLite database. What is not in it does not exist: a segment's folder without a row is left over
+from a writer that was killed, and is removed. All changes that belong together are one transaction,
+on the disk before it is reported.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from machtrace.errors import FileAccessError, FormatError
+
+VERSION = 1
+_SCHEMA = f"""
+PRAGMA user_version = {VERSION};
+CREATE TABLE segment (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, reports INTEGER NOT NULL, occurrences INTEGER NOT NULL,
+    nodes INTEGER NOT NULL, bytes INTEGER NOT NULL, retired INTEGER
+) STRICT;
+CREATE TABLE report (
+    key BLOB PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+CREATE TABLE log (
+    name TEXT PRIMARY KEY, read INTEGER NOT NULL
+) STRICT;
+CREATE TABLE quarantine (
+    log TEXT NOT NULL, offset INTEGER NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL,
+    PRIMARY KEY (log, offset)
+) STRICT;
+CREATE TABLE names (
+    identity BLOB NOT NULL, generation INTEGER NOT NULL, file TEXT NOT NULL,
+    offsets INTEGER NOT NULL, PRIMARY KEY (identity, generation)
+) STRICT;
+"""
+"""``log.read`` is the offset up to which a log's records are in segments or in quarantine."""
+
+
+class SegmentRow(NamedTuple):
+    """A segment, and its size."""
+
+    id: int
+    reports: int
+    occurrences: int
+    nodes: int
+    bytes: int
+
+
+class Quarantined(NamedTuple):
+    """A record that could not be read."""
+
+    log: str
+    offset: int
+    name: str
+    reason: str
+
+
+class Manifest:
+    """An open manifest."""
+
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        """Open or create a manifest.
+
+        Raises:
+            FileAccessError: the file cannot be opened.
+            FormatError: it is no manifest, or a later version's.
+        """
+        self._path = path
+        try:
+            mode = "rwc" if is_new else "rw"
+            self._database = sqlite3.connect(
+                f"{path.resolve().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30
+            )
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            version = self._database.execute("PRAGMA user_version").fetchone()[0]
+            if is_new and version == 0:
+                self._database.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
+                version = VERSION
+        except sqlite3.OperationalError as error:
+            raise FileAccessError(str(path), str(error)) from None
+        except sqlite3.DatabaseError as error:
+            raise FormatError(f"not a manifest: {error}", source=str(path), offset=0) from None
+        if version != VERSION:
+            raise FormatError(
+                f"a manifest of version {version}, not {VERSION}", source=str(path), offset=0
+            )
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Make changes at once or not at all.
+
+        Raises:
+            FileAccessError: they cannot be stored.
+        """
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise FileAccessError(str(self._path), str(error)) from None
+
+    def segments(self) -> list[SegmentRow]:
+        """Return the segments, the oldest first."""
+        rows = self._database.execute(
+            "SELECT id, reports, occurrences, nodes, bytes FROM segment "
+            "WHERE retired IS NULL ORDER BY id"
+        )
+        return [SegmentRow(*row) for row in rows]
+
+    def all_segments(self) -> set[int]:
+        """Return the numbers of segments, also of those that were replaced and may be in use."""
+        return {row[0] for row in self._database.execute("SELECT id FROM segment")}
+
+    def next_segment(self) -> int:
+        """Reserve the number of a new segment."""
+        with self.transaction() as database:
+            database.execute(
+                "INSERT INTO segment (reports, occurrences, nodes, bytes, retired) "
+                "VALUES (0, 0, 0, 0, 0)"
+            )
+            return int(database.execute("SELECT last_insert_rowid()").fetchone()[0])
+
+    def known(self, keys: Iterable[bytes]) -> set[bytes]:
+        """Return those of some keys whose reports are in segments."""
+        wanted = list(keys)
+        known: set[bytes] = set()
+        for start in range(0, len(wanted), 500):
+            part = wanted[start : start + 500]
+            marks = ",".join("?" * len(part))
+            rows = self._database.execute(f"SELECT key FROM report WHERE key IN ({marks})", part)  # noqa: S608 - question marks
+            known.update(row[0] for row in rows)
+        return known
+
+    def logs(self) -> dict[str, int]:
+        """Return by log the offset up to which it was read."""
+        return dict(self._database.execute("SELECT name, read FROM log"))
+
+    def quarantined(self) -> list[Quarantined]:
+        """Return the records that could not be read."""
+        rows = self._database.execute(
+            "SELECT log, offset, name, reason FROM quarantine ORDER BY log, offset"
+        )
+        return [Quarantined(*row) for row in rows]

@@ -1,0 +1,134 @@
+"""The files of a segment: a folder with a Parquet file for each table, which appears at once.
+
+The folder has another name while it is written. Its files and their folder are on the disk before
+it gets its name, so that a segment exists whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from machtrace.atomic_write import UNFINISHED
+from machtrace.errors import ArgumentError, FileAccessError, FormatError
+from machtrace.warehouse.schema import NODES, TABLES, VERSION
+from machtrace.warehouse.segment import Segment, numbers
+from machtrace.warehouse.stack_tree import StackTree
+
+_VERSION_KEY = b"machtrace.segment"
+_ROWS = 1 << 20
+"""Rows of a group: what is read at once."""
+
+
+def write_segment(segment: Segment, folder: Path) -> int:
+    """Write a segment to a new folder, and return its size in bytes.
+
+    Raises:
+        FileAccessError: it cannot be written; nothing remains.
+    """
+    unfinished = folder.with_name(f"{UNFINISHED}{folder.name}")
+    nodes = pa.table([pa.array(segment.tree.depth), pa.array(segment.tree.frame)], schema=NODES)
+    tables = {
+        "reports": segment.reports,
+        "images": segment.images,
+        "frames": segment.frames,
+        "nodes": nodes,
+        "stacks": segment.stacks,
+        "occurrences": segment.occurrences,
+        "names": segment.names,
+    }
+    try:
+        unfinished.mkdir(parents=True)
+        size = sum(_write(table, unfinished / f"{name}.parquet") for name, table in tables.items())
+        sync_folder(unfinished)
+        unfinished.rename(folder)
+        sync_folder(folder.parent)
+    except (OSError, pa.ArrowException) as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise _access_error(folder, error) from None
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return size
+
+
+def read_segment(folder: Path) -> Segment:
+    """Read the segment of a folder, and check that its rows refer to each other.
+
+    Raises:
+        FileAccessError: a file cannot be read.
+        FormatError: a file is no such table, or a later version's.
+    """
+    tables = {name: read_table(folder, name) for name in TABLES if name != "stacks"}
+    nodes = tables["nodes"]
+    tree = StackTree(
+        depth=np.ascontiguousarray(numbers(nodes, "depth")),
+        frame=np.ascontiguousarray(numbers(nodes, "frame")),
+    )
+    segment = Segment(
+        reports=tables["reports"],
+        images=tables["images"],
+        frames=tables["frames"],
+        tree=tree,
+        occurrences=tables["occurrences"],
+        names=tables["names"],
+    )
+    try:
+        segment.check()
+    except ArgumentError as error:
+        raise FormatError(str(error), source=str(folder), offset=0) from None
+    return segment
+
+
+def read_table(folder: Path, name: str) -> pa.Table:
+    """Read one table of a segment.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        FormatError: it is no such table, or a later version's.
+    """
+    path = folder / f"{name}.parquet"
+    try:
+        table = pq.read_table(path, partitioning=None)
+        version = int((table.schema.metadata or {}).get(_VERSION_KEY, b"0"))
+        if version != VERSION:
+            raise FormatError(
+                f"a table of version {version}, not {VERSION}", source=str(path), offset=0
+            )
+        return table.cast(TABLES[name]).unify_dictionaries().combine_chunks()
+    except OSError as error:
+        if isinstance(error, FormatError):
+            raise
+        raise _access_error(path, error) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise FormatError(
+            f"not a table of a segment: {error}", source=str(path), offset=0
+        ) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Write a folder's list of files to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(table: pa.Table, path: Path) -> int:
+    versioned = table.replace_schema_metadata({_VERSION_KEY: str(VERSION).encode()})
+    with path.open("wb") as file:
+        pq.write_table(versioned, file, compression="zstd", row_group_size=_ROWS)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
+
+
+def _access_error(path: Path, error: Exception) -> FileAccessError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return FileAccessError(str(path), reason)

@@ -1,0 +1,408 @@
+"""A folder that is a warehouse: received reports, segments with their stacks, and the manifest.
+
+::
+
+    warehouse/
+        manifest.sqlite   what exists
+        log/N.log         the bytes of reports, as they were received
+        segments/N/       Parquet files
+
+Bytes go to a log first; they are on the disk when :meth:`Warehouse.receive` returns. :meth:`flush`
+makes segments of what the logs have. One process writes at a time; any number reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from machtrace.errors import FileAccessError, FormatError, MachtraceError
+from machtrace.model.report import Report
+from machtrace.reports.inputs import InputLimits, ReportInput, unpacked
+from machtrace.reports.readers import read_source
+from machtrace.warehouse.builder import SegmentBuilder, Source
+from machtrace.warehouse.log import LogWriter, Record, records
+from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
+from machtrace.warehouse.segment import Segment, merge, without_reports
+from machtrace.warehouse.segment_files import read_segment, sync_folder, write_segment
+
+_MANIFEST = "manifest.sqlite"
+_LOG_BYTES = 1 << 28
+"""The size at which the next log begins."""
+_SEGMENT_OCCURRENCES = 1 << 20
+"""Stacks of a segment that is made of reports."""
+
+
+_GRACE = 600 * 10**9
+"""Nanoseconds for which segments that were replaced stay, since somebody may read them."""
+
+
+class Added(NamedTuple):
+    """The result of making segments."""
+
+    reports: int
+    repeated: int
+    """Reports that were there already."""
+    quarantined: int
+    """Records that could not be read."""
+
+
+class Problem(NamedTuple):
+    """A fault that :meth:`Warehouse.check` sees."""
+
+    where: str
+    text: str
+
+
+class Warehouse:
+    """An open warehouse."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Open a warehouse.
+
+        Raises:
+            FileAccessError: the folder is no warehouse, or cannot be read.
+            FormatError: its manifest is damaged, or a later version's.
+        """
+        self.folder = Path(folder)
+        if not (self.folder / _MANIFEST).is_file():
+            error = FileAccessError(str(folder), "not a warehouse")
+            error.remedy = f"create one: machtrace warehouse init {folder}"
+            raise error
+        self._manifest = Manifest(self.folder / _MANIFEST)
+        self._log: LogWriter | None = None
+        self._lock: int | None = None
+
+    @classmethod
+    def create(cls, folder: str | Path) -> Self:
+        """Create a warehouse in a folder that is empty or does not exist, and open it.
+
+        Raises:
+            FileAccessError: the folder has files, or cannot be written.
+        """
+        path = Path(folder)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise FileAccessError(str(folder), "the folder is not empty")
+            for name in ("log", "segments", "names"):
+                (path / name).mkdir()
+            sync_folder(path)
+        except OSError as error:
+            if isinstance(error, FileAccessError):
+                raise
+            raise FileAccessError(str(folder), error.strerror or str(error)) from None
+        Manifest(path / _MANIFEST, is_new=True).close()
+        return cls(path)
+
+    def close(self) -> None:
+        """Close it; what was received stays in the log."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        self._release()
+        self._manifest.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- receiving ---
+
+    def receive(self, bodies: Sequence[tuple[str, bytes]]) -> list[str]:
+        """Store bytes of reports; they are on the disk when this returns.
+
+        Args:
+            bodies: a name and the bytes of each.
+
+        Returns:
+            An identifier of each record.
+
+        Raises:
+            FileAccessError: they cannot be stored, as when the disk is full; none of them stays.
+        """
+        self._acquire()
+        now = time.time_ns()
+        log = self._log_with_room()
+        framed = [_framed(name, now, body) for name, body in bodies]
+        return [f"{log.path.stem}-{offset}" for offset in log.append(framed)]
+
+    def flush(self, on_record: Callable[[str], object] = lambda _: None) -> Added:
+        """Make segments of all records that are in none yet.
+
+        Args:
+            on_record: is called with the name of each before it is read.
+
+        Raises:
+            FileAccessError: a segment cannot be written; what was received stays in the log.
+        """
+        self._acquire()
+        self._remove_left_over()
+        batch = _Batch(self)
+        for log, record in self._unread():
+            name, received, body = _unframed(record.body)
+            on_record(name)
+            batch.add(log, record, name, received, body)
+        batch.commit()
+        return batch.total
+
+    def add(
+        self, reports: Iterable[Report], on_report: Callable[[], object] = lambda: None
+    ) -> Added:
+        """Add reports that are no files, such as captured ones, as a segment.
+
+        Raises:
+            FileAccessError: the segment cannot be written.
+        """
+        self._acquire()
+        batch = _Batch(self)
+        for number, report in enumerate(reports):
+            batch.add_report(
+                report, Source(received=time.time_ns(), body=os.urandom(16), number=number)
+            )
+            on_report()
+        batch.commit()
+        return batch.total
+
+    # --- reading ---
+
+    @property
+    def segments(self) -> list[SegmentRow]:
+        """The segments, the oldest first."""
+        return self._manifest.segments()
+
+    @property
+    def quarantined(self) -> list[Quarantined]:
+        """The records that could not be read."""
+        return self._manifest.quarantined()
+
+    def segment_folder(self, number: int) -> Path:
+        """Return the folder of a segment."""
+        return self.folder / "segments" / f"{number:08}"
+
+    def segment(self, number: int) -> Segment:
+        """Read a segment.
+
+        Raises:
+            FileAccessError, FormatError: it cannot be read, or is damaged.
+        """
+        return read_segment(self.segment_folder(number))
+
+    # --- upkeep ---
+
+    def compact(self, most: int = 1 << 24) -> int:
+        """Replace segments by larger ones, and return how many were replaced.
+
+        Args:
+            most: the number of stacks of a segment that is not joined with others.
+
+        Raises:
+            FileAccessError, FormatError: a segment cannot be read or written.
+        """
+        self._acquire()
+        self._remove_left_over()
+        small: list[SegmentRow] = []
+        replaced = 0
+        for row in [*self.segments, None]:
+            if row is None or sum(each.occurrences for each in [*small, row]) > most:
+                if len(small) > 1:
+                    self._replace(small)
+                    replaced += len(small)
+                small = []
+            if row is not None:
+                small.append(row)
+        self._remove_left_over()
+        return replaced
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is damaged: segments, and records of logs that are in no segment."""
+        for row in self.segments:
+            try:
+                segment = self.segment(row.id)
+            except MachtraceError as error:
+                yield Problem(f"segment {row.id}", str(error))
+                continue
+            counts = segment.reports.num_rows, segment.occurrences.num_rows, len(segment.tree)
+            if counts != row[1:4]:
+                yield Problem(f"segment {row.id}", "it has other rows than the manifest states")
+            keys = segment.reports["key"].to_pylist()
+            missing = len(set(keys) - self._manifest.known(keys))
+            if missing:
+                yield Problem(f"segment {row.id}", f"{missing} reports are not in the manifest")
+        for name, read in self._manifest.logs().items():
+            path = self.folder / "log" / name
+            if not path.is_file() or path.stat().st_size < read:
+                yield Problem(name, "the log is shorter than what was read of it")
+
+    # --- inside ---
+
+    def _unread(self) -> Iterator[tuple[str, Record]]:
+        known = self._manifest.logs()
+        for path in sorted((self.folder / "log").glob("*.log")):
+            for record in records(path, known.get(path.name, 0)):
+                yield path.name, record
+
+    def _log_with_room(self) -> LogWriter:
+        if self._log is None:
+            paths = sorted((self.folder / "log").glob("*.log"))
+            path = paths[-1] if paths else self.folder / "log" / f"{1:08}.log"
+            self._log = LogWriter(path)
+            sync_folder(path.parent)
+        if self._log.size >= _LOG_BYTES:
+            path = self._log.path.with_name(f"{int(self._log.path.stem) + 1:08}.log")
+            self._log.close()
+            self._log = LogWriter(path)
+            sync_folder(path.parent)
+        return self._log
+
+    def _replace(self, rows: Sequence[SegmentRow]) -> None:
+        merged = merge(self.segment(row.id) for row in rows)
+        number = self._manifest.next_segment()
+        size = write_segment(merged, self.segment_folder(number))
+        with self._manifest.transaction() as database:
+            _store_segment(database, number, merged, size)
+            now = time.time_ns()
+            for row in rows:
+                database.execute("UPDATE segment SET retired = ? WHERE id = ?", (now, row.id))
+
+    def _remove_left_over(self) -> None:
+        """Remove segments' folders that a killed writer left, and those that were replaced."""
+        before = time.time_ns() - _GRACE
+        with self._manifest.transaction() as database:
+            database.execute("DELETE FROM segment WHERE retired < ?", (before,))
+        live = {self.segment_folder(number).name for number in self._manifest.all_segments()}
+        for path in (self.folder / "segments").iterdir():
+            if path.name not in live:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _acquire(self) -> None:
+        """Become the writer.
+
+        Raises:
+            FileAccessError: another process writes.
+        """
+        if self._lock is not None:
+            return
+        import fcntl
+
+        path = self.folder / "writer.lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise FileAccessError(str(path), error.strerror or str(error)) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise FileAccessError(str(self.folder), "another process writes to it") from None
+        self._lock = lock
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class _Batch:
+    """Reports that become a segment in one transaction, with the offsets of their records."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._read: dict[str, int] = {}
+        self._quarantined: list[Quarantined] = []
+        self._builder = SegmentBuilder()
+        self._occurrences = 0
+        self.total = Added(0, 0, 0)
+
+    def add(self, log: str, record: Record, name: str, received: int, body: bytes) -> None:
+        number = 0
+        for item in unpacked(name, body, InputLimits(), is_named=True):
+            try:
+                for report in _reports(item):
+                    source = Source(received, log, record.offset, body, number)
+                    self.add_report(report, source)
+                    number += 1
+            except MachtraceError as error:
+                self._quarantined.append(Quarantined(log, record.offset, item.name, str(error)))
+        self._read[log] = record.end
+        if self._occurrences >= _SEGMENT_OCCURRENCES:
+            self.commit()
+
+    def add_report(self, report: Report, source: Source) -> None:
+        self._builder.add(report, source)
+        self._occurrences += sum(len(task.threads) for task in (report, *report.others))
+
+    def commit(self) -> None:
+        """Write the segment and the transaction."""
+        warehouse, manifest = self._warehouse, self._warehouse._manifest  # noqa: SLF001 - its part
+        built = self._builder.build()
+        keys = built.reports["key"].to_pylist()
+        known = manifest.known(keys)
+        segment = without_reports(built, known) if known else built
+        new = segment.reports.num_rows
+        number, size = 0, 0
+        if new:
+            number = manifest.next_segment()
+            size = write_segment(segment, warehouse.segment_folder(number))
+        with manifest.transaction() as database:
+            if new:
+                _store_segment(database, number, segment, size)
+                rows = ((key,) for key in segment.reports["key"].to_pylist())
+                database.executemany("INSERT INTO report VALUES (?)", rows)
+            database.executemany(
+                "INSERT OR REPLACE INTO log VALUES (?, ?)",
+                self._read.items(),
+            )
+            database.executemany(
+                "INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?)", self._quarantined
+            )
+        self.total = Added(
+            self.total.reports + new,
+            self.total.repeated + len(self._builder) - new,
+            self.total.quarantined + len(self._quarantined),
+        )
+        self._builder, self._occurrences = SegmentBuilder(), 0
+        self._read, self._quarantined = {}, []
+
+
+def _store_segment(database: sqlite3.Connection, number: int, segment: Segment, size: int) -> None:
+    row = segment.reports.num_rows, segment.occurrences.num_rows, len(segment.tree), size, number
+    database.execute(
+        "UPDATE segment SET reports = ?, occurrences = ?, nodes = ?, bytes = ?, retired = NULL "
+        "WHERE id = ?",
+        row,
+    )
+
+
+def _reports(item: ReportInput) -> Iterator[Report]:
+    if isinstance(item.source, MachtraceError):
+        raise item.source
+    yield from read_source(item.source).reports
+
+
+def _framed(name: str, received: int, body: bytes) -> bytes:
+    head = json.dumps({"name": name, "received": received}).encode()
+    return head + b"\n" + body
+
+
+def _unframed(record: bytes) -> tuple[str, int, bytes]:
+    head, _, body = record.partition(b"\n")
+    try:
+        row = json.loads(head)
+        return str(row["name"]), int(row["received"]), body
+    except (ValueError, KeyError, TypeError):
+        raise FormatError("a record without a header", source="log", offset=0) from None
