@@ -13,12 +13,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
+from machtrace.audit.evidence import is_evidence, report_of_evidence
 from machtrace.audit.findings import Occurrence
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.frozen import dataclass
+from machtrace.mapped_file import mapped_file
 
 _LARGEST = 1 << 30
 """Bytes of an earlier report."""
+_MAGIC_SIZE = 4
 
 
 class Identified(Protocol):
@@ -71,7 +74,7 @@ class Comparison:
 
 
 def compare(findings: Iterable[Identified], path: Path) -> Comparison:
-    """Compare the findings of a report with those of an earlier one, in JSON.
+    """Compare the findings of a report with those of an earlier one, in JSON or in evidence.
 
     Raises:
         FileAccessError: the file cannot be read.
@@ -125,10 +128,14 @@ def _added(
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
         with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+            start = file.read(_MAGIC_SIZE)
+            archive = mapped_file(file.fileno()) if is_evidence(start) else None
+            data = b"" if archive is not None else start + file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = f"cannot read the earlier report: {getattr(error, 'strerror', None) or error}"
         raise FileAccessError(str(path), reason) from None
+    if archive is not None:
+        data = report_of_evidence(archive, str(path), _LARGEST)
     try:
         document = json.loads(data) if len(data) <= _LARGEST else None
     except (ValueError, RecursionError):
@@ -139,7 +146,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
             "not a report of an audit",
             source=str(path),
             offset=0,
-            remedy="pass a file that machtrace audit scan or run wrote with --format json",
+            remedy="pass a file that machtrace audit scan or run wrote with --format json or -o",
         )
     return {str(row["id"]): row for row in rows}
 

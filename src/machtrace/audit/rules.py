@@ -129,6 +129,8 @@ class RuleSet:
     """Whose classes, functions and modules are whose."""
     digest: str = ""
     """The SHA-256 of the file and of those that it includes, in hexadecimal."""
+    files: tuple[tuple[str, bytes], ...] = ()
+    """The names and contents of the file and of those that it includes."""
 
     def __len__(self) -> int:
         return len(self.rules)
@@ -212,6 +214,7 @@ def _loaded(source: str | Path, including: tuple[str, ...]) -> RuleSet:
         allowed=(*(each for one in included for each in one.allowed), *allowed),
         libraries=(*libraries, *(each for one in included for each in one.libraries)),
         digest=digest.hexdigest(),
+        files=((name, data), *(file for each in included for file in each.files)),
     )
 
 

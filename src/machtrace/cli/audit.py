@@ -65,7 +65,16 @@ baseline_option = click.option(
     metavar="LAST",
     type=parse_path,
     shell_complete=complete_files,
-    help="An earlier report in JSON: show what is new, and exit with 1 for that alone.",
+    help="An earlier report, JSON or evidence: show what is new, and exit with 1 for that alone.",
+)
+evidence_option = click.option(
+    "--output",
+    "-o",
+    "evidence",
+    metavar="FILE",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="Write the evidence to this file, too: the report, all calls and stacks, and the rules.",
 )
 language_option = enum_option("--lang", members=Language, help="Language of the kinds of data.")
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from machtrace.cli.audit import Language, baseline_option, judged, language_option, rules_option
+from machtrace.cli.audit import (
+    Language,
+    baseline_option,
+    evidence_option,
+    judged,
+    language_option,
+    rules_option,
+)
 from machtrace.cli.audit_run import RunFormat, report_calls
 from machtrace.cli.options import (
     check_search_paths,
@@ -65,6 +72,7 @@ _Outcome: TypeAlias = "ProcessCalls | str"
     help="Worker processes (default: chosen from the amount of work).",
 )
 @baseline_option
+@evidence_option
 @search_option
 @language_option
 @quiet_option
@@ -77,6 +85,7 @@ def merge(  # noqa: PLR0913 - one parameter for each option
     every: bool,
     jobs: int | None,
     baseline: Path | None,
+    evidence: Path | None,
     search: tuple[str, ...],
     lang: Language,
     form: RunFormat,
@@ -98,7 +107,8 @@ def merge(  # noqa: PLR0913 - one parameter for each option
         loaded = load_rules(rules)
         marker = None if consent is None else parse_consent(consent)
         recording = _recording(_files(folders), loaded, jobs)
-        return report_calls(recording, loaded, marker, search, form, lang, baseline, every=every)
+        options = search, form, lang, baseline, evidence
+        return report_calls(recording, loaded, marker, *options, every=every)
 
     return judged(judge)
 

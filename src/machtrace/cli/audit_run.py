@@ -16,6 +16,7 @@ from machtrace.cli.audit import (
     FINDINGS,
     Language,
     baseline_option,
+    evidence_option,
     judged,
     language_option,
     rules_option,
@@ -87,6 +88,7 @@ class RunFormat(StrEnum):
     help="The agent that PROGRAM loads, instead of the one that came with machtrace.",
 )
 @baseline_option
+@evidence_option
 @search_option
 @language_option
 @quiet_option
@@ -102,6 +104,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
     folder: Path | None,
     library: Path | None,
     baseline: Path | None,
+    evidence: Path | None,
     search: tuple[str, ...],
     lang: Language,
     form: RunFormat,
@@ -133,7 +136,8 @@ def run(  # noqa: PLR0913 - one parameter for each option
             recording = recording_of(_read(targets), loaded)
         else:
             recording, marker = _run_program(program, loaded, marker, folder, library)
-        return report_calls(recording, loaded, marker, search, form, lang, baseline, every=every)
+        options = search, form, lang, baseline, evidence
+        return report_calls(recording, loaded, marker, *options, every=every)
 
     return judged(judge)
 
@@ -178,7 +182,7 @@ def _run_program(
     return recording, None if kind is MarkerKind.CALL else marker
 
 
-def report_calls(
+def report_calls(  # noqa: PLR0913 - the options of the commands
     recording: Recording,
     rules: RuleSet,
     marker: ConsentMarker | None,
@@ -186,10 +190,11 @@ def report_calls(
     form: RunFormat,
     language: Language,
     baseline: Path | None,
+    evidence: Path | None,
     *,
     every: bool,
 ) -> int:
-    """Judge calls, print the report, and return the exit status."""
+    """Judge calls, write the evidence, print the report, and return the exit status."""
     from machtrace.audit.baseline import compare
     from machtrace.audit.observed.code import RecordedCode
     from machtrace.audit.observed.report import judge_calls
@@ -200,6 +205,8 @@ def report_calls(
     code = RecordedCode(recording.trail, ReportNames(search))
     report = judge_calls(recording, rules, code.map(), marker=marker)
     comparison = None if baseline is None else compare(report.findings, baseline)
+    if evidence is not None:
+        _write_evidence(evidence, report, code, comparison)
     with output():
         _write(report, code, comparison, form, language, every=every)
     for line in report.unjudged:
@@ -229,6 +236,18 @@ def _read(paths: Sequence[Path]) -> Iterator[Spool]:
         for file in files:
             yield Spool.read(file)
             progress.advance(1)
+
+
+def _write_evidence(
+    path: Path, report: ObservedReport, code: RecordedCode, comparison: Comparison | None
+) -> None:
+    from machtrace import __version__
+    from machtrace.audit.evidence import write_evidence
+    from machtrace.audit.output.observed.document import observed_document
+    from machtrace.audit.output.observed.evidence import evidence_members
+
+    document = observed_document(report, code, comparison)
+    write_evidence(path, evidence_members(report, document), __version__)
 
 
 def _write(
