@@ -33,8 +33,7 @@ CREATE TABLE quarantine (
     PRIMARY KEY (log, offset)
 ) STRICT;
 CREATE TABLE names (
-    identity BLOB NOT NULL, generation INTEGER NOT NULL, file TEXT NOT NULL,
-    offsets INTEGER NOT NULL, PRIMARY KEY (identity, generation)
+    segment INTEGER PRIMARY KEY, file TEXT NOT NULL
 ) STRICT;
 """
 """``log.read`` is the offset up to which a log's records are in segments or in quarantine."""
@@ -147,6 +146,10 @@ class Manifest:
     def logs(self) -> dict[str, int]:
         """Return by log the offset up to which it was read."""
         return dict(self._database.execute("SELECT name, read FROM log"))
+
+    def names(self) -> dict[int, str]:
+        """Return by segment the file of its names, if there are later ones than its own."""
+        return dict(self._database.execute("SELECT segment, file FROM names"))
 
     def quarantined(self) -> list[Quarantined]:
         """Return the records that could not be read."""

@@ -57,14 +57,36 @@ def write_segment(segment: Segment, folder: Path) -> int:
     return size
 
 
-def read_segment(folder: Path) -> Segment:
+def write_names(names: pa.Table, path: Path) -> None:
+    """Write a table of names, which appears at once.
+
+    Raises:
+        FileAccessError: it cannot be written.
+    """
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
+    try:
+        _write(names, unfinished)
+        unfinished.rename(path)
+        sync_folder(path.parent)
+    except (OSError, pa.ArrowException) as error:
+        unfinished.unlink(missing_ok=True)
+        raise _access_error(path, error) from None
+
+
+def read_segment(folder: Path, names: Path | None = None) -> Segment:
     """Read the segment of a folder, and check that its rows refer to each other.
+
+    Args:
+        folder: its files.
+        names: a later table of names than the folder's.
 
     Raises:
         FileAccessError: a file cannot be read.
         FormatError: a file is no such table, or a later version's.
     """
-    tables = {name: read_table(folder, name) for name in TABLES if name != "stacks"}
+    tables = {name: read_table(folder / f"{name}.parquet", name) for name in TABLES}
+    if names is not None:
+        tables["names"] = read_table(names, "names")
     nodes = tables["nodes"]
     tree = StackTree(
         depth=np.ascontiguousarray(numbers(nodes, "depth")),
@@ -85,14 +107,17 @@ def read_segment(folder: Path) -> Segment:
     return segment
 
 
-def read_table(folder: Path, name: str) -> pa.Table:
+def read_table(path: Path, name: str) -> pa.Table:
     """Read one table of a segment.
+
+    Args:
+        path: its file.
+        name: its name in ``warehouse.schema.TABLES``.
 
     Raises:
         FileAccessError: the file cannot be read.
         FormatError: it is no such table, or a later version's.
     """
-    path = folder / f"{name}.parquet"
     try:
         table = pq.read_table(path, partitioning=None)
         version = int((table.schema.metadata or {}).get(_VERSION_KEY, b"0"))

@@ -18,20 +18,33 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from machtrace.errors import FileAccessError, FormatError, MachtraceError
+from machtrace.images.resolver import Search
 from machtrace.model.report import Report
 from machtrace.reports.inputs import InputLimits, ReportInput, unpacked
 from machtrace.reports.readers import read_source
+from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.builder import SegmentBuilder, Source
 from machtrace.warehouse.log import LogWriter, Record, records
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
+from machtrace.warehouse.names import WantedImage, renamed, wanted_images
 from machtrace.warehouse.segment import Segment, merge, without_reports
-from machtrace.warehouse.segment_files import read_segment, sync_folder, write_segment
+from machtrace.warehouse.segment_files import (
+    read_segment,
+    sync_folder,
+    write_names,
+    write_segment,
+)
+from machtrace.warehouse.sql import SegmentFiles, connect, query
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
 
 _MANIFEST = "manifest.sqlite"
 _LOG_BYTES = 1 << 28
@@ -200,7 +213,71 @@ class Warehouse:
         Raises:
             FileAccessError, FormatError: it cannot be read, or is damaged.
         """
-        return read_segment(self.segment_folder(number))
+        files = self._files(number, self._manifest.names())
+        return read_segment(files.folder, files.names)
+
+    def connect(self, *, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
+        """Return a DuckDB connection with views over the segments; see ``warehouse.sql``.
+
+        It reads these segments alone, also if others are added meanwhile.
+
+        Raises:
+            MissingExtraError: DuckDB is not installed.
+        """
+        names = self._manifest.names()
+        return connect([self._files(row.id, names) for row in self.segments], memory=memory)
+
+    def query(self, text: str) -> pa.Table:
+        """Return the rows of an SQL query over the views of :meth:`connect`.
+
+        Raises:
+            ArgumentError: the query is invalid, or refers to what it must not read.
+            MissingExtraError: DuckDB is not installed.
+        """
+        with self.connect() as connection:
+            return query(connection, text)
+
+    def wanted(self) -> list[WantedImage]:
+        """Return the images whose symbols would name more stored frames, most frames first."""
+        wanted: dict[str, WantedImage] = {}
+        for row in self.segments:
+            for image in wanted_images(self.segment(row.id)):
+                known = wanted.get(image.uuid)
+                before = 0 if known is None else known.frames
+                wanted[image.uuid] = image._replace(frames=image.frames + before)
+        return sorted(wanted.values(), key=lambda each: (-each.frames, each.name, each.uuid))
+
+    # --- names ---
+
+    def name(
+        self,
+        search: Search = (),
+        only: Collection[str] | None = None,
+        on_image: Callable[[str], object] = lambda _: None,
+    ) -> int:
+        """Name the stored frames by symbols, and return how many of them have names by these.
+
+        Args:
+            search: files and folders with symbols, besides the store.
+            only: UUIDs or build ids of the images, in hexadecimal; None: all.
+            on_image: is called with the name of each image that is looked up.
+
+        Raises:
+            FileAccessError, FormatError: a segment cannot be read, or names cannot be written.
+        """
+        self._acquire()
+        names = ReportNames(search)
+        count = 0
+        for row in self.segments:
+            result = renamed(self.segment(row.id), names, only, on_image)
+            if result.frames:
+                count += result.frames
+                file = f"{row.id:08}-{time.time_ns()}.parquet"
+                write_names(result.names, self.folder / "names" / file)
+                with self._manifest.transaction() as database:
+                    database.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.id, file))
+        self._remove_left_over()
+        return count
 
     # --- upkeep ---
 
@@ -250,6 +327,12 @@ class Warehouse:
 
     # --- inside ---
 
+    def _files(self, number: int, names: Mapping[int, str]) -> SegmentFiles:
+        folder = self.segment_folder(number)
+        later = names.get(number)
+        own = folder / "names.parquet"
+        return SegmentFiles(number, folder, own if later is None else self.folder / "names" / later)
+
     def _unread(self) -> Iterator[tuple[str, Record]]:
         known = self._manifest.logs()
         for path in sorted((self.folder / "log").glob("*.log")):
@@ -284,10 +367,15 @@ class Warehouse:
         before = time.time_ns() - _GRACE
         with self._manifest.transaction() as database:
             database.execute("DELETE FROM segment WHERE retired < ?", (before,))
+            database.execute("DELETE FROM names WHERE segment NOT IN (SELECT id FROM segment)")
         live = {self.segment_folder(number).name for number in self._manifest.all_segments()}
         for path in (self.folder / "segments").iterdir():
             if path.name not in live:
                 shutil.rmtree(path, ignore_errors=True)
+        files = set(self._manifest.names().values())
+        for path in (self.folder / "names").iterdir():
+            if path.name not in files and path.stat().st_mtime_ns < before:
+                path.unlink(missing_ok=True)
 
     def _acquire(self) -> None:
         """Become the writer.

@@ -1,0 +1,124 @@
+"""SQL over a warehouse: views over the files of its segments, by DuckDB.
+
+DuckDB reads the Parquet files and owns nothing. Queries read no other file, write none, and load no
+extension. Numbers of frames, nodes and reports are those of a segment: join by ``segment``, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from machtrace.errors import ArgumentError, MissingExtraError
+from machtrace.warehouse.schema import TABLES
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+_NUMBERED = {"reports": "report", "images": "image", "frames": "frame", "nodes": "node"}
+"""Tables whose rows have a number, by which others refer to them."""
+VIEWS = """
+CREATE VIEW functions AS
+SELECT segment, frame, function, file, line, source FROM names WHERE place = 0;
+CREATE VIEW stack_tops AS
+SELECT s.segment, s.node, s.key, n.frame, i.name AS image, i.owner, i.uuid, f."offset",
+    nullif(coalesce(c.function, f."text"), '') AS function, c.file, c.line, c.source
+FROM stacks s
+JOIN nodes n USING (segment, node)
+LEFT JOIN frames f ON f.segment = n.segment AND f.frame = n.frame AND n.depth > 0
+LEFT JOIN images i ON i.segment = f.segment AND i.image = f.image
+LEFT JOIN functions c ON c.segment = f.segment AND c.frame = f.frame;
+CREATE VIEW stacks_of_reports AS
+SELECT o.* EXCLUDE (time), coalesce(o.time, r.time, r.received) AS time,
+    r.* EXCLUDE (segment, report, time), t.key AS stack, t.function, t.image, t.file, t.line
+FROM occurrences o
+JOIN reports r USING (segment, report)
+LEFT JOIN stack_tops t USING (segment, node);
+"""
+"""``functions``: the innermost call at each frame. ``stack_tops``: a row for each distinct stack
+with its innermost frame. ``stacks_of_reports``: a row for each stack of a report."""
+
+
+class SegmentFiles(NamedTuple):
+    """The files of a segment."""
+
+    number: int
+    folder: Path
+    names: Path
+    """The table of names, which may be later than the segment."""
+
+
+def connect(segments: Sequence[SegmentFiles], *, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
+    """Return a connection with a view for each table of the segments, and :data:`VIEWS`.
+
+    Raises:
+        MissingExtraError: DuckDB is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise MissingExtraError("SQL over a warehouse", extra="warehouse") from None
+    connection = duckdb.connect(
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "memory_limit": memory,
+        }
+    )
+    for name in TABLES:
+        connection.execute(_view(name, segments))
+    connection.execute(VIEWS)
+    folders = sorted({str(each.folder.parent) for each in segments})
+    folders += sorted({str(each.names.parent) for each in segments})
+    connection.execute("SET allowed_directories = ?", [folders])
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def query(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
+    """Return the rows of one SELECT statement.
+
+    Raises:
+        ArgumentError: the statement is invalid, is another one, or refers to what it must not read.
+    """
+    import duckdb
+
+    try:
+        statements = duckdb.extract_statements(text)
+        # COPY could write where the views may read.
+        if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
+            raise ArgumentError("the query failed: pass one SELECT statement")
+        return connection.sql(text).to_arrow_table()
+    except duckdb.Error as error:
+        raise ArgumentError(f"the query failed: {error}") from None
+
+
+def _view(name: str, segments: Sequence[SegmentFiles]) -> str:
+    if not segments:
+        columns = ", ".join(
+            f'NULL::{_sql_type(field.type)} AS "{field.name}"' for field in TABLES[name]
+        )
+        number = _NUMBERED.get(name)
+        numbered = "" if number is None else f'NULL::BIGINT AS "{number}", '
+        return f"CREATE VIEW {name} AS SELECT NULL::BIGINT AS segment, {numbered}{columns} LIMIT 0"
+    parts = []
+    for each in segments:
+        path = each.names if name == "names" else each.folder / f"{name}.parquet"
+        number = _NUMBERED.get(name)
+        numbered = "" if number is None else f', file_row_number AS "{number}"'
+        options = "" if number is None else ", file_row_number = true"
+        exclude = "" if number is None else " EXCLUDE (file_row_number)"
+        quoted = str(path).replace("'", "''")
+        columns = f"{each.number}::BIGINT AS segment{numbered}, *{exclude}"
+        parts.append(f"SELECT {columns} FROM read_parquet('{quoted}'{options})")  # noqa: S608 - ours
+    return f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}"
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    names = {"uint64": "UBIGINT", "uint32": "UINTEGER", "uint16": "USMALLINT", "uint8": "UTINYINT"}
+    names |= {"int64": "BIGINT", "int32": "INTEGER"}
+    text = str(kind)
+    return "BLOB" if "binary" in text else names.get(text, "VARCHAR")
