@@ -34,6 +34,9 @@ class MarkerKind(Enum):
     NEVER = "never"
 
 
+_BY_THE_PROGRAM = frozenset({MarkerKind.CALL, MarkerKind.MARK, MarkerKind.LOG})
+
+
 class ConsentMarker(NamedTuple):
     """The moment of consent."""
 
@@ -72,7 +75,8 @@ def parse_consent(text: str) -> ConsentMarker:
 def consent_states(recording: Recording, marker: ConsentMarker | None) -> npt.NDArray[np.uint8]:
     """Return the :class:`Consent` of each call: the recorded one unless a marker is passed.
 
-    Calls without a time are unknown, unless the process did not reach the marker.
+    Calls without a time are unknown, unless the process did not reach the marker. So are all calls
+    of a process that was attached to late, if what the program does on consent was not seen.
     """
     calls = recording.trail.calls
     if marker is None:
@@ -80,8 +84,12 @@ def consent_states(recording: Recording, marker: ConsentMarker | None) -> npt.ND
     states = np.full(len(calls), Consent.BEFORE, np.uint8)
     for process, moments in enumerate(recording.moments):
         moment = _moment(moments, marker)
-        if moment is not None:
-            rows = calls.process == process
+        rows = calls.process == process
+        if moment is None:
+            is_late = recording.trail.processes[process].attached_late
+            if is_late and marker.kind in _BY_THE_PROGRAM:
+                states[rows] = Consent.UNKNOWN
+        else:
             states[rows & (calls.time > moment)] = Consent.GRANTED
             states[rows & (calls.time == NO_TIME)] = Consent.UNKNOWN
     return states

@@ -85,6 +85,8 @@ class ProcessCalls:
     """Watched functions that no rule names."""
     problems: tuple[str, ...]
     """Losses and damage, one line each."""
+    costs: tuple[str, ...] = ()
+    """The cost of the observation to the process, one line each."""
 
 
 def process_calls(

@@ -1,4 +1,4 @@
-"""Recorded calls of processes, with what is known of each rule, made from the agent's spools."""
+"""Recorded calls of processes, with what is known of each rule, joined into one set."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ class RecordingBuilder:
         self._dead: list[DeadRule] = []
         self._unruled: set[str] = set()
         self._problems: list[str] = []
+        self._costs: list[str] = []
 
     def add(self, calls: ProcessCalls) -> None:
         """Add the calls of a process."""
@@ -98,6 +99,7 @@ class RecordingBuilder:
         ]
         self._unruled.update(calls.unruled)
         self._problems += calls.problems
+        self._costs += calls.costs
         rules = [self._rules.setdefault(watch, len(self._rules)) for watch in calls.rules]
         images = np.array([NO_IMAGE, *map(self._image, calls.images)], np.int32)
         tree = calls.stacks
@@ -137,6 +139,7 @@ class RecordingBuilder:
             unwatched=len(self._set) - len(self._rules),
             unruled=tuple(sorted(self._unruled)),
             problems=tuple(self._problems),
+            costs=tuple(self._costs),
         )
 
     def _image(self, image: Image) -> int:

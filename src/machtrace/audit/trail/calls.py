@@ -109,6 +109,8 @@ class Process:
     ended: int = NO_TIME
     from_start: bool = False
     """Whether calls are recorded from the first initialiser on."""
+    attached_late: bool = False
+    """Whether the process had run before it was observed: what happened then is unknown."""
     is_fresh: bool = False
     """Whether the app's data was new, so that no decision can precede the run."""
     lost: int = 0
