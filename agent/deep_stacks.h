@@ -10,14 +10,14 @@
 #include "recorder.h"
 #include "walk/frame_records.h"
 
-/* The stack of a thread that is at `sp`, from there on. */
-struct machtrace_frame_stack machtrace_own_stack(const struct machtrace_recorder *recorder,
-                                                 uint64_t sp);
+/* Append the frames of the thread, which is at `sp`, from walk->fp on: those of its own stack are read
+ * in place, those of another one through copies, since that may be unmapped. */
+void machtrace_walk_frames(struct machtrace_recorder *recorder, uint64_t sp,
+                           struct machtrace_records_walk *walk);
 
 /* Find the windows behind the first one, which begins at `fp` and at whose end `walk` is full. The
  * walk stays full if they are more than MACHTRACE_WINDOWS_MAX; then the recorder has none. */
-void machtrace_take_windows(struct machtrace_recorder *recorder,
-                            const struct machtrace_frame_stack *stack,
+void machtrace_take_windows(struct machtrace_recorder *recorder, uint64_t sp,
                             struct machtrace_records_walk *walk, uint64_t fp);
 
 /* The node of the outer windows below `base`. Sets MACHTRACE_EVENT_INCOMPLETE and `*count` to 0 if

@@ -108,16 +108,11 @@ static __attribute__((noinline)) bool find_own_stack(struct machtrace_recorder *
     return machtrace_thread_stack(recorder, sp, &recorder->stack_low, &recorder->stack_high);
 }
 
-static bool is_on_own_stack(const struct machtrace_recorder *recorder, uint64_t sp)
-{
-    return sp >= recorder->stack_low && sp < recorder->stack_high;
-}
-
 /* Whether the hook that set `busy` can never continue: a handler left it by longjmp(3). Of hooks
  * on one stack, the inner one is below. */
 static bool is_abandoned(const struct machtrace_recorder *recorder, uint64_t busy, uint64_t sp)
 {
-    return is_on_own_stack(recorder, sp) && (!is_on_own_stack(recorder, busy) || sp > busy) &&
+    return machtrace_is_on_own_stack(recorder, sp) && (!machtrace_is_on_own_stack(recorder, busy) || sp > busy) &&
            !machtrace_thread_is_on_signal_stack();
 }
 
@@ -148,24 +143,6 @@ static inline void leave(struct machtrace_recorder *recorder)
 
 /* --- the stack --- */
 
-/* Walk a stack that may be unmapped anywhere: through copies made by the kernel. */
-static __attribute__((noinline)) void walk_other(struct machtrace_recorder *recorder,
-                                                 struct machtrace_records_walk *walk)
-{
-    do {
-        uint64_t from = walk->fp;
-        size_t got = machtrace_read_memory(from, recorder->window, sizeof recorder->window);
-        if (got < 16)
-            return;
-        struct machtrace_frame_stack stack = {from, from + got, recorder->window,
-                                              machtrace_recorders.code_bits};
-        machtrace_frame_records(&stack, walk, recorder->frames, MACHTRACE_FRAMES_MAX);
-        if (walk->fp <= from)
-            return;
-    } while (walk->end == MACHTRACE_RECORDS_BROKEN && walk->fp % sizeof(uint64_t) == 0 &&
-             !is_on_own_stack(recorder, walk->fp));
-}
-
 /* Append the addresses where the callers of an asynchronous function of Swift resume, and one: so
  * that each is behind an instruction of its function, as a return address is. The function's context
  * is below its record, and begins with the parent's and the address (as __thread_stack_async_pcs of
@@ -194,19 +171,13 @@ static inline size_t take_frames(struct machtrace_recorder *recorder, uint64_t c
 {
     recorder->window_count = 0;
     struct machtrace_records_walk walk = {fp, 1, MACHTRACE_RECORDS_BROKEN};
-    bool is_own = is_on_own_stack(recorder, sp) || find_own_stack(recorder, sp);
+    bool is_own = machtrace_is_on_own_stack(recorder, sp) || find_own_stack(recorder, sp);
     recorder->frames[0] = caller & machtrace_recorders.code_bits;
-    if (!is_own) {
+    if (!is_own)
         *flags |= MACHTRACE_EVENT_OTHER_STACK;
-        walk_other(recorder, &walk);
-        sp = recorder->stack_low;
-    }
-    if (walk.end == MACHTRACE_RECORDS_BROKEN && is_on_own_stack(recorder, walk.fp)) {
-        struct machtrace_frame_stack stack = machtrace_own_stack(recorder, sp);
-        machtrace_frame_records(&stack, &walk, recorder->frames, MACHTRACE_FRAMES_MAX);
-        if (walk.end == MACHTRACE_RECORDS_FULL && is_own)
-            machtrace_take_windows(recorder, &stack, &walk, fp);
-    }
+    machtrace_walk_frames(recorder, sp, &walk);
+    if (walk.end == MACHTRACE_RECORDS_FULL)
+        machtrace_take_windows(recorder, sp, &walk, fp);
     if (walk.end == MACHTRACE_RECORDS_ASYNC)
         follow_contexts(&walk, recorder->frames);
     if (walk.end == MACHTRACE_RECORDS_FULL)
@@ -262,7 +233,7 @@ static __attribute__((noinline)) bool query_code(struct machtrace_recorder *reco
     uint64_t page = (address - 1) & ~UINT64_C(4095);
     uint64_t *entry = &recorder->pages[page / 4096 % MACHTRACE_PAGES];
     struct machtrace_mapping mapping;
-    if (is_on_own_stack(recorder, address) || address >> 56 != 0)
+    if (machtrace_is_on_own_stack(recorder, address) || address >> 56 != 0)
         return false;
     if (recorder->pages_pass != pass) {
         for (size_t index = 0; index < MACHTRACE_PAGES; index++)

@@ -120,6 +120,11 @@ extern struct machtrace_recorders machtrace_recorders;
 /* Map recorders and the tree, once for a process. Returns 0 or an errno. */
 int machtrace_recorders_begin(uint32_t most, uint32_t tree_bits);
 
+static inline bool machtrace_is_on_own_stack(const struct machtrace_recorder *recorder, uint64_t sp)
+{
+    return sp >= recorder->stack_low && sp < recorder->stack_high;
+}
+
 enum machtrace_stacks {
     MACHTRACE_STACKS_ALL,
     MACHTRACE_STACKS_BUDGET, /* as many as the call site's budget has */

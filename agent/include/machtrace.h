@@ -270,8 +270,7 @@ typedef struct machtrace_upload_context {
  * Stacks whose inner frames were not stored, since the tree of frames was full.
  *
  * @field stacks_cut
- * Stacks with more than a million frames, or with more than 16384 on a stack that is not the
- * thread's own, whose outer frames were not stored.
+ * Stacks with more than a million frames, whose outer frames were not stored.
  *
  * @field ignored
  * Calls that the agent itself made.

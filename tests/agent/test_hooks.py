@@ -118,6 +118,21 @@ def test_stacks_with_equal_inner_frames_and_other_origins_are_others(
     assert spool.losses["stacks_cut"] == 0
 
 
+@pytest.mark.parametrize("depth", [100, 16_383, 16_384, 50_000])
+def test_deep_stacks_that_are_not_the_thread_s_own_are_whole(
+    scenario: Scenario, tmp_path: Path, depth: int
+) -> None:
+    result = scenario("origins_elsewhere", depth)
+    assert result["here"] > depth + 3
+    assert result["differ"] == 1
+    spool = spool_format.read(tmp_path / "app.spool")
+    first, second = stacks(spool)
+    assert len(first) == len(second) == result["here"]
+    differing = [index for index, frame in enumerate(first) if frame != second[index]]
+    assert differing == [depth, depth + 1]
+    assert spool.losses["stacks_cut"] == 0
+
+
 def test_frames_of_the_system_are_removed(scenario: Scenario) -> None:
     result = scenario("app_only")
     # The comparison and main; the C library has no frame pointers, which may hide its caller.

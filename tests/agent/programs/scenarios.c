@@ -268,6 +268,31 @@ static void *run_origins(void *depth)
     return NULL;
 }
 
+static ucontext_t deep_context, shallow_context;
+static int deep_depth;
+
+static void enter_deep(void)
+{
+    run_origins((void *)(intptr_t)deep_depth);
+}
+
+/* On a stack that the thread did not begin with. */
+static void *run_origins_elsewhere(void *depth)
+{
+    size_t size = (size_t)128 << 20;
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    deep_depth = (int)(intptr_t)depth;
+    getcontext(&deep_context);
+    deep_context.uc_stack.ss_sp = memory;
+    deep_context.uc_stack.ss_size = size;
+    deep_context.uc_link = &shallow_context;
+    makecontext(&deep_context, enter_deep, 0);
+    swapcontext(&shallow_context, &deep_context);
+    munmap(memory, size);
+    return NULL;
+}
+
 static void deep(int depth, void *(*run)(void *))
 {
     start(one_name, 1);
@@ -684,6 +709,8 @@ int main(int count, char **words)
         deep(atoi(argument), run_origins);
     else if (strcmp(name, "nested") == 0)
         nested();
+    else if (strcmp(name, "origins_elsewhere") == 0)
+        deep(atoi(argument), run_origins_elsewhere);
     else if (strcmp(name, "other_stacks") == 0)
         other_stacks();
     else if (strcmp(name, "jumping") == 0)
