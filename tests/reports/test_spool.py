@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.reports.spool import calls as calls_module
 from machtrace.reports.spool.facts import RuleState, spool_facts
+from machtrace.reports.spool.node_columns import varints
 from machtrace.reports.spool.spool import EventFlag, Spool, SpoolFrame
-from machtrace.reports.spool.tree import varints
+from machtrace.reports.spool.tree import StackTree
 from machtrace.reports.stacks.profiles import profile_of
 from machtrace.reports.writers import write_reports
 from tests.support.writers import spool as writer
@@ -312,7 +314,78 @@ def test_invalid_records_with_right_checksums_are_counted() -> None:
 def test_numbers_are_decoded_in_bulk(size: int) -> None:
     source = random.Random(size)  # noqa: S311 - no secret
     values = [source.getrandbits(source.randint(1, 64)) for _ in range(size)]
-    assert varints(memoryview(writer.varints(*values))) == values
+    numbers = varints(np.frombuffer(writer.varints(*values), np.uint8))
+    assert numbers is not None
+    assert numbers.tolist() == values
+
+
+BITS = 14
+
+
+def random_records(seed: int, images: Mapping[int, tuple[int, int]]) -> list[memoryview]:
+    """Return records of nodes with marks, code outside of images, and long chains."""
+    source = random.Random(seed)  # noqa: S311 - no secret
+    nodes, taken, payloads = [0], {0}, []
+    for _ in range(source.randrange(1, 30)):
+        values, image = [], 0
+        for _ in range(source.randrange(0, 4)):
+            node = source.choice(nodes)
+            count = source.choice((1, 2, 7, source.randrange(1, 400)))
+            values += [node, count]
+            for _ in range(count):
+                number = source.choice((image, image, image, 0, *images))
+                offset = source.getrandbits(20)
+                if not number:
+                    offset = source.choice((1, 2, 16, 17, 1 << 16, 0x7FFF_1234_5678, (1 << 64) - 1))
+                address = offset + (images[number][1] if number else 0)
+                distance, home = 0, writer.node(node, address, bits=BITS)
+                while (home + distance) % (1 << BITS) in taken:
+                    distance += 1
+                node = (home + distance) % (1 << BITS)
+                nodes.append(node)
+                taken.add(node)
+                code = (offset << 1 if number else 0) | (number != image)
+                values += [distance, code, *([number] if number != image else ())]
+                values += [] if number else [offset]
+                image = number
+        payloads.append(memoryview(writer.varints(*values)))
+    return payloads
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nodes_are_the_same_in_bulk_and_one_by_one(seed: int) -> None:
+    images = {3: (0, 0x1_0000_0000), 5: (1, 0x7FFF_0000_0000)}
+    payloads = random_records(seed, images)
+    bulk, single = StackTree(BITS), StackTree(BITS)
+    assert bulk.read(payloads, images) == 0
+    assert [single.add(each, images) for each in payloads] == [True] * len(payloads)
+    assert bulk.rows == single.rows
+    assert (bulk.callers, bulk.images, bulk.offsets) == (
+        single.callers,
+        single.images,
+        single.offsets,
+    )
+    rows = range(len(single))
+    assert [bulk.is_empty(row) for row in rows] == [single.is_empty(row) for row in rows]
+    assert bulk.rows_of(bulk.numbers).tolist() == list(rows)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_damaged_nodes_are_the_same_in_bulk_and_one_by_one(seed: int) -> None:
+    images = {3: (0, 0x1_0000_0000), 5: (1, 0x7FFF_0000_0000)}
+    source = random.Random(seed)  # noqa: S311 - no secret
+    payloads = [bytearray(payload) for payload in random_records(seed, images)]
+    damaged = [payload for payload in payloads if payload]
+    for _ in range(source.choice((1, 2, 5)) if damaged else 0):
+        payload = source.choice(damaged)
+        payload[source.randrange(len(payload))] = source.randrange(256)
+    views = [memoryview(payload) for payload in payloads]
+    bulk, single = StackTree(BITS), StackTree(BITS)
+    invalid = sum(not single.add(view, images) for view in views)
+    assert bulk.read(views, images) == invalid
+    assert bulk.rows == single.rows
+    assert (bulk.callers, bulk.images) == (single.callers, single.images)
+    assert bulk.offsets == single.offsets
 
 
 def with_head(data: bytes, offset: int, value: int) -> bytes:

@@ -230,13 +230,12 @@ def _columns(spool: Spool, indices: Mapping[int, int]) -> dict[str, npt.NDArray[
         np.concatenate((events["stack"], cells["stack"])), return_inverse=True
     )
     tree = spool.tree
-    rows = [tree.rows.get(node, ROOT) for node in nodes.tolist()]
-    rows = [ROOT if tree.is_empty(row) else row for row in rows]
+    rows = tree.rows_of(nodes)
+    is_empty = np.array([tree.is_empty(row) for row in rows.tolist()], np.bool_)
+    rows[is_empty] = ROOT
     inverse = inverse.reshape(-1)
-    stacks = np.array(rows, np.int32)[inverse] if rows else np.zeros(0, np.int32)
-    is_site = np.array([tree.is_site(row) for row in rows], np.bool_)
-    if rows:
-        flags[is_site[inverse]] |= np.uint16(CallFlag.OUTER_MISSING)
+    stacks = rows.astype(np.int32)[inverse]
+    flags[tree.are_sites(rows)[inverse]] |= np.uint16(CallFlag.OUTER_MISSING)
     return {
         "time": np.concatenate(
             (

@@ -203,6 +203,7 @@ class _Reader:
         self._starts: dict[int, tuple[int, int]] = {}
         self._threads: dict[int, SpoolThread] = {}
         self._tree = StackTree(self._head.tree_bits)
+        self._node_payloads: list[memoryview] = []
         self._marks: list[SpoolMark] = []
         self._incidents: list[bytes] = []
         self._unknown: Counter[int] = Counter()
@@ -250,7 +251,7 @@ class _Reader:
         region = self._data[head.log_at : head.log_at + head.log_size]
         readers = {
             IMAGE: self._image,
-            NODES: lambda payload: self._tree.add(payload, self._starts),
+            NODES: self._nodes,
             THREAD: self._thread,
             RULE: self._rule,
             INCIDENT: self._incident,
@@ -263,6 +264,7 @@ class _Reader:
                 self._unknown[kind] += 1
             elif not reader(payload):
                 invalid += 1
+        invalid += self._tree.read(self._node_payloads, self._starts)
         if invalid:
             self._problems.append(f"invalid records in the log: {invalid:,}")
 
@@ -278,6 +280,10 @@ class _Reader:
         self._images.append(
             SpoolImage(number, start, size, bias, text[:id_size], path, bool(flags & _PROGRAM))
         )
+        return True
+
+    def _nodes(self, payload: memoryview) -> bool:
+        self._node_payloads.append(payload)
         return True
 
     def _thread(self, payload: memoryview) -> bool:
@@ -405,7 +411,7 @@ class _Reader:
 
     def _unlink_stacks(self, rows: npt.NDArray[Any]) -> int:
         """Set the stack of calls whose node is not stored to 0, the unknown one; count them."""
-        known = np.fromiter(self._tree.rows, np.uint32, len(self._tree.rows))
-        missing = np.flatnonzero(~np.isin(rows["stack"], known))
+        rows_of = self._tree.rows_of(rows["stack"])
+        missing = np.flatnonzero((rows_of == ROOT) & (rows["stack"] != ROOT))
         rows["stack"][missing] = ROOT
         return int(rows["calls"][missing].sum(dtype=np.uint64))

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.reports.spool.node_columns import SCATTER, SPREAD, NodeColumns, node_columns, varints
 
 _WORD = (1 << 64) - 1
-_VARINT_MOST = 10
-_LAST_BYTE_MOST = 1
-_MORE = 128
-"""The bit that another byte follows."""
-_SCATTER = 0x9E3779B1
-_SPREAD = 0x9E3779B97F4A7C15
 CUT = 1
 """The address that marks a stack whose outer frames are missing."""
 SITE = 2
@@ -30,15 +26,14 @@ _NOWHERE = NO_IMAGE, 0
 
 
 class StackTree:
-    """Nodes in the order in which they were stored, callers first; a row for each.
-
-    The columns are no arrays of numpy: each node follows from the ones before it.
-    """
+    """Nodes in the order in which they were stored, callers first; a row for each."""
 
     def __init__(self, bits: int) -> None:
         self._bits = bits
-        self.rows: dict[int, int] = {ROOT: ROOT}
-        """The row of each node number."""
+        self._numbers: npt.NDArray[np.uint64] | None = None
+        self._rows: dict[int, int] | None = {ROOT: ROOT}
+        self._order: npt.NDArray[np.int64] | None = None
+        """Rows by their numbers."""
         self.callers = array("I", [ROOT])
         """The row of the caller; marks of eras are skipped."""
         self.images = array("i", [NO_IMAGE])
@@ -50,17 +45,72 @@ class StackTree:
     def __len__(self) -> int:
         return len(self.callers)
 
+    @property
+    def rows(self) -> dict[int, int]:
+        """The row of each node number."""
+        if self._rows is None:
+            self._rows = {number: row for row, number in enumerate(self.numbers.tolist())}
+        return self._rows
+
+    @property
+    def numbers(self) -> npt.NDArray[np.uint64]:
+        """The node number of each row."""
+        if self._numbers is None or len(self._numbers) != len(self):
+            # Rows were added in their order.
+            self._numbers = np.fromiter(self.rows, np.uint64, len(self.rows))
+        return self._numbers
+
+    def rows_of(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the rows of node numbers; the root's for those that are not stored."""
+        if self._order is None or len(self._order) != len(self):
+            self._order = np.argsort(self.numbers)
+        ordered = self.numbers[self._order]
+        wanted = numbers.astype(np.uint64)
+        at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+        return np.where(ordered[at] == wanted, self._order[at], ROOT)
+
+    def are_sites(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return :meth:`is_site` of rows."""
+        is_mark = (np.array(self.images) == NO_IMAGE) & (np.array(self.offsets) == SITE)
+        return np.asarray(is_mark[rows] | is_mark[np.array(self.callers)[rows]])
+
+    def read(self, payloads: Sequence[memoryview], starts: Mapping[int, tuple[int, int]]) -> int:
+        """Set the nodes of all records of a log; return how many of these are invalid.
+
+        Args:
+            payloads: of the records.
+            starts: by number of an image, its index and start (Avma).
+        """
+        columns = node_columns(payloads, starts, self._bits)
+        if columns is None:  # as far as the records are valid
+            return sum(not self.add(payload, starts) for payload in payloads)
+        self._set(columns)
+        return 0
+
+    def _set(self, columns: NodeColumns) -> None:
+        offset, image = columns.offset, columns.image
+        is_mark = (image == NO_IMAGE) & (offset >= _ERAS) & (offset < _MARKS)
+        caller = columns.caller + 1
+        eras = np.flatnonzero(is_mark) + 1
+        if len(eras):
+            caller[np.isin(caller, eras)] = ROOT
+        self._eras = set(eras.tolist())
+        self._numbers, self._rows = np.append(np.uint64(ROOT), columns.number), None
+        self.callers.frombytes(caller.astype(np.uint32).tobytes())
+        self.images.frombytes(image.astype(np.int32).tobytes())
+        self.offsets.frombytes(offset.tobytes())
+
     def add(self, payload: memoryview, starts: Mapping[int, tuple[int, int]]) -> bool:
-        """Add the nodes of a record; return whether it is valid.
+        """Add the nodes of a record, one by one; return whether it is valid.
 
         Args:
             payload: of the record.
             starts: by number of an image, its index and start (Avma).
         """
-        values = varints(payload)
+        values = varints(np.frombuffer(payload, np.uint8))
         if values is None:
             return False
-        numbers, image = iter(values), _NOWHERE
+        numbers, image = iter(values.tolist()), _NOWHERE
         try:
             for caller in numbers:
                 image = self._add_chain(caller, numbers, image, starts)
@@ -87,9 +137,9 @@ class StackTree:
             offset = next(numbers) if index == NO_IMAGE else code >> 1
             address = start + offset & _WORD
             # The number of a node follows from its caller, its address and the distance.
-            scattered = node * _SCATTER & mask
-            scattered = (scattered ^ scattered >> half) * _SCATTER
-            spread = ((address ^ address >> 32) * _SPREAD & _WORD) >> 64 - bits
+            scattered = node * SCATTER & mask
+            scattered = (scattered ^ scattered >> half) * SCATTER
+            spread = ((address ^ address >> 32) * SPREAD & _WORD) >> 64 - bits
             node = scattered + spread + distance & mask
             if node in rows:
                 raise KeyError(node)
@@ -125,30 +175,3 @@ class StackTree:
         return any(
             self.images[each] == NO_IMAGE and self.offsets[each] == SITE for each in (row, caller)
         )
-
-
-def varints(payload: memoryview) -> Sequence[int] | None:
-    """Return the unsigned LEB128 numbers in some bytes; None if one is invalid."""
-    import numpy as np
-
-    data: npt.NDArray[np.uint8] = np.frombuffer(payload, np.uint8)
-    if not len(data):
-        return []
-    # A number ends with the first byte without the bit.
-    ends = np.flatnonzero(data < _MORE)
-    if not len(ends) or ends[-1] != len(data) - 1:
-        return None
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    lengths = ends - starts + 1
-    longest = int(lengths.max())
-    if longest > _VARINT_MOST:
-        return None
-    values = (data[starts] & 127).astype(np.uint64)
-    for place in range(1, longest):
-        longer = np.flatnonzero(lengths > place)
-        digits = data[starts[longer] + place]
-        if place == _VARINT_MOST - 1 and (digits > _LAST_BYTE_MOST).any():
-            return None
-        values[longer] |= (digits & 127).astype(np.uint64) << np.uint64(7 * place)
-    numbers: list[int] = values.tolist()
-    return numbers
