@@ -64,6 +64,11 @@ def test_findings_have_the_builds_and_devices_that_they_were_seen_in(folder):
     text = merge(folder, folder / "fleet").stdout
     assert "    in 1 of 2 builds, on 2 of 2 devices; not in the newest build\n" in text
     assert "    in 1 of 2 builds, on 1 of 2 devices; new since the oldest build\n" in text
+    page = merge(folder, folder / "fleet", "-f", "html").stdout
+    assert "Seen in 1 of 2 builds, on 2 of 2 devices; not in the newest build" in page
+    (run,) = json.loads(merge(folder, folder / "fleet", "-f", "sarif").stdout)["runs"]
+    messages = [each["message"]["text"] for each in run["results"]]
+    assert sum(each.endswith("; new since the oldest build") for each in messages) == 1
 
 
 def test_a_folder_with_spools_is_a_device(folder):

@@ -50,13 +50,10 @@ class Builds:
     seen: dict[str, Seen]
     """By a finding's identity."""
 
-    @property
-    def is_fleet(self) -> bool:
-        """Whether there are several builds or devices."""
-        return len(self.builds) > 1 or len(self.devices) > 1
-
     def text(self, finding: ObservedFinding) -> str:
-        """Return where a finding was seen, as a part of a sentence."""
+        """Return where a finding was seen, as a part of a sentence; empty if it is no fleet."""
+        if len(self.builds) < _FLEET and len(self.devices) < _FLEET:
+            return ""
         seen = self.seen[finding.identity]
         parts = [f"in {len(seen.builds):,} of {counted(len(self.builds), 'build')}"]
         if self.devices:
@@ -65,6 +62,8 @@ class Builds:
         return "; ".join((", ".join(parts), *([change] if change else ())))
 
 
+_FLEET = 2
+"""Builds or devices, from which on findings may differ between them."""
 _TEXTS: dict[BuildChange | None, str] = {
     BuildChange.NEW: "new since the oldest build",
     BuildChange.GONE: "not in the newest build",

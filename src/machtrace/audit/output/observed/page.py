@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from machtrace.audit.baseline import Comparison
+from machtrace.audit.observed.builds import builds_of
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import STACKS_MOST, ObservedReport, ObservedStack
 from machtrace.audit.observed.summary import LibraryCalls, library_calls, verdict
@@ -79,11 +80,14 @@ def _problems(report: ObservedReport) -> str:
 
 def _findings(report: ObservedReport, code: RecordedCode, comparison: Comparison | None) -> str:
     items: list[str] = []
+    builds = builds_of(report)
     for finding in report.findings:
         state = "" if comparison is None else f" ({comparison.changes[finding.identity].value})"
         heading = f"<b>{finding.severity.value}{state}</b>: {text(finding.message)}"
         identity = element("p", f"Identity: {element('code', text(finding.identity))}")
-        content = identity + _stacks(report, finding.stacks, code)
+        where = builds.text(finding)
+        seen = element("p", f"Seen {text(where)}") if where else ""
+        content = identity + seen + _stacks(report, finding.stacks, code)
         items.append(folded(heading, content, class_=f"finding {finding.severity.value}"))
     items += [
         element("p", f"<b>gone</b>: {text(gone.message)}", class_="finding gone")

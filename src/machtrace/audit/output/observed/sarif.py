@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from machtrace.audit.baseline import Comparison
+from machtrace.audit.observed.builds import Builds, builds_of
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
 from machtrace.audit.output.observed.text import asker_text, frame_text
@@ -30,25 +31,26 @@ def sarif_document(
     report: ObservedReport, code: RecordedCode, comparison: Comparison | None = None
 ) -> dict[str, Any]:
     """Return the findings of a report as one run, with their states since an earlier one."""
-    kinds = list(_SENTENCES)
+    kinds, builds = list(_SENTENCES), builds_of(report)
     return sarif_run(
         {kind.value: sentence for kind, sentence in _SENTENCES.items()},
         [
-            _result(each, kinds.index(each.condition), report, code) | state_of(each, comparison)
+            _result(each, kinds.index(each.condition), report, builds, code)
+            | state_of(each, comparison)
             for each in report.findings
         ],
     )
 
 
 def _result(
-    finding: ObservedFinding, index: int, report: ObservedReport, code: RecordedCode
+    finding: ObservedFinding, index: int, report: ObservedReport, builds: Builds, code: RecordedCode
 ) -> dict[str, Any]:
     stacks = finding.stacks[:_STACKS_MOST]
     return {
         "ruleId": finding.condition.value,
         "ruleIndex": index,
         "level": LEVELS[finding.severity],
-        "message": {"text": finding.message},
+        "message": {"text": ", ".join(filter(None, (finding.message, builds.text(finding))))},
         "occurrenceCount": finding.calls,
         "locations": [_asker_location(report, each, code) for each in stacks[:1]],
         "stacks": [

@@ -44,8 +44,9 @@ def finding_lines(
     """Yield a finding: its sentence, then its stacks."""
     state = "" if comparison is None else f" ({comparison.changes[finding.identity].value})"
     yield f"{finding.severity.value}{state}: {finding.message}"
-    if builds is not None and builds.is_fleet:
-        yield f"    {builds.text(finding)}"
+    where = "" if builds is None else builds.text(finding)
+    if where:
+        yield f"    {where}"
     shown = finding.stacks if every else finding.stacks[:SHOWN]
     for stack in shown:
         yield f"    {counted(stack.calls, 'call')}: {asker_text(stack)}"
