@@ -115,8 +115,10 @@ static void add_counts(void *data, uint16_t rule, uint32_t stack, uint64_t calls
     atomic_fetch_add(&machtrace_drain->spool.head->losses.events_counted, calls);
 }
 
-static void store_sums(void)
+static void store_sums(uint32_t endings)
 {
+    _Atomic uint64_t *state = &machtrace_drain->spool.head->state;
+    bool has_changed = false;
     struct machtrace_recorders *all = &machtrace_recorders;
     _Atomic uint64_t *calls = machtrace_spool_calls(&machtrace_drain->spool);
     uint32_t used = atomic_load(&all->used);
@@ -127,6 +129,7 @@ static void store_sums(void)
         uint64_t sum = atomic_load(&all->calls[rule]);
         for (uint32_t index = 0; index < used; index++)
             sum += atomic_load_explicit(&all->all[index].calls[rule], memory_order_relaxed);
+        has_changed |= sum != machtrace_drain->sums[rule];
         machtrace_drain->sums[rule] = sum;
         atomic_store(&calls[rule], sum - machtrace_drain->before[rule]);
     }
@@ -139,6 +142,11 @@ static void store_sums(void)
         machtrace_drain->losses[index] = values[index];
         atomic_store(words[index], values[index] - machtrace_drain->losses_before[index]);
     }
+    if (endings != machtrace_drain->endings)
+        atomic_store(state, MACHTRACE_SPOOL_ENDING);
+    else if (has_changed)
+        atomic_store(state, MACHTRACE_SPOOL_RUNNING);
+    machtrace_drain->endings = endings;
 }
 
 static void send_program(void)
@@ -236,6 +244,7 @@ static bool pass(void)
     uint64_t events = atomic_load(&machtrace_drain->spool.head->events);
     read_clocks(&machtrace_drain->now_ticks, &machtrace_drain->now_ns);
     atomic_fetch_add(&machtrace_recorders.passes, 1);
+    uint32_t endings = atomic_load(&machtrace_recorders.endings);
     machtrace_budget_refill(machtrace_recorders.budget, machtrace_drain->now_ns);
     if (atomic_load(&machtrace_imports_are_pending) || machtrace_images_are_stale()) {
         struct machtrace_imports_result result;
@@ -253,7 +262,7 @@ static bool pass(void)
     machtrace_drain_send_incidents();
     machtrace_counts_take(machtrace_recorders.counts, add_counts, NULL);
     machtrace_budget_drain(machtrace_recorders.budget, add_site, NULL);
-    store_sums();
+    store_sums(endings);
     if (machtrace_drain->now_ns - machtrace_drain->swept_at >= SWEEP_PERIOD) {
         machtrace_recorders_sweep();
         machtrace_drain->swept_at = machtrace_drain->now_ns;
@@ -357,6 +366,7 @@ int machtrace_drain_begin(const struct machtrace_drain_options *options)
         machtrace_drain->sent_images = (uint64_t *)((unsigned char *)machtrace_drain->sent + nodes);
         machtrace_drain->last_threads = (uint32_t *)((unsigned char *)machtrace_drain->sent_images + images);
         machtrace_drain->interval_ms = options->interval_ms;
+        machtrace_drain->endings = atomic_load(&machtrace_recorders.endings);
         read_clocks(&machtrace_drain->first_ticks, &machtrace_drain->first_ns);
         machtrace_drain->rotated_at = machtrace_drain->first_ns;
         error = start_thread();

@@ -42,6 +42,7 @@ struct machtrace_drain {
     _Atomic bool may_report;
     _Atomic bool is_reporting;
     uint64_t sums[MACHTRACE_RULES_MAX];   /* calls by rule, as stored last */
+    uint32_t endings;                     /* of the process, as stored last */
     uint64_t before[MACHTRACE_RULES_MAX]; /* those of earlier spools */
     uint64_t losses[3], losses_before[3];
 

@@ -48,6 +48,7 @@ enum machtrace_replacement {
     MACHTRACE_DLCLOSE, /* begin an era */
     MACHTRACE_DLSYM,   /* return the stub of a watched function: Linux */
     MACHTRACE_DLVSYM,
+    MACHTRACE_ENDS, /* store what was recorded before the process ends, or is replaced: Linux */
     MACHTRACE_REPLACEMENTS
 };
 

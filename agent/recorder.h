@@ -105,7 +105,8 @@ struct machtrace_recorders {
     _Atomic uint32_t root;        /* parent of outermost nodes, of this era */
     _Atomic(const struct machtrace_bodies *) bodies;
     struct machtrace_code code;
-    _Atomic uint32_t passes; /* of the agent's thread */
+    _Atomic uint32_t passes;  /* of the agent's thread */
+    _Atomic uint32_t endings; /* how often the process was about to end, or to be replaced */
     _Atomic uint16_t app_state; /* as in events; see event.h */
     /* Of a hook that gave consent: ticks, the low three bits of which are the state; 0 once that is
      * in the spool. */

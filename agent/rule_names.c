@@ -30,17 +30,24 @@ void machtrace_read_rule_names(struct machtrace_names *names)
 
 enum machtrace_replacement machtrace_replacement_of_name(const char *name)
 {
-    static const char *const names[MACHTRACE_REPLACEMENTS] = {
-        [MACHTRACE_DLOPEN] = "dlopen",
-        [MACHTRACE_DLCLOSE] = "dlclose",
+    static const struct {
+        const char *name;
+        enum machtrace_replacement replacement;
+    } all[] = {{"dlopen", MACHTRACE_DLOPEN},  {"dlclose", MACHTRACE_DLCLOSE},
 #if !defined(__APPLE__)
-        [MACHTRACE_DLSYM] = "dlsym",
-        [MACHTRACE_DLVSYM] = "dlvsym",
+               {"dlsym", MACHTRACE_DLSYM},    {"dlvsym", MACHTRACE_DLVSYM},
+               {"_exit", MACHTRACE_ENDS},     {"_Exit", MACHTRACE_ENDS},
+               {"quick_exit", MACHTRACE_ENDS}, {"abort", MACHTRACE_ENDS},
+               {"execve", MACHTRACE_ENDS},    {"execv", MACHTRACE_ENDS},
+               {"execvp", MACHTRACE_ENDS},    {"execvpe", MACHTRACE_ENDS},
+               {"execl", MACHTRACE_ENDS},     {"execlp", MACHTRACE_ENDS},
+               {"execle", MACHTRACE_ENDS},    {"fexecve", MACHTRACE_ENDS},
+               {"execveat", MACHTRACE_ENDS},
 #endif
     };
-    for (int replacement = 1; replacement < MACHTRACE_REPLACEMENTS; replacement++)
-        if (names[replacement] != NULL && strcmp(names[replacement], name) == 0)
-            return (enum machtrace_replacement)replacement;
+    for (size_t index = 0; index < sizeof all / sizeof *all; index++)
+        if (strcmp(all[index].name, name) == 0)
+            return all[index].replacement;
     return MACHTRACE_NOT_REPLACED;
 }
 

@@ -69,7 +69,8 @@ struct machtrace_spool_losses {
 enum machtrace_spool_state {
     MACHTRACE_SPOOL_RUNNING = 1,
     MACHTRACE_SPOOL_STOPPED = 2,
-    MACHTRACE_SPOOL_ROTATED = 3 /* another file of the process follows */
+    MACHTRACE_SPOOL_ROTATED = 3, /* another file of the process follows */
+    MACHTRACE_SPOOL_ENDING = 4   /* the process ends, and all that was recorded is stored */
 };
 
 struct machtrace_spool_head {

@@ -8,26 +8,34 @@
  *     MACHTRACE_HANG    how long the main thread may be busy: 250ms
  *     MACHTRACE_CPU     processor time of the process, over a time: 80%/60s
  *     MACHTRACE_MEMORY  resident bytes: 500MB, 1GiB
- *     MACHTRACE_SPOOL   the file; %p in it becomes the process' number. machtrace-%p.spool
+ *     MACHTRACE_SPOOL   the file; %p in it becomes the process' number, %t the time: a process that
+ *                       runs another program has two then. machtrace-%p.spool
  *     MACHTRACE_ROTATE  how old a file becomes before another one follows: 1h
  *     MACHTRACE_UPLOAD  where finished files are sent: http://127.0.0.1:8080/spools
  *     MACHTRACE_UPLOAD_HEADER  a line of such a request: Authorization: Bearer ...
  *
- * That is for LD_PRELOAD. What cannot be started is stated on the standard error stream, and the
+ * That is for LD_PRELOAD. Children of fork(2) record, too, if the file's name has %p. What cannot be started is stated on the standard error stream, and the
  * program runs without it.
  */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "event.h"
 #include "imports.h"
 #include "machtrace.h"
+#include "recorder.h"
 
 #define PATH_SIZE 4096
+#define DEFAULT_PATTERN "machtrace-%p.spool"
 
 static machtrace_function_t functions[MACHTRACE_RULES_MAX];
 static char names[5][PATH_SIZE];
@@ -53,9 +61,15 @@ static size_t read_list(const char *variable, char *copy, uint32_t flags, size_t
 static void expand(const char *pattern, char *path)
 {
     size_t length = 0;
-    for (; *pattern != '\0' && length < PATH_SIZE - 16; pattern++) {
+    for (; *pattern != '\0' && length < PATH_SIZE - 32; pattern++) {
         if (pattern[0] == '%' && pattern[1] == 'p') {
             length += (size_t)snprintf(path + length, 16, "%d", (int)getpid());
+            pattern++;
+        } else if (pattern[0] == '%' && pattern[1] == 't') {
+            struct timespec now;
+            clock_gettime(CLOCK_MONOTONIC, &now);
+            length += (size_t)snprintf(path + length, 32, "%lld.%09ld", (long long)now.tv_sec,
+                                       now.tv_nsec);
             pattern++;
         } else {
             path[length++] = *pattern;
@@ -148,7 +162,7 @@ static void read_rotation(machtrace_options_t *options)
     options->spool_context = &upload;
 }
 
-static void start(void)
+static bool start(void)
 {
     char path[PATH_SIZE];
     size_t count = read_list("MACHTRACE_WATCH", names[0], 0, 0);
@@ -163,12 +177,72 @@ static void start(void)
     read_watchdog(&options);
     read_rotation(&options);
     if (count == 0 && options.hang_ms == 0 && options.cpu_percent == 0 && options.memory_limit == 0)
-        return;
+        return false;
     const char *pattern = getenv("MACHTRACE_SPOOL");
-    expand(pattern != NULL ? pattern : "machtrace-%p.spool", path);
+    expand(pattern != NULL ? pattern : DEFAULT_PATTERN, path);
     int error = machtrace_start(&options);
     if (error != 0)
         fprintf(stderr, "machtrace: %s: %s\n", path, strerror(error));
+    return error == 0;
+}
+
+/* --- children --- */
+
+static _Atomic bool has_looked;
+
+static int see_nothing(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)info;
+    (void)size;
+    (void)data;
+    return 1;
+}
+
+static void *look(void *unused)
+{
+    dl_iterate_phdr(see_nothing, NULL);
+    atomic_store(&has_looked, true);
+    return unused;
+}
+
+/* A thread of the parent may have had the loader's lock, which the child has for ever then: another
+ * thread tries it. */
+static bool can_use_loader(void)
+{
+    struct timespec pause = {0, 100000};
+    pthread_t thread;
+    atomic_store(&has_looked, false);
+    if (pthread_create(&thread, NULL, look, NULL) != 0)
+        return false;
+    for (int pauses = 0; pauses < 2000 && !atomic_load(&has_looked); pauses++)
+        nanosleep(&pause, NULL);
+    if (atomic_load(&has_looked))
+        return pthread_join(thread, NULL) == 0;
+    pthread_detach(thread);
+    return false;
+}
+
+/* The user's consent is that of the parent. */
+static void start_in_child(void)
+{
+    int before = errno;
+    uint16_t state = atomic_load(&machtrace_recorders.app_state);
+    machtrace_ignore_enter();
+    if (!can_use_loader())
+        fprintf(stderr, "machtrace: process %d is not recorded: its parent used the loader\n",
+                (int)getpid());
+    else if (start() && state != 0)
+        atomic_store(&machtrace_recorders.app_state, state);
+    machtrace_ignore_leave();
+    errno = before;
+}
+
+static void start_first(void)
+{
+    const char *pattern = getenv("MACHTRACE_SPOOL");
+    /* After the handler of machtrace_start. */
+    if (start() && strstr(pattern != NULL ? pattern : DEFAULT_PATTERN, "%p") != NULL)
+        pthread_atfork(NULL, NULL, start_in_child);
 }
 
 #if defined(__GLIBC__)
@@ -183,12 +257,12 @@ __attribute__((constructor(101))) static void start_at_load(int count, char **ar
         environ = environment;
         machtrace_imports_before_initialisers();
     }
-    start();
+    start_first();
 }
 #else
 __attribute__((constructor(101))) static void start_at_load(void)
 {
-    start();
+    start_first();
 }
 #endif
 

@@ -16,6 +16,7 @@
 #include "linux/lookups.h"
 #include "linux/system.h"
 #include "recorder.h"
+#include "thread.h"
 
 #define PAUSE_NS 100000
 #define PAUSES_MAX 2000
@@ -189,8 +190,11 @@ static uint64_t target_of(const struct imports *imports, void *handle, uint32_t 
 
 /* --- slots of an image --- */
 
+static _Atomic long process;
+
 void machtrace_imports_begin(void)
 {
+    process = getpid();
 }
 
 /* The image's reference, which ensures that it stays loaded; NULL if it is not any more. */
@@ -340,6 +344,22 @@ static int close_image(void *handle)
     return result;
 }
 
+/* A pass that begins now has all calls of this thread. In the child of vfork(2), and in handlers of
+ * signals, too: no lock is taken. */
+static void store_all(void)
+{
+    struct timespec pause = {0, PAUSE_NS};
+    uint32_t before = atomic_load(&machtrace_recorders.passes);
+    if (machtrace_system(SYS_getpid, 0, 0, 0, 0, 0, 0) != process)
+        return; /* of vfork(2): the process does not end */
+    atomic_fetch_add(&machtrace_recorders.endings, 1);
+    for (int pauses = 0;
+         atomic_load(&machtrace_recorders.passes) - before < 2 && pauses < PAUSES_MAX; pauses++) {
+        machtrace_wake(&machtrace_recorders.wake);
+        machtrace_system(SYS_nanosleep, machtrace_address_of(&pause), 0, 0, 0, 0, 0);
+    }
+}
+
 /* dlopen(3) searches names without a slash in directories that the calling image states, and
  * expands $ORIGIN to its directory. Then it has to be called by that image, and the loaded one's
  * imports are bound by the agent's thread, a little later. */
@@ -347,6 +367,10 @@ uint64_t machtrace_replacement_of(const struct machtrace_binding *binding,
                                   const uint64_t arguments[3], uint64_t caller)
 {
     const char *path = (const char *)(uintptr_t)arguments[0];
+    if (binding->replacement == MACHTRACE_ENDS) {
+        store_all();
+        return atomic_load(&binding->target);
+    }
     if (binding->replacement >= MACHTRACE_DLSYM)
         return machtrace_lookup_of(binding, arguments, caller);
     if (binding->replacement == MACHTRACE_DLCLOSE)

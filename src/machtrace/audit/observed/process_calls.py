@@ -112,7 +112,7 @@ def process_calls(
         columns=_columns(spool, watches.indices),
         dead=tuple(watches.dead),
         unruled=tuple(watches.unruled),
-        problems=tuple(_problems(spool)),
+        problems=tuple(_problems(spool, is_over=from_start)),
     )
 
 
@@ -254,7 +254,7 @@ def _columns(spool: Spool, indices: Mapping[int, int]) -> dict[str, npt.NDArray[
     }
 
 
-def _problems(spool: Spool) -> Iterator[str]:
+def _problems(spool: Spool, *, is_over: bool) -> Iterator[str]:
     losses = spool.losses
     sums = np.zeros(max(len(spool.calls), 1 << 16), np.uint64)
     for part in (spool.events, spool.cells):
@@ -268,6 +268,8 @@ def _problems(spool: Spool) -> Iterator[str]:
         (absent, "call", "have neither stack nor state"),
     )
     yield from (f"{spool.source}: {text}" for text in spool.problems)
+    if is_over and not spool.is_stopped:
+        yield f"{spool.source}: the process was killed: its last calls may be missing"
     for number, noun, reason in texts:
         if number:
             yield f"{spool.source}: {counted(number, noun)} {reason}"

@@ -62,8 +62,8 @@ _THREAD = Struct("<2I")
 _RULE = Struct("<4IQ")
 _EVENTS = Struct("<QII")
 _MARK = Struct("<QII")
-_ENDED = (2, 3)
-"""The agent was stopped, or began another file."""
+_ENDED = (2, 3, 4)
+"""The agent was stopped, began another file, or stored all before the process ended."""
 _CELL_USED = 1 << 63
 _COUNTS_ONLY = _PROGRAM = 1
 _AT_ENTRY = 2

@@ -15,7 +15,8 @@ from machtrace.errors import TargetError, TargetSpecError
 from machtrace.targets.child_process import StartedProgram
 
 LIBRARY = "libmachtrace.so"
-_PATTERN = "%p.spool"
+_PATTERN = "%p-%t.spool"
+"""A process that runs another program has a spool for each."""
 _SUFFIX = "*.spool"
 _LONGEST = 4000
 """Bytes of a list of functions in the environment, as agent/start_at_load.c has room for."""

@@ -1,0 +1,80 @@
+"""No call is missing however a program ends, runs another one, or makes children."""
+
+import csv
+import io
+import subprocess
+
+import pytest
+from click.testing import CliRunner
+
+from machtrace.cli.application import app
+from tests.agent.build import library
+from tests.audit.observed.test_run import compile_program, rules_file
+
+pytestmark = pytest.mark.live
+CALLS = 7
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ends")
+    shared = ["-shared", "-fPIC"]
+    compile_program(folder / "libdata.so", "data.c", *shared)
+    compile_program(folder / "ends", "ends.c", f"-L{folder}", f"-Wl,-rpath,{folder}", "-ldata")
+    return folder
+
+
+def audit(folder, tmp_path, *words, consent="never"):
+    """Return the exit status, the number of calls without and with consent, and the warnings."""
+    options = ["--rules", rules_file(tmp_path), "--agent", library(folder), "-f", "csv"]
+    command = ["audit", "run", *options, "--consent", consent, "--", folder / "ends", *words]
+    result = CliRunner().invoke(app, list(map(str, command)), standalone_mode=False)
+    assert result.exception is None, result.output
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    sums = [sum(int(row[name]) for row in rows) for name in ("without_consent", "with_consent")]
+    return result.return_value, *sums, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "calls"),
+    [
+        ("exit", CALLS),
+        ("_exit", CALLS),
+        ("quick_exit", CALLS),
+        ("abort", CALLS),
+        ("vfork", 2 * CALLS),
+        ("execlp", 2 * CALLS),
+        ("execv", 3 * CALLS),
+    ],
+)
+def test_calls_before_the_end_are_counted(folder, tmp_path, how, calls):
+    assert audit(folder, tmp_path, how, CALLS)[:3] == (1, calls, 0)
+
+
+def test_the_calls_of_a_program_that_is_killed_may_be_missing(folder, tmp_path):
+    status, calls, _, warnings = audit(folder, tmp_path, "kill", CALLS)
+    assert status == 2
+    assert calls <= CALLS
+    assert "the process was killed: its last calls may be missing" in warnings
+
+
+def test_children_record_their_calls_with_the_consent_of_the_parent(folder, tmp_path):
+    words = ("fork", CALLS, 5)
+    assert audit(folder, tmp_path, *words)[:3] == (1, 6 * CALLS, 0)
+    # The first call is before.
+    assert audit(folder, tmp_path, *words, consent="call:observed")[:3] == (1, 1, 6 * CALLS - 1)
+
+
+def test_children_of_a_thread_that_does_not_exist_in_them_end(folder, tmp_path):
+    """Another thread has the loader's lock in most of the forks: then that is stated."""
+    environment = {
+        "LD_PRELOAD": str(library(folder)),
+        "MACHTRACE_WATCH": "observed",
+        "MACHTRACE_SPOOL": str(tmp_path / "%p.spool"),
+    }
+    command = [folder / "ends", "threads", str(CALLS), "20"]
+    done = subprocess.run(
+        command, env=environment, check=True, timeout=100, capture_output=True, text=True
+    )
+    stated = done.stderr.count("is not recorded: its parent used the loader\n")
+    assert stated + len(list(tmp_path.glob("*.spool"))) == 21
