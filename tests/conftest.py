@@ -23,6 +23,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Arrow's allocator has a thread that blocks all signals, which captures of this process would need.
+os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+
 TESTS = Path(__file__).parent
 FOLDERS = {
     "emulated": ["emulated"],

@@ -62,7 +62,7 @@ def test_a_segment_that_was_not_committed_is_left_out(warehouse, monkeypatch):
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("machtrace.warehouse.warehouse._store_segment", killed)
+    monkeypatch.setattr("machtrace.warehouse.ingest.store_segment", killed)
     with pytest.raises(KeyboardInterrupt):
         warehouse.flush()
     monkeypatch.undo()

@@ -279,6 +279,10 @@ app = lazy_group(
             f"{_CLI}.symbols.commands:symbols_app",
             "Manage the store of images and dSYMs in which names are looked up, by UUID.",
         ),
+        "warehouse": LazyCommand(
+            f"{_CLI}.warehouse:warehouse_app",
+            "Store the stacks of a fleet in a folder, name them, and query them.",
+        ),
         "device": LazyCommand(
             f"{_CLI}.device:device_app",
             "List iOS devices and their apps, and copy their crash reports.",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+_REMEDY = "a view's columns: FROM (DESCRIBE stacks_of_reports)"
 _NUMBERED = {"reports": "report", "images": "image", "frames": "frame", "nodes": "node"}
 """Tables whose rows have a number, by which others refer to them."""
 VIEWS = """
@@ -39,6 +40,13 @@ LEFT JOIN stack_tops t USING (segment, node);
 """
 """``functions``: the innermost call at each frame. ``stack_tops``: a row for each distinct stack
 with its innermost frame. ``stacks_of_reports``: a row for each stack of a report."""
+
+
+_WEIGHTS = """
+SELECT segment, node, sum(weight)::BIGINT AS weight FROM stacks_of_reports
+WHERE ({where}
+) GROUP BY ALL ORDER BY ALL
+"""
 
 
 class SegmentFiles(NamedTuple):
@@ -90,10 +98,19 @@ def query(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
         statements = duckdb.extract_statements(text)
         # COPY could write where the views may read.
         if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
-            raise ArgumentError("the query failed: pass one SELECT statement")
+            raise ArgumentError("the query failed: pass one SELECT statement", remedy=_REMEDY)
         return connection.sql(text).to_arrow_table()
     except duckdb.Error as error:
-        raise ArgumentError(f"the query failed: {error}") from None
+        raise ArgumentError(f"the query failed: {error}", remedy=_REMEDY) from None
+
+
+def weights_of(where: str) -> str:
+    """Return the query of the weights of stacks: segment, node, weight.
+
+    Args:
+        where: a condition over the columns of ``stacks_of_reports``.
+    """
+    return _WEIGHTS.format(where=where)
 
 
 def _view(name: str, segments: Sequence[SegmentFiles]) -> str:

@@ -13,34 +13,36 @@ makes segments of what the logs have. One process writes at a time; any number r
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from machtrace.errors import FileAccessError, FormatError, MachtraceError
+import numpy as np
+
+from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.images.resolver import Search
 from machtrace.model.report import Report
-from machtrace.reports.inputs import InputLimits, ReportInput, unpacked
-from machtrace.reports.readers import read_source
 from machtrace.symbolizer.report_names import ReportNames
-from machtrace.warehouse.builder import SegmentBuilder, Source
+from machtrace.warehouse.builder import Source
+from machtrace.warehouse.function_tree import FunctionTree, function_tree
+from machtrace.warehouse.groups import Issue, issues, subjects
+from machtrace.warehouse.ingest import Added, Ingest, framed_record, store_segment
 from machtrace.warehouse.log import LogWriter, Record, records
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
 from machtrace.warehouse.names import WantedImage, renamed, wanted_images
-from machtrace.warehouse.segment import Segment, merge, without_reports
+from machtrace.warehouse.segment import Column, Segment, merge, numbers
 from machtrace.warehouse.segment_files import (
     read_segment,
     sync_folder,
     write_names,
     write_segment,
 )
-from machtrace.warehouse.sql import SegmentFiles, connect, query
+from machtrace.warehouse.sql import SegmentFiles, connect, query, weights_of
+from machtrace.warehouse.stack_tree import Weights
 
 if TYPE_CHECKING:
     import duckdb
@@ -49,22 +51,10 @@ if TYPE_CHECKING:
 _MANIFEST = "manifest.sqlite"
 _LOG_BYTES = 1 << 28
 """The size at which the next log begins."""
-_SEGMENT_OCCURRENCES = 1 << 20
-"""Stacks of a segment that is made of reports."""
 
 
 _GRACE = 600 * 10**9
 """Nanoseconds for which segments that were replaced stay, since somebody may read them."""
-
-
-class Added(NamedTuple):
-    """The result of making segments."""
-
-    reports: int
-    repeated: int
-    """Reports that were there already."""
-    quarantined: int
-    """Records that could not be read."""
 
 
 class Problem(NamedTuple):
@@ -151,7 +141,7 @@ class Warehouse:
         self._acquire()
         now = time.time_ns()
         log = self._log_with_room()
-        framed = [_framed(name, now, body) for name, body in bodies]
+        framed = [framed_record(name, now, body) for name, body in bodies]
         return [f"{log.path.stem}-{offset}" for offset in log.append(framed)]
 
     def flush(self, on_record: Callable[[str], object] = lambda _: None) -> Added:
@@ -165,11 +155,9 @@ class Warehouse:
         """
         self._acquire()
         self._remove_left_over()
-        batch = _Batch(self)
+        batch = Ingest(self._manifest, self.segment_folder)
         for log, record in self._unread():
-            name, received, body = _unframed(record.body)
-            on_record(name)
-            batch.add(log, record, name, received, body)
+            batch.add(log, record, on_record)
         batch.commit()
         return batch.total
 
@@ -182,7 +170,7 @@ class Warehouse:
             FileAccessError: the segment cannot be written.
         """
         self._acquire()
-        batch = _Batch(self)
+        batch = Ingest(self._manifest, self.segment_folder)
         for number, report in enumerate(reports):
             batch.add_report(
                 report, Source(received=time.time_ns(), body=os.urandom(16), number=number)
@@ -236,6 +224,32 @@ class Warehouse:
         """
         with self.connect() as connection:
             return query(connection, text)
+
+    def flame(self, where: str = "true") -> FunctionTree:
+        """Return the functions of stored stacks, with the weights of those.
+
+        Args:
+            where: an SQL condition over the view ``stacks_of_reports``.
+
+        Raises:
+            ArgumentError: the condition is invalid.
+            MissingExtraError: DuckDB is not installed.
+        """
+        rows = self.query(weights_of(where))
+        segment, node, weight = (numbers(rows, name) for name in rows.column_names)
+        return function_tree(self._weighted(segment, node, weight))
+
+    def issues(self, where: str = "true") -> list[Issue]:
+        """Return the issues of stored reports, the most frequent first.
+
+        Args:
+            where: an SQL condition over the columns of ``reports``.
+
+        Raises:
+            ArgumentError: the condition is invalid.
+            MissingExtraError: DuckDB is not installed.
+        """
+        return issues(self.query(subjects(where)), self.segment)
 
     def wanted(self) -> list[WantedImage]:
         """Return the images whose symbols would name more stored frames, most frames first."""
@@ -327,6 +341,17 @@ class Warehouse:
 
     # --- inside ---
 
+    def _weighted(
+        self, segment: Column, node: Column, weight: Column
+    ) -> Iterator[tuple[Segment, Weights]]:
+        """Yield segments with the weights of their nodes; the columns are sorted by segment."""
+        for number in np.unique(segment).tolist():
+            rows = segment == number
+            read = self.segment(number)
+            own = np.zeros(len(read.tree), np.int64)
+            own[node[rows]] = weight[rows]
+            yield read, own
+
     def _files(self, number: int, names: Mapping[int, str]) -> SegmentFiles:
         folder = self.segment_folder(number)
         later = names.get(number)
@@ -357,7 +382,7 @@ class Warehouse:
         number = self._manifest.next_segment()
         size = write_segment(merged, self.segment_folder(number))
         with self._manifest.transaction() as database:
-            _store_segment(database, number, merged, size)
+            store_segment(database, number, merged, size)
             now = time.time_ns()
             for row in rows:
                 database.execute("UPDATE segment SET retired = ? WHERE id = ?", (now, row.id))
@@ -403,94 +428,3 @@ class Warehouse:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-class _Batch:
-    """Reports that become a segment in one transaction, with the offsets of their records."""
-
-    def __init__(self, warehouse: Warehouse) -> None:
-        self._warehouse = warehouse
-        self._read: dict[str, int] = {}
-        self._quarantined: list[Quarantined] = []
-        self._builder = SegmentBuilder()
-        self._occurrences = 0
-        self.total = Added(0, 0, 0)
-
-    def add(self, log: str, record: Record, name: str, received: int, body: bytes) -> None:
-        number = 0
-        for item in unpacked(name, body, InputLimits(), is_named=True):
-            try:
-                for report in _reports(item):
-                    source = Source(received, log, record.offset, body, number)
-                    self.add_report(report, source)
-                    number += 1
-            except MachtraceError as error:
-                self._quarantined.append(Quarantined(log, record.offset, item.name, str(error)))
-        self._read[log] = record.end
-        if self._occurrences >= _SEGMENT_OCCURRENCES:
-            self.commit()
-
-    def add_report(self, report: Report, source: Source) -> None:
-        self._builder.add(report, source)
-        self._occurrences += sum(len(task.threads) for task in (report, *report.others))
-
-    def commit(self) -> None:
-        """Write the segment and the transaction."""
-        warehouse, manifest = self._warehouse, self._warehouse._manifest  # noqa: SLF001 - its part
-        built = self._builder.build()
-        keys = built.reports["key"].to_pylist()
-        known = manifest.known(keys)
-        segment = without_reports(built, known) if known else built
-        new = segment.reports.num_rows
-        number, size = 0, 0
-        if new:
-            number = manifest.next_segment()
-            size = write_segment(segment, warehouse.segment_folder(number))
-        with manifest.transaction() as database:
-            if new:
-                _store_segment(database, number, segment, size)
-                rows = ((key,) for key in segment.reports["key"].to_pylist())
-                database.executemany("INSERT INTO report VALUES (?)", rows)
-            database.executemany(
-                "INSERT OR REPLACE INTO log VALUES (?, ?)",
-                self._read.items(),
-            )
-            database.executemany(
-                "INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?)", self._quarantined
-            )
-        self.total = Added(
-            self.total.reports + new,
-            self.total.repeated + len(self._builder) - new,
-            self.total.quarantined + len(self._quarantined),
-        )
-        self._builder, self._occurrences = SegmentBuilder(), 0
-        self._read, self._quarantined = {}, []
-
-
-def _store_segment(database: sqlite3.Connection, number: int, segment: Segment, size: int) -> None:
-    row = segment.reports.num_rows, segment.occurrences.num_rows, len(segment.tree), size, number
-    database.execute(
-        "UPDATE segment SET reports = ?, occurrences = ?, nodes = ?, bytes = ?, retired = NULL "
-        "WHERE id = ?",
-        row,
-    )
-
-
-def _reports(item: ReportInput) -> Iterator[Report]:
-    if isinstance(item.source, MachtraceError):
-        raise item.source
-    yield from read_source(item.source).reports
-
-
-def _framed(name: str, received: int, body: bytes) -> bytes:
-    head = json.dumps({"name": name, "received": received}).encode()
-    return head + b"\n" + body
-
-
-def _unframed(record: bytes) -> tuple[str, int, bytes]:
-    head, _, body = record.partition(b"\n")
-    try:
-        row = json.loads(head)
-        return str(row["name"]), int(row["received"]), body
-    except (ValueError, KeyError, TypeError):
-        raise FormatError("a record without a header", source="log", offset=0) from None

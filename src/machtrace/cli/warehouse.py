@@ -1,0 +1,414 @@
+"""``machtrace warehouse``: a folder with the stacks of a fleet, its names, issues and SQL."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from machtrace.cli.application import LazyCommand, lazy_group
+from machtrace.cli.options import (
+    DocumentFormat,
+    check_search_paths,
+    complete_files,
+    complete_folders,
+    count_type,
+    format_option,
+    parse_path,
+    quiet_option,
+    search_option,
+)
+from machtrace.cli.tables import readable_size, write_json, write_table
+from machtrace.model.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from machtrace.warehouse.groups import Issue
+    from machtrace.warehouse.warehouse import Warehouse
+
+PROBLEMS = 1
+"""The exit status of ``check`` if something is damaged."""
+_BATCH = 64
+"""Files whose bytes are stored at once."""
+
+
+class RowFormat(StrEnum):
+    """Output formats of rows."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
+class FlameFormat(StrEnum):
+    """Output formats of weighted stacks."""
+
+    FOLDED = "folded"
+    SPEEDSCOPE = "speedscope"
+    FIREFOX = "firefox"
+    PPROF = "pprof"
+    SVG = "svg"
+    HTML = "html"
+
+
+folder_argument = click.argument(
+    "folder", metavar="FOLDER", type=parse_path, shell_complete=complete_folders
+)
+where_option = click.option(
+    "--where", metavar="SQL", default="true", help="Use only what this SQL condition selects."
+)
+
+
+@click.command()
+@folder_argument
+def init(*, folder: Path) -> None:
+    """Create a warehouse in FOLDER, which is empty or does not exist."""
+    from machtrace.cli.console import print_message
+    from machtrace.warehouse.warehouse import Warehouse
+
+    Warehouse.create(folder).close()
+    print_message(
+        f"{folder} is a warehouse", hint=f"add reports: machtrace warehouse add {folder} PATH"
+    )
+
+
+@click.command()
+@folder_argument
+@click.argument(
+    "paths",
+    metavar="PATH...",
+    nargs=-1,
+    required=True,
+    type=parse_path,
+    shell_complete=complete_files,
+)
+@search_option
+@quiet_option
+@format_option()
+def add(
+    *, folder: Path, paths: tuple[Path, ...], search: tuple[str, ...], form: DocumentFormat
+) -> int:
+    """Add reports, profiles and spools: files, and folders of them.
+
+    What cannot be read is in quarantine, with the reason; its bytes are stored all the same. A
+    report that is there already is not added again. With --search, frames are named by the symbols
+    there. The exit status is 1 if a file could not be read.
+    """
+    from machtrace.cli.console import output, warn
+    from machtrace.cli.progress import progress_bar
+
+    check_search_paths(search)
+    with _open(folder) as warehouse:
+        files = list(_files(paths))
+        before = len(warehouse.quarantined)
+        with progress_bar(len(files), unit="files") as progress:
+            for start in range(0, len(files), _BATCH):
+                part = files[start : start + _BATCH]
+                warehouse.receive([(str(path), _bytes(path)) for path in part])
+                progress.advance(len(part))
+        with progress_bar(len(files), unit="files") as progress:
+            added = warehouse.flush(lambda _: progress.advance(1))
+        named = warehouse.name(search) if search else 0
+        quarantined = warehouse.quarantined[before:]
+    with output():
+        if form is DocumentFormat.JSON:
+            rows = [{"name": row.name, "reason": row.reason} for row in quarantined]
+            write_json({**added._asdict(), "named": named, "quarantined": rows})
+        else:
+            repeated = f", {added.repeated} were there already" if added.repeated else ""
+            names = f", {counted(named, 'frame')} named" if search else ""
+            sys.stdout.write(f"{counted(added.reports, 'report')} added{repeated}{names}\n")
+    for row in quarantined:
+        warn(f"in quarantine: {row.name}: {row.reason}")
+    return 1 if quarantined else 0
+
+
+@click.command()
+@folder_argument
+@click.argument("text", metavar="SQL")
+@format_option(RowFormat)
+def query(*, folder: Path, text: str, form: RowFormat) -> None:
+    """Print the rows of an SQL query; - reads it from standard input.
+
+    The views are those of the tables (reports, images, frames, nodes, stacks, occurrences, names),
+    functions, stack_tops and stacks_of_reports. DESCRIBE their columns: "FROM (DESCRIBE reports)".
+    A query reads the warehouse alone, and changes nothing.
+    """
+    from machtrace.cli.console import output
+
+    with _open(folder) as warehouse:
+        rows = warehouse.query(sys.stdin.read() if text == "-" else text)
+    columns = rows.column_names
+    cells = ([_cell(value) for value in row.values()] for row in rows.to_pylist())
+    with output():
+        match form:
+            case RowFormat.TEXT:
+                texts = [["" if cell is None else str(cell) for cell in row] for row in cells]
+                write_table(columns, texts)
+            case RowFormat.JSON:
+                write_json({"columns": columns, "rows": list(cells)})
+            case RowFormat.CSV:
+                writer = csv.writer(sys.stdout, lineterminator="\n")
+                writer.writerow(columns)
+                writer.writerows(cells)
+
+
+@click.command()
+@folder_argument
+@where_option
+@format_option()
+def groups(*, folder: Path, where: str, form: DocumentFormat) -> None:
+    """List the issues: reports of the same problem, the most frequent first.
+
+    --where is a condition over the columns of the view reports, such as "build = '812'".
+    """
+    from machtrace.cli.console import output
+
+    with _open(folder) as warehouse:
+        issues = warehouse.issues(where)
+    with output():
+        if form is DocumentFormat.JSON:
+            write_json({"issues": [_issue_document(issue) for issue in issues]})
+            return
+        rows = [
+            (
+                str(issue.reports),
+                str(issue.devices),
+                issue.kind,
+                issue.title,
+                ", ".join(issue.exceptions),
+                issue.id,
+            )
+            for issue in issues
+        ]
+        headings = ("REPORTS", "DEVICES", "KIND", "WHERE", "EXCEPTION", "ISSUE")
+        write_table(headings, rows, right=frozenset({0, 1}), fixed=frozenset({5}))
+        sys.stdout.write(f"{counted(len(issues), 'issue')}\n")
+
+
+@click.command()
+@folder_argument
+@where_option
+@click.option(
+    "--nodes",
+    metavar="N",
+    default=20_000,
+    show_default=True,
+    type=count_type(),
+    help="Keep this many functions of the tree, the heaviest.",
+)
+@format_option(FlameFormat)
+def flame(*, folder: Path, where: str, nodes: int, form: FlameFormat) -> None:
+    """Write stored stacks as one weighted tree, for flame graphs and profile viewers.
+
+    --where is a condition over the columns of the view stacks_of_reports, such as
+    "role = 'crashed' AND app = 'com.example.app'".
+    """
+    from machtrace.cli.console import raw_output
+    from machtrace.model.report import Report, ReportedProcess, ReportKind
+    from machtrace.reports.writers import with_chosen_samples, write_reports
+    from machtrace.warehouse.function_tree import heaviest, sampled_tree
+
+    with _open(folder) as warehouse:
+        tree, images = sampled_tree(heaviest(warehouse.flame(where), nodes))
+    report = Report(
+        kind=ReportKind.MACHTRACE,
+        process=ReportedProcess(name=str(folder)),
+        trees=(tree,) if tree.nodes else (),
+        images=images,
+    )
+    with raw_output() as stream:
+        merged = with_chosen_samples(report, idle=True, by_name=False)
+        stream.write(write_reports([merged], form.value))
+
+
+@click.command()
+@folder_argument
+@click.argument(
+    "paths", metavar="[PATH]...", nargs=-1, type=parse_path, shell_complete=complete_files
+)
+@format_option()
+def name(*, folder: Path, paths: tuple[Path, ...], form: DocumentFormat) -> None:
+    """Name stored frames by symbols at PATH and in the store, then list missing symbols.
+
+    Symbols may arrive long after the stacks: images, dSYMs and folders of them.
+    """
+    from machtrace.cli.console import output
+
+    search = tuple(map(str, paths))
+    check_search_paths(search)
+    with _open(folder) as warehouse:
+        named = warehouse.name(search)
+        wanted = warehouse.wanted()
+    with output():
+        if form is DocumentFormat.JSON:
+            write_json({"named": named, "wanted": [row._asdict() for row in wanted]})
+            return
+        sys.stdout.write(f"{counted(named, 'frame')} named\n")
+        if wanted:
+            sys.stdout.write("\nsymbols that are missing:\n")
+            rows = [(str(row.frames), row.name, row.arch, row.uuid) for row in wanted]
+            write_table(("FRAMES", "IMAGE", "ARCH", "UUID"), rows, right=frozenset({0}))
+
+
+@click.command()
+@folder_argument
+@format_option()
+def compact(*, folder: Path, form: DocumentFormat) -> None:
+    """Join small segments into large ones; no row changes."""
+    from machtrace.cli.console import output
+
+    with _open(folder) as warehouse:
+        before = sum(row.bytes for row in warehouse.segments)
+        replaced = warehouse.compact()
+        after = sum(row.bytes for row in warehouse.segments)
+        number = len(warehouse.segments)
+    with output():
+        if form is DocumentFormat.JSON:
+            write_json({"replaced": replaced, "segments": number, "bytes": after})
+            return
+        sys.stdout.write(
+            f"{counted(replaced, 'segment')} replaced; now {counted(number, 'segment')} of "
+            f"{readable_size(after)}, before {readable_size(before)}\n"
+        )
+
+
+@click.command()
+@folder_argument
+@format_option()
+def check(*, folder: Path, form: DocumentFormat) -> int:
+    """Read everything, and list what is damaged and what is in quarantine.
+
+    The exit status is 1 if something is damaged.
+    """
+    from machtrace.cli.console import output
+
+    with _open(folder) as warehouse:
+        problems = list(warehouse.check())
+        segments, quarantined = warehouse.segments, warehouse.quarantined
+    with output():
+        reports = sum(row.reports for row in segments)
+        stacks = sum(row.occurrences for row in segments)
+        if form is DocumentFormat.JSON:
+            document = {"segments": len(segments), "reports": reports, "stacks": stacks}
+            damaged = [problem._asdict() for problem in problems]
+            poison = [row._asdict() for row in quarantined]
+            write_json({**document, "problems": damaged, "quarantined": poison})
+        else:
+            for problem in problems:
+                sys.stdout.write(f"damaged: {problem.where}: {problem.text}\n")
+            for row in quarantined:
+                place = f"{row.name} ({row.log} at {row.offset})"
+                sys.stdout.write(f"in quarantine: {place}: {row.reason}\n")
+            sys.stdout.write(
+                f"{counted(len(segments), 'segment')}: {counted(reports, 'report')}, "
+                f"{counted(stacks, 'stack')}, {counted(len(problems), 'problem')}\n"
+            )
+    return PROBLEMS if problems else 0
+
+
+def _open(folder: Path) -> Warehouse:
+    from machtrace.warehouse.warehouse import Warehouse
+
+    return Warehouse(folder)
+
+
+def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
+    from machtrace.errors import FileAccessError
+
+    for path in paths:
+        if not path.exists():
+            raise FileAccessError(str(path), "no such file or folder")
+        yield from (
+            sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+        )
+
+
+def _bytes(path: Path) -> bytes:
+    from machtrace.errors import FileAccessError
+
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileAccessError(str(path), error.strerror or str(error)) from None
+
+
+def _cell(value: Any) -> Any:  # noqa: ANN401 - any value of a database
+    match value:
+        case bytes():
+            return value.hex()
+        case list():
+            return [_cell(each) for each in value]
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)
+
+
+def _issue_document(issue: Issue) -> dict[str, Any]:
+    return {
+        "id": issue.id,
+        "kind": issue.kind,
+        "title": issue.title,
+        "reports": issue.reports,
+        "devices": issue.devices,
+        "exceptions": list(issue.exceptions),
+        "builds": list(issue.builds),
+        "first": _time(issue.first),
+        "last": _time(issue.last),
+        "basis": issue.fingerprint.basis.value,
+        "is_build_sensitive": issue.fingerprint.is_build_sensitive,
+        "frames": [
+            {"name": frame.name, "image": frame.image, "reason": frame.reason.value}
+            for frame in issue.fingerprint.frames
+        ],
+        "variants": [
+            {"stack": each.stack.hex(), "reports": each.reports} for each in issue.variants
+        ],
+    }
+
+
+def _time(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat()
+
+
+warehouse_app = lazy_group(
+    "warehouse",
+    "Store the stacks of a fleet in a folder, name them, and query them.",
+    {
+        "init": LazyCommand(
+            f"{__name__}:init", "Create a warehouse in FOLDER, which is empty or does not exist."
+        ),
+        "add": LazyCommand(
+            f"{__name__}:add", "Add reports, profiles and spools: files, and folders of them."
+        ),
+        "name": LazyCommand(
+            f"{__name__}:name",
+            "Name stored frames by symbols at PATH and in the store, then list missing symbols.",
+        ),
+        "query": LazyCommand(
+            f"{__name__}:query", "Print the rows of an SQL query; - reads it from standard input."
+        ),
+        "groups": LazyCommand(
+            f"{__name__}:groups",
+            "List the issues: reports of the same problem, the most frequent first.",
+        ),
+        "flame": LazyCommand(
+            f"{__name__}:flame",
+            "Write stored stacks as one weighted tree, for flame graphs and profile viewers.",
+        ),
+        "compact": LazyCommand(
+            f"{__name__}:compact", "Join small segments into large ones; no row changes."
+        ),
+        "check": LazyCommand(
+            f"{__name__}:check",
+            "Read everything, and list what is damaged and what is in quarantine.",
+        ),
+    },
+)
