@@ -19,7 +19,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -28,6 +27,9 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#if !defined(__APPLE__)
+#include <link.h>
+#endif
 
 #include "event.h"
 #include "imports.h"
@@ -188,6 +190,15 @@ static bool start(void)
 
 /* --- children --- */
 
+#if defined(__APPLE__)
+
+static void start_first(void)
+{
+    start();
+}
+
+#else
+
 static _Atomic bool has_looked;
 
 static int see_nothing(struct dl_phdr_info *info, size_t size, void *data)
@@ -244,6 +255,8 @@ static void start_first(void)
     if (start() && strstr(pattern != NULL ? pattern : DEFAULT_PATTERN, "%p") != NULL)
         pthread_atfork(NULL, NULL, start_in_child);
 }
+
+#endif
 
 #if defined(__GLIBC__)
 /* As the first of all images (-z initfirst) this one is initialised before libc, which has no

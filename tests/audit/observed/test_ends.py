@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import subprocess
 
 import pytest
@@ -78,3 +79,29 @@ def test_children_of_a_thread_that_does_not_exist_in_them_end(folder, tmp_path):
     )
     stated = done.stderr.count("is not recorded: its parent used the loader\n")
     assert stated + len(list(tmp_path.glob("*.spool"))) == 21
+
+
+@pytest.mark.parametrize(
+    ("watch", "text"),
+    [
+        ("observd", "nothing defines what the rules watch"),
+        ("-[Contacts all]", "the rules watch no C function"),
+    ],
+)
+def test_rules_that_name_nothing_cannot_be_judged(folder, tmp_path, watch, text):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f'schema = 1\nname = "x"\nrules = [{{watch = "{watch}", category = "A"}}]\n')
+    words = ["--rules", rules, "--agent", library(folder), "--consent", "never"]
+    command = ["audit", "run", *words, "--", folder / "ends", "exit", CALLS]
+    result = CliRunner().invoke(app, list(map(str, command)), standalone_mode=False)
+    assert result.return_value == 2
+    assert text in result.stderr
+
+
+def test_what_is_no_file_is_no_spool(tmp_path):
+    pipe = tmp_path / "a.spool"
+    os.mkfifo(pipe)
+    for path in (pipe, "/dev/zero"):
+        result = CliRunner().invoke(app, ["audit", "run", str(path)], standalone_mode=False)
+        assert result.return_value == 2
+        assert "not a regular file" in result.stderr

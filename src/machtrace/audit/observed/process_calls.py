@@ -28,9 +28,11 @@ _FLAGS = (
     (EventFlag.INCOMPLETE, CallFlag.INNER_MISSING),
     (EventFlag.NESTED, CallFlag.NESTED),
 )
+NOT_DEFINED = "nothing defines it"
+"""The reason of a watched function that no image of the process has."""
 _DEAD = {
     0: "nothing imports it",
-    2: "nothing defines it",
+    2: NOT_DEFINED,
     3: "too many functions were watched",
     6: "its first instructions cannot be replaced",
 }

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from machtrace.audit.findings import Occurrence
 from machtrace.audit.observed.consent import ConsentMarker, consent_states
+from machtrace.audit.observed.process_calls import NOT_DEFINED
 from machtrace.audit.observed.recording import Recording
 from machtrace.audit.policies import Condition, Severity
 from machtrace.audit.rules import Rule, RuleSet
@@ -243,10 +244,22 @@ class _Judge:
         untimed = int(weights[self._is_app & (self._calls.time == NO_TIME)].sum())
         if untimed and self._interval() is not None:
             yield f"{counted(untimed, 'call')} without a time, whose intervals are unknown"
+        if self._is_all_absent():
+            yield "nothing defines what the rules watch: check their names"
         for dead in self._recording.dead:
             if dead.is_blind:
                 source = self._recording.sources[dead.process]
                 yield f"{source}: {dead.watch} was not watched: {dead.reason}"
+
+    def _is_all_absent(self) -> bool:
+        """Return whether no process has any of the watched functions."""
+        absent = {
+            (each.watch, each.process)
+            for each in self._recording.dead
+            if each.reason == NOT_DEFINED
+        }
+        pairs = len(self._trail.rules) * len(self._trail.processes)
+        return 0 < pairs == len(absent)
 
     def _interval(self) -> float | None:
         """Return the least seconds between calls; None if the policies have none."""

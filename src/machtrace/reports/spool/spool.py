@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from os import PathLike
 from pathlib import Path
+from stat import S_ISREG
 from struct import Struct
 from typing import Any
 
@@ -127,6 +128,9 @@ class Spool:
             FormatError: it is no spool, of another version, or its head is damaged.
         """
         try:
+            # Checked before it is opened: opening a named pipe would wait for its other end.
+            if not S_ISREG(Path(path).stat().st_mode):
+                raise FileAccessError(str(path), "not a regular file")
             data = Path(path).read_bytes()
         except OSError as error:
             raise FileAccessError(str(path), error.strerror or str(error)) from error

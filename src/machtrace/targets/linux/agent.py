@@ -146,6 +146,11 @@ def agent_environment(
             "programs are started with the agent on Linux only",
             remedy="link the agent into the app, and pass the spools: docs/agent.md",
         )
+    if not functions:
+        raise TargetSpecError(
+            "the rules watch no C function, and in programs of Linux these are watched alone",
+            remedy="pass rules for C functions; methods are those of Apple's systems",
+        )
     path = agent_library() if library is None else library.resolve()
     names = ",".join(functions)
     if len(names) > _LONGEST:
