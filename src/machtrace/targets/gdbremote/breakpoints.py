@@ -3,7 +3,10 @@
 When a thread calls a function, the stub reports its registers. The process continues from a copy of
 the function's first instruction (:mod:`machtrace.targets.gdbremote.displaced`), so that no
 breakpoint is removed and no call of another thread is missed. Reading the stack, setting the
-program counter and continuing are sent at once. Where a stub cannot set one register or has no
+program counter and continuing are sent at once, or with ``waits`` in two round trips, so that more
+of the stack can be read while the thread is where it called. Where several threads are stopped at
+breakpoints at once, each is reported at a stop of its own: the others' instructions are executed
+again, and stop again. Where a stub cannot set one register or has no
 room for a copy, or the instruction uses its own address, the thread alone makes one step without
 the breakpoint: two round trips. gdbserver is such a stub; it can stop a process between two calls
 only if that leads a process group, since it sends SIGINT to the group.
@@ -18,6 +21,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from machtrace.errors import MachtraceError
 from machtrace.frozen import dataclass
@@ -28,7 +32,7 @@ from machtrace.targets.gdbremote.connection import StubConnection
 from machtrace.targets.gdbremote.displaced import CODE_SIZE, COPY_SIZE, displaced_copy
 from machtrace.targets.gdbremote.memory import Piece, RemoteMemory
 from machtrace.targets.gdbremote.registers import RegisterReader, register_bytes
-from machtrace.targets.gdbremote.replies import StopReply, is_error, refused
+from machtrace.targets.gdbremote.replies import StopReply, ThreadName, is_error, refused
 from machtrace.targets.gdbremote.threads import list_threads, read_registers
 from machtrace.targets.shared.paged_memory import PAGE
 
@@ -52,6 +56,10 @@ class CallStop:
     """Frame records that the stub reported, and the stack from sp on, as much as was requested."""
 
 
+OnCall: TypeAlias = Callable[[CallStop], int | None]
+"""Takes a call; returns how many bytes of the stack it needs, if more than it got."""
+
+
 @dataclass(slots=True)
 class _Breakpoint:
     """A breakpoint, and the address of its instruction's copy; None without one."""
@@ -60,6 +68,8 @@ class _Breakpoint:
     copy: Avma | None
     calls: int = 0
     steps: int = 0
+    on_hit: Callable[[], None] | None = None
+    """Called while the process is stopped, instead of a report of the call."""
 
 
 class CallBreakpoints:
@@ -68,17 +78,27 @@ class CallBreakpoints:
     Args:
         stub: its connection; the process runs only in :meth:`run`.
         memory: reads it.
-        stack_bytes: how much of each stack is read with a stop. On x86-64 it is 8 at least, the
-            return address.
+        stack_bytes: how much of each stack is read with a stop, or a function of the thread. On
+            x86-64 it is 8 at least, the return address.
+        waits: whether the process continues only after a call was taken, which may then read more.
     """
 
-    def __init__(self, stub: StubConnection, memory: RemoteMemory, *, stack_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        stub: StubConnection,
+        memory: RemoteMemory,
+        *,
+        stack_bytes: int | Callable[[int], int] = 0,
+        waits: bool = False,
+    ) -> None:
         self._stub = stub
         self._session = stub.session
         self._memory = memory
         self._arch = stub.host.arch
         self._reader = RegisterReader.of(stub.table, self._arch)
-        self._stack_bytes = stack_bytes if self._arch.is_arm64 else max(stack_bytes, _POINTER)
+        self._stack_bytes = stack_bytes
+        self._least = 0 if self._arch.is_arm64 else _POINTER
+        self._waits = waits
         self._kind = 4 if self._arch.is_arm64 else 1
         self._breakpoints: dict[int, _Breakpoint] = {}
         self._past_calls: Counter[Avma] = Counter()
@@ -102,11 +122,15 @@ class CallBreakpoints:
         """How many calls were continued by a single step, which takes two round trips."""
         return self._past_steps + sum(each.steps for each in self._breakpoints.values())
 
-    def insert(self, addresses: Iterable[Avma]) -> dict[Avma, MachtraceError]:
+    def insert(
+        self, addresses: Iterable[Avma], on_hit: Callable[[], None] | None = None
+    ) -> dict[Avma, MachtraceError]:
         """Set breakpoints while the process is stopped.
 
         Args:
             addresses: AVMAs of functions' first instructions.
+            on_hit: called at each call while the process is stopped, and may set more breakpoints;
+                without it calls are reported by :meth:`run`.
 
         Returns:
             The errors of those that cannot be set.
@@ -123,7 +147,9 @@ class CallBreakpoints:
             wanted, requests, self._session.ask_all(requests), strict=True
         ):
             if reply == b"OK":
-                self._breakpoints[address] = _Breakpoint(address, copies.get(address))
+                self._breakpoints[address] = _Breakpoint(
+                    address, copies.get(address), on_hit=on_hit
+                )
             else:
                 errors[address] = refused(f"no breakpoint at {address:#x}", request, reply)
         return errors
@@ -162,7 +188,7 @@ class CallBreakpoints:
 
     def run(
         self,
-        on_call: Callable[[CallStop], None],
+        on_call: OnCall,
         *,
         should_stop: Callable[[], bool] = lambda: False,
         patience: float = 0.1,
@@ -172,7 +198,8 @@ class CallBreakpoints:
         The process is stopped afterwards.
 
         Args:
-            on_call: called for each, while the process runs.
+            on_call: called for each, while the process runs; with ``waits`` before it runs, and
+                again if it needs more of the stack.
             should_stop: called after each call, and when none came for ``patience`` seconds.
             patience: see there.
 
@@ -193,7 +220,7 @@ class CallBreakpoints:
             requests, resume, take = self._answer(stop, on_call)
 
     def _answer(
-        self, stop: StopReply, on_call: Callable[[CallStop], None]
+        self, stop: StopReply, on_call: OnCall
     ) -> tuple[list[bytes], bytes, Callable[[Sequence[bytes]], None]]:
         """Return requests, the packet that continues, and what takes the requests' replies."""
         if self._stepped is not None:
@@ -207,29 +234,78 @@ class CallBreakpoints:
             return [], b"", _ignore
         thread = stop.thread
         hit.calls += 1
-        pieces = list(self._pieces(registers.sp or 0))
-        reads = [self._memory.request(piece) for piece in pieces]
+        reads: list[bytes] = []
+        take: Callable[[Sequence[bytes]], None] = _ignore
+        if hit.on_hit is not None:
+            hit.on_hit()
+        elif self._waits:
+            self._report(stop, thread.id, at_ns, registers, on_call)
+        else:
+            pieces = list(self._pieces(registers.sp or 0, self._size(thread.id)))
+            reads = [self._memory.request(piece) for piece in pieces]
 
-        def take(replies: Sequence[bytes]) -> None:
-            memory = [*stop.memory]
-            for piece, request, reply in zip(pieces, reads, replies, strict=False):
-                data = self._memory.data(piece, request, reply)
-                if data:
-                    memory.append(MemoryRegion(Avma(piece.address), data))
-            on_call(CallStop(thread.id, at_ns, registers, tuple(memory)))
+            def take(replies: Sequence[bytes]) -> None:
+                regions = self._regions(pieces, reads, replies)
+                on_call(CallStop(thread.id, at_ns, registers, (*stop.memory, *regions)))
 
+        return *self._onward(hit, thread, reads), take
+
+    def _onward(
+        self, hit: _Breakpoint, thread: ThreadName, reads: Sequence[bytes]
+    ) -> tuple[list[bytes], bytes]:
+        """Return requests, and the packet by which a thread continues behind a breakpoint."""
         if hit.copy is not None:
             place = hit.copy.to_bytes(self._reader.pc.size, "little").hex().encode()
             move = b"P%x=%s;thread:%s;" % (self._reader.pc.number, place, thread.text.encode())
-            return [*reads, move], _CONTINUE, take
+            return [*reads, move], _CONTINUE
         hit.steps += 1
         self._stepped = hit
         remove = b"z0,%x,%x" % (hit.address, self._kind)
-        return [*reads, remove], b"vCont;s:%s" % thread.text.encode(), take
+        return [*reads, remove], b"vCont;s:%s" % thread.text.encode()
 
-    def _pieces(self, sp: int) -> Iterator[Piece]:
+    def _report(
+        self,
+        stop: StopReply,
+        thread: int,
+        at_ns: int,
+        registers: RegisterSet,
+        on_call: OnCall,
+    ) -> None:
+        """Report a call with as much of the stack as it needs, while the process is stopped."""
+        sp, size = registers.sp or 0, self._size(thread)
+        pieces = list(self._pieces(sp, size))
+        reads = [self._memory.request(piece) for piece in pieces]
+        replies = self._session.ask_all(reads)
+        data = b"".join(part.data for part in self._regions(pieces, reads, replies))
+        while True:
+            memory = (*stop.memory, MemoryRegion(Avma(sp), data))
+            needed = on_call(CallStop(thread, at_ns, registers, memory))
+            if needed is None or needed <= size or len(data) < size:
+                return
+            (more,) = self._memory.read_many([(sp + size, needed - size)])
+            size, data = needed, data + more
+
+    def _size(self, thread: int) -> int:
+        size = self._stack_bytes
+        return max(self._least, size if isinstance(size, int) else size(thread))
+
+    def _regions(
+        self, pieces: Sequence[Piece], reads: Sequence[bytes], replies: Sequence[bytes]
+    ) -> list[MemoryRegion]:
+        """Return what was read of a stack, up to what cannot be read."""
+        regions: list[MemoryRegion] = []
+        for piece, request, reply in zip(pieces, reads, replies, strict=False):
+            data = self._memory.data(piece, request, reply)
+            if data:
+                regions.append(MemoryRegion(Avma(piece.address), data))
+            if len(data) < piece.size:
+                break
+        return regions
+
+    @staticmethod
+    def _pieces(sp: int, size: int) -> Iterator[Piece]:
         """Yield the parts of a stack that are read, none with a page of another."""
-        at, end = sp, sp + self._stack_bytes
+        at, end = sp, sp + size
         while at < end:
             upto = min(end, (at // PAGE + 1) * PAGE)
             yield Piece(at, upto - at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from machtrace.errors import (
     ConnectionLostError,
@@ -169,11 +169,14 @@ class GdbRemoteTarget(ClosedWhenLeft):
             copies.problems.append(Problem(thread=None, error=error))
         return self._result(copies, interrupted, bytes_used, began)
 
-    def breakpoints(self, *, stack_bytes: int = 0) -> CallBreakpoints:
+    def breakpoints(
+        self, *, stack_bytes: int | Callable[[int], int] = 0, waits: bool = False
+    ) -> CallBreakpoints:
         """Return breakpoints of the process, which continues when the target is closed.
 
         Args:
-            stack_bytes: how much of a stack is read with each call.
+            stack_bytes: how much of a stack is read with each call, or a function of the thread.
+            waits: whether the process continues only after a call was taken.
 
         Raises:
             TargetGoneError: it exited.
@@ -183,7 +186,19 @@ class GdbRemoteTarget(ClosedWhenLeft):
         self._stub.watch(lambda _: None)
         if not self._stub.features.has_thread_suffix:  # lldb's stubs report it
             expect_breakpoints(self._stub.session)
-        return CallBreakpoints(self._stub, self._memory, stack_bytes=stack_bytes)
+        return CallBreakpoints(self._stub, self._memory, stack_bytes=stack_bytes, waits=waits)
+
+    def images(self) -> Snapshot:
+        """Copy the list of images and what is read of them, without threads; it stays stopped.
+
+        Raises:
+            TargetGoneError: it exited.
+            ConnectionLostError, RemoteProtocolError: the stub does not respond properly.
+        """
+        self._stub.stop()
+        copies = _Copies([], [], [], self.process.pointer_mask)
+        self._find_images(copies)
+        return self._result(copies, (), (), None)
 
     @property
     def runs_between_snapshots(self) -> bool:
