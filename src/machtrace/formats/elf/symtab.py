@@ -118,6 +118,11 @@ class SymbolRows:
         return mask
 
     @property
+    def is_indirect(self) -> Mask:
+        """Whether it names a resolver: code that returns the address of a function."""
+        return self._has_type(_STT_GNU_IFUNC)
+
+    @property
     def is_function(self) -> Mask:
         """Whether it names instructions.
 

@@ -54,6 +54,8 @@ class CallStop:
     """All general registers, or, of gdbserver, pc, sp and the frame pointer."""
     memory: tuple[MemoryRegion, ...]
     """Frame records that the stub reported, and the stack from sp on, as much as was requested."""
+    has_more: bool = False
+    """Whether more of the stack is read if :data:`OnCall` returns how much is needed."""
 
 
 OnCall: TypeAlias = Callable[[CallStop], int | None]
@@ -110,6 +112,8 @@ class CallBreakpoints:
         self._mask = stub.host.pointer_mask or stub.host.usual_mask
         self.stops = 0
         """How often the process has stopped."""
+        self.round_trips = 0
+        """How often the stub was waited for while the process was to run."""
 
     @property
     def calls(self) -> Counter[Avma]:
@@ -210,14 +214,18 @@ class CallBreakpoints:
         requests: list[bytes] = []
         resume = b""
         take: Callable[[Sequence[bytes]], None] = _ignore
-        while True:
-            replies = self._stub.proceed(requests, resume)
-            take(replies)
-            stop = self._stub.next_stop(patience, should_stop)
-            if stop is None:
-                return
-            self.stops += 1
-            requests, resume, take = self._answer(stop, on_call)
+        before = self._session.round_trips
+        try:
+            while True:
+                replies = self._stub.proceed(requests, resume)
+                take(replies)
+                stop = self._stub.next_stop(patience, should_stop)
+                if stop is None:
+                    return
+                self.stops += 1
+                requests, resume, take = self._answer(stop, on_call)
+        finally:
+            self.round_trips += self._session.round_trips - before
 
     def _answer(
         self, stop: StopReply, on_call: OnCall
@@ -227,7 +235,7 @@ class CallBreakpoints:
             stepped, self._stepped = self._stepped, None
             return [b"Z0,%x,%x" % (stepped.address, self._kind)], b"", _ignore
         at_ns = time.monotonic_ns()
-        values = _reported_registers(stop)
+        values = reported_registers(stop)
         registers = self._reader.of_values(values, self._mask)
         hit = None if registers is None else self._breakpoints.get(registers.pc)
         if stop.signal != _SIGTRAP or hit is None or registers is None or stop.thread is None:
@@ -277,13 +285,15 @@ class CallBreakpoints:
         reads = [self._memory.request(piece) for piece in pieces]
         replies = self._session.ask_all(reads)
         data = b"".join(part.data for part in self._regions(pieces, reads, replies))
+        has_more = len(data) >= size
         while True:
             memory = (*stop.memory, MemoryRegion(Avma(sp), data))
-            needed = on_call(CallStop(thread, at_ns, registers, memory))
-            if needed is None or needed <= size or len(data) < size:
+            needed = on_call(CallStop(thread, at_ns, registers, memory, has_more))
+            if not has_more or needed is None or needed <= len(data):
                 return
-            (more,) = self._memory.read_many([(sp + size, needed - size)])
-            size, data = needed, data + more
+            (more,) = self._memory.read_many([(sp + len(data), needed - len(data))])
+            data += more
+            has_more = len(data) >= needed
 
     def _size(self, thread: int) -> int:
         size = self._stack_bytes
@@ -311,6 +321,17 @@ class CallBreakpoints:
             yield Piece(at, upto - at)
             at = upto
 
+    def remove(self, addresses: Iterable[Avma]) -> None:
+        """Remove some breakpoints while the process is stopped: their code is no longer there.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub makes no sense.
+        """
+        gone = [self._breakpoints.pop(each) for each in addresses if each in self._breakpoints]
+        self._past_steps += sum(each.steps for each in gone)
+        self._past_calls.update({each.address: each.calls for each in gone})
+        self._session.ask_all([b"z0,%x,%x" % (each.address, self._kind) for each in gone])
+
     def remove_all(self) -> None:
         """Remove all breakpoints while the process is stopped.
 
@@ -319,11 +340,7 @@ class CallBreakpoints:
         Raises:
             ConnectionLostError, RemoteProtocolError: the stub makes no sense.
         """
-        requests = [b"z0,%x,%x" % (each, self._kind) for each in self._breakpoints]
-        self._session.ask_all(requests)
-        self._past_steps += sum(each.steps for each in self._breakpoints.values())
-        self._past_calls = self.calls
-        self._breakpoints.clear()
+        self.remove(list(self._breakpoints))
         threads = list_threads(self._session, self._stub.features)
         values, _ = read_registers(self._session, self._stub.features, self._reader, threads)
         pcs = [self._pc(each) for each in values]
@@ -343,7 +360,7 @@ def _ignore(_: Sequence[bytes]) -> None:
     pass
 
 
-def _reported_registers(stop: StopReply) -> dict[int, bytes]:
+def reported_registers(stop: StopReply) -> dict[int, bytes]:
     """Return the registers of a stop reply, by the stub's numbers."""
     return {
         int(key, 16): register_bytes(value)

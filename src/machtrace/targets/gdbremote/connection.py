@@ -170,6 +170,11 @@ class StubConnection:
 
     # --- running and standing ---
 
+    @property
+    def last_stop(self) -> StopReply | None:
+        """The last report of a stop."""
+        return self._stop
+
     def stop(self) -> int | None:
         """Ensure that the process is stopped; return when it was stopped for this, else None.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from machtrace.errors import (
     ConnectionLostError,
@@ -15,7 +16,13 @@ from machtrace.errors import (
 )
 from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
-from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
+from machtrace.model.memory import (
+    LayeredMemory,
+    MemoryReader,
+    MemoryRegion,
+    RegionMemory,
+    without_overlap,
+)
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import (
@@ -29,7 +36,7 @@ from machtrace.model.snapshot import (
     ThreadSnapshot,
 )
 from machtrace.targets.base import ClosedWhenLeft
-from machtrace.targets.gdbremote.breakpoints import CallBreakpoints
+from machtrace.targets.gdbremote.breakpoints import CallBreakpoints, reported_registers
 from machtrace.targets.gdbremote.causes import exception_cause
 from machtrace.targets.gdbremote.connection import StubConnection
 from machtrace.targets.gdbremote.detach import Connect
@@ -42,7 +49,10 @@ from machtrace.targets.gdbremote.spec import RemoteSpec, parse_spec
 from machtrace.targets.gdbremote.stacks import RemoteStackReader
 from machtrace.targets.gdbremote.stream import connect as connect_by_socket
 from machtrace.targets.gdbremote.threads import RemoteThread, chosen, list_threads, read_registers
+from machtrace.targets.shared.elf_images import entry_addresses
+from machtrace.targets.shared.paged_memory import PagedMemory
 
+_Result = TypeVar("_Result")
 _FAILURES = (ConnectionLostError, RemoteProtocolError, TargetGoneError)
 """After these errors nothing more can be copied; earlier copies are retained."""
 _LAST = 1 << 28
@@ -189,7 +199,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
         return CallBreakpoints(self._stub, self._memory, stack_bytes=stack_bytes, waits=waits)
 
     def images(self) -> Snapshot:
-        """Copy the list of images and what is read of them, without threads; it stays stopped.
+        """Copy the list of images, without threads; the process stays stopped.
 
         Raises:
             TargetGoneError: it exited.
@@ -199,6 +209,31 @@ class GdbRemoteTarget(ClosedWhenLeft):
         copies = _Copies([], [], [], self.process.pointer_mask)
         self._find_images(copies)
         return self._result(copies, (), (), None)
+
+    def read(self, work: Callable[[MemoryReader], _Result]) -> _Result:
+        """Return the result of work that reads memory, while the process is stopped.
+
+        Args:
+            work: is called again until all that it reads has been fetched.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub does not respond properly.
+        """
+        pages = PagedMemory(self._memory)
+        return pages.gather(lambda: work(pages))
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether a Linux process has not executed an instruction yet; after :meth:`images`."""
+        images, stop = self._images, self._stub.last_stop
+        if images is None or stop is None or not self._is_linux:
+            return False
+        mask = self.process.pointer_mask
+        registers = self._reader.of_values(reported_registers(stop), mask)
+        if registers is None:
+            return False
+        vector, arch = images.auxiliary_vector, self._stub.host.arch
+        return registers.pc in self.read(lambda memory: entry_addresses(vector, arch, memory))
 
     @property
     def runs_between_snapshots(self) -> bool:

@@ -168,6 +168,11 @@ class DeviceTarget(ClosedWhenLeft):
         """See :meth:`~machtrace.targets.gdbremote.process.GdbRemoteTarget.snapshot`."""
         return self._target.snapshot(threads, stack_limit=stack_limit)
 
+    @property
+    def stub(self) -> GdbRemoteTarget:
+        """The process as debugserver's, for breakpoints; closed with this target."""
+        return self._target
+
     def close(self) -> None:
         """Resume the process and release the device; a second call does nothing."""
         try:

@@ -28,6 +28,9 @@ from machtrace.targets.shared.file_mapping import map_file
 from machtrace.targets.shared.proc_maps import Mapping
 
 _PAGE = 4096
+_AT_ENTRY = 9
+_E_ENTRY = 24
+"""The offset of ``e_entry`` in ``Elf32_Ehdr`` and ``Elf64_Ehdr``."""
 AT_BASE = 7
 """Address of the dynamic loader (``linux/auxvec.h``)."""
 
@@ -80,6 +83,27 @@ def program_name(facts: LoaderFacts, memory: MemoryReader) -> str:
 def program_headers(vector: bytes, arch: Arch) -> Avma:
     """Return the address of the program headers by the auxiliary vector; 0 if it has none."""
     return Avma(dict(auxiliary_values(vector, _layout(arch))).get(AT_PHDR, 0))
+
+
+def entry_addresses(vector: bytes, arch: Arch, memory: MemoryReader) -> frozenset[int]:
+    """Return the addresses (AVMAs) at which a process begins: the loader's, and the program's.
+
+    Args:
+        vector: its auxiliary vector.
+        arch: its architecture.
+        memory: its memory.
+    """
+    values = dict(auxiliary_values(vector, _layout(arch)))
+    entries = {values.get(_AT_ENTRY, 0)}
+    base = values.get(AT_BASE, 0)
+    if base:
+        try:
+            entry = memory.read(Avma(base + _E_ENTRY), arch.pointer_size)
+        except MemoryReadError:
+            pass
+        else:
+            entries.add(base + int.from_bytes(entry, "little"))
+    return frozenset(entries - {0})
 
 
 def _layout(arch: Arch) -> ElfLayout:
