@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import time
@@ -10,9 +9,11 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 
 from machtrace.audit.observed.addresses import AddressFinder
 from machtrace.audit.observed.consent import ConsentMarker, MarkerKind
@@ -24,7 +25,6 @@ from machtrace.audit.trail.calls import CallFlag, Process
 from machtrace.cli.sample import ended_by_signal
 from machtrace.errors import (
     ConnectionLostError,
-    MachtraceError,
     RemoteProtocolError,
     RulesError,
     TargetGoneError,
@@ -36,50 +36,40 @@ from machtrace.model.text import counted
 from machtrace.targets.gdbremote.breakpoints import CallStop
 from machtrace.targets.gdbremote.call_stacks import CallStacks
 from machtrace.targets.gdbremote.process import GdbRemoteTarget
-from machtrace.targets.gdbremote.spec import GDB
 from machtrace.targets.ios.target import DEVICE, DeviceTarget
 from machtrace.unwinder.unwinder import Unwinder
 
-PREFIXES = (GDB, DEVICE)
-"""The targets that this module records."""
+if TYPE_CHECKING:
+    from machtrace.cli.audit_run import LiveOptions
+
 _LOADER = "_dl_debug_state"
 """The function that Linux's loaders call when the list of images has changed (``link.h``)."""
 _WALL_ERROR = 1_000_000
 
 
-def record_calls(
-    spec: str,
-    rules: RuleSet,
-    marker: ConsentMarker | None,
-    search: tuple[str, ...] = (),
-    *,
-    seconds: float = math.inf,
-    quick: bool = False,
-) -> Recording:
+def record_calls(spec: str, rules: RuleSet, live: LiveOptions) -> Recording:
     """Return the calls of a process until a signal requests the end, or the process has exited.
 
     Args:
         spec: a ``gdb://`` or ``device://`` target.
         rules: what is watched.
-        marker: the moment of consent; a function that is called then is watched, too.
-        search: files and folders with images that the process has, and this machine has not.
-        seconds: for how long at most.
-        quick: whether the process continues before a stack is walked: one round trip a call.
+        live: how.
 
     Raises:
         RulesError: the moment of consent is none that can be observed there.
         TargetSpecError, TargetError, ConnectionLostError, RemoteProtocolError, DeviceError: see
             :func:`machtrace.open_target`.
     """
+    marker = live.marker
     if marker is not None and marker.kind in (MarkerKind.LOG, MarkerKind.MARK):
         raise RulesError(
-            f"the moment {marker.kind.value}:{marker.text} is not observed by breakpoints",
+            f"breakpoints do not observe {marker.kind.value}:{marker.text}",
             remedy="pass call:FUNCTION, at:12.5s, key or never",
         )
     with _opened(spec) as target, ended_by_signal() as is_ended:
-        recorder = _Recorder(target, rules, marker, ImageResolver.of(search), quick=quick)
+        recorder = _Recorder(target, rules, marker, ImageResolver.of(live.search), quick=live.quick)
         recorder.watch()
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + live.seconds
         recorder.run(lambda: is_ended() or time.monotonic() >= deadline)
         calls = recorder.calls(spec)
     builder = RecordingBuilder(rules)
@@ -142,16 +132,16 @@ class _Recorder:
         snapshot = self._target.images()
         self._stacks.use(snapshot, self._unwinder)
         self._images |= {image.load_address: image for image in snapshot.images}
-        found = self._target.read(lambda memory: self._finder.find(snapshot.images, memory))
-        self._breakpoints.remove([each for each in self._watches if each not in found.watches])
-        loader = [address for address, watch in found.watches.items() if watch == _LOADER]
-        functions = [address for address, watch in found.watches.items() if watch != _LOADER]
+        watched = self._target.read(lambda memory: self._finder.find(snapshot.images, memory))
+        self._breakpoints.remove([each for each in self._watches if each not in watched.watches])
+        loader = [address for address, watch in watched.watches.items() if watch == _LOADER]
+        functions = [address for address, watch in watched.watches.items() if watch != _LOADER]
         errors = self._breakpoints.insert(functions)
         errors |= self._breakpoints.insert(loader, on_hit=self.watch)
-        self._watches.update(found.watches)
+        self._watches.update(watched.watches)
         for address, error in errors.items():
-            self._refused[found.watches[address]] = str(error)
-        self._dead = found.dead
+            self._refused[watched.watches[address]] = str(error)
+        self._dead = watched.dead
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Record calls until the end, and remove the breakpoints."""
@@ -185,7 +175,9 @@ class _Recorder:
         process = self._target.process
         program = next((i for i in self._images.values() if i.path == process.path), None)
         tree, nodes = self._collector.tree()
-        columns = {name: np.array(values, np.int64) for name, values in self._columns.items()}
+        columns: dict[str, npt.NDArray[Any]] = {
+            name: np.array(values, np.int64) for name, values in self._columns.items()
+        }
         is_main = columns["thread"] == (process.pid or 0)
         columns["stack"] = nodes[columns["stack"]]
         return live_calls(
@@ -239,8 +231,6 @@ class _Recorder:
             lost = hits - self._delivered[watch]
             if lost:
                 yield f"{counted(lost, 'hit')} of {watch} came without registers or a stack"
-        if self._cut:
-            yield f"outer frames of {counted(self._cut, 'stack')} could not be walked"
         if self._consent and self._consent not in set(self._watches.values()):
             yield f"{self._consent}, which gives consent, is not defined there"
 
@@ -248,6 +238,8 @@ class _Recorder:
         for watch, hits in sorted(self._hits().items()):
             if hits:
                 yield f"{watch}: {counted(hits, 'hit')}, {self._delivered[watch]:,} delivered"
+        if self._cut:
+            yield f"{counted(self._cut, 'call')} without outer frames"
         stops = counted(self._breakpoints.stops, "stop")
         trips = counted(self._breakpoints.round_trips, "round trip")
         yield f"{stops} of the process, in {trips}; {self._breakpoints.steps:,} single steps"

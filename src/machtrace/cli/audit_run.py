@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -25,6 +26,7 @@ from machtrace.cli.options import (
     check_search_paths,
     complete_files,
     format_option,
+    parse_duration,
     parse_path,
     quiet_option,
     search_option,
@@ -45,6 +47,26 @@ if TYPE_CHECKING:
 _SUFFIX = "*.spool"
 
 
+_RECORDERS = {
+    "gdb://": "machtrace.cli.audit_breakpoints",
+    "device://": "machtrace.cli.audit_breakpoints",
+}
+"""By the beginning of a target: the module whose ``record_calls`` records it."""
+
+
+class LiveOptions(NamedTuple):
+    """How a running process is recorded."""
+
+    marker: ConsentMarker | None
+    """The moment of consent: a function that is called then is watched, too."""
+    search: tuple[str, ...]
+    """Files and folders with the process's images."""
+    seconds: float
+    """For how long at most."""
+    quick: bool
+    """Whether a process continues before a stack is walked."""
+
+
 class RunFormat(StrEnum):
     """Output formats of observed calls."""
 
@@ -58,9 +80,8 @@ class RunFormat(StrEnum):
 @click.command(cls=ProgramCommand)
 @click.argument(
     "targets",
-    metavar="SPOOL... | -- PROGRAM [ARGS]...",
+    metavar="SPOOL... | TARGET | -- PROGRAM [ARGS]...",
     nargs=-1,
-    type=parse_path,
     shell_complete=complete_files,
 )
 @rules_option
@@ -87,6 +108,20 @@ class RunFormat(StrEnum):
     shell_complete=complete_files,
     help="The agent that PROGRAM loads, instead of the one that came with machtrace.",
 )
+@click.option(
+    "--for",
+    "seconds",
+    type=parse_duration,
+    default="inf",
+    metavar="TIME",
+    help="How long to record TARGET: 60s or 10m. Default: until Ctrl-C, or the process exits.",
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Continue TARGET before a stack is walked, in one round trip a call instead of two. Outer "
+    "frames of a stack that is deeper than the thread's last ones are missing.",
+)
 @baseline_option
 @evidence_option
 @search_option
@@ -97,12 +132,14 @@ class RunFormat(StrEnum):
 def run(  # noqa: PLR0913 - one parameter for each option
     context: click.Context,
     *,
-    targets: tuple[Path, ...],
+    targets: tuple[str, ...],
     rules: str,
     consent: str | None,
     every: bool,
     folder: Path | None,
     library: Path | None,
+    seconds: float,
+    quick: bool,
     baseline: Path | None,
     evidence: Path | None,
     search: tuple[str, ...],
@@ -113,18 +150,18 @@ def run(  # noqa: PLR0913 - one parameter for each option
 
     SPOOL is a file that the agent wrote, or a folder of *.spool files. PROGRAM is started with the
     agent in it (Linux): its calls are recorded from the first initialiser on, and those of its
-    children. What it prints goes to the standard error stream.
+    children. What it prints goes to the standard error stream. TARGET is a process of a debugger's
+    stub, gdb://host:port or device://UDID/bundle-id: breakpoints record its calls until Ctrl-C.
 
     The exit status is 0 if nothing was found, 1 if there are faults or warnings, 2 if some of the
     calls could not be judged. With --baseline, faults and warnings that LAST has do not count.
     """
     from machtrace.audit.observed.consent import parse_consent
-    from machtrace.audit.observed.recording import recording_of
     from machtrace.audit.rules import load_rules
 
     program: tuple[str, ...] | None = context.meta.get(PROGRAM)
     if bool(targets) is (program is not None):
-        raise click.UsageError("pass spools, or -- and a program to start")
+        raise click.UsageError("pass spools, a target, or -- and a program to start")
     if program is not None and not program:
         raise click.UsageError("name a program to start after --")
 
@@ -133,13 +170,28 @@ def run(  # noqa: PLR0913 - one parameter for each option
         loaded = load_rules(rules)
         marker = None if consent is None else parse_consent(consent)
         if program is None:
-            recording = recording_of(_read(targets), loaded)
+            live = LiveOptions(marker, search, seconds, quick=quick)
+            recording = _recorded(targets, loaded, live)
         else:
             recording, marker = _run_program(program, loaded, marker, folder, library)
         options = search, form, lang, baseline, evidence
         return report_calls(recording, loaded, marker, *options, every=every)
 
     return judged(judge)
+
+
+def _recorded(targets: tuple[str, ...], rules: RuleSet, live: LiveOptions) -> Recording:
+    """Return the calls in spools, or of a running process."""
+    from machtrace.audit.observed.recording import recording_of
+
+    spec = targets[0]
+    recorders = [module for prefix, module in _RECORDERS.items() if spec.startswith(prefix)]
+    if not recorders:
+        return recording_of(_read([parse_path(each) for each in targets]), rules)
+    if len(targets) > 1:
+        raise click.UsageError(f"pass {spec} alone: one process is recorded at a time")
+    recording: Recording = import_module(recorders[0]).record_calls(spec, rules, live)
+    return recording
 
 
 def _run_program(

@@ -16,8 +16,8 @@ from machtrace.audit.trail.calls import Image, ImageRole
 from machtrace.cli.application import app
 from machtrace.errors import RulesError
 from tests.agent.build import compiler, library
+from tests.audit.observed.two_sdks import build_app
 
-PROGRAMS = Path(__file__).parent / "programs"
 SCHEMA = json.loads(Path("docs/audit.schema.json").read_text(encoding="utf-8"))
 THREADS, CALLS = 16, 200
 AFTER = THREADS * CALLS
@@ -35,11 +35,6 @@ category = "Contacts"
 """
 
 
-def compile_program(output, source, *words):
-    command = [compiler(), "-O2", "-fno-omit-frame-pointer", str(PROGRAMS / source), *words]
-    subprocess.run([*command, "-o", str(output), "-pthread"], check=True)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("observed")
@@ -48,14 +43,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def spool(folder):
     """The spool of a run: libone calls libtwo, and so does a constructor of the program."""
-    shared = ["-shared", "-fPIC", f"-L{folder}", f"-Wl,-rpath,{folder}"]
-    compile_program(folder / "libdata.so", "data.c", *shared)
-    two = ["-DENTER=second", "-ldata"]
-    compile_program(folder / "libtwo.so", "sdk.c", *shared, *two)
-    first = ["-DENTER=first", "-DNEXT=second", "-ltwo", "-ldata"]
-    compile_program(folder / "libone.so", "sdk.c", *shared, *first)
-    links = [f"-L{folder}", f"-Wl,-rpath,{folder}", "-lone", "-ltwo", "-ldata"]
-    compile_program(folder / "app", "app.c", *links)
+    build_app(folder)
     environment = {
         **os.environ,
         "LD_PRELOAD": str(library(folder)),

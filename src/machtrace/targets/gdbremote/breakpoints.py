@@ -340,7 +340,7 @@ class CallBreakpoints:
         Raises:
             ConnectionLostError, RemoteProtocolError: the stub makes no sense.
         """
-        self.remove(list(self._breakpoints))
+        self.remove([each.address for each in self._breakpoints.values()])
         threads = list_threads(self._session, self._stub.features)
         values, _ = read_registers(self._session, self._stub.features, self._reader, threads)
         pcs = [self._pc(each) for each in values]

@@ -1,8 +1,8 @@
 """Stacks of threads at functions' first instructions, from what breakpoints report.
 
 There the direct caller is known for certain: the link register on arm64, the word at the stack
-pointer on x86. Its callers are walked as in a snapshot, in the part of the stack that was read. That
-part is chosen by thread: as much as the thread's earlier stacks needed.
+pointer on x86. Its callers are walked as in a snapshot, in the part of the stack that was read,
+which is chosen by thread: as much as the thread's earlier stacks needed.
 """
 
 from __future__ import annotations

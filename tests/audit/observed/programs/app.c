@@ -1,11 +1,13 @@
 /* Call two SDKs a known number of times before and after consent, from threads.
  *
- *     app THREADS CALLS
+ *     app THREADS CALLS [wait]
  *
  * A constructor calls second() three times. Each thread calls first() and the watched function
- * itself CALLS times; main does once, then agrees, then starts the threads.
+ * itself CALLS times; main does once, then agrees, then starts the threads. With a third word main
+ * prints "ready", and waits for a line of input first.
  */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 int observed(int value);
@@ -35,8 +37,13 @@ static __attribute__((constructor)) void at_load(void)
 int main(int count, char **arguments)
 {
     pthread_t threads[64];
-    if (count != 3)
+    if (count < 3)
         return 2;
+    if (count > 3) {
+        puts("ready");
+        fflush(stdout);
+        getchar();
+    }
     int many = atoi(arguments[1]);
     calls = 1;
     run(0);
