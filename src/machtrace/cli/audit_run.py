@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from machtrace.audit.baseline import Comparison
     from machtrace.audit.observed.code import RecordedCode
     from machtrace.audit.observed.consent import ConsentMarker
+    from machtrace.audit.observed.recall import Recall
     from machtrace.audit.observed.recording import Recording
     from machtrace.audit.observed.report import ObservedReport
     from machtrace.audit.rules import RuleSet
@@ -122,6 +123,14 @@ class RunFormat(StrEnum):
     help="Continue TARGET before a stack is walked, in one round trip a call instead of two. Outer "
     "frames of a stack that is deeper than the thread's last ones are missing.",
 )
+@click.option(
+    "--os-report",
+    metavar="FILE",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="The device's App Privacy Report, to compare its accesses with the recorded calls.",
+)
+@click.option("--os-app", metavar="BUNDLE", default="", help="The app in the App Privacy Report.")
 @baseline_option
 @evidence_option
 @search_option
@@ -140,6 +149,8 @@ def run(  # noqa: PLR0913 - one parameter for each option
     library: Path | None,
     seconds: float,
     quick: bool,
+    os_report: Path | None,
+    os_app: str,
     baseline: Path | None,
     evidence: Path | None,
     search: tuple[str, ...],
@@ -175,7 +186,8 @@ def run(  # noqa: PLR0913 - one parameter for each option
         else:
             recording, marker = _run_program(program, loaded, marker, folder, library)
         options = search, form, lang, baseline, evidence
-        return report_calls(recording, loaded, marker, *options, every=every)
+        compared = _recall(recording, loaded, os_report, os_app)
+        return report_calls(recording, loaded, marker, *options, every=every, recall=compared)
 
     return judged(judge)
 
@@ -192,6 +204,17 @@ def _recorded(targets: tuple[str, ...], rules: RuleSet, live: LiveOptions) -> Re
         raise click.UsageError(f"pass {spec} alone: one process is recorded at a time")
     recording: Recording = import_module(recorders[0]).record_calls(spec, rules, live)
     return recording
+
+
+def _recall(
+    recording: Recording, rules: RuleSet, os_report: Path | None, app: str
+) -> Recall | None:
+    if os_report is None:
+        return None
+    from machtrace.audit.observed.os_report import read_os_report
+    from machtrace.audit.observed.recall import recall
+
+    return recall(recording, rules, read_os_report(os_report), app)
 
 
 def _run_program(
@@ -245,6 +268,7 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     evidence: Path | None,
     *,
     every: bool,
+    recall: Recall | None = None,
 ) -> int:
     """Judge calls, write the evidence, print the report, and return the exit status."""
     from machtrace.audit.baseline import compare
@@ -255,7 +279,7 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     from machtrace.symbolizer.report_names import ReportNames
 
     code = RecordedCode(recording.trail, ReportNames(search))
-    report = judge_calls(recording, rules, code.map(), marker=marker)
+    report = judge_calls(recording, rules, code.map(), marker=marker, recall=recall)
     comparison = None if baseline is None else compare(report.findings, baseline)
     if evidence is not None:
         _write_evidence(evidence, report, code, comparison)
@@ -357,5 +381,5 @@ def _write_text(
             sys.stdout.write(f"{line}\n")
     for gone in comparison.gone if comparison is not None else ():
         sys.stdout.write(f"\ngone: {gone.message}\n")
-    lines = list(text.dead_lines(report))
+    lines = [*text.dead_lines(report), *text.recall_lines(report)]
     sys.stdout.write("".join(f"{line}\n" for line in ("", *lines) if lines))

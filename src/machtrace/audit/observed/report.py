@@ -14,6 +14,7 @@ import numpy.typing as npt
 from machtrace.audit.findings import Occurrence
 from machtrace.audit.observed.consent import ConsentMarker, consent_states
 from machtrace.audit.observed.process_calls import NOT_DEFINED
+from machtrace.audit.observed.recall import Recall
 from machtrace.audit.observed.recording import Recording
 from machtrace.audit.policies import Condition, Severity
 from machtrace.audit.rules import Rule, RuleSet
@@ -119,6 +120,8 @@ class ObservedReport:
     findings: tuple[ObservedFinding, ...]
     unjudged: tuple[str, ...]
     """The calls and rules that could not be judged, one line each."""
+    recall: Recall | None = None
+    """The comparison with the system's report, if there is one."""
 
     def asker(self, row: int) -> Asker:
         """Return whose the calls of a row of the attribution are."""
@@ -141,6 +144,7 @@ def judge_calls(
     *,
     facts: CodeFacts = NO_FACTS,
     marker: ConsentMarker | None = None,
+    recall: Recall | None = None,
 ) -> ObservedReport:
     """Compare observed calls with the policies.
 
@@ -150,6 +154,8 @@ def judge_calls(
         code: whose code each address of the recording is.
         facts: what the instructions show, for functions that left no frame.
         marker: the moment of consent; without it the recorded state holds.
+        recall: the comparison with the system's report: an access without a call could not be
+            judged.
     """
     attribution = attribute(recording.trail, code, facts)
     judge = _Judge(recording, rules, attribution, consent_states(recording, marker))
@@ -162,7 +168,8 @@ def judge_calls(
         consent=judge.consent,
         attribution=attribution,
         findings=tuple(findings),
-        unjudged=tuple(judge.unjudged()),
+        unjudged=(*judge.unjudged(), *(() if recall is None else recall.alarms())),
+        recall=recall,
     )
 
 

@@ -8,6 +8,8 @@ from typing import Any, TextIO
 from machtrace.audit.baseline import Comparison
 from machtrace.audit.observed.builds import Builds, builds_of
 from machtrace.audit.observed.code import RecordedCode
+from machtrace.audit.observed.os_report import Access
+from machtrace.audit.observed.recall import Recall
 from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
 from machtrace.audit.observed.summary import library_calls
 from machtrace.audit.trail.calls import Image
@@ -79,6 +81,7 @@ def observed_document(
         ],
         "unwatched": recording.unwatched,
         "unruled": list(recording.unruled),
+        "os_report": None if report.recall is None else _os_report(report.recall),
         "problems": list(report.unjudged),
     }
 
@@ -92,6 +95,30 @@ def write_csv(report: ObservedReport, sink: TextIO, language: str = "en") -> Non
         # No spreadsheet must take a method's name for a formula.
         safe = [f"'{text}" if text[:1] in "=+-@" else text for text in texts]
         writer.writerow([*safe, *row[3:]])
+
+
+def _os_report(compared: Recall) -> dict[str, Any]:
+    return {
+        "app": compared.app,
+        "seen": [_access(each) for each in compared.seen],
+        "missed": [_access(each) for each in compared.missed],
+        "outside": compared.outside,
+        "hosts": [
+            {
+                "domain": host.domain,
+                "hits": host.hits,
+                "is_tracker": host.is_tracker,
+                "owner": host.owner or None,
+                "is_of_app": host.is_of_app,
+            }
+            for host in compared.hosts
+        ],
+        "skipped": list(compared.skipped),
+    }
+
+
+def _access(access: Access) -> dict[str, Any]:
+    return {"category": access.category, "begin_ns": access.begin, "end_ns": access.end}
 
 
 def _finding(

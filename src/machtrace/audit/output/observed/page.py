@@ -15,7 +15,12 @@ from machtrace.audit.observed.builds import builds_of
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import STACKS_MOST, ObservedReport, ObservedStack
 from machtrace.audit.observed.summary import LibraryCalls, library_calls, verdict
-from machtrace.audit.output.observed.text import asker_text, dead_lines, frame_text
+from machtrace.audit.output.observed.text import (
+    asker_text,
+    dead_lines,
+    frame_text,
+    recall_lines,
+)
 from machtrace.audit.trail.stacks import CodeAddress
 from machtrace.model.text import counted
 from machtrace.reports.html import shell
@@ -52,6 +57,7 @@ def observed_page(
         _matrix(rows),
         _cells(report, code, rows, stacks),
         _rules(report),
+        _os_report(report),
     ]
     rules = report.rules
     footer = element(
@@ -257,6 +263,14 @@ def _frame(label: str, calls: int, left: float, width: float, depth: int) -> str
         return element("g", box)
     short = label if len(label) <= room else f"{label[: room - 1]}…"
     return element("g", box + element("text", text(short), x=f"{left + 3:.2f}", y=str(top + 11)))
+
+
+def _os_report(report: ObservedReport) -> str:
+    lines = list(recall_lines(report))
+    if not lines:
+        return ""
+    listed = "".join(element("li", text(line)) for line in lines[1:])
+    return folded(f"<b>{text(lines[0])}</b>", element("ul", listed))
 
 
 def _rules(report: ObservedReport) -> str:

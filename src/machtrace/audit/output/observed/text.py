@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from machtrace.audit.baseline import Comparison
+from machtrace.audit.observed import recall
 from machtrace.audit.observed.builds import Builds
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
@@ -95,3 +96,9 @@ def dead_lines(report: ObservedReport) -> Iterator[str]:
     if recording.unruled:
         yield f"watched without a rule: {', '.join(recording.unruled)}"
     yield from recording.costs
+
+
+def recall_lines(report: ObservedReport) -> Iterator[str]:
+    """Yield what the system itself recorded, if its report was passed."""
+    if report.recall is not None:
+        yield from recall.recall_lines(report.recall)
