@@ -225,10 +225,11 @@ def _run_program(
     library: Path | None,
 ) -> tuple[Recording, ConsentMarker | None]:
     """Return the calls of a program, and the marker unless the agent records its state."""
+    from dataclasses import replace
     from tempfile import TemporaryDirectory
 
     from machtrace.audit.observed.consent import MarkerKind
-    from machtrace.audit.observed.process_calls import watched_functions
+    from machtrace.audit.observed.process_calls import ABSENT, watched_functions
     from machtrace.audit.observed.recording import recording_of
     from machtrace.cli.console import warn_of_end
     from machtrace.targets.linux.agent import AgentProgram
@@ -251,10 +252,20 @@ def _run_program(
             running.run()
             status = running.wait()
         warn_of_end(arguments[0], status)
-        recording = recording_of(
-            _read(observed.spools()), rules, from_start=True, marks=observed.marks
-        )
-    return recording, None if kind is MarkerKind.CALL else marker
+        states: set[int] = set()
+
+        def spools() -> Iterator[Spool]:
+            for spool in _read(observed.spools()):
+                states.update(row.state for row in spool.rules if row.symbol == text)
+                yield spool
+
+        recording = recording_of(spools(), rules, from_start=True, marks=observed.marks)
+    if kind is not MarkerKind.CALL:
+        return recording, marker
+    if states == {ABSENT}:
+        problem = f"nothing defines {text}, which gives consent"
+        recording = replace(recording, problems=(*recording.problems, problem))
+    return recording, None
 
 
 def report_calls(  # noqa: PLR0913 - the options of the commands

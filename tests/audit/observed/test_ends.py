@@ -98,6 +98,12 @@ def test_rules_that_name_nothing_cannot_be_judged(folder, tmp_path, watch, text)
     assert text in result.stderr
 
 
+def test_consent_by_a_function_that_does_not_exist_is_not_judged(folder, tmp_path):
+    status, _, _, warnings = audit(folder, tmp_path, "exit", CALLS, consent="call:agre")
+    assert status == 2
+    assert "nothing defines agre, which gives consent" in warnings
+
+
 def test_what_is_no_file_is_no_spool(tmp_path):
     pipe = tmp_path / "a.spool"
     os.mkfifo(pipe)

@@ -30,9 +30,11 @@ _FLAGS = (
 )
 NOT_DEFINED = "nothing defines it"
 """The reason of a watched function that no image of the process has."""
+ABSENT = 2
+"""The state of such a function's rule."""
 _DEAD = {
     0: "nothing imports it",
-    2: NOT_DEFINED,
+    ABSENT: NOT_DEFINED,
     3: "too many functions were watched",
     6: "its first instructions cannot be replaced",
 }
