@@ -192,9 +192,9 @@ static bool start(void)
 
 #if defined(__APPLE__)
 
-static void start_first(void)
+static bool start_first(void)
 {
-    start();
+    return start();
 }
 
 #else
@@ -248,12 +248,15 @@ static void start_in_child(void)
     errno = before;
 }
 
-static void start_first(void)
+static bool start_first(void)
 {
     const char *pattern = getenv("MACHTRACE_SPOOL");
     /* After the handler of machtrace_start. */
-    if (start() && strstr(pattern != NULL ? pattern : DEFAULT_PATTERN, "%p") != NULL)
+    if (!start())
+        return false;
+    if (strstr(pattern != NULL ? pattern : DEFAULT_PATTERN, "%p") != NULL)
         pthread_atfork(NULL, NULL, start_in_child);
+    return true;
 }
 
 #endif
@@ -269,8 +272,11 @@ __attribute__((constructor(101))) static void start_at_load(int count, char **ar
     if (environ == NULL) {
         environ = environment;
         machtrace_imports_before_initialisers();
+        start_first();
+    } else if (start_first()) {
+        /* Another image is linked so that it is the first, or the process runs. */
+        machtrace_mark("the agent was initialised after other images");
     }
-    start_first();
 }
 #else
 __attribute__((constructor(101))) static void start_at_load(void)

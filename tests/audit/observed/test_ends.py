@@ -104,6 +104,21 @@ def test_consent_by_a_function_that_does_not_exist_is_not_judged(folder, tmp_pat
     assert "nothing defines agre, which gives consent" in warnings
 
 
+def test_calls_before_the_agent_was_initialised_are_not_judged(folder, tmp_path):
+    """The last library that is linked to be initialised first is."""
+    early = tmp_path / "early.c"
+    early.write_text("__attribute__((constructor)) void early(void) { }")
+    words = ["-shared", "-fPIC", "-Wl,-z,initfirst"]
+    compile_program(tmp_path / "libearly.so", early, *words)
+    links = [f"-L{folder}", f"-Wl,-rpath,{folder}:{tmp_path}", "-ldata", f"-L{tmp_path}"]
+    compile_program(tmp_path / "ends", "ends.c", *links, "-Wl,--no-as-needed", "-learly")
+    options = ["--rules", rules_file(tmp_path), "--agent", library(folder), "--consent", "never"]
+    command = ["audit", "run", *options, "--", tmp_path / "ends", "exit", CALLS]
+    result = CliRunner().invoke(app, list(map(str, command)), standalone_mode=False)
+    assert result.return_value == 2
+    assert "the agent was initialised after other images" in result.stderr
+
+
 def test_what_is_no_file_is_no_spool(tmp_path):
     pipe = tmp_path / "a.spool"
     os.mkfifo(pipe)

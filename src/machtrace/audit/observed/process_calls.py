@@ -40,6 +40,8 @@ _DEAD = {
 }
 _BLIND = frozenset({3, 6})
 """States in which calls may have happened unobserved."""
+_LATE = "the agent was initialised after other images"
+"""A mark that a preloaded agent stores itself."""
 _WALL_ERROR = 1_000_000
 
 
@@ -200,8 +202,12 @@ def _process(spool: Spool, *, from_start: bool, device: str) -> Process:
         wall_offset=spool.started_at_ns - spool.started_ticks,
         wall_error=_WALL_ERROR,
         started=spool.started_ticks,
-        from_start=from_start,
+        from_start=from_start and not _is_late(spool),
     )
+
+
+def _is_late(spool: Spool) -> bool:
+    return any(mark.text == _LATE for mark in spool.marks)
 
 
 def _moments(spool: Spool) -> Moments:
@@ -272,6 +278,8 @@ def _problems(spool: Spool, *, is_over: bool) -> Iterator[str]:
         (absent, "call", "have neither stack nor state"),
     )
     yield from (f"{spool.source}: {text}" for text in spool.problems)
+    if is_over and _is_late(spool):
+        yield f"{spool.source}: {_LATE}, whose first calls may be missing"
     if is_over and not spool.is_stopped:
         yield f"{spool.source}: the process was killed: its last calls may be missing"
     for number, noun, reason in texts:
