@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from machtrace.cli.application import app
 from tests.agent.build import library
-from tests.audit.observed.test_run import compile_program, rules_file
+from tests.audit.observed.test_run import rules_file
+from tests.audit.observed.two_sdks import compile_program
 
 pytestmark = pytest.mark.live
 CALLS = 7
