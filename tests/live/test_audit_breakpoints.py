@@ -112,6 +112,8 @@ def serve(wait_until):
             )
 
         wait_until(listens, "the stub listens")
+        if pid:  # gdbserver listens before it attaches
+            wait_until(lambda: state(pid)[0] == "t", "the process is stopped")
         return port
 
     yield run
@@ -274,7 +276,7 @@ def test_rules_that_name_nothing_are_answered(serve, program, tmp_path):
     path.write_text(RULES.replace('"observed"', '"no_such_function"'), encoding="utf-8")
     port = serve(lldb_words, program, 1, 1)
     status, report = document("--rules", path, f"gdb://127.0.0.1:{port}")
-    assert (status, report["calls"], report["unwatched"]) == (0, [], 0)
+    assert (status, report["calls"], report["unwatched"]) == (2, [], 0)
     assert {each["watch"] for each in report["dead"]} == {"no_such_function", "not_there"}
 
 
