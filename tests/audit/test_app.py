@@ -135,3 +135,35 @@ def test_every_truncation_of_an_image_has_one_outcome(images, tmp_path):
         root.mkdir()
         (root / "App").write_bytes(data[:end])
         judge(scan_app(root, load_rules()), load_rules())
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"<plist", b"bplist00" + bytes(40)])
+@pytest.mark.parametrize("is_archive", [False, True])
+def test_a_manifest_that_cannot_be_read_is_invalid(tmp_path, content, is_archive):
+    bundle = tmp_path / "Demo.app"
+    bundle.mkdir()
+    (bundle / "PrivacyInfo.xcprivacy").write_bytes(content)
+    path = bundle
+    if is_archive:
+        path = tmp_path / "Demo.ipa"
+        with zipfile.ZipFile(path, "w") as writer:
+            writer.writestr("Payload/Demo.app/PrivacyInfo.xcprivacy", content)
+    (identity,) = found(path)
+    assert identity.startswith("invalid-manifest:Demo")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (("Payload/Demo.app/../../../x", "../x", "/x", "a\\..\\x"), "leads out of the archive"),
+        (("Payload/Demo.app/x", "Payload//Demo.app/./x"), "several files of this path"),
+    ],
+)
+def test_paths_that_archives_must_not_have_are_problems(tmp_path, names, text):
+    image = bytes.fromhex("cffaedfe") + bytes(28)
+    with zipfile.ZipFile(tmp_path / "a.ipa", "w") as writer:
+        for name in names:
+            writer.writestr(name, image)
+    report = scan_app(tmp_path / "a.ipa", load_rules())
+    expected = len(names) if "leads" in text else 1
+    assert [text in str(each) for each in report.problems].count(True) == expected

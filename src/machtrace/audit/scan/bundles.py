@@ -134,7 +134,7 @@ def _of_folder(root: Path) -> Iterator[Part | MachtraceError]:
 def _read(path: Path) -> tuple[PartKind, memoryview] | None:
     try:
         state = path.lstat()
-        if not stat.S_ISREG(state.st_mode) or state.st_size < _MAGIC_SIZE:
+        if not stat.S_ISREG(state.st_mode) or _is_too_small(path.name, state.st_size):
             return None
         with path.open("rb") as file:
             magic = file.read(_MAGIC_SIZE)
@@ -145,7 +145,12 @@ def _read(path: Path) -> tuple[PartKind, memoryview] | None:
     kind = _kind(path.name, magic)
     if kind is None:
         return None
-    return kind, open_image_file(path)
+    return kind, open_image_file(path) if state.st_size else memoryview(b"")
+
+
+def _is_too_small(name: str, size: int) -> bool:
+    """Return whether a file of this size can be nothing that matters: an empty manifest is one."""
+    return size < _MAGIC_SIZE and name not in (MANIFEST, INFORMATION)
 
 
 def _of_archive(data: memoryview, source: str) -> Iterator[Part | MachtraceError]:
@@ -153,11 +158,25 @@ def _of_archive(data: memoryview, source: str) -> Iterator[Part | MachtraceError
         members = read_members(data)
     except ZipError as error:
         raise FormatError(str(error), source=source, offset=0) from None
-    for member in sorted(members, key=lambda each: each.name):
-        if not member.is_file or member.size < _MAGIC_SIZE:
+    files: dict[str, ZipMember] = {}
+    for member in members:
+        if not member.is_file:
+            continue
+        parts = PurePosixPath(member.name.replace("\\", "/")).parts
+        path = "/".join(parts)
+        if not parts or ".." in parts or parts[0] == "/":
+            text = "its path leads out of the archive"
+            yield FormatError(f"{member.name}: {text}", source=source, offset=0)
+            continue
+        if path in files:
+            text = "the archive has several files of this path, and the last one is read"
+            yield FormatError(f"{path}: {text}", source=source, offset=0)
+        files[path] = member
+    for path, member in sorted(files.items()):
+        if _is_too_small(path.rpartition("/")[2], member.size):
             continue
         try:
-            part = _unpacked(member)
+            part = _unpacked(member, path)
         except ZipError as error:
             yield FormatError(f"{member.name}: {error}", source=source, offset=0)
             continue
@@ -165,12 +184,12 @@ def _of_archive(data: memoryview, source: str) -> Iterator[Part | MachtraceError
             yield part
 
 
-def _unpacked(member: ZipMember) -> Part | None:
-    name = member.name.rpartition("/")[2]
+def _unpacked(member: ZipMember, path: str) -> Part | None:
+    name = path.rpartition("/")[2]
     kind = _kind(name, member.start(_MAGIC_SIZE))
     if kind is None:
         return None
     most = _LARGEST_IMAGE if kind in (PartKind.IMAGE, PartKind.STATIC_LIBRARY) else LARGEST
     if member.size > most:
         raise ZipError(ZipProblem.TOO_LARGE, f"it has {member.size:,} bytes, {most:,} are read")
-    return Part(path=member.name, kind=kind, data=memoryview(b"".join(member.chunks())))
+    return Part(path=path, kind=kind, data=memoryview(b"".join(member.chunks())))
