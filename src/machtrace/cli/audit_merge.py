@@ -19,7 +19,7 @@ from machtrace.cli.audit import (
     language_option,
     rules_option,
 )
-from machtrace.cli.audit_run import RunFormat, report_calls
+from machtrace.cli.audit_run import RunFormat, report_calls, spools_in
 from machtrace.cli.options import (
     check_search_paths,
     complete_folders,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from machtrace.audit.observed.recording import Recording
     from machtrace.audit.rules import RuleSet
 
-_SUFFIX = "*.spool"
 _BATCH = 16
 """Spools that a process reads at once."""
 _FEW = 64
@@ -118,10 +117,7 @@ def _files(folders: Sequence[Path]) -> list[_File]:
     for folder in folders:
         if not folder.is_dir():
             raise FileAccessError(str(folder), "not a folder")
-        inside = sorted(folder.rglob(_SUFFIX))
-        if not inside:
-            raise FileAccessError(str(folder), f"no {_SUFFIX} in this folder")
-        for file in inside:
+        for file in spools_in(folder):
             parts = file.relative_to(folder).parts
             files.setdefault(file, parts[0] if len(parts) > 1 else folder.absolute().name)
     return list(files.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from enum import StrEnum
 from importlib import import_module
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from machtrace.audit.rules import RuleSet
     from machtrace.reports.spool.spool import Spool
 
-_SUFFIX = "*.spool"
+_SPOOL = re.compile(r".+\.spool(?:\.\d+)?")
+"""A spool, or an older one of the same process."""
 
 
 _RECORDERS = {
@@ -308,17 +310,27 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     return FINDINGS if counted_findings else 0
 
 
+def spools_in(folder: Path) -> list[Path]:
+    """Return the spools below a folder.
+
+    Raises:
+        FileAccessError: there is none.
+    """
+    from machtrace.errors import FileAccessError
+
+    files = [each for each in folder.rglob("*.spool*") if _SPOOL.fullmatch(each.name)]
+    if not files:
+        raise FileAccessError(str(folder), "no *.spool in this folder")
+    return sorted(files)
+
+
 def _read(paths: Sequence[Path]) -> Iterator[Spool]:
     from machtrace.cli.progress import progress_bar
-    from machtrace.errors import FileAccessError
     from machtrace.reports.spool.spool import Spool
 
     files: list[Path] = []
     for path in paths:
-        inside = sorted(path.rglob(_SUFFIX)) if path.is_dir() else [path]
-        if not inside:
-            raise FileAccessError(str(path), f"no {_SUFFIX} in this folder")
-        files += inside
+        files += spools_in(path) if path.is_dir() else [path]
     with progress_bar(len(files), unit="files") as progress:
         for file in files:
             yield Spool.read(file)

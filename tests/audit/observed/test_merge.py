@@ -147,3 +147,25 @@ def test_a_generated_fleet_is_read_as_it_was_written(tmp_path):
     ]
     assert frames
     assert all(frame["function"].startswith("app_") for frame in frames)
+
+
+def test_older_spools_of_a_process_are_read_and_have_its_consent(folder):
+    place = folder / "fleet" / "phone-3"
+    place.mkdir()
+    # State 3: the process began another spool. The mark of consent is in the older one.
+    older = spool(OLD, [BY_APP, BY_SDK], state=3, mark="agreed")
+    (place / "run.spool.1").write_bytes(older)
+    (place / "run.spool").write_bytes(spool(OLD, [BY_SDK], ticks=9_000_000))
+    (place / "run.spool.next").write_bytes(b"")
+    (place / "run.spool.gz").write_bytes(b"")
+    words = ["--format", "json", "--consent", "mark:agreed"]
+    report = json.loads(merge(folder, place, *words).stdout)
+    assert len(report["processes"]) == 2
+    rows = {each["library"]: each for each in report["calls"]}
+    assert (rows["Demo"]["without_consent"], rows["Demo"]["with_consent"]) == (1, 0)
+    assert (rows["libsdk"]["without_consent"], rows["libsdk"]["with_consent"]) == (0, 2)
+    # A spool that ended with its process has no successor.
+    (place / "run.spool.1").write_bytes(spool(OLD, [BY_APP, BY_SDK], mark="agreed"))
+    report = json.loads(merge(folder, place, *words).stdout)
+    rows = {each["library"]: each for each in report["calls"]}
+    assert (rows["libsdk"]["without_consent"], rows["libsdk"]["with_consent"]) == (1, 1)

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-IMAGE, NODES, THREAD, RULE, INCIDENT, EVENTS = range(1, 7)
+IMAGE, NODES, THREAD, RULE, INCIDENT, EVENTS, MARK = range(1, 8)
 BITS = 12
 RULES = 8
 LOG, SEGMENT = 2048, 512
@@ -107,6 +107,7 @@ def spool(
     log_size: int = LOG,
     segment_size: int = SEGMENT,
     started: int = STARTED,
+    ticks: int = 1_000_000,
 ) -> bytes:
     """Return a spool; of ``events``, each list is a segment. Cells are rule, stack and calls."""
     cells_at = HEAD + log_size
@@ -125,7 +126,7 @@ def spool(
     checked = struct.pack(
         "<12QIIII16s",
         *(size, HEAD, log_size, cells_at, 8, segments_at, segment_size, 4),
-        *(calls_at, calls_at + 8 * RULES, started, 1_000_000),
+        *(calls_at, calls_at + 8 * RULES, started, ticks),
         *(455, 183, BITS, RULES, bytes(range(16))),
     )
     head = b"mtspool\n" + struct.pack("<II", version, zlib.crc32(checked)) + checked

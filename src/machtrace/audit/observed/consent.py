@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from machtrace.audit.trail.calls import NO_TIME, SECOND, Consent
 from machtrace.errors import RulesError
 
 _AT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s?\Z")
+_NUMBER = re.compile(r"\.\d+\Z")
+"""The end of an older spool's name."""
 _REMEDY = "pass call:FUNCTION, mark:TEXT, at:12.5s, log:TEXT, key or never"
 
 
@@ -81,18 +84,40 @@ def consent_states(recording: Recording, marker: ConsentMarker | None) -> npt.ND
     calls = recording.trail.calls
     if marker is None:
         return calls.consent
+    processes = recording.trail.processes
+    moments = [NO_TIME] * len(processes)
+    for chain in _chains(recording):
+        reached = [_moment(recording.moments[process], marker) for process in chain]
+        moment = min((each for each in reached if each is not None), default=NO_TIME)
+        for process in chain:
+            moments[process] = moment
+    is_unseen = [marker.kind in _BY_THE_PROGRAM and each.attached_late for each in processes]
+    at = np.array(moments or [NO_TIME], np.int64)[calls.process]
+    is_reached = at != NO_TIME
     states = np.full(len(calls), Consent.BEFORE, np.uint8)
-    for process, moments in enumerate(recording.moments):
-        moment = _moment(moments, marker)
-        rows = calls.process == process
-        if moment is None:
-            is_late = recording.trail.processes[process].attached_late
-            if is_late and marker.kind in _BY_THE_PROGRAM:
-                states[rows] = Consent.UNKNOWN
-        else:
-            states[rows & (calls.time > moment)] = Consent.GRANTED
-            states[rows & (calls.time == NO_TIME)] = Consent.UNKNOWN
+    states[is_reached & (calls.time > at)] = Consent.GRANTED
+    states[is_reached & (calls.time == NO_TIME)] = Consent.UNKNOWN
+    states[~is_reached & np.array(is_unseen or [False])[calls.process]] = Consent.UNKNOWN
     return states
+
+
+def _chains(recording: Recording) -> Iterator[list[int]]:
+    """Yield the spools of each process, the oldest first: it may have begun another one."""
+    processes, moments = recording.trail.processes, recording.moments
+    keys = [
+        (_NUMBER.sub("", source), process.pid, process.started)
+        for source, process in zip(recording.sources, processes, strict=True)
+    ]
+    chain: list[int] = []
+    for number in sorted(range(len(keys)), key=keys.__getitem__):
+        if chain and not (
+            moments[chain[-1]].is_continued and keys[chain[-1]][:2] == keys[number][:2]
+        ):
+            yield chain
+            chain = []
+        chain.append(number)
+    if chain:
+        yield chain
 
 
 def _moment(moments: Moments, marker: ConsentMarker) -> int | None:

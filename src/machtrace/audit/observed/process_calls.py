@@ -71,6 +71,8 @@ class Moments(NamedTuple):
     """Texts that the program stored."""
     first_calls: Mapping[str, int]
     """By watched function."""
+    is_continued: bool = False
+    """Whether the process's next spool follows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -220,6 +222,7 @@ def _moments(spool: Spool) -> Moments:
         started=spool.started_ticks,
         marks=tuple((mark.time, mark.text) for mark in spool.marks if mark.text),
         first_calls={row.symbol: known[row.number] for row in spool.rules if row.number in known},
+        is_continued=spool.is_continued,
     )
 
 

@@ -63,7 +63,8 @@ _THREAD = Struct("<2I")
 _RULE = Struct("<4IQ")
 _EVENTS = Struct("<QII")
 _MARK = Struct("<QII")
-_ENDED = (2, 3, 4)
+_CONTINUED = 3
+_ENDED = (2, _CONTINUED, 4)
 """The agent was stopped, began another file, or stored all before the process ended."""
 _CELL_USED = 1 << 63
 _COUNTS_ONLY = _PROGRAM = 1
@@ -88,6 +89,8 @@ class Spool:
     """Random bytes that no other spool has."""
     is_stopped: bool
     """Whether the agent was stopped. Else the process was killed, or ran when this was copied."""
+    is_continued: bool
+    """Whether the process's next spool follows."""
     started_at_ns: int
     """Nanoseconds since 1970."""
     started_ticks: int
@@ -233,6 +236,7 @@ class _Reader:
             arch=_MACHINES.get(head.machine),
             run=head.run,
             is_stopped=head.state in _ENDED,
+            is_continued=head.state == _CONTINUED,
             started_at_ns=head.started_at,
             started_ticks=head.started_ticks,
             rules=tuple(self._rules[number] for number in sorted(self._rules)),
