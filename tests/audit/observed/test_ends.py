@@ -120,6 +120,22 @@ def test_calls_before_the_agent_was_initialised_are_not_judged(folder, tmp_path)
     assert "the agent was initialised after other images" in result.stderr
 
 
+def test_functions_are_counted_under_all_names_of_the_c_library(folder, tmp_path):
+    shared = ["-shared", "-fPIC", "-DLIBRARY"]
+    compile_program(tmp_path / "libold.so", "old_names.c", *shared)
+    links = [f"-L{tmp_path}", f"-Wl,-rpath,{tmp_path}", "-lold"]
+    compile_program(tmp_path / "old", "old_names.c", *links)
+    rules = tmp_path / "rules.toml"
+    truth = {"lstat": 12, "stat": 7, "fstat": 5, "open": 3}
+    rows = "".join(f'{{watch = "{name}", category = "Files"}},' for name in truth)
+    rules.write_text(f'schema = 1\nname = "files"\nrules = [{rows}]\n')
+    options = ["--rules", rules, "--agent", library(folder), "--consent", "never", "-f", "csv"]
+    command = ["audit", "run", *options, "--", tmp_path / "old"]
+    result = CliRunner().invoke(app, list(map(str, command)), standalone_mode=False)
+    counted = csv.DictReader(io.StringIO(result.stdout))
+    assert {row["watch"]: int(row["without_consent"]) for row in counted} == truth
+
+
 def test_what_is_no_file_is_no_spool(tmp_path):
     pipe = tmp_path / "a.spool"
     os.mkfifo(pipe)

@@ -52,6 +52,18 @@ LARGE_FILE_NAMES = frozenset(
     }
 )
 """Functions of Linux that programs also import with the suffix 64 (lfcompile64(5))."""
+_OTHER_NAMES = {
+    **{
+        f"__{prefix}xstat{bits}": f"{prefix}stat"
+        for prefix in ("", "f", "l")
+        for bits in ("", "64")
+    },
+    **{f"__fxstatat{bits}": "fstatat" for bits in ("", "64")},
+    **{f"__{name}{bits}_2": name for name in ("open", "openat") for bits in ("", "64")},
+    "__gethostname_chk": "gethostname",
+}
+"""Names by which programs import functions of glibc: those that were built with one before 2.33, or
+with checks of sizes (_FORTIFY_SOURCE)."""
 
 
 class DeadWatch(NamedTuple):
@@ -127,7 +139,9 @@ def process_calls(
 def watched_functions(rules: RuleSet) -> tuple[str, ...]:
     """Return the names by which the C functions of rules are imported on Linux."""
     names = [rule.watch for rule in rules.rules if rule.kind is RuleKind.C]
-    return (*names, *(f"{name}64" for name in names if name in LARGE_FILE_NAMES))
+    large = [f"{name}64" for name in names if name in LARGE_FILE_NAMES]
+    others = [other for other, name in _OTHER_NAMES.items() if name in names]
+    return tuple(dict.fromkeys((*names, *large, *others)))
 
 
 def role_of_path(path: str, *, is_program: bool = False) -> ImageRole:
@@ -167,6 +181,8 @@ class _Watches:
 
     def _watch_of(self, symbol: str) -> str | None:
         """Return the rule that a watched function is one of the names of."""
+        if symbol not in self._by_watch:
+            symbol = _OTHER_NAMES.get(symbol, symbol)
         base = symbol.removesuffix("64")
         for name in (symbol, base) if base in LARGE_FILE_NAMES else (symbol,):
             if name in self._by_watch:
