@@ -76,6 +76,13 @@ evidence_option = click.option(
     shell_complete=complete_files,
     help="Write the evidence to this file, too: the report, all calls and stacks, and the rules.",
 )
+link_map_option = click.option(
+    "--link-map",
+    metavar="MAP",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="The linker's map of the executable, which states the library of each function.",
+)
 language_option = enum_option("--lang", members=Language, help="Language of the kinds of data.")
 
 
@@ -104,13 +111,7 @@ def judged(run: Callable[[], int]) -> int:
     help="Print the privacy manifest that would be true of APP; its reasons are for you to choose.",
 )
 @baseline_option
-@click.option(
-    "--link-map",
-    metavar="MAP",
-    type=parse_path,
-    shell_complete=complete_files,
-    help="The linker's map of the executable, which states the library of each function.",
-)
+@link_map_option
 @search_option
 @language_option
 @quiet_option

@@ -21,6 +21,7 @@ from machtrace.cli.audit import (
     evidence_option,
     judged,
     language_option,
+    link_map_option,
     rules_option,
 )
 from machtrace.cli.options import (
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from machtrace.audit.observed.recording import Recording
     from machtrace.audit.observed.report import ObservedReport
     from machtrace.audit.rules import RuleSet
+    from machtrace.audit.trail.app_code import AppCode
+    from machtrace.audit.trail.calls import Trail
     from machtrace.reports.spool.spool import Spool
 
 _SPOOL = re.compile(r".+\.spool(?:\.\d+)?")
@@ -78,6 +81,21 @@ class RunFormat(StrEnum):
     HTML = "html"
     SARIF = "sarif"
     CSV = "csv"
+
+
+class AppFiles(NamedTuple):
+    """The files of the recorded app."""
+
+    path: Path
+    link_map: Path | None
+
+    def read(self, trail: Trail, rules: RuleSet, search: tuple[str, ...]) -> AppCode:
+        """Return the evidence that they have for recorded calls."""
+        from machtrace.audit.scan.link_map import read_link_map
+        from machtrace.audit.trail.app_code import read_app_code
+
+        linked = None if self.link_map is None else read_link_map(self.link_map)
+        return read_app_code(self.path, trail, rules, link_map=linked, search=search)
 
 
 @click.command(cls=ProgramCommand)
@@ -133,6 +151,16 @@ class RunFormat(StrEnum):
     help="The device's App Privacy Report, to compare its accesses with the recorded calls.",
 )
 @click.option("--os-app", metavar="BUNDLE", default="", help="The app in the App Privacy Report.")
+@click.option(
+    "--static",
+    "app",
+    metavar="APP",
+    type=parse_path,
+    shell_complete=complete_files,
+    help="The app's files, of the recorded build: state which static library called, also by a "
+    "jump, and which calls in its code were reached.",
+)
+@link_map_option
 @baseline_option
 @evidence_option
 @search_option
@@ -153,6 +181,8 @@ def run(  # noqa: PLR0913 - one parameter for each option
     quick: bool,
     os_report: Path | None,
     os_app: str,
+    app: Path | None,
+    link_map: Path | None,
     baseline: Path | None,
     evidence: Path | None,
     search: tuple[str, ...],
@@ -177,6 +207,8 @@ def run(  # noqa: PLR0913 - one parameter for each option
         raise click.UsageError("pass spools, a target, or -- and a program to start")
     if program is not None and not program:
         raise click.UsageError("name a program to start after --")
+    if link_map is not None and app is None:
+        raise click.UsageError("--link-map needs --static, the app that it is of")
 
     def judge() -> int:
         check_search_paths(search)
@@ -189,7 +221,10 @@ def run(  # noqa: PLR0913 - one parameter for each option
             recording, marker = _run_program(program, loaded, marker, folder, library)
         options = search, form, lang, baseline, evidence
         compared = _recall(recording, loaded, os_report, os_app)
-        return report_calls(recording, loaded, marker, *options, every=every, recall=compared)
+        files = None if app is None else AppFiles(app, link_map)
+        return report_calls(
+            recording, loaded, marker, *options, every=every, recall=compared, files=files
+        )
 
     return judged(judge)
 
@@ -282,6 +317,7 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     *,
     every: bool,
     recall: Recall | None = None,
+    files: AppFiles | None = None,
 ) -> int:
     """Judge calls, write the evidence, print the report, and return the exit status."""
     from machtrace.audit.baseline import compare
@@ -291,8 +327,10 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     from machtrace.cli.console import output, warn
     from machtrace.symbolizer.report_names import ReportNames
 
-    code = RecordedCode(recording.trail, ReportNames(search))
-    report = judge_calls(recording, rules, code.map(), marker=marker, recall=recall)
+    app = None if files is None else files.read(recording.trail, rules, search)
+    libraries, ranges = ((), None) if app is None else (app.libraries, app.ranges)
+    code = RecordedCode(recording.trail, ReportNames(search), libraries)
+    report = judge_calls(recording, rules, code.map(ranges), app=app, marker=marker, recall=recall)
     comparison = None if baseline is None else compare(report.findings, baseline)
     if evidence is not None:
         _write_evidence(evidence, report, code, comparison)
@@ -398,6 +436,12 @@ def _write_text(
     if rows:
         sys.stdout.write("\n")
         write_table(text.HEADING, rows, right=frozenset({4, 5, 6}))
+    rows = text.coverage_rows(report)
+    if rows:
+        sys.stdout.write(f"\n{text.coverage_line(report)}\n\n")
+        write_table(text.COVERAGE_HEADING, rows, right=frozenset({2, 3}))
+        if every:
+            sys.stdout.write("".join(f"{line}\n" for line in ("", *text.missed_lines(report))))
     for finding in report.findings:
         sys.stdout.write("\n")
         for line in text.finding_lines(report, finding, code, comparison, builds, every=every):

@@ -15,7 +15,7 @@ from machtrace.errors import MachtraceError
 from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.symbol import FrameStatus, InlineFrame, Symbol
+from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, Symbol
 from machtrace.symbols.image_symbols import ImageSymbols, open_image
 
 if TYPE_CHECKING:  # a first answer can do without what they bring
@@ -115,13 +115,19 @@ class ImageNames:
         return self._symbols.table.symbol(number)
 
     def starts(self) -> dict[str, list[ImageOffset]]:
-        """Return the starts of the functions of each linkage name, by the symbol tables."""
+        """Return the starts of the functions of each linkage name, by the symbol tables.
+
+        Stubs are left out: their names are of functions of other images.
+        """
         by_name: dict[str, list[ImageOffset]] = {}
         if self._symbols is None:
             return by_name
+        from machtrace.symbols.table import CERTAINTIES
+
         table = self._symbols.table
         starts = table.starts.tolist()
-        for index in table.is_named.nonzero()[0].tolist():
+        is_own = table.is_named & (table.certainties != CERTAINTIES.index(Certainty.STUB))
+        for index in is_own.nonzero()[0].tolist():
             name = table.linkage_name(index)
             if name:
                 by_name.setdefault(name, []).append(ImageOffset(starts[index]))

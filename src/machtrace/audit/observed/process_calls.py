@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.audit.rules import RuleKind, RuleSet
+from machtrace.audit.scan.elf_names import LARGE_FILE_NAMES, OTHER_NAMES, rule_of_function
 from machtrace.audit.trail.calls import NO_TIME, NONE, CallFlag, Image, ImageRole, Process
 from machtrace.audit.trail.stacks import NO_IMAGE, OUTER_MISSING, ROOT, StackTree
 from machtrace.frozen import dataclass
@@ -43,27 +44,6 @@ _BLIND = frozenset({3, 6})
 _LATE = "the agent was initialised after other images"
 """A mark that a preloaded agent stores itself."""
 _WALL_ERROR = 1_000_000
-
-
-LARGE_FILE_NAMES = frozenset(
-    {
-        *("creat", "fopen", "freopen", "open", "openat", "readdir"),
-        *("fstat", "fstatat", "fstatfs", "fstatvfs", "lstat", "stat", "statfs", "statvfs"),
-    }
-)
-"""Functions of Linux that programs also import with the suffix 64 (lfcompile64(5))."""
-_OTHER_NAMES = {
-    **{
-        f"__{prefix}xstat{bits}": f"{prefix}stat"
-        for prefix in ("", "f", "l")
-        for bits in ("", "64")
-    },
-    **{f"__fxstatat{bits}": "fstatat" for bits in ("", "64")},
-    **{f"__{name}{bits}_2": name for name in ("open", "openat") for bits in ("", "64")},
-    "__gethostname_chk": "gethostname",
-}
-"""Names by which programs import functions of glibc: those that were built with one before 2.33, or
-with checks of sizes (_FORTIFY_SOURCE)."""
 
 
 class DeadWatch(NamedTuple):
@@ -140,7 +120,7 @@ def watched_functions(rules: RuleSet) -> tuple[str, ...]:
     """Return the names by which the C functions of rules are imported on Linux."""
     names = [rule.watch for rule in rules.rules if rule.kind is RuleKind.C]
     large = [f"{name}64" for name in names if name in LARGE_FILE_NAMES]
-    others = [other for other, name in _OTHER_NAMES.items() if name in names]
+    others = [other for other, name in OTHER_NAMES.items() if name in names]
     return tuple(dict.fromkeys((*names, *large, *others)))
 
 
@@ -181,16 +161,10 @@ class _Watches:
 
     def _watch_of(self, symbol: str) -> str | None:
         """Return the rule that a watched function is one of the names of."""
-        if symbol not in self._by_watch:
-            symbol = _OTHER_NAMES.get(symbol, symbol)
-        base = symbol.removesuffix("64")
-        for name in (symbol, base) if base in LARGE_FILE_NAMES else (symbol,):
-            if name in self._by_watch:
-                return name
-            rule = self._set.of_symbol(f"_{name}")
-            if rule is not None:
-                return rule.watch
-        return None
+        if symbol in self._by_watch:
+            return symbol
+        rule = rule_of_function(self._set, symbol)
+        return None if rule is None else rule.watch
 
 
 def _tree(spool: Spool) -> StackTree:

@@ -13,14 +13,16 @@ import numpy.typing as npt
 
 from machtrace.audit.findings import Occurrence
 from machtrace.audit.observed.consent import ConsentMarker, consent_states
+from machtrace.audit.observed.coverage import Coverage, coverage_of
 from machtrace.audit.observed.process_calls import NOT_DEFINED
 from machtrace.audit.observed.recall import Recall
 from machtrace.audit.observed.recording import Recording
 from machtrace.audit.policies import Condition, Severity
 from machtrace.audit.rules import Rule, RuleSet
+from machtrace.audit.trail.app_code import AppCode
 from machtrace.audit.trail.attribution import Attribution, AttributionFlag, attribute
 from machtrace.audit.trail.calls import NO_TIME, SECOND, CallFlag, Consent, ImageRole, Trail
-from machtrace.audit.trail.code_facts import NO_FACTS, CodeFacts
+from machtrace.audit.trail.code_facts import NO_FACTS
 from machtrace.audit.trail.libraries import CodeMap, Evidence
 from machtrace.audit.trail.owners import UNKNOWN, Reason
 from machtrace.audit.trail.stacks import CodeAddress
@@ -122,6 +124,8 @@ class ObservedReport:
     """The calls and rules that could not be judged, one line each."""
     recall: Recall | None = None
     """The comparison with the system's report, if there is one."""
+    coverage: Coverage | None = None
+    """The call sites that were reached; None if the app's files were not read."""
 
     def asker(self, row: int) -> Asker:
         """Return whose the calls of a row of the attribution are."""
@@ -142,7 +146,7 @@ def judge_calls(
     rules: RuleSet,
     code: CodeMap,
     *,
-    facts: CodeFacts = NO_FACTS,
+    app: AppCode | None = None,
     marker: ConsentMarker | None = None,
     recall: Recall | None = None,
 ) -> ObservedReport:
@@ -152,12 +156,12 @@ def judge_calls(
         recording: the calls.
         rules: the rules that they were recorded by, and the policies.
         code: whose code each address of the recording is.
-        facts: what the instructions show, for functions that left no frame.
+        app: the app's files, for functions that left no frame and for call sites.
         marker: the moment of consent; without it the recorded state holds.
         recall: the comparison with the system's report: an access without a call could not be
             judged.
     """
-    attribution = attribute(recording.trail, code, facts)
+    attribution = attribute(recording.trail, code, NO_FACTS if app is None else app.facts)
     judge = _Judge(recording, rules, attribution, consent_states(recording, marker))
     findings = list(judge.findings())
     order = list(Severity)
@@ -168,8 +172,13 @@ def judge_calls(
         consent=judge.consent,
         attribution=attribution,
         findings=tuple(findings),
-        unjudged=(*judge.unjudged(), *(() if recall is None else recall.alarms())),
+        unjudged=(
+            *judge.unjudged(),
+            *(() if recall is None else recall.alarms()),
+            *(() if app is None else app.problems),
+        ),
         recall=recall,
+        coverage=None if app is None else coverage_of(recording.trail, attribution, app),
     )
 
 

@@ -21,6 +21,7 @@ from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.stabs import N_OSO
 from machtrace.formats.macho.tables.symtab import DebugMapRows, parse_debug_map, parse_symbols
+from machtrace.formats.object_file import ObjectFile
 from machtrace.frozen import dataclass
 from machtrace.images.debug_map import LinkedObject
 from machtrace.model.address import ImageOffset
@@ -35,6 +36,10 @@ _CHECKOUTS = ("Pods", "checkouts", "Checkouts", "node_modules", ".pub-cache", "h
 _BUILD = re.compile(r"([^/]+)\.build/Objects-normal/")
 _PRODUCT = re.compile(r"/Build/Products/[^/]+/([^/]+)\.o\Z")
 _FRAMEWORK = re.compile(r"([^/]+)\.(?:xc)?framework/")
+_OPTIMISED = re.compile(
+    r"(?:(?:\A|[/.])(?:thin)?lto(?:\.\d+)?\.(?:o|tmp)|\.ltrans\.o|/lto-llvm-\S*\.o)\Z"
+)
+"""Objects that link-time optimisation makes of all others."""
 _VERSION = re.compile(r"-\d[\w.+-]*\Z")
 
 
@@ -100,7 +105,7 @@ class Attributor:
 
     def __init__(
         self,
-        contents: MachOFileContents,
+        contents: ObjectFile,
         table: SymbolTable,
         *,
         name: str,
@@ -135,9 +140,12 @@ class Attributor:
         if link_map is None or not self._is_named(link_map.image):
             return None
         image = self._contents.image
-        sections = image.code_sections
-        low = min((section.address for section in sections), default=0)
-        high = max((section.address + section.size for section in sections), default=0)
+        if isinstance(self._contents, MachOFileContents):
+            sections = self._contents.image.code_sections
+            low = min((section.address for section in sections), default=0)
+            high = max((section.address + section.size for section in sections), default=0)
+        else:
+            low, high = 0, (1 << 64) - 1  # the map of an ELF has nothing but code
         starts = self._table.starts.astype(np.uint64) + np.uint64(image.header_svma)
         if link_map.agrees_with(starts, low, high):
             return link_map
@@ -179,7 +187,8 @@ class Attributor:
         address = offset + self._contents.image.header_svma
         if self._link_map is not None:
             spelt = self._link_map.object_at(address)
-            if spelt is not None and spelt != "linker synthesized":
+            is_stated = spelt is not None and spelt != "linker synthesized"
+            if spelt is not None and is_stated and not _OPTIMISED.search(spelt):
                 return self._by_object(spelt, Evidence.LINK_MAP)
         spelt = self._linked_object(address)
         if spelt is not None:
@@ -196,8 +205,15 @@ class Attributor:
         library = library_of_path(linked.path, linked.member) or self._name
         return Attribution(library=library, evidence=evidence, detail=spelt)
 
+    @property
+    def uses_link_map(self) -> bool:
+        """Whether the linker's map is of this image."""
+        return self._link_map is not None
+
     @cached_property
     def _debug_map(self) -> tuple[DebugMapRows, list[str]] | None:
+        if not isinstance(self._contents, MachOFileContents):
+            return None
         try:
             symbols = parse_symbols(self._contents)
             rows = parse_debug_map(symbols)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 from pathlib import Path, PurePosixPath
 
 from machtrace.audit.scan.manifest import LARGEST, MANIFEST
 from machtrace.errors import FileAccessError, FormatError, MachtraceError
+from machtrace.formats.elf.structs import MAGIC as ELF_MAGIC
 from machtrace.formats.macho.header import MAGICS
 from machtrace.formats.zip_archive import ZipError, ZipMember, ZipProblem, is_zip, read_members
 from machtrace.frozen import dataclass
@@ -49,10 +51,11 @@ class Part:
     data: memoryview
 
 
-def read_parts(path: Path) -> Iterator[Part | MachtraceError]:
+def read_parts(path: Path, *, with_elf: bool = False) -> Iterator[Part | MachtraceError]:
     """Yield the parts of an app, an archive of one, a folder, or a single image, by path.
 
-    A file that cannot be read is yielded as its error.
+    A file that cannot be read is yielded as its error. Images are Mach-O ones, and if ``with_elf``
+    is set ELF ones.
 
     Raises:
         FileAccessError: there is no such file or folder.
@@ -64,14 +67,15 @@ def read_parts(path: Path) -> Iterator[Part | MachtraceError]:
         raise FileAccessError(
             str(path), f"cannot scan: {getattr(error, 'strerror', None) or error}"
         ) from None
+    magics = {*_MAGICS, ELF_MAGIC} if with_elf else _MAGICS
     if stat.S_ISDIR(mode):
-        yield from _of_folder(path)
+        yield from _of_folder(path, magics)
         return
     data = open_image_file(path)
     if is_zip(data):
-        yield from _of_archive(data, path.name)
+        yield from _of_archive(data, path.name, magics)
         return
-    kind = _kind(path.name, bytes(data[:_MAGIC_SIZE]))
+    kind = _kind(path.name, bytes(data[:_MAGIC_SIZE]), magics)
     if kind not in (PartKind.IMAGE, PartKind.STATIC_LIBRARY):
         raise FormatError(
             "neither an app, an .ipa, nor a Mach-O",
@@ -91,14 +95,14 @@ def bundle_of(path: str) -> str:
     return ""
 
 
-def _kind(name: str, magic: bytes) -> PartKind | None:
+def _kind(name: str, magic: bytes, magics: AbstractSet[bytes]) -> PartKind | None:
     if name == MANIFEST:
         return PartKind.MANIFEST
     if name == INFORMATION:
         return PartKind.INFORMATION
     if magic == _ARCHIVE_MAGIC:
         return PartKind.STATIC_LIBRARY
-    return PartKind.IMAGE if magic[:4] in _MAGICS and not _is_java(magic) else None
+    return PartKind.IMAGE if magic[:4] in magics and not _is_java(magic) else None
 
 
 def _is_java(magic: bytes) -> bool:
@@ -106,7 +110,7 @@ def _is_java(magic: bytes) -> bool:
     return magic[:4] == _FAT_MAGICS[0] and int.from_bytes(magic[4:8], "big") > 20  # noqa: PLR2004
 
 
-def _of_folder(root: Path) -> Iterator[Part | MachtraceError]:
+def _of_folder(root: Path, magics: AbstractSet[bytes]) -> Iterator[Part | MachtraceError]:
     count = 0
     # The name of the folder itself counts: it may be the bundle.
     start = root.resolve().name
@@ -121,7 +125,7 @@ def _of_folder(root: Path) -> Iterator[Part | MachtraceError]:
                 return
             path = Path(folder, name)
             try:
-                part = _read(path)
+                part = _read(path, magics)
             except MachtraceError as error:
                 yield error
                 continue
@@ -131,7 +135,7 @@ def _of_folder(root: Path) -> Iterator[Part | MachtraceError]:
                 yield Part(path=f"{start}/{inside}", kind=kind, data=data)
 
 
-def _read(path: Path) -> tuple[PartKind, memoryview] | None:
+def _read(path: Path, magics: AbstractSet[bytes]) -> tuple[PartKind, memoryview] | None:
     try:
         state = path.lstat()
         if not stat.S_ISREG(state.st_mode) or _is_too_small(path.name, state.st_size):
@@ -142,7 +146,7 @@ def _read(path: Path) -> tuple[PartKind, memoryview] | None:
         raise FileAccessError(
             str(path), f"cannot read: {getattr(error, 'strerror', None) or error}"
         ) from None
-    kind = _kind(path.name, magic)
+    kind = _kind(path.name, magic, magics)
     if kind is None:
         return None
     return kind, open_image_file(path) if state.st_size else memoryview(b"")
@@ -153,7 +157,9 @@ def _is_too_small(name: str, size: int) -> bool:
     return size < _MAGIC_SIZE and name not in (MANIFEST, INFORMATION)
 
 
-def _of_archive(data: memoryview, source: str) -> Iterator[Part | MachtraceError]:
+def _of_archive(
+    data: memoryview, source: str, magics: AbstractSet[bytes]
+) -> Iterator[Part | MachtraceError]:
     try:
         members = read_members(data)
     except ZipError as error:
@@ -176,7 +182,7 @@ def _of_archive(data: memoryview, source: str) -> Iterator[Part | MachtraceError
         if _is_too_small(path.rpartition("/")[2], member.size):
             continue
         try:
-            part = _unpacked(member, path)
+            part = _unpacked(member, path, magics)
         except ZipError as error:
             yield FormatError(f"{member.name}: {error}", source=source, offset=0)
             continue
@@ -184,9 +190,9 @@ def _of_archive(data: memoryview, source: str) -> Iterator[Part | MachtraceError
             yield part
 
 
-def _unpacked(member: ZipMember, path: str) -> Part | None:
+def _unpacked(member: ZipMember, path: str, magics: AbstractSet[bytes]) -> Part | None:
     name = path.rpartition("/")[2]
-    kind = _kind(name, member.start(_MAGIC_SIZE))
+    kind = _kind(name, member.start(_MAGIC_SIZE), magics)
     if kind is None:
         return None
     most = _LARGEST_IMAGE if kind in (PartKind.IMAGE, PartKind.STATIC_LIBRARY) else LARGEST

@@ -25,6 +25,7 @@ from machtrace.audit.scan.machines import (
 from machtrace.audit.scan.values import (
     Address,
     ClassObject,
+    CodeUse,
     Import,
     Instance,
     MessageUse,
@@ -110,6 +111,9 @@ class Names:
     """Returns the string at an address."""
     paths: frozenset[str]
     """The strings whose mere use counts."""
+    has_absolute: bool = False
+    """Whether instructions may have addresses as numbers: a program that is loaded where it was
+    linked for."""
 
 
 class _State:
@@ -132,7 +136,13 @@ class _State:
 
 
 def follow(
-    machine: Machine, names: Names, code: bytes, start: int, receiver: Receiver | None
+    machine: Machine,
+    names: Names,
+    code: bytes,
+    start: int,
+    receiver: Receiver | None,
+    *,
+    every: bool = False,
 ) -> list[Use]:
     """Return the calls of a function, and the symbols whose addresses it takes.
 
@@ -142,14 +152,23 @@ def follow(
         code: the function.
         start: its address (Svma).
         receiver: ``self``, if it is a method.
+        every: whether calls and jumps count that lead to no name.
     """
-    return _Flow(machine, names, code, start, receiver).run()
+    return _Flow(machine, names, code, start, receiver, every=every).run()
 
 
 class _Flow:
     def __init__(
-        self, machine: Machine, names: Names, code: bytes, start: int, receiver: Receiver | None
+        self,
+        machine: Machine,
+        names: Names,
+        code: bytes,
+        start: int,
+        receiver: Receiver | None,
+        *,
+        every: bool,
     ) -> None:
+        self._every = every
         self._machine = machine
         self._names = names
         self._code = code
@@ -202,6 +221,8 @@ class _Flow:
                 return self._branch(step)
             case MayJump(target):
                 self._keep_for(target)
+                if not self._holds(target):
+                    self._lead_to(target, is_tail=True)
             case End():
                 return False
             case MoveRegister(destination, source):
@@ -221,6 +242,8 @@ class _Flow:
             case Writes(written):
                 for register in written:
                     self._set(register, None)
+            case SetConstant(destination, value) if self._names.has_absolute:
+                self._set(destination, self._taken(value))
             case SetConstant() | AddRegister() | InsertConstant():
                 self._set(step.destination, None)
             case LoadIndexed():
@@ -303,33 +326,41 @@ class _Flow:
 
     def _branch(self, branch: Branch) -> bool:
         target, is_call, names = branch.target, branch.is_call, self._names
-        value = None
-        if branch.register is not None:
-            value = self._now.registers.get(branch.register)
-        elif branch.slot is not None:
-            value = self._loaded_for_call(branch.slot)
-        inside = target is not None and self._start <= target < self._start + len(self._code)
-        if inside and not is_call:
-            self._keep_for(int(target or 0))
+        if target is not None and not is_call and self._holds(target):
+            self._keep_for(target)
             return False
+        value = self._target_value(branch)
+        if isinstance(value, Address):
+            target = value.at
         result: Value | None = None
-        keeps_all = False
+        symbol = names.stubs.get(target) if target is not None else None
+        if symbol is None and isinstance(value, Import):
+            symbol = value.symbol
         if target is not None and target in names.message_stubs:
             result = self._message(names.message_stubs[target], is_tail=not is_call)
+        elif symbol is not None:
+            result = self._call(symbol, is_tail=not is_call)
         else:
-            symbol = names.stubs.get(target) if target is not None else None
-            if symbol is None and isinstance(value, Import):
-                symbol = value.symbol
-            if symbol is not None:
-                keeps_all = symbol.startswith(("_objc_retain_x", "_objc_release_x"))
-                result = self._call(symbol, is_tail=not is_call)
+            self._lead_to(target, is_tail=not is_call)
         if not is_call:
             return False
-        if not keeps_all:
+        if symbol is None or not symbol.startswith(("_objc_retain_x", "_objc_release_x")):
             self._leave_saved()
             if result is not None:
                 self._set(self._machine.result, result)
         return True
+
+    def _target_value(self, branch: Branch) -> Value | None:
+        if branch.register is not None:
+            return self._now.registers.get(branch.register)
+        return None if branch.slot is None else self._loaded_for_call(branch.slot)
+
+    def _holds(self, target: int) -> bool:
+        return self._start <= target < self._start + len(self._code)
+
+    def _lead_to(self, target: int | None, *, is_tail: bool) -> None:
+        if self._every:
+            self._uses.append(CodeUse(target, self._at, self._after, is_tail))
 
     def _loaded_for_call(self, slot: int) -> Value | None:
         symbol = self._names.slots.get(slot)
@@ -367,6 +398,7 @@ class _Flow:
         shift = 1 if symbol.endswith("_stret") else 0  # the result's address comes first
         selector = self._argument(1 + shift)
         if not isinstance(selector, Selector):
+            self._lead_to(None, is_tail=is_tail)
             return None
         if "Super" in symbol:  # the receiver is in a structure
             return self._message_to(selector.name, None, is_tail=is_tail)

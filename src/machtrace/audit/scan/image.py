@@ -1,4 +1,4 @@
-"""The watched calls in one Mach-O image: which function makes them, and how certain that is.
+"""The watched calls in one image: which function makes them, and how certain that is.
 
 A C function, a constant or a Swift declaration is called where its symbol is. An Objective-C method
 is called by its selector, which any class may have: the receiver decides, as far as the function's
@@ -12,13 +12,9 @@ from enum import Enum
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from machtrace.audit.rules import Rule, RuleKind, RuleSet
-from machtrace.audit.scan.flow import Names, follow
-from machtrace.audit.scan.machines import X86, Arm64, Machine
-from machtrace.audit.scan.names import WatchedNames
-from machtrace.audit.scan.references import References, arm64_references, x86_references
+from machtrace.audit.scan.code import ImageCode
 from machtrace.audit.scan.values import (
     ClassObject,
     Instance,
@@ -30,15 +26,11 @@ from machtrace.audit.scan.values import (
     Value,
 )
 from machtrace.errors import MachtraceError
-from machtrace.formats.macho.contents import MachOFileContents, is_encrypted
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.frozen import dataclass
-from machtrace.model.address import ImageOffset, Svma
-from machtrace.model.arch import Arch
-from machtrace.symbols.macho.table import macho_symbol_table
+from machtrace.model.address import ImageOffset
 from machtrace.symbols.table import SymbolTable
-
-_LARGEST_FUNCTION = 1 << 20
-"""Bytes of a function that are followed."""
 
 
 class Certainty(Enum):
@@ -88,94 +80,55 @@ class ImageScan:
     """The image's functions; None if it has no sites."""
 
 
-def scan_image(contents: MachOFileContents, rules: RuleSet) -> ImageScan:
-    """Search an image for what ``rules`` watch.
+def scan_image(contents: MachOFileContents | ElfFileContents, rules: RuleSet) -> ImageScan:
+    """Search an image for what ``rules`` watch; see :func:`scan_code`."""
+    return scan_code(ImageCode(contents, rules), rules)
+
+
+def scan_code(code: ImageCode, rules: RuleSet) -> ImageScan:
+    """Search an image's code for what ``rules`` watch.
 
     Errors of malformed parts are among the result's ``problems``: the rest is searched.
     """
-    return _Scan(contents, rules).run()
+    return _Scan(code, rules).run()
 
 
 class _Scan:
-    def __init__(self, contents: MachOFileContents, rules: RuleSet) -> None:
-        self._contents = contents
+    def __init__(self, code: ImageCode, rules: RuleSet) -> None:
+        self._code = code
         self._rules = rules
-        self._image = contents.image
-        self._watched = WatchedNames(contents, rules)
+        self._watched = code.watched
 
     def run(self) -> ImageScan:
-        arch = self._image.arch
-        names = self._watched.names()
+        code, watched = self._code, self._watched
+        _ = code.names  # they are collected before the code is searched
         sites: list[Site] = []
         size = 0
-        has_targets = bool(self._watched.wanted or self._watched.texts_of_names)
-        if (arch.is_arm64 or arch is Arch.X86_64) and has_targets:
-            for start, code in self._code():
-                size += len(code)
-                sites += self._sites(names, start, code, X86() if arch is Arch.X86_64 else Arm64())
-        watched = self._watched
-        if watched.pointers.problem is not None:
-            watched.problems.append(watched.pointers.problem)
+        if code.machine is not None and (watched.wanted or watched.texts_of_names):
+            size = sum(len(part) for _, part in code.sections)
+            sites = list(self._sites())
         sites.sort(key=lambda site: (site.offset, site.rule.watch))
         return ImageScan(
-            arch=self._image.header.arch_name,
+            arch=code.arch_name,
             sites=tuple(sites),
             names={
                 watch: tuple(sorted(ways)) for watch, ways in sorted(watched.found_names.items())
             },
             code_size=size,
-            problems=tuple(watched.problems),
-            table=self._table if sites else None,
+            problems=tuple(code.problems()),
+            table=code.table if sites else None,
         )
 
-    # --- code ---
-
-    def _code(self) -> Iterator[tuple[int, memoryview]]:
-        for section in self._image.code_sections:
-            if section.name.endswith("stubs") or section.name == "__stub_helper":
-                continue
-            if is_encrypted(self._contents, section.address, section.size):
-                self._watched.problems.append(
-                    MachtraceError(
-                        f"{self._contents.source}: the code is encrypted, as the App Store's is",
-                        remedy="scan the app as it was built, before it was submitted",
-                    )
-                )
-                continue
-            try:
-                yield section.address, self._contents.read_svma(section.address, section.size)
-            except MachtraceError as error:
-                self._watched.problems.append(error)
-
-    @cached_property
-    def _table(self) -> SymbolTable:
-        return macho_symbol_table(self._contents)
-
-    def _sites(
-        self, names: Names, start: int, code: memoryview, machine: Machine
-    ) -> Iterator[Site]:
-        search = arm64_references if isinstance(machine, Arm64) else x86_references
-        base = np.uint64(self._image.header_svma)
-
-        sets = [self._watched.wanted, self._watched.texts_of_names, self._watched.look_ups]
+    def _sites(self) -> Iterator[Site]:
+        code, watched = self._code, self._watched
+        sets = [watched.wanted, watched.texts_of_names, watched.look_ups]
         columns = [np.sort(np.fromiter(each, np.uint64, len(each))) for each in sets]
-        references = search(code, start, np.unique(np.concatenate(columns)))
-        wanted, named, looking = (self._functions(references.only(each)) for each in columns)
-        ends = self._table.ends
+        references = code.references(np.unique(np.concatenate(columns)))
+        wanted, named, looking = (
+            code.functions_at(references.only(each).places) for each in columns
+        )
         for number in np.union1d(wanted, np.intersect1d(named, looking)).tolist():
-            first = int(self._table.starts[number]) + int(base)
-            last = min(int(ends[number]) + int(base), first + _LARGEST_FUNCTION)
-            if not start <= first < start + len(code):
-                continue
-            body = bytes(code[first - start : last - start])
-            uses = follow(machine, names, body, first, self._watched.owners.get(first))
-            yield from self._judged(uses, first, number)
-
-    def _functions(self, references: References) -> npt.NDArray[np.int64]:
-        """Return the ids of the functions that references are in."""
-        offsets = (references.places - self._image.header_svma).astype(np.uint64)
-        ids = np.asarray(self._table.ids(offsets), np.int64)
-        return np.unique(ids[ids >= 0])
+            yield from self._judged(code.uses(number), code.start(number), number)
 
     def _judged(self, uses: Sequence[Use], function: int, number: int) -> Iterator[Site]:
         """Yield the sites of a function: of a rule, its calls, else what else refers to it."""
@@ -190,17 +143,17 @@ class _Scan:
         for use in uses:
             is_call = use.is_call if isinstance(use, SymbolUse) else isinstance(use, MessageUse)
             for rule, certainty, evidence in self._verdicts(use, classes):
-                name = name or self._table.name(number)
+                name = name or self._code.table.name(number)
                 if is_call:
                     called.add(rule.watch)
                 sites.setdefault(
                     (rule.watch, use.place),
                     Site(
                         rule=rule,
-                        offset=self._image.offset_of(Svma(use.place)),
+                        offset=self._code.offset_of(use.place),
                         return_offset=self._return_offset(use),
                         function=name,
-                        function_offset=self._image.offset_of(Svma(function)),
+                        function_offset=self._code.offset_of(function),
                         is_call=is_call,
                         certainty=certainty,
                         evidence=evidence,
@@ -213,7 +166,7 @@ class _Scan:
     def _return_offset(self, use: Use) -> ImageOffset | None:
         match use:
             case SymbolUse(is_call=True, is_tail=False) | MessageUse(is_tail=False) | TextUse():
-                return self._image.offset_of(Svma(use.after))
+                return self._code.offset_of(use.after)
             case _:
                 return None
 
@@ -226,7 +179,7 @@ class _Scan:
                 yield rule, Certainty.LIKELY, "address of the function"
         elif isinstance(use, TextUse):
             yield from self._text_verdicts(use, classes)
-        else:
+        elif isinstance(use, MessageUse):
             for rule in self._rules.by_selector.get(use.selector, ()):
                 verdict = self._message_verdict(rule, use.receiver, classes)
                 if verdict is not None:
@@ -284,7 +237,7 @@ class _Scan:
 
     @cached_property
     def _frameworks(self) -> frozenset[str]:
-        return frozenset(each.name.rpartition("/")[2] for each in self._image.load_dylibs)
+        return self._watched.frameworks
 
     def _of_class(self, wanted: str, name: str) -> tuple[Certainty, str] | None:
         ancestry = list(self._ancestry(name))

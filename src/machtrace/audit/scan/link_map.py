@@ -2,16 +2,19 @@
 
 The form is that of ld64's ``-map``, which Apple's newer linker and lld write, too: a list of object
 files, a list of sections, and for each symbol the address, the size and the object file's number.
+Those of ELF's linkers are read, too (:mod:`~machtrace.audit.scan.elf_link_map`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.audit.scan.elf_link_map import elf_parts
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.frozen import dataclass
 
@@ -80,7 +83,8 @@ def parse_link_map(data: bytes, source: str) -> LinkMap:
     image, part = "", ""
     objects: dict[int, str] = {}
     rows: list[tuple[int, int, int]] = []
-    for line in data.decode("utf-8", "replace").splitlines():
+    lines = data.decode("utf-8", "replace").splitlines()
+    for line in lines:
         if line.startswith("# "):
             if line.startswith("# Path:"):
                 image = line.partition(":")[2].strip()
@@ -91,6 +95,9 @@ def parse_link_map(data: bytes, source: str) -> LinkMap:
             rows.append((int(match[1], 16), int(match[2], 16), int(match[3])))
         elif part == "# Object files:" and (match := _OBJECT.match(line)):
             objects[int(match[1])] = match[2]
+    if not rows:
+        # Its name is not stated, or is that before the program was renamed by stripping.
+        objects, rows = _of_elf(lines)
     if not rows:
         raise FormatError(
             "not a link map: it has no symbols",
@@ -109,3 +116,13 @@ def parse_link_map(data: bytes, source: str) -> LinkMap:
         sizes=np.array(columns[1], np.uint64),
         numbers=np.array(columns[2], np.int64),
     )
+
+
+def _of_elf(lines: Sequence[str]) -> tuple[dict[int, str], list[tuple[int, int, int]]]:
+    numbers: dict[str, int] = {}
+    rows = [
+        (part.address, part.size, numbers.setdefault(part.file, len(numbers)))
+        for part in elf_parts(lines)
+        if part.size
+    ]
+    return {number: file for file, number in numbers.items()}, rows

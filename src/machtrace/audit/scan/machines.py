@@ -14,7 +14,15 @@ from machtrace.unwinder.arch.arm64.decoder import decode as decode_arm64
 from machtrace.unwinder.arch.arm64.registers import signed
 from machtrace.unwinder.arch.x86.decoder import Decoder
 from machtrace.unwinder.arch.x86.registers import MODE_64
-from machtrace.unwinder.code.effects import Call, Effect, IndirectJump, Jump, Return, Trap
+from machtrace.unwinder.code.effects import (
+    Call,
+    Effect,
+    IndirectJump,
+    Jump,
+    Return,
+    SetConstant,
+    Trap,
+)
 
 
 class TakeAddress(NamedTuple):
@@ -114,6 +122,8 @@ def _jump(effect: Effect, address: int) -> Step:
 
 _NUMBERS = MODE_64.by_encoding
 _MOV, _LEA, _GROUP_5 = 0x8B, 0x8D, 0xFF
+_MOV_NUMBER, _MOV_NUMBER_MASK = 0xB8, 0xF8
+"""MOV of 32 bits to a register."""
 _RELATIVE, _RELATIVE_MASK = 0x05, 0xC7
 """ModR/M of an operand relative to rip."""
 _CALL_OPERAND, _JUMP_OPERAND = 2, 4
@@ -152,10 +162,14 @@ class X86:
         return size, tuple(steps)
 
     def _relative(self, code: bytes, at: int, address: int) -> tuple[int, tuple[Step, ...]] | None:
-        """Return MOV, LEA, CALL or JMP with an operand relative to rip."""
+        """Return MOV of a number; MOV, LEA, CALL or JMP with an operand relative to rip."""
         rex, start = 0, at
         if code[at] & _REX_MASK == _REX:
             rex, at = code[at], at + 1
+        if code[at : at + 1] and code[at] & _MOV_NUMBER_MASK == _MOV_NUMBER and not rex & _REX_W:
+            register = _NUMBERS[code[at] & 7 | (8 if rex & _REX_B else 0)]
+            number = int.from_bytes(code[at + 1 : at + 5], "little")
+            return at + 5 - start, (SetConstant(register, number),)
         if at + 6 > len(code) or code[at + 1] & _RELATIVE_MASK != _RELATIVE:
             return None
         opcode, number = code[at], code[at + 1] >> 3 & 7

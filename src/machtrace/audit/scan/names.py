@@ -16,8 +16,10 @@ from machtrace.formats.macho.fixups.pointers import Pointers, parse_pointers
 from machtrace.formats.macho.metadata.objc import ObjcMethods, ObjcRecords, parse_objc_methods
 from machtrace.formats.macho.metadata.objc_stubs import parse_objc_stubs
 from machtrace.formats.macho.segments import Section
+from machtrace.formats.macho.tables.exports_trie import parse_exports
 from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.symbols.macho.linked_names import symtab_functions
 
 _CLASS_SYMBOL = "_OBJC_CLASS_$_"
 _SELECTORS = ("__objc_selrefs",)
@@ -51,6 +53,34 @@ class WatchedNames:
         """Addresses of functions and selectors that look up names."""
         self.class_names: frozenset[str] = frozenset()
         """The classes that the image refers to."""
+
+    def all_problems(self) -> list[MachtraceError]:
+        """Return the errors of parts that could not be read."""
+        late = self.pointers.problem
+        return [*self.problems, *([late] if late is not None else [])]
+
+    @property
+    def frameworks(self) -> frozenset[str]:
+        """The names of the images that this one loads."""
+        return frozenset(each.name.rpartition("/")[2] for each in self._image.load_dylibs)
+
+    def exports(self) -> dict[str, int]:
+        """Return the functions that other images may call: addresses (Svma), by name."""
+        try:
+            exports = parse_exports(self._contents)
+            rows = parse_symbols(self._contents)
+            named = symtab_functions(rows, self._image)
+        except MachtraceError as error:
+            self.problems.append(error)
+            return {}
+        base = self._image.header_svma
+        external = np.flatnonzero(named.preferred).tolist()
+        functions = {named.linkage_name(row): int(named.starts[row]) + base for row in external}
+        return functions | {
+            each.name: each.value + base
+            for each in exports
+            if not each.is_reexport and not each.is_absolute
+        }
 
     def _note(self, rule: Rule, way: str) -> None:
         self.found_names.setdefault(rule.watch, set()).add(way)
@@ -101,6 +131,10 @@ class WatchedNames:
         if rule is None and symbol.startswith("_$s"):
             rule = self._demangled(symbol)
         return rule
+
+    def rules_of(self, selector: str) -> tuple[Rule, ...]:
+        """Return the rules for methods of a selector."""
+        return tuple(self._rules.by_selector.get(selector, ()))
 
     def _demangled(self, symbol: str) -> Rule | None:
         patterns = self._patterns

@@ -209,3 +209,14 @@ def x86_references(code: memoryview, start: int, wanted: Addresses) -> Reference
             places = first + rows * _DISPLACEMENT
             parts += [References(places, targets + tail).only(wanted) for tail in _X86_TAILS]
     return References.joined(parts)
+
+
+def absolute_references(code: memoryview, start: int, wanted: Addresses) -> References:
+    """Return where code has any of ``wanted`` as a number of 32 bits."""
+    parts: list[References] = []
+    for shift in range(_DISPLACEMENT):
+        piece = code[shift:]
+        numbers = np.frombuffer(piece[: len(piece) // 4 * 4], "<u4").astype(np.int64)
+        places = start + shift + np.arange(len(numbers), dtype=np.int64) * _DISPLACEMENT
+        parts.append(References(places, numbers).only(wanted))
+    return References.joined(parts)

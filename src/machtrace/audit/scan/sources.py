@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from machtrace.formats.macho.contents import MachOFileContents
+from machtrace.formats.object_file import ObjectFile
 from machtrace.model.address import Avma, ImageOffset, Svma
-from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.image import BinaryImage, BuildId, ImageFormat
 
 
 class SourcePaths:
@@ -17,7 +18,7 @@ class SourcePaths:
         """Open nothing yet; ``search`` are files and folders."""
         self._search = search
 
-    def of(self, contents: MachOFileContents) -> Callable[[ImageOffset], str | None]:
+    def of(self, contents: ObjectFile) -> Callable[[ImageOffset], str | None]:
         """Return a function from a function's offset in an image to its source file's path."""
         if not self._search:
             return lambda _: None
@@ -36,16 +37,22 @@ class SourcePaths:
         return source_of
 
 
-def _binary_image(contents: MachOFileContents) -> BinaryImage:
+def _binary_image(contents: ObjectFile) -> BinaryImage:
     image = contents.image
-    identifier = image.identifier
     start = image.header_svma
-    end = max((each.address + each.size for each in image.code_sections), default=start)
+    if isinstance(contents, MachOFileContents):
+        end = max(
+            (each.address + each.size for each in contents.image.code_sections), default=start
+        )
+        arch, kind = contents.image.arch, ImageFormat.MACHO
+    else:
+        end, arch, kind = start + contents.image.size, contents.image.arch, ImageFormat.ELF
+    identifier = image.identifier
     return BinaryImage(
         path=contents.source,
-        uuid=identifier if isinstance(identifier, UUID) else None,
-        arch=image.arch,
-        format=ImageFormat.MACHO,
+        uuid=identifier if isinstance(identifier, UUID | BuildId) else None,
+        arch=arch,
+        format=kind,
         load_address=Avma(start),
         header_svma=Svma(start),
         size=end - start,

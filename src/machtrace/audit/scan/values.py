@@ -85,4 +85,14 @@ class TextUse(NamedTuple):
     after: int
 
 
-Use: TypeAlias = SymbolUse | MessageUse | TextUse
+class CodeUse(NamedTuple):
+    """A call of this image's code, or of code that the instructions do not show."""
+
+    target: int | None
+    """The stated address; None if it is not shown."""
+    place: int
+    after: int
+    is_tail: bool = False
+
+
+Use: TypeAlias = SymbolUse | MessageUse | TextUse | CodeUse

@@ -75,6 +75,7 @@ def observed_document(
             {"id": each.identity, "severity": each.severity, "message": each.message}
             for each in (comparison.gone if comparison is not None else ())
         ],
+        "coverage": _coverage(report),
         "dead": [
             {"watch": each.watch, "process": each.process, "reason": each.reason}
             for each in recording.dead
@@ -119,6 +120,40 @@ def _os_report(compared: Recall) -> dict[str, Any]:
 
 def _access(access: Access) -> dict[str, Any]:
     return {"category": access.category, "begin_ns": access.begin, "end_ns": access.end}
+
+
+def _coverage(report: ObservedReport) -> dict[str, Any] | None:
+    coverage = report.coverage
+    if coverage is None:
+        return None
+    return {
+        "reached": coverage.reached,
+        "sites": [
+            {
+                "image": each.site.image.path or None,
+                "id": each.site.image.uuid or None,
+                "library": each.site.library or None,
+                "watch": each.site.site.rule.watch,
+                "function": each.site.site.function or None,
+                "function_offset": each.site.site.function_offset,
+                "offset": each.site.site.offset,
+                "return_offset": each.site.site.return_offset,
+                "certainty": each.site.site.certainty.value,
+                "calls": each.calls,
+            }
+            for each in coverage.sites
+        ],
+        "unlisted": [
+            {
+                "image": each.place.image,
+                "library": each.library,
+                "watch": each.watch,
+                "return_offset": each.place.offset,
+                "calls": each.calls,
+            }
+            for each in coverage.unlisted
+        ],
+    }
 
 
 def _finding(

@@ -13,13 +13,21 @@ import numpy as np
 from machtrace.audit.baseline import Comparison
 from machtrace.audit.observed.builds import builds_of
 from machtrace.audit.observed.code import RecordedCode
-from machtrace.audit.observed.report import STACKS_MOST, ObservedReport, ObservedStack
+from machtrace.audit.observed.report import (
+    STACKS_MOST,
+    UNKNOWN_NAME,
+    ObservedReport,
+    ObservedStack,
+)
 from machtrace.audit.observed.summary import LibraryCalls, library_calls, verdict
 from machtrace.audit.output.observed.text import (
     asker_text,
+    coverage_line,
+    coverage_rows,
     dead_lines,
     frame_text,
     recall_lines,
+    site_text,
 )
 from machtrace.audit.trail.stacks import CodeAddress
 from machtrace.model.text import counted
@@ -56,6 +64,7 @@ def observed_page(
         _findings(report, code, comparison),
         _matrix(rows),
         _cells(report, code, rows, stacks),
+        _coverage(report),
         _rules(report),
         _os_report(report),
     ]
@@ -207,6 +216,27 @@ def _cells(
             kind = "cell" if any(each.without_consent for each in rows) else "cell possible"
             parts.append(folded(heading, content, class_=kind, id=_identity(row, column)))
     return element("section", element("h2", "Stacks") + "".join(parts))
+
+
+def _coverage(report: ObservedReport) -> str:
+    """Return the call sites by library and function, with those that were not reached."""
+    rows = coverage_rows(report)
+    if report.coverage is None or not rows:
+        return ""
+    missed: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in report.coverage.missed():
+        missed[each.library or UNKNOWN_NAME, each.site.rule.watch].append(site_text(each))
+    parts: list[str] = []
+    for library, watch, reached, sites in rows:
+        heading = f"<b>{text(library)}</b>, {text(watch)}: {reached} of {sites} reached"
+        listed = "".join(
+            element("li", element("code", element("bdi", text(each))), data_site="")
+            for each in missed[library, watch]
+        )
+        content = element("ul", listed) if listed else element("p", "All were reached.")
+        parts.append(folded(heading, content, class_="cell possible"))
+    summary = element("p", text(coverage_line(report)))
+    return element("section", element("h2", "Call sites") + summary + "".join(parts))
 
 
 def _flame_graph(

@@ -9,14 +9,21 @@ from machtrace.audit.baseline import Comparison
 from machtrace.audit.observed import recall
 from machtrace.audit.observed.builds import Builds
 from machtrace.audit.observed.code import RecordedCode
-from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
+from machtrace.audit.observed.report import (
+    UNKNOWN_NAME,
+    ObservedFinding,
+    ObservedReport,
+    ObservedStack,
+)
 from machtrace.audit.observed.summary import library_calls
+from machtrace.audit.trail.app_code import AppSite
 from machtrace.audit.trail.stacks import NO_IMAGE, OUTER_MISSING, CodeAddress
 from machtrace.model.text import counted
 
 SHOWN = 2
 """Stacks of a finding that are shown."""
 HEADING = ("LIBRARY", "OWNER", "DATA", "CALLED", "WITHOUT CONSENT", "WITH", "UNSTATED")
+COVERAGE_HEADING = ("LIBRARY", "CALLED", "REACHED", "SITES")
 
 
 def matrix(report: ObservedReport, language: str = "en") -> list[tuple[str, ...]]:
@@ -31,6 +38,42 @@ def matrix(report: ObservedReport, language: str = "en") -> list[tuple[str, ...]
         )
         for row in library_calls(report)
     ]
+
+
+def coverage_line(report: ObservedReport) -> str:
+    """Return how many of the call sites were reached; empty without the app's files."""
+    coverage = report.coverage
+    if coverage is None:
+        return ""
+    line = f"coverage: {coverage.reached} of {counted(len(coverage.sites), 'call site')} reached"
+    places = len({each.place for each in coverage.unlisted})
+    if not places:
+        return line
+    return f"{line}; calls from {counted(places, 'place')} where the scan lists none"
+
+
+def coverage_rows(report: ObservedReport) -> list[tuple[str, ...]]:
+    """Return a row for each library and function that has call sites."""
+    rows = () if report.coverage is None else report.coverage.rows()
+    return [
+        (row.library or UNKNOWN_NAME, row.rule.watch, f"{row.reached:,}", f"{row.sites:,}")
+        for row in rows
+    ]
+
+
+def missed_lines(report: ObservedReport) -> Iterator[str]:
+    """Yield the call sites that were not reached."""
+    for each in () if report.coverage is None else report.coverage.missed():
+        yield f"not reached: {site_text(each)}"
+
+
+def site_text(site: AppSite) -> str:
+    """Return a call site: what it calls, its function, and its image."""
+    call = site.site
+    file = site.image.path.rpartition("/")[2] or site.image.uuid
+    if not call.function:
+        return f"{call.rule.watch} at {file} + {call.offset:#x}"
+    return f"{call.rule.watch} in {call.function} + {call.offset - call.function_offset}, {file}"
 
 
 def finding_lines(

@@ -1,0 +1,262 @@
+"""The app's files as the evidence for recorded calls: whose code, which calls, which call sites.
+
+A file counts if its UUID or build id is that of a recorded image. Linkers of ELF may write none:
+then the name must be equal, and each recorded return address must follow a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+
+from machtrace.audit.rules import RuleSet
+from machtrace.audit.scan import attribution as scanned
+from machtrace.audit.scan.attribution import Attributor
+from machtrace.audit.scan.bundles import PartKind, read_parts
+from machtrace.audit.scan.code import ImageCode
+from machtrace.audit.scan.image import Site, scan_code
+from machtrace.audit.scan.link_map import LinkMap
+from machtrace.audit.scan.sources import SourcePaths
+from machtrace.audit.trail.calls import Image, ImageRole, Trail
+from machtrace.audit.trail.code_facts import NO_FACTS, CodeFacts
+from machtrace.audit.trail.decoded_calls import AppImage, code_facts
+from machtrace.audit.trail.libraries import CodeRanges, Evidence, Function, Library, code_ranges
+from machtrace.errors import FormatError, MachtraceError
+from machtrace.formats.object_file import ObjectFile, sniff
+from machtrace.frozen import dataclass
+
+UNKNOWN = -1
+_EVIDENCE = {
+    scanned.Evidence.IMAGE: Evidence.IMAGE,
+    scanned.Evidence.LINK_MAP: Evidence.LINK_MAP,
+    scanned.Evidence.DEBUG_MAP: Evidence.DEBUG_INFORMATION,
+    scanned.Evidence.DWARF: Evidence.DEBUG_INFORMATION,
+    scanned.Evidence.SWIFT_MODULE: Evidence.SWIFT_MODULE,
+    scanned.Evidence.PREFIX: Evidence.CLASS_PREFIX,
+    scanned.Evidence.NEIGHBOURS: Evidence.NEIGHBOURS,
+    scanned.Evidence.NONE: Evidence.NONE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSite:
+    """A site of an image, with the library that its function belongs to."""
+
+    image: Image
+    site: Site
+    library: str
+    """Empty if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AppCode:
+    """The evidence that an app's files have for a trail."""
+
+    libraries: tuple[Library, ...] = ()
+    ranges: Mapping[str, CodeRanges]
+    """The functions of images, by key; libraries are indices of :attr:`libraries`."""
+    facts: CodeFacts = NO_FACTS
+    sites: tuple[AppSite, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Parts that could not be judged, one line each."""
+
+
+def read_app_code(
+    path: Path,
+    trail: Trail,
+    rules: RuleSet,
+    *,
+    link_map: LinkMap | None = None,
+    search: Sequence[str] = (),
+) -> AppCode:
+    """Read the files of recorded images in an app.
+
+    Args:
+        path: an app, an archive of one, a folder, or an image.
+        trail: the calls.
+        rules: what is watched, and names of libraries.
+        link_map: the linker's map of one of the images.
+        search: files and folders with debug information.
+
+    Raises:
+        FileAccessError, FormatError: see :func:`~machtrace.audit.scan.bundles.read_parts`.
+    """
+    symbols = path / "dSYMs"
+    sources = SourcePaths([*search, *([str(symbols)] if symbols.is_dir() else [])])
+    return _Reader(path, trail, rules, link_map, sources).read()
+
+
+class _Reader:
+    def __init__(
+        self,
+        path: Path,
+        trail: Trail,
+        rules: RuleSet,
+        link_map: LinkMap | None,
+        sources: SourcePaths,
+    ) -> None:
+        self._path, self._trail, self._rules = path, trail, rules
+        self._link_map, self._sources = link_map, sources
+        self._problems: list[str] = []
+        self._opened: dict[str, AppImage] = {}
+        self._libraries: dict[str, Library] = {}
+        self._numbers: dict[str, int] = {}
+
+    def read(self) -> AppCode:
+        self._open()
+        self._report_missing()
+        images = tuple(self._opened.values())
+        own = [image for image in self._trail.images if image.role is not ImageRole.SYSTEM]
+        is_complete = all(image.key in self._opened for image in own)
+        facts = code_facts(images, self._trail, is_complete=is_complete)
+        ranges: dict[str, CodeRanges] = {}
+        sites: list[AppSite] = []
+        wanted = _functions(facts)
+        is_mapped = self._link_map is None
+        map_problems: list[str] = []
+        for opened in self._opened.values():
+            scan = scan_code(opened.code, self._rules)
+            attributor = self._attributor(opened)
+            starts = {int(site.function_offset) for site in scan.sites}
+            starts |= {each.offset for each in wanted if each.image == opened.image.key}
+            named = self._named(opened, attributor, starts)
+            ranges[opened.image.key] = self._ranges(opened, named)
+            sites += [
+                AppSite(image=opened.image, site=site, library=named[int(site.function_offset)][0])
+                for site in scan.sites
+            ]
+            is_mapped |= attributor.uses_link_map
+            map_problems += map(str, attributor.problems)
+            self._problems += map(str, opened.code.problems())
+        if not is_mapped:
+            self._problems += map_problems or ["the link map is of no recorded image"]
+        return AppCode(
+            libraries=tuple(self._libraries.values()),
+            ranges=ranges,
+            facts=facts,
+            sites=tuple(sites),
+            problems=tuple(dict.fromkeys(self._problems)),
+        )
+
+    # --- files ---
+
+    def _open(self) -> None:
+        own = [each for each in self._trail.images if each.role is not ImageRole.SYSTEM]
+        by_key = {each.key.lower(): each for each in own}
+        by_name = {each.path.rpartition("/")[2]: each for each in own if not each.uuid}
+        for path, contents in self._files():
+            identifier = contents.image.identifier
+            if identifier is None:
+                image = by_name.get(path.rpartition("/")[2])
+            else:
+                digits = identifier.hex if isinstance(identifier, UUID) else identifier.value.hex()
+                image = by_key.get(digits)
+            if image is None or image.key in self._opened:
+                continue
+            code = ImageCode(contents, self._rules)
+            try:
+                usable = len(code.table) > 0 and code.names is not None
+            except MachtraceError as error:
+                self._problems.append(str(error))
+                continue
+            if usable and identifier is None and not self._follows_calls(image, code):
+                self._problems.append(f"{image.path}: {path} is another build of it")
+            elif usable:
+                self._opened[image.key] = AppImage(image, code)
+
+    def _files(self) -> Iterator[tuple[str, ObjectFile]]:
+        for part in read_parts(self._path, with_elf=True):
+            if isinstance(part, MachtraceError):
+                self._problems.append(str(part))
+            elif part.kind is PartKind.IMAGE:
+                try:
+                    opened = [each.open() for each in sniff(part.data, part.path)]
+                except FormatError as error:
+                    self._problems.append(str(error))
+                    continue
+                yield from ((part.path, each) for each in opened if each.image.has_code)
+
+    def _report_missing(self) -> None:
+        used = np.unique(self._trail.stacks.image)
+        for index in used[used >= 0].tolist():
+            image = self._trail.images[index]
+            if image.role is ImageRole.APP and image.key not in self._opened:
+                self._problems.append(
+                    f"{image.path}: {self._path} has no such image, or another build of it: "
+                    "its instructions and call sites were not read"
+                )
+
+    def _follows_calls(self, image: Image, code: ImageCode) -> bool:
+        """Return whether each recorded return address of an image is after a call."""
+        tree = self._trail.stacks
+        offsets = np.unique(tree.offset[tree.image == self._trail.images.index(image)])
+        numbers = np.intersect1d(code.table.ids(offsets, back=1), code.functions)
+        places = {
+            use.after - code.base for number in numbers for use in code.uses(number, every=True)
+        }
+        return places.issuperset(offsets.tolist())
+
+    # --- libraries ---
+
+    def _attributor(self, opened: AppImage) -> Attributor:
+        contents = opened.code.contents
+        return Attributor(
+            contents,
+            opened.code.table,
+            name=opened.image.name,
+            is_library=opened.image.role is ImageRole.LIBRARY,
+            libraries=self._rules.libraries,
+            link_map=self._link_map,
+            source_of=self._sources.of(contents),
+        )
+
+    def _named(
+        self, opened: AppImage, attributor: Attributor, starts: set[int]
+    ) -> dict[int, tuple[str, Evidence]]:
+        """Return the library of functions, by offset, and the evidence.
+
+        If some functions of an image are of libraries, or should be by its map, one without a name
+        may be any library's.
+        """
+        table, image = opened.code.table, opened.image
+        index, tree = self._trail.images.index(image), self._trail.stacks
+        numbers = table.ids(tree.offset[tree.image == index], back=1)
+        starts = starts | set(table.starts[np.unique(numbers[numbers >= 0])].tolist())
+        named: dict[int, tuple[str, Evidence]] = {}
+        for start in sorted(starts):
+            answer = attributor.library(start)  # type: ignore[arg-type]
+            named[start] = answer.library, _EVIDENCE[answer.evidence]
+        is_divided = any(library != image.name for library, _ in named.values())
+        if is_divided or attributor.uses_link_map:
+            for start, (_, evidence) in named.items():
+                number = int(table.starts.searchsorted(np.uint64(start)))
+                if evidence is Evidence.NONE and not table.is_named[number]:
+                    named[start] = "", evidence
+        return named
+
+    def _ranges(self, opened: AppImage, named: Mapping[int, tuple[str, Evidence]]) -> CodeRanges:
+        starts = opened.code.table.starts[opened.code.functions].tolist()
+        answers = [named.get(start, ("", Evidence.NONE)) for start in starts]
+        return code_ranges(
+            starts,
+            [self._number(name, opened.image) for name, _ in answers],
+            evidence=[evidence for _, evidence in answers],
+        )
+
+    def _number(self, name: str, image: Image) -> int:
+        if not name:
+            return UNKNOWN
+        if name not in self._numbers:
+            role = image.role if name == image.name else ImageRole.LIBRARY
+            self._libraries[name] = Library(name=name, role=role)
+            self._numbers[name] = len(self._numbers)
+        return self._numbers[name]
+
+
+def _functions(facts: CodeFacts) -> set[Function]:
+    """Return the functions that may have no frame in a stack."""
+    called = {callee.function for callee in facts.calls.values() if callee.function is not None}
+    return called | set(facts.jumps)

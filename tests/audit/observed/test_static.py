@@ -1,0 +1,220 @@
+"""`audit run --static`: two SDKs in one stripped program, which counts its calls itself."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from machtrace.cli.application import app
+from tests.audit.observed.static_program import CALLS, THREADS, build, compiler, record, run
+
+SCHEMA = json.loads(Path("docs/audit.schema.json").read_text(encoding="utf-8"))
+RULES = """
+schema = 1
+name = "test"
+policies = ["before-consent: fault"]
+"""
+RULE = '[[rules]]\nwatch = "{}"\ncategory = "Files"\n'
+EACH = THREADS * CALLS
+FORMS = {
+    "stubs": [],
+    "slots": ["-fno-plt"],
+    "where it was linked for": ["-no-pie", "-fno-pie"],
+    "for size": ["-Os"],
+    "without frame pointers": ["-fomit-frame-pointer"],
+}
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    return tmp_path_factory.mktemp("agent")
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def recorded(request, agent, tmp_path_factory):
+    """The program, its spool, and the calls that it counted by library and function."""
+    folder = tmp_path_factory.mktemp("static")
+    built = build(folder, *FORMS[request.param])
+    return built, folder / "app.spool", record(built, agent, folder / "app.spool")
+
+
+@pytest.fixture(scope="module")
+def simple(agent, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("simple")
+    built = build(folder)
+    return built, folder / "app.spool", record(built, agent, folder / "app.spool")
+
+
+def audit(spool, *words, libraries=""):
+    rules = spool.parent / "rules.toml"
+    watched = "".join(RULE.format(name) for name in ("observed", "stat", "fstat"))
+    rules.write_text(RULES + watched + libraries, encoding="utf-8")
+    options = ["--rules", rules, "--consent", "never", *words]
+    return CliRunner().invoke(
+        app, ["audit", "run", str(spool), *map(str, options)], standalone_mode=False
+    )
+
+
+def document(spool, *words, libraries=""):
+    result = audit(spool, "--format", "json", *words, libraries=libraries)
+    assert result.exception is None, result.output
+    report = json.loads(result.stdout)
+    jsonschema.validate(report, SCHEMA)
+    return report
+
+
+def by_library(report):
+    calls = Counter()
+    for row in report["calls"]:
+        calls[row["library"], row["watch"]] += row["without_consent"]
+    return dict(calls)
+
+
+def reached(report):
+    sites = Counter(), Counter()
+    for each in report["coverage"]["sites"]:
+        sites[0][each["library"], each["watch"]] += each["calls"] > 0
+        sites[1][each["library"], each["watch"]] += 1
+    return {key: (sites[0][key], number) for key, number in sites[1].items()}
+
+
+def test_a_link_map_shows_which_sdk_called(recorded):
+    built, spool, truth = recorded
+    report = document(spool, "--static", built.program, "--link-map", built.link_map)
+    assert report["problems"] == []
+    assert by_library(report) == truth
+    owners = {(row["library"], row["owner"]): row["without_consent"] for row in report["calls"]
+              if row["library"] != row["owner"]}  # fmt: skip
+    assert owners == {("beta", "alpha"): EACH}
+
+
+def test_the_debug_file_shows_which_sdk_called(recorded):
+    built, spool, truth = recorded
+    report = document(spool, "--static", built.program, "--search", built.unstripped)
+    assert by_library(report) == truth
+
+
+def test_coverage_counts_the_sites_that_the_program_reached(recorded):
+    built, spool, _ = recorded
+    report = document(spool, "--static", built.program, "--link-map", built.link_map)
+    assert reached(report) == {
+        ("alpha", "observed"): (2, 6),
+        ("alpha", "stat"): (1, 1),
+        ("alpha", "fstat"): (2, 2),
+        ("beta", "observed"): (4, 6),
+        ("beta", "stat"): (1, 1),
+        ("beta", "fstat"): (2, 2),
+        ("app", "observed"): (1, 1),
+    }
+    assert report["coverage"]["reached"] == 13
+    assert report["coverage"]["unlisted"] == []
+    jumps = [each for each in report["coverage"]["sites"] if each["return_offset"] is None]
+    assert sum(each["calls"] for each in jumps) == 3 * EACH + 1
+
+
+def test_calls_by_a_jump_are_of_the_function_that_jumped(simple):
+    built, spool, _ = simple
+    report = document(spool, "--static", built.program, "--link-map", built.link_map)
+    stacks = [stack for each in report["findings"] for stack in each["stacks"]]
+    jumps = Counter()
+    for stack in stacks:
+        if "by a jump, without a frame" in stack["circumstances"]:
+            jumps[stack["library"], stack["owner"]] += stack["calls"]
+    # A constructor of beta, chain() and, for alpha, tail(); alpha calls its own tail(), too.
+    assert jumps == {("beta", "beta"): EACH + 1, ("beta", "alpha"): EACH, ("alpha", "alpha"): EACH}
+
+
+def test_without_evidence_the_image_is_named(simple):
+    built, spool, truth = simple
+    report = document(spool, "--static", built.program)
+    assert {library for library, _ in by_library(report)} == {"app"}
+    assert sum(by_library(report).values()) == sum(truth.values())
+    stacks = [stack for each in report["findings"] for stack in each["stacks"]]
+    assert {stack["library_evidence"] for stack in stacks} == {"none"}
+
+
+def test_prefixes_of_names_show_which_sdk_called(simple):
+    built, spool, truth = simple
+    unstripped = spool.parent / "prefixes"
+    unstripped.mkdir(exist_ok=True)
+    (unstripped / "app").write_bytes(built.unstripped.read_bytes())
+    libraries = "".join(
+        f'[[libraries]]\nname = "{name}"\nfunctions = ["{name}_"]\n' for name in ("alpha", "beta")
+    )
+    report = document(spool, "--static", unstripped, libraries=libraries)
+    # A static function and a constructor have names without the prefix: neighbours show them.
+    calls = by_library(report)
+    assert calls["alpha", "stat"] == truth["alpha", "stat"]
+    assert calls["beta", "fstat"] == truth["beta", "fstat"]
+    assert report["problems"] == []
+
+
+def test_text_and_page_show_the_call_sites_that_were_not_reached(simple):
+    built, spool, _ = simple
+    options = ("--static", built.program, "--link-map", built.link_map)
+    text = audit(spool, "--all", *options).stdout
+    assert "coverage: 13 of 19 call sites reached\n" in text
+    assert re.search(r"^alpha +observed +2 +6$", text, re.MULTILINE)
+    assert len(re.findall("^not reached: observed in ", text, re.MULTILINE)) == 6
+    assert "not reached" not in audit(spool, *options).stdout
+    page = audit(spool, "--format", "html", *options).stdout
+    assert "coverage: 13 of 19 call sites reached" in page
+    assert "<b>alpha</b>, observed: 2 of 6 reached" in page
+
+
+def test_another_build_is_not_judged(simple, tmp_path):
+    _, spool, truth = simple
+    other = build(tmp_path, "-O1")
+    result = audit(spool, "--static", other.program, "--format", "json")
+    assert result.return_value == 2
+    assert "another build of it" in result.stderr
+    report = json.loads(result.stdout)
+    assert report["coverage"]["sites"] == []
+    assert sum(by_library(report).values()) == sum(truth.values())
+
+
+def test_a_link_map_of_another_build_is_refused(simple, tmp_path):
+    built, spool, _ = simple
+    text = built.link_map.read_text(encoding="utf-8")
+    moved = re.sub(r"(?m)^( \.text +0x0{6})0", r"\g<1>1", text)
+    (tmp_path / "app.map").write_text(moved, encoding="utf-8")
+    result = audit(spool, "--static", built.program, "--link-map", tmp_path / "app.map")
+    assert result.return_value == 2
+    assert "the link map is of " in result.stderr
+
+
+def test_a_program_without_a_build_id_is_recognised_by_its_calls(agent, tmp_path):
+    built = build(tmp_path, linker=["-Wl,--build-id=none"])
+    truth = record(built, agent, tmp_path / "app.spool")
+    report = document(
+        tmp_path / "app.spool", "--static", built.program, "--link-map", built.link_map
+    )
+    assert by_library(report) == truth
+    other = tmp_path / "other"
+    other.mkdir()
+    run([compiler()], "-xc", "-", "-o", other / "app", text="int main(void) { return 1; }")
+    result = audit(tmp_path / "app.spool", "--static", other)
+    assert result.return_value == 2
+
+
+def test_objects_of_link_time_optimisation_are_no_evidence(agent, tmp_path):
+    built = build(tmp_path, "-flto", linker=["-O2"])
+    truth = record(built, agent, tmp_path / "app.spool")
+    options = ("--static", built.program, "--link-map", built.link_map)
+    report = document(tmp_path / "app.spool", *options)
+    for (library, watch), calls in by_library(report).items():
+        assert library == "unknown" or calls <= truth[library, watch]
+
+
+def test_a_link_map_needs_the_app(simple):
+    built, spool, _ = simple
+    result = CliRunner().invoke(
+        app, ["audit", "run", str(spool), "--link-map", str(built.link_map)]
+    )
+    assert result.exit_code == 2
+    assert "--link-map needs --static" in result.stderr
