@@ -56,6 +56,7 @@ _SPOOL = re.compile(r".+\.spool(?:\.\d+)?")
 _RECORDERS = {
     "gdb://": "machtrace.cli.audit_breakpoints",
     "device://": "machtrace.cli.audit_breakpoints",
+    "frida://": "machtrace.cli.audit_frida",
 }
 """By the beginning of a target: the module whose ``record_calls`` records it."""
 
@@ -71,6 +72,10 @@ class LiveOptions(NamedTuple):
     """For how long at most."""
     quick: bool
     """Whether a process continues before a stack is walked."""
+    library: Path | None
+    """The agent to load; None: the installed one, or the one that the process has."""
+    spawn: bool
+    """Whether Frida starts the program or app that the target names."""
 
 
 class RunFormat(StrEnum):
@@ -144,6 +149,11 @@ class AppFiles(NamedTuple):
     "frames of a stack that is deeper than the thread's last ones are missing.",
 )
 @click.option(
+    "--spawn",
+    is_flag=True,
+    help="Start the program or app that a frida:// target names, with the agent in it.",
+)
+@click.option(
     "--os-report",
     metavar="FILE",
     type=parse_path,
@@ -179,6 +189,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
     library: Path | None,
     seconds: float,
     quick: bool,
+    spawn: bool,
     os_report: Path | None,
     os_app: str,
     app: Path | None,
@@ -194,7 +205,8 @@ def run(  # noqa: PLR0913 - one parameter for each option
     SPOOL is a file that the agent wrote, or a folder of *.spool files. PROGRAM is started with the
     agent in it (Linux): its calls are recorded from the first initialiser on, and those of its
     children. What it prints goes to the standard error stream. TARGET is a process of a debugger's
-    stub, gdb://host:port or device://UDID/bundle-id: breakpoints record its calls until Ctrl-C.
+    stub, gdb://host:port or device://UDID/bundle-id: breakpoints record its calls until Ctrl-C; or
+    a process id (Linux) or frida:// target: the agent is loaded into it.
 
     The exit status is 0 if nothing was found, 1 if there are faults or warnings, 2 if some of the
     calls could not be judged. With --baseline, faults and warnings that LAST has do not count.
@@ -215,7 +227,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
         loaded = load_rules(rules)
         marker = None if consent is None else parse_consent(consent)
         if program is None:
-            live = LiveOptions(marker, search, seconds, quick=quick)
+            live = LiveOptions(marker, search, seconds, quick, library, spawn)
             recording = _recorded(targets, loaded, live)
         else:
             recording, marker = _run_program(program, loaded, marker, folder, library)
@@ -229,11 +241,17 @@ def run(  # noqa: PLR0913 - one parameter for each option
     return judged(judge)
 
 
+def _process_spec(target: str) -> str:
+    """Return the target of a process's number; a file of this name is a spool."""
+    is_number = target.isascii() and target.isdigit() and not Path(target).exists()
+    return f"frida://local/{target}" if is_number else target
+
+
 def _recorded(targets: tuple[str, ...], rules: RuleSet, live: LiveOptions) -> Recording:
     """Return the calls in spools, or of a running process."""
     from machtrace.audit.observed.recording import recording_of
 
-    spec = targets[0]
+    spec = _process_spec(targets[0])
     recorders = [module for prefix, module in _RECORDERS.items() if spec.startswith(prefix)]
     if not recorders:
         return recording_of(_read([parse_path(each) for each in targets]), rules)

@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
@@ -115,6 +116,11 @@ def agent_source() -> str:
     return _read(_SCRIPT)
 
 
+def script_source(name: str) -> str:
+    """Read another script, by its file's name."""
+    return _read(name)
+
+
 def c_sources() -> dict[str, str]:
     """C sources that the script compiles in the process, by platform."""
     return {
@@ -151,8 +157,17 @@ class FridaScript:
         TargetError: Frida cannot load the script there.
     """
 
-    def __init__(self, spec: FridaSpec, source: str) -> None:
+    def __init__(self, spec: FridaSpec, source: str, *, spawn: bool = False) -> None:
+        """Load the script.
+
+        Args:
+            spec: the process; with ``spawn`` the program's path or the app's bundle identifier.
+            source: the script.
+            spawn: whether the process is started. It waits before its first initialiser until
+                :meth:`resume`, and is ended by :meth:`close` if that was not called.
+        """
         self._spec = spec
+        self._suspended: Any = None
         self._frida = library()
         self._messages: queue.SimpleQueue[tuple[Any, bytes | None]] = queue.SimpleQueue()
         self._count = 0
@@ -164,9 +179,14 @@ class FridaScript:
         self._script: Any = None
         try:
             device = self._within(lambda: _device(self._frida, spec), "give the device")
-            self.pid = self._within(lambda: _process_id(device, spec), "list the processes")
+            if spawn:
+                self.pid = self._within(lambda: device.spawn(spec.name), "start the process")
+                self._suspended = device
+            else:
+                self.pid = self._within(lambda: _process_id(device, spec), "list the processes")
             if spec.reach is Reach.LOCAL:
-                check_runs(self.pid)
+                if not spawn:
+                    check_runs(self.pid)
                 self._traces = FridaTraces(self.pid)
             self._session = self._within(
                 lambda: device.attach(self.pid, **_UNOBTRUSIVE), "attach", _detach
@@ -178,6 +198,11 @@ class FridaScript:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process, or the connection to it, is gone."""
+        return self._ended is not None
 
     def ask(self, call: str, *arguments: object) -> Answer:
         """See :meth:`~machtrace.targets.frida.agent.FridaAgent.ask`."""
@@ -199,8 +224,18 @@ class FridaScript:
         except Exception as error:
             raise self._told(error) from error
 
+    def resume(self) -> None:
+        """Let a process that was started run."""
+        device, self._suspended = self._suspended, None
+        if device is not None:
+            self._within(lambda: device.resume(self.pid), "start the process")
+
     def close(self) -> None:
         """See :meth:`~machtrace.targets.frida.agent.FridaAgent.close`."""
+        device, self._suspended = self._suspended, None
+        if device is not None:
+            with suppress(TargetError):
+                self._within(lambda: device.kill(self.pid), "end the process", seconds=_LEAVING)
         session, self._session, self._script = self._session, None, None
         if session is None:
             return
