@@ -118,7 +118,7 @@ def coverage_of(trail: Trail, attribution: Attribution, app: AppCode) -> Coverag
         for (place, watch), (calls, library) in callers.items()
         if place.image in app.ranges
         and (place, watch) not in listed
-        and () in app.facts.paths(place, watch)
+        and app.facts.paths(place, watch) == ((),)
     ]
     return Coverage(
         sites=tuple(covered), unlisted=tuple(sorted(unlisted, key=lambda each: each[:3]))

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+import numpy as np
+
 from machtrace.audit.rules import Rule, RuleKind, RuleSet
 from machtrace.audit.scan.flow import LOOK_UPS, Names
 from machtrace.audit.scan.values import Receiver
 from machtrace.errors import MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.elf.plt import parse_stubs, slot_symbols
+from machtrace.formats.elf.plt import parse_stubs, relative_words, slot_symbols
 from machtrace.formats.elf.structs import ElfType
 from machtrace.formats.elf.symtab import parse_dynamic_symbols
 from machtrace.formats.macho.metadata.objc import ObjcMethods
@@ -85,6 +87,7 @@ class ElfNames:
             stubs=stubs,
             message_stubs={},
             slots=slots,
+            own_slots=self._own_slots(),
             selectors={},
             classes={},
             text_at=self._text_at,
@@ -133,6 +136,24 @@ class ElfNames:
             if name in LOOK_UPS:
                 self.look_ups.add(address)
         return stubs, slots
+
+    def _own_slots(self) -> dict[int, int]:
+        """Return the addresses in slots of the global offset table that have no symbol."""
+        own: dict[int, int] = {}
+        layout = self._contents.image.layout
+        try:
+            relative = relative_words(self._contents)
+            for section in self._contents.image.sections:
+                if not section.name.startswith(".got") or not layout.is_64:
+                    continue
+                data = self._contents.read_section(section)
+                words = np.frombuffer(data[: len(data) // 8 * 8], f"{layout.byte_order}u8").tolist()
+                for number, word in enumerate(words):
+                    slot = section.address + number * 8
+                    own[slot] = relative.get(slot, word)
+        except MachtraceError as error:
+            self.problems.append(error)
+        return {slot: address for slot, address in own.items() if address}
 
     @cached_property
     def watched_texts(self) -> dict[str, Rule | None]:

@@ -11,7 +11,8 @@ call, and what they return.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import field
 
 from machtrace.audit.scan.machines import (
     Branch,
@@ -111,6 +112,8 @@ class Names:
     """Returns the string at an address."""
     paths: frozenset[str]
     """The strings whose mere use counts."""
+    own_slots: Mapping[int, int] = field(default_factory=dict)
+    """The address in this image that a pointer always has."""
     has_absolute: bool = False
     """Whether instructions may have addresses as numbers: a program that is loaded where it was
     linked for."""
@@ -284,7 +287,8 @@ class _Flow:
             return ClassObject(name)
         symbol = names.slots.get(address)
         if symbol is None:
-            return None
+            own = names.own_slots.get(address)
+            return None if own is None else self._taken(own)
         self._uses.append(SymbolUse(symbol, self._at, self._after, is_call=False))
         return Import(symbol)
 
@@ -363,8 +367,10 @@ class _Flow:
             self._uses.append(CodeUse(target, self._at, self._after, is_tail))
 
     def _loaded_for_call(self, slot: int) -> Value | None:
-        symbol = self._names.slots.get(slot)
-        return None if symbol is None else Import(symbol)
+        symbol, own = self._names.slots.get(slot), self._names.own_slots.get(slot)
+        if symbol is not None:
+            return Import(symbol)
+        return None if own is None else Address(own)
 
     def _argument(self, number: int) -> Value | None:
         return self._now.registers.get(self._machine.arguments[number])

@@ -24,6 +24,7 @@ from machtrace.symbols.macho.linked_names import symtab_functions
 _CLASS_SYMBOL = "_OBJC_CLASS_$_"
 _SELECTORS = ("__objc_selrefs",)
 _CLASSES = ("__objc_classrefs", "__objc_superrefs")
+_SLOTS = ("__got", "__auth_got")
 _CFSTRINGS = ("__cfstring",)
 _CFSTRING_TEXT = 16
 """The offset of the C string in a constant NSString, of 64 bits (``CFConstantStringClassReference``
@@ -99,6 +100,7 @@ class WatchedNames:
             stubs=stubs,
             message_stubs=message_stubs,
             slots=slots,
+            own_slots=self._own_slots(),
             selectors=selectors,
             classes=classes,
             text_at=texts.get,
@@ -164,6 +166,13 @@ class WatchedNames:
             if slots[place] in LOOK_UPS:
                 self.look_ups.add(place)
         return slots
+
+    def _own_slots(self) -> dict[int, int]:
+        """Return the addresses in this image that slots of imports have: weak definitions."""
+        places = self._records.listed(*_SLOTS)
+        addresses = self.pointers.addresses(places)
+        pairs = zip(places.tolist(), addresses.tolist(), strict=True)
+        return {place: address for place, address in pairs if address}
 
     def _selectors(self) -> dict[int, str]:
         places = self._records.listed(*_SELECTORS)

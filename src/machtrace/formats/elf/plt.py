@@ -109,6 +109,10 @@ def _numbers(data: _Bytes, at: _Indices) -> npt.NDArray[np.int64]:
     return np.ascontiguousarray(data[bytes_at]).view("<i4")[:, 0].astype(np.int64)
 
 
+_RELATIVE = (8, 1027)
+"""``R_X86_64_RELATIVE`` and ``R_AARCH64_RELATIVE``, with symbol 0."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotSymbols:
     """Slots of the global offset table, and their symbols, by address."""
@@ -134,13 +138,34 @@ def read_relocations(
     Raises:
         ElfError: the section is not in the file, or its entries have another size.
     """
+    rows = _relocation_rows(contents, name)
+    if rows is None:
+        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    symbols = rows["r_info"] >> (32 if contents.image.layout.is_64 else 8)
+    return rows["r_offset"].astype(np.uint64), symbols.astype(np.int64)
+
+
+def relative_words(contents: ElfFileContents) -> dict[int, int]:
+    """Return the stated addresses that ``.rela.dyn`` puts into words, without a symbol.
+
+    Raises:
+        ElfError: as :func:`read_relocations`.
+    """
+    rows = _relocation_rows(contents, ".rela.dyn")
+    if rows is None or not contents.image.layout.is_64:
+        return {}
+    own = rows[np.isin(rows["r_info"], _RELATIVE)]
+    return dict(zip(own["r_offset"].tolist(), own["r_addend"].tolist(), strict=True))
+
+
+def _relocation_rows(contents: ElfFileContents, name: str) -> npt.NDArray[np.void] | None:
+    """Return the entries of a relocation section with dynamic symbols."""
     image = contents.image
     section = image.section(name)
     if section is None or section.type not in (SHT_REL, SHT_RELA):
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        return None
     if section.link >= len(image.sections) or image.sections[section.link].type != SHT_DYNSYM:
-        # A static program's have no symbols.
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        return None  # a static program's have no symbols
     dtype = _dtype(image.layout, has_addend=section.type == SHT_RELA)
     if section.entry_size != dtype.itemsize:
         raise ElfError(
@@ -149,9 +174,7 @@ def read_relocations(
             offset=section.offset,
         )
     data = contents.read_section(section)
-    rows = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
-    symbols = rows["r_info"] >> (32 if image.layout.is_64 else 8)
-    return rows["r_offset"].astype(np.uint64), symbols.astype(np.int64)
+    return np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
 
 
 def slot_symbols(contents: ElfFileContents) -> SlotSymbols:
