@@ -37,6 +37,12 @@ class Condition(Enum):
     """No manifest declares its required-reason category."""
     NOT_LISTED = "not in list"
     """Its library is not among those that are allowed."""
+    UNREACHED = "undeclared-unreached"
+    """Code calls it and no manifest declares it, and no call was observed."""
+    UNTESTED = "declared-unreached"
+    """Code calls it as a manifest declares, and no call was observed."""
+    IN_VAIN = "declared-in-vain"
+    """A manifest declares what neither code calls nor a run."""
 
 
 _SEVERITIES = {
@@ -88,7 +94,8 @@ def _policy(line: str, source: str) -> Policy:
         raise RulesError(
             f"{source}: not a policy: {line!r}",
             remedy="write one of before-consent, every < SECONDS s, background, undeclared, "
-            "not in list, a colon, and one of fault, warn, note, ignore",
+            "not in list, undeclared-unreached, declared-unreached, declared-in-vain, a colon, and "
+            "one of fault, warn, note, ignore",
         )
     return Policy(
         condition=condition,

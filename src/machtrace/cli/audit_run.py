@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from machtrace.audit.observed.recording import Recording
     from machtrace.audit.observed.report import ObservedReport
     from machtrace.audit.rules import RuleSet
+    from machtrace.audit.scan.app import Declarations
     from machtrace.audit.trail.app_code import AppCode
     from machtrace.audit.trail.calls import Trail
     from machtrace.reports.spool.spool import Spool
@@ -101,6 +102,17 @@ class AppFiles(NamedTuple):
 
         linked = None if self.link_map is None else read_link_map(self.link_map)
         return read_app_code(self.path, trail, rules, link_map=linked, search=search)
+
+    def declarations(self) -> Declarations | None:
+        """Return what their manifests declare; None of files of other systems than Apple's."""
+        from machtrace.audit.scan.app import read_declarations
+        from machtrace.errors import FormatError
+
+        try:
+            declarations = read_declarations(self.path)
+        except FormatError:
+            return None
+        return declarations if declarations.units else None
 
 
 @click.command(cls=ProgramCommand)
@@ -346,9 +358,18 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     from machtrace.symbolizer.report_names import ReportNames
 
     app = None if files is None else files.read(recording.trail, rules, search)
+    declarations = None if files is None else files.declarations()
     libraries, ranges = ((), None) if app is None else (app.libraries, app.ranges)
     code = RecordedCode(recording.trail, ReportNames(search), libraries)
-    report = judge_calls(recording, rules, code.map(ranges), app=app, marker=marker, recall=recall)
+    report = judge_calls(
+        recording,
+        rules,
+        code.map(ranges),
+        app=app,
+        declarations=declarations,
+        marker=marker,
+        recall=recall,
+    )
     comparison = None if baseline is None else compare(report.findings, baseline)
     if evidence is not None:
         _write_evidence(evidence, report, code, comparison)

@@ -16,9 +16,12 @@ from machtrace.audit.observed.consent import ConsentMarker, consent_states
 from machtrace.audit.observed.coverage import Coverage, coverage_of
 from machtrace.audit.observed.process_calls import NOT_DEFINED
 from machtrace.audit.observed.recall import Recall
+from machtrace.audit.observed.reconciliation import disagreements
 from machtrace.audit.observed.recording import Recording
 from machtrace.audit.policies import Condition, Severity
 from machtrace.audit.rules import Rule, RuleSet
+from machtrace.audit.scan.app import Declarations
+from machtrace.audit.scan.manifest import PREFIX
 from machtrace.audit.trail.app_code import AppCode
 from machtrace.audit.trail.attribution import Attribution, AttributionFlag, attribute
 from machtrace.audit.trail.calls import NO_TIME, SECOND, CallFlag, Consent, ImageRole, Trail
@@ -147,6 +150,7 @@ def judge_calls(
     code: CodeMap,
     *,
     app: AppCode | None = None,
+    declarations: Declarations | None = None,
     marker: ConsentMarker | None = None,
     recall: Recall | None = None,
 ) -> ObservedReport:
@@ -157,6 +161,7 @@ def judge_calls(
         rules: the rules that they were recorded by, and the policies.
         code: whose code each address of the recording is.
         app: the app's files, for functions that left no frame and for call sites.
+        declarations: what the app's manifests declare.
         marker: the moment of consent; without it the recorded state holds.
         recall: the comparison with the system's report: an access without a call could not be
             judged.
@@ -164,6 +169,11 @@ def judge_calls(
     attribution = attribute(recording.trail, code, NO_FACTS if app is None else app.facts)
     judge = _Judge(recording, rules, attribution, consent_states(recording, marker))
     findings = list(judge.findings())
+    coverage = None if app is None else coverage_of(recording.trail, attribution, app)
+    if declarations is not None:
+        findings += judge.undeclared(declarations)
+        if coverage is not None:
+            findings += judge.disagreements(declarations, coverage)
     order = list(Severity)
     findings.sort(key=lambda each: (order.index(each.severity), each.library, each.identity))
     return ObservedReport(
@@ -176,9 +186,10 @@ def judge_calls(
             *judge.unjudged(),
             *(() if recall is None else recall.alarms()),
             *(() if app is None else app.problems),
+            *(() if declarations is None else declarations.problems),
         ),
         recall=recall,
-        coverage=None if app is None else coverage_of(recording.trail, attribution, app),
+        coverage=coverage,
     )
 
 
@@ -219,6 +230,7 @@ class _Judge:
         self._rule_of = [by_watch[watch] for watch in recording.trail.rules]
         libraries = attribution.code.libraries
         self._names = [library.name for library in libraries]
+        self._uuids = [image.uuid for image in recording.trail.images]
         is_system = np.array([each.role is ImageRole.SYSTEM for each in libraries] + [False])
         self._library = attribution.asker[attribution.row_of_call]
         self._is_unknown = self._library == UNKNOWN
@@ -241,6 +253,45 @@ class _Judge:
             text = "and is not an allowed library"
             rows = is_other[self._library]
             yield from self._of(Condition.NOT_LISTED, Severity.FAULT, rows, text)
+
+    def undeclared(self, declarations: Declarations) -> Iterator[ObservedFinding]:
+        """Yield the calls of required-reason functions that no manifest declares."""
+        images = self._images()
+        for number, rule in enumerate(self._rule_of):
+            missing = np.array(
+                [*(bool(declarations.undeclared(each, rule)) for each in self._uuids), False]
+            )
+            keys = " or ".join(f"{PREFIX}{each}" for each in rule.required)
+            rows = (self._calls.rule == number) & missing[images]
+            text = f"and no manifest of it declares {keys}"
+            yield from self._of(Condition.UNDECLARED, Severity.FAULT, rows, text)
+
+    def disagreements(
+        self, declarations: Declarations, coverage: Coverage
+    ) -> Iterator[ObservedFinding]:
+        """Yield what declarations, code and calls disagree on, beside undeclared calls."""
+        images = self._images()
+        keys = images.astype(np.int64) << 16 | self._calls.rule
+        sums: dict[tuple[str, str], int] = {}
+        for key in np.unique(keys[images >= 0]).tolist():
+            sums[self._uuids[key >> 16], self._trail.rules[key & 0xFFFF]] = 1
+        for each in disagreements(declarations, coverage, sums, self._rules):
+            yield ObservedFinding(
+                condition=each.condition,
+                severity=each.severity,
+                library=each.library,
+                rule=each.rule,
+                message=each.message,
+                calls=0,
+                first_time=None,
+                stacks=(),
+                occurrences=each.occurrences,
+            )
+
+    def _images(self) -> npt.NDArray[np.int32]:
+        """Return by call the image of the code that made it; -1 if that is unknown."""
+        frames = self._attribution.frame[self._attribution.row_of_call]
+        return np.where(frames >= 0, self._trail.stacks.image[frames], -1)
 
     def unjudged(self) -> Iterator[str]:
         """Yield what the policies could not be compared with."""

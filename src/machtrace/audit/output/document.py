@@ -104,11 +104,12 @@ def _finding(finding: Finding, comparison: Comparison | None) -> dict[str, Any]:
         "subject": finding.subject,
         "message": finding.message,
         "rules": [rule.watch for rule in finding.rules],
-        "occurrences": [_occurrence(each) for each in finding.occurrences],
+        "occurrences": [occurrence_document(each) for each in finding.occurrences],
     }
 
 
-def _occurrence(occurrence: Occurrence) -> dict[str, Any]:
+def occurrence_document(occurrence: Occurrence) -> dict[str, Any]:
+    """Return the document of a site of a finding."""
     where = {"image": occurrence.image, "uuid": occurrence.uuid or None}
     return {**where, **_site(occurrence.site, occurrence.attribution)}
 

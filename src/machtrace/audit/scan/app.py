@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from machtrace.audit.rules import RuleSet
+from machtrace.audit.rules import Rule, RuleSet
 from machtrace.audit.scan.attribution import Attribution, Attributor
 from machtrace.audit.scan.bundles import BUNDLES, Part, PartKind, bundle_of, read_parts
 from machtrace.audit.scan.image import ImageScan, Site, scan_image
@@ -94,6 +94,58 @@ class AppScan:
     def bundle_of(self, image: ScannedImage) -> Bundle | None:
         """Return the bundle of an image."""
         return self.bundles.get(image.bundle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """The required-reason categories that the bundles of an app declare."""
+
+    units: Mapping[str, str]
+    """By an image's UUID, in hexadecimal: the bundle or file that a manifest declares for."""
+    declared: Mapping[str, Mapping[str, str]]
+    """By bundle or file, and category: the path of the manifest."""
+    problems: tuple[str, ...] = ()
+    """Parts that could not be read, one line each."""
+
+    def unit(self, uuid: str) -> str:
+        """Return what a manifest declares for, of an image; empty if the app does not have it."""
+        return self.units.get(uuid, "")
+
+    def undeclared(self, uuid: str, rule: Rule) -> tuple[str, ...]:
+        """Return the categories of a rule if none is declared for an image.
+
+        Empty for images that the app does not have. One of several categories suffices.
+        """
+        if uuid not in self.units or not rule.required:
+            return ()
+        declared = self.declared.get(self.units[uuid], {})
+        return () if any(each in declared for each in rule.required) else rule.required
+
+
+def read_declarations(path: Path) -> Declarations:
+    """Read what an app, an archive of one, a folder or an image declares; no code is read.
+
+    Raises:
+        FileAccessError, FormatError: see :func:`~machtrace.audit.scan.bundles.read_parts`.
+    """
+    problems: list[MachtraceError] = []
+    units: dict[str, str] = {}
+    declared: dict[str, dict[str, str]] = defaultdict(dict)
+    for part in read_parts(path):
+        if isinstance(part, MachtraceError):
+            problems.append(part)
+        elif part.kind is PartKind.MANIFEST:
+            manifest = parse_manifest(bytes(part.data), part.path)
+            unit = _declared_for(bundle_of(part.path))
+            for category in manifest.reasons:
+                declared[unit].setdefault(category, part.path)
+        elif part.kind is PartKind.IMAGE:
+            bundle = bundle_of(part.path)
+            for contents in part_images(part, problems):
+                uuid = contents.image.identifier
+                if uuid is not None:
+                    units[uuid.hex] = bundle or contents.source.partition("(")[0]
+    return Declarations(units=units, declared=dict(declared), problems=tuple(map(str, problems)))
 
 
 def scan_app(

@@ -12,6 +12,7 @@ from machtrace.audit.observed.os_report import Access
 from machtrace.audit.observed.recall import Recall
 from machtrace.audit.observed.report import ObservedFinding, ObservedReport, ObservedStack
 from machtrace.audit.observed.summary import library_calls
+from machtrace.audit.output.document import occurrence_document
 from machtrace.audit.trail.calls import Image
 from machtrace.audit.trail.stacks import NO_IMAGE, CodeAddress
 
@@ -181,6 +182,7 @@ def _finding(
         "devices": list(seen.devices),
         "between_builds": None if seen.change is None else seen.change.value,
         "stacks": [_stack(each, images, code) for each in finding.stacks],
+        "occurrences": [occurrence_document(each) for each in finding.occurrences],
     }
 
 

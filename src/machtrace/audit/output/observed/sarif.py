@@ -24,6 +24,9 @@ _SENTENCES = {
     Condition.EVERY: "Private data was requested again too soon.",
     Condition.NOT_LISTED: "A library that is not allowed requested private data.",
     Condition.UNDECLARED: "A required-reason API was called and not declared.",
+    Condition.UNREACHED: "Code that was not reached calls a required-reason API, undeclared.",
+    Condition.UNTESTED: "Code that was not reached calls a declared required-reason API.",
+    Condition.IN_VAIN: "A required-reason API is declared, and neither called nor observed.",
 }
 
 
@@ -51,8 +54,10 @@ def _result(
         "ruleIndex": index,
         "level": LEVELS[finding.severity],
         "message": {"text": ", ".join(filter(None, (finding.message, builds.text(finding))))},
-        "occurrenceCount": finding.calls,
-        "locations": [_asker_location(report, each, code) for each in stacks[:1]],
+        **({"occurrenceCount": finding.calls} if finding.calls else {}),
+        "locations": [_asker_location(report, each, code) for each in stacks[:1]]
+        or [file_location(each.image) for each in finding.occurrences[:1]]
+        or [file_location("")],
         "stacks": [
             {
                 "message": {"text": asker_text(each)},

@@ -20,8 +20,8 @@ from machtrace.audit.trail.app_code import AppSite
 from machtrace.audit.trail.stacks import NO_IMAGE, OUTER_MISSING, CodeAddress
 from machtrace.model.text import counted
 
-SHOWN = 2
-"""Stacks of a finding that are shown."""
+SHOWN, SHOWN_SITES = 2, 3
+"""Stacks and sites of a finding that are shown."""
 HEADING = ("LIBRARY", "OWNER", "DATA", "CALLED", "WITHOUT CONSENT", "WITH", "UNSTATED")
 COVERAGE_HEADING = ("LIBRARY", "CALLED", "REACHED", "SITES")
 
@@ -98,6 +98,12 @@ def finding_lines(
     more = len(finding.stacks) - len(shown)
     if more:
         yield f"    … {counted(more, 'more stack')}"
+    places = finding.occurrences if every else finding.occurrences[:SHOWN_SITES]
+    for place in places:
+        function = place.site.function or f"{place.site.function_offset:#x}"
+        yield f"    in {function}, {place.image} + {place.site.offset:#x}"
+    if len(places) < len(finding.occurrences):
+        yield f"    … {counted(len(finding.occurrences) - len(places), 'more site')}"
 
 
 def asker_text(stack: ObservedStack) -> str:
