@@ -350,6 +350,8 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     files: AppFiles | None = None,
 ) -> int:
     """Judge calls, write the evidence, print the report, and return the exit status."""
+    from dataclasses import replace
+
     from machtrace.audit.baseline import compare
     from machtrace.audit.observed.code import RecordedCode
     from machtrace.audit.observed.report import judge_calls
@@ -360,6 +362,9 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     app = None if files is None else files.read(recording.trail, rules, search)
     declarations = None if files is None else files.declarations()
     libraries, ranges = ((), None) if app is None else (app.libraries, app.ranges)
+    if app is not None:
+        trail = recording.trail
+        recording = replace(recording, trail=replace(trail, images=(*trail.images, *app.images)))
     code = RecordedCode(recording.trail, ReportNames(search), libraries)
     report = judge_calls(
         recording,

@@ -1,7 +1,9 @@
 """`audit run --static`: two SDKs in one stripped program, which counts its calls itself."""
 
 import json
+import os
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from machtrace.cli.application import app
-from tests.audit.observed.static_program import CALLS, THREADS, build, compiler, record, run
+from tests.agent.build import library as agent_library
+from tests.audit.observed.static_program import (
+    CALLS,
+    PROGRAMS,
+    THREADS,
+    build,
+    compiler,
+    record,
+    run,
+)
 
 SCHEMA = json.loads(Path("docs/audit.schema.json").read_text(encoding="utf-8"))
 RULES = """
@@ -209,6 +220,49 @@ def test_objects_of_link_time_optimisation_are_no_evidence(agent, tmp_path):
     report = document(tmp_path / "app.spool", *options)
     for (library, watch), calls in by_library(report).items():
         assert library == "unknown" or calls <= truth[library, watch]
+
+
+JUMPER = "int observed(int); int jumper(int value) { return observed(value); }"
+CALLER = """
+int jumper(int);
+int main(void) { int result = jumper(1); __asm__ volatile("" ::: "memory"); return result == 9; }
+"""
+
+
+@pytest.fixture(scope="module")
+def jumper(agent, tmp_path_factory):
+    """A program that calls a library, which jumps to what is watched and has no frame at all."""
+    folder = tmp_path_factory.mktemp("jumper")
+    command = [compiler(), "-O2", "-fno-omit-frame-pointer", f"-Wl,-rpath,{folder}"]
+    shared = ["-shared", "-fPIC", f"-L{folder}"]
+    run(command, *shared, PROGRAMS / "data.c", "-o", folder / "libdata.so")
+    library = [*shared, "-xc", "-", "-ldata", "-o", folder / "libjumper.so"]
+    run(command, *library, text=JUMPER)
+    program = [f"-L{folder}", "-xc", "-", "-ljumper", "-ldata", "-o", folder / "app"]
+    run(command, *program, text=CALLER)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(agent_library(agent)),
+        "MACHTRACE_WATCH": "observed",
+        "MACHTRACE_SPOOL": str(folder / "app.spool"),
+    }
+    subprocess.run([folder / "app"], env=environment, check=True, timeout=60)
+    return folder
+
+
+def test_a_library_without_any_frame_is_named(jumper):
+    report = document(jumper / "app.spool", "--static", jumper)
+    assert by_library(report) == {("libjumper", "observed"): 1}
+    assert [stack["circumstances"] for each in report["findings"] for stack in each["stacks"]] == [
+        ["by a jump, without a frame"]
+    ]
+    assert report["problems"] == []
+
+
+def test_a_library_that_is_not_in_the_app_may_have_jumped(jumper):
+    report = document(jumper / "app.spool", "--static", jumper / "app")
+    assert by_library(report) == {("unknown", "observed"): 1}
+    assert "the caller does not lead to it" in report["problems"][0]
 
 
 def test_a_link_map_needs_the_app(simple):

@@ -32,6 +32,9 @@ from machtrace.symbols.table import CERTAINTIES, SymbolTable
 
 _LARGEST_FUNCTION = 1 << 20
 """Bytes of a function that are followed."""
+_VENEER, _ADRP = 16, 0x90
+_VENEER_JUMPS = (b"\x00\x02\x1f\xd6", b"\x20\x02\x1f\xd6")
+"""``br x16`` and ``br x17``: the registers that only linkers' code uses to jump."""
 _STUB = CERTAINTIES.index(Certainty.STUB)
 
 
@@ -134,6 +137,26 @@ class ImageCode:
     def start(self, number: int) -> int:
         """Return the stated address of a function."""
         return int(self.table.starts[number]) + self.base
+
+    def veneer(self, address: int) -> Use | None:
+        """Return the jump of a linker's veneer at a stated address; None if it is none.
+
+        On arm64 a branch reaches 128 MiB; linkers put such code between. It has no library.
+        """
+        if not isinstance(self.machine, Arm64):
+            return None
+        for start, code in self.sections:
+            if not start <= address < start + len(code):
+                continue
+            body = bytes(code[address - start : address - start + _VENEER])
+            for at in range(0, len(body) - 3, 4):
+                if body[at : at + 4] in _VENEER_JUMPS:
+                    uses = follow(
+                        self.machine, self.names, body[: at + 4], address, None, every=True
+                    )
+                    jumps = [use for use in uses if use.after == address + at + 4]
+                    return jumps[-1] if jumps and body[3] & 0x9F == _ADRP else None
+        return None
 
     def uses(self, number: int, *, every: bool = False) -> list[Use]:
         """Return the calls of a function; none if its code cannot be read.

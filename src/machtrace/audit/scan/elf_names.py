@@ -15,6 +15,7 @@ from machtrace.audit.scan.flow import LOOK_UPS, Names
 from machtrace.audit.scan.values import Receiver
 from machtrace.errors import MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.elf.dynamic import read_needed
 from machtrace.formats.elf.plt import parse_stubs, relative_words, slot_symbols
 from machtrace.formats.elf.structs import ElfType
 from machtrace.formats.elf.symtab import parse_dynamic_symbols
@@ -94,6 +95,17 @@ class ElfNames:
             paths=frozenset(rule.watch for rule in self._rules.rules if rule.kind is RuleKind.FILE),
             has_absolute=self._contents.image.type is ElfType.EXECUTABLE,
         )
+
+    @property
+    def names_of_image(self) -> frozenset[str]:
+        """The names by which others load it."""
+        soname = self._contents.image.soname
+        return frozenset({soname} if soname else ())
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The names of the images that it loads."""
+        return read_needed(self._contents, self._contents.image)
 
     def rule_of(self, symbol: str) -> Rule | None:
         """Return the rule for a symbol."""

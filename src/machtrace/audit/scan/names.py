@@ -61,6 +61,17 @@ class WatchedNames:
         return [*self.problems, *([late] if late is not None else [])]
 
     @property
+    def names_of_image(self) -> frozenset[str]:
+        """The names by which others load it."""
+        name = self._image.install_name
+        return frozenset({name} if name else ())
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The names of the images that it loads."""
+        return tuple(each.name for each in self._image.load_dylibs)
+
+    @property
     def frameworks(self) -> frozenset[str]:
         """The names of the images that this one loads."""
         return frozenset(each.name.rpartition("/")[2] for each in self._image.load_dylibs)

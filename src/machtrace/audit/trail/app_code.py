@@ -6,6 +6,8 @@ then the name must be equal, and each recorded return address must follow a call
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
@@ -27,8 +29,16 @@ from machtrace.audit.trail.libraries import CodeRanges, Evidence, Function, Libr
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.object_file import ObjectFile, sniff
 from machtrace.frozen import dataclass
+from machtrace.model.image import BuildId
 
 UNKNOWN = -1
+_NO_INDEX = -2
+_SYSTEM = re.compile(
+    r"(?:/usr/lib/|/System/)"
+    r"|(?:ld-linux[\w-]*|ld-musl[\w-]*|libc\.musl[\w-]*|lib(?:c|m|dl|rt|pthread|util|resolv|anl|nsl"
+    r"|crypt|atomic|gomp|gcc_s|stdc\+\+|c\+\+|c\+\+abi|log|android))\.so(?:\.\d+)*\Z"
+)
+"""Names by which images load those of the system."""
 _EVIDENCE = {
     scanned.Evidence.IMAGE: Evidence.IMAGE,
     scanned.Evidence.LINK_MAP: Evidence.LINK_MAP,
@@ -59,6 +69,8 @@ class AppCode:
     ranges: Mapping[str, CodeRanges]
     """The functions of images, by key; libraries are indices of :attr:`libraries`."""
     facts: CodeFacts = NO_FACTS
+    images: tuple[Image, ...] = ()
+    """Images without frames that may have made calls; they are added to the trail's."""
     sites: tuple[AppSite, ...] = ()
     problems: tuple[str, ...] = ()
     """Parts that could not be judged, one line each."""
@@ -102,16 +114,15 @@ class _Reader:
         self._link_map, self._sources = link_map, sources
         self._problems: list[str] = []
         self._opened: dict[str, AppImage] = {}
+        self._others: list[tuple[str, ObjectFile]] = []
         self._libraries: dict[str, Library] = {}
         self._numbers: dict[str, int] = {}
 
     def read(self) -> AppCode:
         self._open()
         self._report_missing()
-        images = tuple(self._opened.values())
-        own = [image for image in self._trail.images if image.role is not ImageRole.SYSTEM]
-        is_complete = all(image.key in self._opened for image in own)
-        facts = code_facts(images, self._trail, is_complete=is_complete)
+        self._add_loaded()
+        facts = code_facts(tuple(self._opened.values()), self._trail)
         ranges: dict[str, CodeRanges] = {}
         sites: list[AppSite] = []
         wanted = _functions(facts)
@@ -138,6 +149,7 @@ class _Reader:
             ranges=ranges,
             facts=facts,
             sites=tuple(sites),
+            images=self._unrecorded(facts),
             problems=tuple(dict.fromkeys(self._problems)),
         )
 
@@ -152,19 +164,17 @@ class _Reader:
             if identifier is None:
                 image = by_name.get(path.rpartition("/")[2])
             else:
-                digits = identifier.hex if isinstance(identifier, UUID) else identifier.value.hex()
-                image = by_key.get(digits)
+                image = by_key.get(_digits(identifier))
+            if image is None:
+                self._others.append((path, contents))
             if image is None or image.key in self._opened:
                 continue
             code = ImageCode(contents, self._rules)
-            try:
-                usable = len(code.table) > 0 and code.names is not None
-            except MachtraceError as error:
-                self._problems.append(str(error))
+            if not self._is_usable(code):
                 continue
-            if usable and identifier is None and not self._follows_calls(image, code):
+            if identifier is None and not self._follows_calls(image, code):
                 self._problems.append(f"{image.path}: {path} is another build of it")
-            elif usable:
+            else:
                 self._opened[image.key] = AppImage(image, code)
 
     def _files(self) -> Iterator[tuple[str, ObjectFile]]:
@@ -178,6 +188,55 @@ class _Reader:
                     self._problems.append(str(error))
                     continue
                 yield from ((part.path, each) for each in opened if each.image.has_code)
+
+    def _add_loaded(self) -> None:
+        """Open the images without frames that others load: their functions may end with jumps."""
+        names: dict[str, list[tuple[str, ObjectFile]]] = defaultdict(list)
+        arches = {each.code.contents.image.arch for each in self._opened.values()}
+        for path, contents in self._others:
+            if contents.image.arch in arches:
+                names[path.rpartition("/")[2]].append((path, contents))
+        waiting = list(self._opened.values())
+        while waiting:
+            for name in map(_file_name, waiting.pop().code.watched.needed):
+                for path, contents in names.pop(name, ()):
+                    identifier = contents.image.identifier
+                    image = Image(path=path, uuid="" if identifier is None else _digits(identifier))
+                    added = AppImage(image, ImageCode(contents, self._rules))
+                    if image.key not in self._opened and self._is_usable(added.code):
+                        self._opened[image.key] = added
+                        waiting.append(added)
+        known = {_file_name(image.path) for image in self._trail.images} | {
+            _file_name(each)
+            for opened in self._opened.values()
+            for each in (opened.image.path, *opened.code.watched.names_of_image)
+        }
+        closed = {
+            _file_name(image.path)
+            for image in self._trail.images
+            if image.role is not ImageRole.SYSTEM and image.key not in self._opened
+        }
+        for key, opened in self._opened.items():
+            others = [
+                name
+                for name in opened.code.watched.needed
+                if not _SYSTEM.match(name) and _file_name(name) not in known - closed
+            ]
+            self._opened[key] = opened._replace(is_complete=not others)
+
+    def _is_usable(self, code: ImageCode) -> bool:
+        """Return whether an image's functions and names can be read."""
+        try:
+            return len(code.table) > 0 and code.names is not None
+        except MachtraceError as error:
+            self._problems.append(str(error))
+            return False
+
+    def _unrecorded(self, facts: CodeFacts) -> tuple[Image, ...]:
+        used = {function.image for function in _functions(facts)}
+        recorded = {image.key for image in self._trail.images}
+        images = [each.image for each in self._opened.values()]
+        return tuple(each for each in images if each.key in used - recorded)
 
     def _report_missing(self) -> None:
         used = np.unique(self._trail.stacks.image)
@@ -222,7 +281,8 @@ class _Reader:
         may be any library's.
         """
         table, image = opened.code.table, opened.image
-        index, tree = self._trail.images.index(image), self._trail.stacks
+        index = next((i for i, each in enumerate(self._trail.images) if each is image), _NO_INDEX)
+        tree = self._trail.stacks
         numbers = table.ids(tree.offset[tree.image == index], back=1)
         starts = starts | set(table.starts[np.unique(numbers[numbers >= 0])].tolist())
         named: dict[int, tuple[str, Evidence]] = {}
@@ -254,6 +314,14 @@ class _Reader:
             self._libraries[name] = Library(name=name, role=role)
             self._numbers[name] = len(self._numbers)
         return self._numbers[name]
+
+
+def _file_name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _digits(identifier: UUID | BuildId) -> str:
+    return identifier.hex if isinstance(identifier, UUID) else identifier.value.hex()
 
 
 def _functions(facts: CodeFacts) -> set[Function]:

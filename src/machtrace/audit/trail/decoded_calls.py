@@ -33,15 +33,20 @@ from machtrace.audit.trail.stacks import ROOT
 
 _ROUNDS = 8
 """Consecutive jumps that are searched backward."""
+_ELSEWHERE = Callee(function=Function("", 1 << 12))
+"""A function of an image that is not open, which may end with a jump to anything."""
 _NEAR = 130
 """Bytes that the shortest jumps of x86 reach."""
 
 
 class AppImage(NamedTuple):
-    """An image of the recording whose file is open."""
+    """An image of the app whose file is open."""
 
     image: Image
     code: ImageCode
+    is_complete: bool = True
+    """Whether all that it loads is the system's, or open: what nothing open defines is the
+    system's then."""
 
 
 class DecodedImage:
@@ -49,6 +54,7 @@ class DecodedImage:
 
     def __init__(self, opened: AppImage) -> None:
         self.key = opened.image.key
+        self.is_complete = opened.is_complete
         self.code = opened.code
         self._uses: dict[int, list[Use]] = {}
 
@@ -92,23 +98,23 @@ class DecodedImage:
         return by_selector
 
 
-def code_facts(opened: Sequence[AppImage], trail: Trail, *, is_complete: bool) -> CodeFacts:
+def code_facts(opened: Sequence[AppImage], trail: Trail) -> CodeFacts:
     """Return what the instructions show about the calls in recorded stacks.
 
     Args:
-        opened: images of the trail.
+        opened: images of the trail, and others that these load.
         trail: the calls.
-        is_complete: whether all images outside of the system are open, so that what none of them
-            defines is the system's.
     """
-    return _Facts([DecodedImage(each) for each in opened], trail, is_complete=is_complete).run()
+    return _Facts([DecodedImage(each) for each in opened], trail).run()
 
 
 class _Facts:
-    def __init__(self, images: list[DecodedImage], trail: Trail, *, is_complete: bool) -> None:
+    def __init__(self, images: list[DecodedImage], trail: Trail) -> None:
         self._images = {each.key: each for each in images}
         self._trail = trail
-        self._is_complete = is_complete
+        nodes = np.unique(trail.calls.stack)
+        columns = trail.stacks.image[nodes].tolist(), trail.stacks.offset[nodes].tolist()
+        self._innermost = set(zip(*columns, strict=True))
         self._calls: dict[Function, Callee] = {}
         self._jumps: dict[Function, tuple[Callee, ...]] = {}
         self._methods: dict[str, tuple[Function, ...]] = {}
@@ -139,6 +145,8 @@ class _Facts:
                 if offset not in recorded or place in self._calls or not _is_call(use):
                     continue
                 callee = self._callee(image, use)
+                if callee is None and (index, offset) in self._innermost:
+                    callee = _ELSEWHERE
                 if callee is not None:
                     self._calls[place] = callee
 
@@ -158,6 +166,9 @@ class _Facts:
                 return UNKNOWN_CALLEE
 
     def _own(self, image: DecodedImage, target: int) -> Callee:
+        veneer = image.code.veneer(target)
+        if veneer is not None and veneer != CodeUse(target, *veneer[1:]):
+            return self._callee(image, veneer) or UNKNOWN_CALLEE
         number = image.function_at(target)
         if number is None:
             return UNKNOWN_CALLEE
@@ -179,7 +190,7 @@ class _Facts:
             return UNKNOWN_CALLEE if number is None else Callee(function=owner.function(number))
         if owners:
             return UNKNOWN_CALLEE
-        return Callee(is_system=True) if self._is_complete else None
+        return Callee(is_system=True) if image.is_complete else None
 
     @cached_property
     def _exporters(self) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from machtrace.formats.elf.structs import (
     DT_FLAGS_1,
     DT_GNU_HASH,
     DT_HASH,
+    DT_NEEDED,
     DT_NULL,
     DT_SONAME,
     DT_STRSZ,
@@ -60,6 +61,33 @@ def read_dynamic(contents: ImageContents, image: ElfImage) -> Mapping[int, int]:
             break
         entries.setdefault(tag, value)
     return entries
+
+
+def read_needed(contents: ImageContents, image: ElfImage) -> tuple[str, ...]:
+    """Return the names of the libraries that the loader loads for an image in a file (DT_NEEDED).
+
+    Those that cannot be read are left out. Raises nothing.
+    """
+    segment, layout = image.segment(PT_DYNAMIC), image.layout.dynamic
+    names: list[str] = []
+    try:
+        entries = read_dynamic(contents, image)
+        if segment is None or DT_STRTAB not in entries:
+            return ()
+        count = min(segment.file_size // layout.size, ENTRY_LIMIT)
+        data = contents.read_svma(segment.address, count * layout.size)
+        for tag, value in layout.iter_unpack(data):
+            if tag == DT_NULL:
+                break
+            size = min(entries.get(DT_STRSZ, 0) - value, _NAME_LIMIT)
+            name = None
+            if tag == DT_NEEDED:
+                name = _c_string(contents, Svma(entries[DT_STRTAB] + value), size)
+            if name:
+                names.append(name)
+    except MemoryReadError:
+        pass
+    return tuple(names)
 
 
 def dynamic_address(value: int, image: ElfImage, *, slide: int = 0) -> Svma:
