@@ -56,6 +56,15 @@ WHOLE int app_pointer(const char *p, char *b, unsigned long n)
 }
 """
 )
+VENEER = {
+    True: ("_far_stat", "_stat@GOTPAGE", "_stat@GOTPAGEOFF"),
+    False: ("far_stat", ":got:stat", ":got_lo12:stat"),
+}
+"""By whether the machine is Darwin's: a veneer as linkers place between far code, in the app's."""
+FAR = """
+int far_stat(const char *, char *);
+WHOLE int NAME_far(const char *p, char *b) { FENCE; return far_stat(p, b); }
+"""
 OBJC = """
 @interface Alpha
 - (int)alphaSize:(char *)b;
@@ -79,6 +88,7 @@ CHAINS = {
     "a table of both": ([("app_pointer", 0)], "stat", "?", "?"),
 }
 NO_WAY = {"no jump leads there": ([("app_both", 0)], "stat", "?", "?")}
+VENEERS = {"veneer": ([("app_far", 0)], "stat", "alpha", "alpha")}
 MESSAGE = {"message": ([("app_message", 0)], "stat", "alpha", "alpha")}
 _FUNCTION = re.compile(r"([0-9a-f]+) <_?([-+\w\[\] :]+)>:$")
 _INSTRUCTION = re.compile(r" *([0-9a-f]+):\s+(?:addr32\s+|data16\s+|notrack\s+)*(\S+)")
@@ -91,13 +101,23 @@ class Program:
     def __init__(self, folder, target, llvm, *flags):
         self.folder, self._llvm = folder, llvm
         self.is_darwin = "apple" in target
+        self.is_arm64 = target.startswith(("arm64", "aarch64"))
         objects = []
         for name, other in (("alpha", "beta"), ("beta", "alpha")):
             place = folder / "Pods" / name
             place.mkdir(parents=True)
-            source = SDK.replace("NAME", name).replace("OTHER", other)
+            source = (
+                (SDK + (FAR if self.is_arm64 else "")).replace("NAME", name).replace("OTHER", other)
+            )
             objects.append(self._compile(place, name, source, target, flags))
         main = MAIN
+        if self.is_arm64:
+            name, page, low = VENEER[self.is_darwin]
+            hidden = ".private_extern" if self.is_darwin else ".hidden"
+            code = f".text; .p2align 2; .globl {name}; {hidden} {name}; {name}:; adrp x16, {page};"
+            code += f" ldr x16, [x16, {low}]; br x16"
+            main += "".join(f'__asm__("{line.strip()}");' for line in code.split("; "))
+            main += "int alpha_far(const char *, char *); CALL(app_far, alpha_far(p, b))"
         if self.is_darwin:
             # The class is alpha's: its implementation is compiled there.
             implementation = OBJC[: OBJC.index("CALL(")]

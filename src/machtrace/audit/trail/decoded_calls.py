@@ -167,8 +167,10 @@ class _Facts:
 
     def _own(self, image: DecodedImage, target: int) -> Callee:
         veneer = image.code.veneer(target)
-        if veneer is not None and veneer != CodeUse(target, *veneer[1:]):
-            return self._callee(image, veneer) or UNKNOWN_CALLEE
+        if isinstance(veneer, SymbolUse):
+            return self._imported(image, veneer.symbol) or UNKNOWN_CALLEE
+        if isinstance(veneer, CodeUse) and veneer.target is not None:
+            target = veneer.target
         number = image.function_at(target)
         if number is None:
             return UNKNOWN_CALLEE
