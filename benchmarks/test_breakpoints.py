@@ -17,8 +17,8 @@ import pytest
 from benchmarks.delaying_proxy import DelayingProxy
 from machtrace.audit.observed.consent import ConsentMarker, MarkerKind
 from machtrace.audit.rules import load_rules
-from machtrace.cli.audit_breakpoints import record_calls
-from machtrace.cli.audit_run import LiveOptions
+from machtrace.cli.audit.breakpoints import record_calls
+from machtrace.cli.audit.run import LiveOptions
 from tests.audit.observed.two_sdks import build_app
 from tests.live.test_audit_breakpoints import RULES, gdb_words, lldb_words
 from tests.support.stand_ins.usbmuxd import free_port

@@ -14,7 +14,7 @@ from machtrace.audit.policies import Severity
 from machtrace.audit.rules import load_rules
 from machtrace.audit.scan.app import scan_app
 from machtrace.audit.scan.bundles import bundle_of
-from machtrace.cli.audit import audit
+from machtrace.cli.audit.commands import audit
 from machtrace.errors import FileAccessError, FormatError
 from tests.audit.apps import assemble, declaring
 

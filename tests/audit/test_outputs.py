@@ -17,7 +17,7 @@ from machtrace.audit.output.html import html_page
 from machtrace.audit.rules import load_rules
 from machtrace.audit.scan.app import scan_app
 from machtrace.audit.scan.manifest import parse_manifest
-from machtrace.cli.audit import audit
+from machtrace.cli.audit.commands import audit
 from machtrace.errors import FileAccessError, FormatError
 from tests.audit.apps import assemble, declaring
 from tests.support.peers.chromium import chromium_page, chromium_program

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from machtrace.audit.resolution import Resolution, resolve_rules
 from machtrace.audit.rules import load_rules
-from machtrace.cli.audit import audit
+from machtrace.cli.audit.commands import audit
 from tests.audit.apps import LLD
 
 SYSTEM = """

@@ -274,7 +274,9 @@ app = lazy_group(
             f"{_CLI}.application:atos",
             "Name addresses, with the options and output of Apple's atos; see atos -h.",
         ),
-        "audit": LazyCommand(f"{_CLI}.audit:audit", "Find which code gets which private data."),
+        "audit": LazyCommand(
+            f"{_CLI}.audit.commands:audit", "Find which code gets which private data."
+        ),
         "symbols": LazyCommand(
             f"{_CLI}.symbols.commands:symbols_app",
             "Manage the store of images and dSYMs in which names are looked up, by UUID.",

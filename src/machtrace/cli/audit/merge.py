@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from machtrace.cli.audit import (
+from machtrace.cli.audit.commands import (
     Language,
     baseline_option,
     evidence_option,
@@ -19,7 +19,8 @@ from machtrace.cli.audit import (
     language_option,
     rules_option,
 )
-from machtrace.cli.audit_run import RunFormat, report_calls, spools_in
+from machtrace.cli.audit.report import RunFormat, report_calls
+from machtrace.cli.audit.run import spools_in
 from machtrace.cli.options import (
     check_search_paths,
     complete_folders,

@@ -20,7 +20,7 @@ from machtrace.targets.frida.recorder import FridaRecorder
 from machtrace.targets.linux.agent import agent_library
 
 if TYPE_CHECKING:
-    from machtrace.cli.audit_run import LiveOptions
+    from machtrace.cli.audit.run import LiveOptions
 
 _LOOK = 0.2
 """Seconds between checks whether the process has ended."""

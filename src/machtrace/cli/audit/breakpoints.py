@@ -40,7 +40,7 @@ from machtrace.targets.ios.target import DEVICE, DeviceTarget
 from machtrace.unwinder.unwinder import Unwinder
 
 if TYPE_CHECKING:
-    from machtrace.cli.audit_run import LiveOptions
+    from machtrace.cli.audit.run import LiveOptions
 
 _LOADER = "_dl_debug_state"
 """The function that Linux's loaders call when the list of images has changed (``link.h``)."""

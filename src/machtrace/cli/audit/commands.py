@@ -313,11 +313,11 @@ audit = lazy_group(
             "Compare what the code of APP calls with what its manifests declare.",
         ),
         "run": LazyCommand(
-            "machtrace.cli.audit_run:run",
+            "machtrace.cli.audit.run:run",
             "State which libraries called what the rules watch, before and after consent.",
         ),
         "merge": LazyCommand(
-            "machtrace.cli.audit_merge:merge",
+            "machtrace.cli.audit.merge:merge",
             "Report the calls of a fleet: the *.spool files of many devices and builds.",
         ),
         "rules": LazyCommand(

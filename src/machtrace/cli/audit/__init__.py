@@ -1,0 +1,1 @@
+"""``machtrace audit``: which code gets which private data."""
