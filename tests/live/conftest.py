@@ -22,6 +22,7 @@ _PTRACE = "takes Linux: its processes are captured by ptrace and /proc"
 _SIGNALS = "takes Linux: threads of this process are stopped by a signal there"
 LINUX_MODULES = {
     "test_audit_breakpoints.py": "takes Linux: lldb-server and gdbserver are the peers",
+    "test_audit_frida.py": "takes Linux: the agent that is loaded is that for Linux",
     "test_device_stand_in.py": "takes Linux: lldb-server is the stand-in for a device",
     "test_frida_linux.py": "takes Linux: Frida's images are held to /proc",
     "test_gdb_remote_peers.py": "takes Linux: lldb-server, gdbserver and qemu are the peers",
