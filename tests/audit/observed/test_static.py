@@ -12,6 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from machtrace.cli.application import app
+from machtrace.model.image import BuildId
+from machtrace.model.report import ReportedImage
+from machtrace.symbolizer.report_names import ReportNames
 from tests.agent.build import library as agent_library
 from tests.audit.observed.static_program import (
     CALLS,
@@ -263,6 +266,17 @@ def test_a_library_that_is_not_in_the_app_may_have_jumped(jumper):
     report = document(jumper / "app.spool", "--static", jumper / "app")
     assert by_library(report) == {("unknown", "observed"): 1}
     assert "the caller does not lead to it" in report["problems"][0]
+
+
+def test_stubs_are_no_functions_of_their_names(simple):
+    built, *_ = simple
+    names = ReportNames([str(built.unstripped)])
+    text = ["readelf", "-n", str(built.unstripped)]
+    done = subprocess.run(text, capture_output=True, text=True, check=True)
+    digits = re.search(r"Build ID: ([0-9a-f]+)", done.stdout)[1]
+    image = ReportedImage(uuid=BuildId(bytes.fromhex(digits)), name="app")
+    assert len(names.starts(image, "alpha_tail")) == 1
+    assert not names.starts(image, "observed")
 
 
 def test_a_link_map_needs_the_app(simple):

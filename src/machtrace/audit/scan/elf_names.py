@@ -43,6 +43,8 @@ OTHER_NAMES = {
 with checks of sizes (_FORTIFY_SOURCE)."""
 _LONGEST = 64
 """Bytes of a string that may be a watched name."""
+_HIGHEST = 1 << 62
+"""Above any code of a user."""
 _READ_ONLY = ".rodata"
 
 
@@ -217,6 +219,7 @@ def code_sections(contents: ElfFileContents) -> list[tuple[int, int]]:
         if section.is_executable
         and section.has_bytes
         and section.size
+        and section.end <= _HIGHEST
         and not section.name.startswith((".plt", ".iplt"))
     ]
     if parts:
@@ -224,5 +227,5 @@ def code_sections(contents: ElfFileContents) -> list[tuple[int, int]]:
     return [
         (int(Svma(segment.address)), segment.file_size)
         for segment in contents.image.load_segments
-        if segment.is_executable
+        if segment.is_executable and segment.address + segment.file_size <= _HIGHEST
     ]

@@ -30,6 +30,7 @@ from machtrace.audit.trail.calls import Image, Trail
 from machtrace.audit.trail.code_facts import UNKNOWN_CALLEE, Callee, CodeFacts, is_method
 from machtrace.audit.trail.libraries import Function
 from machtrace.audit.trail.stacks import ROOT
+from machtrace.model.address import LAST_OFFSET
 
 _ROUNDS = 8
 """Consecutive jumps that are searched backward."""
@@ -61,7 +62,7 @@ class DecodedImage:
     def function_at(self, address: int) -> int | None:
         """Return the function that holds a stated address; None for stubs and outside of code."""
         offset = address - self.code.base
-        if offset < 0:
+        if not 0 <= offset <= LAST_OFFSET:
             return None
         number = int(self.code.table.ids(np.array([offset], np.uint64))[0])
         return number if number in self._numbers else None

@@ -152,7 +152,11 @@ def relative_words(contents: ElfFileContents) -> dict[int, int]:
         ElfError: as :func:`read_relocations`.
     """
     rows = _relocation_rows(contents, ".rela.dyn")
-    if rows is None or not contents.image.layout.is_64:
+    if (
+        rows is None
+        or not contents.image.layout.is_64
+        or "r_addend" not in (rows.dtype.names or ())
+    ):
         return {}
     own = rows[np.isin(rows["r_info"], _RELATIVE)]
     return dict(zip(own["r_offset"].tolist(), own["r_addend"].tolist(), strict=True))
