@@ -243,14 +243,43 @@ def jumper(agent, tmp_path_factory):
     run(command, *library, text=JUMPER)
     program = [f"-L{folder}", "-xc", "-", "-ljumper", "-ldata", "-o", folder / "app"]
     run(command, *program, text=CALLER)
+    observe([folder / "app"], agent, folder / "app.spool")
+    return folder
+
+
+def observe(words, agent, spool):
+    """Run a program with the agent."""
     environment = {
         **os.environ,
         "LD_PRELOAD": str(agent_library(agent)),
         "MACHTRACE_WATCH": "observed",
-        "MACHTRACE_SPOOL": str(folder / "app.spool"),
+        "MACHTRACE_SPOOL": str(spool),
     }
-    subprocess.run([folder / "app"], env=environment, check=True, timeout=60)
-    return folder
+    subprocess.run(words, env=environment, check=True, timeout=60)
+
+
+PLUGIN_CALLER = """
+#include <dlfcn.h>
+int main(int count, char **arguments)
+{
+    void *plugin = dlopen(arguments[1], RTLD_NOW);
+    int (*function)(int) = (int (*)(int))dlsym(plugin, "jumper");
+    int result = function(count);
+    __asm__ volatile("" ::: "memory");
+    return result == 9;
+}
+"""
+
+
+def test_a_library_that_is_loaded_at_run_time_may_have_jumped(jumper, agent, tmp_path):
+    command = [compiler(), "-O2", "-fno-omit-frame-pointer", "-xc", "-", "-ldl"]
+    run(command, "-o", tmp_path / "app", text=PLUGIN_CALLER)
+    for name in ("libjumper.so", "libdata.so"):
+        (tmp_path / name).write_bytes((jumper / name).read_bytes())
+    observe([tmp_path / "app", tmp_path / "libjumper.so"], agent, tmp_path / "app.spool")
+    report = document(tmp_path / "app.spool", "--static", tmp_path)
+    assert by_library(report) == {("unknown", "observed"): 1}
+    assert "functions of several libraries may have called it" in report["problems"][0]
 
 
 def test_a_library_without_any_frame_is_named(jumper):

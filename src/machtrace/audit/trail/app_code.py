@@ -27,6 +27,9 @@ from machtrace.audit.trail.code_facts import NO_FACTS, CodeFacts
 from machtrace.audit.trail.decoded_calls import AppImage, code_facts
 from machtrace.audit.trail.libraries import CodeRanges, Evidence, Function, Library, code_ranges
 from machtrace.errors import FormatError, MachtraceError
+from machtrace.formats.elf.structs import PT_INTERP
+from machtrace.formats.macho.contents import MachOFileContents
+from machtrace.formats.macho.header import FileType
 from machtrace.formats.object_file import ObjectFile, sniff
 from machtrace.frozen import dataclass
 from machtrace.model.image import BuildId
@@ -190,7 +193,10 @@ class _Reader:
                 yield from ((part.path, each) for each in opened if each.image.has_code)
 
     def _add_loaded(self) -> None:
-        """Open the images without frames that others load: their functions may end with jumps."""
+        """Open the images without frames that others load: their functions may end with jumps.
+
+        If any image loads others at run time, these may be all that are in the app.
+        """
         names: dict[str, list[tuple[str, ObjectFile]]] = defaultdict(list)
         arches = {each.code.contents.image.arch for each in self._opened.values()}
         for path, contents in self._others:
@@ -200,12 +206,12 @@ class _Reader:
         while waiting:
             for name in map(_file_name, waiting.pop().code.watched.needed):
                 for path, contents in names.pop(name, ()):
-                    identifier = contents.image.identifier
-                    image = Image(path=path, uuid="" if identifier is None else _digits(identifier))
-                    added = AppImage(image, ImageCode(contents, self._rules))
-                    if image.key not in self._opened and self._is_usable(added.code):
-                        self._opened[image.key] = added
-                        waiting.append(added)
+                    waiting += self._add(path, contents, is_linked=True)
+        symbols = [each.code.names for each in self._opened.values()]
+        if any("_dlopen" in (*each.stubs.values(), *each.slots.values()) for each in symbols):
+            for path, contents in [each for files in names.values() for each in files]:
+                if not _is_program(contents):
+                    self._add(path, contents, is_linked=False)
         known = {_file_name(image.path) for image in self._trail.images} | {
             _file_name(each)
             for opened in self._opened.values()
@@ -223,6 +229,16 @@ class _Reader:
                 if not _SYSTEM.match(name) and _file_name(name) not in known - closed
             ]
             self._opened[key] = opened._replace(is_complete=not others)
+
+    def _add(self, path: str, contents: ObjectFile, *, is_linked: bool) -> list[AppImage]:
+        """Open an image that was not recorded, and return it unless it cannot be read."""
+        identifier = contents.image.identifier
+        image = Image(path=path, uuid="" if identifier is None else _digits(identifier))
+        added = AppImage(image, ImageCode(contents, self._rules), is_linked)
+        if image.key in self._opened or not self._is_usable(added.code):
+            return []
+        self._opened[image.key] = added
+        return [added]
 
     def _is_usable(self, code: ImageCode) -> bool:
         """Return whether an image's functions and names can be read."""
@@ -314,6 +330,12 @@ class _Reader:
             self._libraries[name] = Library(name=name, role=role)
             self._numbers[name] = len(self._numbers)
         return self._numbers[name]
+
+
+def _is_program(contents: ObjectFile) -> bool:
+    if isinstance(contents, MachOFileContents):
+        return contents.image.header.filetype is FileType.EXECUTE
+    return contents.image.segment(PT_INTERP) is not None
 
 
 def _file_name(path: str) -> str:

@@ -45,6 +45,8 @@ class AppImage(NamedTuple):
 
     image: Image
     code: ImageCode
+    is_linked: bool = True
+    """Whether others refer to its functions by their names, rather than load it at run time."""
     is_complete: bool = True
     """Whether all that it loads is the system's, or open: what nothing open defines is the
     system's then."""
@@ -55,7 +57,7 @@ class DecodedImage:
 
     def __init__(self, opened: AppImage) -> None:
         self.key = opened.image.key
-        self.is_complete = opened.is_complete
+        self.is_linked, self.is_complete = opened.is_linked, opened.is_complete
         self.code = opened.code
         self._uses: dict[int, list[Use]] = {}
 
@@ -200,7 +202,7 @@ class _Facts:
         """The images that define a symbol, by its name."""
         exporters: dict[str, list[str]] = defaultdict(list)
         for key, image in self._images.items():
-            for name in image.exports:
+            for name in image.exports if image.is_linked else ():
                 exporters[name].append(key)
         return exporters
 
