@@ -79,8 +79,18 @@ class Ingest:
         self._occurrences += sum(len(task.threads) for task in (report, *report.others))
 
     def commit(self) -> None:
-        """Write the segment and the transaction."""
+        """Write a segment of the reports, in one transaction with the offsets of their records."""
         built = self._builder.build()
+        self.add_segment(built, len(self._builder))
+        self._builder, self._occurrences = SegmentBuilder(), 0
+
+    def add_segment(self, built: Segment, reports: int) -> None:
+        """Write a segment, without the reports that are there already.
+
+        Args:
+            built: the segment.
+            reports: the number of reports that it was made of.
+        """
         keys = built.reports["key"].to_pylist()
         known = self._manifest.known(keys)
         segment = without_reports(built, known) if known else built
@@ -103,10 +113,9 @@ class Ingest:
             )
         self.total = Added(
             self.total.reports + new,
-            self.total.repeated + len(self._builder) - new,
+            self.total.repeated + reports - new,
             self.total.quarantined + len(self._quarantined),
         )
-        self._builder, self._occurrences = SegmentBuilder(), 0
         self._read, self._quarantined = {}, []
 
 

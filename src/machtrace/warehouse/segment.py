@@ -136,8 +136,8 @@ def merge(segments: Iterable[Segment]) -> Segment:
     parts = list(segments)
     if not parts:
         return empty()
-    images, image_numbers = _merged_images([each.images for each in parts])
-    frames, frame_numbers = _merged_frames([each.frames for each in parts], image_numbers)
+    images, image_numbers = merged_images([each.images for each in parts])
+    frames, frame_numbers = merged_frames([each.frames for each in parts], image_numbers)
     trees = [
         (each.tree.depth[1:], mapping[each.tree.frame[1:]])
         for each, mapping in zip(parts, frame_numbers, strict=True)
@@ -230,7 +230,11 @@ def _split(column: Nodes, sizes: Iterable[int]) -> list[Nodes]:
     return [np.concatenate((root, column[begin:end])) for begin, end in pairwise(bounds)]
 
 
-def _merged_images(tables: Sequence[pa.Table]) -> tuple[pa.Table, list[npt.NDArray[np.int32]]]:
+def merged_images(tables: Sequence[pa.Table]) -> tuple[pa.Table, list[npt.NDArray[np.int32]]]:
+    """Return the images of tables in canonical order, and by image of each table its number.
+
+    The last number of each is that of no image.
+    """
     every = pa.concat_tables(tables).combine_chunks()
     keys = identities(every).view(f"S{IDENTITY_SIZE}").reshape(-1)
     # The S type ignores zeros at the end, which all identities are padded with.
@@ -245,9 +249,15 @@ def _merged_images(tables: Sequence[pa.Table]) -> tuple[pa.Table, list[npt.NDArr
     return every.take(first), mappings
 
 
-def _merged_frames(
+def merged_frames(
     tables: Sequence[pa.Table], image_numbers: Sequence[npt.NDArray[np.int32]]
 ) -> tuple[pa.Table, list[npt.NDArray[np.uint32]]]:
+    """Return the frames of tables in canonical order, and by frame of each table its number.
+
+    Args:
+        tables: the frames.
+        image_numbers: the answer to :func:`merged_images` for the tables' images.
+    """
     every = pa.concat_tables(
         _with(table, image=mapping[numbers(table, "image")])
         for table, mapping in zip(tables, image_numbers, strict=True)

@@ -21,6 +21,10 @@ from machtrace.warehouse.segment import Segment, numbers
 from machtrace.warehouse.stack_tree import StackTree
 
 _VERSION_KEY = b"machtrace.segment"
+_LEVEL = 3
+"""That of zstd: files are a sixteenth smaller than by level 1, at the same speed."""
+_ASCENDING = {"stacks": ("node",), "occurrences": ("time",)}
+"""Columns whose values mostly ascend, by table: distances take less than a dictionary."""
 _ROWS = 1 << 20
 """Rows of a group: what is read at once."""
 
@@ -146,9 +150,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def _write(table: pa.Table, path: Path) -> int:
+    ascending = [each for each in _ASCENDING.get(path.stem, ()) if each in table.column_names]
     versioned = table.replace_schema_metadata({_VERSION_KEY: str(VERSION).encode()})
     with path.open("wb") as file:
-        pq.write_table(versioned, file, compression="zstd", row_group_size=_ROWS)
+        pq.write_table(
+            versioned,
+            file,
+            compression="zstd",
+            compression_level=_LEVEL,
+            row_group_size=_ROWS,
+            use_dictionary=[each for each in table.column_names if each not in ascending],
+            column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED") or None,
+        )
         file.flush()
         os.fsync(file.fileno())
         return file.tell()

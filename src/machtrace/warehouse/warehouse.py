@@ -26,8 +26,10 @@ import numpy as np
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.images.resolver import Search
 from machtrace.model.report import Report
+from machtrace.reports.batches import collector_paused
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.builder import Source
+from machtrace.warehouse.columns import SourceFacts, StackColumns, segment_of
 from machtrace.warehouse.function_tree import FunctionTree, function_tree
 from machtrace.warehouse.groups import Issue, issues, subjects
 from machtrace.warehouse.ingest import Added, Ingest, framed_record, store_segment
@@ -156,9 +158,10 @@ class Warehouse:
         self._acquire()
         self._remove_left_over()
         batch = Ingest(self._manifest, self.segment_folder)
-        for log, record in self._unread():
-            batch.add(log, record, on_record)
-        batch.commit()
+        with collector_paused():
+            for log, record in self._unread():
+                batch.add(log, record, on_record)
+            batch.commit()
         return batch.total
 
     def add(
@@ -178,6 +181,18 @@ class Warehouse:
             on_report()
         batch.commit()
         return batch.total
+
+    def add_columns(self, columns: StackColumns, facts: SourceFacts) -> Added:
+        """Add stacks that are columns, such as a profiler's, as a segment.
+
+        Raises:
+            ArgumentError: columns of different lengths, or a row that is not listed.
+            FileAccessError: the segment cannot be written.
+        """
+        self._acquire()
+        ingest = Ingest(self._manifest, self.segment_folder)
+        ingest.add_segment(segment_of(columns, facts), 1)
+        return ingest.total
 
     # --- reading ---
 
