@@ -66,6 +66,12 @@ class Method(NamedTuple):
     selector: str
 
 
+def method_of(watch: str) -> Method | None:
+    """Return the method of a name such as ``-[UIDevice name]``; None if it is none of a method."""
+    match = _METHOD.match(watch)
+    return Method(match[1] == "+", match[2], match[3]) if match else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One watched thing."""
@@ -99,8 +105,7 @@ class Rule:
     @property
     def method(self) -> Method | None:
         """The watched method; None if the rule watches something else."""
-        match = _METHOD.match(self.watch) if self.kind is RuleKind.OBJC else None
-        return Method(match[1] == "+", match[2], match[3]) if match else None
+        return method_of(self.watch) if self.kind is RuleKind.OBJC else None
 
     @property
     def linkage_names(self) -> tuple[str, ...]:

@@ -22,6 +22,12 @@ class Process:
         self.memory = bytearray(256)
         self.started = []
         self.names = []
+        self.now_ns = 5
+        self.wakes_at_ns = 0
+
+    def wait_until(self, time_ns):
+        """Note it."""
+        self.wakes_at_ns = time_ns
 
     def read(self, address, size):
         """Return the written bytes."""
@@ -101,7 +107,7 @@ def test_threads_are_named_by_themselves(kernel, process):
     assert process.names == ["name"]
 
 
-@pytest.mark.parametrize("number", [0, 4, -3, SystemCall.PROC_INFO])
+@pytest.mark.parametrize("number", [0, 4, -4, SystemCall.PROC_INFO])
 def test_other_calls_are_named_in_the_error(kernel, number):
     """None of them is passed over in silence."""
     with pytest.raises(TargetError, match=f"system call {int(number)} "):
@@ -133,3 +139,10 @@ def test_slide_that_no_loader_would_choose_is_refused(slide):
     contents = MachOFileContents(PROGRAM.read_bytes(), "demo")
     with pytest.raises(TargetError, match="cannot be moved"):
         Emulator(contents, slide=slide, places={})
+
+
+def test_a_thread_waits_for_a_time_of_the_clock(kernel, process):
+    """mach_wait_until; the time itself is that of the process."""
+    assert kernel.call(SystemCall.MACH_ABSOLUTE_TIME, ANYTHING) == process.now_ns
+    assert kernel.call(SystemCall.MACH_WAIT_UNTIL_TRAP, (700, *ANYTHING[1:])) is Leave.WAITING
+    assert process.wakes_at_ns == 700

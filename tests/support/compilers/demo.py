@@ -40,14 +40,15 @@ _FLAGS = (
     "-Werror",
 )
 _OBJECTIVE_C = ("-fno-objc-arc", "-fno-objc-convert-messages-to-runtime-calls")
+"""Flags of sources with the suffix ``.m``."""
 
 _SOURCES: dict[str, tuple[str, ...]] = {
     "stubs.S": (),
     "runtime.c": (),
     "runloop.c": (),
-    "objects.m": _OBJECTIVE_C,
-    "application.m": _OBJECTIVE_C,
-    "messages.m": _OBJECTIVE_C,
+    "objects.m": (),
+    "application.m": (),
+    "messages.m": (),
     "threads.c": (),
     # Frames that hold an async context are tagged, whatever the deployment target.
     "tasks.c": ("-fswift-async-fp=always",),
@@ -56,13 +57,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 }
 """By name of the file, with the flags that it needs besides; in the order they are linked."""
 
-_LINK_FLAGS = (
-    "-target",
-    "aarch64-macos.13.0",
-    "-nostdlib",
-    "-Wl,-e,_start",
-    "-Wl,-dead_strip_dylibs",
-)
+_LINK_FLAGS = ("-target", "aarch64-macos.13.0", "-nostdlib", "-Wl,-dead_strip_dylibs")
 
 
 def compiler() -> str:
@@ -86,12 +81,23 @@ def build(output: Path) -> None:
         work = Path(name)
         for file in SOURCES.glob("*.[chmS]"):
             copyfile(file, work / file.name)
-        for source, flags in _SOURCES.items():
-            _run((*_CLANG, *_FLAGS, *flags, "-c", source, "-o", f"{source}.o"), work)
-        objects = [f"{source}.o" for source in _SOURCES]
+        objects = [compile_source(Path(each), work, flags) for each, flags in _SOURCES.items()]
         # The ad-hoc signature's identifier is the output's name.
-        _run((*_LINK, *_LINK_FLAGS, *objects, "-o", PROGRAM.name), work)
+        link(("-Wl,-e,_start", *objects, "-o", PROGRAM.name), work)
         copyfile(work / PROGRAM.name, output)
+
+
+def compile_source(source: Path, directory: Path, flags: Sequence[str] = ()) -> str:
+    """Compile a source in a directory; return the object's name there."""
+    objc = _OBJECTIVE_C if source.suffix == ".m" else ()
+    name = f"{source.name}.o"
+    _run((*_CLANG, *_FLAGS, *objc, *flags, "-c", str(source), "-o", name), directory)
+    return name
+
+
+def link(arguments: Sequence[str], directory: Path) -> None:
+    """Link objects in a directory."""
+    _run((*_LINK, *_LINK_FLAGS, *arguments), directory)
 
 
 def _run(command: Sequence[str], directory: Path) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from machtrace.audit.observed.process_calls import DeadWatch, watched_functions
-from machtrace.audit.rules import Method, RuleKind, RuleSet
+from machtrace.audit.rules import Method, RuleKind, RuleSet, method_of
 from machtrace.errors import MachtraceError
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
@@ -51,18 +51,21 @@ class AddressFinder:
     Args:
         rules: what is of interest.
         files: finds the images' files.
-        more: C functions to find besides, such as the one that gives consent.
+        more: C functions and methods to find besides, such as the one that gives consent.
     """
 
     def __init__(self, rules: RuleSet, files: ImageResolver, more: Iterable[str] = ()) -> None:
         self._rules = rules
         self._files = files
-        self._symbols = {name: name for name in more}
+        others = {name: method_of(name) for name in more}
+        self._symbols = {name: name for name, method in others.items() if method is None}
         for name in watched_functions(rules):
             rule = rules.of_symbol(f"_{name}") or rules.of_symbol(f"_{name.removesuffix('64')}")
             if rule is not None:
                 self._symbols[name] = rule.watch
-        self._methods = {rule.method: rule.watch for rule in rules.rules if rule.method is not None}
+        methods = {**others, **{rule.watch: rule.method for rule in rules.rules}}
+        self._methods = {method: watch for watch, method in methods.items() if method is not None}
+        self._selectors = {method.selector for method in self._methods}
         self._known: dict[tuple[str, int], tuple[_Definition, ...] | None] = {}
 
     def find(
@@ -165,7 +168,7 @@ class AddressFinder:
         methods = parse_objc_methods(contents, parse_pointers(contents))
         for row, address in enumerate(methods.rows.implementations.tolist()):
             selector = methods.selector(row)
-            if selector not in self._rules.by_selector:
+            if selector not in self._selectors:
                 continue
             is_class = bool(methods.is_class_method[row])
             watch = self._methods.get(Method(is_class, methods.owner(row).class_name, selector))

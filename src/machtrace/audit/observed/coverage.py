@@ -16,7 +16,7 @@ import numpy as np
 from machtrace.audit.rules import Rule
 from machtrace.audit.scan.image import Certainty
 from machtrace.audit.trail.app_code import AppCode, AppSite
-from machtrace.audit.trail.attribution import Attribution
+from machtrace.audit.trail.attribution import Attribution, AttributionFlag
 from machtrace.audit.trail.calls import Trail
 from machtrace.audit.trail.libraries import Function
 from machtrace.audit.trail.stacks import ROOT
@@ -131,7 +131,10 @@ def _callers(trail: Trail, attribution: Attribution) -> dict[_Key, tuple[int, st
     np.add.at(weights, attribution.row_of_call, trail.calls.calls)
     tree = trail.stacks
     callers: dict[_Key, tuple[int, str]] = {}
-    for row, node in enumerate(attribution.stack.tolist()):
+    # Of a call by name, the site is the call of the function that takes the name.
+    is_by_name = (attribution.flags & np.uint8(AttributionFlag.REFLECTION)) != 0
+    nodes = np.where(is_by_name, attribution.frame, attribution.stack)
+    for row, node in enumerate(nodes.tolist()):
         if node == ROOT or tree.image[node] < 0:
             continue
         image = trail.images[int(tree.image[node])]

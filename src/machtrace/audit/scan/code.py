@@ -20,6 +20,7 @@ from machtrace.audit.scan.references import (
     x86_references,
 )
 from machtrace.audit.scan.values import Use
+from machtrace.audit.scan.veneers import veneers
 from machtrace.errors import MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import MachOFileContents, is_encrypted
@@ -69,7 +70,14 @@ class ImageCode:
     @cached_property
     def names(self) -> Names:
         """The meaning of the image's addresses."""
-        return self.watched.names()
+        names = self.watched.names()
+        for start, code in self.sections if isinstance(self.machine, Arm64) else ():
+            for at, target in veneers(code, start).items():
+                if target in names.stubs:
+                    names.stubs[at] = names.stubs[target]
+                elif target in names.message_stubs:
+                    names.message_stubs[at] = names.message_stubs[target]
+        return names
 
     @cached_property
     def table(self) -> SymbolTable:
@@ -166,6 +174,8 @@ class ImageCode:
             every: whether calls and jumps count that have no name.
         """
         first = self.start(number)
+        if first in self.names.stubs or first in self.names.message_stubs:
+            return []  # a linker's veneer: its callers call what it leads to
         last = min(int(self.table.ends[number]) + self.base, first + _LARGEST_FUNCTION)
         for start, code in self.sections:
             if start <= first < start + len(code) and self.machine is not None:

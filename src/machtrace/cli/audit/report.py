@@ -190,5 +190,5 @@ def _write_text(
             sys.stdout.write(f"{line}\n")
     for gone in comparison.gone if comparison is not None else ():
         sys.stdout.write(f"\ngone: {gone.message}\n")
-    lines = [*text.dead_lines(report), *text.recall_lines(report)]
+    lines = [*text.dead_lines(report, every=every), *text.recall_lines(report)]
     sys.stdout.write("".join(f"{line}\n" for line in ("", *lines) if lines))

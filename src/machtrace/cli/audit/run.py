@@ -43,10 +43,12 @@ _SPOOL = re.compile(r".+\.spool(?:\.\d+)?")
 """A spool, or an older one of the same process."""
 
 
+_EMULATED = "emulated:"
 _RECORDERS = {
     "gdb://": "machtrace.cli.audit.breakpoints",
     "device://": "machtrace.cli.audit.breakpoints",
     "frida://": "machtrace.cli.audit.frida",
+    _EMULATED: "machtrace.cli.audit.emulated",
 }
 """By the beginning of a target: the module whose ``record_calls`` records it."""
 
@@ -82,7 +84,7 @@ class LiveOptions(NamedTuple):
     help="When the user consented: call:FUNCTION, mark:TEXT, at:12.5s after the start, or never. "
     "Of PROGRAM also log:TEXT, a line of its output; or key, the return key.",
 )
-@click.option("--all", "every", is_flag=True, help="Show every stack of a finding.")
+@click.option("--all", "every", is_flag=True, help="Show every stack of a finding, and every rule.")
 @click.option(
     "--spools",
     "folder",
@@ -171,7 +173,8 @@ def run(  # noqa: PLR0913 - one parameter for each option
     agent in it (Linux): its calls are recorded from the first initialiser on, and those of its
     children. What it prints goes to the standard error stream. TARGET is a process of a debugger's
     stub, gdb://host:port or device://UDID/bundle-id: breakpoints record its calls until Ctrl-C; or
-    a process id (Linux) or frida:// target: the agent is loaded into it.
+    a process id (Linux) or frida:// target: the agent is loaded into it; or emulated:demo, an app
+    with two SDKs that is run here.
 
     The exit status is 0 if nothing was found, 1 if there are faults or warnings, 2 if some of the
     calls could not be judged. With --baseline, faults and warnings that LAST has do not count.
@@ -189,6 +192,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
 
     def judge() -> int:
         check_search_paths(search)
+        files = None if app is None else AppFiles(app, link_map)
         loaded = load_rules(rules)
         marker = None if consent is None else parse_consent(consent)
         if program is None:
@@ -196,9 +200,14 @@ def run(  # noqa: PLR0913 - one parameter for each option
             recording = _recorded(targets, loaded, live)
         else:
             recording, marker = _run_program(program, loaded, marker, folder, library)
-        options = search, form, lang, baseline, evidence
+        places = search
+        if targets and targets[0].startswith(_EMULATED):
+            from machtrace.targets.emulator import AUDITED_APP
+
+            files = files or AppFiles(AUDITED_APP / "Demo.app", None)
+            places = (*search, str(AUDITED_APP))
+        options = places, form, lang, baseline, evidence
         compared = _recall(recording, loaded, os_report, os_app)
-        files = None if app is None else AppFiles(app, link_map)
         return report_calls(
             recording, loaded, marker, *options, every=every, recall=compared, files=files
         )

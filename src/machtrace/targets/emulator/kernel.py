@@ -1,7 +1,8 @@
 """The system calls that the emulated process makes, with Darwin's numbers and arguments.
 
 Sources: xnu, ``bsd/kern/syscalls.master`` (positive numbers), ``osfmk/mach/syscall_sw.h`` (mach
-traps, negative) and ``bsd/sys/proc_info.h``; libpthread, ``kern/kern_support.c``.
+traps, negative), ``osfmk/arm64/sleh.c`` (the time) and ``bsd/sys/proc_info.h``; libpthread,
+``kern/kern_support.c``.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ _PORT_STEP = 0x100
 class SystemCall(IntEnum):
     """System call numbers in x16 at ``svc #0x80``."""
 
+    MACH_WAIT_UNTIL_TRAP = -90
     MACH_MSG_TRAP = -31
     TASK_SELF_TRAP = -28
     MACH_REPLY_PORT = -26
     MACH_VM_ALLOCATE_TRAP = -10
+    MACH_ABSOLUTE_TIME = -3
     EXIT = 1
     PROC_INFO = 336
     BSDTHREAD_CREATE = 360
@@ -42,6 +45,8 @@ class SystemCall(IntEnum):
 class Leave(Enum):
     """Why a call does not come back."""
 
+    WAITING = "waiting"
+    """It waits for a time."""
     BLOCKED = "blocked"
     """It waits for what nobody will send."""
     ENDED = "ended"
@@ -71,6 +76,15 @@ class CallingProcess(Protocol):
         """Give the thread that runs a name."""
         ...
 
+    @property
+    def now_ns(self) -> int:
+        """The time of its clock."""
+        ...
+
+    def wait_until(self, time_ns: int, /) -> None:
+        """Let the thread that runs continue at a time."""
+        ...
+
 
 class Kernel:
     """As much of a kernel as one process needs."""
@@ -81,7 +95,7 @@ class Kernel:
         self._last_port = _FIRST_PORT
         self._thread_start: Avma | None = None
 
-    def call(  # noqa: PLR0911 (one answer a call)
+    def call(  # noqa: C901, PLR0911 (one answer a call)
         self, number: int, arguments: Sequence[int]
     ) -> int | Leave:
         """Answer a system call.
@@ -99,6 +113,11 @@ class Kernel:
         match number:
             case SystemCall.MACH_MSG_TRAP if arguments[1] & _MACH_RCV_MSG:
                 return Leave.BLOCKED
+            case SystemCall.MACH_WAIT_UNTIL_TRAP:
+                self._process.wait_until(arguments[0])
+                return Leave.WAITING
+            case SystemCall.MACH_ABSOLUTE_TIME:
+                return self._process.now_ns
             case SystemCall.TASK_SELF_TRAP:
                 return self._task_port
             case SystemCall.MACH_REPLY_PORT:

@@ -15,8 +15,6 @@ from unicorn.unicorn_const import UC_HOOK_CODE, UC_HOOK_INTR
 
 from machtrace.errors import MachOError, TargetError
 from machtrace.formats.macho.contents import MachOFileContents
-from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
-from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
@@ -36,71 +34,9 @@ from machtrace.targets.emulator.cpu import (
     start_at,
     system_call,
 )
+from machtrace.targets.emulator.images import Exports, PlacedImage, loaded_segments
 from machtrace.targets.emulator.kernel import Kernel, Leave
-
-# Masks and values of encodings: *Arm Architecture Reference Manual*, C4.1, branches.
-_BL = (0xFC000000, 0x94000000)
-_BLR = (0xFEFFF000, 0xD63F0000)
-_RET = (0xFFFFF000, 0xD65F0000)
-
-
-def is_call(word: int) -> bool:
-    """Whether an arm64 instruction leaves its return address in lr.
-
-    ``bl``, ``blr``, and the authenticating ``blraa``, ``blrab``, ``blraaz`` and ``blrabz``.
-    """
-    return any(word & mask == value for mask, value in (_BL, _BLR))
-
-
-def is_return(word: int) -> bool:
-    """Whether an arm64 instruction is a ``ret``, ``retaa`` or ``retab``."""
-    mask, value = _RET
-    return word & mask == value
-
-
-class ShadowStack:
-    """Return addresses of one thread: pushed where it calls, popped where it returns.
-
-    :meth:`come_to` is called before each instruction, so the effect of one is known when the
-    next one comes.
-    """
-
-    __slots__ = ("_called", "_returned", "_stack", "instructions")
-
-    def __init__(self) -> None:
-        self._stack: list[Avma] = []
-        self._called: Avma | None = None
-        self._returned = False
-        self.instructions = 0
-        """How many the thread has come to."""
-
-    @property
-    def return_addresses(self) -> tuple[Avma, ...]:
-        """Innermost first."""
-        return tuple(reversed(self._stack))
-
-    def come_to(self, address: Avma, word: int) -> None:
-        """Take note of the instruction ``word`` at ``address``, which is to run next.
-
-        Raises:
-            TargetError: the thread returned to where it was not called from.
-        """
-        if self._called is not None:
-            self._stack.append(self._called)
-        elif self._returned and (not self._stack or self._stack.pop() != address):
-            raise TargetError(
-                f"the emulated thread returned to {address:#x}, which is not its return address"
-            )
-        self._called = Avma(address + 4) if is_call(word) else None
-        self._returned = is_return(word)
-        self.instructions += 1
-
-    def forget_next(self) -> None:
-        """Undo the last :meth:`come_to`: the thread stops before that instruction."""
-        self._called = None
-        self._returned = False
-        self.instructions -= 1
-
+from machtrace.targets.emulator.shadow_stack import ShadowStack
 
 PAGE_SIZE = 0x4000
 _STACKS_START = Avma(0x16DCA0000)
@@ -113,6 +49,9 @@ _SUPERVISOR_CALL = 2
 """QEMU's EXCP_SWI: the interrupt number of ``svc``."""
 
 
+_EVENT_NS = 1000
+
+
 class ThreadState(Enum):
     """The state of an emulated thread."""
 
@@ -120,9 +59,18 @@ class ThreadState(Enum):
     """It has not run yet, or can continue."""
     STOPPED = "stopped"
     """It is at the place where it was to stop."""
+    WAITING = "waiting"
+    """It waits for a time."""
     BLOCKED = "blocked"
     """It waits in a system call."""
     ENDED = "ended"
+
+
+_LEFT = {
+    Leave.WAITING: ThreadState.WAITING,
+    Leave.BLOCKED: ThreadState.BLOCKED,
+    Leave.ENDED: ThreadState.ENDED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +88,10 @@ class StopPlace:
 class EmulatedThread:
     """One thread, and its state while another has the CPU."""
 
-    __slots__ = ("arrivals", "context", "id", "index", "name", "shadow", "stack_end", "state")
+    __slots__ = (
+        *("arrivals", "context", "id", "index", "name", "shadow", "stack_end", "state"),
+        "wakes_at_ns",
+    )
 
     def __init__(
         self, index: int, stack_end: Avma, context: CpuContext, shadow: ShadowStack | None
@@ -154,6 +105,8 @@ class EmulatedThread:
         self.context = context
         """Its registers, while it does not run."""
         self.state = ThreadState.READY
+        self.wakes_at_ns = 0
+        """By the emulated clock: the earliest time at which it runs."""
         self.arrivals = 0
         """How often it came to where it is to stop."""
         self.shadow = shadow
@@ -176,17 +129,20 @@ class Emulator:
         places: Mapping[str, StopPlace],
         record_calls: bool = False,
         watch: Callable[[EmulatedThread], None] | None = None,
+        libraries: Sequence[PlacedImage] = (),
     ) -> None:
         """Map the program and make its main thread; :meth:`run` runs it.
 
         Args:
-            contents: an arm64 executable that imports nothing.
+            contents: an arm64 executable.
             slide: bytes that it is moved by; a multiple of 16 KiB.
             places: by thread name, where to stop; a thread without one runs until it waits.
             record_calls: keep a shadow stack of each thread, at the cost of a callback for every
                 instruction.
             watch: called before every instruction with the thread that is to run it, whose shadow
                 stack and registers then have its position; only if calls are recorded.
+            libraries: images that export what the program and they themselves import. The first
+                function is ``_start`` of one of them then, which calls ``_main``.
 
         Raises:
             MachOError: the program cannot be run here, or has not the symbols of ``places``.
@@ -208,19 +164,26 @@ class Emulator:
         self._next_stack = _STACKS_START
         self._next_heap = _HEAP_START
         self._regions: list[range] = []
-        self._load(contents, slide)
+        self._now_ns = 0
+        images = (PlacedImage(contents, slide), *libraries)
+        exports = Exports(images)
+        self._load(images, exports)
         self._places = _resolve(contents, slide, places)
-        self._hook(contents, slide)
-        self.start_thread(Avma(entry + slide), _MAIN_STACK_SIZE, ())
+        self._hook(images)
+        first = exports.address("_start", contents) if libraries else Avma(entry + slide)
+        self.start_thread(first, _MAIN_STACK_SIZE, ())
 
     def run(self) -> None:
-        """Run every thread that can continue, in the order of creation.
+        """Run every thread that can continue: those that wake first, then in order of creation.
 
         Raises:
             TargetError: a thread faulted, made an unknown system call, or did not reach its stop.
         """
         while self._ready:
-            self._run(self._ready.popleft())
+            thread = min(self._ready, key=lambda each: each.wakes_at_ns)
+            self._ready.remove(thread)
+            self._now_ns = max(self._now_ns, thread.wakes_at_ns)
+            self._run(thread)
         stopped = {t.name for t in self._threads if t.state is ThreadState.STOPPED}
         for name in self._places.keys() - stopped:
             raise TargetError(f"no thread {name} reached its stop")
@@ -238,7 +201,29 @@ class Emulator:
             for region in self._regions
         )
 
+    def on_arrival(self, address: Avma, call: Callable[[EmulatedThread], None]) -> None:
+        """Call a function before each instruction at an address, with the thread and its registers.
+
+        Each such event takes a microsecond of the emulated clock.
+        """
+
+        def arrived(cpu: Cpu, _address: int, _size: int, _: object) -> None:
+            self._now_ns += _EVENT_NS
+            self._running.context = cpu.context_save()
+            call(self._running)
+
+        self._cpu.hook_add(UC_HOOK_CODE, arrived, begin=address, end=address)
+
     # --- what the kernel may do (CallingProcess) ---
+
+    @property
+    def now_ns(self) -> int:
+        """The time of the emulated clock, which advances where threads wait."""
+        return self._now_ns
+
+    def wait_until(self, time_ns: int, /) -> None:
+        """Let the thread that runs continue at a time; others run before that."""
+        self._running.wakes_at_ns = time_ns
 
     def read(self, address: Avma, size: int, /) -> bytes:
         """Read bytes of its memory.
@@ -285,6 +270,7 @@ class Emulator:
         shadow = ShadowStack() if self._record_calls else None
         thread = EmulatedThread(len(self._threads) + 1, end, self._cpu.context_save(), shadow)
         self._cpu.context_restore(running)
+        thread.wakes_at_ns = self._now_ns
         self._threads.append(thread)
         self._ready.append(thread)
 
@@ -294,22 +280,19 @@ class Emulator:
 
     # --- loading ---
 
-    def _load(self, contents: MachOFileContents, slide: int) -> None:
-        pointers = rebased_pointers(contents)
-        for segment in contents.image.segments:
-            if not segment.initprot or not segment.vmsize:
-                continue  # __PAGEZERO
-            start, size = segment.vmaddr + slide, _whole_pages(segment.vmsize)
+    def _load(self, images: Sequence[PlacedImage], exports: Exports) -> None:
+        for segment in loaded_segments(images, exports):
+            size = _whole_pages(segment.size)
             try:
-                self._cpu.mem_map(start, size)
+                self._cpu.mem_map(segment.start, size)
             except CpuError as error:
                 raise MachOError(
-                    f"segment {segment.name} cannot be mapped at {start:#x}: {error}",
-                    source=contents.source,
-                    offset=segment.fileoff,
+                    f"segment {segment.name} cannot be mapped at {segment.start:#x}: {error}",
+                    source=segment.image.contents.source,
+                    offset=0,
                 ) from error
-            self._cpu.mem_write(start, slid_segment(contents, segment, pointers, slide))
-            self._regions.append(range(start, start + size))
+            self._cpu.mem_write(segment.start, segment.data)
+            self._regions.append(range(segment.start, segment.start + size))
 
     # --- running ---
 
@@ -323,16 +306,20 @@ class Emulator:
             message = f"the emulated thread {thread.name} failed at {at:#x}: {error}"
             raise TargetError(message) from error
         thread.context = self._cpu.context_save()
-        if thread.state is ThreadState.READY:
+        if thread.state is ThreadState.WAITING:
+            thread.state = ThreadState.READY
+            self._ready.append(thread)
+        elif thread.state is ThreadState.READY:
             raise TargetError(f"the emulated thread {thread.name} reached no stop")
 
-    def _hook(self, contents: MachOFileContents, slide: int) -> None:
+    def _hook(self, images: Sequence[PlacedImage]) -> None:
         self._cpu.hook_add(UC_HOOK_INTR, self._interrupted)
-        text = contents.image.text_segment
         # Before the places: what the last instruction did is noted before the thread stops.
-        if self._record_calls and text is not None:
-            begin, end = text.vmaddr + slide, text.end + slide - 1
-            self._cpu.hook_add(UC_HOOK_CODE, self._came_to, begin=begin, end=end)
+        for contents, slide in images if self._record_calls else ():
+            text = contents.image.text_segment
+            if text is not None:
+                begin, end = text.vmaddr + slide, text.end + slide - 1
+                self._cpu.hook_add(UC_HOOK_CODE, self._came_to, begin=begin, end=end)
         for place in {address for address, _ in self._places.values()}:
             self._cpu.hook_add(UC_HOOK_CODE, self._arrived, begin=place, end=place)
 
@@ -344,8 +331,9 @@ class Emulator:
         if not isinstance(outcome, Leave):
             return_from_system_call(cpu, outcome)
             return
-        ended = outcome is Leave.ENDED
-        self._running.state = ThreadState.ENDED if ended else ThreadState.BLOCKED
+        if outcome is Leave.WAITING:
+            return_from_system_call(cpu, 0)
+        self._running.state = _LEFT[outcome]
         cpu.emu_stop()
 
     def _arrived(self, cpu: Cpu, address: int, _size: int, _: object) -> None:
@@ -384,11 +372,6 @@ def _entry_point(contents: MachOFileContents) -> int:
     image = contents.image
     if image.arch is not Arch.ARM64 or image.entry is None or image.text_segment is None:
         raise MachOError("not an arm64 executable", source=contents.source, offset=0)
-    imported = sorted(imported_symbols(contents))
-    if imported:
-        raise MachOError(
-            f"no library exports the import {imported[0]}", source=contents.source, offset=0
-        )
     return image.header_svma + image.entry.entryoff
 
 

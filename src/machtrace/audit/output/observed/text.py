@@ -24,6 +24,8 @@ SHOWN, SHOWN_SITES = 2, 3
 """Stacks and sites of a finding that are shown."""
 HEADING = ("LIBRARY", "OWNER", "DATA", "CALLED", "WITHOUT CONSENT", "WITH", "UNSTATED")
 COVERAGE_HEADING = ("LIBRARY", "CALLED", "REACHED", "SITES")
+_DEAD_MOST = 8
+"""Rules of one reason that are listed one by one."""
 
 
 def matrix(report: ObservedReport, language: str = "en") -> list[tuple[str, ...]]:
@@ -134,12 +136,19 @@ def frame_text(report: ObservedReport, address: CodeAddress, code: RecordedCode)
     return f"{file}  {name}" if distance is None else f"{file}  {name} + {distance}"
 
 
-def dead_lines(report: ObservedReport) -> Iterator[str]:
-    """Yield the rules that could observe nothing."""
+def dead_lines(report: ObservedReport, *, every: bool = True) -> Iterator[str]:
+    """Yield the rules that could observe nothing; unless ``every``, many of one reason together."""
     recording = report.recording
     dead = Counter((each.watch, each.reason) for each in recording.dead)
-    for (watch, reason), number in dead.items():
-        yield f"dead: {watch}: {reason} ({counted(number, 'process', 'processes')})"
+    rows = Counter((reason, number) for (_, reason), number in dead.items())
+    for (reason, number), rules in rows.items():
+        of = f"{reason} ({counted(number, 'process', 'processes')})"
+        if rules > _DEAD_MOST and not every:
+            yield f"dead: {counted(rules, 'rule')}: {of}; --all lists them"
+            continue
+        for (watch, why), times in dead.items():
+            if (why, times) == (reason, number):
+                yield f"dead: {watch}: {of}"
     if recording.unwatched:
         yield f"not watched: {counted(recording.unwatched, 'rule')} of {len(report.rules)}"
     if recording.unruled:
