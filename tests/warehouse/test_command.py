@@ -78,6 +78,18 @@ def test_flames_in_other_formats(folder, form):
     assert len(result.stdout) > 500
 
 
+def test_differences_have_shares_and_intervals(folder):
+    words = ("warehouse", "diff", folder, "role = 'crashed'", "role = 'thread'")
+    document = json.loads(machtrace(*words, "--all", "--format", "json").stdout)
+    assert document["weight"]["before"] > 0
+    for row in document["changes"]:
+        low, high = row["interval"]
+        assert low <= high
+        assert row["is_sure"] == (low > 0 or high < 0)
+    text = machtrace(*words, "--all").stdout
+    assert len(text.splitlines()) == len(document["changes"]) + 2
+
+
 def test_check_and_compact(folder):
     checked = machtrace("warehouse", "check", folder)
     assert checked.returncode == 0
@@ -113,6 +125,7 @@ def test_what_cannot_be_read_is_stated_and_stored(tmp_path):
         (["flame", "{w}", "--where", "no such column"], "query failed"),
         (["groups", "{w}", "--where", "1 ="], "query failed"),
         (["groups", "{w}/missing"], "not a warehouse"),
+        (["diff", "{w}", "true", "what"], "query failed"),
         (["add", "{w}", "{w}/missing"], "no such file"),
         (["init", "{w}"], "not empty"),
         (["name", "{w}", "{w}/missing"], "missing"),

@@ -230,6 +230,61 @@ def flame(*, folder: Path, where: str, nodes: int, form: FlameFormat) -> None:
 
 @click.command()
 @folder_argument
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@click.option("--all", "every", is_flag=True, help="List changes that may be chance, too.")
+@format_option()
+def diff(*, folder: Path, before: str, after: str, every: bool, form: DocumentFormat) -> None:
+    """Compare two sets of stacks, function by function, with intervals.
+
+    BEFORE and AFTER are conditions over the columns of the view stacks_of_reports, such as
+    "build = '811'" and "build = '812'". Each row is a function below its callers, with its share of
+    the weight on both sides and the interval of the change that 95 % of resamples of the devices
+    have.
+    """
+    from machtrace.cli.console import output
+
+    with _open(folder) as warehouse:
+        difference = warehouse.diff(before, after)
+    changes = [each for each in difference.changes() if every or each.is_sure]
+    with output():
+        if form is DocumentFormat.JSON:
+            sides = {"before": int(difference.before[0]), "after": int(difference.after[0])}
+            rows = [
+                {
+                    **each.function._asdict(),
+                    "before": each.before,
+                    "after": each.after,
+                    "interval": [each.least, each.most],
+                    "is_sure": each.is_sure,
+                    "callers": difference.callers(each.node),
+                }
+                for each in changes
+            ]
+            write_json({"weight": sides, "changes": rows})
+            return
+        texts = [
+            (
+                f"{each.before:.2%}",
+                f"{each.after:.2%}",
+                f"{each.difference:+.2%}",
+                f"{each.least:+.2%} to {each.most:+.2%}",
+                each.function.name,
+                each.function.image,
+            )
+            for each in changes
+        ]
+        headings = ("BEFORE", "AFTER", "CHANGE", "95 %", "FUNCTION", "IMAGE")
+        write_table(headings, texts, right=frozenset({0, 1, 2}))
+        kind = "change" if every else "sure change"
+        sys.stdout.write(
+            f"{counted(len(changes), kind)}; weights {difference.before[0]:,} and "
+            f"{difference.after[0]:,}\n"
+        )
+
+
+@click.command()
+@folder_argument
 @click.argument(
     "paths", metavar="[PATH]...", nargs=-1, type=parse_path, shell_complete=complete_files
 )
@@ -402,6 +457,10 @@ warehouse_app = lazy_group(
         "flame": LazyCommand(
             f"{__name__}:flame",
             "Write stored stacks as one weighted tree, for flame graphs and profile viewers.",
+        ),
+        "diff": LazyCommand(
+            f"{__name__}:diff",
+            "Compare two sets of stacks, function by function, with intervals.",
         ),
         "compact": LazyCommand(
             f"{__name__}:compact", "Join small segments into large ones; no row changes."

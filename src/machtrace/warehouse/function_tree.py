@@ -5,8 +5,8 @@ Frames of one function are one node, whatever their call sites, images' builds a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from machtrace.model.report import (
 from machtrace.warehouse.schema import FrameKind
 from machtrace.warehouse.segment import Segment, numbers
 from machtrace.warehouse.stack_tree import EMPTY_TREE, StackTree, Weights, join
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_NODES = 20_000
 """Nodes of a tree that is shown: the heaviest."""
@@ -51,27 +54,53 @@ class FunctionTree:
         return self.tree.totals(self.own)
 
 
+def parts_of(
+    rows: pa.Table, read: Callable[[int], Segment], width: int = 0
+) -> Iterator[tuple[Segment, Weights]]:
+    """Yield segments with the weights of their nodes.
+
+    Args:
+        rows: segment, node, weight, and with ``width`` the part that it is the weight of.
+        read: returns a segment by its number.
+        width: the number of parts; 0 if each node has one weight.
+    """
+    columns = {name: numbers(rows, name) for name in rows.column_names}
+    for number in np.unique(columns["segment"]).tolist():
+        here = columns["segment"] == number
+        segment = read(number)
+        nodes, weights = columns["node"][here], columns["weight"][here]
+        if width:
+            own: Weights = np.zeros((len(segment.tree), width), np.int64)
+            own[nodes, columns["part"][here].astype(np.int64)] = weights
+        else:
+            own = np.zeros(len(segment.tree), np.int64)
+            own[nodes] = weights
+        yield segment, own
+
+
 def function_tree(parts: Iterable[tuple[Segment, Weights]]) -> FunctionTree:
     """Return the functions of stacks.
 
     Args:
-        parts: segments, with a weight for each of their nodes.
+        parts: segments, with a weight for each of their nodes, or with a row of weights.
     """
     numbered: dict[Function, int] = {}
     depths, frames, weights, lasts = [], [], [], []
+    width: tuple[int, ...] = ()
     start = 0
     for segment, own in parts:
         depth, frame, last = _rows(segment, own, numbered)
         depths.append(depth)
         frames.append(frame)
         weights.append(own[last >= 0])
+        width = own.shape[1:]
         lasts.append(last[last >= 0] + start)
         start += len(depth)
     if not start:
-        empty = np.zeros(len(EMPTY_TREE), np.int64)
+        empty = np.zeros((len(EMPTY_TREE), *width), np.int64)
         return FunctionTree(tree=EMPTY_TREE, functions=tuple(numbered), own=empty)
     joined = join(np.concatenate(depths), np.concatenate(frames))
-    sums = np.zeros(len(joined.tree), np.int64)
+    sums = np.zeros((len(joined.tree), *width), np.int64)
     np.add.at(sums, joined.node[np.concatenate(lasts)], np.concatenate(weights))
     return FunctionTree(tree=joined.tree, functions=tuple(numbered), own=sums)
 
@@ -80,7 +109,8 @@ def heaviest(tree: FunctionTree, most: int = MOST_NODES) -> FunctionTree:
     """Return the tree with its heaviest nodes alone; what is below others is added to these."""
     if len(tree.tree) <= most + 1:
         return tree
-    totals = tree.totals
+    every = tree.totals
+    totals = every.reshape(len(every), -1).sum(axis=1)
     least = np.partition(totals, len(totals) - most)[len(totals) - most]
     room = most - np.count_nonzero(totals > least)
     is_least = totals == least
@@ -93,8 +123,8 @@ def heaviest(tree: FunctionTree, most: int = MOST_NODES) -> FunctionTree:
         keep[0] = True
     rows = np.flatnonzero(keep)
     small = StackTree(depth=tree.tree.depth[rows], frame=tree.tree.frame[rows])
-    sums = totals[rows].copy()
-    below = np.zeros(len(rows), np.int64)
+    sums = every[rows]
+    below = np.zeros_like(sums)
     np.add.at(below, small.parent[1:], sums[1:])
     return FunctionTree(tree=small, functions=tree.functions, own=sums - below)
 
@@ -128,7 +158,8 @@ def _rows(
     Only nodes that have a weight, or are below which one has, have rows.
     """
     tree = segment.tree
-    used = tree.totals(own) != 0
+    weight = own.reshape(len(own), -1).sum(axis=1)
+    used = tree.totals(weight) != 0
     used[0] = False
     nodes = np.flatnonzero(used)
     first, count, calls = _calls_of_frames(segment, tree.frame[nodes], numbered)
@@ -147,7 +178,7 @@ def _rows(
         rows = nodes[order[begin:end]]
         depth[rows] = depth[tree.parent[rows]] + count[tree.frame[rows]]
     outer = np.repeat(depth[nodes] - sizes, sizes)
-    last[own == 0] = -1
+    last[weight == 0] = -1
     return (outer + within + 1).astype(np.uint32), function.astype(np.uint32), last
 
 

@@ -113,6 +113,32 @@ def weights_of(where: str) -> str:
     return _WEIGHTS.format(where=where)
 
 
+_COMPARED = """
+SELECT segment, node, hash(device) % {groups} + CASE WHEN side = 1 THEN {groups} ELSE 0 END AS part,
+    sum(weight)::BIGINT AS weight
+FROM (
+    SELECT segment, node, device, weight, 0 AS side FROM stacks_of_reports WHERE ({before}
+    )
+    UNION ALL
+    SELECT segment, node, device, weight, 1 AS side FROM stacks_of_reports WHERE ({after}
+    )
+) GROUP BY ALL ORDER BY ALL
+"""
+
+
+def compared_weights(before: str, after: str, groups: int) -> str:
+    """Return the query of two sides' weights: segment, node, part, weight.
+
+    A part is one of ``groups`` groups of devices; those of the second side follow the first's.
+
+    Args:
+        before: a condition over the columns of ``stacks_of_reports``.
+        after: the second side's.
+        groups: how many groups a side has.
+    """
+    return _COMPARED.format(before=before, after=after, groups=groups)
+
+
 def _view(name: str, segments: Sequence[SegmentFiles]) -> str:
     if not segments:
         columns = ", ".join(

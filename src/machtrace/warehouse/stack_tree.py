@@ -75,9 +75,10 @@ class StackTree:
         """Return the weight at and below each node.
 
         Args:
-            own: the weight of each node's own stack.
+            own: the weight of each node's own stack; or rows of several weights.
         """
-        sums = np.concatenate((np.zeros(1, own.dtype), np.cumsum(own)))
+        zero = np.zeros((1, *own.shape[1:]), own.dtype)
+        sums = np.concatenate((zero, np.cumsum(own, axis=0)))
         return np.asarray(sums[self.end] - sums[:-1])
 
     def check(self, frames: int) -> None:

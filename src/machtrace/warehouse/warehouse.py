@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-import numpy as np
-
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.images.resolver import Search
 from machtrace.model.report import Report
@@ -30,21 +28,27 @@ from machtrace.reports.batches import collector_paused
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.builder import Source
 from machtrace.warehouse.columns import SourceFacts, StackColumns, segment_of
-from machtrace.warehouse.function_tree import FunctionTree, function_tree
+from machtrace.warehouse.difference import GROUPS, Difference, difference
+from machtrace.warehouse.function_tree import FunctionTree, function_tree, parts_of
 from machtrace.warehouse.groups import Issue, issues, subjects
 from machtrace.warehouse.ingest import Added, Ingest, framed_record, store_segment
 from machtrace.warehouse.log import LogWriter, Record, records
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
 from machtrace.warehouse.names import WantedImage, renamed, wanted_images
-from machtrace.warehouse.segment import Column, Segment, merge, numbers
+from machtrace.warehouse.segment import Segment, merge
 from machtrace.warehouse.segment_files import (
     read_segment,
     sync_folder,
     write_names,
     write_segment,
 )
-from machtrace.warehouse.sql import SegmentFiles, connect, query, weights_of
-from machtrace.warehouse.stack_tree import Weights
+from machtrace.warehouse.sql import (
+    SegmentFiles,
+    compared_weights,
+    connect,
+    query,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -250,9 +254,21 @@ class Warehouse:
             ArgumentError: the condition is invalid.
             MissingExtraError: DuckDB is not installed.
         """
-        rows = self.query(weights_of(where))
-        segment, node, weight = (numbers(rows, name) for name in rows.column_names)
-        return function_tree(self._weighted(segment, node, weight))
+        return function_tree(parts_of(self.query(weights_of(where)), self.segment))
+
+    def diff(self, before: str, after: str) -> Difference:
+        """Return the difference of two sets of stacks, with intervals over devices.
+
+        Args:
+            before: an SQL condition over the view ``stacks_of_reports``.
+            after: the second side's.
+
+        Raises:
+            ArgumentError: a condition is invalid.
+            MissingExtraError: DuckDB is not installed.
+        """
+        rows = self.query(compared_weights(before, after, GROUPS))
+        return difference(function_tree(parts_of(rows, self.segment, 2 * GROUPS)))
 
     def issues(self, where: str = "true") -> list[Issue]:
         """Return the issues of stored reports, the most frequent first.
@@ -355,17 +371,6 @@ class Warehouse:
                 yield Problem(name, "the log is shorter than what was read of it")
 
     # --- inside ---
-
-    def _weighted(
-        self, segment: Column, node: Column, weight: Column
-    ) -> Iterator[tuple[Segment, Weights]]:
-        """Yield segments with the weights of their nodes; the columns are sorted by segment."""
-        for number in np.unique(segment).tolist():
-            rows = segment == number
-            read = self.segment(number)
-            own = np.zeros(len(read.tree), np.int64)
-            own[node[rows]] = weight[rows]
-            yield read, own
 
     def _files(self, number: int, names: Mapping[int, str]) -> SegmentFiles:
         folder = self.segment_folder(number)
