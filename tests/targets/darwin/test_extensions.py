@@ -49,6 +49,7 @@ def test_macos_has_every_extension_but_those_of_ptrace(extensions: dict[str, Pat
         "_mapping",
         "_names",
         "_ranges",
+        "_stack_tree",
         "_inprocess",
         "_darwin_task",
         "_walk",

@@ -10,6 +10,7 @@ from machtrace.audit.observed import recall
 from machtrace.audit.observed.builds import Builds
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import (
+    EVIDENCE,
     UNKNOWN_NAME,
     ObservedFinding,
     ObservedReport,
@@ -17,6 +18,7 @@ from machtrace.audit.observed.report import (
 )
 from machtrace.audit.observed.summary import library_calls
 from machtrace.audit.trail.app_code import AppSite
+from machtrace.audit.trail.libraries import Evidence
 from machtrace.audit.trail.stacks import NO_IMAGE, OUTER_MISSING, CodeAddress
 from machtrace.model.text import counted
 
@@ -112,7 +114,9 @@ def asker_text(stack: ObservedStack) -> str:
     """Return whose the calls are, and how that is known."""
     asker = stack.asker
     owner = "" if asker.owner == asker.library else f", added by {asker.owner}"
-    parts = "; ".join((f"by {asker.evidence}", *asker.circumstances))
+    is_known = asker.evidence != EVIDENCE[Evidence.NONE]
+    evidence = f"by {asker.evidence}" if is_known else "its image has no evidence of libraries"
+    parts = "; ".join((evidence, *asker.circumstances))
     return f"{asker.library}{owner} ({parts})"
 
 
