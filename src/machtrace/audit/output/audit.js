@@ -10,17 +10,19 @@
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     document.body.classList.toggle("sure-only", sureOnly.checked);
     let shown = 0;
+    const isCounted = (row) => !row.hidden && !(sureOnly.checked && row.closest(".possible"));
     for (const row of rows) {
-      const text = row.textContent.toLowerCase();
+      const group = row.closest("details.cell, details.finding");
+      const heading = group && words.length > 0 ? group.firstElementChild.textContent : "";
+      const text = `${heading} ${row.textContent}`.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
-      if (!row.hidden && !(sureOnly.checked && row.classList.contains("possible"))) shown += 1;
+      if (isCounted(row)) shown += 1;
     }
     for (const group of groups) {
       const own = group.querySelectorAll("[data-site]");
       const summary = group.firstElementChild.textContent.toLowerCase();
       const isNamed = words.every((word) => summary.includes(word));
-      const isVisible = [...own].some(
-        (row) => !row.hidden && !(sureOnly.checked && row.classList.contains("possible")));
+      const isVisible = [...own].some(isCounted);
       group.hidden = words.length > 0 || sureOnly.checked ? !(isVisible || (isNamed && own.length === 0)) : false;
     }
     count.textContent = words.length || sureOnly.checked ? `${shown} of ${rows.length} rows` : "";

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +30,9 @@ from machtrace.audit.output.observed.text import (
     recall_lines,
     site_text,
 )
-from machtrace.audit.trail.stacks import CodeAddress
+from machtrace.audit.policies import Condition
+from machtrace.audit.trail.calls import Consent, ImageRole
+from machtrace.audit.trail.stacks import NO_IMAGE, CodeAddress
 from machtrace.model.text import counted
 from machtrace.reports.html import shell
 from machtrace.reports.html.markup import element, folded, text
@@ -102,8 +105,12 @@ def _findings(report: ObservedReport, code: RecordedCode, comparison: Comparison
         identity = element("p", f"Identity: {element('code', text(finding.identity))}")
         where = builds.text(finding)
         seen = element("p", f"Seen {text(where)}") if where else ""
-        content = identity + seen + _stacks(report, finding.stacks, code)
-        items.append(folded(heading, content, class_=f"finding {finding.severity.value}"))
+        content = identity + seen
+        content += "".join(_stack(report, stack, code) for stack in finding.stacks)
+        kind = f"finding {finding.severity.value}"
+        if finding.condition is not Condition.BEFORE_CONSENT:
+            kind += " possible"
+        items.append(folded(heading, content, class_=kind))
     items += [
         element("p", f"<b>gone</b>: {text(gone.message)}", class_="finding gone")
         for gone in (comparison.gone if comparison is not None else ())
@@ -112,36 +119,53 @@ def _findings(report: ObservedReport, code: RecordedCode, comparison: Comparison
     return element("section", element("h2", "Findings") + content)
 
 
-def _stacks(report: ObservedReport, stacks: Iterable[ObservedStack], code: RecordedCode) -> str:
-    parts: list[str] = []
-    for stack in stacks:
-        lines = "".join(
-            element(
-                "li",
-                element("code", element("bdi", text(frame_text(report, address, code)))),
-                class_="asker" if number == stack.asker.frame else None,
-            )
-            for number, address in enumerate(stack.frames)
+def _stack(
+    report: ObservedReport, stack: ObservedStack, code: RecordedCode, called: str = ""
+) -> str:
+    """Return a stack; ``called`` is a text about the watched function."""
+    lines = "".join(
+        element(
+            "li",
+            element("code", element("bdi", text(frame_text(report, address, code)))),
+            class_="asker" if number == stack.asker.frame else None,
         )
-        summary = f"{counted(stack.calls, 'call')}: {text(asker_text(stack))}"
-        parts.append(folded(summary, element("ol", lines, start="0"), data_site=""))
-    return "".join(parts)
+        for number, address in enumerate(stack.frames)
+    )
+    summary = f"{counted(stack.calls, 'call')}{text(called)}: {text(asker_text(stack))}"
+    return folded(summary, element("ol", lines, start="0"), data_site="")
 
 
-def _stacks_of_cells(
-    report: ObservedReport, language: str
-) -> dict[_Key, list[tuple[int, ObservedStack]]]:
+class _CellStack(NamedTuple):
+    """Calls of one function with one stack."""
+
+    stack: ObservedStack
+    watch: str
+    without_consent: int
+
+    def page(self, report: ObservedReport, code: RecordedCode) -> str:
+        """Return it with its watched function."""
+        called = f" of {self.watch}"
+        if self.without_consent:
+            called += f", {self.without_consent:,} without consent"
+        part = _stack(report, self.stack, code, called)
+        return part if self.without_consent else element("div", part, class_="possible")
+
+
+def _stacks_of_cells(report: ObservedReport, language: str) -> dict[_Key, list[_CellStack]]:
     """Return the stacks of each library and category, with their calls, the most first."""
     attribution, calls = report.attribution, report.recording.trail.calls
-    totals = np.zeros(len(attribution.rule), np.int64)
+    totals, without = (np.zeros(len(attribution.rule), np.int64) for _ in range(2))
     np.add.at(totals, attribution.row_of_call, calls.calls)
-    cells: dict[_Key, list[tuple[int, ObservedStack]]] = defaultdict(list)
+    is_before = (report.consent == Consent.BEFORE) | (report.consent == Consent.REFUSED)
+    np.add.at(without, attribution.row_of_call[is_before], calls.calls[is_before])
+    cells: dict[_Key, list[_CellStack]] = defaultdict(list)
     for row in np.argsort(-totals, kind="stable").tolist():
         asker = report.asker(row)
         rule = report.rule(int(attribution.rule[row]))
         cell = cells[asker.library, rule.category_in(language)]
         if len(cell) < STACKS_MOST and totals[row]:
-            cell.append((int(totals[row]), report.stack(row, int(totals[row]))))
+            stack = report.stack(row, int(totals[row]))
+            cell.append(_CellStack(stack, rule.watch, int(without[row])))
     return cells
 
 
@@ -197,7 +221,7 @@ def _cells(
     report: ObservedReport,
     code: RecordedCode,
     cells: dict[_Key, list[LibraryCalls]],
-    stacks: dict[_Key, list[tuple[int, ObservedStack]]],
+    stacks: dict[_Key, list[_CellStack]],
 ) -> str:
     if not cells:
         return ""
@@ -211,8 +235,9 @@ def _cells(
             calls = counted(sum(each.calls for each in rows), "call")
             called = ", ".join(each.rule.watch for each in rows)
             heading = f"<b>{text(library)}</b>, {text(category)}: {calls} of {text(called)}"
-            shown = [each for _, each in stacks.get((library, category), [])]
-            content = _flame_graph(report, shown, code) + _stacks(report, shown, code)
+            shown = stacks.get((library, category), [])
+            content = _flame_graph(report, [each.stack for each in shown], code)
+            content += "".join(each.page(report, code) for each in shown)
             kind = "cell" if any(each.without_consent for each in rows) else "cell possible"
             parts.append(folded(heading, content, class_=kind, id=_identity(row, column)))
     return element("section", element("h2", "Stacks") + "".join(parts))
@@ -265,7 +290,7 @@ def _flame_graph(
             starts[path] = left
             if width >= _NARROWEST:
                 label = frame_text(report, path[-1], code)
-                drawn.append(_frame(label, calls, left, width, depth))
+                drawn.append(_frame(label, _role(report, path[-1]), calls, left, width, depth))
     height = _ROW * len(levels)
     return element(
         "svg",
@@ -277,7 +302,13 @@ def _flame_graph(
     )
 
 
-def _frame(label: str, calls: int, left: float, width: float, depth: int) -> str:
+def _role(report: ObservedReport, address: CodeAddress) -> str:
+    if address.image == NO_IMAGE:
+        return ImageRole.SYSTEM.value
+    return report.recording.trail.images[address.image].role.value
+
+
+def _frame(label: str, role: str, calls: int, left: float, width: float, depth: int) -> str:
     title = element("title", text(f"{label}: {counted(calls, 'call')}"))
     top = depth * _ROW
     box = element(
@@ -290,9 +321,10 @@ def _frame(label: str, calls: int, left: float, width: float, depth: int) -> str
     )
     room = int(width / _LETTER) - 1
     if room < 3:  # noqa: PLR2004 - two letters and an ellipsis
-        return element("g", box)
+        return element("g", box, class_=role)
     short = label if len(label) <= room else f"{label[: room - 1]}…"
-    return element("g", box + element("text", text(short), x=f"{left + 3:.2f}", y=str(top + 11)))
+    name = element("text", text(short), x=f"{left + 3:.2f}", y=str(top + 11))
+    return element("g", box + name, class_=role)
 
 
 def _os_report(report: ObservedReport) -> str:
