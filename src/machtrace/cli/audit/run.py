@@ -64,9 +64,9 @@ class LiveOptions(NamedTuple):
     """For how long at most."""
     quick: bool
     """Whether a process continues before a stack is walked."""
-    library: Path | None
+    library: Path | None = None
     """The agent to load; None: the installed one, or the one that the process has."""
-    spawn: bool
+    spawn: bool = False
     """Whether Frida starts the program or app that the target names."""
 
 
