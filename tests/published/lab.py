@@ -23,6 +23,7 @@ from rich.table import Table
 from machtrace.formats.object_file import sniff
 from tests.support.published.fetch import FetchError, fetch
 from tests.support.published.files import (
+    DOCUMENTS,
     FETCHED,
     PublishedFile,
     Subject,
@@ -240,7 +241,7 @@ def main() -> int:
     try:
         with Progress(*columns, console=console, transient=True) as progress:
             if not arguments.no_fetch:
-                failures = _fetch(files, progress)
+                failures = _fetch((*files, *_documents(arguments)), progress)
             if not arguments.fetch_only and arguments.repeat is None:
                 lab = Lab(_wanted(files, arguments), arguments)
                 try:
@@ -271,6 +272,12 @@ def main() -> int:
     if missing:
         return 2
     return 0 if all(row.is_whole for row in rows) and not errors else 1
+
+
+def _documents(arguments: argparse.Namespace) -> tuple[PublishedFile, ...]:
+    """Return what is fetched besides; nothing if some of the files are selected."""
+    is_whole = arguments.fetch_only and not (arguments.path or arguments.file or arguments.arch)
+    return published_files(DOCUMENTS) if is_whole else ()
 
 
 def _wanted(files: tuple[PublishedFile, ...], arguments: argparse.Namespace) -> list[Subject]:

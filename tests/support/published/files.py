@@ -22,6 +22,8 @@ from machtrace.model.image import ImageFormat
 
 REPOSITORY = Path(__file__).parents[3]
 TABLE = REPOSITORY / "tests" / "published" / "files.toml"
+DOCUMENTS = TABLE.with_name("documents.toml")
+"""The table of published documents: what is no program."""
 FETCHED = REPOSITORY / "build" / "published"
 """The folder of the extracted files."""
 
@@ -99,7 +101,7 @@ class PublishedFile:
     piece: tuple[int, int] | None
     """Offset and size, if the file is a part of the member."""
     architectures: tuple[str, ...]
-    """The slices to run."""
+    """The slices to run; none of a document."""
     sha256: str
     language: str
     why: str
@@ -107,7 +109,7 @@ class PublishedFile:
 
     def path(self, folder: Path = FETCHED) -> Path:
         """Return the path of the extracted file."""
-        return folder / f"{self.name}-{'-'.join(self.architectures)}"
+        return folder / "-".join((self.name, *self.architectures))
 
     def is_fetched(self, folder: Path = FETCHED) -> bool:
         """Return whether the extracted file exists with the hash of the table."""
