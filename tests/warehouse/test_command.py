@@ -90,6 +90,20 @@ def test_differences_have_shares_and_intervals(folder):
     assert len(text.splitlines()) == len(document["changes"]) + 2
 
 
+def test_decisions_are_shown_with_their_issues(folder):
+    listed = json.loads(machtrace("warehouse", "groups", folder, "--format", "json").stdout)
+    issue = listed["issues"][0]["id"]
+    words = ("warehouse", "decide", folder, issue, "resolved", "--note", "fixed")
+    assert machtrace(*words).stdout == f"{issue} is resolved\n"
+    listed = json.loads(machtrace("warehouse", "groups", folder, "--format", "json").stdout)
+    assert listed["issues"][0]["state"] == "resolved"
+    assert listed["issues"][0]["decisions"] == [
+        {"issue": issue, "state": "resolved", "note": "fixed"}
+    ]
+    assert "resolved" in machtrace("warehouse", "groups", folder).stdout
+    assert {each["state"] for each in listed["issues"][1:]} == {"open"}
+
+
 def test_check_and_compact(folder):
     checked = machtrace("warehouse", "check", folder)
     assert checked.returncode == 0
@@ -126,6 +140,7 @@ def test_what_cannot_be_read_is_stated_and_stored(tmp_path):
         (["groups", "{w}", "--where", "1 ="], "query failed"),
         (["groups", "{w}/missing"], "not a warehouse"),
         (["diff", "{w}", "true", "what"], "query failed"),
+        (["decide", "{w}", "crash-0", "open"], "no issue is called crash-0"),
         (["add", "{w}", "{w}/missing"], "no such file"),
         (["init", "{w}"], "not empty"),
         (["name", "{w}", "{w}/missing"], "missing"),

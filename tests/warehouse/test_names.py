@@ -11,6 +11,7 @@ import pytest
 from machtrace.errors import ArgumentError
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.warehouse.triage import State
 from machtrace.warehouse.warehouse import Warehouse
 from tests.support.compilers.executables import compile_macho
 from tests.support.reports.samples import REPORT_SAMPLES
@@ -161,3 +162,25 @@ def test_queries_that_are_refused(warehouse, text):
     with pytest.raises(ArgumentError):
         warehouse.query(text.format(folder=warehouse.folder))
     assert sorted(path.name for path in warehouse.folder.rglob("*")) == before
+
+
+@pytest.mark.peer
+def test_a_decision_stays_when_symbols_name_its_issue(warehouse, program):
+    warehouse.receive([("a.ips", crash(program, "a"))])
+    warehouse.flush()
+    warehouse.regroup()
+    (unnamed,) = warehouse.issues()
+    warehouse.decide(unnamed.id, State.RESOLVED, "fixed in build 8")
+
+    warehouse.name([str(program.path)])
+    assert set(warehouse.regroup()) == {unnamed.id}
+
+    (named,) = warehouse.issues()
+    assert named.id != unnamed.id
+    assert named.title.startswith("stop")
+    (decision,) = warehouse.decisions()[named.id]
+    assert (decision.state, decision.note) == (State.RESOLVED, "fixed in build 8")
+    warehouse.decide(unnamed.id, State.OPEN, "again")
+    assert [each.note for each in warehouse.decisions()[named.id]] == ["again", "fixed in build 8"]
+    with pytest.raises(ArgumentError, match="no issue"):
+        warehouse.decide("crash-0", State.OPEN)

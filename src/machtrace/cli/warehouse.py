@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from machtrace.warehouse.groups import Issue
+    from machtrace.warehouse.triage import Decision
     from machtrace.warehouse.warehouse import Warehouse
 
 PROBLEMS = 1
@@ -115,6 +116,7 @@ def add(
         with progress_bar(len(files), unit="files") as progress:
             added = warehouse.flush(lambda _: progress.advance(1))
         named = warehouse.name(search) if search else 0
+        warehouse.regroup()
         quarantined = warehouse.quarantined[before:]
     with output():
         if form is DocumentFormat.JSON:
@@ -172,9 +174,11 @@ def groups(*, folder: Path, where: str, form: DocumentFormat) -> None:
 
     with _open(folder) as warehouse:
         issues = warehouse.issues(where)
+        decisions = warehouse.decisions()
     with output():
         if form is DocumentFormat.JSON:
-            write_json({"issues": [_issue_document(issue) for issue in issues]})
+            rows_of = [_issue_document(each, decisions.get(each.id, [])) for each in issues]
+            write_json({"issues": rows_of})
             return
         rows = [
             (
@@ -183,13 +187,38 @@ def groups(*, folder: Path, where: str, form: DocumentFormat) -> None:
                 issue.kind,
                 issue.title,
                 ", ".join(issue.exceptions),
+                decisions[issue.id][0].state.value if issue.id in decisions else "",
                 issue.id,
             )
             for issue in issues
         ]
-        headings = ("REPORTS", "DEVICES", "KIND", "WHERE", "EXCEPTION", "ISSUE")
-        write_table(headings, rows, right=frozenset({0, 1}), fixed=frozenset({5}))
+        headings = ("REPORTS", "DEVICES", "KIND", "WHERE", "EXCEPTION", "STATE", "ISSUE")
+        write_table(headings, rows, right=frozenset({0, 1}), fixed=frozenset({6}))
         sys.stdout.write(f"{counted(len(issues), 'issue')}\n")
+
+
+@click.command()
+@folder_argument
+@click.argument("issue", metavar="ISSUE")
+@click.argument("state", metavar="STATE", type=click.Choice(["open", "resolved", "ignored"]))
+@click.option("--note", metavar="TEXT", default="", help="The reason, or where it is tracked.")
+@format_option()
+def decide(*, folder: Path, issue: str, state: str, note: str, form: DocumentFormat) -> None:
+    """Store a decision about an issue: open, resolved or ignored.
+
+    It stays when symbols arrive and the issue gets another identifier; the earlier one still names
+    it.
+    """
+    from machtrace.cli.console import output
+    from machtrace.warehouse.triage import State
+
+    with _open(folder) as warehouse:
+        present = warehouse.decide(issue, State(state), note)
+    with output():
+        if form is DocumentFormat.JSON:
+            write_json({"issue": present, "state": state, "note": note})
+        else:
+            sys.stdout.write(f"{present} is {state}\n")
 
 
 @click.command()
@@ -300,10 +329,13 @@ def name(*, folder: Path, paths: tuple[Path, ...], form: DocumentFormat) -> None
     check_search_paths(search)
     with _open(folder) as warehouse:
         named = warehouse.name(search)
+        moved = warehouse.regroup() if named else {}
         wanted = warehouse.wanted()
     with output():
         if form is DocumentFormat.JSON:
-            write_json({"named": named, "wanted": [row._asdict() for row in wanted]})
+            write_json(
+                {"named": named, "aliases": moved, "wanted": [row._asdict() for row in wanted]}
+            )
             return
         sys.stdout.write(f"{counted(named, 'frame')} named\n")
         if wanted:
@@ -406,9 +438,14 @@ def _cell(value: Any) -> Any:  # noqa: ANN401 - any value of a database
             return str(value)
 
 
-def _issue_document(issue: Issue) -> dict[str, Any]:
+def _issue_document(issue: Issue, decisions: list[Decision]) -> dict[str, Any]:
     return {
         "id": issue.id,
+        "state": decisions[0].state.value if decisions else "open",
+        "decisions": [
+            {"issue": each.issue, "state": each.state.value, "note": each.note}
+            for each in decisions
+        ],
         "kind": issue.kind,
         "title": issue.title,
         "reports": issue.reports,
@@ -453,6 +490,10 @@ warehouse_app = lazy_group(
         "groups": LazyCommand(
             f"{__name__}:groups",
             "List the issues: reports of the same problem, the most frequent first.",
+        ),
+        "decide": LazyCommand(
+            f"{__name__}:decide",
+            "Store a decision about an issue: open, resolved or ignored.",
         ),
         "flame": LazyCommand(
             f"{__name__}:flame",

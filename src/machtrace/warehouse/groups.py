@@ -95,21 +95,21 @@ def issues(rows: pa.Table, read: Callable[[int], Segment]) -> list[Issue]:
         read: returns a segment by its number.
     """
     by_segment: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows.to_pylist():
+    every = rows.to_pylist()
+    for row in every:
         by_segment[row["segment"]].append(row)
-    members: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    prints: dict[str, Fingerprint] = {}
+    prints: dict[bytes, Fingerprint] = {}
     for number, of_segment in sorted(by_segment.items()):
         stacks = SegmentStacks(read(number))
-        known: dict[int, Fingerprint] = {}
         for row in of_segment:
-            if row["node"] not in known:
-                known[row["node"]] = stacks.fingerprint(row["node"])
-            own = known[row["node"]]
-            identity = f"{row['kind']}-{own.hash}"
-            prints.setdefault(identity, own)
-            members[identity].append(row)
-    made = [_issue(identity, prints[identity], own) for identity, own in members.items()]
+            known = prints.get(row["stack"])
+            # Another segment may have got its names later.
+            if known is None or known.is_build_sensitive:
+                prints[row["stack"]] = stacks.fingerprint(row["node"])
+    members: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in every:
+        members[f"{row['kind']}-{prints[row['stack']].hash}"].append(row)
+    made = [_issue(each, prints[own[0]["stack"]], own) for each, own in members.items()]
     return sorted(made, key=lambda issue: (-issue.reports, issue.id))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from machtrace.errors import FileAccessError, FormatError
+from machtrace.warehouse.triage import Decision, State, VariantKey
 
 VERSION = 1
 _SCHEMA = f"""
@@ -35,6 +36,16 @@ CREATE TABLE quarantine (
 CREATE TABLE names (
     segment INTEGER PRIMARY KEY, file TEXT NOT NULL
 ) STRICT;
+CREATE TABLE variant (
+    kind TEXT NOT NULL, stack BLOB NOT NULL, issue TEXT NOT NULL, PRIMARY KEY (kind, stack)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE alias (
+    old TEXT PRIMARY KEY, new TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE decision (
+    issue TEXT NOT NULL, state TEXT NOT NULL, note TEXT NOT NULL, changed INTEGER NOT NULL,
+    PRIMARY KEY (issue, changed)
+) STRICT, WITHOUT ROWID;
 """
 """``log.read`` is the offset up to which a log's records are in segments or in quarantine."""
 
@@ -150,6 +161,22 @@ class Manifest:
     def names(self) -> dict[int, str]:
         """Return by segment the file of its names, if there are later ones than its own."""
         return dict(self._database.execute("SELECT segment, file FROM names"))
+
+    def variants(self) -> dict[VariantKey, str]:
+        """Return the issue of each variant, as it was grouped last."""
+        rows = self._database.execute("SELECT kind, stack, issue FROM variant")
+        return {(kind, stack): issue for kind, stack, issue in rows}
+
+    def aliases(self) -> dict[str, str]:
+        """Return the present identifiers of issues, by earlier ones."""
+        return dict(self._database.execute("SELECT old, new FROM alias"))
+
+    def decisions(self) -> list[Decision]:
+        """Return all decisions about issues."""
+        rows = self._database.execute("SELECT issue, state, note, changed FROM decision")
+        return [
+            Decision(issue, State(state), note, changed) for issue, state, note, changed in rows
+        ]
 
     def quarantined(self) -> list[Quarantined]:
         """Return the records that could not be read."""

@@ -14,14 +14,13 @@ makes segments of what the logs have. One process writes at a time; any number r
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
-from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.images.resolver import Search
 from machtrace.model.report import Report
 from machtrace.reports.batches import collector_paused
@@ -31,16 +30,15 @@ from machtrace.warehouse.columns import SourceFacts, StackColumns, segment_of
 from machtrace.warehouse.difference import GROUPS, Difference, difference
 from machtrace.warehouse.function_tree import FunctionTree, function_tree, parts_of
 from machtrace.warehouse.groups import Issue, issues, subjects
-from machtrace.warehouse.ingest import Added, Ingest, framed_record, store_segment
+from machtrace.warehouse.ingest import Added, Ingest, framed_record
 from machtrace.warehouse.log import LogWriter, Record, records
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
 from machtrace.warehouse.names import WantedImage, renamed, wanted_images
-from machtrace.warehouse.segment import Segment, merge
+from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import (
     read_segment,
     sync_folder,
     write_names,
-    write_segment,
 )
 from machtrace.warehouse.sql import (
     SegmentFiles,
@@ -48,6 +46,22 @@ from machtrace.warehouse.sql import (
     connect,
     query,
     weights_of,
+)
+from machtrace.warehouse.triage import (
+    Decision,
+    State,
+    VariantKey,
+    decisions_by_issue,
+    moved_issues,
+    resolve,
+)
+from machtrace.warehouse.upkeep import (
+    LARGEST,
+    Problem,
+    check,
+    compact,
+    remove_left_over,
+    segment_folder,
 )
 
 if TYPE_CHECKING:
@@ -57,17 +71,6 @@ if TYPE_CHECKING:
 _MANIFEST = "manifest.sqlite"
 _LOG_BYTES = 1 << 28
 """The size at which the next log begins."""
-
-
-_GRACE = 600 * 10**9
-"""Nanoseconds for which segments that were replaced stay, since somebody may read them."""
-
-
-class Problem(NamedTuple):
-    """A fault that :meth:`Warehouse.check` sees."""
-
-    where: str
-    text: str
 
 
 class Warehouse:
@@ -160,7 +163,7 @@ class Warehouse:
             FileAccessError: a segment cannot be written; what was received stays in the log.
         """
         self._acquire()
-        self._remove_left_over()
+        remove_left_over(self.folder, self._manifest)
         batch = Ingest(self._manifest, self.segment_folder)
         with collector_paused():
             for log, record in self._unread():
@@ -212,7 +215,7 @@ class Warehouse:
 
     def segment_folder(self, number: int) -> Path:
         """Return the folder of a segment."""
-        return self.folder / "segments" / f"{number:08}"
+        return segment_folder(self.folder, number)
 
     def segment(self, number: int) -> Segment:
         """Read a segment.
@@ -282,6 +285,56 @@ class Warehouse:
         """
         return issues(self.query(subjects(where)), self.segment)
 
+    def regroup(self) -> dict[str, str]:
+        """Group all reports with the names of now, and return the aliases of earlier issues.
+
+        Raises:
+            FileAccessError: another process writes, or the groups cannot be stored.
+            MissingExtraError: DuckDB is not installed.
+        """
+        self._acquire()
+        now: dict[VariantKey, str] = {}
+        reports: dict[VariantKey, int] = {}
+        for issue in self.issues():
+            for variant in issue.variants:
+                now[issue.kind, variant.stack] = issue.id
+                reports[issue.kind, variant.stack] = variant.reports
+        manifest = self._manifest
+        aliases = moved_issues(manifest.variants(), now, reports, manifest.aliases())
+        rows = [(kind, stack, issue) for (kind, stack), issue in now.items()]
+        with manifest.transaction() as database:
+            database.executemany("INSERT OR REPLACE INTO variant VALUES (?, ?, ?)", rows)
+            database.execute("DELETE FROM alias")
+            database.executemany("INSERT INTO alias VALUES (?, ?)", aliases.items())
+        return aliases
+
+    def decide(self, issue: str, state: State, note: str = "") -> str:
+        """Store a decision about an issue, and return its present identifier.
+
+        Args:
+            issue: its identifier, or an earlier one.
+            state: the decision.
+            note: any text.
+
+        Raises:
+            ArgumentError: no issue has this identifier.
+            FileAccessError: it cannot be stored.
+        """
+        self._acquire()
+        present = resolve(issue, self._manifest.aliases())
+        if present not in self._manifest.variants().values():
+            raise ArgumentError(
+                f"no issue is called {issue}", remedy="list them: machtrace warehouse groups FOLDER"
+            )
+        with self._manifest.transaction() as database:
+            row = (present, state.value, note, time.time_ns())
+            database.execute("INSERT INTO decision VALUES (?, ?, ?, ?)", row)
+        return present
+
+    def decisions(self) -> dict[str, list[Decision]]:
+        """Return the decisions about issues, by present identifier, the one that holds first."""
+        return decisions_by_issue(self._manifest.decisions(), self._manifest.aliases())
+
     def wanted(self) -> list[WantedImage]:
         """Return the images whose symbols would name more stored frames, most frames first."""
         wanted: dict[str, WantedImage] = {}
@@ -321,12 +374,12 @@ class Warehouse:
                 write_names(result.names, self.folder / "names" / file)
                 with self._manifest.transaction() as database:
                     database.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.id, file))
-        self._remove_left_over()
+        remove_left_over(self.folder, self._manifest)
         return count
 
     # --- upkeep ---
 
-    def compact(self, most: int = 1 << 24) -> int:
+    def compact(self, most: int = LARGEST) -> int:
         """Replace segments by larger ones, and return how many were replaced.
 
         Args:
@@ -336,39 +389,11 @@ class Warehouse:
             FileAccessError, FormatError: a segment cannot be read or written.
         """
         self._acquire()
-        self._remove_left_over()
-        small: list[SegmentRow] = []
-        replaced = 0
-        for row in [*self.segments, None]:
-            if row is None or sum(each.occurrences for each in [*small, row]) > most:
-                if len(small) > 1:
-                    self._replace(small)
-                    replaced += len(small)
-                small = []
-            if row is not None:
-                small.append(row)
-        self._remove_left_over()
-        return replaced
+        return compact(self.folder, self._manifest, self.segment, most)
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is damaged: segments, and records of logs that are in no segment."""
-        for row in self.segments:
-            try:
-                segment = self.segment(row.id)
-            except MachtraceError as error:
-                yield Problem(f"segment {row.id}", str(error))
-                continue
-            counts = segment.reports.num_rows, segment.occurrences.num_rows, len(segment.tree)
-            if counts != row[1:4]:
-                yield Problem(f"segment {row.id}", "it has other rows than the manifest states")
-            keys = segment.reports["key"].to_pylist()
-            missing = len(set(keys) - self._manifest.known(keys))
-            if missing:
-                yield Problem(f"segment {row.id}", f"{missing} reports are not in the manifest")
-        for name, read in self._manifest.logs().items():
-            path = self.folder / "log" / name
-            if not path.is_file() or path.stat().st_size < read:
-                yield Problem(name, "the log is shorter than what was read of it")
+        """Yield what is damaged: segments, and logs that are shorter than what was read."""
+        return check(self.folder, self._manifest, self.segment)
 
     # --- inside ---
 
@@ -396,31 +421,6 @@ class Warehouse:
             self._log = LogWriter(path)
             sync_folder(path.parent)
         return self._log
-
-    def _replace(self, rows: Sequence[SegmentRow]) -> None:
-        merged = merge(self.segment(row.id) for row in rows)
-        number = self._manifest.next_segment()
-        size = write_segment(merged, self.segment_folder(number))
-        with self._manifest.transaction() as database:
-            store_segment(database, number, merged, size)
-            now = time.time_ns()
-            for row in rows:
-                database.execute("UPDATE segment SET retired = ? WHERE id = ?", (now, row.id))
-
-    def _remove_left_over(self) -> None:
-        """Remove segments' folders that a killed writer left, and those that were replaced."""
-        before = time.time_ns() - _GRACE
-        with self._manifest.transaction() as database:
-            database.execute("DELETE FROM segment WHERE retired < ?", (before,))
-            database.execute("DELETE FROM names WHERE segment NOT IN (SELECT id FROM segment)")
-        live = {self.segment_folder(number).name for number in self._manifest.all_segments()}
-        for path in (self.folder / "segments").iterdir():
-            if path.name not in live:
-                shutil.rmtree(path, ignore_errors=True)
-        files = set(self._manifest.names().values())
-        for path in (self.folder / "names").iterdir():
-            if path.name not in files and path.stat().st_mtime_ns < before:
-                path.unlink(missing_ok=True)
 
     def _acquire(self) -> None:
         """Become the writer.
