@@ -6,14 +6,18 @@ stacks: a bootstrap over groups of devices. A change whose interval has zero may
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.frozen import dataclass
 from machtrace.warehouse.function_tree import Function, FunctionTree, heaviest
+from machtrace.warehouse.segment import numbers
 from machtrace.warehouse.stack_tree import StackTree, Weights
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 GROUPS = 64
 """Groups of devices of each side."""
@@ -82,14 +86,22 @@ class Difference:
         ]
 
 
-def difference(both: FunctionTree) -> Difference:
+def difference(both: FunctionTree, rows: pa.Table) -> Difference:
     """Return the difference of two sides.
 
     Args:
-        both: stacks with :data:`GROUPS` weights of the first side, then as many of the second.
+        both: the functions of both sides' stacks.
+        rows: segment, node, part and weight of these stacks: the parts are :data:`GROUPS` groups of
+            devices of the first side, then as many of the second.
     """
     small = heaviest(both)
-    totals = small.totals
+    columns = {name: numbers(rows, name) for name in rows.column_names}
+    own = np.zeros((len(small.tree), 2 * GROUPS), np.int64)
+    for part, number in enumerate(np.unique(columns["segment"]).tolist()):
+        here = columns["segment"] == number
+        places = small.nodes[part][columns["node"][here]], columns["part"][here].astype(np.int64)
+        np.add.at(own, places, columns["weight"][here])
+    totals = small.tree.totals(own)
     sides = totals[:, :GROUPS], totals[:, GROUPS:]
     random = np.random.default_rng(_SEED)
     shares = [_resampled(side, random) for side in sides]

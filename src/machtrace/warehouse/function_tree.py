@@ -47,6 +47,8 @@ class FunctionTree:
     functions: tuple[Function, ...]
     own: Weights
     """By node: the weight of its own stack."""
+    nodes: tuple[npt.NDArray[np.int64], ...]
+    """By segment that it is made of, and node of that: the node here; 0 of those without weight."""
 
     @property
     def totals(self) -> Weights:
@@ -54,27 +56,19 @@ class FunctionTree:
         return self.tree.totals(self.own)
 
 
-def parts_of(
-    rows: pa.Table, read: Callable[[int], Segment], width: int = 0
-) -> Iterator[tuple[Segment, Weights]]:
-    """Yield segments with the weights of their nodes.
+def parts_of(rows: pa.Table, read: Callable[[int], Segment]) -> Iterator[tuple[Segment, Weights]]:
+    """Yield segments, ascending by number, with the weights of their nodes.
 
     Args:
-        rows: segment, node, weight, and with ``width`` the part that it is the weight of.
+        rows: segment, node and weight; several of one node add up.
         read: returns a segment by its number.
-        width: the number of parts; 0 if each node has one weight.
     """
-    columns = {name: numbers(rows, name) for name in rows.column_names}
+    columns = {name: numbers(rows, name) for name in ("segment", "node", "weight")}
     for number in np.unique(columns["segment"]).tolist():
         here = columns["segment"] == number
         segment = read(number)
-        nodes, weights = columns["node"][here], columns["weight"][here]
-        if width:
-            own: Weights = np.zeros((len(segment.tree), width), np.int64)
-            own[nodes, columns["part"][here].astype(np.int64)] = weights
-        else:
-            own = np.zeros(len(segment.tree), np.int64)
-            own[nodes] = weights
+        own = np.zeros(len(segment.tree), np.int64)
+        np.add.at(own, columns["node"][here], columns["weight"][here])
         yield segment, own
 
 
@@ -82,35 +76,40 @@ def function_tree(parts: Iterable[tuple[Segment, Weights]]) -> FunctionTree:
     """Return the functions of stacks.
 
     Args:
-        parts: segments, with a weight for each of their nodes, or with a row of weights.
+        parts: segments, with a weight for each of their nodes.
     """
     numbered: dict[Function, int] = {}
     depths, frames, weights, lasts = [], [], [], []
-    width: tuple[int, ...] = ()
     start = 0
     for segment, own in parts:
         depth, frame, last = _rows(segment, own, numbered)
         depths.append(depth)
         frames.append(frame)
-        weights.append(own[last >= 0])
-        width = own.shape[1:]
-        lasts.append(last[last >= 0] + start)
+        weights.append(own)
+        lasts.append(np.where(last >= 0, last + start, -1))
         start += len(depth)
     if not start:
-        empty = np.zeros((len(EMPTY_TREE), *width), np.int64)
-        return FunctionTree(tree=EMPTY_TREE, functions=tuple(numbered), own=empty)
+        return FunctionTree(
+            tree=EMPTY_TREE,
+            functions=tuple(numbered),
+            own=np.zeros(len(EMPTY_TREE), np.int64),
+            nodes=tuple(np.zeros(len(each), np.int64) for each in lasts),
+        )
     joined = join(np.concatenate(depths), np.concatenate(frames))
-    sums = np.zeros((len(joined.tree), *width), np.int64)
-    np.add.at(sums, joined.node[np.concatenate(lasts)], np.concatenate(weights))
-    return FunctionTree(tree=joined.tree, functions=tuple(numbered), own=sums)
+    # The last entry is that of -1: the root.
+    numbers_of = np.append(joined.node, np.int32(0)).astype(np.int64)
+    nodes = tuple(numbers_of[each] for each in lasts)
+    own = np.bincount(np.concatenate(nodes), np.concatenate(weights), len(joined.tree))
+    return FunctionTree(
+        tree=joined.tree, functions=tuple(numbered), own=own.astype(np.int64), nodes=nodes
+    )
 
 
 def heaviest(tree: FunctionTree, most: int = MOST_NODES) -> FunctionTree:
     """Return the tree with its heaviest nodes alone; what is below others is added to these."""
     if len(tree.tree) <= most + 1:
         return tree
-    every = tree.totals
-    totals = every.reshape(len(every), -1).sum(axis=1)
+    totals = tree.totals
     least = np.partition(totals, len(totals) - most)[len(totals) - most]
     room = most - np.count_nonzero(totals > least)
     is_least = totals == least
@@ -123,10 +122,19 @@ def heaviest(tree: FunctionTree, most: int = MOST_NODES) -> FunctionTree:
         keep[0] = True
     rows = np.flatnonzero(keep)
     small = StackTree(depth=tree.tree.depth[rows], frame=tree.tree.frame[rows])
-    sums = every[rows]
-    below = np.zeros_like(sums)
-    np.add.at(below, small.parent[1:], sums[1:])
-    return FunctionTree(tree=small, functions=tree.functions, own=sums - below)
+    # Pre-order: what is left out is below the last node before it that stays and is its caller.
+    links = np.where(keep, np.arange(len(keep)), parent)
+    while not np.array_equal(further := links[links], links):
+        links = further
+    number = np.cumsum(keep) - 1
+    moved = number[links]
+    own = np.bincount(moved, tree.own, len(rows)).astype(np.int64)
+    return FunctionTree(
+        tree=small,
+        functions=tree.functions,
+        own=own,
+        nodes=tuple(moved[each] for each in tree.nodes),
+    )
 
 
 def sampled_tree(tree: FunctionTree) -> tuple[SampledTree, tuple[ReportedImage, ...]]:
@@ -158,8 +166,7 @@ def _rows(
     Only nodes that have a weight, or are below which one has, have rows.
     """
     tree = segment.tree
-    weight = own.reshape(len(own), -1).sum(axis=1)
-    used = tree.totals(weight) != 0
+    used = tree.totals(own) != 0
     used[0] = False
     nodes = np.flatnonzero(used)
     first, count, calls = _calls_of_frames(segment, tree.frame[nodes], numbered)
@@ -178,7 +185,7 @@ def _rows(
         rows = nodes[order[begin:end]]
         depth[rows] = depth[tree.parent[rows]] + count[tree.frame[rows]]
     outer = np.repeat(depth[nodes] - sizes, sizes)
-    last[weight == 0] = -1
+    last[own == 0] = -1
     return (outer + within + 1).astype(np.uint32), function.astype(np.uint32), last
 
 

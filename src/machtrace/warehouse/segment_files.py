@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from machtrace.atomic_write import UNFINISHED
 from machtrace.errors import ArgumentError, FileAccessError, FormatError
-from machtrace.warehouse.schema import NODES, TABLES, VERSION
+from machtrace.warehouse.schema import NODES, OCCURRENCES, TABLES, VERSION
 from machtrace.warehouse.segment import Segment, numbers
 from machtrace.warehouse.stack_tree import StackTree
 
@@ -77,18 +77,24 @@ def write_names(names: pa.Table, path: Path) -> None:
         raise _access_error(path, error) from None
 
 
-def read_segment(folder: Path, names: Path | None = None) -> Segment:
+def read_segment(
+    folder: Path, names: Path | None = None, *, has_occurrences: bool = True
+) -> Segment:
     """Read the segment of a folder, and check that its rows refer to each other.
 
     Args:
         folder: its files.
         names: a later table of names than the folder's.
+        has_occurrences: whether occurrences are read, which are most of the bytes.
 
     Raises:
         FileAccessError: a file cannot be read.
         FormatError: a file is no such table, or a later version's.
     """
-    tables = {name: read_table(folder / f"{name}.parquet", name) for name in TABLES}
+    left_out = {"stacks"} if has_occurrences else {"stacks", "occurrences"}
+    tables = {
+        name: read_table(folder / f"{name}.parquet", name) for name in TABLES.keys() - left_out
+    }
     if names is not None:
         tables["names"] = read_table(names, "names")
     nodes = tables["nodes"]
@@ -101,7 +107,7 @@ def read_segment(folder: Path, names: Path | None = None) -> Segment:
         images=tables["images"],
         frames=tables["frames"],
         tree=tree,
-        occurrences=tables["occurrences"],
+        occurrences=tables.get("occurrences", OCCURRENCES.empty_table()),
         names=tables["names"],
     )
     try:

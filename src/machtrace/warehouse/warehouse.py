@@ -226,6 +226,15 @@ class Warehouse:
         files = self._files(number, self._manifest.names())
         return read_segment(files.folder, files.names)
 
+    def stacks_of(self, number: int) -> Segment:
+        """Read the stacks of a segment, with their names, and none of its occurrences.
+
+        Raises:
+            FileAccessError, FormatError: it cannot be read, or is damaged.
+        """
+        files = self._files(number, self._manifest.names())
+        return read_segment(files.folder, files.names, has_occurrences=False)
+
     def connect(self, *, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
         """Return a DuckDB connection with views over the segments; see ``warehouse.sql``.
 
@@ -257,7 +266,7 @@ class Warehouse:
             ArgumentError: the condition is invalid.
             MissingExtraError: DuckDB is not installed.
         """
-        return function_tree(parts_of(self.query(weights_of(where)), self.segment))
+        return function_tree(parts_of(self.query(weights_of(where)), self.stacks_of))
 
     def diff(self, before: str, after: str) -> Difference:
         """Return the difference of two sets of stacks, with intervals over devices.
@@ -271,7 +280,7 @@ class Warehouse:
             MissingExtraError: DuckDB is not installed.
         """
         rows = self.query(compared_weights(before, after, GROUPS))
-        return difference(function_tree(parts_of(rows, self.segment, 2 * GROUPS)))
+        return difference(function_tree(parts_of(rows, self.stacks_of)), rows)
 
     def issues(self, where: str = "true") -> list[Issue]:
         """Return the issues of stored reports, the most frequent first.
@@ -283,7 +292,7 @@ class Warehouse:
             ArgumentError: the condition is invalid.
             MissingExtraError: DuckDB is not installed.
         """
-        return issues(self.query(subjects(where)), self.segment)
+        return issues(self.query(subjects(where)), self.stacks_of)
 
     def regroup(self) -> dict[str, str]:
         """Group all reports with the names of now, and return the aliases of earlier issues.
