@@ -11,17 +11,24 @@
 #include "stack_tree/keys.h"
 #include "stack_tree/tree.h"
 
-static int take_column(PyObject *object, Py_buffer *column, size_t *count, const char *what)
+static int take_wide_column(PyObject *object, Py_buffer *column, size_t *count, size_t size,
+                            const char *what)
 {
     if (PyObject_GetBuffer(object, column, PyBUF_C_CONTIGUOUS) != 0)
         return -1;
-    if (column->itemsize != 4 || (column->len != 0 && (uintptr_t)column->buf % 4 != 0)) {
+    if ((size_t)column->itemsize != size ||
+        (column->len != 0 && (uintptr_t)column->buf % size != 0)) {
         PyBuffer_Release(column);
-        PyErr_Format(PyExc_ValueError, "%s are of 4 bytes each, aligned", what);
+        PyErr_Format(PyExc_ValueError, "%s are of %d bytes each, aligned", what, (int)size);
         return -1;
     }
-    *count = (size_t)column->len / 4;
+    *count = (size_t)column->len / size;
     return 0;
+}
+
+static int take_column(PyObject *object, Py_buffer *column, size_t *count, const char *what)
+{
+    return take_wide_column(object, column, count, sizeof(uint32_t), what);
 }
 
 static PyObject *fail(enum machtrace_tree_result result)
@@ -39,41 +46,78 @@ static PyObject *bytes_of(const void *from, size_t size)
     return PyByteArray_FromStringAndSize(from, (Py_ssize_t)size);
 }
 
+/* Return (depths, frames, nodes) of the tree of some rows. */
+static PyObject *joined(const struct machtrace_rows *rows)
+{
+    PyObject *answer = NULL, *node = bytes_of(NULL, rows->count * sizeof(int32_t));
+    if (node == NULL)
+        return NULL;
+    struct machtrace_tree tree;
+    int32_t *numbers = (int32_t *)(void *)PyByteArray_AsString(node);
+    enum machtrace_tree_result result;
+    Py_BEGIN_ALLOW_THREADS
+    result = machtrace_tree_join(rows, &tree, numbers);
+    Py_END_ALLOW_THREADS
+    if (result != MACHTRACE_TREE_DONE) {
+        fail(result);
+    } else {
+        answer = Py_BuildValue("NNO", bytes_of(tree.depth, tree.count * sizeof *tree.depth),
+                               bytes_of(tree.frame, tree.count * sizeof *tree.frame), node);
+        machtrace_tree_free(&tree);
+    }
+    Py_DECREF(node);
+    return answer;
+}
+
+static PyObject *join_stacks(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *frames, *stacks, *answer = NULL;
+    Py_buffer frame, ends;
+    struct machtrace_rows rows = {0};
+    if (!PyArg_ParseTuple(arguments, "OO:join_stacks", &frames, &stacks))
+        return NULL;
+    if (take_column(frames, &frame, &rows.count, "frames") != 0)
+        return NULL;
+    if (take_wide_column(stacks, &ends, &rows.stacks, sizeof(int64_t), "ends") != 0) {
+        PyBuffer_Release(&frame);
+        return NULL;
+    }
+    rows.frame = frame.buf;
+    rows.ends = ends.buf;
+    int64_t last = 0;
+    for (size_t stack = 0; stack < rows.stacks && last >= 0; stack++)
+        last = rows.ends[stack] >= last ? rows.ends[stack] : -1;
+    if (last != (int64_t)rows.count)
+        PyErr_SetString(PyExc_ValueError, "ends do not ascend to the number of frames");
+    else
+        answer = joined(&rows);
+    PyBuffer_Release(&ends);
+    PyBuffer_Release(&frame);
+    return answer;
+}
+
 static PyObject *join(PyObject *module, PyObject *arguments)
 {
     (void)module;
     PyObject *depths, *frames, *answer = NULL;
     Py_buffer depth, frame;
-    size_t rows, others;
+    struct machtrace_rows rows = {0};
+    size_t others;
     if (!PyArg_ParseTuple(arguments, "OO:join", &depths, &frames))
         return NULL;
-    if (take_column(depths, &depth, &rows, "depths") != 0)
+    if (take_column(depths, &depth, &others, "depths") != 0)
         return NULL;
-    if (take_column(frames, &frame, &others, "frames") != 0) {
+    if (take_column(frames, &frame, &rows.count, "frames") != 0) {
         PyBuffer_Release(&depth);
         return NULL;
     }
-    PyObject *node = NULL;
-    if (rows != others)
+    rows.depth = depth.buf;
+    rows.frame = frame.buf;
+    if (rows.count != others)
         PyErr_SetString(PyExc_ValueError, "as many frames as depths");
     else
-        node = bytes_of(NULL, rows * sizeof(int32_t));
-    if (node != NULL) {
-        struct machtrace_tree tree;
-        int32_t *numbers = (int32_t *)(void *)PyByteArray_AsString(node);
-        enum machtrace_tree_result result;
-        Py_BEGIN_ALLOW_THREADS
-        result = machtrace_tree_join(depth.buf, frame.buf, rows, &tree, numbers);
-        Py_END_ALLOW_THREADS
-        if (result != MACHTRACE_TREE_DONE) {
-            fail(result);
-        } else {
-            answer = Py_BuildValue("NNO", bytes_of(tree.depth, tree.count * sizeof *tree.depth),
-                                   bytes_of(tree.frame, tree.count * sizeof *tree.frame), node);
-            machtrace_tree_free(&tree);
-        }
-    }
-    Py_XDECREF(node);
+        answer = joined(&rows);
     PyBuffer_Release(&depth);
     PyBuffer_Release(&frame);
     return answer;
@@ -162,6 +206,9 @@ static PyMethodDef methods[] = {
     {"join", join, METH_VARARGS,
      PyDoc_STR("join(depths, frames, /)\n--\n\n"
                "Return (depths, frames, nodes): a tree in pre-order, and the node of each row.")},
+    {"join_stacks", join_stacks, METH_VARARGS,
+     PyDoc_STR("join_stacks(frames, ends, /)\n--\n\n"
+               "As join(), of stacks behind each other; ends are of 8 bytes each.")},
     {"links", links, METH_O,
      PyDoc_STR("links(depths, /)\n--\n\n"
                "Return (parents, ends) of the nodes of a tree in pre-order.")},

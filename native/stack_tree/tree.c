@@ -76,23 +76,34 @@ static inline uint32_t node_of(struct joining *all, uint64_t key)
 /* Rows from one of depth 1 to the next. Several are walked in turns: the entry of the next row of
  * each is fetched while the others use theirs, since most time is waiting for memory. */
 struct walk {
-    size_t row, end;
+    size_t begin, row, end;
     uint32_t *path; /* nodes by depth */
     size_t room, last;
     uint64_t key; /* of `row` */
 };
 
-static size_t next_start(const uint32_t *depth, size_t row, size_t rows)
+static size_t depth_of(const struct machtrace_rows *rows, const struct walk *walk, size_t row)
 {
-    while (row < rows && depth[row] != 1)
-        row++;
+    return rows->depth != NULL ? rows->depth[row] : row - walk->begin + 1;
+}
+
+/* Return where the next walk ends that begins at a row; `stack` counts stacks. */
+static size_t next_end(const struct machtrace_rows *rows, size_t row, size_t *stack)
+{
+    if (rows->depth == NULL) {
+        while (*stack < rows->stacks && (size_t)rows->ends[*stack] <= row)
+            ++*stack; /* empty stacks */
+        return *stack < rows->stacks ? (size_t)rows->ends[*stack] : rows->count;
+    }
+    for (row++; row < rows->count && rows->depth[row] != 1; row++)
+        ;
     return row;
 }
 
 static enum machtrace_tree_result look_ahead(const struct joining *all, struct walk *walk,
-                                             const uint32_t *depth, const uint32_t *frame)
+                                             const struct machtrace_rows *rows)
 {
-    size_t here = depth[walk->row];
+    size_t here = depth_of(rows, walk, walk->row);
     if (here == 0 || here > walk->last + 1)
         return MACHTRACE_TREE_NO_CALLER;
     if (here >= walk->room) {
@@ -104,23 +115,23 @@ static enum machtrace_tree_result look_ahead(const struct joining *all, struct w
         walk->room = room;
         path[0] = ROOT;
     }
-    walk->key = (uint64_t)walk->path[here - 1] << 32 | frame[walk->row];
+    walk->key = (uint64_t)walk->path[here - 1] << 32 | rows->frame[walk->row];
     __builtin_prefetch(&all->table[mixed(walk->key) & all->mask]);
     return MACHTRACE_TREE_DONE;
 }
 
-static enum machtrace_tree_result add_rows(struct joining *all, const uint32_t *depth,
-                                           const uint32_t *frame, size_t rows, int32_t *node)
+static enum machtrace_tree_result add_rows(struct joining *all, const struct machtrace_rows *rows,
+                                           int32_t *node)
 {
     struct walk walks[WALKS] = {0};
-    size_t start = 0, active = 0;
+    size_t start = 0, active = 0, stack = 0;
     enum machtrace_tree_result result = MACHTRACE_TREE_DONE;
     do {
         active = 0;
         for (size_t number = 0; number < WALKS && result == MACHTRACE_TREE_DONE; number++) {
             struct walk *walk = &walks[number];
             if (walk->row < walk->end) {
-                size_t row = walk->row++, here = depth[row];
+                size_t row = walk->row++, here = depth_of(rows, walk, row);
                 uint32_t added = node_of(all, walk->key);
                 if (added == 0 || all->count > INT32_MAX) {
                     result = added == 0 ? MACHTRACE_TREE_NO_MEMORY : MACHTRACE_TREE_TOO_LARGE;
@@ -131,13 +142,13 @@ static enum machtrace_tree_result add_rows(struct joining *all, const uint32_t *
                 node[row] = (int32_t)added;
             }
             if (walk->row == walk->end) {
-                walk->row = start;
-                walk->end = start = start < rows ? next_start(depth, start + 1, rows) : rows;
+                walk->begin = walk->row = start;
+                walk->end = start = start < rows->count ? next_end(rows, start, &stack) : start;
                 walk->last = 0;
             }
             if (walk->row < walk->end) {
                 active++;
-                result = look_ahead(all, walk, depth, frame);
+                result = look_ahead(all, walk, rows);
             }
         }
     } while (active > 0 && result == MACHTRACE_TREE_DONE);
@@ -223,22 +234,21 @@ done:
     return result;
 }
 
-enum machtrace_tree_result machtrace_tree_join(const uint32_t *depth, const uint32_t *frame,
-                                               size_t rows, struct machtrace_tree *tree,
-                                               int32_t *node)
+enum machtrace_tree_result machtrace_tree_join(const struct machtrace_rows *rows,
+                                               struct machtrace_tree *tree, int32_t *node)
 {
     struct joining all;
     *tree = (struct machtrace_tree){0};
     enum machtrace_tree_result result = MACHTRACE_TREE_NO_MEMORY;
     int32_t *number = NULL;
     if (start(&all) == 0)
-        result = add_rows(&all, depth, frame, rows, node);
+        result = add_rows(&all, rows, node);
     if (result == MACHTRACE_TREE_DONE) {
         number = malloc(all.count * sizeof *number);
         result = number == NULL ? MACHTRACE_TREE_NO_MEMORY : put_in_order(&all, tree, number);
     }
     if (result == MACHTRACE_TREE_DONE)
-        for (size_t row = 0; row < rows; row++)
+        for (size_t row = 0; row < rows->count; row++)
             node[row] = number[node[row]];
     free(number);
     free(all.key);

@@ -17,6 +17,16 @@ enum machtrace_tree_result {
     MACHTRACE_TREE_TOO_LARGE,
 };
 
+/* Frames, with their depths; or stacks behind each other, the outermost frame of each first, with
+ * the end of each: these ascend up to the number of frames. */
+struct machtrace_rows {
+    const uint32_t *depth; /* NULL: stacks */
+    const uint32_t *frame;
+    size_t count;
+    const int64_t *ends;
+    size_t stacks;
+};
+
 /* Distinct nodes in pre-order, siblings by frame; number 0 is the root, of depth 0. */
 struct machtrace_tree {
     uint32_t *depth;
@@ -25,9 +35,8 @@ struct machtrace_tree {
 };
 
 /* Join rows into a tree. `node` has room for the number of the node of each row. */
-enum machtrace_tree_result machtrace_tree_join(const uint32_t *depth, const uint32_t *frame,
-                                               size_t rows, struct machtrace_tree *tree,
-                                               int32_t *node);
+enum machtrace_tree_result machtrace_tree_join(const struct machtrace_rows *rows,
+                                               struct machtrace_tree *tree, int32_t *node);
 
 /* Write the caller of each node of a tree in pre-order, and the node after the last one below it.
  * Returns -1 without memory, -2 if it is no such tree. */

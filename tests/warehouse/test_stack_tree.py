@@ -17,6 +17,7 @@ from machtrace.warehouse.stack_tree import (
     StackTree,
     join,
     join_by_level,
+    join_stacks,
     links_by_level,
     rows_of,
     stack_keys,
@@ -61,6 +62,23 @@ def test_numpy_makes_the_same(stacks):
     assert native.node.tolist() == levels.node.tolist()
     assert native.tree.depth.tolist() == levels.tree.depth.tolist()
     assert native.tree.frame.tolist() == levels.tree.frame.tolist()
+
+
+@given(STACKS)
+def test_stacks_with_their_starts_make_the_same(stacks):
+    (tree, nodes), _ = joined(stacks)
+    flat = np.array([frame for stack in stacks for frame in stack], np.uint32)
+    starts = np.cumsum([0, *map(len, stacks)])
+    by_starts = join_stacks(flat, starts)
+    assert by_starts.node.tolist() == nodes.tolist()
+    assert by_starts.tree.depth.tolist() == tree.depth.tolist()
+    assert by_starts.tree.frame.tolist() == tree.frame.tolist()
+
+
+@pytest.mark.parametrize("starts", [[], [0], [1, 3], [0, 2], [0, 4], [0, 2, 1, 3], [0, -1, 3]])
+def test_starts_that_do_not_fit_are_refused(starts):
+    with pytest.raises(ArgumentError):
+        join_stacks(np.zeros(3, np.uint32), np.array(starts, np.int64))
 
 
 @given(STACKS)

@@ -26,7 +26,7 @@ from machtrace.warehouse.schema import (
     image_identity,
 )
 from machtrace.warehouse.segment import Segment, merged_frames, merged_images, trimmed
-from machtrace.warehouse.stack_tree import join, rows_of
+from machtrace.warehouse.stack_tree import join_stacks
 
 Column = npt.NDArray[Any]
 
@@ -79,10 +79,9 @@ def segment_of(columns: StackColumns, facts: SourceFacts) -> Segment:
     """
     _check(columns)
     starts = np.asarray(columns.starts, np.int64)
-    rows = rows_of(columns.frames, starts)
     images, (image_number,) = merged_images([_images(columns.images)])
     frames, (frame_number,) = merged_frames([_frames(columns)], [image_number])
-    joined = join(rows, frame_number[columns.frames])
+    joined = join_stacks(frame_number[columns.frames], starts)
     ends = starts[1:] - 1
     node = np.where(ends >= starts[:-1], joined.node[np.maximum(ends, 0)], 0)
     size = len(node)

@@ -125,10 +125,36 @@ def join(depth: npt.ArrayLike, frame: npt.ArrayLike) -> Joined:
         columns = _stack_tree.join(depths.data, frames.data)
     except ValueError as error:
         raise ArgumentError(f"stacks: {error}") from None
-    tree = StackTree(
-        depth=np.frombuffer(columns[0], np.uint32), frame=np.frombuffer(columns[1], np.uint32)
-    )
-    return Joined(tree, np.frombuffer(columns[2], np.int32))
+    return _joined(columns)
+
+
+def _joined(columns: tuple[bytearray, bytearray, bytearray]) -> Joined:
+    depth, frame, node = columns
+    tree = StackTree(depth=np.frombuffer(depth, np.uint32), frame=np.frombuffer(frame, np.uint32))
+    return Joined(tree, np.frombuffer(node, np.int32))
+
+
+def join_stacks(frame: npt.ArrayLike, starts: npt.NDArray[np.int64]) -> Joined:
+    """Return the tree of stacks behind each other, and the node of each of their rows.
+
+    Args:
+        frame: the frames, of each stack from the outermost inwards.
+        starts: the first row of each stack, and the end of the last.
+
+    Raises:
+        ArgumentError: the starts do not ascend from 0 to the number of frames.
+    """
+    frames = np.ascontiguousarray(frame, np.uint32)
+    first = np.ascontiguousarray(starts, np.int64)
+    if not len(first) or first[0] != 0 or first[-1] != len(frames) or (np.diff(first) < 0).any():
+        raise ArgumentError("stacks: starts that do not ascend from 0 to the number of frames")
+    if _stack_tree is None:
+        return join_by_level(rows_of(frames, first), frames)
+    try:
+        columns = _stack_tree.join_stacks(frames.data, first[1:].data)
+    except ValueError as error:
+        raise ArgumentError(f"stacks: {error}") from None
+    return _joined(columns)
 
 
 def join_by_level(depth: npt.NDArray[np.uint32], frame: Frames) -> Joined:
