@@ -32,9 +32,10 @@ from machtrace.audit.trail.stacks import (
 from machtrace.errors import ArgumentError
 
 _COLUMNS = ("time", "thread", "rule", "stack", "flags", "consent", "calls")
-_LATE = (
+ATTACHED_LATE = (
     "attached while the process ran: earlier calls, and consent that was given then, are unknown"
 )
+"""The reason why a process that was attached to cannot be judged."""
 _CUT = np.uint16(CallFlag.OUTER_MISSING)
 MISSING = OUTER_MISSING
 """An address that stands for missing outer frames: the outermost of its stack."""
@@ -185,7 +186,7 @@ def live_calls(  # noqa: PLR0913 - each is a fact of its own
         flags=np.where(_are_cut(stacks)[calls.stack], calls.flags | _CUT, calls.flags),
     )
     ruled = ruled.select(ruled.rule >= 0)
-    late = (_LATE,) if process.attached_late else ()
+    late = (ATTACHED_LATE,) if process.attached_late else ()
     return ProcessCalls(
         source=source,
         process=process,

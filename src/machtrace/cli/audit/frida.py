@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from machtrace.audit.observed.consent import MarkerKind
+from machtrace.audit.observed.live_calls import ATTACHED_LATE
 from machtrace.audit.observed.process_calls import process_calls, watched_functions
 from machtrace.audit.observed.recording import Recording, RecordingBuilder
 from machtrace.audit.rules import RuleKind, RuleSet
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 _LOOK = 0.2
 """Seconds between checks whether the process has ended."""
-_LATE = (
-    "attached while the process ran: earlier calls, and consent that was given then, are unknown"
-)
 _INITIALISED = (
     "initialisers of libraries ran before Frida could load the agent: their calls are unknown; "
     "start the program with -- PROGRAM"
@@ -74,7 +72,7 @@ def record_calls(spec: str, rules: RuleSet, live: LiveOptions) -> Recording:
         calls = replace(
             calls,
             process=replace(calls.process, attached_late=not live.spawn),
-            problems=(*calls.problems, f"{spec}: {_INITIALISED if live.spawn else _LATE}"),
+            problems=(*calls.problems, f"{spec}: {_INITIALISED if live.spawn else ATTACHED_LATE}"),
         )
     builder = RecordingBuilder(rules)
     builder.add(calls)
