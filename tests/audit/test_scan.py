@@ -10,6 +10,7 @@ import pytest
 from machtrace.audit.rules import load_rules
 from machtrace.audit.scan.image import Certainty, scan_image
 from machtrace.audit.scan.objects import linked_members
+from machtrace.audit.scan.veneers import veneers
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.table import SymbolTable
@@ -150,3 +151,16 @@ def test_encrypted_code_is_reported_and_its_imports_are_read(zig, llvm, tmp_path
     assert scan.names == {"stat": ("imported",)}
     assert not scan.sites
     assert "the code is encrypted" in str(scan.problems[0])
+
+
+def test_veneers_lead_to_their_targets():
+    """Forward, backward, and what only resembles one."""
+    words = [
+        *(0x90000010, 0x91010210, 0xD61F0200),  # adrp x16, 0; add x16, x16, #0x40; br x16
+        *(0xF0FFFFF0, 0x913FFE10, 0xD61F0200),  # adrp x16, -0x1000; add x16, x16, #0xfff; br x16
+        *(0x90000010, 0xF9400210, 0xD61F0200),  # ldr: a stub
+        *(0x90000011, 0x91010231, 0xD61F0220),  # x17
+    ]
+    code = memoryview(b"".join(word.to_bytes(4, "little") for word in words))
+    assert veneers(code, 0x100004000) == {0x100004000: 0x100004040, 0x10000400C: 0x100003FFF}
+    assert veneers(code[:8], 0x100004000) == {}

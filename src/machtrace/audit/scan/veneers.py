@@ -26,14 +26,13 @@ def veneers(code: memoryview, start: int) -> dict[int, int]:
     words = np.frombuffer(code[: len(code) // _INSTRUCTION * _INSTRUCTION], "<u4")
     if len(words) < 3:  # noqa: PLR2004 - the veneer's instructions
         return {}
-    first, second, third = words[:-2], words[1:-1], words[2:]
-    rows = np.flatnonzero(
-        (third == _BR_X16)
-        & ((second & _ADD_X16[0]) == _ADD_X16[1])
-        & ((first & _ADRP_X16[0]) == _ADRP_X16[1])
-    )
+    # Branches through x16 are few: the rest is examined at those alone.
+    rows = np.flatnonzero(words[2:] == _BR_X16)
+    first, second = words[rows], words[rows + 1]
+    is_veneer = ((second & _ADD_X16[0]) == _ADD_X16[1]) & ((first & _ADRP_X16[0]) == _ADRP_X16[1])
+    rows, first, second = rows[is_veneer], first[is_veneer], second[is_veneer]
     at = start + rows.astype(np.int64) * _INSTRUCTION
-    return dict(zip(at.tolist(), _targets(at, first[rows], second[rows]).tolist(), strict=True))
+    return dict(zip(at.tolist(), _targets(at, first, second).tolist(), strict=True))
 
 
 def _targets(

@@ -51,11 +51,13 @@ class StackTree:
 
     def frames(self, node: int) -> list[CodeAddress]:
         """Return a stack, the innermost frame first."""
-        frames = []
+        nodes: list[int] = []
+        caller = self.parent.item
         while node != ROOT:
-            frames.append(CodeAddress(int(self.image[node]), int(self.offset[node])))
-            node = int(self.parent[node])
-        return frames
+            nodes.append(node)
+            node = caller(node)
+        rows = np.array(nodes, np.int64)
+        return list(map(CodeAddress, self.image[rows].tolist(), self.offset[rows].tolist()))
 
     @property
     def depth(self) -> npt.NDArray[np.int32]:
