@@ -104,6 +104,18 @@ def test_decisions_are_shown_with_their_issues(folder):
     assert {each["state"] for each in listed["issues"][1:]} == {"open"}
 
 
+@pytest.mark.peer
+def test_several_processes_add_the_same(folder, tmp_path):
+    other = tmp_path / "other"
+    machtrace("warehouse", "init", other)
+    added = machtrace("warehouse", "add", other, tmp_path / "reports", "--jobs", "2")
+    assert added.returncode == 0, added.stderr
+    text = "SELECT * EXCLUDE (segment, received, raw_offset) FROM reports ORDER BY key"
+    assert rows(other, text) == rows(folder, text)
+    stacks = "SELECT key FROM stacks ORDER BY ALL"
+    assert rows(other, stacks) == rows(folder, stacks)
+
+
 def test_check_and_compact(folder):
     checked = machtrace("warehouse", "check", folder)
     assert checked.returncode == 0

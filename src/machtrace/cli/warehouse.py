@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +30,10 @@ from machtrace.cli.tables import readable_size, write_json, write_table
 from machtrace.model.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from machtrace.warehouse.groups import Issue
+    from machtrace.warehouse.ingest import BatchOutcome, LogRecord
     from machtrace.warehouse.triage import Decision
     from machtrace.warehouse.warehouse import Warehouse
 
@@ -37,6 +41,8 @@ PROBLEMS = 1
 """The exit status of ``check`` if something is damaged."""
 _BATCH = 64
 """Files whose bytes are stored at once."""
+_FEW, _MOST_PROCESSES = 200, 8
+"""Files that one process reads; processes that share more."""
 
 
 class RowFormat(StrEnum):
@@ -89,11 +95,23 @@ def init(*, folder: Path) -> None:
     type=parse_path,
     shell_complete=complete_files,
 )
+@click.option(
+    "--jobs",
+    "-j",
+    metavar="N",
+    type=count_type(),
+    help="Worker processes (default: chosen from the amount of work).",
+)
 @search_option
 @quiet_option
 @format_option()
 def add(
-    *, folder: Path, paths: tuple[Path, ...], search: tuple[str, ...], form: DocumentFormat
+    *,
+    folder: Path,
+    paths: tuple[Path, ...],
+    jobs: int | None,
+    search: tuple[str, ...],
+    form: DocumentFormat,
 ) -> int:
     """Add reports, profiles and spools: files, and folders of them.
 
@@ -114,7 +132,7 @@ def add(
                 warehouse.receive([(str(path), _bytes(path)) for path in part])
                 progress.advance(len(part))
         with progress_bar(len(files), unit="files") as progress:
-            added = warehouse.flush(lambda _: progress.advance(1))
+            added = warehouse.flush(progress.advance, _runner(len(files), jobs))
         named = warehouse.name(search) if search else 0
         warehouse.regroup()
         quarantined = warehouse.quarantined[before:]
@@ -404,6 +422,32 @@ def _open(folder: Path) -> Warehouse:
     from machtrace.warehouse.warehouse import Warehouse
 
     return Warehouse(folder)
+
+
+def _runner(
+    files: int, jobs: int | None
+) -> Callable[[Iterator[list[LogRecord]]], Iterator[BatchOutcome]] | None:
+    """Return what reads batches in several processes; None for one."""
+    processes = jobs or (1 if files < _FEW else min(os.cpu_count() or 1, _MOST_PROCESSES))
+    if processes == 1:
+        return None
+    from machtrace.cli.processes import run_in_processes
+
+    return partial(_in_processes, run_in_processes, processes)
+
+
+def _in_processes(
+    run: Callable[..., Generator[BatchOutcome]], processes: int, batches: Iterator[list[LogRecord]]
+) -> Iterator[BatchOutcome]:
+    with closing(run(batches, _begin, processes)) as outcomes:
+        yield from outcomes
+
+
+def _begin() -> Callable[[Sequence[LogRecord]], BatchOutcome]:
+    """Return the work of a process."""
+    from machtrace.warehouse.ingest import read_batch
+
+    return read_batch
 
 
 def _files(paths: tuple[Path, ...]) -> Iterator[Path]:

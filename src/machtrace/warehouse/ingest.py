@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.model.report import Report
+from machtrace.reports.batches import collector_paused
 from machtrace.reports.inputs import InputLimits, ReportInput, unpacked
 from machtrace.reports.readers import read_source
 from machtrace.warehouse.builder import SegmentBuilder, Source
-from machtrace.warehouse.log import Record
+from machtrace.warehouse.log import Record, records
 from machtrace.warehouse.manifest import Manifest, Quarantined
-from machtrace.warehouse.segment import Segment, without_reports
+from machtrace.warehouse.segment import Segment, merge, without_reports
 from machtrace.warehouse.segment_files import write_segment
 
+_BATCH_BYTES, _BATCH_RECORDS = 1 << 22, 64
+"""Limits of the records that are read at once, by one process."""
 _SEGMENT_OCCURRENCES = 1 << 20
 """Stacks of a segment that is made of reports."""
 
@@ -32,8 +35,67 @@ class Added(NamedTuple):
     """Records that could not be read."""
 
 
+class LogRecord(NamedTuple):
+    """A record, and the name of its log."""
+
+    log: str
+    record: Record
+
+
+class BatchOutcome(NamedTuple):
+    """The reports of some records, as a segment that nothing refers to yet."""
+
+    segment: Segment
+    records: int
+    reports: int
+    """The number of reports, of which several may be one incident."""
+    read: dict[str, int]
+    """By log: the offset up to which it was read."""
+    quarantined: list[Quarantined]
+
+
+def unread_batches(folder: Path, known: Mapping[str, int]) -> Iterator[list[LogRecord]]:
+    """Yield the records of logs that were not read, in batches.
+
+    Args:
+        folder: the logs'.
+        known: by log: the offset up to which it was read.
+    """
+    batch: list[LogRecord] = []
+    size = 0
+    for path in sorted(folder.glob("*.log")):
+        for record in records(path, known.get(path.name, 0)):
+            batch.append(LogRecord(path.name, record))
+            size += len(record.body)
+            if size >= _BATCH_BYTES or len(batch) >= _BATCH_RECORDS:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def read_batch(batch: Sequence[LogRecord]) -> BatchOutcome:
+    """Read the reports of some records; what cannot be read goes to quarantine."""
+    builder = SegmentBuilder()
+    read: dict[str, int] = {}
+    quarantined: list[Quarantined] = []
+    with collector_paused():
+        for log, record in batch:
+            name, received, body = _unframed(record.body)
+            number = 0
+            for item in unpacked(name, body, InputLimits(), is_named=True):
+                try:
+                    for report in _reports(item):
+                        builder.add(report, Source(received, log, record.offset, body, number))
+                        number += 1
+                except MachtraceError as error:
+                    quarantined.append(Quarantined(log, record.offset, item.name, str(error)))
+            read[log] = record.end
+        return BatchOutcome(builder.build(), len(batch), len(builder), read, quarantined)
+
+
 class Ingest:
-    """Reports that become a segment in one transaction, with the offsets of their records."""
+    """Outcomes that become segments, each in one transaction with the offsets of its records."""
 
     def __init__(self, manifest: Manifest, folder_of: Callable[[int], Path]) -> None:
         """Add nothing yet.
@@ -44,53 +106,23 @@ class Ingest:
         """
         self._manifest = manifest
         self._folder_of = folder_of
-        self._read: dict[str, int] = {}
-        self._quarantined: list[Quarantined] = []
-        self._builder = SegmentBuilder()
-        self._occurrences = 0
+        self._waiting: list[BatchOutcome] = []
         self.total = Added(0, 0, 0)
 
-    def add(self, log: str, record: Record, on_record: Callable[[str], object]) -> None:
-        """Add the reports of a record; what cannot be read goes to quarantine.
-
-        Args:
-            log: the name of the record's log.
-            record: the record.
-            on_record: is called with the record's name before it is read.
-        """
-        name, received, body = _unframed(record.body)
-        on_record(name)
-        number = 0
-        for item in unpacked(name, body, InputLimits(), is_named=True):
-            try:
-                for report in _reports(item):
-                    source = Source(received, log, record.offset, body, number)
-                    self.add_report(report, source)
-                    number += 1
-            except MachtraceError as error:
-                self._quarantined.append(Quarantined(log, record.offset, item.name, str(error)))
-        self._read[log] = record.end
-        if self._occurrences >= _SEGMENT_OCCURRENCES:
+    def add(self, outcome: BatchOutcome) -> None:
+        """Add an outcome; it is committed with others when these are large enough."""
+        self._waiting.append(outcome)
+        stacks = sum(each.segment.occurrences.num_rows for each in self._waiting)
+        if stacks >= _SEGMENT_OCCURRENCES:
             self.commit()
 
-    def add_report(self, report: Report, source: Source) -> None:
-        """Add one report."""
-        self._builder.add(report, source)
-        self._occurrences += sum(len(task.threads) for task in (report, *report.others))
-
     def commit(self) -> None:
-        """Write a segment of the reports, in one transaction with the offsets of their records."""
-        built = self._builder.build()
-        self.add_segment(built, len(self._builder))
-        self._builder, self._occurrences = SegmentBuilder(), 0
-
-    def add_segment(self, built: Segment, reports: int) -> None:
-        """Write a segment, without the reports that are there already.
-
-        Args:
-            built: the segment.
-            reports: the number of reports that it was made of.
-        """
+        """Write a segment of what was added, without the reports that are there already."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        alone = waiting[0].segment
+        built = alone if len(waiting) == 1 else merge(each.segment for each in waiting)
         keys = built.reports["key"].to_pylist()
         known = self._manifest.known(keys)
         segment = without_reports(built, known) if known else built
@@ -99,24 +131,25 @@ class Ingest:
         if new:
             number = self._manifest.next_segment()
             size = write_segment(segment, self._folder_of(number))
+        read: dict[str, int] = {}
+        for each in waiting:
+            read.update(each.read)
+        quarantined = [row for each in waiting for row in each.quarantined]
         with self._manifest.transaction() as database:
             if new:
                 store_segment(database, number, segment, size)
                 rows = ((key,) for key in segment.reports["key"].to_pylist())
                 database.executemany("INSERT INTO report VALUES (?)", rows)
+            database.executemany("INSERT OR REPLACE INTO log VALUES (?, ?)", read.items())
             database.executemany(
-                "INSERT OR REPLACE INTO log VALUES (?, ?)",
-                self._read.items(),
+                "INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?)", quarantined
             )
-            database.executemany(
-                "INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?)", self._quarantined
-            )
+        reports = sum(each.reports for each in waiting)
         self.total = Added(
             self.total.reports + new,
             self.total.repeated + reports - new,
-            self.total.quarantined + len(self._quarantined),
+            self.total.quarantined + len(quarantined),
         )
-        self._read, self._quarantined = {}, []
 
 
 def store_segment(database: sqlite3.Connection, number: int, segment: Segment, size: int) -> None:

@@ -20,18 +20,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from machtrace.errors import ArgumentError, FileAccessError
+from machtrace.errors import FileAccessError
 from machtrace.images.resolver import Search
 from machtrace.model.report import Report
-from machtrace.reports.batches import collector_paused
 from machtrace.symbolizer.report_names import ReportNames
-from machtrace.warehouse.builder import Source
+from machtrace.warehouse.builder import SegmentBuilder, Source
 from machtrace.warehouse.columns import SourceFacts, StackColumns, segment_of
+from machtrace.warehouse.decisions import store_decision, store_groups
 from machtrace.warehouse.difference import GROUPS, Difference, difference
 from machtrace.warehouse.function_tree import FunctionTree, function_tree, parts_of
 from machtrace.warehouse.groups import Issue, issues, subjects
-from machtrace.warehouse.ingest import Added, Ingest, framed_record
-from machtrace.warehouse.log import LogWriter, Record, records
+from machtrace.warehouse.ingest import (
+    Added,
+    BatchOutcome,
+    Ingest,
+    LogRecord,
+    framed_record,
+    read_batch,
+    unread_batches,
+)
+from machtrace.warehouse.log import LogWriter
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
 from machtrace.warehouse.names import WantedImage, renamed, wanted_images
 from machtrace.warehouse.segment import Segment
@@ -47,14 +55,7 @@ from machtrace.warehouse.sql import (
     query,
     weights_of,
 )
-from machtrace.warehouse.triage import (
-    Decision,
-    State,
-    VariantKey,
-    decisions_by_issue,
-    moved_issues,
-    resolve,
-)
+from machtrace.warehouse.triage import Decision, State, decisions_by_issue
 from machtrace.warehouse.upkeep import (
     LARGEST,
     Problem,
@@ -153,41 +154,43 @@ class Warehouse:
         framed = [framed_record(name, now, body) for name, body in bodies]
         return [f"{log.path.stem}-{offset}" for offset in log.append(framed)]
 
-    def flush(self, on_record: Callable[[str], object] = lambda _: None) -> Added:
+    def flush(
+        self,
+        on_records: Callable[[int], object] = lambda _: None,
+        run: Callable[[Iterator[list[LogRecord]]], Iterable[BatchOutcome]] | None = None,
+    ) -> Added:
         """Make segments of all records that are in none yet.
 
         Args:
-            on_record: is called with the name of each before it is read.
+            on_records: is called with the number of records that were read.
+            run: applies ``ingest.read_batch`` to batches, in order, such as in several processes;
+                None: in this one.
 
         Raises:
             FileAccessError: a segment cannot be written; what was received stays in the log.
         """
         self._acquire()
         remove_left_over(self.folder, self._manifest)
-        batch = Ingest(self._manifest, self.segment_folder)
-        with collector_paused():
-            for log, record in self._unread():
-                batch.add(log, record, on_record)
-            batch.commit()
-        return batch.total
+        ingest = Ingest(self._manifest, self.segment_folder)
+        batches = unread_batches(self.folder / "log", self._manifest.logs())
+        for outcome in map(read_batch, batches) if run is None else run(batches):
+            ingest.add(outcome)
+            on_records(outcome.records)
+        ingest.commit()
+        return ingest.total
 
-    def add(
-        self, reports: Iterable[Report], on_report: Callable[[], object] = lambda: None
-    ) -> Added:
+    def add(self, reports: Iterable[Report]) -> Added:
         """Add reports that are no files, such as captured ones, as a segment.
 
         Raises:
             FileAccessError: the segment cannot be written.
         """
         self._acquire()
-        batch = Ingest(self._manifest, self.segment_folder)
+        builder = SegmentBuilder()
         for number, report in enumerate(reports):
-            batch.add_report(
-                report, Source(received=time.time_ns(), body=os.urandom(16), number=number)
-            )
-            on_report()
-        batch.commit()
-        return batch.total
+            source = Source(received=time.time_ns(), body=os.urandom(16), number=number)
+            builder.add(report, source)
+        return self._add(builder.build(), len(builder))
 
     def add_columns(self, columns: StackColumns, facts: SourceFacts) -> Added:
         """Add stacks that are columns, such as a profiler's, as a segment.
@@ -197,9 +200,7 @@ class Warehouse:
             FileAccessError: the segment cannot be written.
         """
         self._acquire()
-        ingest = Ingest(self._manifest, self.segment_folder)
-        ingest.add_segment(segment_of(columns, facts), 1)
-        return ingest.total
+        return self._add(segment_of(columns, facts), 1)
 
     # --- reading ---
 
@@ -302,20 +303,7 @@ class Warehouse:
             MissingExtraError: DuckDB is not installed.
         """
         self._acquire()
-        now: dict[VariantKey, str] = {}
-        reports: dict[VariantKey, int] = {}
-        for issue in self.issues():
-            for variant in issue.variants:
-                now[issue.kind, variant.stack] = issue.id
-                reports[issue.kind, variant.stack] = variant.reports
-        manifest = self._manifest
-        aliases = moved_issues(manifest.variants(), now, reports, manifest.aliases())
-        rows = [(kind, stack, issue) for (kind, stack), issue in now.items()]
-        with manifest.transaction() as database:
-            database.executemany("INSERT OR REPLACE INTO variant VALUES (?, ?, ?)", rows)
-            database.execute("DELETE FROM alias")
-            database.executemany("INSERT INTO alias VALUES (?, ?)", aliases.items())
-        return aliases
+        return store_groups(self._manifest, self.issues())
 
     def decide(self, issue: str, state: State, note: str = "") -> str:
         """Store a decision about an issue, and return its present identifier.
@@ -330,15 +318,7 @@ class Warehouse:
             FileAccessError: it cannot be stored.
         """
         self._acquire()
-        present = resolve(issue, self._manifest.aliases())
-        if present not in self._manifest.variants().values():
-            raise ArgumentError(
-                f"no issue is called {issue}", remedy="list them: machtrace warehouse groups FOLDER"
-            )
-        with self._manifest.transaction() as database:
-            row = (present, state.value, note, time.time_ns())
-            database.execute("INSERT INTO decision VALUES (?, ?, ?, ?)", row)
-        return present
+        return store_decision(self._manifest, issue, state, note)
 
     def decisions(self) -> dict[str, list[Decision]]:
         """Return the decisions about issues, by present identifier, the one that holds first."""
@@ -412,11 +392,11 @@ class Warehouse:
         own = folder / "names.parquet"
         return SegmentFiles(number, folder, own if later is None else self.folder / "names" / later)
 
-    def _unread(self) -> Iterator[tuple[str, Record]]:
-        known = self._manifest.logs()
-        for path in sorted((self.folder / "log").glob("*.log")):
-            for record in records(path, known.get(path.name, 0)):
-                yield path.name, record
+    def _add(self, segment: Segment, reports: int) -> Added:
+        ingest = Ingest(self._manifest, self.segment_folder)
+        ingest.add(BatchOutcome(segment, 0, reports, {}, []))
+        ingest.commit()
+        return ingest.total
 
     def _log_with_room(self) -> LogWriter:
         if self._log is None:
