@@ -271,6 +271,15 @@ def test_a_device_is_recorded_through_its_debugserver(serve, program, rules, sta
     assert status == 2, "it was attached to late"
 
 
+def test_a_function_that_is_never_called_was_watched(serve, program, tmp_path):
+    """The C library defines it."""
+    path = tmp_path / "rules.toml"
+    path.write_text(RULES.replace('"observed"', '"gethostid"'), encoding="utf-8")
+    port = serve(lldb_words, program, 1, 1)
+    status, report = document("--rules", path, f"gdb://127.0.0.1:{port}")
+    assert (status, report["calls"], report["unwatched"]) == (0, [], 0)
+
+
 def test_rules_that_name_nothing_are_answered(serve, program, tmp_path):
     path = tmp_path / "rules.toml"
     path.write_text(RULES.replace('"observed"', '"no_such_function"'), encoding="utf-8")

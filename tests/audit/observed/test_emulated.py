@@ -69,6 +69,21 @@ def test_consent_may_be_passed():
     assert len(findings(never, "before-consent")) == 10
 
 
+def test_consent_by_what_is_not_defined_is_not_judged():
+    result = run("--consent", "call:-[Agreement agree]")
+    assert result.return_value == 2
+    assert "-[Agreement agree], which gives consent, is not defined there" in result.stderr
+
+
+def test_a_recording_ends_by_the_emulated_clock():
+    """The app is in the background from 6 s on, and shows its map 2 s after the start."""
+    document = json.loads(run("--for", "5s", "--format", "json").stdout)
+    assert findings(document, "before-consent") == BEFORE
+    assert not findings(document, "background")
+    assert document["unwatched"] == 0
+    assert "coverage: 7 of 11 call sites reached" in run("--for", "1s").stdout
+
+
 @pytest.mark.parametrize("form", ["html", "sarif", "csv"])
 def test_every_format_has_the_libraries(form):
     result = run("--format", form)

@@ -139,6 +139,8 @@ class _Recorder:
         errors = self._breakpoints.insert(functions)
         errors |= self._breakpoints.insert(loader, on_hit=self.watch)
         self._watches.update(watched.watches)
+        for watch in watched.watches.values():
+            self._numbers.setdefault(watch, len(self._numbers))
         for address, error in errors.items():
             self._refused[watched.watches[address]] = str(error)
         self._dead = watched.dead
@@ -164,7 +166,7 @@ class _Recorder:
         columns = self._columns
         columns["time"].append(call.at_ns)
         columns["thread"].append(call.thread)
-        columns["rule"].append(self._numbers.setdefault(watch, len(self._numbers)))
+        columns["rule"].append(self._numbers[watch])
         columns["stack"].append(self._collector.add(addresses))
         return None
 

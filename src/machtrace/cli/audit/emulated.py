@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 
 def record_calls(spec: str, rules: RuleSet, live: LiveOptions) -> Recording:
-    """Return the calls of the emulated app, from its start to its end.
+    """Return the calls of the emulated app, from its start on.
 
-    The app's own consent is recorded with each call, unless another moment is passed.
+    Times are by the emulated clock. The app's own consent is recorded with each call, unless
+    another moment is passed.
 
     Raises:
         TargetSpecError: there is no such app.
@@ -53,11 +54,12 @@ def record_calls(spec: str, rules: RuleSet, live: LiveOptions) -> Recording:
         )
     app = AuditedApp()
     files = ImageResolver.of((str(AUDITED_APP),))
-    more = [CONSENT, BACKGROUND]
+    consent = CONSENT
     if marker is not None and marker.kind is MarkerKind.CALL:
-        more.append(marker.text)
-    watched = AddressFinder(rules, files, more).find(app.images)
-    recorder = _Recorder(app, watched.watches, Unwinder(files))
+        consent = marker.text
+    watched = AddressFinder(rules, files, [CONSENT, BACKGROUND, consent]).find(app.images)
+    undefined = {consent} - set(watched.watches.values())
+    recorder = _Recorder(app, watched.watches, Unwinder(files), live.seconds)
     app.run(watched.watches, recorder.take)
     columns: dict[str, npt.NDArray[Any]] = {
         name: np.array(values, np.int64) for name, values in recorder.columns.items()
@@ -92,6 +94,7 @@ def record_calls(spec: str, rules: RuleSet, live: LiveOptions) -> Recording:
             tree=tree,
             columns=columns,
             dead=[each for each in watched.dead if each.watch in known],
+            problems=[f"{each}, which gives consent, is not defined there" for each in undefined],
         )
     )
     return builder.recording()
@@ -100,17 +103,22 @@ def record_calls(spec: str, rules: RuleSet, live: LiveOptions) -> Recording:
 class _Recorder:
     """Collects calls, with the app's state at each."""
 
-    def __init__(self, app: AuditedApp, watches: dict[Avma, str], unwinder: Unwinder) -> None:
+    def __init__(
+        self, app: AuditedApp, watches: dict[Avma, str], unwinder: Unwinder, seconds: float
+    ) -> None:
         self._watches = watches
+        self._end_ns = seconds * 1e9
         self._walker = CallStacks(app.snapshot(), unwinder)
         self.stacks = StackCollector()
-        self.numbers: dict[str, int] = {}
+        self.numbers = {name: number for number, name in enumerate(dict.fromkeys(watches.values()))}
         names = ("time", "thread", "rule", "stack", "flags", "consent")
         self.columns: dict[str, list[int]] = {name: [] for name in names}
         self._consent, self._state = Consent.BEFORE, CallFlag.FOREGROUND
 
     def take(self, call: EmulatedCall) -> None:
-        """Add a call."""
+        """Add a call, unless the recording has ended."""
+        if call.time_ns > self._end_ns:
+            return
         watch = self._watches[call.registers.pc]
         stack = self._walker.walk(
             CallStop(call.thread, call.time_ns, call.registers, (call.stack,))
@@ -120,7 +128,7 @@ class _Recorder:
         row = {
             "time": call.time_ns,
             "thread": call.thread,
-            "rule": self.numbers.setdefault(watch, len(self.numbers)),
+            "rule": self.numbers[watch],
             "stack": self.stacks.add(addresses),
             "flags": int(flags),
             "consent": int(self._consent),
