@@ -24,9 +24,11 @@
 #if defined(__x86_64__)
 #define SLOT_OF_CALL R_X86_64_JUMP_SLOT
 #define SLOT_OF_ADDRESS R_X86_64_GLOB_DAT
+#define WORD_OF_DATA R_X86_64_64
 #else
 #define SLOT_OF_CALL R_AARCH64_JUMP_SLOT
 #define SLOT_OF_ADDRESS R_AARCH64_GLOB_DAT
+#define WORD_OF_DATA R_AARCH64_ABS64
 #endif
 
 /* --- symbols of an image --- */
@@ -171,6 +173,17 @@ static bool is_within(const struct machtrace_agent_image *image, uint64_t addres
     return address >= image->start && address < image->end;
 }
 
+static uint64_t resolve(const struct imports *imports, void *handle, uint32_t symbol)
+{
+    const char *name = imports->names + imports->symbols[symbol].st_name;
+    const char *version = version_of(imports, symbol);
+    void *found = version == NULL ? dlsym(RTLD_DEFAULT, name)
+                                  : dlvsym(RTLD_DEFAULT, name, version);
+    if (found == NULL)
+        found = machtrace_symbol_in(handle, name);
+    return (uint64_t)(uintptr_t)found;
+}
+
 /* The function that a slot leads to: what it has, unless the loader has not resolved it yet. */
 static uint64_t target_of(const struct imports *imports, void *handle, uint32_t symbol,
                           uint64_t value)
@@ -179,13 +192,7 @@ static uint64_t target_of(const struct imports *imports, void *handle, uint32_t 
     if (!is_within(imports->image, value) ||
         (entry->st_shndx != SHN_UNDEF && value == imports->bias + entry->st_value))
         return value;
-    const char *name = imports->names + entry->st_name;
-    const char *version = version_of(imports, symbol);
-    void *found = version == NULL ? dlsym(RTLD_DEFAULT, name)
-                                  : dlvsym(RTLD_DEFAULT, name, version);
-    if (found == NULL)
-        found = machtrace_symbol_in(handle, name);
-    return (uint64_t)(uintptr_t)found;
+    return resolve(imports, handle, symbol);
 }
 
 /* --- slots of an image --- */
@@ -224,7 +231,10 @@ static void find_slot(struct machtrace_changes *changes, const struct imports *i
 {
     uint32_t type = (uint32_t)ELF64_R_TYPE(relocation->r_info);
     uint32_t symbol = (uint32_t)ELF64_R_SYM(relocation->r_info);
-    if (symbol == 0 || (type != SLOT_OF_CALL && type != SLOT_OF_ADDRESS))
+    /* Tables of functions, as compilers and programs make them, have the address alone. */
+    bool is_of_table = type == WORD_OF_DATA && relocation->r_addend == 0 &&
+                       relocation->r_offset % sizeof(uint64_t) == 0;
+    if (symbol == 0 || (type != SLOT_OF_CALL && type != SLOT_OF_ADDRESS && !is_of_table))
         return;
     uint64_t slot = imports->bias + relocation->r_offset;
     const char *name = imports->names + imports->symbols[symbol].st_name;
@@ -237,8 +247,10 @@ static void find_slot(struct machtrace_changes *changes, const struct imports *i
     }
     if (changes->names == NULL)
         return;
-    change->target = target_of(imports, handle, symbol, change->value);
-    if (change->target == 0)
+    /* A word of data may have been changed since. */
+    change->target = is_of_table ? resolve(imports, handle, symbol)
+                                 : target_of(imports, handle, symbol, change->value);
+    if (change->target == 0 || (is_of_table && change->target != change->value))
         machtrace_drop_change(changes); /* a weak import that nothing defines */
 }
 

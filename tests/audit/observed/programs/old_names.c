@@ -10,9 +10,19 @@ int __fxstat64(int version, int file, void *about) { return version + file + !ab
 int __lxstat(int version, const char *path, void *about) { return version + !path + !about; }
 int __open64_2(const char *path, int flags) { return flags + !path; }
 #else
-int main(void)
+typedef int function(int version, const char *path, void *about);
+
+static function *const table[] = {__xstat, __lxstat};
+static function *changeable[] = {__xstat, __lxstat};
+
+int main(int argc, char **argv)
 {
     int sum = 0;
+    (void)argv;
+    for (int number = 0; number < 100; number++) {
+        sum += table[argc - 1](1, "/", &sum);
+        sum += changeable[argc](1, "/", &sum);
+    }
     for (int number = 0; number < 12; number++) {
         sum += __lxstat(1, "/", &sum);
         if (number < 7)
