@@ -6,11 +6,10 @@ import csv
 import os
 import sys
 from contextlib import closing
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -32,9 +31,7 @@ from machtrace.model.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from machtrace.warehouse.groups import Issue
     from machtrace.warehouse.ingest import BatchOutcome, LogRecord
-    from machtrace.warehouse.triage import Decision
     from machtrace.warehouse.warehouse import Warehouse
 
 PROBLEMS = 1
@@ -161,11 +158,12 @@ def query(*, folder: Path, text: str, form: RowFormat) -> None:
     A query reads the warehouse alone, and changes nothing.
     """
     from machtrace.cli.console import output
+    from machtrace.warehouse.documents import cell
 
     with _open(folder) as warehouse:
         rows = warehouse.query(sys.stdin.read() if text == "-" else text)
     columns = rows.column_names
-    cells = ([_cell(value) for value in row.values()] for row in rows.to_pylist())
+    cells = ([cell(value) for value in row.values()] for row in rows.to_pylist())
     with output():
         match form:
             case RowFormat.TEXT:
@@ -189,13 +187,14 @@ def groups(*, folder: Path, where: str, form: DocumentFormat) -> None:
     --where is a condition over the columns of the view reports, such as "build = '812'".
     """
     from machtrace.cli.console import output
+    from machtrace.warehouse.documents import issue_document
 
     with _open(folder) as warehouse:
         issues = warehouse.issues(where)
         decisions = warehouse.decisions()
     with output():
         if form is DocumentFormat.JSON:
-            rows_of = [_issue_document(each, decisions.get(each.id, [])) for each in issues]
+            rows_of = [issue_document(each, decisions.get(each.id, [])) for each in issues]
             write_json({"issues": rows_of})
             return
         rows = [
@@ -258,21 +257,13 @@ def flame(*, folder: Path, where: str, nodes: int, form: FlameFormat) -> None:
     "role = 'crashed' AND app = 'com.example.app'".
     """
     from machtrace.cli.console import raw_output
-    from machtrace.model.report import Report, ReportedProcess, ReportKind
-    from machtrace.reports.writers import with_chosen_samples, write_reports
-    from machtrace.warehouse.function_tree import heaviest, sampled_tree
+    from machtrace.warehouse.documents import flame_document
+    from machtrace.warehouse.function_tree import heaviest
 
     with _open(folder) as warehouse:
-        tree, images = sampled_tree(heaviest(warehouse.flame(where), nodes))
-    report = Report(
-        kind=ReportKind.MACHTRACE,
-        process=ReportedProcess(name=str(folder)),
-        trees=(tree,) if tree.nodes else (),
-        images=images,
-    )
+        tree = heaviest(warehouse.flame(where), nodes)
     with raw_output() as stream:
-        merged = with_chosen_samples(report, idle=True, by_name=False)
-        stream.write(write_reports([merged], form.value))
+        stream.write(flame_document(tree, str(folder), form.value))
 
 
 @click.command()
@@ -468,50 +459,6 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise FileAccessError(str(path), error.strerror or str(error)) from None
-
-
-def _cell(value: Any) -> Any:  # noqa: ANN401 - any value of a database
-    match value:
-        case bytes():
-            return value.hex()
-        case list():
-            return [_cell(each) for each in value]
-        case None | bool() | int() | float() | str():
-            return value
-        case _:
-            return str(value)
-
-
-def _issue_document(issue: Issue, decisions: list[Decision]) -> dict[str, Any]:
-    return {
-        "id": issue.id,
-        "state": decisions[0].state.value if decisions else "open",
-        "decisions": [
-            {"issue": each.issue, "state": each.state.value, "note": each.note}
-            for each in decisions
-        ],
-        "kind": issue.kind,
-        "title": issue.title,
-        "reports": issue.reports,
-        "devices": issue.devices,
-        "exceptions": list(issue.exceptions),
-        "builds": list(issue.builds),
-        "first": _time(issue.first),
-        "last": _time(issue.last),
-        "basis": issue.fingerprint.basis.value,
-        "is_build_sensitive": issue.fingerprint.is_build_sensitive,
-        "frames": [
-            {"name": frame.name, "image": frame.image, "reason": frame.reason.value}
-            for frame in issue.fingerprint.frames
-        ],
-        "variants": [
-            {"stack": each.stack.hex(), "reports": each.reports} for each in issue.variants
-        ],
-    }
-
-
-def _time(nanoseconds: int) -> str:
-    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat()
 
 
 warehouse_app = lazy_group(

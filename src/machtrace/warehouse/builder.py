@@ -64,6 +64,10 @@ class Source(NamedTuple):
     """They identify a report that does not identify itself."""
     number: int = 0
     """Its number among those of the same bytes."""
+    app: str = ""
+    """The app of a report that does not state it."""
+    build: str = ""
+    """The build of a report that does not state it."""
 
 
 class SegmentBuilder:
@@ -297,9 +301,9 @@ def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
         "time": parse_time(report.incident.time),
         "kind": report_kind(report),
         "format": report.kind.value,
-        "app": _text(process.identifier or process.name or ""),
+        "app": _text(process.identifier or process.name or source.app),
         "version": _text(process.version or ""),
-        "build": _text(process.build or ""),
+        "build": _text(process.build or source.build),
         "os": _text(system.os_name or ""),
         "model": _text(system.model or ""),
         "device": _text(system.crash_reporter_key or ""),

@@ -25,6 +25,17 @@ _SEGMENT_OCCURRENCES = 1 << 20
 """Stacks of a segment that is made of reports."""
 
 
+class Body(NamedTuple):
+    """Received bytes."""
+
+    name: str
+    data: bytes
+    app: str = ""
+    """The app of reports that do not state it."""
+    build: str = ""
+    """The build of reports that do not state it."""
+
+
 class Added(NamedTuple):
     """The result of making segments."""
 
@@ -54,17 +65,24 @@ class BatchOutcome(NamedTuple):
     quarantined: list[Quarantined]
 
 
-def unread_batches(folder: Path, known: Mapping[str, int]) -> Iterator[list[LogRecord]]:
+def unread_batches(
+    folder: Path, known: Mapping[str, int], end: tuple[str, int] | None
+) -> Iterator[list[LogRecord]]:
     """Yield the records of logs that were not read, in batches.
 
     Args:
         folder: the logs'.
         known: by log: the offset up to which it was read.
+        end: the log that is written and its size, up to which it is on the disk; None: no log is
+            written. What follows may still be cut off.
     """
     batch: list[LogRecord] = []
     size = 0
     for path in sorted(folder.glob("*.log")):
-        for record in records(path, known.get(path.name, 0)):
+        if end is not None and path.name > end[0]:
+            break
+        last = end[1] if end is not None and path.name == end[0] else None
+        for record in records(path, known.get(path.name, 0), last):
             batch.append(LogRecord(path.name, record))
             size += len(record.body)
             if size >= _BATCH_BYTES or len(batch) >= _BATCH_RECORDS:
@@ -81,15 +99,17 @@ def read_batch(batch: Sequence[LogRecord]) -> BatchOutcome:
     quarantined: list[Quarantined] = []
     with collector_paused():
         for log, record in batch:
-            name, received, body = _unframed(record.body)
+            received, body = _unframed(record.body)
             number = 0
-            for item in unpacked(name, body, InputLimits(), is_named=True):
-                try:
-                    for report in _reports(item):
-                        builder.add(report, Source(received, log, record.offset, body, number))
-                        number += 1
-                except MachtraceError as error:
-                    quarantined.append(Quarantined(log, record.offset, item.name, str(error)))
+            for item in unpacked(body.name, body.data, InputLimits(), is_named=True):
+                reports = _reports(item)
+                if isinstance(reports, str):
+                    quarantined.append(Quarantined(log, record.offset, item.name, reports))
+                    continue
+                for report in reports:
+                    facts = (body.data, number, body.app, body.build)
+                    builder.add(report, Source(received, log, record.offset, *facts))
+                    number += 1
             read[log] = record.end
         return BatchOutcome(builder.build(), len(batch), len(builder), read, quarantined)
 
@@ -162,22 +182,30 @@ def store_segment(database: sqlite3.Connection, number: int, segment: Segment, s
     )
 
 
-def _reports(item: ReportInput) -> Iterator[Report]:
+def _reports(item: ReportInput) -> Sequence[Report] | str:
+    """Return the reports of an input, or why there are none."""
     if isinstance(item.source, MachtraceError):
-        raise item.source
-    yield from read_source(item.source).reports
+        return str(item.source)
+    try:
+        return read_source(item.source).reports
+    except MachtraceError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - one report must not stop all that follow it
+        return f"its reader failed: {type(error).__name__}: {error}"
 
 
-def framed_record(name: str, received: int, body: bytes) -> bytes:
+def framed_record(body: Body, received: int) -> bytes:
     """Return a record of a log: a line with facts, and the bytes as they were received."""
-    head = json.dumps({"name": name, "received": received}).encode()
-    return head + b"\n" + body
+    facts = {"name": body.name, "received": received}
+    facts |= {name: text for name, text in (("app", body.app), ("build", body.build)) if text}
+    return json.dumps(facts).encode() + b"\n" + body.data
 
 
-def _unframed(record: bytes) -> tuple[str, int, bytes]:
-    head, _, body = record.partition(b"\n")
+def _unframed(record: bytes) -> tuple[int, Body]:
+    head, _, data = record.partition(b"\n")
     try:
         row = json.loads(head)
-        return str(row["name"]), int(row["received"]), body
+        body = Body(str(row["name"]), data, str(row.get("app", "")), str(row.get("build", "")))
+        return int(row["received"]), body
     except (ValueError, KeyError, TypeError):
         raise FormatError("a record without a header", source="log", offset=0) from None

@@ -93,15 +93,20 @@ class LogWriter:
             view, at = view[written:], at + written
 
 
-def records(path: Path, offset: int = 0) -> Iterator[Record]:
+def records(path: Path, offset: int = 0, end: int | None = None) -> Iterator[Record]:
     """Yield the whole records of a log from an offset on.
+
+    Args:
+        path: the log.
+        offset: the position of a record's header.
+        end: where to end; None: at the last whole record.
 
     Raises:
         FileAccessError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            size = os.fstat(file.fileno()).st_size if end is None else end
             while (record := _record(file.fileno(), offset, size)) is not None:
                 yield record
                 offset = record.end

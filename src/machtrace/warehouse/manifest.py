@@ -178,6 +178,13 @@ class Manifest:
             Decision(issue, State(state), note, changed) for issue, state, note, changed in rows
         ]
 
+    def reasons(self, log: str, offset: int) -> tuple[str, ...]:
+        """Return why parts of a record are in quarantine."""
+        rows = self._database.execute(
+            "SELECT reason FROM quarantine WHERE log = ? AND offset = ?", (log, offset)
+        )
+        return tuple(row[0] for row in rows)
+
     def quarantined(self) -> list[Quarantined]:
         """Return the records that could not be read."""
         rows = self._database.execute(

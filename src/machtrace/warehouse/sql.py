@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+_BATCH_ROWS = 4096
 _REMEDY = "a view's columns: FROM (DESCRIBE stacks_of_reports)"
 _NUMBERED = {"reports": "report", "images": "image", "frames": "frame", "nodes": "node"}
 """Tables whose rows have a number, by which others refer to them."""
@@ -86,8 +87,31 @@ def connect(segments: Sequence[SegmentFiles], *, memory: str = "1GB") -> duckdb.
     return connection
 
 
-def query(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
+class Rows(NamedTuple):
+    """The first rows of an answer."""
+
+    table: pa.Table
+    is_whole: bool
+    """Whether these are all."""
+
+
+class RowLimits(NamedTuple):
+    """The size of an answer."""
+
+    rows: int = 1 << 62
+    size: int = 1 << 62
+    """In bytes; the rows that exceed it are the last ones."""
+
+
+def query(
+    connection: duckdb.DuckDBPyConnection, text: str, limits: RowLimits | None = None
+) -> Rows:
     """Return the rows of one SELECT statement.
+
+    Args:
+        connection: see :func:`connect`.
+        text: the statement.
+        limits: of the answer; the first rows are returned if it has more.
 
     Raises:
         ArgumentError: the statement is invalid, is another one, or refers to what it must not read.
@@ -99,9 +123,28 @@ def query(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
         # COPY could write where the views may read.
         if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
             raise ArgumentError("the query failed: pass one SELECT statement", remedy=_REMEDY)
-        return connection.sql(text).to_arrow_table()
+        relation = connection.sql(text)
+        if limits is None:
+            return Rows(relation.to_arrow_table(), is_whole=True)
+        return _first_rows(relation, limits)
     except duckdb.Error as error:
         raise ArgumentError(f"the query failed: {error}", remedy=_REMEDY) from None
+
+
+def _first_rows(relation: duckdb.DuckDBPyRelation, limits: RowLimits) -> Rows:
+    import pyarrow as pa
+
+    # One more, which shows that there are more.
+    reader = relation.limit(limits.rows + 1).to_arrow_reader(_BATCH_ROWS)
+    batches, rows, size = [], 0, 0
+    for batch in reader:
+        batches.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if size > limits.size:
+            break
+    table = pa.Table.from_batches(batches, reader.schema)
+    return Rows(table.slice(0, limits.rows), is_whole=rows <= limits.rows and size <= limits.size)
 
 
 def weights_of(where: str) -> str:

@@ -33,6 +33,7 @@ from machtrace.warehouse.groups import Issue, issues, subjects
 from machtrace.warehouse.ingest import (
     Added,
     BatchOutcome,
+    Body,
     Ingest,
     LogRecord,
     framed_record,
@@ -42,6 +43,7 @@ from machtrace.warehouse.ingest import (
 from machtrace.warehouse.log import LogWriter
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
 from machtrace.warehouse.names import WantedImage, renamed, wanted_images
+from machtrace.warehouse.record_state import RecordState, record_state
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import (
     read_segment,
@@ -49,6 +51,8 @@ from machtrace.warehouse.segment_files import (
     write_names,
 )
 from machtrace.warehouse.sql import (
+    RowLimits,
+    Rows,
     SegmentFiles,
     compared_weights,
     connect,
@@ -92,6 +96,7 @@ class Warehouse:
         self._manifest = Manifest(self.folder / _MANIFEST)
         self._log: LogWriter | None = None
         self._lock: int | None = None
+        self._running: duckdb.DuckDBPyConnection | None = None
 
     @classmethod
     def create(cls, folder: str | Path) -> Self:
@@ -136,8 +141,10 @@ class Warehouse:
 
     # --- receiving ---
 
-    def receive(self, bodies: Sequence[tuple[str, bytes]]) -> list[str]:
+    def receive(self, bodies: Sequence[Body | tuple[str, bytes]]) -> list[str]:
         """Store bytes of reports; they are on the disk when this returns.
+
+        One thread may receive while another one does all the rest.
 
         Args:
             bodies: a name and the bytes of each.
@@ -151,7 +158,7 @@ class Warehouse:
         self._acquire()
         now = time.time_ns()
         log = self._log_with_room()
-        framed = [framed_record(name, now, body) for name, body in bodies]
+        framed = [framed_record(Body(*body), now) for body in bodies]
         return [f"{log.path.stem}-{offset}" for offset in log.append(framed)]
 
     def flush(
@@ -172,7 +179,9 @@ class Warehouse:
         self._acquire()
         remove_left_over(self.folder, self._manifest)
         ingest = Ingest(self._manifest, self.segment_folder)
-        batches = unread_batches(self.folder / "log", self._manifest.logs())
+        log = self._log
+        end = None if log is None else (log.path.name, log.size)
+        batches = unread_batches(self.folder / "log", self._manifest.logs(), end)
         for outcome in map(read_batch, batches) if run is None else run(batches):
             ingest.add(outcome)
             on_records(outcome.records)
@@ -214,6 +223,29 @@ class Warehouse:
         """The records that could not be read."""
         return self._manifest.quarantined()
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the logs that are in no segment yet."""
+        known = self._manifest.logs()
+        return sum(
+            max(path.stat().st_size - known.get(path.name, 0), 0)
+            for path in (self.folder / "log").glob("*.log")
+        )
+
+    def record_state(self, record: str) -> tuple[RecordState, tuple[str, ...]] | None:
+        """Return the state of received bytes, and reasons for which parts are in quarantine.
+
+        Args:
+            record: the identifier that :meth:`receive` returned.
+
+        Returns:
+            None if there is no such record.
+
+        Raises:
+            FileAccessError: the log cannot be read.
+        """
+        return record_state(self.folder / "log", self._manifest, record)
+
     def segment_folder(self, number: int) -> Path:
         """Return the folder of a segment."""
         return segment_folder(self.folder, number)
@@ -254,8 +286,28 @@ class Warehouse:
             ArgumentError: the query is invalid, or refers to what it must not read.
             MissingExtraError: DuckDB is not installed.
         """
+        return self.first_rows(text).table
+
+    def first_rows(self, text: str, limits: RowLimits | None = None) -> Rows:
+        """Return the rows of an SQL query up to a limit, and whether these are all.
+
+        Raises:
+            ArgumentError: the query is invalid, was interrupted, or refers to what it must not
+                read.
+            MissingExtraError: DuckDB is not installed.
+        """
         with self.connect() as connection:
-            return query(connection, text)
+            self._running = connection
+            try:
+                return query(connection, text, limits)
+            finally:
+                self._running = None
+
+    def interrupt(self) -> None:
+        """End the query that runs in another thread, if one does."""
+        running = self._running
+        if running is not None:
+            running.interrupt()
 
     def flame(self, where: str = "true") -> FunctionTree:
         """Return the functions of stored stacks, with the weights of those.
