@@ -285,6 +285,10 @@ app = lazy_group(
             f"{_CLI}.warehouse:warehouse_app",
             "Store the stacks of a fleet in a folder, name them, and query them.",
         ),
+        "serve": LazyCommand(
+            f"{_CLI}.serve:serve",
+            "Serve the warehouse in FOLDER: reports and symbols in, answers out.",
+        ),
         "device": LazyCommand(
             f"{_CLI}.device:device_app",
             "List iOS devices and their apps, and copy their crash reports.",

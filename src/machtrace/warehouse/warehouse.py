@@ -393,6 +393,8 @@ class Warehouse:
         search: Search = (),
         only: Collection[str] | None = None,
         on_image: Callable[[str], object] = lambda _: None,
+        *,
+        segments: Collection[int] | None = None,
     ) -> int:
         """Name the stored frames by symbols, and return how many of them have names by these.
 
@@ -400,6 +402,7 @@ class Warehouse:
             search: files and folders with symbols, besides the store.
             only: UUIDs or build ids of the images, in hexadecimal; None: all.
             on_image: is called with the name of each image that is looked up.
+            segments: the numbers of those with the frames; None: all.
 
         Raises:
             FileAccessError, FormatError: a segment cannot be read, or names cannot be written.
@@ -408,6 +411,8 @@ class Warehouse:
         names = ReportNames(search)
         count = 0
         for row in self.segments:
+            if segments is not None and row.id not in segments:
+                continue
             result = renamed(self.segment(row.id), names, only, on_image)
             if result.frames:
                 count += result.frames

@@ -1,0 +1,67 @@
+"""``machtrace serve``: a warehouse over HTTP."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from machtrace.cli.options import complete_folders, parse_path
+
+_PORT = 8760
+_LARGEST_PORT = 65535
+
+
+@click.command()
+@click.argument("folder", metavar="FOLDER", type=parse_path, shell_complete=complete_folders)
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen."
+)
+@click.option(
+    "--port",
+    metavar="N",
+    default=_PORT,
+    show_default=True,
+    type=click.IntRange(0, _LARGEST_PORT),
+    help="The TCP port; 0 for any that is free.",
+)
+@click.option(
+    "--new-token",
+    "scope",
+    type=click.Choice(["ingest", "symbols", "read", "admin"]),
+    metavar="SCOPE",
+    help="Print a new token (ingest, symbols, read, admin) and exit.",
+)
+def serve(*, folder: Path, host: str, port: int, scope: str | None) -> None:
+    """Serve the warehouse in FOLDER: reports and symbols in, answers out.
+
+    A report is on the disk when it is acknowledged. Without a token the server is open, and listens
+    on this machine alone. Tokens are printed once: FOLDER has their hashes. Ctrl-C ends the server.
+    """
+    from machtrace.errors import ArgumentError, MissingExtraError
+
+    try:
+        from machtrace.server.running import is_loopback, listening_socket
+        from machtrace.server.running import serve as run
+        from machtrace.server.service import Service
+        from machtrace.server.tokens import Scope, token_name
+    except ImportError:
+        raise MissingExtraError("serving a warehouse", extra="server") from None
+    is_local = is_loopback(host)
+    service = Service(folder, is_local=is_local)
+    if scope is not None:
+        token = service.tokens.create(Scope(scope))
+        service.log.add("token", scope=scope, token=token_name(token))
+        sys.stdout.write(f"{token}\n")
+        return
+    if not is_local and not len(service.tokens):
+        raise ArgumentError(
+            "without a token the server listens on this machine alone",
+            remedy=f"create one: machtrace serve {folder} --new-token admin",
+        )
+    with listening_socket(host, port) as listening:
+        address = f"[{host}]" if ":" in host else host
+        sys.stdout.write(f"serving {folder} at http://{address}:{listening.getsockname()[1]}\n")
+        sys.stdout.flush()
+        run(service, listening)

@@ -1,0 +1,153 @@
+"""Requests that query: SQL, flame graphs, issues, names of offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any
+
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from machtrace.server.bodies import read_body
+from machtrace.server.limits import BAD_REQUEST, NOT_FOUND, RefusedError
+from machtrace.server.service import Service
+from machtrace.server.symbolicate import Job, read_jobs, symbolicated
+from machtrace.warehouse.documents import cell, flame_document, issue_document
+from machtrace.warehouse.function_tree import MOST_NODES, heaviest
+from machtrace.warehouse.sql import RowLimits
+from machtrace.warehouse.warehouse import Warehouse
+
+ARROW = "application/vnd.apache.arrow.stream"
+JSON_LINES = "application/x-ndjson"
+TRUNCATED = "X-Machtrace-Truncated"
+FLAMES = {
+    "folded": "text/plain; charset=utf-8",
+    "speedscope": "application/json",
+    "firefox": "application/json",
+    "pprof": "application/octet-stream",
+    "svg": "image/svg+xml",
+    "html": "text/html; charset=utf-8",
+}
+"""By format of weighted stacks: its media type."""
+_ISSUES = 1000
+_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; sandbox"
+
+
+async def answer_query(service: Service, request: Request) -> Response:
+    """Return the rows of an SQL query, as lines of JSON or an Arrow stream."""
+    text, most = _query(await _question(service, request), request)
+    limits = RowLimits(min(most, service.limits.rows), service.limits.answer_bytes)
+    is_arrow = ARROW in request.headers.get("accept", "")
+
+    def work(warehouse: Warehouse) -> tuple[bytes, bool]:
+        rows = warehouse.first_rows(text, limits)
+        return (_arrow(rows.table) if is_arrow else _json_lines(rows.table)), rows.is_whole
+
+    data, is_whole = await service.reading(work)
+    headers = {TRUNCATED: "false" if is_whole else "true"}
+    return Response(data, headers=headers, media_type=ARROW if is_arrow else JSON_LINES)
+
+
+async def answer_flame(service: Service, request: Request) -> Response:
+    """Return the stacks that a condition selects, as one weighted tree."""
+    query = request.query_params
+    where, form = query.get("where", "true"), query.get("format", "folded")
+    nodes = _number(query.get("nodes", str(MOST_NODES)), "nodes")
+    if form not in FLAMES:
+        raise RefusedError(BAD_REQUEST, f"unknown format {form!r}; use {', '.join(FLAMES)}")
+
+    def work(warehouse: Warehouse) -> bytes:
+        tree = heaviest(warehouse.flame(where), max(nodes, 1))
+        if not tree.own.any():
+            raise RefusedError(NOT_FOUND, "no stack has this condition")
+        return flame_document(tree, service.folder.name, form)
+
+    data = await service.reading(work)
+    policy = f"{_PAGE_POLICY} allow-scripts" if form == "html" else _PAGE_POLICY
+    headers = {"Content-Security-Policy": policy}
+    return Response(data, headers=headers, media_type=FLAMES[form])
+
+
+async def answer_issues(service: Service, request: Request) -> Response:
+    """Return the issues of the reports that a condition selects, the most frequent first."""
+    where = request.query_params.get("where", "true")
+    most = _number(request.query_params.get("limit", str(_ISSUES)), "limit")
+
+    def work(warehouse: Warehouse) -> dict[str, Any]:
+        issues, decisions = warehouse.issues(where), warehouse.decisions()
+        rows = [issue_document(each, decisions.get(each.id, [])) for each in issues[:most]]
+        return {"total": len(issues), "issues": rows}
+
+    return JSONResponse(await service.reading(work))
+
+
+async def answer_wanted(service: Service, _request: Request) -> Response:
+    """Return the images whose symbols are missing, those of most frames first."""
+    rows = await service.reading(lambda each: each.wanted())
+    return JSONResponse({"wanted": [row._asdict() for row in rows]})
+
+
+async def answer_symbolicate(service: Service, request: Request) -> Response:
+    """Return the names of offsets in modules, as Mozilla's symbol server does."""
+    try:
+        document = json.loads(await _question(service, request))
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(BAD_REQUEST, f"the request is no JSON: {error}") from None
+    jobs = read_jobs(document, service.limits.frames)
+
+    def work(jobs: list[Job]) -> dict[str, Any]:
+        with service.names() as names:
+            return symbolicated(jobs, names)
+
+    return JSONResponse(await asyncio.to_thread(work, jobs))
+
+
+async def _question(service: Service, request: Request) -> bytes:
+    with service.memory.reservation() as room:
+        return await read_body(request, service.limits.question_bytes, service.limits, room)
+
+
+def _query(data: bytes, request: Request) -> tuple[str, int]:
+    """Return the text of a query and the number of rows."""
+    most = 1 << 62
+    try:
+        if not request.headers.get("content-type", "").lower().startswith("application/json"):
+            return data.decode(), most
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(BAD_REQUEST, f"the query cannot be read: {error}") from None
+    text = document.get("sql") if isinstance(document, dict) else None
+    if not isinstance(text, str):
+        raise RefusedError(BAD_REQUEST, 'a query is {"sql": TEXT, "rows": NUMBER}')
+    return text, _number(str(document.get("rows", most)), "rows")
+
+
+def _number(text: str, name: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:  # noqa: PLR2004 - 64 bits
+        raise RefusedError(BAD_REQUEST, f"{name} is no number")
+    return int(text)
+
+
+def _json_lines(table: pa.Table) -> bytes:
+    lines = (
+        json.dumps({key: _finite(cell(value)) for key, value in row.items()}) + "\n"
+        for row in table.to_pylist()
+    )
+    return "".join(lines).encode()
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _arrow(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

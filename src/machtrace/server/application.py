@@ -1,0 +1,103 @@
+"""The ASGI application: routes, permissions, refusals."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from machtrace.errors import ArgumentError, MachtraceError
+from machtrace.server.endpoints import ENDPOINTS, Endpoint
+from machtrace.server.limits import BAD_REQUEST, RefusedError
+from machtrace.server.receiving import remove_uploads
+from machtrace.server.service import Service
+
+_FAILED = 500
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+}
+_POLICY = "default-src 'none'; sandbox"
+_CROSS_ORIGIN = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Headers": "authorization, content-type",
+    "Access-Control-Allow-Methods": "POST",
+}
+
+
+def application(service: Service) -> Starlette:
+    """Return the application of a service; its writer starts and stops with it."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        service.writer.begin()
+        remove_uploads(service)
+        try:
+            yield
+        finally:
+            await service.writer.stop()
+
+    routes = [Route(each.path, _route(service, each), methods=[each.method]) for each in ENDPOINTS]
+    routes += [
+        Route(each.path, _preflight, methods=["OPTIONS"])
+        for each in ENDPOINTS
+        if each.is_cross_origin
+    ]
+    return Starlette(
+        routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _http_error}
+    )
+
+
+def _route(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            if endpoint.scopes is not None:
+                request.state.token = service.authorise(
+                    request, endpoint.scopes, is_cross_origin=endpoint.is_cross_origin
+                )
+            response = await endpoint.handler(service, request)
+        except MachtraceError as error:
+            response = _refusal(error)
+        except Exception as error:  # noqa: BLE001 - a client gets an answer, and no traceback
+            sys.stderr.write(f"machtrace: {endpoint.path}: {type(error).__name__}: {error}\n")
+            response = JSONResponse({"error": "the request failed"}, _FAILED)
+        if response.status_code >= BAD_REQUEST and endpoint.method != "GET":
+            # The rest of the body is not read.
+            response.headers["Connection"] = "close"
+        if endpoint.is_cross_origin:
+            response.headers.update(_CROSS_ORIGIN)
+        response.headers.update(_HEADERS)
+        response.headers.setdefault("Content-Security-Policy", _POLICY)
+        service.answers[endpoint.path, response.status_code] += 1
+        return response
+
+    return answer
+
+
+def _refusal(error: MachtraceError) -> Response:
+    status, headers = _FAILED, {}
+    if isinstance(error, RefusedError):
+        status = error.status
+        if error.retry_after is not None:
+            headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, ArgumentError):
+        status = BAD_REQUEST
+    return JSONResponse({"error": str(error), "hint": error.remedy}, status, headers)
+
+
+async def _preflight(_request: Request) -> Response:
+    return Response(status_code=204, headers=_CROSS_ORIGIN)
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    headers = {**(error.headers or {}), **_HEADERS, "Connection": "close"}
+    return JSONResponse({"error": error.detail}, error.status_code, headers)

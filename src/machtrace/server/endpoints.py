@@ -1,0 +1,262 @@
+"""Every address of a server, and the OpenAPI document about them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from machtrace.frozen import dataclass
+from machtrace.server.answering import (
+    ARROW,
+    FLAMES,
+    JSON_LINES,
+    answer_flame,
+    answer_issues,
+    answer_query,
+    answer_symbolicate,
+    answer_wanted,
+)
+from machtrace.server.limits import UNAVAILABLE
+from machtrace.server.metrics import metrics_text
+from machtrace.server.receiving import (
+    receive_envelope,
+    receive_reports,
+    receive_symbols,
+    record_state,
+)
+from machtrace.server.service import Service
+from machtrace.server.tokens import Scope
+
+Handler: TypeAlias = Callable[[Service, Request], Awaitable[Response]]
+_ANY = "application/octet-stream"
+_JSON = "application/json"
+_READ = frozenset({Scope.READ})
+_INGEST = frozenset({Scope.INGEST})
+_REFUSED = {
+    "400": "The request is malformed.",
+    "401": "A valid token is required.",
+    "403": "The token has another scope.",
+}
+_LOADED = {
+    "413": "It exceeds a limit.",
+    "415": "The encoding is unknown.",
+    "429": "Later; see Retry-After.",
+    "503": "The server stops; see Retry-After.",
+    "507": "The disk is full.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An address and a method."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    scopes: frozenset[Scope] | None
+    """Those that may use it, besides ``admin``; None: anybody."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Descriptions of the query's parameters, by name."""
+    body: tuple[str, ...] = ()
+    """Media types of the request."""
+    success: str = "200"
+    answers: tuple[str, ...] = (_JSON,)
+    """Media types of the answer."""
+    is_loaded: bool = False
+    """Whether it can be refused for its size, or for the server's load."""
+    is_cross_origin: bool = False
+    """Whether pages of other sites may use it."""
+
+
+async def _health(service: Service, _request: Request) -> Response:
+    is_well = service.writer.is_alive
+    status = {"status": "ok" if is_well else "not writing"}
+    return JSONResponse(status, 200 if is_well else UNAVAILABLE)
+
+
+async def _metrics(service: Service, _request: Request) -> Response:
+    return PlainTextResponse(metrics_text(service), media_type="text/plain; version=0.0.4")
+
+
+async def _administration(service: Service, _request: Request) -> Response:
+    return Response(service.log.read(), media_type=JSON_LINES)
+
+
+async def _openapi(_service: Service, _request: Request) -> Response:
+    return JSONResponse(openapi_document())
+
+
+_V5: dict[str, Any] = {
+    "method": "POST",
+    "summary": "Name offsets in modules, as Mozilla's symbol server does.",
+    "handler": answer_symbolicate,
+    "scopes": frozenset({Scope.READ, Scope.SYMBOLS}),
+    "body": (_JSON,),
+    "is_loaded": True,
+    "is_cross_origin": True,
+}
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        method="POST",
+        path="/v1/reports",
+        summary="Store reports of any format; they are on the disk when they are acknowledged.",
+        handler=receive_reports,
+        scopes=_INGEST,
+        parameters={
+            "app": "The app of reports that do not state it.",
+            "build": "The build of reports that do not state it.",
+            "name": "The name of the file.",
+            "token": "The token, of clients that cannot send a header.",
+        },
+        body=(_ANY, "multipart/form-data"),
+        success="202",
+        is_loaded=True,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/reports/{record}",
+        summary="How far received bytes are: stored, parsed or quarantined, with the reasons.",
+        handler=record_state,
+        scopes=frozenset({Scope.INGEST, Scope.READ}),
+    ),
+    Endpoint(
+        method="PUT",
+        path="/v1/symbols",
+        summary="Store the images and debug files of a file or an archive.",
+        handler=receive_symbols,
+        scopes=frozenset({Scope.SYMBOLS}),
+        parameters={"name": "The name of the file."},
+        body=(_ANY,),
+        is_loaded=True,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/symbols/wanted",
+        summary="The images whose symbols are missing, those of most frames first.",
+        handler=answer_wanted,
+        scopes=frozenset({Scope.READ, Scope.SYMBOLS}),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/query",
+        summary="The rows of one SQL SELECT over the views of the warehouse.",
+        handler=answer_query,
+        scopes=_READ,
+        body=("text/plain", _JSON),
+        answers=(JSON_LINES, ARROW),
+        is_loaded=True,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/flame",
+        summary="The stacks that a condition selects, as one weighted tree of functions.",
+        handler=answer_flame,
+        scopes=_READ,
+        parameters={
+            "where": "An SQL condition over the view stacks_of_reports.",
+            "format": f"One of {', '.join(FLAMES)}.",
+            "nodes": "The number of functions of the tree, the heaviest.",
+        },
+        answers=tuple(dict.fromkeys(FLAMES.values())),
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/issues",
+        summary="Reports of the same problem, the most frequent first.",
+        handler=answer_issues,
+        scopes=_READ,
+        parameters={
+            "where": "An SQL condition over the view reports.",
+            "limit": "The number of issues.",
+        },
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/{project}/envelope/",
+        summary="Store the events and attachments of a Sentry envelope.",
+        handler=receive_envelope,
+        scopes=_INGEST,
+        parameters={"sentry_key": "The token, of clients that cannot send a header."},
+        body=("application/x-sentry-envelope",),
+        is_loaded=True,
+    ),
+    Endpoint(path="/symbolicate/v5", **_V5),
+    Endpoint(path="/{token}/symbolicate/v5", **_V5),
+    Endpoint(
+        method="GET",
+        path="/v1/administration",
+        summary="What was done to the warehouse, a line of JSON for each action.",
+        handler=_administration,
+        scopes=frozenset(),
+        answers=(JSON_LINES,),
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/openapi.json",
+        summary="This document.",
+        handler=_openapi,
+        scopes=None,
+    ),
+    Endpoint(
+        method="GET",
+        path="/healthz",
+        summary="Whether the server receives and writes.",
+        handler=_health,
+        scopes=None,
+    ),
+    Endpoint(
+        method="GET",
+        path="/metrics",
+        summary="Counts, in the text format of Prometheus.",
+        handler=_metrics,
+        scopes=_READ,
+        answers=("text/plain",),
+    ),
+)
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of all endpoints."""
+    paths: dict[str, dict[str, Any]] = {}
+    for each in ENDPOINTS:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    scheme = {"type": "http", "scheme": "bearer", "description": "mt_SCOPE_RANDOM"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "machtrace", "version": "1"},
+        "paths": paths,
+        "components": {"securitySchemes": {"token": scheme}},
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    in_path = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+    text = {"type": "string"}
+    parameters = [{"name": n, "in": "path", "required": True, "schema": text} for n in in_path]
+    parameters += [
+        {"name": name, "in": "query", "description": description, "schema": text}
+        for name, description in endpoint.parameters.items()
+    ]
+    refusals = {} if endpoint.scopes is None else dict(_REFUSED)
+    refusals |= _LOADED if endpoint.is_loaded else {}
+    answers: dict[str, Any] = {kind: {} for kind in endpoint.answers}
+    operation: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "parameters": parameters,
+        "responses": {
+            endpoint.success: {"description": "Done.", "content": answers},
+            **{status: {"description": reason} for status, reason in refusals.items()},
+        },
+        "security": [],
+    }
+    if endpoint.scopes is not None:
+        operation["security"] = [{"token": []}]
+        operation["x-scopes"] = sorted({Scope.ADMIN, *endpoint.scopes})
+    if endpoint.body:
+        operation["requestBody"] = {"content": {kind: {} for kind in endpoint.body}}
+    return operation

@@ -1,0 +1,124 @@
+"""Limits of a server, and the refusals that state them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from machtrace.errors import MachtraceError
+from machtrace.frozen import dataclass
+
+BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 400, 401, 403, 404
+TIMEOUT, TOO_LARGE, UNSUPPORTED, MISDIRECTED = 408, 413, 415, 421
+TOO_MANY, UNAVAILABLE, DISK_FULL = 429, 503, 507
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a server. Sizes are in bytes, times in seconds."""
+
+    packed_bytes: int = 64 << 20
+    """A body of reports, as it is sent."""
+    unpacked_bytes: int = 256 << 20
+    """A body of reports, decompressed."""
+    ratio: int = 200
+    """Maximum expansion of a body beyond 1 MiB."""
+    parts: int = 1000
+    """Parts of a multipart body, or items of an envelope."""
+    memory_bytes: int = 512 << 20
+    """All bodies that are being received."""
+    unread_bytes: int = 8 << 30
+    """Bytes of the log that are in no segment yet."""
+    free_bytes: int = 64 << 20
+    """Space on the disk below which nothing is accepted."""
+    symbols_bytes: int = 8 << 30
+    """A file of symbols, as it is sent."""
+    unpacked_symbols_bytes: int = 32 << 30
+    """All members of an archive of symbols."""
+    question_bytes: int = 16 << 20
+    """A query, or a request for names."""
+    body_time: float = 120
+    """A body of reports, from its first byte to its last."""
+    symbols_time: float = 3600
+    query_time: float = 30
+    queries: int = 4
+    """Queries at a time."""
+    rows: int = 100_000
+    """Rows of an answer."""
+    answer_bytes: int = 64 << 20
+    frames: int = 1_000_000
+    """Frames of a request for names."""
+    linger: float = 0.5
+    """The time in which more reports are awaited before a segment is made."""
+    segments: int = 64
+    """Segments that are not joined into larger ones."""
+
+
+class RefusedError(MachtraceError):
+    """A request that is not answered, with its HTTP status."""
+
+    remedy = "see docs/server.md"
+
+    def __init__(
+        self, status: int, fact: str, *, remedy: str | None = None, retry_after: int | None = None
+    ) -> None:
+        """State why.
+
+        Args:
+            status: the HTTP status.
+            fact: the reason.
+            remedy: what the client can do.
+            retry_after: in seconds, if the same request may succeed later.
+        """
+        super().__init__(fact, remedy=remedy)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Memory:
+    """Bytes for all requests together. Several threads may use it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = Lock()
+        self.used = 0
+        """In bytes."""
+
+    @contextmanager
+    def reservation(self) -> Iterator[Reservation]:
+        """Return a reservation, which is released at the end."""
+        reservation = Reservation(self)
+        try:
+            yield reservation
+        finally:
+            self.take(-reservation.size)
+
+    def take(self, size: int) -> None:
+        """Take bytes, or give them back.
+
+        Raises:
+            RefusedError: the limit is exceeded.
+        """
+        with self._lock:
+            if size > 0 and self.used + size > self._limit:
+                raise RefusedError(TOO_MANY, "too many requests at a time", retry_after=1)
+            self.used += size
+
+
+class Reservation:
+    """Bytes of one request."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.size = 0
+        """In bytes."""
+
+    def grow(self, size: int) -> None:
+        """Take more bytes.
+
+        Raises:
+            RefusedError: the limit of all requests is exceeded.
+        """
+        self._memory.take(size)
+        self.size += size

@@ -1,0 +1,236 @@
+"""The writer of a server: received bytes to the log, the log to segments, symbols to names.
+
+Two threads write. One appends to the log: all requests that wait are one ``fdatasync``, so that
+none waits for more than two. The other has the manifest open, makes segments, names frames, groups
+and compacts; it never delays an acknowledgement. See docs/decisions/0039.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import TypeAlias
+
+from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.frozen import dataclass
+from machtrace.images.store_layout import parse_identifier
+from machtrace.server.limits import DISK_FULL, TOO_MANY, UNAVAILABLE, Limits, RefusedError
+from machtrace.symbolstore.store import SymbolStore
+from machtrace.warehouse.ingest import Body
+from machtrace.warehouse.warehouse import Warehouse
+
+_PAUSE = 10.0
+"""Seconds until what failed is tried again."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counts since the start."""
+
+    received: int = 0
+    received_bytes: int = 0
+    commits: int = 0
+    reports: int = 0
+    repeated: int = 0
+    quarantined: int = 0
+    named: int = 0
+    """Frames."""
+    failures: int = 0
+    """Segments or names that could not be made."""
+    unread_bytes: int = 0
+    """Bytes of the log that are in no segment yet: now."""
+    segments: int = 0
+    """Now."""
+
+
+_Waiting: TypeAlias = tuple[Sequence[Body], asyncio.Future[list[str]]]
+
+
+class Writer:
+    """The only writer of a warehouse, as long as it is started."""
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self.progress = Progress()
+        self._folder = folder
+        self._limits = limits
+        self._store = SymbolStore(folder / "symbols")
+        self._waiting: list[_Waiting] = []
+        self._arrived = asyncio.Event()
+        self._commits: asyncio.Task[None] | None = None
+        self._appending = ThreadPoolExecutor(1, "machtrace-append")
+        self._warehouse: Warehouse | None = None
+        self._thread = Thread(target=self._run, name="machtrace-segments", daemon=True)
+        self._opened, self._work, self._stop = Event(), Event(), Event()
+        self._error: MachtraceError | None = None
+        self._lock = Lock()
+        self._symbols: set[str] = set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it writes."""
+        return self._thread.is_alive() and not self._stop.is_set()
+
+    def open(self) -> None:
+        """Become the writer, and read what is in no segment yet.
+
+        Raises:
+            FileAccessError: another process writes.
+        """
+        self._thread.start()
+        self._opened.wait()
+        if self._error is not None:
+            raise self._error
+        self._work.set()
+
+    def begin(self) -> None:
+        """Accept reports from the running event loop; :meth:`open` was called."""
+        self._commits = asyncio.create_task(self._commit_all())
+
+    async def stop(self) -> None:
+        """End; what was acknowledged stays in the log until the next start."""
+        if self._commits is not None:
+            self._commits.cancel()
+        _refuse_all(self._waiting, RefusedError(UNAVAILABLE, "the server stops", retry_after=5))
+        await asyncio.to_thread(self._appending.shutdown)
+        self._stop.set()
+        self._work.set()
+        await asyncio.to_thread(self._thread.join)
+
+    async def store(self, bodies: Sequence[Body]) -> list[str]:
+        """Store bytes of reports, and return their identifiers; they are on the disk then.
+
+        Raises:
+            RefusedError: the log is too long, or the disk is full.
+        """
+        if not bodies:
+            return []
+        if self.progress.unread_bytes > self._limits.unread_bytes:
+            raise RefusedError(TOO_MANY, "too many reports wait to be read", retry_after=30)
+        future: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((bodies, future))
+        self._arrived.set()
+        return await future
+
+    def name(self, identifiers: set[str]) -> None:
+        """Name the frames of images in the background, since there are symbols of them."""
+        with self._lock:
+            self._symbols |= identifiers
+        self._work.set()
+
+    # --- the log ---
+
+    async def _commit_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            group, self._waiting = self._waiting, []
+            every = [body for bodies, _ in group for body in bodies]
+            try:
+                names = await loop.run_in_executor(self._appending, self._append, every)
+            except asyncio.CancelledError:
+                _refuse_all(group, RefusedError(UNAVAILABLE, "the server stops", retry_after=5))
+                raise
+            except Exception as error:  # noqa: BLE001 - each request gets it
+                _refuse_all(group, error)
+                continue
+            at = 0
+            for bodies, future in group:
+                if not future.done():
+                    future.set_result(names[at : at + len(bodies)])
+                at += len(bodies)
+            self._work.set()
+
+    def _append(self, bodies: Sequence[Body]) -> list[str]:
+        size = sum(len(body.data) for body in bodies)
+        if shutil.disk_usage(self._folder).free < self._limits.free_bytes + size:
+            raise RefusedError(DISK_FULL, "the disk of the server is full")
+        if self._warehouse is None:
+            raise RefusedError(UNAVAILABLE, "the server starts", retry_after=1)
+        try:
+            names = self._warehouse.receive(bodies)
+        except FileAccessError as error:
+            raise RefusedError(DISK_FULL, f"the reports cannot be stored: {error.reason}") from None
+        progress = self.progress
+        progress.commits += 1
+        progress.received += len(bodies)
+        progress.received_bytes += size
+        progress.unread_bytes += size
+        return names
+
+    # --- segments ---
+
+    def _run(self) -> None:
+        try:
+            with Warehouse(self._folder) as warehouse:
+                warehouse.receive([])  # become the writer; a torn record is cut off
+                self._warehouse = warehouse
+                self.progress.unread_bytes = warehouse.unread_bytes
+                self._opened.set()
+                while self._wait():
+                    self._attempt(warehouse)
+        except MachtraceError as error:
+            self._error = error
+        finally:
+            self._opened.set()
+
+    def _wait(self) -> bool:
+        """Wait for work, and for more of it; return whether to continue."""
+        self._work.wait()
+        self._work.clear()
+        return not self._stop.wait(self._limits.linger)
+
+    def _attempt(self, warehouse: Warehouse) -> None:
+        with self._lock:
+            symbols, self._symbols = self._symbols, set()
+        try:
+            self._update(warehouse, symbols)
+        except Exception as error:  # noqa: BLE001 - reports are received all the same
+            self.progress.failures += 1
+            sys.stderr.write(f"machtrace: {type(error).__name__}: {error}\n")
+            with self._lock:
+                self._symbols |= symbols
+            self._stop.wait(_PAUSE)
+            self._work.set()
+
+    def _update(self, warehouse: Warehouse, symbols: set[str]) -> None:
+        progress = self.progress
+        before = {row.id for row in warehouse.segments}
+        added = warehouse.flush()
+        progress.reports += added.reports
+        progress.repeated += added.repeated
+        progress.quarantined += added.quarantined
+        progress.unread_bytes = warehouse.unread_bytes
+        new = {row.id for row in warehouse.segments} - before
+        named = self._name(warehouse, self._symbols_of(warehouse, new), new)
+        named += self._name(warehouse, symbols, None)
+        progress.named += named
+        if (added.reports or named) and not self._work.is_set():
+            warehouse.regroup()
+        if len(warehouse.segments) > self._limits.segments:
+            warehouse.compact()
+        progress.segments = len(warehouse.segments)
+
+    def _name(self, warehouse: Warehouse, symbols: set[str], segments: set[int] | None) -> int:
+        if not symbols:
+            return 0
+        return warehouse.name([self._store.root], only=symbols, segments=segments)
+
+    def _symbols_of(self, warehouse: Warehouse, segments: set[int]) -> set[str]:
+        """Return the images of new segments whose symbols are in the store already."""
+        rows = [row for each in segments for row in warehouse.stacks_of(each).images.to_pylist()]
+        names = {row["uuid"]: parse_identifier(row["uuid"]) for row in rows if row["uuid"]}
+        return {
+            name for name, own in names.items() if own is not None and self._store.files_of(own)
+        }
+
+
+def _refuse_all(group: Sequence[_Waiting], error: Exception) -> None:
+    for _, future in group:
+        if not future.done():
+            future.set_exception(error)
