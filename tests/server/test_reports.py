@@ -111,17 +111,19 @@ def test_what_cannot_be_read_is_in_quarantine_with_the_reason(client):
     assert client.state(answer.json["ids"][0])["state"] == "parsed"
 
 
-def test_a_reader_that_fails_does_not_stop_the_others(client, monkeypatch):
+def test_a_reader_that_fails_does_not_stop_the_others(monkeypatch, folder):
     def fails(_):
         raise KeyError("surprise")
 
-    with monkeypatch.context() as patched:
-        patched.setattr("machtrace.warehouse.ingest.read_source", fails)
-        answer = client.post("/v1/reports", IPS)
-        state = client.state(answer.json["ids"][0])
-    assert state["reasons"] == ["its reader failed: KeyError: 'surprise'"]
-    answer = client.post("/v1/reports", report("a"))
-    assert client.state(answer.json["ids"][0])["state"] == "parsed"
+    with Warehouse(folder) as warehouse:
+        (record,) = warehouse.receive([("a.ips", IPS)])
+        with monkeypatch.context() as patched:
+            patched.setattr("machtrace.warehouse.ingest.read_source", fails)
+            assert warehouse.flush().quarantined == 1
+        state = warehouse.record_state(record)
+        assert state == ("quarantined", ("its reader failed: KeyError: 'surprise'",))
+        warehouse.receive([("a.ips", report("a"))])
+        assert warehouse.flush().reports == 1
 
 
 @pytest.mark.parametrize("record", ["00000001-1", "00000009-0", "x", "..%2f..%2fetc-0", "1-0"])

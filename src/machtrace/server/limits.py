@@ -41,6 +41,8 @@ class Limits:
     body_time: float = 120
     """A body of reports, from its first byte to its last."""
     symbols_time: float = 3600
+    reader_time: float = 120
+    """Reading some reports, each of them if that was not enough."""
     query_time: float = 30
     queries: int = 4
     """Queries at a time."""

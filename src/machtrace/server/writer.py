@@ -1,8 +1,9 @@
 """The writer of a server: received bytes to the log, the log to segments, symbols to names.
 
 Two threads write. One appends to the log: all requests that wait are one ``fdatasync``, so that
-none waits for more than two. The other has the manifest open, makes segments, names frames, groups
-and compacts; it never delays an acknowledgement. See docs/decisions/0039.
+none waits for more than two. The other has the manifest open, makes segments of what a process
+reads, names frames, groups and compacts; it never delays an acknowledgement.
+docs/decisions/0039 has the reasons.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.frozen import dataclass
 from machtrace.images.store_layout import parse_identifier
 from machtrace.server.limits import DISK_FULL, TOO_MANY, UNAVAILABLE, Limits, RefusedError
+from machtrace.server.reader_process import ReaderProcess
 from machtrace.symbolstore.store import SymbolStore
 from machtrace.warehouse.ingest import Body
 from machtrace.warehouse.warehouse import Warehouse
 
+_GROUP_BYTES = 8 << 20
+"""The bodies that are written at once; each is copied for that."""
 _PAUSE = 10.0
 """Seconds until what failed is tried again."""
 
@@ -42,6 +46,8 @@ class Progress:
     """Frames."""
     failures: int = 0
     """Segments or names that could not be made."""
+    restarts: int = 0
+    """Processes of readers that ended early."""
     unread_bytes: int = 0
     """Bytes of the log that are in no segment yet: now."""
     segments: int = 0
@@ -66,6 +72,7 @@ class Writer:
         self._warehouse: Warehouse | None = None
         self._thread = Thread(target=self._run, name="machtrace-segments", daemon=True)
         self._opened, self._work, self._stop = Event(), Event(), Event()
+        self._reader = ReaderProcess(limits.reader_time, self._stop.is_set)
         self._error: MachtraceError | None = None
         self._lock = Lock()
         self._symbols: set[str] = set()
@@ -128,8 +135,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
-            self._arrived.clear()
-            group, self._waiting = self._waiting, []
+            group = self._next_group()
             every = [body for bodies, _ in group for body in bodies]
             try:
                 names = await loop.run_in_executor(self._appending, self._append, every)
@@ -145,6 +151,19 @@ class Writer:
                     future.set_result(names[at : at + len(bodies)])
                 at += len(bodies)
             self._work.set()
+
+    def _next_group(self) -> list[_Waiting]:
+        """Return requests that are written at once, the first ones that wait."""
+        size = number = 0
+        for bodies, _ in self._waiting:
+            size += sum(len(body.data) for body in bodies)
+            number += 1
+            if size >= _GROUP_BYTES:
+                break
+        group, self._waiting = self._waiting[:number], self._waiting[number:]
+        if not self._waiting:
+            self._arrived.clear()
+        return group
 
     def _append(self, bodies: Sequence[Body]) -> list[str]:
         size = sum(len(body.data) for body in bodies)
@@ -177,6 +196,7 @@ class Writer:
         except MachtraceError as error:
             self._error = error
         finally:
+            self._reader.close()
             self._opened.set()
 
     def _wait(self) -> bool:
@@ -201,7 +221,8 @@ class Writer:
     def _update(self, warehouse: Warehouse, symbols: set[str]) -> None:
         progress = self.progress
         before = {row.id for row in warehouse.segments}
-        added = warehouse.flush()
+        added = warehouse.flush(run=self._reader.run)
+        progress.restarts = self._reader.restarts
         progress.reports += added.reports
         progress.repeated += added.repeated
         progress.quarantined += added.quarantined
