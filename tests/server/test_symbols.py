@@ -8,6 +8,9 @@ from io import BytesIO
 
 import pytest
 
+from machtrace.symbolstore.adding import InputFile, SymbolAdder
+from machtrace.symbolstore.store import SymbolStore
+from machtrace.warehouse.warehouse import Warehouse
 from tests.server.serving import PATIENCE, running
 from tests.warehouse.test_names import crash, program
 
@@ -45,6 +48,19 @@ def test_symbols_that_arrive_late(client, program, is_packed):
     assert {row["id"] for row in answer.json["stored"]} == {program.uuid.hex}
     assert wait_for_names(client) == [{"function": "stop"}]
     assert client.get("/v1/symbols/wanted").json == {"wanted": []}
+
+
+@pytest.mark.peer
+def test_symbols_that_a_killed_server_did_not_use(folder, program):
+    """They were stored, and it was killed before it named frames by them."""
+    with Warehouse(folder) as warehouse:
+        warehouse.receive([("a.ips", crash(program, "a"))])
+        warehouse.flush()
+    (folder / "symbols").mkdir()
+    adder = SymbolAdder(SymbolStore(folder / "symbols"))
+    assert list(adder.add(InputFile(program.path, program.path.stat().st_size, is_named=True)))
+    with running(folder) as client:
+        assert wait_for_names(client) == [{"function": "stop"}]
 
 
 @pytest.mark.peer

@@ -76,6 +76,7 @@ class Writer:
         self._error: MachtraceError | None = None
         self._lock = Lock()
         self._symbols: set[str] = set()
+        self._may_lack_names = True
 
     @property
     def is_alive(self) -> bool:
@@ -213,8 +214,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - reports are received all the same
             self.progress.failures += 1
             sys.stderr.write(f"machtrace: {type(error).__name__}: {error}\n")
-            with self._lock:
-                self._symbols |= symbols
+            self._may_lack_names = True
             self._stop.wait(_PAUSE)
             self._work.set()
 
@@ -229,7 +229,11 @@ class Writer:
         progress.unread_bytes = warehouse.unread_bytes
         new = {row.id for row in warehouse.segments} - before
         named = self._name(warehouse, self._symbols_of(warehouse, new), new)
+        if self._may_lack_names:
+            # A server that was killed had symbols whose names it did not store.
+            symbols = symbols | self._in_store({image.uuid for image in warehouse.wanted()})
         named += self._name(warehouse, symbols, None)
+        self._may_lack_names = False
         progress.named += named
         if (added.reports or named) and not self._work.is_set():
             warehouse.regroup()
@@ -245,7 +249,10 @@ class Writer:
     def _symbols_of(self, warehouse: Warehouse, segments: set[int]) -> set[str]:
         """Return the images of new segments whose symbols are in the store already."""
         rows = [row for each in segments for row in warehouse.stacks_of(each).images.to_pylist()]
-        names = {row["uuid"]: parse_identifier(row["uuid"]) for row in rows if row["uuid"]}
+        return self._in_store({row["uuid"] for row in rows if row["uuid"]})
+
+    def _in_store(self, images: set[str]) -> set[str]:
+        names = {image: parse_identifier(image) for image in images}
         return {
             name for name, own in names.items() if own is not None and self._store.files_of(own)
         }
