@@ -124,15 +124,15 @@ def parse_rate(text: object) -> float:
         ) from None
 
 
-def count_type(most: int = 10**18) -> Callable[[object], int]:
-    """Return the type of an option that counts something, from 1."""
+def count_type(most: int = 10**18, *, least: int = 1) -> Callable[[object], int]:
+    """Return the type of an option that counts something, from 1 unless stated otherwise."""
 
     def parse(text: object) -> int:
         digits = str(text).strip()
-        number = int(digits) if digits.isdecimal() and len(digits) <= len(str(most)) else 0
-        if not 1 <= number <= most:
+        number = int(digits) if digits.isdecimal() and len(digits) <= len(str(most)) else -1
+        if not least <= number <= most:
             limit = f" to {most}" if most < 10**18 else ""
-            raise click.BadParameter(f"{digits!r} is not a whole number from 1{limit}")
+            raise click.BadParameter(f"{digits!r} is not a whole number from {least}{limit}")
         return number
 
     return parse

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from machtrace.cli.options import complete_folders, parse_path
+from machtrace.cli.options import complete_folders, count_type, parse_path
 
 _PORT = 8760
 _LARGEST_PORT = 65535
@@ -23,7 +23,7 @@ _LARGEST_PORT = 65535
     metavar="N",
     default=_PORT,
     show_default=True,
-    type=click.IntRange(0, _LARGEST_PORT),
+    type=count_type(_LARGEST_PORT, least=0),
     help="The TCP port; 0 for any that is free.",
 )
 @click.option(

@@ -84,7 +84,8 @@ def test_a_hot_thread_of_an_app_is_an_incident(process, version):
     assert incidents[0].kind is IncidentKind.CPU
     assert incidents[0].thread.id == hot
     assert incidents[0].pid == PID
-    assert 0 < watcher.cost.stops <= stub.interrupts
+    # None if this process was halted until the incident was over.
+    assert watcher.cost.stops <= stub.interrupts
     assert stub.requests[-1] == b"D"
     assert fake.calls[-1] == "close"
     assert ("aclose tunnel" in fake.calls) == (version == "17.5")
