@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import jsonschema
 import numpy as np
 import pytest
 
+from machtrace.audit.observed import os_report
 from machtrace.audit.observed.os_report import Access, Host, parse_os_report, read_os_report
 from machtrace.audit.observed.recall import recall, recall_lines
 from machtrace.audit.observed.recording import Moments, Recording
@@ -16,7 +18,8 @@ from machtrace.audit.rules import load_rules
 from machtrace.audit.trail.calls import Process, Trail, calls_of
 from machtrace.audit.trail.stacks import tree_of
 from machtrace.errors import ArgumentError, FileAccessError, FormatError
-from tests.audit.observed.test_run import SCHEMA, audit, rules_file
+from tests.audit.observed.test_run import SCHEMA, audit
+from tests.support.writers import spool as writer
 
 SECOND = 10**9
 START = 1_795_428_000 * SECOND
@@ -140,12 +143,85 @@ def test_no_line_is_left_out_unsaid():
         json.dumps({"type": "other"}).encode(),
         json.dumps({"type": ["x"]}).encode(),
         json.dumps(host("x", 1) | {"domain": None}).encode(),
+        json.dumps(host("x" * 300, 1)).encode(),
+        json.dumps(host("\x1b[2Jx", 1)).encode(),
+        json.dumps(host("\ud800", 1)).encode(),
+        json.dumps(host("x", 1, bundleID=5)).encode(),
+        json.dumps(access("event", 1) | {"category": ["contacts"]}).encode(),
+        json.dumps(access("event", 1) | {"timeStamp": "0001-01-01T00:00:00+14:00"}).encode(),
+        json.dumps(access("event", 1) | {"timeStamp": "9999-12-31T23:59:59-14:00"}).encode(),
+        json.dumps(access("event", 1) | {"timeStamp": "2016-12-31T23:59:60Z"}).encode(),
+        json.dumps(access("event", 1)).encode("utf-16"),
         b"\xff\xfe\x00",
     ]
     data = b"\n".join([*broken, b"", lines(access("event", 1))])
     report = parse_os_report(data, "r")
     assert len(report.accesses) == 1
     assert sum(report.skipped.values()) == len(broken)
+
+
+def test_a_begin_and_an_end_are_joined_in_either_order():
+    report = parse_os_report(
+        lines(
+            access("intervalEnd", 3),
+            access("intervalEnd", 8, key="2"),
+            access("intervalBegin", 1),
+            access("intervalBegin", 6, key="2"),
+        ),
+        "r",
+    )
+    assert report.accesses == (
+        Access(APP, "contacts", moment(1), moment(3)),
+        Access(APP, "contacts", moment(6), moment(8)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "begin"),
+    [
+        (access("intervalEnd", 1), access("intervalBegin", 2)),
+        (access("intervalEnd", 3, key=""), access("intervalBegin", 2, key="")),
+        (access("intervalEnd", 3, app="com.other"), access("intervalBegin", 2)),
+        (access("intervalEnd", 3, "photos"), access("intervalBegin", 2)),
+    ],
+)
+def test_a_begin_and_an_end_of_two_intervals_are_not_joined(end, begin):
+    for rows in ((end, begin), (begin, end)):
+        accesses = parse_os_report(lines(*rows), "r").accesses
+        assert sorted((each.begin is None, each.end is None) for each in accesses) == [
+            (False, True),
+            (True, False),
+        ]
+
+
+def test_lines_end_as_other_systems_end_them():
+    data = lines(access("intervalBegin", 1), access("intervalEnd", 3)).replace(b"\n", b"\r\n")
+    for before in (b"", b"\xef\xbb\xbf"):
+        report = parse_os_report(before + data.rstrip(), "r")
+        assert report.accesses == (Access(APP, "contacts", moment(1), moment(3)),)
+        assert report.skipped == {}
+
+
+def test_reasons_are_not_as_many_as_lines():
+    rows = [{"type": f"other {number}"} for number in range(1000)]
+    report = parse_os_report(lines(*rows, access("event", 1)), "r")
+    assert sum(report.skipped.values()) == len(rows)
+    assert len(report.skipped) <= 21
+
+
+def test_a_long_line_is_one_line(monkeypatch):
+    monkeypatch.setattr(os_report, "_LONGEST", 1 << 10)
+    for size in (1023, 1024, 1025, 2047, 2048, 2049, 5000):
+        data = b"x" * size + b"\n" + lines(access("event", 1))
+        report = parse_os_report(data, "r")
+        assert len(report.accesses) == 1
+        assert sum(report.skipped.values()) == 1
+
+
+def test_files_without_end_are_refused(monkeypatch):
+    monkeypatch.setattr(os_report, "_LARGEST", 1 << 12)
+    with pytest.raises(FormatError, match="larger than"):
+        parse_os_report(lines(access("event", 1)) * 100, "r")
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"{}", b"\x00" * 1000, b"<html>"])
@@ -167,16 +243,17 @@ WATCHED = (
 )
 
 
-def recording(*calls: tuple[float, int]) -> Recording:
+def recording(*calls: tuple[float, int], **process: object) -> Recording:
     """Return a recording of calls: seconds after the start, and the number of the watched thing."""
     known = [rule.watch for rule in RULES.rules if rule.report == "contacts"]
     watches = (known[0], WATCHED[1])
     stacks, _ = tree_of([])
+    facts = {"wall_offset": START, "wall_error": 0, "started": 0} | process
     trail = Trail(
         images=(),
         stacks=stacks,
         rules=watches,
-        processes=(Process(run="1", wall_offset=START, started=0),),
+        processes=(Process(run="1", **facts),),
         calls=calls_of(
             time=np.array([round(seconds * SECOND) for seconds, _ in calls], np.int64),
             rule=np.array([rule for _, rule in calls], np.int32),
@@ -222,6 +299,37 @@ def test_accesses_of_other_times_are_counted():
     assert (len(result.seen), len(result.missed), result.outside) == (1, 0, 2)
 
 
+def test_what_happens_between_two_recordings_is_no_alarm():
+    first, second = recording((10, 0)), recording((10, 0), wall_offset=START + 1000 * SECOND)
+    trail = first.trail
+    calls = calls_of(
+        time=np.full(2, 10 * SECOND), process=np.array([0, 1]), rule=np.zeros(2, np.int32)
+    )
+    both = replace(trail, processes=(*trail.processes, *second.trail.processes), calls=calls)
+    report = parse_os_report(lines(*(access("event", at) for at in (10, 500, 1010))), "r")
+    result = recall(replace(first, trail=both), RULES, report)
+    assert (len(result.seen), len(result.missed), result.outside) == (2, 0, 1)
+
+
+def test_a_recording_lasts_until_its_end():
+    report = parse_os_report(lines(access("event", 900), access("event", 1001)), "r")
+    result = recall(recording((1, 0), ended=1000 * SECOND), RULES, report)
+    assert (len(result.missed), result.outside) == (1, 1)
+
+
+def test_clocks_may_be_wrong():
+    report = parse_os_report(lines(access("event", 10)), "r")
+    for error, missed in ((0, 1), (SECOND, 0)):
+        assert len(recall(recording((11, 0), wall_error=error), RULES, report).missed) == missed
+
+
+def test_calls_without_an_access_are_counted():
+    rows = lines(access("intervalBegin", 10), access("intervalEnd", 12), access("event", 11))
+    result = compared(rows, (4.9, 0), (5, 0), (11, 0), (12, 0), (12.1, 0), (11, 1))
+    assert (result.calls, result.unanswered) == (5, 2)
+    assert not list(result.alarms())
+
+
 def test_missing_ends_are_those_of_the_recording():
     result = compared(
         lines(access("intervalBegin", 1), access("intervalEnd", 2, key="9")), (1.5, 0)
@@ -236,6 +344,7 @@ def test_an_app_of_several_is_named():
     assert "com.other" in refused.value.remedy
     report = parse_os_report(rows, "r")
     assert recall(recording((1, 0)), RULES, report, "com.other").app == "com.other"
+    assert recall(recording((1, 0), app="com.other"), RULES, report).app == "com.other"
     with pytest.raises(ArgumentError, match="does not have"):
         recall(recording((1, 0)), RULES, report, "com.third")
 
@@ -247,14 +356,45 @@ def test_text_lists_what_may_track():
     assert others == ["2 hosts contacted, 1 may track", "  ads.example (Example): 3 times"]
 
 
-def test_the_command_states_wrong_reports(tmp_path):
-    spool = tmp_path / "x.spool"
-    spool.write_bytes(b"no spool")
-    report = tmp_path / "report.ndjson"
-    report.write_bytes(b"nothing")
-    for words in ((spool, "--os-report", report), (spool, "--os-report", tmp_path)):
-        result = audit(*words, "--rules", rules_file(tmp_path))
+@pytest.fixture
+def spool(tmp_path):
+    """A spool with a call that gets contacts, 10 s after the start."""
+    log = [(writer.RULE, writer.rule(0, "ABAddressBookCreateWithOptions"))]
+    call = writer.Call(10 * SECOND, 0, 0)
+    path = tmp_path / "app.spool"
+    path.write_bytes(writer.spool(log, [[call]], started=START, ticks=0))
+    return path
+
+
+def ran(spool, rows: bytes, *words):
+    report = spool.with_name("report.ndjson")
+    report.write_bytes(rows)
+    return audit(spool, "--os-report", report, *words)
+
+
+def test_json_has_both_kinds_of_accesses(spool):
+    rows = lines(access("event", 11), access("event", 12, "camera"), host("ads.example", 1))
+    result = ran(spool, rows, "--format", "json")
+    document = json.loads(result.stdout)
+    jsonschema.validate(document, SCHEMA)
+    compared = document["os_report"]
+    assert [each["category"] for each in compared["seen"]] == ["contacts"]
+    assert [each["category"] for each in compared["missed"]] == ["camera"]
+    assert (compared["calls"], compared["unanswered"]) == (1, 0)
+    assert result.return_value == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"nothing", b"\x00\xff" * 5000, b"\x7fELF", None])
+def test_the_command_states_wrong_reports(spool, tmp_path, data):
+    path = tmp_path if data is None else tmp_path / "report"
+    if data is not None:
+        path.write_bytes(data)
+    for each in (path, tmp_path / "missing"):
+        result = audit(spool, "--os-report", each)
+        assert result.exception is None
         assert result.return_value == 2
+        assert "App Privacy Report" in result.stderr
+        assert "Traceback" not in result.output
 
 
 def test_the_schema_has_the_report():

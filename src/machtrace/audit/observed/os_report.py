@@ -3,7 +3,7 @@
 Source of the form: developer.apple.com, *Inspecting App Activity Data* (iOS 15.2): NDJSON with
 objects of the types ``access`` and ``networkActivity``. Reports of iOS 15.0 (*Record App Activity*)
 have a ``stream`` and a ``tccService`` instead. A line that is none of these is counted with its
-reason.
+reason. One line is in memory at a time.
 """
 
 from __future__ import annotations
@@ -11,17 +11,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.frozen import dataclass
 
-_LARGEST = 1 << 28
+_LARGEST = 1 << 30
 """Bytes of a file."""
 _LONGEST = 1 << 20
 """Bytes of a line."""
+_REASONS_MOST = 20
+_LONGEST_TEXT = 255
+"""Letters of a domain name (RFC 1035), and of all other texts."""
+_EPOCH, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _STREAM = "com.apple.privacy.accounting.stream."
 _TRACKER = 1
 """``domainType`` of hosts that may track; 2 of others."""
@@ -85,26 +91,44 @@ def read_os_report(path: Path) -> OsReport:
 
     Raises:
         FileAccessError: the file cannot be read.
-        FormatError: it has no line of such a report.
+        FormatError: it has no line of such a report, or is larger than 1 GiB.
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+            return _parsed(file, str(path))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileAccessError(str(path), f"cannot read the App Privacy Report: {reason}") from None
-    return parse_os_report(data[:_LARGEST], str(path))
 
 
 def parse_os_report(data: bytes, source: str) -> OsReport:
     """Parse an App Privacy Report of either form.
 
     Raises:
-        FormatError: no line is one of such a report.
+        FormatError: no line is one of such a report, or it is larger than 1 GiB.
     """
+    return _parsed(BytesIO(data), source)
+
+
+def _parsed(file: BinaryIO, source: str) -> OsReport:
     parser = _Parser()
-    for line in data.splitlines():
-        if line.strip():
+    size, is_inside = 0, False
+    while line := file.readline(_LONGEST):
+        size += len(line)
+        if size > _LARGEST:
+            raise FormatError(
+                f"the App Privacy Report is larger than {_LARGEST} bytes",
+                source=source,
+                offset=_LARGEST,
+                remedy="pass the file that the device exported",
+            )
+        is_whole = len(line) < _LONGEST or line.endswith(b"\n")
+        if is_inside:
+            is_inside = not is_whole
+        elif not is_whole:
+            parser.skip("longer than 1 MiB")
+            is_inside = True
+        elif line.strip():
             parser.add(line)
     report = parser.report()
     if not report.apps:
@@ -120,25 +144,29 @@ def parse_os_report(data: bytes, source: str) -> OsReport:
 class _Parser:
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str], int] = {}
-        """Rows of accesses that have begun, by app, category and identifier."""
+        """Rows of accesses whose begin or end is missing, by app, category and identifier."""
         self._accesses: list[Access] = []
         self._hosts: list[Host] = []
         self._skipped = Counter[str]()
 
+    def skip(self, reason: str) -> None:
+        is_known = reason in self._skipped or len(self._skipped) < _REASONS_MOST
+        self._skipped[reason if is_known else "other reasons"] += 1
+
     def add(self, line: bytes) -> None:
         try:
-            row = json.loads(line) if len(line) <= _LONGEST else None
+            row = json.loads(line)
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            self._skipped["no JSON object"] += 1
+            self.skip("no JSON object")
             return
         try:
             reason = self._add(row)
-        except (TypeError, ValueError, OverflowError) as error:
-            reason = f"a value is invalid: {error}"[:80]
+        except ValueError as error:
+            reason = str(error)
         if reason:
-            self._skipped[reason] += 1
+            self.skip(reason)
 
     def report(self) -> OsReport:
         return OsReport(
@@ -155,33 +183,52 @@ class _Parser:
             return ""
         is_earlier = isinstance(stream, str) and stream.startswith(_STREAM)
         if kind != "access" and not is_earlier:
-            return f"the type {str(kind)[:40]!r} is unknown"
+            return f"the type {_shown(str(kind))!r} is unknown"
         accessor = row["accessor"] if isinstance(row.get("accessor"), dict) else {}
-        app = str(accessor.get("identifier") or row.get("bundleID") or "")
+        app = accessor.get("identifier") or row.get("bundleID")
         if not app:
             return "no app is named"
         category = _category(row) if is_earlier else row.get("category")
-        if not isinstance(category, str):
-            return f"the service {str(row.get('tccService'))[:40]!r} is unknown"
+        if is_earlier and category is None:
+            return f"the service {_shown(str(row.get('tccService')))!r} is unknown"
         time = _time(row.get("timeStamp", row.get("timestamp")))
-        self._add_access(app, category, str(row.get("identifier", "")), str(row.get("kind")), time)
+        self._add_access(
+            Access(_text(app, "accessor"), _text(category, "category"), time, time),
+            str(row.get("identifier") or ""),
+            str(row.get("kind")),
+        )
         return ""
 
-    def _add_access(self, app: str, category: str, identifier: str, kind: str, time: int) -> None:
-        key = app, category, identifier
+    def _add_access(self, event: Access, identifier: str, kind: str) -> None:
+        """Add a begin, an end or an event; a begin and an end may be in either order."""
         match kind:
             case "intervalBegin":
-                self._open[key] = len(self._accesses)
-                self._accesses.append(Access(app, category, time, None))
-            case "intervalEnd" if key in self._open:
-                number = self._open.pop(key)
-                self._accesses[number] = self._accesses[number]._replace(end=time)
+                access = event._replace(end=None)
             case "intervalEnd":
-                self._accesses.append(Access(app, category, None, time))
+                access = event._replace(begin=None)
             case "event":
-                self._accesses.append(Access(app, category, time, time))
+                self._accesses.append(event)
+                return
             case _:
-                raise ValueError(f"kind {kind[:40]!r}")
+                raise ValueError(f"the kind {_shown(kind)!r} is unknown")
+        key = event.app, event.category, identifier
+        number = self._open.get(key)
+        joined = None if number is None else _joined(self._accesses[number], access)
+        if number is not None and joined is not None:
+            self._accesses[number] = joined
+            del self._open[key]
+            return
+        if identifier:
+            self._open[key] = len(self._accesses)
+        self._accesses.append(access)
+
+
+def _joined(one: Access, other: Access) -> Access | None:
+    """Return the interval of a begin and an end; None if they are not of one interval."""
+    begin, end = (one, other) if one.end is None else (other, one)
+    if begin.begin is None or end.end is None or begin.begin > end.end:
+        return None
+    return begin._replace(end=end.end)
 
 
 def _category(row: dict[str, Any]) -> str | None:
@@ -194,27 +241,38 @@ def _category(row: dict[str, Any]) -> str | None:
 def _host(row: dict[str, Any]) -> Host:
     hits = row.get("hits", 0)
     return Host(
-        app=str(row["bundleID"]) if row.get("bundleID") else _missing("bundleID"),
-        domain=str(row["domain"]) if row.get("domain") else _missing("domain"),
+        app=_text(row.get("bundleID"), "bundleID"),
+        domain=_text(row.get("domain"), "domain").rstrip(".").lower(),
         hits=hits if isinstance(hits, int) else 0,
         is_tracker=row.get("domainType") == _TRACKER,
-        owner=str(row.get("domainOwner") or ""),
+        owner=_text(row["domainOwner"], "domainOwner") if row.get("domainOwner") else "",
         is_of_app=row.get("initiatedType") != "NonAppInitiated",
     )
 
 
-def _missing(key: str) -> str:
-    raise ValueError(f"no {key}")
+def _text(value: object, key: str) -> str:
+    """Return a text that can be printed."""
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
+        raise ValueError(f"{key} is no text, or is too long")
+    return value
+
+
+def _shown(text: str) -> str:
+    """Return a part of a text from the file, for a reason."""
+    return "".join(each if each.isprintable() else "?" for each in text[:40])
 
 
 def _time(text: object) -> int:
     """Return ns since 1970 of a time with its zone."""
-    if not isinstance(text, str):
-        raise ValueError("no time")  # noqa: TRY004 - of the file, not of a caller
-    time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError("a time without a zone")
-    return round(time.timestamp() * 1_000_000) * 1000
+    try:
+        time = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ValueError("its time is no date and time with a zone")
+    if not _EPOCH <= time < _LATEST:
+        raise ValueError("its time is before 1970 or after 2200")
+    return (time - _EPOCH) // _MICROSECOND * 1000
 
 
 def accesses_of(report: OsReport, app: str) -> Iterator[Access]:

@@ -6,6 +6,7 @@ without a call is an alarm: something that gives the data was not watched.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,7 +35,11 @@ class Recall:
     missed: tuple[Access, ...]
     """Accesses without one."""
     outside: int
-    """Accesses before and after the recording."""
+    """Accesses while no process was recorded."""
+    calls: int
+    """Recorded calls of the report's categories, with a time."""
+    unanswered: int
+    """Those of them without an access."""
     unwatched: tuple[str, ...]
     """Categories of accesses for which no rule was watched."""
     hosts: tuple[Host, ...]
@@ -64,49 +69,43 @@ def recall(recording: Recording, rules: RuleSet, report: OsReport, app: str = ""
         recording: the calls.
         rules: their rules, which state the report's categories.
         report: the system's report.
-        app: the bundle identifier; empty if the report has one app alone.
+        app: the bundle identifier; empty if the report has one app alone, or one of those that
+            were recorded.
 
     Raises:
         ArgumentError: the report has several apps, or not this one.
     """
-    app = _chosen(report, app)
-    by_watch = {rule.watch: rule.report for rule in rules.rules}
-    categories = [by_watch.get(watch, "") for watch in recording.trail.rules]
-    calls = recording.trail.calls
-    offsets = np.array([each.wall_offset for each in recording.trail.processes] or [0], np.int64)
-    times: dict[str, Times] = {}
-    timed = calls.time != NO_TIME
-    wall = calls.time + offsets[calls.process] if len(calls) else calls.time
-    for category in set(categories) - {""}:
-        numbers = [at for at, each in enumerate(categories) if each == category]
-        times[category] = np.sort(wall[timed & np.isin(calls.rule, numbers)])
-    begin, end = _span(recording, wall[timed])
+    app = _chosen(report, app, {each.app for each in recording.trail.processes})
+    by_category = _by_category(recording, rules)
+    spans = _spans(recording)
+    ends = [end for _, end in spans]
+    error = max((each.wall_error for each in recording.trail.processes), default=0)
     seen: list[Access] = []
     missed: list[Access] = []
     outside = 0
     for access in accesses_of(report, app):
-        first = begin if access.begin is None else access.begin
-        last = end if access.end is None else access.end
-        if last < begin or first > end:
+        first = spans[0][0] if access.begin is None and spans else access.begin or 0
+        last = spans[-1][1] if access.end is None and spans else access.end or 0
+        at = bisect_left(ends, first)
+        if at == len(spans) or spans[at][0] > last:
             outside += 1
             continue
-        known = times.get(access.category)
-        if known is None:
-            missed.append(access)
-            continue
         # Continuous data, such as location, may have begun long before.
-        at = int(np.searchsorted(known, last, side="right"))
-        is_seen = at > 0 and known[at - 1] >= first - BEFORE
+        known = by_category.get(access.category)
+        is_seen = known is not None and known.answer(first - BEFORE - error, last + error)
         (seen if is_seen else missed).append(access)
     return Recall(
         app=app,
         seen=tuple(seen),
         missed=tuple(missed),
         outside=outside,
-        unwatched=tuple(sorted({each.category for each in missed} - times.keys())),
+        calls=sum(each.total for each in by_category.values()),
+        unanswered=sum(each.unanswered() for each in by_category.values()),
+        unwatched=tuple(sorted({each.category for each in missed} - by_category.keys())),
         hosts=tuple(host for host in report.hosts if host.app == app),
         skipped=tuple(
-            f"{number:,} lines were left out: {reason}" for reason, number in report.skipped.items()
+            f"{counted(number, 'line')} left out: {reason}"
+            for reason, number in report.skipped.items()
         ),
     )
 
@@ -117,7 +116,8 @@ def recall_lines(result: Recall) -> Iterator[str]:
     yield (
         f"App Privacy Report of {result.app}: {len(result.seen):,} of "
         f"{compared:,} accesses have a recorded call; "
-        f"{result.outside:,} before or after the recording"
+        f"{result.outside:,} while nothing was recorded; "
+        f"{result.unanswered:,} of {counted(result.calls, 'call')} without an access"
     )
     trackers = [host for host in result.hosts if host.is_tracker]
     if result.hosts:
@@ -128,12 +128,13 @@ def recall_lines(result: Recall) -> Iterator[str]:
     )
 
 
-def _chosen(report: OsReport, app: str) -> str:
+def _chosen(report: OsReport, app: str, recorded: set[str]) -> str:
     apps = report.apps
     if app in apps:
         return app
-    if not app and len(apps) == 1:
-        return apps[0]
+    for known in (apps, sorted(recorded.intersection(apps))):
+        if not app and len(known) == 1:
+            return known[0]
     shown = ", ".join(apps[:10])
     fact = f"does not have {app!r}" if app else "has several apps"
     raise ArgumentError(
@@ -142,19 +143,67 @@ def _chosen(report: OsReport, app: str) -> str:
     )
 
 
-def _span(
-    recording: Recording, wall: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> tuple[int, int]:
-    """Return the first and the last observed time, in ns since 1970."""
-    starts = [
-        each.started + each.wall_offset
-        for each in recording.trail.processes
-        if each.started != NO_TIME
-    ]
-    ends = [
-        each.ended + each.wall_offset for each in recording.trail.processes if each.ended != NO_TIME
-    ]
-    if len(wall):
-        starts.append(int(wall.min()))
-        ends.append(int(wall.max()) + AFTER)
-    return min(starts, default=0), max(ends, default=0)
+class _Times:
+    """The calls of one category, by their times in ns since 1970."""
+
+    def __init__(self, times: Times, calls: Times) -> None:
+        order = np.argsort(times)
+        self._times, self._calls = times[order], calls[order]
+        self._answered = np.zeros(len(times) + 1, np.int64)
+
+    @property
+    def total(self) -> int:
+        return int(self._calls.sum())
+
+    def answer(self, first: int, last: int) -> bool:
+        """Return whether a call is in an interval; those that are have an access."""
+        begin = int(np.searchsorted(self._times, first, side="left"))
+        end = int(np.searchsorted(self._times, last, side="right"))
+        if begin < end:
+            self._answered[begin] += 1
+            self._answered[end] -= 1
+        return begin < end
+
+    def unanswered(self) -> int:
+        """Return the number of calls that were in no interval so far."""
+        return int(self._calls[np.cumsum(self._answered)[:-1] == 0].sum())
+
+
+def _by_category(recording: Recording, rules: RuleSet) -> dict[str, _Times]:
+    by_watch = {rule.watch: rule.report for rule in rules.rules}
+    categories = [by_watch.get(watch, "") for watch in recording.trail.rules]
+    calls = recording.trail.calls
+    times, _ = recording.trail.wall_times()
+    result: dict[str, _Times] = {}
+    for category in set(categories) - {""}:
+        numbers = [at for at, each in enumerate(categories) if each == category]
+        rows = (calls.time != NO_TIME) & np.isin(calls.rule, numbers)
+        result[category] = _Times(times[rows], calls.calls[rows])
+    return result
+
+
+def _spans(recording: Recording) -> list[tuple[int, int]]:
+    """Return the times in which processes were observed, in ns since 1970, as disjoint spans."""
+    trail = recording.trail
+    times, _ = trail.wall_times()
+    timed = trail.calls.time != NO_TIME
+    greatest = np.iinfo(np.int64).max
+    first = np.full(len(trail.processes), greatest, np.int64)
+    last = np.full(len(trail.processes), NO_TIME, np.int64)
+    np.minimum.at(first, trail.calls.process[timed], times[timed])
+    np.maximum.at(last, trail.calls.process[timed], times[timed])
+    spans: list[tuple[int, int]] = []
+    for number, process in enumerate(trail.processes):
+        started, ended = (each + process.wall_offset for each in (process.started, process.ended))
+        is_stated = process.ended != NO_TIME
+        begin = min(int(first[number]), started if process.started != NO_TIME else greatest)
+        end = ended if is_stated else max(int(last[number]), begin) + AFTER
+        if begin != greatest:
+            spans.append((begin, end))
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    return merged

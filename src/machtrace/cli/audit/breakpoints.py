@@ -192,6 +192,7 @@ class _Recorder:
                 wall_offset=self._wall - self._started,
                 wall_error=_WALL_ERROR,
                 started=self._started,
+                ended=time.monotonic_ns(),
                 from_start=self._at_start,
                 attached_late=not self._at_start,
             ),

@@ -105,6 +105,8 @@ def _os_report(compared: Recall) -> dict[str, Any]:
         "seen": [_access(each) for each in compared.seen],
         "missed": [_access(each) for each in compared.missed],
         "outside": compared.outside,
+        "calls": compared.calls,
+        "unanswered": compared.unanswered,
         "hosts": [
             {
                 "domain": host.domain,
