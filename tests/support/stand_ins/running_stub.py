@@ -8,8 +8,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from tests.support.stand_ins.gdb_stub import SnapshotStub
@@ -59,24 +59,34 @@ class RunningStub(SnapshotStub):
 
     def send(self, payload: bytes) -> None:
         """Send a packet while the process runs."""
-        self.await_running()
-        with self.lock:
-            assert self.connection is not None
-            self.connection.sendall(b"$%s#%02x" % (payload, sum(payload) % 256))
+        with self._while_it_runs():
+            self._write(payload)
 
     def send_profile(self, text: bytes) -> None:
         """Send a profile in packets as long as debugserver's."""
-        self.await_running()
-        with self.lock:
+        with self._while_it_runs():
             for at in range(0, len(text), _PIECE):
-                self.send(b"A" + text[at : at + _PIECE])
+                self._write(b"A" + text[at : at + _PIECE])
 
     def stop(self, reply: bytes) -> None:
         """Stop the process by itself."""
-        self.await_running()
-        with self.lock:
-            self.send(reply)
+        with self._while_it_runs():
+            self._write(reply)
             self.is_running = False
+
+    @contextmanager
+    def _while_it_runs(self) -> Iterator[None]:
+        """Hold the lock once the process runs; to wait with the lock would serve nobody."""
+        while True:
+            self.await_running()
+            with self.lock:
+                if self.is_running:
+                    yield
+                    return
+
+    def _write(self, payload: bytes) -> None:
+        assert self.connection is not None
+        self.connection.sendall(b"$%s#%02x" % (payload, sum(payload) % 256))
 
     def answer(self, request: bytes) -> bytes | None:
         """See :meth:`SnapshotStub.answer`."""
