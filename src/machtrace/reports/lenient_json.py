@@ -318,13 +318,22 @@ def _most_keys(text: str, start: int, end: int) -> int:
     # In valid JSON a colon outside of strings follows a key's closing quote, with space between
     # at most. Without the spellings of _SELDOM that is at most one space, so the two counts miss
     # no key; a string that contains them only raises the count, and the slower hook decides.
-    if any(text.find(one, start, end) >= 0 for one in _SELDOM):
-        return -1
+    for space, spellings in _SELDOM:
+        # To search for one character is ten times as fast.
+        if text.find(space, start, end) >= 0 and any(
+            text.find(one, start, end) >= 0 for one in spellings
+        ):
+            return -1
     return text.count('":', start, end) + text.count('" :', start, end)
 
 
-_SELDOM = ("\t:", "\n:", "\r:", "  :", "\t :", "\n :", "\r :")
-"""Text that precedes a colon other than a quote, or a quote and one space."""
+_SELDOM = (
+    ("\t", ("\t:", "\t :")),
+    ("\n", ("\n:", "\n :")),
+    ("\r", ("\r:", "\r :")),
+    (" ", ("  :",)),
+)
+"""By its first character: text that precedes a colon other than a quote, or a quote and a space."""
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=finite, parse_constant=str)
 
 

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,12 @@ from machtrace.model.report import (
     Report,
     ReportedFrame,
     ReportedImage,
+    ReportedSymbol,
     ReportedTask,
     ReportKind,
     SampledTree,
 )
+from machtrace.model.symbol import SourceLocation
 from machtrace.reports.analysis.fingerprint import owners_of
 from machtrace.reports.analysis.subject_stack import subject_stack
 from machtrace.warehouse.schema import (
@@ -41,6 +43,12 @@ _ADJUSTMENTS = {
     Adjustment.RETURN: int(FrameAdjustment.RETURN),
     Adjustment.ALREADY_ADJUSTED: int(FrameAdjustment.ALREADY_ADJUSTED),
 }
+_RETURN = Adjustment.RETURN
+_RETURN_CODE = _ADJUSTMENTS[_RETURN]
+_FrameRow: TypeAlias = tuple[int, int, int, int, str]
+"""Image, offset, adjustment, kind and text of a frame."""
+_Call: TypeAlias = tuple[str, str, int, str]
+"""Function, file, line and source of a name."""
 _FORMATS = ("%Y-%m-%d %H:%M:%S.%f %z", "%Y-%m-%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%S.%f")
 _PROFILES = frozenset(
     {
@@ -77,8 +85,8 @@ class SegmentBuilder:
         self._reports: list[dict[str, Any]] = []
         self._images: dict[bytes, int] = {}
         self._image_rows: list[dict[str, Any]] = []
-        self._frames: dict[tuple[int, int, int, int, str], int] = {}
-        self._names: dict[int, tuple[tuple[str, str, int, str], ...]] = {}
+        self._frames: dict[_FrameRow, int] = {}
+        self._names: dict[int, tuple[_Call, ...]] = {}
         self._depths, self._rows = array("I"), array("I")
         self._occurrences: dict[str, list[Any]] = {field.name: [] for field in OCCURRENCES}
 
@@ -92,9 +100,11 @@ class SegmentBuilder:
         number = len(self._reports)
         self._reports.append(row)
         before = len(self._occurrences["node"])
-        subject = self._subject(report, number)
-        for task in (report, *report.others):
-            self._add_task(task, number)
+        images = self._image_numbers(report)
+        subject = self._subject(report, number, images)
+        self._add_task(report, number, images)
+        for task in report.others:
+            self._add_task(task, number, self._image_numbers(task))
         row["subject"] = None if subject is None else subject - before
         return key
 
@@ -122,18 +132,16 @@ class SegmentBuilder:
         )
         return trimmed(merge([raw]))
 
-    def _subject(self, report: Report, number: int) -> int | None:
+    def _subject(self, report: Report, number: int, images: Sequence[int]) -> int | None:
         """Add the stack that a report is about; None if it has none."""
         subject = subject_stack(report)
         if subject is None or not subject.frames:
             return None
-        images = self._image_numbers(report)
         return self._add_stack(
             subject.frames, images, report=number, weight=1, role="subject", unit="reports"
         )
 
-    def _add_task(self, task: ReportedTask, number: int) -> None:
-        images = self._image_numbers(task)
+    def _add_task(self, task: ReportedTask, number: int, images: Sequence[int]) -> None:
         for thread in task.threads:
             self._add_stack(
                 thread.frames,
@@ -191,29 +199,30 @@ class SegmentBuilder:
 
     def _numbers(self, frames: Sequence[ReportedFrame], images: Sequence[int]) -> list[int]:
         """Return the numbers of machine frames, innermost first; inlined calls are names."""
-        known, numbers = self._frames, []
-        inlined: list[tuple[str, str, int, str]] = []
-        for frame in frames:
-            address, image, offset, adjustment, symbol, location, is_inline, _ = frame
-            call = None
-            if symbol is not None:
-                file, line = ("", 0) if location is None else (location.path, location.line or 0)
-                call = (_text(symbol.name), _text(file), line, symbol.source.value)
+        known, names = self._frames, self._names
+        numbers: list[int] = []
+        inlined: list[_Call] = []
+        for address, image, offset, adjustment, symbol, location, is_inline, _ in frames:
             if is_inline:
-                if call is not None:
-                    inlined.append(call)
+                if symbol is not None:
+                    inlined.append(_call(symbol, location))
                 continue
-            row: tuple[int, int, int, int, str]
+            # To hash an enumeration's member takes longer than all the rest.
+            code = _RETURN_CODE if adjustment is _RETURN else _ADJUSTMENTS[adjustment]
+            row: _FrameRow
             if image is not None and offset is not None:
-                row = (images[image], offset, _ADJUSTMENTS[adjustment], 0, "")
+                row = (images[image], offset, code, 0, "")
             elif address is not None:
-                row = (-1, address, _ADJUSTMENTS[adjustment], 1, "")
+                row = (-1, address, code, 1, "")
             else:
-                row = (-1, 0, 0, int(FrameKind.TEXT), call[0] if call is not None else "")
-            number = known.setdefault(row, len(known))
+                text = "" if symbol is None else _text(symbol.name)
+                row = (-1, 0, 0, int(FrameKind.TEXT), text)
+            number = known.get(row)
+            if number is None:
+                number = known[row] = len(known)
             numbers.append(number)
-            if call is not None and number not in self._names:
-                self._names[number] = (*inlined, call)
+            if symbol is not None and number not in names:
+                names[number] = (*inlined, _call(symbol, location))
             if inlined:
                 inlined = []
         return numbers
@@ -333,6 +342,11 @@ def _own_samples(tree: SampledTree) -> Iterator[tuple[list[int], int]]:
 
 def _unit(task: ReportedTask) -> str:
     return f"{task.kind.weight}s" if isinstance(task, Report) else "samples"
+
+
+def _call(symbol: ReportedSymbol, location: SourceLocation | None) -> _Call:
+    file, line = ("", 0) if location is None else (location.path, location.line or 0)
+    return _text(symbol.name), _text(file), line, symbol.source.value
 
 
 def _text(text: str) -> str:
