@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from machtrace.targets.inprocess.beacons import deadline
     from machtrace.targets.open import open_target
     from machtrace.unwinder.unwinder import Unwinder, unwind
+    from machtrace.warehouse.warehouse import Warehouse
     from machtrace.watching.api import watch
 
 _HOMES = {
     "MachtraceError": "machtrace.errors",
     "Symbolicator": "machtrace.symbolizer.symbolicator",
     "Unwinder": "machtrace.unwinder.unwinder",
+    "Warehouse": "machtrace.warehouse.warehouse",
     "backtrace": "machtrace.pipeline.inprocess.backtrace",
     "backtraces": "machtrace.pipeline.backtraces",
     "call_stack_return_addresses": "machtrace.pipeline.inprocess.fast_path",
@@ -67,6 +69,7 @@ __all__ = [
     "MachtraceError",
     "Symbolicator",
     "Unwinder",
+    "Warehouse",
     "backtrace",
     "backtraces",
     "call_stack_return_addresses",

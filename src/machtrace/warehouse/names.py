@@ -6,7 +6,7 @@ before, so that the frames themselves never change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +98,17 @@ def wanted_images(segment: Segment) -> list[WantedImage]:
         for row, count in zip(segment.images.to_pylist(), counts.tolist(), strict=True)
         if count and row["uuid"]
     ]
+
+
+def all_wanted(segments: Iterable[Segment]) -> list[WantedImage]:
+    """Return the images of all segments whose symbols would name more frames, most frames first."""
+    wanted: dict[str, WantedImage] = {}
+    for segment in segments:
+        for image in wanted_images(segment):
+            known = wanted.get(image.uuid)
+            before = 0 if known is None else known.frames
+            wanted[image.uuid] = image._replace(frames=image.frames + before)
+    return sorted(wanted.values(), key=lambda each: (-each.frames, each.name, each.uuid))
 
 
 def _append(columns: list[list[Any]], frame: int, calls: Calls) -> None:

@@ -11,14 +11,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from machtrace.errors import MissingExtraError
+import pyarrow as pa
+
 from machtrace.model.image import BuildId
 from machtrace.model.report import ReportedImage
-
-try:
-    import pyarrow as pa
-except ImportError:
-    raise MissingExtraError("the warehouse", extra="warehouse") from None
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from machtrace.errors import ArgumentError, MissingExtraError
 from machtrace.warehouse.schema import TABLES
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
+"""The values of a statement, in order or by name."""
 _BATCH_ROWS = 4096
 _REMEDY = "a view's columns: FROM (DESCRIBE stacks_of_reports)"
 _NUMBERED = {"reports": "report", "images": "image", "frames": "frame", "nodes": "node"}
@@ -104,7 +106,10 @@ class RowLimits(NamedTuple):
 
 
 def query(
-    connection: duckdb.DuckDBPyConnection, text: str, limits: RowLimits | None = None
+    connection: duckdb.DuckDBPyConnection,
+    text: str,
+    limits: RowLimits | None = None,
+    parameters: Parameters | None = None,
 ) -> Rows:
     """Return the rows of one SELECT statement.
 
@@ -112,6 +117,7 @@ def query(
         connection: see :func:`connect`.
         text: the statement.
         limits: of the answer; the first rows are returned if it has more.
+        parameters: values for the statement, in order or by name.
 
     Raises:
         ArgumentError: the statement is invalid, is another one, or refers to what it must not read.
@@ -123,7 +129,7 @@ def query(
         # COPY could write where the views may read.
         if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
             raise ArgumentError("the query failed: pass one SELECT statement", remedy=_REMEDY)
-        relation = connection.sql(text)
+        relation = connection.sql(text, params=parameters)
         if limits is None:
             return Rows(relation.to_arrow_table(), is_whole=True)
         return _first_rows(relation, limits)

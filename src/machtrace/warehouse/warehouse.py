@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from machtrace.errors import FileAccessError
 from machtrace.images.resolver import Search
@@ -27,9 +26,6 @@ from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.builder import SegmentBuilder, Source
 from machtrace.warehouse.columns import SourceFacts, StackColumns, segment_of
 from machtrace.warehouse.decisions import store_decision, store_groups
-from machtrace.warehouse.difference import GROUPS, Difference, difference
-from machtrace.warehouse.function_tree import FunctionTree, function_tree, parts_of
-from machtrace.warehouse.groups import Issue, issues, subjects
 from machtrace.warehouse.ingest import (
     Added,
     BatchOutcome,
@@ -40,46 +36,21 @@ from machtrace.warehouse.ingest import (
     read_batch,
     unread_batches,
 )
-from machtrace.warehouse.log import LogWriter
-from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
-from machtrace.warehouse.names import WantedImage, renamed, wanted_images
-from machtrace.warehouse.record_state import RecordState, record_state
+from machtrace.warehouse.manifest import Manifest
+from machtrace.warehouse.names import renamed
+from machtrace.warehouse.reader import MANIFEST, WarehouseReader
 from machtrace.warehouse.segment import Segment
-from machtrace.warehouse.segment_files import (
-    read_segment,
-    sync_folder,
-    write_names,
-)
-from machtrace.warehouse.sql import (
-    RowLimits,
-    Rows,
-    SegmentFiles,
-    compared_weights,
-    connect,
-    query,
-    weights_of,
-)
-from machtrace.warehouse.triage import Decision, State, decisions_by_issue
-from machtrace.warehouse.upkeep import (
-    LARGEST,
-    Problem,
-    check,
-    compact,
-    remove_left_over,
-    segment_folder,
-)
-
-if TYPE_CHECKING:
-    import duckdb
-    import pyarrow as pa
-
-_MANIFEST = "manifest.sqlite"
-_LOG_BYTES = 1 << 28
-"""The size at which the next log begins."""
+from machtrace.warehouse.segment_files import sync_folder, write_names
+from machtrace.warehouse.triage import State
+from machtrace.warehouse.upkeep import LARGEST, compact, remove_left_over
+from machtrace.warehouse.writing import Logs, WriterLock
 
 
-class Warehouse:
-    """An open warehouse."""
+class Warehouse(WarehouseReader):
+    """An open warehouse.
+
+    The first change makes this process its writer, until it is closed.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         """Open a warehouse.
@@ -88,15 +59,9 @@ class Warehouse:
             FileAccessError: the folder is no warehouse, or cannot be read.
             FormatError: its manifest is damaged, or a later version's.
         """
-        self.folder = Path(folder)
-        if not (self.folder / _MANIFEST).is_file():
-            error = FileAccessError(str(folder), "not a warehouse")
-            error.remedy = f"create one: machtrace warehouse init {folder}"
-            raise error
-        self._manifest = Manifest(self.folder / _MANIFEST)
-        self._log: LogWriter | None = None
-        self._lock: int | None = None
-        self._running: duckdb.DuckDBPyConnection | None = None
+        super().__init__(folder)
+        self._lock = WriterLock(self.folder)
+        self._logs = Logs(self.folder / "log")
 
     @classmethod
     def create(cls, folder: str | Path) -> Self:
@@ -117,27 +82,14 @@ class Warehouse:
             if isinstance(error, FileAccessError):
                 raise
             raise FileAccessError(str(folder), error.strerror or str(error)) from None
-        Manifest(path / _MANIFEST, is_new=True).close()
+        Manifest(path / MANIFEST, is_new=True).close()
         return cls(path)
 
     def close(self) -> None:
         """Close it; what was received stays in the log."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-        self._release()
-        self._manifest.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._logs.close()
+        self._lock.release()
+        super().close()
 
     # --- receiving ---
 
@@ -155,11 +107,9 @@ class Warehouse:
         Raises:
             FileAccessError: they cannot be stored, as when the disk is full; none of them stays.
         """
-        self._acquire()
+        self._lock.acquire()
         now = time.time_ns()
-        log = self._log_with_room()
-        framed = [framed_record(Body(*body), now) for body in bodies]
-        return [f"{log.path.stem}-{offset}" for offset in log.append(framed)]
+        return self._logs.append([framed_record(Body(*body), now) for body in bodies])
 
     def flush(
         self,
@@ -176,12 +126,10 @@ class Warehouse:
         Raises:
             FileAccessError: a segment cannot be written; what was received stays in the log.
         """
-        self._acquire()
+        self._lock.acquire()
         remove_left_over(self.folder, self._manifest)
         ingest = Ingest(self._manifest, self.segment_folder)
-        log = self._log
-        end = None if log is None else (log.path.name, log.size)
-        batches = unread_batches(self.folder / "log", self._manifest.logs(), end)
+        batches = unread_batches(self._logs.folder, self._manifest.logs(), self._logs.end)
         for outcome in map(read_batch, batches) if run is None else run(batches):
             ingest.add(outcome)
             on_records(outcome.records)
@@ -194,7 +142,7 @@ class Warehouse:
         Raises:
             FileAccessError: the segment cannot be written.
         """
-        self._acquire()
+        self._lock.acquire()
         builder = SegmentBuilder()
         for number, report in enumerate(reports):
             source = Source(received=time.time_ns(), body=os.urandom(16), number=number)
@@ -208,144 +156,10 @@ class Warehouse:
             ArgumentError: columns of different lengths, or a row that is not listed.
             FileAccessError: the segment cannot be written.
         """
-        self._acquire()
+        self._lock.acquire()
         return self._add(segment_of(columns, facts), 1)
 
-    # --- reading ---
-
-    @property
-    def segments(self) -> list[SegmentRow]:
-        """The segments, the oldest first."""
-        return self._manifest.segments()
-
-    @property
-    def quarantined(self) -> list[Quarantined]:
-        """The records that could not be read."""
-        return self._manifest.quarantined()
-
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes of the logs that are in no segment yet."""
-        known = self._manifest.logs()
-        return sum(
-            max(path.stat().st_size - known.get(path.name, 0), 0)
-            for path in (self.folder / "log").glob("*.log")
-        )
-
-    def record_state(self, record: str) -> tuple[RecordState, tuple[str, ...]] | None:
-        """Return the state of received bytes, and reasons for which parts are in quarantine.
-
-        Args:
-            record: the identifier that :meth:`receive` returned.
-
-        Returns:
-            None if there is no such record.
-
-        Raises:
-            FileAccessError: the log cannot be read.
-        """
-        return record_state(self.folder / "log", self._manifest, record)
-
-    def segment_folder(self, number: int) -> Path:
-        """Return the folder of a segment."""
-        return segment_folder(self.folder, number)
-
-    def segment(self, number: int) -> Segment:
-        """Read a segment.
-
-        Raises:
-            FileAccessError, FormatError: it cannot be read, or is damaged.
-        """
-        files = self._files(number, self._manifest.names())
-        return read_segment(files.folder, files.names)
-
-    def stacks_of(self, number: int) -> Segment:
-        """Read the stacks of a segment, with their names, and none of its occurrences.
-
-        Raises:
-            FileAccessError, FormatError: it cannot be read, or is damaged.
-        """
-        files = self._files(number, self._manifest.names())
-        return read_segment(files.folder, files.names, has_occurrences=False)
-
-    def connect(self, *, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
-        """Return a DuckDB connection with views over the segments; see ``warehouse.sql``.
-
-        It reads these segments alone, also if others are added meanwhile.
-
-        Raises:
-            MissingExtraError: DuckDB is not installed.
-        """
-        names = self._manifest.names()
-        return connect([self._files(row.id, names) for row in self.segments], memory=memory)
-
-    def query(self, text: str) -> pa.Table:
-        """Return the rows of an SQL query over the views of :meth:`connect`.
-
-        Raises:
-            ArgumentError: the query is invalid, or refers to what it must not read.
-            MissingExtraError: DuckDB is not installed.
-        """
-        return self.first_rows(text).table
-
-    def first_rows(self, text: str, limits: RowLimits | None = None) -> Rows:
-        """Return the rows of an SQL query up to a limit, and whether these are all.
-
-        Raises:
-            ArgumentError: the query is invalid, was interrupted, or refers to what it must not
-                read.
-            MissingExtraError: DuckDB is not installed.
-        """
-        with self.connect() as connection:
-            self._running = connection
-            try:
-                return query(connection, text, limits)
-            finally:
-                self._running = None
-
-    def interrupt(self) -> None:
-        """End the query that runs in another thread, if one does."""
-        running = self._running
-        if running is not None:
-            running.interrupt()
-
-    def flame(self, where: str = "true") -> FunctionTree:
-        """Return the functions of stored stacks, with the weights of those.
-
-        Args:
-            where: an SQL condition over the view ``stacks_of_reports``.
-
-        Raises:
-            ArgumentError: the condition is invalid.
-            MissingExtraError: DuckDB is not installed.
-        """
-        return function_tree(parts_of(self.query(weights_of(where)), self.stacks_of))
-
-    def diff(self, before: str, after: str) -> Difference:
-        """Return the difference of two sets of stacks, with intervals over devices.
-
-        Args:
-            before: an SQL condition over the view ``stacks_of_reports``.
-            after: the second side's.
-
-        Raises:
-            ArgumentError: a condition is invalid.
-            MissingExtraError: DuckDB is not installed.
-        """
-        rows = self.query(compared_weights(before, after, GROUPS))
-        return difference(function_tree(parts_of(rows, self.stacks_of)), rows)
-
-    def issues(self, where: str = "true") -> list[Issue]:
-        """Return the issues of stored reports, the most frequent first.
-
-        Args:
-            where: an SQL condition over the columns of ``reports``.
-
-        Raises:
-            ArgumentError: the condition is invalid.
-            MissingExtraError: DuckDB is not installed.
-        """
-        return issues(self.query(subjects(where)), self.stacks_of)
+    # --- issues ---
 
     def regroup(self) -> dict[str, str]:
         """Group all reports with the names of now, and return the aliases of earlier issues.
@@ -354,7 +168,7 @@ class Warehouse:
             FileAccessError: another process writes, or the groups cannot be stored.
             MissingExtraError: DuckDB is not installed.
         """
-        self._acquire()
+        self._lock.acquire()
         return store_groups(self._manifest, self.issues())
 
     def decide(self, issue: str, state: State, note: str = "") -> str:
@@ -369,22 +183,8 @@ class Warehouse:
             ArgumentError: no issue has this identifier.
             FileAccessError: it cannot be stored.
         """
-        self._acquire()
+        self._lock.acquire()
         return store_decision(self._manifest, issue, state, note)
-
-    def decisions(self) -> dict[str, list[Decision]]:
-        """Return the decisions about issues, by present identifier, the one that holds first."""
-        return decisions_by_issue(self._manifest.decisions(), self._manifest.aliases())
-
-    def wanted(self) -> list[WantedImage]:
-        """Return the images whose symbols would name more stored frames, most frames first."""
-        wanted: dict[str, WantedImage] = {}
-        for row in self.segments:
-            for image in wanted_images(self.segment(row.id)):
-                known = wanted.get(image.uuid)
-                before = 0 if known is None else known.frames
-                wanted[image.uuid] = image._replace(frames=image.frames + before)
-        return sorted(wanted.values(), key=lambda each: (-each.frames, each.name, each.uuid))
 
     # --- names ---
 
@@ -407,7 +207,7 @@ class Warehouse:
         Raises:
             FileAccessError, FormatError: a segment cannot be read, or names cannot be written.
         """
-        self._acquire()
+        self._lock.acquire()
         names = ReportNames(search)
         count = 0
         for row in self.segments:
@@ -434,63 +234,13 @@ class Warehouse:
         Raises:
             FileAccessError, FormatError: a segment cannot be read or written.
         """
-        self._acquire()
+        self._lock.acquire()
         return compact(self.folder, self._manifest, self.segment, most)
 
-    def check(self) -> Iterator[Problem]:
-        """Yield what is damaged: segments, and logs that are shorter than what was read."""
-        return check(self.folder, self._manifest, self.segment)
-
     # --- inside ---
-
-    def _files(self, number: int, names: Mapping[int, str]) -> SegmentFiles:
-        folder = self.segment_folder(number)
-        later = names.get(number)
-        own = folder / "names.parquet"
-        return SegmentFiles(number, folder, own if later is None else self.folder / "names" / later)
 
     def _add(self, segment: Segment, reports: int) -> Added:
         ingest = Ingest(self._manifest, self.segment_folder)
         ingest.add(BatchOutcome(segment, 0, reports, {}, []))
         ingest.commit()
         return ingest.total
-
-    def _log_with_room(self) -> LogWriter:
-        if self._log is None:
-            paths = sorted((self.folder / "log").glob("*.log"))
-            path = paths[-1] if paths else self.folder / "log" / f"{1:08}.log"
-            self._log = LogWriter(path)
-            sync_folder(path.parent)
-        if self._log.size >= _LOG_BYTES:
-            path = self._log.path.with_name(f"{int(self._log.path.stem) + 1:08}.log")
-            self._log.close()
-            self._log = LogWriter(path)
-            sync_folder(path.parent)
-        return self._log
-
-    def _acquire(self) -> None:
-        """Become the writer.
-
-        Raises:
-            FileAccessError: another process writes.
-        """
-        if self._lock is not None:
-            return
-        import fcntl
-
-        path = self.folder / "writer.lock"
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise FileAccessError(str(path), error.strerror or str(error)) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise FileAccessError(str(self.folder), "another process writes to it") from None
-        self._lock = lock
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None

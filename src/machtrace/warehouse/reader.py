@@ -1,0 +1,233 @@
+"""Read access to a warehouse, which any number of processes may have at a time.
+
+See ``warehouse.warehouse`` for its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from machtrace.errors import FileAccessError
+from machtrace.warehouse.difference import GROUPS, Difference, difference
+from machtrace.warehouse.function_tree import FunctionTree, function_tree, parts_of
+from machtrace.warehouse.groups import Issue, issues, subjects
+from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
+from machtrace.warehouse.names import WantedImage, all_wanted
+from machtrace.warehouse.record_state import RecordState, record_state
+from machtrace.warehouse.segment import Segment
+from machtrace.warehouse.segment_files import read_segment
+from machtrace.warehouse.sql import (
+    Parameters,
+    RowLimits,
+    Rows,
+    SegmentFiles,
+    compared_weights,
+    connect,
+    query,
+    weights_of,
+)
+from machtrace.warehouse.triage import Decision, decisions_by_issue
+from machtrace.warehouse.upkeep import Problem, check, segment_folder
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+MANIFEST = "manifest.sqlite"
+
+
+class WarehouseReader:
+    """An open warehouse, without what changes it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Open a warehouse.
+
+        Raises:
+            FileAccessError: the folder is no warehouse, or cannot be read.
+            FormatError: its manifest is damaged, or a later version's.
+        """
+        self.folder = Path(folder)
+        if not (self.folder / MANIFEST).is_file():
+            error = FileAccessError(str(folder), "not a warehouse")
+            error.remedy = f"create one: machtrace warehouse init {folder}"
+            raise error
+        self._manifest = Manifest(self.folder / MANIFEST)
+        self._running: duckdb.DuckDBPyConnection | None = None
+
+    def close(self) -> None:
+        """Close it; what was received stays in the log."""
+        self._manifest.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def segments(self) -> list[SegmentRow]:
+        """The segments, the oldest first."""
+        return self._manifest.segments()
+
+    @property
+    def quarantined(self) -> list[Quarantined]:
+        """The records that could not be read."""
+        return self._manifest.quarantined()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the logs that are in no segment yet."""
+        known = self._manifest.logs()
+        return sum(
+            max(path.stat().st_size - known.get(path.name, 0), 0)
+            for path in (self.folder / "log").glob("*.log")
+        )
+
+    def record_state(self, record: str) -> tuple[RecordState, tuple[str, ...]] | None:
+        """Return the state of received bytes, and reasons for which parts are in quarantine.
+
+        Args:
+            record: the identifier that :meth:`receive` returned.
+
+        Returns:
+            None if there is no such record.
+
+        Raises:
+            FileAccessError: the log cannot be read.
+        """
+        return record_state(self.folder / "log", self._manifest, record)
+
+    def segment_folder(self, number: int) -> Path:
+        """Return the folder of a segment."""
+        return segment_folder(self.folder, number)
+
+    def segment(self, number: int) -> Segment:
+        """Read a segment.
+
+        Raises:
+            FileAccessError, FormatError: it cannot be read, or is damaged.
+        """
+        files = self._files(number, self._manifest.names())
+        return read_segment(files.folder, files.names)
+
+    def stacks_of(self, number: int) -> Segment:
+        """Read the stacks of a segment, with their names, and none of its occurrences.
+
+        Raises:
+            FileAccessError, FormatError: it cannot be read, or is damaged.
+        """
+        files = self._files(number, self._manifest.names())
+        return read_segment(files.folder, files.names, has_occurrences=False)
+
+    def connect(self, *, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
+        """Return a DuckDB connection with views over the segments; see ``warehouse.sql``.
+
+        It reads these segments alone, also if others are added meanwhile.
+
+        Raises:
+            MissingExtraError: DuckDB is not installed.
+        """
+        names = self._manifest.names()
+        return connect([self._files(row.id, names) for row in self.segments], memory=memory)
+
+    def query(self, text: str, parameters: Parameters | None = None) -> pa.Table:
+        """Return the rows of an SQL query over the views of :meth:`connect`.
+
+        Args:
+            text: one SELECT statement; ``FROM reports`` is one.
+            parameters: the values of ``?`` in order, or of ``$name`` by name.
+
+        Raises:
+            ArgumentError: the query is invalid, or refers to what it must not read.
+            MissingExtraError: DuckDB is not installed.
+        """
+        return self.first_rows(text, parameters=parameters).table
+
+    def first_rows(
+        self, text: str, limits: RowLimits | None = None, *, parameters: Parameters | None = None
+    ) -> Rows:
+        """Return the rows of an SQL query up to a limit, and whether these are all.
+
+        Raises:
+            ArgumentError: the query is invalid, was interrupted, or refers to what it must not
+                read.
+            MissingExtraError: DuckDB is not installed.
+        """
+        with self.connect() as connection:
+            self._running = connection
+            try:
+                return query(connection, text, limits, parameters)
+            finally:
+                self._running = None
+
+    def interrupt(self) -> None:
+        """End the query that runs in another thread, if one does."""
+        running = self._running
+        if running is not None:
+            running.interrupt()
+
+    def flame(self, where: str = "true") -> FunctionTree:
+        """Return the functions of stored stacks, with the weights of those.
+
+        Args:
+            where: an SQL condition over the view ``stacks_of_reports``.
+
+        Raises:
+            ArgumentError: the condition is invalid.
+            MissingExtraError: DuckDB is not installed.
+        """
+        return function_tree(parts_of(self.query(weights_of(where)), self.stacks_of))
+
+    def diff(self, before: str, after: str) -> Difference:
+        """Return the difference of two sets of stacks, with intervals over devices.
+
+        Args:
+            before: an SQL condition over the view ``stacks_of_reports``.
+            after: the second side's.
+
+        Raises:
+            ArgumentError: a condition is invalid.
+            MissingExtraError: DuckDB is not installed.
+        """
+        rows = self.query(compared_weights(before, after, GROUPS))
+        return difference(function_tree(parts_of(rows, self.stacks_of)), rows)
+
+    def issues(self, where: str = "true") -> list[Issue]:
+        """Return the issues of stored reports, the most frequent first.
+
+        Args:
+            where: an SQL condition over the columns of ``reports``.
+
+        Raises:
+            ArgumentError: the condition is invalid.
+            MissingExtraError: DuckDB is not installed.
+        """
+        return issues(self.query(subjects(where)), self.stacks_of)
+
+    def decisions(self) -> dict[str, list[Decision]]:
+        """Return the decisions about issues, by present identifier, the one that holds first."""
+        return decisions_by_issue(self._manifest.decisions(), self._manifest.aliases())
+
+    def wanted(self) -> list[WantedImage]:
+        """Return the images whose symbols would name more stored frames, most frames first."""
+        return all_wanted(self.segment(row.id) for row in self.segments)
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is damaged: segments, and logs that are shorter than what was read."""
+        return check(self.folder, self._manifest, self.segment)
+
+    # --- inside ---
+
+    def _files(self, number: int, names: Mapping[int, str]) -> SegmentFiles:
+        folder = self.segment_folder(number)
+        later = names.get(number)
+        own = folder / "names.parquet"
+        return SegmentFiles(number, folder, own if later is None else self.folder / "names" / later)
