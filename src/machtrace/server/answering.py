@@ -44,7 +44,7 @@ async def answer_query(service: Service, request: Request) -> Response:
 
     def work(warehouse: Warehouse) -> tuple[bytes, bool]:
         rows = warehouse.first_rows(text, limits)
-        return (_arrow(rows.table) if is_arrow else _json_lines(rows.table)), rows.is_whole
+        return (arrow_stream(rows.table) if is_arrow else json_lines(rows.table)), rows.is_whole
 
     data, is_whole = await service.reading(work)
     headers = {TRUNCATED: "false" if is_whole else "true"}
@@ -131,7 +131,8 @@ def _number(text: str, name: str) -> int:
     return int(text)
 
 
-def _json_lines(table: pa.Table) -> bytes:
+def json_lines(table: pa.Table) -> bytes:
+    """Return rows as lines of JSON."""
     lines = (
         json.dumps({key: _finite(cell(value)) for key, value in row.items()}) + "\n"
         for row in table.to_pylist()
@@ -145,7 +146,8 @@ def _finite(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _arrow(table: pa.Table) -> bytes:
+def arrow_stream(table: pa.Table) -> bytes:
+    """Return rows as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

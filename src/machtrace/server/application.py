@@ -13,8 +13,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from machtrace.errors import ArgumentError, MachtraceError
-from machtrace.server.endpoints import ENDPOINTS, Endpoint
+from machtrace.server.endpoint import Endpoint
+from machtrace.server.endpoints import ENDPOINTS
 from machtrace.server.limits import BAD_REQUEST, RefusedError
+from machtrace.server.pages.frame import refusal_page
 from machtrace.server.receiving import remove_uploads
 from machtrace.server.service import Service
 
@@ -51,7 +53,7 @@ def application(service: Service) -> Starlette:
         if each.is_cross_origin
     ]
     return Starlette(
-        routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _http_error}
+        routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _http_error(service)}
     )
 
 
@@ -65,16 +67,21 @@ def _route(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitabl
             response = await endpoint.handler(service, request)
         except MachtraceError as error:
             response = _refusal(error)
+            if endpoint.is_page:
+                response = refusal_page(service, request, error, response)
         except Exception as error:  # noqa: BLE001 - a client gets an answer, and no traceback
             sys.stderr.write(f"machtrace: {endpoint.path}: {type(error).__name__}: {error}\n")
-            response = JSONResponse({"error": "the request failed"}, _FAILED)
+            failed = RefusedError(_FAILED, "the request failed")
+            response = _refusal(failed)
+            if endpoint.is_page:
+                response = refusal_page(service, request, failed, response)
         if response.status_code >= BAD_REQUEST and endpoint.method != "GET":
             # The rest of the body is not read.
             response.headers["Connection"] = "close"
         if endpoint.is_cross_origin:
             response.headers.update(_CROSS_ORIGIN)
-        response.headers.update(_HEADERS)
-        response.headers.setdefault("Content-Security-Policy", _POLICY)
+        for name, value in (_HEADERS | {"Content-Security-Policy": _POLICY}).items():
+            response.headers.setdefault(name, value)
         service.answers[endpoint.path, response.status_code] += 1
         return response
 
@@ -96,8 +103,15 @@ async def _preflight(_request: Request) -> Response:
     return Response(status_code=204, headers=_CROSS_ORIGIN)
 
 
-async def _http_error(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    headers = {**(error.headers or {}), **_HEADERS, "Connection": "close"}
-    return JSONResponse({"error": error.detail}, error.status_code, headers)
+def _http_error(service: Service) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        headers = {**(error.headers or {}), **_HEADERS, "Connection": "close"}
+        response: Response = JSONResponse({"error": error.detail}, error.status_code, headers)
+        if "text/html" in request.headers.get("accept", ""):
+            refused = RefusedError(error.status_code, f"{error.detail}: {request.url.path}")
+            response = refusal_page(service, request, refused, response)
+        return response
+
+    return answer

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
-from typing import Any, TypeAlias
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from machtrace.frozen import dataclass
 from machtrace.server.answering import (
     ARROW,
     FLAMES,
@@ -20,8 +17,10 @@ from machtrace.server.answering import (
     answer_symbolicate,
     answer_wanted,
 )
+from machtrace.server.endpoint import Endpoint
 from machtrace.server.limits import UNAVAILABLE
 from machtrace.server.metrics import metrics_text
+from machtrace.server.pages.routes import PAGES
 from machtrace.server.receiving import (
     receive_envelope,
     receive_reports,
@@ -31,7 +30,6 @@ from machtrace.server.receiving import (
 from machtrace.server.service import Service
 from machtrace.server.tokens import Scope
 
-Handler: TypeAlias = Callable[[Service, Request], Awaitable[Response]]
 _ANY = "application/octet-stream"
 _JSON = "application/json"
 _READ = frozenset({Scope.READ})
@@ -48,29 +46,6 @@ _LOADED = {
     "503": "The server stops; see Retry-After.",
     "507": "The disk is full.",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """An address and a method."""
-
-    method: str
-    path: str
-    summary: str
-    handler: Handler
-    scopes: frozenset[Scope] | None
-    """Those that may use it, besides ``admin``; None: anybody."""
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    """Descriptions of the query's parameters, by name."""
-    body: tuple[str, ...] = ()
-    """Media types of the request."""
-    success: str = "200"
-    answers: tuple[str, ...] = (_JSON,)
-    """Media types of the answer."""
-    is_loaded: bool = False
-    """Whether it can be refused for its size, or for the server's load."""
-    is_cross_origin: bool = False
-    """Whether pages of other sites may use it."""
 
 
 async def _health(service: Service, _request: Request) -> Response:
@@ -217,6 +192,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         scopes=_READ,
         answers=("text/plain",),
     ),
+    *PAGES,
 )
 
 
@@ -226,11 +202,12 @@ def openapi_document() -> dict[str, Any]:
     for each in ENDPOINTS:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
     scheme = {"type": "http", "scheme": "bearer", "description": "mt_SCOPE_RANDOM"}
+    cookie = {"type": "apiKey", "in": "cookie", "name": "machtrace"}
     return {
         "openapi": "3.1.0",
         "info": {"title": "machtrace", "version": "1"},
         "paths": paths,
-        "components": {"securitySchemes": {"token": scheme}},
+        "components": {"securitySchemes": {"token": scheme, "cookie": cookie}},
     }
 
 
@@ -242,20 +219,22 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         {"name": name, "in": "query", "description": description, "schema": text}
         for name, description in endpoint.parameters.items()
     ]
-    refusals = {} if endpoint.scopes is None else dict(_REFUSED)
+    is_open = endpoint.scopes is None and endpoint.method == "GET"
+    refusals = {} if is_open else dict(_REFUSED)
+    refusals |= {"303": "Sign in first."} if endpoint.is_page else {}
     refusals |= _LOADED if endpoint.is_loaded else {}
     answers: dict[str, Any] = {kind: {} for kind in endpoint.answers}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "parameters": parameters,
         "responses": {
-            endpoint.success: {"description": "Done.", "content": answers},
             **{status: {"description": reason} for status, reason in refusals.items()},
+            endpoint.success: {"description": "Done.", "content": answers},
         },
         "security": [],
     }
     if endpoint.scopes is not None:
-        operation["security"] = [{"token": []}]
+        operation["security"] = [{"token": []}, {"cookie": []}]
         operation["x-scopes"] = sorted({Scope.ADMIN, *endpoint.scopes})
     if endpoint.body:
         operation["requestBody"] = {"content": {kind: {} for kind in endpoint.body}}

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from machtrace.errors import FileAccessError
+from machtrace.server.browser import cookie_token, is_embedded, is_of_own_page
 from machtrace.server.envelopes import envelope_key
 from machtrace.server.limits import (
     FORBIDDEN,
@@ -33,6 +34,7 @@ from machtrace.symbolstore.store import SymbolStore
 from machtrace.warehouse.warehouse import Warehouse
 
 _T = TypeVar("_T")
+_OTHER_SITE = "a page of another site cannot use this server"
 _CREATE = "create one: machtrace serve FOLDER --new-token SCOPE"
 
 
@@ -77,6 +79,8 @@ class Service:
     ) -> str:
         """Return the token of a request that may do what ``scopes`` permit; empty without tokens.
 
+        The cookie of a sign-in is a token for the pages of this server alone.
+
         Args:
             request: the request.
             scopes: those that may do it, besides ``admin``.
@@ -95,9 +99,15 @@ class Service:
                 )
             origin = request.headers.get("origin")
             if origin and not is_cross_origin and not _is_local(urlsplit(origin).hostname or ""):
-                raise RefusedError(FORBIDDEN, "a page of another site cannot use this server")
+                raise RefusedError(FORBIDDEN, _OTHER_SITE)
+            if not is_cross_origin and is_embedded(request):
+                raise RefusedError(FORBIDDEN, _OTHER_SITE)
             return ""
         token = _token(request, is_ingest=Scope.INGEST in scopes)
+        if not token and not is_cross_origin and (token := cookie_token(request)):
+            is_own = request.method in ("GET", "HEAD") and not is_embedded(request)
+            if not is_own and not is_of_own_page(request):
+                raise RefusedError(FORBIDDEN, _OTHER_SITE)
         scope = self.tokens.scope(token) if token else None
         if scope is None:
             raise RefusedError(UNAUTHORIZED, "a valid token is required", remedy=_CREATE)

@@ -1,0 +1,1 @@
+"""Pages of a server: whole without a script, one style sheet, nothing from elsewhere."""

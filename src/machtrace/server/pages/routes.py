@@ -1,0 +1,76 @@
+"""Every address that answers with a page."""
+
+from __future__ import annotations
+
+from machtrace.server.endpoint import Endpoint, Handler
+from machtrace.server.pages.frame import SIGN_IN, answer_file
+from machtrace.server.pages.signing_in import receive_sign_out, receive_token, sign_in_page
+from machtrace.server.pages.sql import SQL, receive_sql, sql_page
+from machtrace.server.tokens import Scope
+
+_FORM = "application/x-www-form-urlencoded"
+_READ = frozenset({Scope.READ})
+
+
+def _page(
+    path: str,
+    summary: str,
+    handler: Handler,
+    scopes: frozenset[Scope] | None = _READ,
+    **parameters: str,
+) -> Endpoint:
+    return Endpoint(
+        method="GET",
+        path=path,
+        summary=summary,
+        handler=handler,
+        scopes=scopes,
+        parameters=parameters,
+        answers=("text/html",),
+        is_loaded=scopes is not None,
+        is_page=True,
+    )
+
+
+def _form(
+    path: str,
+    summary: str,
+    handler: Handler,
+    scopes: frozenset[Scope] | None = frozenset(),
+    success: str = "303",
+) -> Endpoint:
+    return Endpoint(
+        method="POST",
+        path=path,
+        summary=summary,
+        handler=handler,
+        scopes=scopes,
+        body=(_FORM,),
+        success=success,
+        answers=("text/html",),
+        is_loaded=True,
+        is_page=True,
+    )
+
+
+PAGES: tuple[Endpoint, ...] = (
+    _page(SIGN_IN, "Page: signing in with a token.", sign_in_page, None, next="An address."),
+    _form(SIGN_IN, "Sign in: the token becomes a cookie.", receive_token, None),
+    _form("/sign-out", "Sign out.", receive_sign_out, None),
+    _page(
+        SQL,
+        "Page: the rows of an SQL query.",
+        sql_page,
+        sql="One SELECT over the views.",
+        format="csv, json or arrow: a download.",
+    ),
+    _form(SQL, "The same, of a query that is too long for an address.", receive_sql, _READ, "200"),
+    Endpoint(
+        method="GET",
+        path="/static/{name}",
+        summary="The style sheet and the scripts of pages.",
+        handler=answer_file,
+        scopes=None,
+        answers=("text/css", "text/javascript"),
+    ),
+)

@@ -1,0 +1,206 @@
+"""The page of SQL: a query, its rows as a table, and as a download."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from http import HTTPStatus
+from typing import Any
+
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import Response
+
+from machtrace.errors import ArgumentError, MachtraceError
+from machtrace.reports.html.markup import element, folded, text
+from machtrace.server.answering import ARROW, JSON_LINES, TRUNCATED, arrow_stream, json_lines
+from machtrace.server.limits import BAD_REQUEST, RefusedError
+from machtrace.server.pages.frame import page
+from machtrace.server.pages.parts import Column, address, link, shown, table
+from machtrace.server.pages.signing_in import read_form
+from machtrace.server.service import Service
+from machtrace.warehouse.documents import cell
+from machtrace.warehouse.sql import RowLimits, Rows
+from machtrace.warehouse.warehouse import Warehouse
+
+SQL = "/sql"
+_ROWS = 500
+_BYTES = 120_000
+"""HTML of the rows."""
+_FORMATS = {
+    "csv": ("text/csv; charset=utf-8", "csv"),
+    "json": (JSON_LINES, "jsonl"),
+    "arrow": (ARROW, "arrows"),
+}
+"""By name: the media type, and the end of a file's name."""
+_COLUMNS = (
+    "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+    "WHERE NOT internal ORDER BY table_name, column_index"
+)
+_EXAMPLES = (
+    (
+        "Reports by build",
+        (
+            "SELECT app, build, kind, count(*) AS reports, count(DISTINCT device) AS devices\n"
+            "FROM reports GROUP BY ALL ORDER BY reports DESC"
+        ),
+    ),
+    (
+        "Where crashes happen",
+        (
+            "SELECT image, function, count(*) AS reports FROM stacks_of_reports\n"
+            "WHERE kind = 'crash' AND role = 'subject' GROUP BY ALL ORDER BY reports DESC LIMIT 50"
+        ),
+    ),
+    (
+        "The latest reports",
+        (
+            "SELECT make_timestamp(coalesce(time, received) // 1000) AS at, kind, app, build, os,\n"
+            "  exception FROM reports ORDER BY at DESC LIMIT 50"
+        ),
+    ),
+)
+_LINKED = {"stack": "/stacks/", "issue": "/issues/"}
+"""Columns whose values are pages, by name."""
+
+
+async def sql_page(service: Service, request: Request) -> Response:
+    """Return the rows of a query as a page or a download; without a query the form."""
+    return await _answer(service, request, dict(request.query_params))
+
+
+async def receive_sql(service: Service, request: Request) -> Response:
+    """Return the rows of a query that is too long for an address."""
+    return await _answer(service, request, await read_form(service, request))
+
+
+async def _answer(service: Service, request: Request, form: dict[str, str]) -> Response:
+    sql, kind = form.get("sql", ""), form.get("format", "")
+    if kind and kind not in _FORMATS:
+        raise RefusedError(BAD_REQUEST, f"unknown format {kind!r}; use {', '.join(_FORMATS)}")
+    views = await service.reading(_views)
+    if not sql.strip():
+        return page(service, request, "SQL", _form("") + _examples() + views, section=SQL)
+    limits = service.limits
+    most = RowLimits(limits.rows if kind else _ROWS, limits.answer_bytes)
+    try:
+        rows = await service.reading(lambda each: each.first_rows(sql, most))
+    except MachtraceError as error:
+        status = BAD_REQUEST if isinstance(error, ArgumentError) else HTTPStatus.BAD_GATEWAY
+        status = error.status if isinstance(error, RefusedError) else status
+        message = str(error).removeprefix("the query failed: ")
+        problem = element("pre", "\n".join(map(text, message.splitlines())), class_="problem")
+        body = _form(sql) + element("div", problem, role="alert") + views
+        return page(service, request, "SQL", body, section=SQL, status=int(status))
+    if kind:
+        return _download(rows, kind)
+    return page(service, request, "SQL", _form(sql) + _rows(rows) + views, section=SQL)
+
+
+def _form(sql: str) -> str:
+    lines = min(max(sql.count("\n") + 2, 4), 16)
+    area = element(
+        "textarea",
+        "\n" + "\n".join(map(text, sql.splitlines())),
+        id="sql",
+        name="sql",
+        rows=str(lines),
+        spellcheck="false",
+        autocomplete="off",
+        aria_describedby="sql-help",
+        required="",
+    )
+    downloads = "".join(
+        f'<button name="format" value="{name}">{name.upper()}</button> ' for name in _FORMATS
+    )
+    return (
+        f'<form class="sql" method="get" action="{SQL}">'
+        f'<label for="sql">One SELECT statement of DuckDB’s SQL</label>{area}'
+        f'<p class="row"><button class="main">Run</button><span class="note">Download:</span>'
+        f'{downloads}<span class="note" id="sql-help">Reads the views below alone, and changes '
+        "nothing.</span></p></form>"
+    )
+
+
+def _examples() -> str:
+    items = "".join(
+        element("li", link(address(SQL, sql=sql), text(name))) for name, sql in _EXAMPLES
+    )
+    return element("h2", "Examples") + element("ul", items)
+
+
+def _rows(rows: Rows) -> str:
+    names = rows.table.column_names
+    kinds = [
+        pa.types.is_integer(each.type) or pa.types.is_floating(each.type)
+        for each in rows.table.schema
+    ]
+    columns = [Column(name[:100], is_number) for name, is_number in zip(names, kinds, strict=True)]
+    written: list[list[str]] = []
+    size = 0
+    for row in zip(*(column.to_pylist() for column in rows.table.columns), strict=True):
+        cells = [_cell(name, value) for name, value in zip(names, row, strict=True)]
+        size += sum(map(len, cells))
+        if size > _BYTES:
+            break
+        written.append(cells)
+    total = rows.table.num_rows
+    is_whole = rows.is_whole and len(written) == total
+    count = f"{len(written):,} row{'' if len(written) == 1 else 's'}"
+    note = count if is_whole else f"The first {count}; a download has more."
+    if not columns or not written:
+        return element("p", "No rows.", class_="empty", role="status")
+    return element("p", note, class_="note", role="status") + table(
+        columns, written, "Rows", class_="rows"
+    )
+
+
+def _cell(name: str, value: Any) -> str:  # noqa: ANN401 - any value of a database
+    if value is None:
+        return '<span class="null">NULL</span>'
+    simple = cell(value)
+    if isinstance(simple, str) and name in _LINKED and simple:
+        return link(_LINKED[name] + simple, shown(simple, 64), class_="mono")
+    if isinstance(simple, float):
+        return text(f"{simple:.6g}")
+    return shown(simple, 300)
+
+
+def _views(warehouse: Warehouse) -> str:
+    views: dict[str, list[str]] = defaultdict(list)
+    for row in warehouse.query(_COLUMNS).to_pylist():
+        kind = element("small", text(row["data_type"].lower()))
+        views[row["table_name"]].append(f"<code>{text(row['column_name'])}</code> {kind}")
+    items = "".join(
+        folded(
+            element("code", text(view)) + f" <small>{len(columns)} columns</small>",
+            element("ul", "".join(element("li", each) for each in columns), class_="columns"),
+        )
+        for view, columns in views.items()
+    )
+    return element("section", element("h2", "Views") + items, class_="views")
+
+
+def _download(rows: Rows, kind: str) -> Response:
+    media_type, end = _FORMATS[kind]
+    if kind == "arrow":
+        data = arrow_stream(rows.table)
+    elif kind == "json":
+        data = json_lines(rows.table)
+    else:
+        data = _csv(rows.table)
+    headers = {
+        "Content-Disposition": f'attachment; filename="rows.{end}"',
+        TRUNCATED: "false" if rows.is_whole else "true",
+    }
+    return Response(data, headers=headers, media_type=media_type)
+
+
+def _csv(rows: pa.Table) -> bytes:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(rows.column_names)
+    for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        writer.writerow(["" if value is None else cell(value) for value in row])
+    return out.getvalue().encode("utf-8", "backslashreplace")

@@ -1,0 +1,1 @@
+"""A warehouse over HTTP."""
