@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,3 +172,37 @@ def test_damaged_files_are_stated(tmp_path):
 )
 def test_times_of_reports(text, seconds):
     assert parse_time(text) == (None if seconds is None else int(seconds * 1000) * 10**6)
+
+
+CHAIN = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["", "f.c"]), st.integers(0, 2)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(st.lists(CHAIN, min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_of_several_chains_of_calls_at_a_frame_the_same_one_stays(chains, shuffle):
+    """Reports can name one frame differently; the order in which they came does not matter."""
+    base = segment(report(1, [["main"]]))
+
+    def named(chain):
+        columns = {
+            "frame": [0] * len(chain),
+            "place": range(len(chain)),
+            "function": [name for name, _, _ in chain],
+            "file": [file for _, file, _ in chain],
+            "line": [line for _, _, line in chain],
+            "source": ["report"] * len(chain),
+        }
+        schema = base.names.schema
+        arrays = [pa.array(columns[field.name], field.type) for field in schema]
+        return replace(base, names=pa.table(arrays, schema=schema))
+
+    parts = [named(chain) for chain in chains]
+    names = merge(parts).names.to_pylist()
+    assert [(row["function"], row["file"], row["line"]) for row in names] == min(chains)
+    shuffle.shuffle(parts)
+    at = shuffle.randrange(len(parts))
+    first = [merge(parts[:at])] if at else []
+    assert merge([*first, *parts[at:]]).names.to_pylist() == names

@@ -19,7 +19,7 @@ from machtrace.warehouse.manifest import Manifest, Quarantined
 from machtrace.warehouse.segment import Segment, merge, without_reports
 from machtrace.warehouse.segment_files import write_segment
 
-_BATCH_BYTES, _BATCH_RECORDS = 1 << 22, 64
+_BATCH_BYTES, _BATCH_RECORDS = 1 << 24, 64
 """Limits of the records that are read at once, by one process."""
 _SEGMENT_OCCURRENCES = 1 << 20
 """Stacks of a segment that is made of reports."""

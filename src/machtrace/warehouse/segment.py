@@ -332,25 +332,62 @@ def _merged_names(
     )
     if not every.num_rows:
         return every
-    place = numbers(every, "place")
-    chain = np.cumsum(place == 0) - 1
-    heads = np.flatnonzero(place == 0)
-    frame = numbers(every, "frame")[heads]
-    if len(np.unique(frame)) == len(frame):
-        chosen = np.arange(len(frame))
-    else:
-        best: dict[int, tuple[Any, int]] = {}
-        bounds = [*heads.tolist(), every.num_rows]
-        rows = every.drop_columns(["frame"]).to_pylist()
-        for number, owner in enumerate(frame.tolist()):
-            key = tuple(
-                tuple(map(str, row.values())) for row in rows[bounds[number] : bounds[number + 1]]
-            )
-            if owner not in best or (key, number) < best[owner]:
-                best[owner] = key, number
-        chosen = np.array(sorted(number for _, number in best.values()))
-    keep = np.zeros(len(frame), np.bool_)
-    keep[chosen] = True
-    rows_of_chains = np.flatnonzero(keep[chain])
-    order = np.argsort(numbers(every, "frame")[rows_of_chains], kind="stable")
-    return every.take(rows_of_chains[order])
+    heads = np.flatnonzero(numbers(every, "place") == 0)
+    frame, owner = np.unique(numbers(every, "frame")[heads], return_inverse=True)
+    if len(frame) < len(heads):
+        lengths = np.diff(heads, append=every.num_rows)
+        keep = np.zeros(len(heads), np.bool_)
+        keep[_least_chains(heads, lengths, owner, _name_ranks(every))] = True
+        every = every.filter(pa.array(np.repeat(keep, lengths)))
+    return every.take(np.argsort(numbers(every, "frame"), kind="stable"))
+
+
+def _least_chains(
+    heads: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    owner: npt.NDArray[np.int64],
+    ranks: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Return the least chain of each owner, the first one of equal ones.
+
+    Args:
+        heads: by chain: its first row.
+        lengths: by chain: its rows.
+        owner: by chain: a number.
+        ranks: by row: its place in the order of rows.
+    """
+    ended = []
+    chains = np.arange(len(heads))
+    level = 0
+    while len(chains):
+        rank = ranks[heads[chains] + level]
+        least = np.full(int(owner.max()) + 1, len(ranks), np.int64)
+        np.minimum.at(least, owner[chains], rank)
+        chains = chains[rank == least[owner[chains]]]
+        level += 1
+        is_over = lengths[chains] == level
+        # The end of a chain precedes every row.
+        least_over = np.zeros(len(least), np.bool_)
+        least_over[owner[chains[is_over]]] = True
+        ended.append(chains[is_over])
+        chains = chains[~least_over[owner[chains]]]
+    every = np.concatenate(ended)
+    _, first = np.unique(owner[every], return_index=True)
+    return every[first]
+
+
+def _name_ranks(table: pa.Table) -> npt.NDArray[np.int64]:
+    """Return the place of each name in an order that is the same in every table."""
+    columns = [numbers(table, "line")]
+    for name in ("source", "file", "function"):
+        texts = table[name].combine_chunks()
+        place = np.empty(len(texts.dictionary), np.int64)
+        place[pc.array_sort_indices(texts.dictionary).to_numpy()] = np.arange(len(place))
+        columns.append(place[texts.indices.to_numpy()])
+    order = np.lexsort(columns)
+    is_new = np.zeros(len(order), np.bool_)
+    for column in columns:
+        is_new[1:] |= column[order][1:] != column[order][:-1]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.cumsum(is_new)
+    return rank
