@@ -31,9 +31,11 @@ _SUBJECTS = """
 SELECT o.segment, o.node, s.key AS stack, r.kind, r.exception, count(*) AS reports,
     list(DISTINCT r.device) AS devices, list(DISTINCT r.build) AS builds,
     min(coalesce(r.time, r.received)) AS first, max(coalesce(r.time, r.received)) AS last
-FROM occurrences o JOIN reports r USING (segment, report) JOIN stacks s USING (segment, node)
-WHERE o.role = 'subject' AND ({where}
-) GROUP BY ALL
+FROM occurrences o
+JOIN (SELECT * FROM reports WHERE ({where}
+)) r USING (segment, report)
+JOIN stacks s USING (segment, node)
+WHERE o.role = 'subject' GROUP BY ALL
 """
 _REASONS = {
     FrameOwner.APP: OwnerReason.BUNDLE,

@@ -33,7 +33,7 @@ NAVIGATION = (
 )
 STYLE = ("page.css", "graphs.css")
 """Files of the one style sheet, in this order."""
-_FILES = {"page.css": "text/css; charset=utf-8"}
+_FILES = {"page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"}
 """Media types of what pages load, by name; scripts are listed by :func:`script`."""
 _SCRIPT = "text/javascript; charset=utf-8"
 SEE_OTHER = 303
@@ -73,7 +73,8 @@ def page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{text(title)} · {warehouse}</title>"
-        f'<link rel="stylesheet" href="{_address("page.css")}">{loaded}{head}</head>\n'
+        f'<link rel="stylesheet" href="{_address("page.css")}">'
+        f'<link rel="icon" href="{_address("icon.svg")}">{loaded}{head}</head>\n'
         '<body><a class="skip" href="#main">Skip to the content</a>'
         f'<header class="top"><a class="brand" href="/"><b>machtrace</b> <bdi>{warehouse}</bdi></a>'
         f'<nav aria-label="Pages">{links}</nav>{_session(request)}</header>\n'

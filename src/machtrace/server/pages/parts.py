@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
@@ -30,7 +30,12 @@ def shown(value: object, most: int = LONGEST) -> str:
 
 
 def table(
-    columns: Sequence[Column], rows: Iterable[Sequence[str]], caption: str, *, class_: str = ""
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str]],
+    caption: str,
+    *,
+    class_: str = "",
+    is_cards: bool = False,
 ) -> str:
     """Return a table that scrolls by itself.
 
@@ -38,22 +43,30 @@ def table(
         columns: its head.
         rows: cells as HTML; the first one of a row is its heading.
         caption: its name for those who do not see it, as text.
-        class_: classes of the element, besides its own.
+        class_: classes of the element.
+        is_cards: whether rows are cards on a narrow screen.
     """
     head = "".join(
         element("th", text(each.name), scope="col", class_="number" if each.is_number else None)
         for each in columns
     )
     body: list[str] = []
+    of_first = "number" if columns[0].is_number else None
     for row in rows:
-        cells = [element("th", row[0], scope="row")]
+        cells = [element("th", row[0], scope="row", class_=of_first)]
         cells += [
-            element("td", content, class_="number" if column.is_number else None)
+            element(
+                "td",
+                content,
+                class_="number" if column.is_number else None,
+                data_label=column.name if is_cards else None,
+            )
             for column, content in zip(columns[1:], row[1:], strict=True)
         ]
         body.append(element("tr", "".join(cells)))
     inner = element("thead", element("tr", head)) + element("tbody", "".join(body))
-    scroller = element("table", inner, class_=class_ or None)
+    classes = f"{class_} cards" if is_cards else class_
+    scroller = element("table", inner, class_=classes or None)
     return element(
         "div", scroller, class_="scroll", tabindex="0", role="region", aria_label=caption
     )
@@ -78,3 +91,23 @@ def moment(nanoseconds: int) -> str:
         return text(nanoseconds)
     written = time.strftime("%Y-%m-%d %H:%M")
     return element("time", written, datetime=time.isoformat(timespec="seconds"), class_="nowrap")
+
+
+def pager(path: str, query: Mapping[str, str], at: int, total: int, size: int) -> str:
+    """Return links to the pages before and after one.
+
+    Args:
+        path: the address without its parameters.
+        query: its other parameters.
+        at: the number of this page, from 1.
+        total: the number of rows.
+        size: rows of a page.
+    """
+    if total <= size:
+        return ""
+    last = -(-total // size)
+    before = link(address(path, **query, page=at - 1), "← Previous", rel="prev") if at > 1 else ""
+    after = link(address(path, **query, page=at + 1), "Next →", rel="next") if at < last else ""
+    middle = f"{(at - 1) * size + 1:,}–{min(at * size, total):,} of {total:,}"
+    parts = "".join(element("span", each) for each in (before, middle, after))
+    return element("nav", parts, class_="pages", aria_label="Pages of the list")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from machtrace.server.endpoint import Endpoint, Handler
 from machtrace.server.pages.frame import SIGN_IN, answer_file
+from machtrace.server.pages.issue_list import ISSUES, issues_page
 from machtrace.server.pages.signing_in import receive_sign_out, receive_token, sign_in_page
 from machtrace.server.pages.sql import SQL, receive_sql, sql_page
 from machtrace.server.tokens import Scope
@@ -16,6 +17,7 @@ def _page(
     path: str,
     summary: str,
     handler: Handler,
+    *,
     scopes: frozenset[Scope] | None = _READ,
     **parameters: str,
 ) -> Endpoint:
@@ -54,7 +56,20 @@ def _form(
 
 
 PAGES: tuple[Endpoint, ...] = (
-    _page(SIGN_IN, "Page: signing in with a token.", sign_in_page, None, next="An address."),
+    _page(
+        ISSUES,
+        "Page: issues.",
+        issues_page,
+        since="A range of time: 1d, 7d, 30d, 90d.",
+        kind="A kind of report.",
+        app="An app.",
+        build="A build.",
+        where="An SQL condition over the view reports.",
+        state="resolved, ignored or any; open ones without it.",
+        sort="devices, last or first; by reports without it.",
+        page="The number of a page, from 1.",
+    ),
+    _page(SIGN_IN, "Page: signing in with a token.", sign_in_page, scopes=None, next="An address."),
     _form(SIGN_IN, "Sign in: the token becomes a cookie.", receive_token, None),
     _form("/sign-out", "Sign out.", receive_sign_out, None),
     _page(

@@ -26,8 +26,11 @@ from machtrace.warehouse.warehouse import Warehouse
 
 SQL = "/sql"
 _ROWS = 500
-_BYTES = 120_000
-"""HTML of the rows."""
+_BYTES = 130_000
+"""Characters of the rows as HTML."""
+_TAGS = 25
+"""Those of a cell's tags."""
+_LONG = 64
 _FORMATS = {
     "csv": ("text/csv; charset=utf-8", "csv"),
     "json": (JSON_LINES, "jsonl"),
@@ -141,7 +144,7 @@ def _rows(rows: Rows) -> str:
     size = 0
     for row in zip(*(column.to_pylist() for column in rows.table.columns), strict=True):
         cells = [_cell(name, value) for name, value in zip(names, row, strict=True)]
-        size += sum(map(len, cells))
+        size += sum(len(each) + _TAGS for each in cells)
         if size > _BYTES:
             break
         written.append(cells)
@@ -164,7 +167,10 @@ def _cell(name: str, value: Any) -> str:  # noqa: ANN401 - any value of a databa
         return link(_LINKED[name] + simple, shown(simple, 64), class_="mono")
     if isinstance(simple, float):
         return text(f"{simple:.6g}")
-    return shown(simple, 300)
+    content = shown(simple, 300)
+    if isinstance(simple, str) and len(simple) > _LONG:
+        return element("span", content, class_="long")
+    return content
 
 
 def _views(warehouse: Warehouse) -> str:
