@@ -99,7 +99,7 @@ def read_batch(batch: Sequence[LogRecord]) -> BatchOutcome:
     quarantined: list[Quarantined] = []
     with collector_paused():
         for log, record in batch:
-            received, body = _unframed(record.body)
+            received, body = unframed(record.body)
             number = 0
             for item in unpacked(body.name, body.data, InputLimits(), is_named=True):
                 reports = _reports(item)
@@ -201,7 +201,12 @@ def framed_record(body: Body, received: int) -> bytes:
     return json.dumps(facts).encode() + b"\n" + body.data
 
 
-def _unframed(record: bytes) -> tuple[int, Body]:
+def unframed(record: bytes) -> tuple[int, Body]:
+    """Return when a record of a log was received, in ns since 1970, and its bytes.
+
+    Raises:
+        FormatError: it has no header.
+    """
     head, _, data = record.partition(b"\n")
     try:
         row = json.loads(head)

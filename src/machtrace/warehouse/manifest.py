@@ -167,6 +167,13 @@ class Manifest:
         rows = self._database.execute("SELECT kind, stack, issue FROM variant")
         return {(kind, stack): issue for kind, stack, issue in rows}
 
+    def issues_of_stack(self, stack: bytes) -> list[str]:
+        """Return the issues of which a stack is a variant."""
+        rows = self._database.execute(
+            "SELECT DISTINCT issue FROM variant WHERE stack = ? ORDER BY issue", (stack,)
+        )
+        return [row[0] for row in rows]
+
     def aliases(self) -> dict[str, str]:
         """Return the present identifiers of issues, by earlier ones."""
         return dict(self._database.execute("SELECT old, new FROM alias"))

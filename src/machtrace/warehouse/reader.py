@@ -14,6 +14,8 @@ from machtrace.errors import FileAccessError
 from machtrace.warehouse.difference import GROUPS, Difference, difference
 from machtrace.warehouse.function_tree import FunctionTree, function_tree, parts_of
 from machtrace.warehouse.groups import Issue, issues, subjects
+from machtrace.warehouse.ingest import Body, unframed
+from machtrace.warehouse.log import read_record
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
 from machtrace.warehouse.names import WantedImage, all_wanted
 from machtrace.warehouse.record_state import RecordState, record_state
@@ -29,7 +31,7 @@ from machtrace.warehouse.sql import (
     query,
     weights_of,
 )
-from machtrace.warehouse.triage import Decision, decisions_by_issue
+from machtrace.warehouse.triage import Decision, decisions_by_issue, resolve
 from machtrace.warehouse.upkeep import Problem, check, segment_folder
 
 if TYPE_CHECKING:
@@ -104,6 +106,17 @@ class WarehouseReader:
             FileAccessError: the log cannot be read.
         """
         return record_state(self.folder / "log", self._manifest, record)
+
+    def received(self, record: str) -> Body | None:
+        """Return the received bytes of a record; None if there is no such record.
+
+        Raises:
+            FileAccessError, FormatError: the log cannot be read.
+        """
+        if self.record_state(record) is None:
+            return None
+        name, _, offset = record.partition("-")
+        return unframed(read_record(self.folder / "log" / f"{name}.log", int(offset)))[1]
 
     def segment_folder(self, number: int) -> Path:
         """Return the folder of a segment."""
@@ -215,6 +228,19 @@ class WarehouseReader:
     def decisions(self) -> dict[str, list[Decision]]:
         """Return the decisions about issues, by present identifier, the one that holds first."""
         return decisions_by_issue(self._manifest.decisions(), self._manifest.aliases())
+
+    def present_issue(self, issue: str) -> str:
+        """Return the present identifier of an issue, by that or an earlier one."""
+        return resolve(issue, self._manifest.aliases())
+
+    def earlier_issues(self, issue: str) -> list[str]:
+        """Return the earlier identifiers of an issue."""
+        aliases = self._manifest.aliases()
+        return sorted(old for old in aliases if resolve(old, aliases) == issue)
+
+    def issues_of_stack(self, stack: bytes) -> list[str]:
+        """Return the issues of which a stack is a variant, one for each kind of report."""
+        return self._manifest.issues_of_stack(stack)
 
     def wanted(self) -> list[WantedImage]:
         """Return the images whose symbols would name more stored frames, most frames first."""

@@ -174,6 +174,8 @@ class Warehouse(WarehouseReader):
     def decide(self, issue: str, state: State, note: str = "") -> str:
         """Store a decision about an issue, and return its present identifier.
 
+        Any process may decide, also while another one writes.
+
         Args:
             issue: its identifier, or an earlier one.
             state: the decision.
@@ -183,7 +185,6 @@ class Warehouse(WarehouseReader):
             ArgumentError: no issue has this identifier.
             FileAccessError: it cannot be stored.
         """
-        self._lock.acquire()
         return store_decision(self._manifest, issue, state, note)
 
     # --- names ---
