@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from machtrace.reports.batches import collector_paused
 from machtrace.reports.inputs import InputLimits, ReportInput, unpacked
 from machtrace.reports.readers import read_source
 from machtrace.warehouse.builder import SegmentBuilder, Source
-from machtrace.warehouse.log import Record, records
+from machtrace.warehouse.log import Record, read_record, records
 from machtrace.warehouse.manifest import Manifest, Quarantined
 from machtrace.warehouse.segment import Segment, merge, without_reports
 from machtrace.warehouse.segment_files import write_segment
@@ -63,6 +63,8 @@ class BatchOutcome(NamedTuple):
     read: dict[str, int]
     """By log: the offset up to which it was read."""
     quarantined: list[Quarantined]
+    retried: Sequence[tuple[str, int]] = ()
+    """Log and offset of records that were in quarantine, and were read again."""
 
 
 def unread_batches(
@@ -114,6 +116,19 @@ def read_batch(batch: Sequence[LogRecord]) -> BatchOutcome:
         return BatchOutcome(builder.build(), len(batch), len(builder), read, quarantined)
 
 
+def quarantined_batches(
+    folder: Path, places: Iterable[tuple[str, int]]
+) -> Iterator[list[LogRecord]]:
+    """Yield records that are in quarantine, each as a batch.
+
+    Args:
+        folder: the logs'.
+        places: log and offset of each.
+    """
+    for log, offset in places:
+        yield [LogRecord(log, Record(offset, read_record(folder / log, offset)))]
+
+
 class Ingest:
     """Outcomes that become segments, each in one transaction with the offsets of its records."""
 
@@ -161,6 +176,8 @@ class Ingest:
                 rows = ((key,) for key in segment.reports["key"].to_pylist())
                 database.executemany("INSERT INTO report VALUES (?)", rows)
             database.executemany("INSERT OR REPLACE INTO log VALUES (?, ?)", read.items())
+            retried = [row for each in waiting for row in each.retried]
+            database.executemany("DELETE FROM quarantine WHERE log = ? AND offset = ?", retried)
             database.executemany(
                 "INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?)", quarantined
             )

@@ -2,22 +2,27 @@
 
 A record is a header (magic, number of bytes, CRC-32 of the body, CRC-32 of the header before it)
 and the body. A record that was not written whole ends the log: what follows the last whole one is
-cut off when the log is opened for writing.
+cut off when the log is opened for writing. A record that was removed has another magic and zeros
+as its body, so that all others stay where they are.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from machtrace.errors import FileAccessError, FormatError
 
 _HEADER = struct.Struct("<4sIII")  # magic, size, CRC-32 of the body, CRC-32 of these 12 bytes
-_MAGIC = b"MTL1"
+_MAGIC, _REMOVED = b"MTL1", b"MTL0"
+_PART = 1 << 20
+UNFINISHED_LOG = ".unfinished"
+"""The suffix of a log that is copied."""
 LARGEST = 1 << 30
 """Bytes of one body."""
 
@@ -68,8 +73,7 @@ class LogWriter:
         for body in bodies:
             if len(body) > LARGEST:
                 raise FileAccessError(str(self.path), f"a record is larger than {LARGEST} bytes")
-            header = _HEADER.pack(_MAGIC, len(body), zlib.crc32(body), 0)[:-4]
-            parts += [header, struct.pack("<I", zlib.crc32(header)), body]
+            parts += [_header(_MAGIC, len(body), zlib.crc32(body)), body]
             offsets.append(size)
             size += _HEADER.size + len(body)
         try:
@@ -93,8 +97,23 @@ class LogWriter:
             view, at = view[written:], at + written
 
 
+class Span(NamedTuple):
+    """The place of a record, without its body."""
+
+    offset: int
+    size: int
+    """Bytes of the body."""
+    crc: int
+    is_removed: bool
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self.offset + _HEADER.size + self.size
+
+
 def records(path: Path, offset: int = 0, end: int | None = None) -> Iterator[Record]:
-    """Yield the whole records of a log from an offset on.
+    """Yield the whole records of a log from an offset on, without those that were removed.
 
     Args:
         path: the log.
@@ -107,9 +126,45 @@ def records(path: Path, offset: int = 0, end: int | None = None) -> Iterator[Rec
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size if end is None else end
-            while (record := _record(file.fileno(), offset, size)) is not None:
-                yield record
-                offset = record.end
+            while (span := _span(file.fileno(), offset, size)) is not None:
+                if not span.is_removed:
+                    body = _body(file.fileno(), span)
+                    if body is None:
+                        return
+                    yield Record(offset, body)
+                offset = span.end
+    except OSError as error:
+        raise FileAccessError(str(path), error.strerror or str(error)) from None
+
+
+def spans(path: Path, head: int = 0) -> Iterator[tuple[Span, bytes]]:
+    """Yield the places of a log's records, with the first ``head`` bytes of each body.
+
+    Bodies are not checked.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            offset, size = 0, os.fstat(file.fileno()).st_size
+            while (span := _span(file.fileno(), offset, size)) is not None:
+                start = offset + _HEADER.size
+                yield span, os.pread(file.fileno(), min(head, span.size), start)
+                offset = span.end
+    except OSError as error:
+        raise FileAccessError(str(path), error.strerror or str(error)) from None
+
+
+def span_at(path: Path, offset: int) -> Span | None:
+    """Return the place of the record at an offset; None if there is no record.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return _span(file.fileno(), offset, os.fstat(file.fileno()).st_size)
     except OSError as error:
         raise FileAccessError(str(path), error.strerror or str(error)) from None
 
@@ -119,27 +174,71 @@ def read_record(path: Path, offset: int) -> bytes:
 
     Raises:
         FileAccessError: the file cannot be read.
-        FormatError: there is no whole record.
+        FormatError: there is no whole record, or it was removed.
     """
-    for record in records(path, offset):
-        return record.body
+    span = span_at(path, offset)
+    if span is not None and not span.is_removed:
+        for record in records(path, offset, span.end):
+            return record.body
     raise FormatError("no whole record", source=str(path), offset=offset)
 
 
-def _record(file: int, offset: int, size: int) -> Record | None:
+def remove_records(path: Path, offsets: Collection[int]) -> None:
+    """Overwrite the bodies of some records of a log that is not written any more.
+
+    A copy replaces the log when it is whole and on the disk.
+
+    Raises:
+        FileAccessError: the log cannot be read, or the copy cannot be written.
+    """
+    wanted = set(offsets)
+    places = [span for span, _ in spans(path) if span.offset in wanted and not span.is_removed]
+    if not places:
+        return
+    copy = path.with_suffix(UNFINISHED_LOG)
+    try:
+        shutil.copy(path, copy)
+        with copy.open("r+b") as file:
+            for span in places:
+                file.seek(span.offset)
+                file.write(_header(_REMOVED, span.size, 0))
+                for start in range(0, span.size, _PART):
+                    file.write(bytes(min(_PART, span.size - start)))
+            file.flush()
+            os.fsync(file.fileno())
+        copy.replace(path)
+    except OSError as error:
+        copy.unlink(missing_ok=True)
+        raise FileAccessError(str(path), error.strerror or str(error)) from None
+
+
+def _header(magic: bytes, size: int, crc: int) -> bytes:
+    head = _HEADER.pack(magic, size, crc, 0)[:-4]
+    return head + struct.pack("<I", zlib.crc32(head))
+
+
+def _span(file: int, offset: int, size: int) -> Span | None:
     head = os.pread(file, _HEADER.size, offset)
     if len(head) < _HEADER.size:
         return None
     magic, length, crc, own = _HEADER.unpack(head)
-    if magic != _MAGIC or own != zlib.crc32(head[:-4]) or length > size - offset - _HEADER.size:
+    is_known = magic in (_MAGIC, _REMOVED) and own == zlib.crc32(head[:-4])
+    if not is_known or length > size - offset - _HEADER.size:
         return None
-    body = os.pread(file, length, offset + _HEADER.size)
-    return Record(offset, body) if len(body) == length and zlib.crc32(body) == crc else None
+    return Span(offset, length, crc, magic == _REMOVED)
+
+
+def _body(file: int, span: Span) -> bytes | None:
+    """Return the body of a record; None if it is not whole."""
+    body = os.pread(file, span.size, span.offset + _HEADER.size)
+    return body if len(body) == span.size and zlib.crc32(body) == span.crc else None
 
 
 def _last_end(file: int) -> int:
     """Return the end of the last whole record."""
     offset, size = 0, os.fstat(file).st_size
-    while (record := _record(file, offset, size)) is not None:
-        offset = record.end
+    while (span := _span(file, offset, size)) is not None:
+        if not span.is_removed and _body(file, span) is None:
+            break
+        offset = span.end
     return offset

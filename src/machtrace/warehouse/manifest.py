@@ -16,7 +16,14 @@ from typing import NamedTuple
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.warehouse.triage import Decision, State, VariantKey
 
-VERSION = 1
+VERSION = 2
+_REMOVAL = """
+CREATE TABLE removal (
+    log TEXT NOT NULL, offset INTEGER NOT NULL, PRIMARY KEY (log, offset)
+) STRICT, WITHOUT ROWID;
+"""
+WHOLE_LOG = -1
+"""The ``offset`` of a removal of all records of a log."""
 _SCHEMA = f"""
 PRAGMA user_version = {VERSION};
 CREATE TABLE segment (
@@ -46,8 +53,11 @@ CREATE TABLE decision (
     issue TEXT NOT NULL, state TEXT NOT NULL, note TEXT NOT NULL, changed INTEGER NOT NULL,
     PRIMARY KEY (issue, changed)
 ) STRICT, WITHOUT ROWID;
+{_REMOVAL}
 """
 """``log.read`` is the offset up to which a log's records are in segments or in quarantine."""
+_LATER = {1: _REMOVAL}
+"""Tables that a version lacks of the next one."""
 
 
 class SegmentRow(NamedTuple):
@@ -91,6 +101,9 @@ class Manifest:
             if is_new and version == 0:
                 self._database.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
                 version = VERSION
+            while version in _LATER:
+                self._extend(version)
+                version = self._database.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.OperationalError as error:
             raise FileAccessError(str(path), str(error)) from None
         except sqlite3.DatabaseError as error:
@@ -99,6 +112,15 @@ class Manifest:
             raise FormatError(
                 f"a manifest of version {version}, not {VERSION}", source=str(path), offset=0
             )
+
+    def _extend(self, version: int) -> None:
+        """Make a manifest one of the next version, unless another process has."""
+        self._database.execute("BEGIN IMMEDIATE")
+        if self._database.execute("PRAGMA user_version").fetchone()[0] == version:
+            for statement in filter(str.strip, _LATER[version].split(";")):
+                self._database.execute(statement)
+            self._database.execute(f"PRAGMA user_version = {version + 1}")
+        self._database.execute("COMMIT")
 
     def close(self) -> None:
         """Close the database."""
@@ -157,6 +179,13 @@ class Manifest:
     def logs(self) -> dict[str, int]:
         """Return by log the offset up to which it was read."""
         return dict(self._database.execute("SELECT name, read FROM log"))
+
+    def removals(self) -> dict[str, set[int]]:
+        """Return by log the records whose bytes must not be there; -1: the log's as a whole."""
+        removals: dict[str, set[int]] = {}
+        for log, offset in self._database.execute("SELECT log, offset FROM removal"):
+            removals.setdefault(log, set()).add(offset)
+        return removals
 
     def names(self) -> dict[int, str]:
         """Return by segment the file of its names, if there are later ones than its own."""

@@ -32,7 +32,8 @@ from machtrace.warehouse.sql import (
     weights_of,
 )
 from machtrace.warehouse.triage import Decision, decisions_by_issue, resolve
-from machtrace.warehouse.upkeep import Problem, check, segment_folder
+from machtrace.warehouse.upkeep.compaction import Problem, check
+from machtrace.warehouse.upkeep.left_over import segment_folder
 
 if TYPE_CHECKING:
     import duckdb

@@ -6,8 +6,7 @@ import re
 from enum import StrEnum
 from pathlib import Path
 
-from machtrace.errors import FormatError
-from machtrace.warehouse.log import read_record
+from machtrace.warehouse.log import span_at
 from machtrace.warehouse.manifest import Manifest
 
 _RECORD = re.compile(r"([0-9]{8,18})-([0-9]{1,18})")
@@ -22,6 +21,8 @@ class RecordState(StrEnum):
     """Their reports are in segments."""
     QUARANTINED = "quarantined"
     """Some of them could not be read."""
+    REMOVED = "removed"
+    """They were deleted, or are older than bytes are stored for; their reports may be there."""
 
 
 def record_state(
@@ -44,11 +45,12 @@ def record_state(
     # Read before the quarantine: what moves meanwhile is reported as stored.
     is_read = offset < manifest.logs().get(path.name, 0)
     if not path.is_file():
+        return (RecordState.REMOVED, ()) if is_read else None
+    span = span_at(path, offset)
+    if span is None:
         return None
-    try:
-        read_record(path, offset)
-    except FormatError:
-        return None
+    if span.is_removed:
+        return RecordState.REMOVED, ()
     if not is_read:
         return RecordState.STORED, ()
     reasons = manifest.reasons(path.name, offset)

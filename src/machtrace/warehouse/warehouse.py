@@ -17,9 +17,9 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from machtrace.errors import FileAccessError
+from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.images.resolver import Search
 from machtrace.model.report import Report
 from machtrace.symbolizer.report_names import ReportNames
@@ -33,6 +33,7 @@ from machtrace.warehouse.ingest import (
     Ingest,
     LogRecord,
     framed_record,
+    quarantined_batches,
     read_batch,
     unread_batches,
 )
@@ -42,8 +43,21 @@ from machtrace.warehouse.reader import MANIFEST, WarehouseReader
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import sync_folder, write_names
 from machtrace.warehouse.triage import State
-from machtrace.warehouse.upkeep import LARGEST, compact, remove_left_over
+from machtrace.warehouse.upkeep.compaction import LARGEST, compact
+from machtrace.warehouse.upkeep.deletion import (
+    Deleted,
+    delete,
+    records_before,
+    records_with,
+    report_key,
+)
+from machtrace.warehouse.upkeep.left_over import remove_left_over
 from machtrace.warehouse.writing import Logs, WriterLock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PLACES = "SELECT segment, key, raw, raw_offset FROM reports WHERE"
 
 
 class Warehouse(WarehouseReader):
@@ -238,6 +252,74 @@ class Warehouse(WarehouseReader):
         self._lock.acquire()
         return compact(self.folder, self._manifest, self.segment, most)
 
+    def delete_device(self, device: str) -> Deleted:
+        """Delete the reports of a device, and all records of the logs that have its identifier.
+
+        Where such a record has reports of other devices as well, these lose their bytes.
+
+        Args:
+            device: its identifier, as the reports state it.
+
+        Raises:
+            ArgumentError: an empty identifier.
+            FileAccessError, FormatError: a segment or a log cannot be read or written.
+        """
+        if not device:
+            raise ArgumentError("an empty device", remedy="pass the column device of a report")
+        logs = self._written_logs()
+        rows = self.query(f"{_PLACES} device = ?", [device])
+        texts = [device.encode(), device.encode("utf-16-le")]
+        return self._delete(rows, records_with(self._logs.folder, logs, texts))
+
+    def delete_report(self, key: str) -> Deleted:
+        """Delete a report, and the record of its bytes.
+
+        Args:
+            key: its column ``key``, in hexadecimal.
+
+        Raises:
+            ArgumentError: no key.
+            FileAccessError, FormatError: a segment or a log cannot be read or written.
+        """
+        self._written_logs()
+        return self._delete(self.query(f"{_PLACES} key = ?", [report_key(key)]), {})
+
+    def expire(self, *, reports: int | None = None, raw: int | None = None) -> Deleted:
+        """Delete what was received before a time, in ns since 1970.
+
+        Args:
+            reports: that of reports, whose bytes are deleted with them; None: no report.
+            raw: that of the bytes in the logs; None: that of reports.
+
+        Raises:
+            FileAccessError, FormatError: a segment or a log cannot be read or written.
+        """
+        logs = self._written_logs()
+        rows = self.query(f"{_PLACES} received < ?", [reports or 0])
+        last = max(reports or 0, raw or 0)
+        return self._delete(rows, records_before(self._logs.folder, logs, last))
+
+    def retry(
+        self, run: Callable[[Iterator[list[LogRecord]]], Iterable[BatchOutcome]] | None = None
+    ) -> Added:
+        """Read the records in quarantine again, as after an upgrade.
+
+        Args:
+            run: see :meth:`flush`.
+
+        Raises:
+            FileAccessError: a segment cannot be written; the records stay in quarantine.
+        """
+        self._lock.acquire()
+        ingest = Ingest(self._manifest, self.segment_folder)
+        places = list(dict.fromkeys((row.log, row.offset) for row in self.quarantined))
+        batches = quarantined_batches(self._logs.folder, places)
+        outcomes = map(read_batch, batches) if run is None else run(batches)
+        for place, outcome in zip(places, outcomes, strict=False):
+            ingest.add(outcome._replace(read={}, retried=[place]))
+        ingest.commit()
+        return ingest.total
+
     # --- inside ---
 
     def _add(self, segment: Segment, reports: int) -> Added:
@@ -245,3 +327,20 @@ class Warehouse(WarehouseReader):
         ingest.add(BatchOutcome(segment, 0, reports, {}, []))
         ingest.commit()
         return ingest.total
+
+    def _written_logs(self) -> list[str]:
+        """Return the logs that are in segments as a whole; further records go to another one."""
+        self._lock.acquire()
+        self._logs.begin_next()
+        self.flush()
+        return self._logs.written
+
+    def _delete(self, rows: pa.Table, raw: dict[str, set[int]]) -> Deleted:
+        reports: dict[int, set[bytes]] = {}
+        for row in rows.to_pylist():
+            reports.setdefault(row["segment"], set()).add(row["key"])
+            if (self._logs.folder / row["raw"]).is_file() and row["raw"]:
+                raw.setdefault(row["raw"], set()).add(row["raw_offset"])
+        deleted = delete(self.folder, self._manifest, self.segment, reports, raw)
+        remove_left_over(self.folder, self._manifest)
+        return deleted

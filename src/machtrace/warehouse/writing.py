@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 
 from machtrace.errors import FileAccessError
 from machtrace.warehouse.log import LogWriter
@@ -51,11 +52,15 @@ class WriterLock:
 
 
 class Logs:
-    """The logs of a warehouse, in sequence; only the last one grows."""
+    """The logs of a warehouse, in sequence; only the last one grows.
+
+    One thread may append while another one begins the next log.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._log: LogWriter | None = None
+        self._lock = Lock()
 
     @property
     def end(self) -> tuple[str, int] | None:
@@ -63,14 +68,30 @@ class Logs:
         log = self._log
         return None if log is None else (log.path.name, log.size)
 
+    @property
+    def written(self) -> list[str]:
+        """The logs that are not written any more, by name; :meth:`begin_next` was called."""
+        last = "" if self._log is None else self._log.path.name
+        return sorted(path.name for path in self.folder.glob("*.log") if path.name < last)
+
     def append(self, bodies: Sequence[bytes]) -> list[str]:
         """Append records, and return their identifiers; they are on the disk then.
 
         Raises:
             FileAccessError: they cannot be written; none of them stays.
         """
-        log = self._with_room()
-        return [f"{log.path.stem}-{offset}" for offset in log.append(bodies)]
+        with self._lock:
+            log = self._with_room(_LOG_BYTES)
+            return [f"{log.path.stem}-{offset}" for offset in log.append(bodies)]
+
+    def begin_next(self) -> None:
+        """Begin another log, so that none that has records is written any more.
+
+        Raises:
+            FileAccessError: it cannot be created.
+        """
+        with self._lock:
+            self._with_room(1)
 
     def close(self) -> None:
         """Close the log that is written."""
@@ -78,11 +99,11 @@ class Logs:
             self._log.close()
             self._log = None
 
-    def _with_room(self) -> LogWriter:
+    def _with_room(self, most: int) -> LogWriter:
         if self._log is None:
             paths = sorted(self.folder.glob("*.log"))
             self._log = self._opened(paths[-1] if paths else self.folder / f"{1:08}.log")
-        if self._log.size >= _LOG_BYTES:
+        if self._log.size >= most:
             full = self._log
             # Another thread may read `end` at any moment.
             self._log = self._opened(full.path.with_name(f"{int(full.path.stem) + 1:08}.log"))

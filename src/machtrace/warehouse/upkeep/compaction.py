@@ -1,8 +1,7 @@
-"""The upkeep of a warehouse's folder: larger segments, left-over files, damage."""
+"""Small segments become large ones, and damage is stated."""
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import NamedTuple
 
 from machtrace.errors import MachtraceError
 from machtrace.warehouse.ingest import store_segment
-from machtrace.warehouse.manifest import Manifest, SegmentRow
+from machtrace.warehouse.manifest import WHOLE_LOG, Manifest, SegmentRow
 from machtrace.warehouse.segment import Segment, merge
 from machtrace.warehouse.segment_files import write_segment
+from machtrace.warehouse.upkeep.left_over import remove_left_over, segment_folder
 
 LARGEST = 1 << 24
 """Stacks of a segment that is not joined with others."""
-_GRACE = 600 * 10**9
-"""Nanoseconds for which segments that were replaced stay, since somebody may read them."""
 
 
 class Problem(NamedTuple):
@@ -25,11 +23,6 @@ class Problem(NamedTuple):
 
     where: str
     text: str
-
-
-def segment_folder(folder: Path, number: int) -> Path:
-    """Return the folder of a segment, by its number."""
-    return folder / "segments" / f"{number:08}"
 
 
 def compact(
@@ -74,22 +67,6 @@ def _replace(
             database.execute("UPDATE segment SET retired = ? WHERE id = ?", (now, row.id))
 
 
-def remove_left_over(folder: Path, manifest: Manifest) -> None:
-    """Remove what a killed writer left behind, and what was replaced a while ago."""
-    before = time.time_ns() - _GRACE
-    with manifest.transaction() as database:
-        database.execute("DELETE FROM segment WHERE retired < ?", (before,))
-        database.execute("DELETE FROM names WHERE segment NOT IN (SELECT id FROM segment)")
-    live = {segment_folder(folder, number).name for number in manifest.all_segments()}
-    for path in (folder / "segments").iterdir():
-        if path.name not in live:
-            shutil.rmtree(path, ignore_errors=True)
-    files = set(manifest.names().values())
-    for path in (folder / "names").iterdir():
-        if path.name not in files and path.stat().st_mtime_ns < before:
-            path.unlink(missing_ok=True)
-
-
 def check(folder: Path, manifest: Manifest, read: Callable[[int], Segment]) -> Iterator[Problem]:
     """Yield what is damaged: segments, and logs that are shorter than what was read of them.
 
@@ -111,7 +88,10 @@ def check(folder: Path, manifest: Manifest, read: Callable[[int], Segment]) -> I
         missing = len(set(keys) - manifest.known(keys))
         if missing:
             yield Problem(f"segment {row.id}", f"{missing} reports are not in the manifest")
+    removals = manifest.removals()
     for name, offset in manifest.logs().items():
         path = folder / "log" / name
+        if WHOLE_LOG in removals.get(name, ()):
+            continue
         if not path.is_file() or path.stat().st_size < offset:
             yield Problem(name, "the log is shorter than what was read of it")

@@ -1,0 +1,1 @@
+"""The upkeep of a warehouse: joining, removing and checking what it has."""

@@ -1,0 +1,215 @@
+"""Deletion is whole: from segments, from logs, and for everybody who reads later."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from machtrace.errors import ArgumentError
+from machtrace.warehouse import log
+from machtrace.warehouse.record_state import RecordState
+from machtrace.warehouse.warehouse import Warehouse
+
+HOUR = 3600 * 10**9
+
+
+def report(incident: str, device: str) -> bytes:
+    """Return a report of a device, with a stack that only it has."""
+    head = {"incident_id": incident, "bug_type": "309"}
+    frame = {"imageOffset": 4096 + len(incident), "imageIndex": 0}
+    image = {"base": 4096, "size": 65536, "uuid": "0" * 31 + "1", "name": "App", "source": "P"}
+    body = {
+        "procName": "App",
+        "crashReporterKey": device,
+        "incident": incident,
+        "exception": {"type": "EXC_CRASH"},
+        "faultingThread": 0,
+        "threads": [{"triggered": True, "frames": [frame]}],
+        "usedImages": [image],
+    }
+    return json.dumps(head).encode() + b"\n" + json.dumps(body).encode()
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    with Warehouse.create(tmp_path / "w") as made:
+        yield made
+
+
+def incidents(warehouse) -> list[str]:
+    return sorted(warehouse.query("SELECT incident FROM reports")["incident"].to_pylist())
+
+
+def stored_bytes(warehouse) -> bytes:
+    files = [each for each in sorted(warehouse.folder.rglob("*")) if each.is_file()]
+    return b"".join(each.read_bytes() for each in files if each.suffix in (".log", ".unfinished"))
+
+
+def fill(warehouse) -> list[str]:
+    """Two segments; a report that came twice, one in an archive, and one that cannot be read."""
+    names = warehouse.receive([("1", report("i1", "phone-1")), ("2", report("i2", "phone-2"))])
+    warehouse.flush()
+    names += warehouse.receive(
+        [
+            ("1", report("i1", "phone-1")),
+            ("3.gz", gzip.compress(report("i3", "phone-1"))),
+            ("4", report("i4", "phone-2")),
+            ("bad", b'{"crashReporterKey": "phone-1", broken'),
+        ]
+    )
+    warehouse.flush()
+    return names
+
+
+def test_a_device_is_deleted_with_all_its_bytes(warehouse):
+    names = fill(warehouse)
+    deleted = warehouse.delete_device("phone-1")
+    assert deleted == (2, 4)
+    assert incidents(warehouse) == ["i2", "i4"]
+    assert b"phone-1" not in stored_bytes(warehouse)
+    assert b"phone-2" in stored_bytes(warehouse)
+    assert warehouse.quarantined == []
+    assert not list(warehouse.check())
+    states = [warehouse.record_state(name)[0] for name in names]
+    gone, there = RecordState.REMOVED, RecordState.PARSED
+    assert states == [gone, there, gone, gone, there, gone]
+
+
+def test_other_rows_do_not_change(warehouse):
+    fill(warehouse)
+    text = "SELECT incident, role, key FROM stacks_of_reports WHERE device = 'phone-2' ORDER BY ALL"
+    before = warehouse.query(text)
+    warehouse.delete_device("phone-1")
+    assert warehouse.query(text).equals(before)
+
+
+def test_segments_that_were_joined_a_moment_ago_go_too(warehouse):
+    fill(warehouse)
+    assert warehouse.compact() == 2
+    warehouse.delete_device("phone-1")
+    assert len(list((warehouse.folder / "segments").iterdir())) == 1
+
+
+def test_what_was_not_read_yet_is_deleted(warehouse):
+    warehouse.receive([("1", report("i1", "phone-1")), ("2", report("i2", "phone-2"))])
+    warehouse.delete_device("phone-1")
+    assert incidents(warehouse) == ["i2"]
+
+
+def test_a_deleted_report_that_is_sent_again_is_there_again(warehouse):
+    fill(warehouse)
+    warehouse.delete_device("phone-1")
+    warehouse.receive([("1", report("i1", "phone-1"))])
+    assert warehouse.flush().reports == 1
+    assert warehouse.delete_device("phone-1").reports == 1
+
+
+def test_a_report_is_deleted_by_its_key(warehouse):
+    fill(warehouse)
+    (key,) = warehouse.query("SELECT key FROM reports WHERE incident = 'i4'")["key"].to_pylist()
+    assert warehouse.delete_report(key.hex()) == (1, 1)
+    assert incidents(warehouse) == ["i1", "i2", "i3"]
+    for wrong in ("", "x", "00"):
+        with pytest.raises(ArgumentError):
+            warehouse.delete_report(wrong)
+    with pytest.raises(ArgumentError):
+        warehouse.delete_device("")
+
+
+def test_what_is_old_is_deleted(warehouse, monkeypatch):
+    now = 10**18
+    monkeypatch.setattr("time.time_ns", lambda: now)
+    fill(warehouse)
+    now += HOUR
+    names = warehouse.receive([("5", report("i5", "phone-1"))])
+    warehouse.expire(reports=now - 1)
+    assert incidents(warehouse) == ["i5"]
+    assert b"i4" not in stored_bytes(warehouse)
+    assert warehouse.record_state(names[0])[0] is RecordState.PARSED
+    assert warehouse.expire(reports=now - 1) == (0, 0)
+
+
+def test_logs_are_removed_when_all_their_records_are(warehouse, monkeypatch):
+    now = 10**18
+    monkeypatch.setattr("time.time_ns", lambda: now)
+    names = fill(warehouse)
+    size = warehouse.folder.joinpath("log", "00000001.log").stat().st_size
+    warehouse.expire(raw=now + 1)
+    assert incidents(warehouse) == ["i1", "i2", "i3", "i4"]
+    assert size > 0
+    assert b"phone" not in stored_bytes(warehouse)
+    assert [path.name for path in (warehouse.folder / "log").iterdir()] == ["00000002.log"]
+    assert warehouse.record_state(names[0]) == (RecordState.REMOVED, ())
+    assert warehouse.record_state(f"00000001-{size}") is None
+    assert not list(warehouse.check())
+    later = warehouse.receive([("5", report("i5", "phone-1"))])
+    assert later[0].startswith("00000002-")
+    assert warehouse.flush().reports == 1
+
+
+def test_a_log_that_is_lost_is_damage(warehouse):
+    fill(warehouse)
+    (warehouse.folder / "log" / "00000001.log").unlink()
+    assert [problem.where for problem in warehouse.check()] == ["00000001.log"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["warehouse.warehouse.remove_left_over", "left_over.remove_records", "left_over.sync_folder"],
+)
+def test_a_deletion_that_is_killed_is_finished_by_the_next_writer(tmp_path, monkeypatch, step):
+    folder = tmp_path / "w"
+    with Warehouse.create(folder) as warehouse:
+        fill(warehouse)
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        package = "machtrace" if step.startswith("warehouse") else "machtrace.warehouse.upkeep"
+        with monkeypatch.context() as patch:
+            patch.setattr(Warehouse, "flush", lambda _: None)
+            patch.setattr(f"{package}.{step}", killed)
+            with pytest.raises(KeyboardInterrupt):
+                warehouse.delete_device("phone-1")
+    with Warehouse(folder) as warehouse:
+        assert incidents(warehouse) == ["i2", "i4"]
+        warehouse.flush()
+        assert b"phone-1" not in stored_bytes(warehouse)
+        assert not list(warehouse.check())
+
+
+def test_a_removed_record_leaves_the_others_where_they_are(tmp_path):
+    path = tmp_path / "1.log"
+    writer = log.LogWriter(path)
+    offsets = writer.append([b"one", b"two" * 1000, b"", b"four"])
+    writer.close()
+    size = path.stat().st_size
+    log.remove_records(path, offsets[1:3])
+    assert path.stat().st_size == size
+    assert [(each.offset, each.body) for each in log.records(path)] == [
+        (offsets[0], b"one"),
+        (offsets[3], b"four"),
+    ]
+    writer = log.LogWriter(path)
+    assert writer.size == size
+    writer.close()
+
+
+def test_quarantined_records_are_read_again(warehouse, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise ValueError("a fault of an earlier version")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("machtrace.warehouse.ingest.read_source", refuse)
+        names = warehouse.receive([("1", report("i1", "phone-1")), ("bad", b"no report")])
+        warehouse.flush()
+    assert [row.name for row in warehouse.quarantined] == ["1", "bad"]
+    warehouse.receive([("2", report("i2", "phone-2"))])
+    warehouse.flush()
+    assert warehouse.retry() == (1, 0, 1)
+    assert incidents(warehouse) == ["i1", "i2"]
+    assert [row.name for row in warehouse.quarantined] == ["bad"]
+    assert warehouse.record_state(names[0]) == (RecordState.PARSED, ())
+    assert warehouse.flush() == (0, 0, 0)
