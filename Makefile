@@ -5,8 +5,10 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/build/bytecode" $(BIN)/python -m pytest
 PARALLEL := $(PYTEST) --numprocesses auto --dist worksteal
 
-.PHONY: demo check test lab accuracy published-files published-lab hang-lab hang-soak schema lint bench fuzz agent clean
+.PHONY: demo demo-platform check test lab accuracy published-files published-lab hang-lab hang-soak schema lint bench fuzz agent clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
+# A generated fleet whose reports are sent to a server: its pages, until Ctrl-C.
+demo-platform: .venv/.dev ; @rm -rf build/demo-platform && $(BIN)/machtrace serve build/demo-platform --demo
 # What needs no process, no emulator and no other program: for every save.
 check: .venv/.dev ; $(PARALLEL) -m "not (live or emulated or peer)"
 # Everything. What captures running processes has the machine to itself.

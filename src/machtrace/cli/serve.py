@@ -33,7 +33,12 @@ _LARGEST_PORT = 65535
     metavar="SCOPE",
     help="Print a new token (ingest, symbols, read, admin) and exit.",
 )
-def serve(*, folder: Path, host: str, port: int, scope: str | None) -> None:
+@click.option(
+    "--demo",
+    is_flag=True,
+    help="Create FOLDER, and send it the reports and later the symbols of a generated fleet.",
+)
+def serve(*, folder: Path, host: str, port: int, scope: str | None, demo: bool) -> None:
     """Serve the warehouse in FOLDER: reports and symbols in, answers out.
 
     A report is on the disk when it is acknowledged. Without a token the server is open, and listens
@@ -49,6 +54,10 @@ def serve(*, folder: Path, host: str, port: int, scope: str | None) -> None:
     except ImportError:
         raise MissingExtraError("serving a warehouse", extra="server") from None
     is_local = is_loopback(host)
+    if demo:
+        from machtrace.warehouse.warehouse import Warehouse
+
+        Warehouse.create(folder).close()
     service = Service(folder, is_local=is_local)
     if scope is not None:
         token = service.tokens.create(Scope(scope))
@@ -62,6 +71,15 @@ def serve(*, folder: Path, host: str, port: int, scope: str | None) -> None:
         )
     with listening_socket(host, port) as listening:
         address = f"[{host}]" if ":" in host else host
-        sys.stdout.write(f"serving {folder} at http://{address}:{listening.getsockname()[1]}\n")
-        sys.stdout.flush()
+        port = listening.getsockname()[1]
+        _print(f"serving {folder} at http://{address}:{port}")
+        if demo:
+            from machtrace.cli.fleet_sender import send_fleet
+
+            send_fleet(host, port, _print)
         run(service, listening)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
