@@ -68,7 +68,7 @@ _PREFIX = "com.machtrace."
 
 
 class Problem(NamedTuple):
-    """What happens to a thread of the app, and how often in each build."""
+    """A defect of the app: its thread, and its reports in each build."""
 
     kind: IncidentKind
     thread: str
