@@ -44,6 +44,7 @@ def application(service: Service) -> Starlette:
         try:
             yield
         finally:
+            service.jobs.close()
             await service.writer.stop()
 
     routes = [Route(each.path, _route(service, each), methods=[each.method]) for each in ENDPOINTS]

@@ -28,6 +28,7 @@ from machtrace.server.receiving import (
     record_state,
 )
 from machtrace.server.service import Service
+from machtrace.server.symbolicator.endpoints import SYMBOLICATOR
 from machtrace.server.tokens import Scope
 
 _ANY = "application/octet-stream"
@@ -162,6 +163,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(path="/symbolicate/v5", **_V5),
     Endpoint(path="/{token}/symbolicate/v5", **_V5),
+    *SYMBOLICATOR,
     Endpoint(
         method="GET",
         path="/v1/administration",

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from machtrace.errors import FileAccessError
 from machtrace.server.browser import cookie_token, is_embedded, is_of_own_page
 from machtrace.server.envelopes import envelope_key
+from machtrace.server.jobs import Jobs
 from machtrace.server.limits import (
     FORBIDDEN,
     MISDIRECTED,
@@ -62,6 +63,7 @@ class Service:
         self.memory = Memory(self.limits.memory_bytes)
         self.writer = Writer(folder, self.limits)
         self.store = SymbolStore(folder / "symbols")
+        self.jobs = Jobs()
         self.answers: Counter[tuple[str, int]] = Counter()
         """By path and status."""
         try:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from machtrace.demangler import apple_style, demangle
 from machtrace.errors import AmbiguousImageError, MachtraceError
 from machtrace.images.named_file import NamedImageFile, find_by_name
-from machtrace.images.resolver import ImageResolver, Search
+from machtrace.images.resolver import ImageFiles, ImageResolver, Search
 from machtrace.images.store_layout import Identifier
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
@@ -101,6 +101,13 @@ class ReportNames:
         """Return SYMBOLICATED if a file of the image exists; else why none does."""
         opened = self._opened(image)
         return opened if isinstance(opened, FrameStatus) else FrameStatus.SYMBOLICATED
+
+    def files(self, image: ReportedImage) -> ImageFiles | FrameStatus:
+        """Return the files of an image, or why there are none. Raises nothing."""
+        status, identifier = self.status(image), self.identifier(image)
+        if status is not FrameStatus.SYMBOLICATED or identifier is None:
+            return status
+        return self._files.files(_binary_image(image, identifier, self.file_by_name(image)))
 
     def find(self, image: ReportedImage, offsets: Iterable[int]) -> dict[int, Calls]:
         """Return the names at each of the offsets (ImageOffset) in an image; empty without a file.
