@@ -1,6 +1,6 @@
 """A server that is killed under load loses nothing that it acknowledged, and repeats nothing.
 
-``MACHTRACE_KILLS=10000`` sets the number of kills.
+``MACHTRACE_SERVER_KILLS=10000`` sets the number of kills.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from machtrace.warehouse.warehouse import Warehouse
 from tests.warehouse.receiver import report
 
-KILLS = int(os.environ.get("MACHTRACE_KILLS", "5"))
+KILLS = int(os.environ.get("MACHTRACE_SERVER_KILLS", "5"))
 _CLIENTS = 4
 
 
