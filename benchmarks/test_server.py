@@ -64,7 +64,7 @@ def largest_resident(pid: int) -> float:
 
 
 async def send(port: int, body: bytes, answers: Counter, waits: list[float]) -> None:
-    """Send a report, and again after ``Retry-After`` if the server says so."""
+    """Send a report, and count the answer."""
     began = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"Host: localhost\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
