@@ -84,6 +84,20 @@ async def answer_issues(service: Service, request: Request) -> Response:
     return JSONResponse(await service.reading(work))
 
 
+async def answer_received(service: Service, request: Request) -> Response:
+    """Return the bytes of a record as they were received."""
+    name = request.path_params["record"]
+    body = await service.reading(lambda each: each.received(name), is_query=False)
+    if body is None:
+        raise RefusedError(NOT_FOUND, "there is no such record")
+    # The name is a client's.
+    label = "".join(one if one.isascii() and one.isalnum() else "_" for one in body.name[-100:])
+    stem, _, end = label.rpartition("_")
+    file = f"{stem}.{end}" if stem and end else label or "report"
+    headers = {"Content-Disposition": f'attachment; filename="{file}"'}
+    return Response(body.data, headers=headers, media_type="application/octet-stream")
+
+
 async def answer_wanted(service: Service, _request: Request) -> Response:
     """Return the images whose symbols are missing, those of most frames first."""
     rows = await service.reading(lambda each: each.wanted())

@@ -14,9 +14,11 @@ from machtrace.server.answering import (
     answer_flame,
     answer_issues,
     answer_query,
+    answer_received,
     answer_symbolicate,
     answer_wanted,
 )
+from machtrace.server.deciding import answer_issue, receive_decision
 from machtrace.server.endpoint import Endpoint
 from machtrace.server.limits import UNAVAILABLE
 from machtrace.server.metrics import metrics_text
@@ -101,6 +103,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         scopes=frozenset({Scope.INGEST, Scope.READ}),
     ),
     Endpoint(
+        method="GET",
+        path="/v1/reports/{record}/raw",
+        summary="Bytes as they were received.",
+        handler=answer_received,
+        scopes=frozenset(),
+        answers=(_ANY,),
+    ),
+    Endpoint(
         method="PUT",
         path="/v1/symbols",
         summary="Store the images and debug files of a file or an archive.",
@@ -150,6 +160,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             "where": "An SQL condition over the view reports.",
             "limit": "The number of issues.",
         },
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/issues/{issue}",
+        summary="An issue, by its identifier or an earlier one.",
+        handler=answer_issue,
+        scopes=_READ,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/issues/{issue}/decision",
+        summary='Decide about an issue: {"state": "open, resolved or ignored", "note": TEXT}.',
+        handler=receive_decision,
+        scopes=frozenset(),
+        body=(_JSON,),
+        is_loaded=True,
     ),
     Endpoint(
         method="POST",

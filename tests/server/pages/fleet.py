@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -179,7 +180,9 @@ def _frame(written: str, names: list[str], build: str) -> dict[str, object]:
     name, _, place = rest.partition("|")
     moved = 16 * BUILDS.index(build) if build in BUILDS and image not in SYSTEM_IMAGES else 0
     frame: dict[str, object] = {
-        "imageOffset": 0x1000 + sum(written.encode()) * 64 + moved,
+        "imageOffset": 0x1000
+        + zlib.crc32(written.encode("utf-8", "replace")) % 0x10_0000 * 4
+        + moved,
         "imageIndex": names.index(image),
     }
     if name:

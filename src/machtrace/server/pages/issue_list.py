@@ -171,14 +171,21 @@ def _list(warehouse: Warehouse, filters: Filters, state: str, sort: str, at: int
     part = rows[(at - 1) * _PAGE : at * _PAGE]
     start = filters.start or min((row.first for row in known), default=0)
     end = max((row.last for row in known), default=0) + 1
-    trends = _trends(warehouse, [row.issue for row in part], start, end)
-    return _List(rows=part, total=len(rows), known=known, trends=trends, start=start, end=end)
+    counts = trends(warehouse, [row.issue for row in part], start, end)
+    return _List(rows=part, total=len(rows), known=known, trends=counts, start=start, end=end)
 
 
-def _trends(
+def trends(
     warehouse: Warehouse, issues: Sequence[Issue], start: int, end: int
 ) -> dict[str, list[int]]:
-    """Return by issue the reports of its most frequent stacks, by part of the time."""
+    """Return by issue the reports of its most frequent stacks, by part of the time.
+
+    Args:
+        warehouse: where they are.
+        issues: some issues.
+        start: the beginning of the time, in ns since 1970.
+        end: its end.
+    """
     if not issues:
         return {}
     each = _TREND_STACKS // len(issues)

@@ -72,6 +72,26 @@ def table(
     )
 
 
+def bounded(parts: Sequence[str], most: int) -> list[str]:
+    """Return the first parts of a page, of at most ``most`` bytes together."""
+    chosen: list[str] = []
+    size = 0
+    for part in parts:
+        size += len(part.encode())
+        if size > most:
+            break
+        chosen.append(part)
+    return chosen
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return names with values, those without a value left out; values are HTML already."""
+    rows = "".join(
+        f"<div><dt>{text(name)}</dt><dd>{value}</dd></div>" for name, value in pairs if value
+    )
+    return element("dl", rows, class_="facts")
+
+
 def address(path: str, **query: object) -> str:
     """Return an address with those parameters that have a value."""
     pairs = {name.rstrip("_"): value for name, value in query.items() if value not in ("", None)}

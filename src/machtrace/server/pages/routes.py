@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from machtrace.server.endpoint import Endpoint, Handler
 from machtrace.server.pages.frame import SIGN_IN, answer_file
+from machtrace.server.pages.issue import issue_page, receive_issue_form
 from machtrace.server.pages.issue_list import ISSUES, issues_page
+from machtrace.server.pages.report import report_page
 from machtrace.server.pages.signing_in import receive_sign_out, receive_token, sign_in_page
 from machtrace.server.pages.sql import SQL, receive_sql, sql_page
+from machtrace.server.pages.stack import stack_page, through_page
 from machtrace.server.tokens import Scope
 
 _FORM = "application/x-www-form-urlencoded"
@@ -69,6 +72,11 @@ PAGES: tuple[Endpoint, ...] = (
         sort="devices, last or first; by reports without it.",
         page="The number of a page, from 1.",
     ),
+    _page("/issues/{issue}", "Page: an issue.", issue_page, was="An earlier identifier."),
+    _form("/issues/{issue}", "Decide about an issue.", receive_issue_form),
+    _page("/stacks/{key}", "Page: a stack.", stack_page),
+    _page("/stacks/{key}/through/{depth}", "Page: stacks through a frame.", through_page),
+    _page("/reports/{report}", "Page: a report.", report_page, thread="The number of a stack."),
     _page(SIGN_IN, "Page: signing in with a token.", sign_in_page, scopes=None, next="An address."),
     _form(SIGN_IN, "Sign in: the token becomes a cookie.", receive_token, None),
     _form("/sign-out", "Sign out.", receive_sign_out, None),

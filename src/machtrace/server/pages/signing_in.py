@@ -39,6 +39,12 @@ async def read_form(service: Service, request: Request) -> dict[str, str]:
         raise RefusedError(BAD_REQUEST, "the form is malformed") from None
 
 
+def may_administer(service: Service, request: Request) -> bool:
+    """Whether a reader of a page may change what it shows."""
+    token = getattr(request.state, "token", "")
+    return not token or service.tokens.scope(token) is Scope.ADMIN
+
+
 async def sign_in_page(service: Service, request: Request) -> Response:
     """Return the form for a token."""
     return _page(service, request, _next(request.query_params.get("next", "")))
