@@ -23,6 +23,7 @@ from machtrace.model.report import (
 )
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.analysis.fingerprint import owners_of
+from machtrace.reports.analysis.hang import Hang, hang_of
 from machtrace.reports.analysis.subject_stack import subject_stack
 from machtrace.warehouse.schema import (
     FRAMES,
@@ -267,6 +268,8 @@ def report_kind(report: Report) -> str:
         return report.watch.kind.value
     if report.kind is ReportKind.SPOOL:
         return "audit"
+    if (report.incident.kind or "").lower() == "hang":
+        return "hang"
     if report.kind in _PROFILES:
         return "profile"
     is_crash = (
@@ -304,6 +307,7 @@ def parse_time(text: str | None) -> int | None:
 def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
     process, system, exception = report.process, report.system, report.exception
     raised = "" if exception is None else exception.type or exception.signal or ""
+    hang = hang_of(report) or Hang(None, "")
     return {
         "key": key,
         "received": source.received,
@@ -320,6 +324,8 @@ def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
         "incident": _text(report.incident.id or ""),
         "raw": source.raw,
         "raw_offset": source.raw_offset,
+        "duration": hang.duration,
+        "waits_for": _text(hang.waits_for),
     }
 
 

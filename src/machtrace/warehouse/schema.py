@@ -63,6 +63,8 @@ REPORTS = pa.schema(
         ("subject", pa.int32()),  # the occurrence that the report is about, counted in it; null
         ("raw", pa.string()),  # the log with the report's bytes
         ("raw_offset", pa.int64()),
+        ("duration", pa.int64()),  # of a hang, in ns; null if it is unknown
+        ("waits_for", pa.string()),  # what a hang waited for, and its owner; may be empty
     ]
 )
 IMAGES = pa.schema(

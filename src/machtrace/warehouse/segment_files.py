@@ -25,6 +25,8 @@ _LEVEL = 3
 """That of zstd: files are a sixteenth smaller than by level 1, at the same speed."""
 _ASCENDING = {"stacks": ("node",), "occurrences": ("time",)}
 """Columns whose values mostly ascend, by table: distances take less than a dictionary."""
+_LATER = frozenset({"duration", "waits_for"})
+"""Columns that the first segments do not have."""
 _ROWS = 1 << 20
 """Rows of a group: what is read at once."""
 
@@ -135,6 +137,9 @@ def read_table(path: Path, name: str) -> pa.Table:
             raise FormatError(
                 f"a table of version {version}, not {VERSION}", source=str(path), offset=0
             )
+        for field in TABLES[name]:
+            if field.name not in table.column_names and field.name in _LATER:
+                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
         return table.cast(TABLES[name]).unify_dictionaries().combine_chunks()
     except OSError as error:
         if isinstance(error, FormatError):

@@ -189,14 +189,15 @@ def compared_weights(before: str, after: str, groups: int) -> str:
 
 
 def _view(name: str, segments: Sequence[SegmentFiles]) -> str:
-    if not segments:
+    parts = []
+    if not segments or name == "reports":
+        # The first segments have reports of fewer columns.
         columns = ", ".join(
             f'NULL::{_sql_type(field.type)} AS "{field.name}"' for field in TABLES[name]
         )
         number = _NUMBERED.get(name)
         numbered = "" if number is None else f'NULL::BIGINT AS "{number}", '
-        return f"CREATE VIEW {name} AS SELECT NULL::BIGINT AS segment, {numbered}{columns} LIMIT 0"
-    parts = []
+        parts.append(f"(SELECT NULL::BIGINT AS segment, {numbered}{columns} LIMIT 0)")
     for each in segments:
         path = each.names if name == "names" else each.folder / f"{name}.parquet"
         number = _NUMBERED.get(name)
@@ -206,7 +207,7 @@ def _view(name: str, segments: Sequence[SegmentFiles]) -> str:
         quoted = str(path).replace("'", "''")
         columns = f"{each.number}::BIGINT AS segment{numbered}, *{exclude}"
         parts.append(f"SELECT {columns} FROM read_parquet('{quoted}'{options})")  # noqa: S608 - ours
-    return f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}"
+    return f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}"
 
 
 def _sql_type(kind: pa.DataType) -> str:
