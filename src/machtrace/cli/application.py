@@ -282,7 +282,7 @@ app = lazy_group(
             "Manage the store of images and dSYMs in which names are looked up, by UUID.",
         ),
         "warehouse": LazyCommand(
-            f"{_CLI}.warehouse:warehouse_app",
+            f"{_CLI}.warehouse.commands:warehouse_app",
             "Store the stacks of a fleet in a folder, name them, and query them.",
         ),
         "serve": LazyCommand(

@@ -25,7 +25,7 @@ from machtrace.cli.options import (
     quiet_option,
     search_option,
 )
-from machtrace.cli.tables import readable_size, write_json, write_table
+from machtrace.cli.tables import write_json, write_table
 from machtrace.model.text import counted
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from machtrace.warehouse.ingest import BatchOutcome, LogRecord
     from machtrace.warehouse.warehouse import Warehouse
 
-PROBLEMS = 1
-"""The exit status of ``check`` if something is damaged."""
+_COMMANDS, _UPKEEP = __name__, f"{__package__}.upkeep"
 _BATCH = 64
 """Files whose bytes are stored at once."""
 _FEW, _MOST_PROCESSES = 200, 8
@@ -120,7 +119,7 @@ def add(
     from machtrace.cli.progress import progress_bar
 
     check_search_paths(search)
-    with _open(folder) as warehouse:
+    with open_warehouse(folder) as warehouse:
         files = list(_files(paths))
         before = len(warehouse.quarantined)
         with progress_bar(len(files), unit="files") as progress:
@@ -160,7 +159,7 @@ def query(*, folder: Path, text: str, form: RowFormat) -> None:
     from machtrace.cli.console import output
     from machtrace.warehouse.documents import cell
 
-    with _open(folder) as warehouse:
+    with open_warehouse(folder) as warehouse:
         rows = warehouse.query(sys.stdin.read() if text == "-" else text)
     columns = rows.column_names
     cells = ([cell(value) for value in row.values()] for row in rows.to_pylist())
@@ -189,7 +188,7 @@ def groups(*, folder: Path, where: str, form: DocumentFormat) -> None:
     from machtrace.cli.console import output
     from machtrace.warehouse.documents import issue_document
 
-    with _open(folder) as warehouse:
+    with open_warehouse(folder) as warehouse:
         issues = warehouse.issues(where)
         decisions = warehouse.decisions()
     with output():
@@ -229,7 +228,7 @@ def decide(*, folder: Path, issue: str, state: str, note: str, form: DocumentFor
     from machtrace.cli.console import output
     from machtrace.warehouse.triage import State
 
-    with _open(folder) as warehouse:
+    with open_warehouse(folder) as warehouse:
         present = warehouse.decide(issue, State(state), note)
     with output():
         if form is DocumentFormat.JSON:
@@ -260,7 +259,7 @@ def flame(*, folder: Path, where: str, nodes: int, form: FlameFormat) -> None:
     from machtrace.warehouse.documents import flame_document
     from machtrace.warehouse.function_tree import heaviest
 
-    with _open(folder) as warehouse:
+    with open_warehouse(folder) as warehouse:
         tree = heaviest(warehouse.flame(where), nodes)
     with raw_output() as stream:
         stream.write(flame_document(tree, str(folder), form.value))
@@ -282,7 +281,7 @@ def diff(*, folder: Path, before: str, after: str, every: bool, form: DocumentFo
     """
     from machtrace.cli.console import output
 
-    with _open(folder) as warehouse:
+    with open_warehouse(folder) as warehouse:
         difference = warehouse.diff(before, after)
     changes = [each for each in difference.changes() if every or each.is_sure]
     with output():
@@ -336,7 +335,7 @@ def name(*, folder: Path, paths: tuple[Path, ...], form: DocumentFormat) -> None
 
     search = tuple(map(str, paths))
     check_search_paths(search)
-    with _open(folder) as warehouse:
+    with open_warehouse(folder) as warehouse:
         named = warehouse.name(search)
         moved = warehouse.regroup() if named else {}
         wanted = warehouse.wanted()
@@ -353,63 +352,8 @@ def name(*, folder: Path, paths: tuple[Path, ...], form: DocumentFormat) -> None
             write_table(("FRAMES", "IMAGE", "ARCH", "UUID"), rows, right=frozenset({0}))
 
 
-@click.command()
-@folder_argument
-@format_option()
-def compact(*, folder: Path, form: DocumentFormat) -> None:
-    """Join small segments into large ones; no row changes."""
-    from machtrace.cli.console import output
-
-    with _open(folder) as warehouse:
-        before = sum(row.bytes for row in warehouse.segments)
-        replaced = warehouse.compact()
-        after = sum(row.bytes for row in warehouse.segments)
-        number = len(warehouse.segments)
-    with output():
-        if form is DocumentFormat.JSON:
-            write_json({"replaced": replaced, "segments": number, "bytes": after})
-            return
-        sys.stdout.write(
-            f"{counted(replaced, 'segment')} replaced; now {counted(number, 'segment')} of "
-            f"{readable_size(after)}, before {readable_size(before)}\n"
-        )
-
-
-@click.command()
-@folder_argument
-@format_option()
-def check(*, folder: Path, form: DocumentFormat) -> int:
-    """Read everything, and list what is damaged and what is in quarantine.
-
-    The exit status is 1 if something is damaged.
-    """
-    from machtrace.cli.console import output
-
-    with _open(folder) as warehouse:
-        problems = list(warehouse.check())
-        segments, quarantined = warehouse.segments, warehouse.quarantined
-    with output():
-        reports = sum(row.reports for row in segments)
-        stacks = sum(row.occurrences for row in segments)
-        if form is DocumentFormat.JSON:
-            document = {"segments": len(segments), "reports": reports, "stacks": stacks}
-            damaged = [problem._asdict() for problem in problems]
-            poison = [row._asdict() for row in quarantined]
-            write_json({**document, "problems": damaged, "quarantined": poison})
-        else:
-            for problem in problems:
-                sys.stdout.write(f"damaged: {problem.where}: {problem.text}\n")
-            for row in quarantined:
-                place = f"{row.name} ({row.log} at {row.offset})"
-                sys.stdout.write(f"in quarantine: {place}: {row.reason}\n")
-            sys.stdout.write(
-                f"{counted(len(segments), 'segment')}: {counted(reports, 'report')}, "
-                f"{counted(stacks, 'stack')}, {counted(len(problems), 'problem')}\n"
-            )
-    return PROBLEMS if problems else 0
-
-
-def _open(folder: Path) -> Warehouse:
+def open_warehouse(folder: Path) -> Warehouse:
+    """Open a warehouse."""
     from machtrace.warehouse.warehouse import Warehouse
 
     return Warehouse(folder)
@@ -466,40 +410,44 @@ warehouse_app = lazy_group(
     "Store the stacks of a fleet in a folder, name them, and query them.",
     {
         "init": LazyCommand(
-            f"{__name__}:init", "Create a warehouse in FOLDER, which is empty or does not exist."
+            f"{_COMMANDS}:init", "Create a warehouse in FOLDER, which is empty or does not exist."
         ),
         "add": LazyCommand(
-            f"{__name__}:add", "Add reports, profiles and spools: files, and folders of them."
+            f"{_COMMANDS}:add", "Add reports, profiles and spools: files, and folders of them."
         ),
         "name": LazyCommand(
-            f"{__name__}:name",
+            f"{_COMMANDS}:name",
             "Name stored frames by symbols at PATH and in the store, then list missing symbols.",
         ),
         "query": LazyCommand(
-            f"{__name__}:query", "Print the rows of an SQL query; - reads it from standard input."
+            f"{_COMMANDS}:query", "Print the rows of an SQL query; - reads it from standard input."
         ),
         "groups": LazyCommand(
-            f"{__name__}:groups",
+            f"{_COMMANDS}:groups",
             "List the issues: reports of the same problem, the most frequent first.",
         ),
         "decide": LazyCommand(
-            f"{__name__}:decide",
+            f"{_COMMANDS}:decide",
             "Store a decision about an issue: open, resolved or ignored.",
         ),
         "flame": LazyCommand(
-            f"{__name__}:flame",
+            f"{_COMMANDS}:flame",
             "Write stored stacks as one weighted tree, for flame graphs and profile viewers.",
         ),
         "diff": LazyCommand(
-            f"{__name__}:diff",
+            f"{_COMMANDS}:diff",
             "Compare two sets of stacks, function by function, with intervals.",
         ),
         "compact": LazyCommand(
-            f"{__name__}:compact", "Join small segments into large ones; no row changes."
+            f"{_UPKEEP}:compact", "Join small segments into large ones, and remove what is old."
         ),
         "check": LazyCommand(
-            f"{__name__}:check",
+            f"{_UPKEEP}:check",
             "Read everything, and list what is damaged and what is in quarantine.",
+        ),
+        "delete": LazyCommand(f"{_UPKEEP}:delete", "Delete reports, and their bytes, for good."),
+        "retry": LazyCommand(
+            f"{_UPKEEP}:retry", "Read the records in quarantine again, as after an upgrade."
         ),
     },
 )

@@ -1,0 +1,1 @@
+"""The commands machtrace warehouse: the stacks of a fleet in a folder."""
