@@ -109,12 +109,13 @@ class WarehouseReader:
         return record_state(self.folder / "log", self._manifest, record)
 
     def received(self, record: str) -> Body | None:
-        """Return the received bytes of a record; None if there is no such record.
+        """Return the received bytes of a record; None if there is no such record, or none any more.
 
         Raises:
             FileAccessError, FormatError: the log cannot be read.
         """
-        if self.record_state(record) is None:
+        state = self.record_state(record)
+        if state is None or state[0] is RecordState.REMOVED:
             return None
         name, _, offset = record.partition("-")
         return unframed(read_record(self.folder / "log" / f"{name}.log", int(offset)))[1]

@@ -44,6 +44,7 @@ WHERE segment = $segment AND report = $report AND role = 'sample'
 _STATES = {
     RecordState.STORED: "It is stored, and is going to be read in a moment.",
     RecordState.PARSED: "It was read, and has no reports that were not there before.",
+    RecordState.REMOVED: "Its bytes were removed.",
     RecordState.QUARANTINED: "It could not be read, and is in quarantine.",
 }
 

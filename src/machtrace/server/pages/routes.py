@@ -10,6 +10,7 @@ from machtrace.server.pages.report import report_page
 from machtrace.server.pages.signing_in import receive_sign_out, receive_token, sign_in_page
 from machtrace.server.pages.sql import SQL, receive_sql, sql_page
 from machtrace.server.pages.stack import stack_page, through_page
+from machtrace.server.pages.symbols import SYMBOLS, symbols_page
 from machtrace.server.tokens import Scope
 
 _FORM = "application/x-www-form-urlencoded"
@@ -77,6 +78,12 @@ PAGES: tuple[Endpoint, ...] = (
     _page("/stacks/{key}", "Page: a stack.", stack_page),
     _page("/stacks/{key}/through/{depth}", "Page: stacks through a frame.", through_page),
     _page("/reports/{report}", "Page: a report.", report_page, thread="The number of a stack."),
+    _page(
+        SYMBOLS,
+        "Page: symbols that are missing, and those that arrived.",
+        symbols_page,
+        scopes=frozenset({Scope.READ, Scope.SYMBOLS}),
+    ),
     _page(SIGN_IN, "Page: signing in with a token.", sign_in_page, scopes=None, next="An address."),
     _form(SIGN_IN, "Sign in: the token becomes a cookie.", receive_token, None),
     _form("/sign-out", "Sign out.", receive_sign_out, None),
@@ -87,7 +94,9 @@ PAGES: tuple[Endpoint, ...] = (
         sql="One SELECT over the views.",
         format="csv, json or arrow: a download.",
     ),
-    _form(SQL, "The same, of a query that is too long for an address.", receive_sql, _READ, "200"),
+    _form(
+        SQL, "The address of a query, or its rows if it is too long for one.", receive_sql, _READ
+    ),
     Endpoint(
         method="GET",
         path="/static/{name}",

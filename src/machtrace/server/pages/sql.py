@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from machtrace.errors import ArgumentError, MachtraceError
 from machtrace.reports.html.markup import element, folded, text
 from machtrace.server.answering import ARROW, JSON_LINES, TRUNCATED, arrow_stream, json_lines
 from machtrace.server.limits import BAD_REQUEST, RefusedError
-from machtrace.server.pages.frame import page
+from machtrace.server.pages.frame import SEE_OTHER, page
 from machtrace.server.pages.parts import Column, address, link, shown, table
 from machtrace.server.pages.signing_in import read_form
 from machtrace.server.service import Service
@@ -32,11 +32,13 @@ _TAGS = 25
 """Those of a cell's tags."""
 _LONG = 64
 _FORMATS = {
-    "csv": ("text/csv; charset=utf-8", "csv"),
-    "json": (JSON_LINES, "jsonl"),
-    "arrow": (ARROW, "arrows"),
+    "csv": ("CSV", "text/csv; charset=utf-8", "csv"),
+    "json": ("JSON", JSON_LINES, "jsonl"),
+    "arrow": ("Arrow", ARROW, "arrows"),
 }
-"""By name: the media type, and the end of a file's name."""
+"""By name: the label, the media type, and the end of a file's name."""
+_LONGEST_IN_ADDRESS = 6000
+"""Characters of a query."""
 _COLUMNS = (
     "SELECT table_name, column_name, data_type FROM duckdb_columns() "
     "WHERE NOT internal ORDER BY table_name, column_index"
@@ -74,8 +76,13 @@ async def sql_page(service: Service, request: Request) -> Response:
 
 
 async def receive_sql(service: Service, request: Request) -> Response:
-    """Return the rows of a query that is too long for an address."""
-    return await _answer(service, request, await read_form(service, request))
+    """Return the address of a query; or its rows, if it is too long for an address."""
+    form = await read_form(service, request)
+    sql, kind = form.get("sql", ""), form.get("format", "")
+    if len(sql) <= _LONGEST_IN_ADDRESS:
+        # Reloading and sharing the page then work.
+        return RedirectResponse(address(SQL, sql=sql, format=kind), SEE_OTHER)
+    return await _answer(service, request, form)
 
 
 async def _answer(service: Service, request: Request, form: dict[str, str]) -> Response:
@@ -87,8 +94,13 @@ async def _answer(service: Service, request: Request, form: dict[str, str]) -> R
         return page(service, request, "SQL", _form("") + _examples() + views, section=SQL)
     limits = service.limits
     most = RowLimits(limits.rows if kind else _ROWS, limits.answer_bytes)
+
+    def work(warehouse: Warehouse) -> tuple[Rows, bytes]:
+        rows = warehouse.first_rows(sql, most)
+        return rows, _written(rows.table, kind)
+
     try:
-        rows = await service.reading(lambda each: each.first_rows(sql, most))
+        rows, data = await service.reading(work)
     except MachtraceError as error:
         status = BAD_REQUEST if isinstance(error, ArgumentError) else HTTPStatus.BAD_GATEWAY
         status = error.status if isinstance(error, RefusedError) else status
@@ -97,7 +109,12 @@ async def _answer(service: Service, request: Request, form: dict[str, str]) -> R
         body = _form(sql) + element("div", problem, role="alert") + views
         return page(service, request, "SQL", body, section=SQL, status=int(status))
     if kind:
-        return _download(rows, kind)
+        _, media_type, end = _FORMATS[kind]
+        headers = {
+            "Content-Disposition": f'attachment; filename="rows.{end}"',
+            TRUNCATED: "false" if rows.is_whole else "true",
+        }
+        return Response(data, headers=headers, media_type=media_type)
     return page(service, request, "SQL", _form(sql) + _rows(rows) + views, section=SQL)
 
 
@@ -115,10 +132,11 @@ def _form(sql: str) -> str:
         required="",
     )
     downloads = "".join(
-        f'<button name="format" value="{name}">{name.upper()}</button> ' for name in _FORMATS
+        f'<button name="format" value="{name}">{label}</button> '
+        for name, (label, _, _) in _FORMATS.items()
     )
     return (
-        f'<form class="sql" method="get" action="{SQL}">'
+        f'<form class="sql" method="post" action="{SQL}">'
         f'<label for="sql">One SELECT statement of DuckDB’s SQL</label>{area}'
         f'<p class="row"><button class="main">Run</button><span class="note">Download:</span>'
         f'{downloads}<span class="note" id="sql-help">Reads the views below alone, and changes '
@@ -188,19 +206,16 @@ def _views(warehouse: Warehouse) -> str:
     return element("section", element("h2", "Views") + items, class_="views")
 
 
-def _download(rows: Rows, kind: str) -> Response:
-    media_type, end = _FORMATS[kind]
-    if kind == "arrow":
-        data = arrow_stream(rows.table)
-    elif kind == "json":
-        data = json_lines(rows.table)
-    else:
-        data = _csv(rows.table)
-    headers = {
-        "Content-Disposition": f'attachment; filename="rows.{end}"',
-        TRUNCATED: "false" if rows.is_whole else "true",
-    }
-    return Response(data, headers=headers, media_type=media_type)
+def _written(rows: pa.Table, kind: str) -> bytes:
+    match kind:
+        case "arrow":
+            return arrow_stream(rows)
+        case "json":
+            return json_lines(rows)
+        case "csv":
+            return _csv(rows)
+        case _:
+            return b""
 
 
 def _csv(rows: pa.Table) -> bytes:

@@ -1,0 +1,140 @@
+"""The page of symbols: which are missing, which arrived, and how much they name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from machtrace.frozen import dataclass
+from machtrace.model.text import counted
+from machtrace.reports.html.markup import element, text
+from machtrace.server.pages.coverage import Coverage, coverage
+from machtrace.server.pages.filters import builds
+from machtrace.server.pages.frame import page
+from machtrace.server.pages.parts import Column, moment, shown, table
+from machtrace.server.service import Service
+from machtrace.warehouse.names import WantedImage
+from machtrace.warehouse.warehouse import Warehouse
+
+SYMBOLS = "/symbols"
+_WANTED, _ARRIVALS, _IMAGES = 200, 30, 4
+_UUID_DIGITS = 32
+_WANTED_COLUMNS = (
+    Column("Image"),
+    Column("UUID or build id"),
+    Column("Arch"),
+    Column("Frames", is_number=True),
+)
+_COVERAGE_COLUMNS = (
+    Column("Build"),
+    Column("App"),
+    Column("Frames", is_number=True),
+    Column("Named", is_number=True),
+    Column("The app’s frames", is_number=True),
+    Column("Named", is_number=True),
+    Column("With file and line", is_number=True),
+)
+_ARRIVAL_COLUMNS = (Column("Time"), Column("File"), Column("Images"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Symbols:
+    wanted: Sequence[WantedImage]
+    shares: Sequence[Coverage]
+
+
+async def symbols_page(service: Service, request: Request) -> Response:
+    """Return which symbols are missing, and which are there."""
+    content = await service.reading(_read)
+    body = _upload() + _wanted(content.wanted) + _shares(content.shares) + _arrivals(service)
+    return page(service, request, "Symbols", body, section=SYMBOLS)
+
+
+def _read(warehouse: Warehouse) -> _Symbols:
+    return _Symbols(wanted=warehouse.wanted(), shares=coverage(warehouse, builds(warehouse)))
+
+
+def _upload() -> str:
+    return ""
+
+
+def _wanted(wanted: Sequence[WantedImage]) -> str:
+    head = element("h2", "Wanted")
+    if not wanted:
+        return head + element("p", "All stored frames have names from symbols.", class_="empty")
+    rows = [
+        [
+            shown(each.name or "???", 100),
+            f"<code>{text(_identifier(each.uuid))}</code>",
+            shown(each.arch, 20),
+            f"{each.frames:,}",
+        ]
+        for each in wanted[:_WANTED]
+    ]
+    note = f"{counted(len(wanted), 'image')} whose symbols would name more frames."
+    if len(wanted) > _WANTED:
+        note += f" The first {_WANTED}."
+    return head + element("p", note, class_="note") + table(_WANTED_COLUMNS, rows, "Wanted")
+
+
+def _shares(shares: Sequence[Coverage]) -> str:
+    if not shares:
+        return ""
+    rows = [
+        [
+            shown(each.build or "unknown", 40),
+            shown(each.app or "unknown", 80),
+            f"{each.frames:,}",
+            _share(each.named, each.frames),
+            f"{each.app_frames:,}",
+            _share(each.app_named, each.app_frames),
+            _share(each.located, each.frames),
+        ]
+        for each in shares
+    ]
+    note = "Frames of stacks, each as often as stacks have it; the newest builds."
+    head = element("h2", "Named frames by build") + element("p", note, class_="note")
+    return head + table(_COVERAGE_COLUMNS, rows, "Named frames by build")
+
+
+def _arrivals(service: Service) -> str:
+    rows: list[list[str]] = []
+    for line in reversed(service.log.read().splitlines()):
+        row = _arrival(line)
+        if row is None or len(rows) == _ARRIVALS:
+            continue
+        images = [
+            f"<code>{text(_identifier(str(each)))}</code>" for each in row["images"][:_IMAGES]
+        ]
+        left = len(row["images"]) - _IMAGES
+        if left > 0:
+            images.append(f"{left:,} more")
+        when = moment(int(datetime.fromisoformat(row["time"]).timestamp()) * 1_000_000_000)
+        rows.append([when, shown(row["name"], 100), "<br>".join(images) or "none of them"])
+    head = element("h2", "Arrivals")
+    if not rows:
+        return head + element("p", "No symbols were sent yet.", class_="empty")
+    return head + table(_ARRIVAL_COLUMNS, rows, "Arrivals")
+
+
+def _arrival(line: bytes) -> dict[str, Any] | None:
+    row = json.loads(line)
+    return row if row.get("action") == "symbols" else None
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else ""
+
+
+def _identifier(digits: str) -> str:
+    """Return a UUID as it is written everywhere; a build id is its digits."""
+    try:
+        return str(UUID(digits)).upper() if len(digits) == _UUID_DIGITS else digits
+    except ValueError:
+        return digits
