@@ -25,10 +25,12 @@ def archive(**members: bytes) -> bytes:
     return stream.getvalue()
 
 
-def wait_for_names(client) -> list[dict[str, object]]:
+def wait_for_names(client, **options) -> list[dict[str, object]]:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        rows = client.rows("SELECT DISTINCT function FROM stack_tops WHERE function IS NOT NULL")
+        rows = client.rows(
+            "SELECT DISTINCT function FROM stack_tops WHERE function IS NOT NULL", **options
+        )
         if rows:
             return rows
         time.sleep(0.05)

@@ -17,8 +17,8 @@ from machtrace.server.endpoint import Endpoint
 from machtrace.server.endpoints import ENDPOINTS
 from machtrace.server.limits import BAD_REQUEST, RefusedError
 from machtrace.server.pages.frame import refusal_page
-from machtrace.server.receiving import remove_uploads
 from machtrace.server.service import Service
+from machtrace.server.uploads.symbols import remove_uploads
 
 _FAILED = 500
 _HEADERS = {

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from mmap import mmap
+from typing import BinaryIO, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
 
 from machtrace.server.limits import (
     BAD_REQUEST,
+    DISK_FULL,
     TIMEOUT,
     TOO_LARGE,
     UNSUPPORTED,
@@ -25,6 +28,9 @@ _PIECE = 1 << 20
 _ALWAYS = 1 << 20
 """Bytes that any body may expand to."""
 ENCODINGS = ("identity", "gzip", "deflate", "zstd")
+_UNUSUAL = re.compile(r"[^\w.+ -]")
+_LONGEST_NAME = 200
+_LONGEST_HEAD = 1 << 12
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE)
 _NAME = re.compile(rb'[;\s](filename|name)="([^"\r\n]{0,1024})"', re.IGNORECASE)
 
@@ -36,6 +42,15 @@ class Part(NamedTuple):
     file: str
     """The name of its file; may be empty."""
     data: bytes
+
+
+class PartExtent(NamedTuple):
+    """Where a part of a multipart body is."""
+
+    name: str
+    file: str
+    begin: int
+    end: int
 
 
 async def pieces(request: Request, most: int, seconds: float) -> AsyncIterator[bytes]:
@@ -152,17 +167,27 @@ def multipart(data: bytes, content_type: str, most: int) -> list[Part]:
     Raises:
         RefusedError: it is malformed, or has more than ``most`` parts.
     """
+    extents = part_extents(data, content_type, most)
+    return [Part(each.name, each.file, data[each.begin : each.end]) for each in extents]
+
+
+def part_extents(data: bytes | mmap, content_type: str, most: int) -> list[PartExtent]:
+    """Return where the parts of a ``multipart/form-data`` body are, which may be in a file.
+
+    Raises:
+        RefusedError: it is malformed, or has more than ``most`` parts.
+    """
     match = _BOUNDARY.search(content_type)
     if match is None:
         raise RefusedError(BAD_REQUEST, "multipart/form-data without a boundary")
     mark = b"--" + (match[1] or match[2]).encode("latin-1", "replace")
-    if not data.startswith(mark):
-        at = data.find(b"\r\n" + mark)
-        if at < 0:
-            raise RefusedError(BAD_REQUEST, "a multipart body without parts")
-        data = data[at + 2 :]
-    parts: list[Part] = []
     at = len(mark)
+    if data[:at] != mark:
+        first = data.find(b"\r\n" + mark)
+        if first < 0:
+            raise RefusedError(BAD_REQUEST, "a multipart body without parts")
+        at = first + 2 + len(mark)
+    parts: list[PartExtent] = []
     while data[at : at + 2] == b"\r\n":
         head_end = data.find(b"\r\n\r\n", at)
         end = data.find(b"\r\n" + mark, head_end + 2)
@@ -170,11 +195,31 @@ def multipart(data: bytes, content_type: str, most: int) -> list[Part]:
             raise RefusedError(BAD_REQUEST, "a part of a multipart body without an end")
         if len(parts) == most:
             raise RefusedError(TOO_LARGE, f"more than {most} parts")
-        names = {key.lower(): value for key, value in _NAME.findall(data[at:head_end][: 1 << 12])}
+        head = data[at : min(head_end, at + _LONGEST_HEAD)]
+        names = {key.lower(): value for key, value in _NAME.findall(head)}
         texts = {key: value.decode("utf-8", "replace") for key, value in names.items()}
-        body = data[head_end + 4 : max(end, head_end + 4)]
-        parts.append(Part(texts.get(b"name", ""), texts.get(b"filename", ""), body))
+        name, file = texts.get(b"name", ""), texts.get(b"filename", "")
+        parts.append(PartExtent(name, file, head_end + 4, max(end, head_end + 4)))
         at = end + 2 + len(mark)
     if data[at : at + 2] != b"--":
         raise RefusedError(BAD_REQUEST, "a multipart body without an end")
     return parts
+
+
+def file_name(text: str) -> str:
+    """Return the last part of a name that a client chose; it is a label."""
+    last = text.replace("\\", "/").rpartition("/")[2]
+    return _UNUSUAL.sub("_", last).strip(". ")[:_LONGEST_NAME]
+
+
+def write_parts(file: BinaryIO, parts: list[bytes], limits: Limits) -> None:
+    """Write to a file, and leave space on the disk.
+
+    Raises:
+        RefusedError: the disk is full.
+    """
+    status = os.fstatvfs(file.fileno())
+    if status.f_bavail * status.f_frsize < limits.free_bytes + sum(map(len, parts)):
+        raise RefusedError(DISK_FULL, "the disk of the server is full")
+    file.write(b"".join(parts))
+    file.flush()

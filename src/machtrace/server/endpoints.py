@@ -26,12 +26,12 @@ from machtrace.server.pages.routes import PAGES
 from machtrace.server.receiving import (
     receive_envelope,
     receive_reports,
-    receive_symbols,
     record_state,
 )
 from machtrace.server.service import Service
 from machtrace.server.symbolicator.endpoints import SYMBOLICATOR
 from machtrace.server.tokens import Scope
+from machtrace.server.uploads.routes import UPLOADS
 
 _ANY = "application/octet-stream"
 _JSON = "application/json"
@@ -110,16 +110,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         scopes=frozenset(),
         answers=(_ANY,),
     ),
-    Endpoint(
-        method="PUT",
-        path="/v1/symbols",
-        summary="Store the images and debug files of a file or an archive.",
-        handler=receive_symbols,
-        scopes=frozenset({Scope.SYMBOLS}),
-        parameters={"name": "The name of the file."},
-        body=(_ANY,),
-        is_loaded=True,
-    ),
+    *UPLOADS,
     Endpoint(
         method="GET",
         path="/v1/symbols/wanted",

@@ -36,6 +36,12 @@ class Limits:
     """A file of symbols, as it is sent."""
     unpacked_symbols_bytes: int = 32 << 30
     """All members of an archive of symbols."""
+    chunks: int = 20_000
+    """Parts of files of symbols that wait for the others."""
+    chunks_bytes: int = 16 << 30
+    """All of them."""
+    chunk_time: float = 3600
+    """The time for which a chunk waits after it was last mentioned."""
     question_bytes: int = 16 << 20
     """A query, or a request for names."""
     body_time: float = 120

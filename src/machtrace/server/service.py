@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from machtrace.errors import FileAccessError
 from machtrace.server.browser import cookie_token, is_embedded, is_of_own_page
+from machtrace.server.chunks import Assembly
 from machtrace.server.envelopes import envelope_key
 from machtrace.server.jobs import Jobs
 from machtrace.server.limits import (
@@ -64,6 +65,9 @@ class Service:
         self.writer = Writer(folder, self.limits)
         self.store = SymbolStore(folder / "symbols")
         self.jobs = Jobs()
+        self.assembly = Assembly(folder, self.limits)
+        self.forms = asyncio.Semaphore()
+        """For forms whose sender is known at their end."""
         self.answers: Counter[tuple[str, int]] = Counter()
         """By path and status."""
         try:
@@ -110,6 +114,19 @@ class Service:
             is_own = request.method in ("GET", "HEAD") and not is_embedded(request)
             if not is_own and not is_of_own_page(request):
                 raise RefusedError(FORBIDDEN, _OTHER_SITE)
+        self.authorise_token(token, scopes)
+        return token
+
+    def authorise_token(self, token: str, scopes: frozenset[Scope]) -> None:
+        """Check that a token permits something.
+
+        Args:
+            token: the token.
+            scopes: those that permit it, besides ``admin``.
+
+        Raises:
+            RefusedError: it does not.
+        """
         scope = self.tokens.scope(token) if token else None
         if scope is None:
             raise RefusedError(UNAUTHORIZED, "a valid token is required", remedy=_CREATE)
@@ -118,7 +135,6 @@ class Service:
             raise RefusedError(
                 FORBIDDEN, f"the token's scope is {scope}, not {wanted}", remedy=_CREATE
             )
-        return token
 
     async def reading(self, work: Callable[[Warehouse], _T], *, is_query: bool = True) -> _T:
         """Return what ``work`` makes of the warehouse, in another thread.

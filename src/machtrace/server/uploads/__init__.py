@@ -1,0 +1,1 @@
+"""Symbols that clients send: whole files, files in chunks, and forms."""
