@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from machtrace.cli.options import complete_folders, count_type, parse_path
+from machtrace.cli.warehouse.upkeep import raw_age_option, report_age_option
 
 _PORT = 8760
 _LARGEST_PORT = 65535
@@ -33,12 +34,23 @@ _LARGEST_PORT = 65535
     metavar="SCOPE",
     help="Print a new token (ingest, symbols, read, admin) and exit.",
 )
+@raw_age_option
+@report_age_option
 @click.option(
     "--demo",
     is_flag=True,
     help="Create FOLDER, and send it the reports and later the symbols of a generated fleet.",
 )
-def serve(*, folder: Path, host: str, port: int, scope: str | None, demo: bool) -> None:
+def serve(
+    *,
+    folder: Path,
+    host: str,
+    port: int,
+    scope: str | None,
+    raw_age: float | None,
+    report_age: float | None,
+    demo: bool,
+) -> None:
     """Serve the warehouse in FOLDER: reports and symbols in, answers out.
 
     A report is on the disk when it is acknowledged. Without a token the server is open, and listens
@@ -47,6 +59,7 @@ def serve(*, folder: Path, host: str, port: int, scope: str | None, demo: bool) 
     from machtrace.errors import ArgumentError, MissingExtraError
 
     try:
+        from machtrace.server.limits import Limits
         from machtrace.server.running import is_loopback, listening_socket
         from machtrace.server.running import serve as run
         from machtrace.server.service import Service
@@ -58,7 +71,8 @@ def serve(*, folder: Path, host: str, port: int, scope: str | None, demo: bool) 
         from machtrace.warehouse.warehouse import Warehouse
 
         Warehouse.create(folder).close()
-    service = Service(folder, is_local=is_local)
+    limits = Limits(raw_age=raw_age, report_age=report_age)
+    service = Service(folder, limits, is_local=is_local)
     if scope is not None:
         token = service.tokens.create(Scope(scope))
         service.log.add("token", scope=scope, token=token_name(token))

@@ -19,6 +19,7 @@ from machtrace.server.answering import (
     answer_wanted,
 )
 from machtrace.server.deciding import answer_issue, receive_decision
+from machtrace.server.deleting import DELETING
 from machtrace.server.endpoint import Endpoint
 from machtrace.server.limits import UNAVAILABLE
 from machtrace.server.metrics import metrics_text
@@ -181,6 +182,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(path="/symbolicate/v5", **_V5),
     Endpoint(path="/{token}/symbolicate/v5", **_V5),
     *SYMBOLICATOR,
+    *DELETING,
     Endpoint(
         method="GET",
         path="/v1/administration",

@@ -59,6 +59,10 @@ class Limits:
     """Frames of a request for names."""
     linger: float = 0.5
     """The time in which more reports are awaited before a segment is made."""
+    raw_age: float | None = None
+    """The age at which the bytes of reports are deleted; None: never."""
+    report_age: float | None = None
+    """The age at which reports are deleted."""
     segments: int = 64
     """Segments that are not joined into larger ones."""
 

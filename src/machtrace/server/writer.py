@@ -2,7 +2,7 @@
 
 Two threads write. One appends to the log: all requests that wait are one ``fdatasync``, so that
 none waits for more than two. The other has the manifest open, makes segments of what a process
-reads, names frames, groups and compacts; it never delays an acknowledgement.
+reads, names frames, groups, compacts and deletes; it never delays an acknowledgement.
 docs/decisions/0039 has the reasons.
 """
 
@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.frozen import dataclass
@@ -24,10 +26,13 @@ from machtrace.server.limits import DISK_FULL, TOO_MANY, UNAVAILABLE, Limits, Re
 from machtrace.server.reader_process import ReaderProcess
 from machtrace.symbolstore.store import SymbolStore
 from machtrace.warehouse.ingest import Body
+from machtrace.warehouse.upkeep.deletion import Deleted
 from machtrace.warehouse.warehouse import Warehouse
 
 _GROUP_BYTES = 8 << 20
 """The bodies that are written at once; each is copied for that."""
+_RETENTION_PAUSE = 3600.0
+"""Seconds until what is old is deleted again."""
 _PAUSE = 10.0
 """Seconds until what failed is tried again."""
 
@@ -54,6 +59,7 @@ class Progress:
     """Now."""
 
 
+_T = TypeVar("_T")
 _Waiting: TypeAlias = tuple[Sequence[Body], asyncio.Future[list[str]]]
 
 
@@ -77,6 +83,8 @@ class Writer:
         self._lock = Lock()
         self._symbols: set[str] = set()
         self._may_lack_names = True
+        self._jobs: deque[tuple[Callable[[Warehouse], Any], Future[Any]]] = deque()
+        self._expired = -_RETENTION_PAUSE
 
     @property
     def is_alive(self) -> bool:
@@ -123,6 +131,28 @@ class Writer:
         self._waiting.append((bodies, future))
         self._arrived.set()
         return await future
+
+    async def perform(self, work: Callable[[Warehouse], _T]) -> _T:
+        """Return what ``work`` makes of the warehouse in the thread that makes segments.
+
+        Raises:
+            RefusedError: the server stops before.
+            MachtraceError: those of ``work``.
+        """
+        if not self.is_alive:
+            raise RefusedError(UNAVAILABLE, "the server stops", retry_after=5)
+        future: Future[_T] = Future()
+        self._jobs.append((work, future))
+        self._work.set()
+        return await asyncio.wrap_future(future)
+
+    def delete_device(self, warehouse: Warehouse, device: str) -> Deleted:
+        """Delete a device; this is work for :meth:`perform`."""
+        deleted = warehouse.delete_device(device, self._reader.run)
+        warehouse.regroup()
+        self._may_lack_names = True  # of what was read for it
+        self._work.set()
+        return deleted
 
     def name(self, identifiers: set[str]) -> None:
         """Name the frames of images in the background, since there are symbols of them."""
@@ -199,18 +229,28 @@ class Writer:
         finally:
             self._reader.close()
             self._opened.set()
+            while self._jobs:
+                _, future = self._jobs.popleft()
+                future.set_exception(RefusedError(UNAVAILABLE, "the server stops", retry_after=5))
 
     def _wait(self) -> bool:
         """Wait for work, and for more of it; return whether to continue."""
-        self._work.wait()
+        self._work.wait(_RETENTION_PAUSE)
         self._work.clear()
         return not self._stop.wait(self._limits.linger)
 
     def _attempt(self, warehouse: Warehouse) -> None:
         with self._lock:
             symbols, self._symbols = self._symbols, set()
+        while self._jobs:
+            work, future = self._jobs.popleft()
+            try:
+                future.set_result(work(warehouse))
+            except Exception as error:  # noqa: BLE001 - who waits gets it
+                future.set_exception(error)
         try:
             self._update(warehouse, symbols)
+            self._expire(warehouse)
         except Exception as error:  # noqa: BLE001 - reports are received all the same
             self.progress.failures += 1
             sys.stderr.write(f"machtrace: {type(error).__name__}: {error}\n")
@@ -240,6 +280,17 @@ class Writer:
         if len(warehouse.segments) > self._limits.segments:
             warehouse.compact()
         progress.segments = len(warehouse.segments)
+
+    def _expire(self, warehouse: Warehouse) -> None:
+        """Delete what is old, now and then."""
+        ages = self._limits.report_age, self._limits.raw_age
+        if ages == (None, None) or time.monotonic() < self._expired + _RETENTION_PAUSE:
+            return
+        now = time.time_ns()
+        reports, raw = (None if age is None else now - int(age * 10**9) for age in ages)
+        if warehouse.expire(reports=reports, raw=raw, run=self._reader.run).reports:
+            warehouse.regroup()
+        self._expired = time.monotonic()
 
     def _name(self, warehouse: Warehouse, symbols: set[str], segments: set[int] | None) -> int:
         if not symbols:

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.images.resolver import Search
@@ -42,6 +42,7 @@ from machtrace.warehouse.names import renamed
 from machtrace.warehouse.reader import MANIFEST, WarehouseReader
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import sync_folder, write_names
+from machtrace.warehouse.sql import RowLimits
 from machtrace.warehouse.triage import State
 from machtrace.warehouse.upkeep.compaction import LARGEST, compact
 from machtrace.warehouse.upkeep.deletion import (
@@ -57,6 +58,8 @@ from machtrace.warehouse.writing import Logs, WriterLock
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Run: TypeAlias = Callable[[Iterator[list[LogRecord]]], Iterable[BatchOutcome]]
+"""Applies ``ingest.read_batch`` to batches, in order, such as in several processes."""
 _PLACES = "SELECT segment, key, raw, raw_offset FROM reports WHERE"
 
 
@@ -128,14 +131,13 @@ class Warehouse(WarehouseReader):
     def flush(
         self,
         on_records: Callable[[int], object] = lambda _: None,
-        run: Callable[[Iterator[list[LogRecord]]], Iterable[BatchOutcome]] | None = None,
+        run: Run | None = None,
     ) -> Added:
         """Make segments of all records that are in none yet.
 
         Args:
             on_records: is called with the number of records that were read.
-            run: applies ``ingest.read_batch`` to batches, in order, such as in several processes;
-                None: in this one.
+            run: applies ``ingest.read_batch`` to batches; None: in this process.
 
         Raises:
             FileAccessError: a segment cannot be written; what was received stays in the log.
@@ -252,13 +254,14 @@ class Warehouse(WarehouseReader):
         self._lock.acquire()
         return compact(self.folder, self._manifest, self.segment, most)
 
-    def delete_device(self, device: str) -> Deleted:
+    def delete_device(self, device: str, run: Run | None = None) -> Deleted:
         """Delete the reports of a device, and all records of the logs that have its identifier.
 
         Where such a record has reports of other devices as well, these lose their bytes.
 
         Args:
             device: its identifier, as the reports state it.
+            run: see :meth:`flush`.
 
         Raises:
             ArgumentError: an empty identifier.
@@ -266,9 +269,9 @@ class Warehouse(WarehouseReader):
         """
         if not device:
             raise ArgumentError("an empty device", remedy="pass the column device of a report")
-        logs = self._written_logs()
+        logs = self._written_logs(run)
         rows = self.query(f"{_PLACES} device = ?", [device])
-        texts = [device.encode(), device.encode("utf-16-le")]
+        texts = [device.encode(each, "replace") for each in ("utf-8", "utf-16-le")]
         return self._delete(rows, records_with(self._logs.folder, logs, texts))
 
     def delete_report(self, key: str) -> Deleted:
@@ -284,24 +287,29 @@ class Warehouse(WarehouseReader):
         self._written_logs()
         return self._delete(self.query(f"{_PLACES} key = ?", [report_key(key)]), {})
 
-    def expire(self, *, reports: int | None = None, raw: int | None = None) -> Deleted:
+    def expire(
+        self, *, reports: int | None = None, raw: int | None = None, run: Run | None = None
+    ) -> Deleted:
         """Delete what was received before a time, in ns since 1970.
 
         Args:
             reports: that of reports, whose bytes are deleted with them; None: no report.
             raw: that of the bytes in the logs; None: that of reports.
+            run: see :meth:`flush`.
 
         Raises:
             FileAccessError, FormatError: a segment or a log cannot be read or written.
         """
-        logs = self._written_logs()
-        rows = self.query(f"{_PLACES} received < ?", [reports or 0])
+        text, values = f"{_PLACES} received < ?", [reports or 0]
         last = max(reports or 0, raw or 0)
-        return self._delete(rows, records_before(self._logs.folder, logs, last))
+        every = sorted(path.name for path in self._logs.folder.glob("*.log"))
+        are_old = any(records_before(self._logs.folder, every, last).values())
+        if not are_old and not self.first_rows(text, RowLimits(1), parameters=values).table:
+            return Deleted(0, 0)
+        logs = self._written_logs(run)
+        return self._delete(self.query(text, values), records_before(self._logs.folder, logs, last))
 
-    def retry(
-        self, run: Callable[[Iterator[list[LogRecord]]], Iterable[BatchOutcome]] | None = None
-    ) -> Added:
+    def retry(self, run: Run | None = None) -> Added:
         """Read the records in quarantine again, as after an upgrade.
 
         Args:
@@ -328,11 +336,11 @@ class Warehouse(WarehouseReader):
         ingest.commit()
         return ingest.total
 
-    def _written_logs(self) -> list[str]:
+    def _written_logs(self, run: Run | None = None) -> list[str]:
         """Return the logs that are in segments as a whole; further records go to another one."""
         self._lock.acquire()
         self._logs.begin_next()
-        self.flush()
+        self.flush(run=run)
         return self._logs.written
 
     def _delete(self, rows: pa.Table, raw: dict[str, set[int]]) -> Deleted:

@@ -8,6 +8,7 @@ process did not remove, the next writer does.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,7 +114,7 @@ def records_with(
 
 
 def records_before(folder: Path, logs: Iterable[str], time: int) -> dict[str, set[int]]:
-    """Return the records that were received before a time, in ns since 1970, by log.
+    """Return the first records that were received before a time, in ns since 1970, by log.
 
     Raises:
         FileAccessError: a log cannot be read.
@@ -121,8 +122,11 @@ def records_before(folder: Path, logs: Iterable[str], time: int) -> dict[str, se
     return {
         log: {
             span.offset
-            for span, head in spans(folder / log, _FACTS)
-            if not span.is_removed and _is_before(head, time)
+            for span, _ in takewhile(
+                lambda each: each[0].is_removed or _is_before(each[1], time),
+                spans(folder / log, _FACTS),
+            )
+            if not span.is_removed
         }
         for log in logs
     }

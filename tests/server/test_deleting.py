@@ -1,0 +1,51 @@
+"""Deletion over HTTP, and of what is old."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from tests.server.serving import PATIENCE, running
+from tests.warehouse.test_deletion import report
+
+
+def stored(client) -> list[str]:
+    return [row["incident"] for row in client.rows("SELECT incident FROM reports ORDER BY ALL")]
+
+
+def send(client, incident: str, device: str) -> str:
+    (name,) = client.post("/v1/reports", report(incident, device)).json["ids"]
+    assert client.state(name)["state"] == "parsed"
+    return name
+
+
+def test_a_device_is_deleted(folder):
+    with running(folder) as client:
+        names = [send(client, f"i{number}", f"phone {number % 2}") for number in range(4)]
+        answer = client.request("DELETE", "/v1/devices/phone%201")
+        assert answer.status == 200, answer.data
+        assert answer.json == {"reports": 2, "records": 2}
+        assert stored(client) == ["i0", "i2"]
+        assert client.get(f"/v1/reports/{names[1]}").json["state"] == "removed"
+        assert client.get(f"/v1/reports/{names[2]}").json["state"] == "parsed"
+        send(client, "later", "phone 1")
+        assert stored(client) == ["i0", "i2", "later"]
+        log = client.get("/v1/administration").data
+        (row,) = [json.loads(line) for line in log.splitlines()]
+        assert (row["action"], row["reports"], row["records"]) == ("delete", 2, 2)
+        assert b"phone" not in log
+
+
+def test_what_is_old_is_deleted(folder):
+    with running(folder) as client:
+        send(client, "i1", "phone-1")
+    with running(folder, raw_age=0.0) as client:
+        end = time.monotonic() + PATIENCE
+        while client.get("/v1/reports/00000001-0").json["state"] != "removed":
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert stored(client) == ["i1"]
+    with running(folder, report_age=0.0) as client:
+        while stored(client):
+            assert time.monotonic() < end + PATIENCE
+            time.sleep(0.02)
