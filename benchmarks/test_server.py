@@ -53,11 +53,16 @@ def served(folder: Path):
             process.terminate()
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that any thread of a process started."""
+    lists = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(each) for started in lists for each in started]
+
+
 def largest_resident(pid: int) -> float:
     """Return the most that a process and its children have had in memory, in MB."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     sizes = []
-    for each in (pid, *map(int, children)):
+    for each in (pid, *children(pid)):
         status = Path(f"/proc/{each}/status").read_text()
         sizes += [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
     return sum(sizes) / 1000

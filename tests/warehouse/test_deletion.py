@@ -169,7 +169,7 @@ def test_a_deletion_that_is_killed_is_finished_by_the_next_writer(tmp_path, monk
 
         package = "machtrace" if step.startswith("warehouse") else "machtrace.warehouse.upkeep"
         with monkeypatch.context() as patch:
-            patch.setattr(Warehouse, "flush", lambda _, run: None)
+            patch.setattr(Warehouse, "flush", lambda *_, **__: None)
             patch.setattr(f"{package}.{step}", killed)
             with pytest.raises(KeyboardInterrupt):
                 warehouse.delete_device("phone-1")
