@@ -188,6 +188,6 @@ def _frame(written: str, names: list[str], build: str) -> dict[str, object]:
     if name:
         frame |= {"symbol": name, "symbolLocation": 44}
     if place:
-        file, _, line = place.partition(":")
+        file, _, line = place.rpartition(":")
         frame |= {"sourceFile": file, "sourceLine": int(line)}
     return frame

@@ -15,6 +15,8 @@ def test_pages_load_their_own_files_alone(client):
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
+    # A browser would send "Origin: null" with forms of a page without referrers.
+    assert answer.headers["Referrer-Policy"] == "same-origin"
     text = answer.data.decode()
     assert "<style" not in text
     assert " style=" not in text

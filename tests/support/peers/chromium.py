@@ -112,8 +112,26 @@ class Page:
 
     def open(self, path: Path, fragment: str = "") -> None:
         """Open a file, and wait until it is there."""
-        self.call("Page.navigate", url=path.as_uri() + fragment)
+        self.visit(path.as_uri() + fragment)
+
+    def visit(self, address: str) -> None:
+        """Open an address, and wait until it is there."""
+        self.call("Page.navigate", url=address)
         self.wait_for("document.readyState === 'complete'")
+
+    def size(self, width: int, height: int = 900) -> None:
+        """Let the page see another size of the window, in CSS pixels."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **metrics)
+
+    def strike(self, key: str, code: int) -> None:
+        """Press and release a key that is no letter, by its name and Windows' virtual key code."""
+        named = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        text = {"text": "\r"} if key == "Enter" else {}
+        self.call(
+            "Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **named, **text
+        )
+        self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
     def value(self, expression: str) -> Any:
         """Evaluate an expression of JavaScript."""

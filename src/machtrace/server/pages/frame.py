@@ -80,7 +80,9 @@ def page(
         f'<nav aria-label="Pages">{links}</nav>{_session(request)}</header>\n'
         f'<main id="main" tabindex="-1"><h1>{text(title)}</h1>{body}</main></body></html>\n'
     )
-    return HTMLResponse(written, status, {"Content-Security-Policy": POLICY})
+    # Without referrers a browser leaves the origin out of forms, too.
+    headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
+    return HTMLResponse(written, status, headers)
 
 
 def refusal_page(
