@@ -24,7 +24,7 @@ ALSO_RECOGNISED_BY = {
     "sanitizer": ["backtraces.gdb"],
 }
 """Later readers of ``READERS`` that would read a kind, too."""
-TEXTS = [kind for kind in KINDS if kind not in ("plcrash", "pprof", "spool")]
+TEXTS = [kind for kind in KINDS if kind not in ("plcrash", "pprof", "otlp", "spool")]
 
 
 def read(data: bytes) -> tuple[Report, ...]:
@@ -81,6 +81,7 @@ def test_every_kind_can_be_written_in_every_format(kind: str, name: str) -> None
         "folded",
         "speedscope",
         "pprof",
+        "otlp",
         "firefox",
     )
     if kind in of_trees and name in of_threads:

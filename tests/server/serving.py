@@ -102,9 +102,12 @@ class Client:
 
 
 @contextmanager
-def running(folder: Path, *, is_local: bool = True, **limits: Any) -> Iterator[Client]:
+def running(
+    folder: Path, *, is_local: bool = True, has_otlp: bool = False, **limits: Any
+) -> Iterator[Client]:
     """Serve a warehouse."""
-    service = Service(folder, Limits(**{"linger": 0.0, **limits}), is_local=is_local)
+    own = Limits(**{"linger": 0.0, **limits})
+    service = Service(folder, own, is_local=is_local, has_otlp=has_otlp)
     with listening_socket("127.0.0.1", 0) as listening:
         service.writer.open()
         started = server(service)

@@ -41,6 +41,11 @@ _LARGEST_PORT = 65535
     is_flag=True,
     help="Create FOLDER, and send it the reports and later the symbols of a generated fleet.",
 )
+@click.option(
+    "--otlp",
+    is_flag=True,
+    help="Receive profiles of OpenTelemetry, whose protocol is in development.",
+)
 def serve(
     *,
     folder: Path,
@@ -50,6 +55,7 @@ def serve(
     raw_age: float | None,
     report_age: float | None,
     demo: bool,
+    otlp: bool,
 ) -> None:
     """Serve the warehouse in FOLDER: reports and symbols in, answers out.
 
@@ -72,7 +78,7 @@ def serve(
 
         Warehouse.create(folder).close()
     limits = Limits(raw_age=raw_age, report_age=report_age)
-    service = Service(folder, limits, is_local=is_local)
+    service = Service(folder, limits, is_local=is_local, has_otlp=otlp)
     if scope is not None:
         token = service.tokens.create(Scope(scope))
         service.log.add("token", scope=scope, token=token_name(token))

@@ -360,6 +360,8 @@ class ReportKind(Enum):
     SPEEDSCOPE = "speedscope"
     PPROF = "pprof"
     FIREFOX = "firefox"
+    OTLP = "otlp"
+    """Profiles of OpenTelemetry."""
     SPOOL = "spool"
     """The agent's record of watched functions."""
     MACHTRACE = "machtrace"

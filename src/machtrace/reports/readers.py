@@ -96,6 +96,7 @@ READERS: tuple[str, ...] = (
     "machtrace.reports.spool.reader",
     "machtrace.reports.plcrash.reader",
     "machtrace.reports.profiles.pprof",
+    "machtrace.reports.profiles.otlp",
     "machtrace.reports.machtrace_json",
     "machtrace.reports.stacks.own_json",
     "machtrace.reports.profiles.speedscope",

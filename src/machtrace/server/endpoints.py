@@ -24,6 +24,7 @@ from machtrace.server.endpoint import Endpoint
 from machtrace.server.limits import UNAVAILABLE
 from machtrace.server.metrics import metrics_text
 from machtrace.server.pages.routes import PAGES
+from machtrace.server.profiles.endpoints import PROFILES
 from machtrace.server.receiving import (
     receive_envelope,
     receive_reports,
@@ -183,6 +184,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(path="/{token}/symbolicate/v5", **_V5),
     *SYMBOLICATOR,
     *DELETING,
+    *PROFILES,
     Endpoint(
         method="GET",
         path="/v1/administration",

@@ -43,7 +43,14 @@ _CREATE = "create one: machtrace serve FOLDER --new-token SCOPE"
 class Service:
     """A warehouse that is served."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None, *, is_local: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits | None = None,
+        *,
+        is_local: bool,
+        has_otlp: bool = False,
+    ) -> None:
         """Open it; nothing is written before :attr:`writer` starts.
 
         Args:
@@ -51,6 +58,7 @@ class Service:
             limits: None for the usual ones.
             is_local: whether only programs of this machine can connect, so that a warehouse without
                 tokens is open.
+            has_otlp: whether it receives profiles of OpenTelemetry, whose protocol may change.
 
         Raises:
             FileAccessError, FormatError: the folder is no warehouse, or cannot be read.
@@ -59,6 +67,7 @@ class Service:
         self.folder = folder
         self.limits = limits or Limits()
         self.is_local = is_local
+        self.has_otlp = has_otlp
         self.tokens = Tokens(folder)
         self.log = AdministrationLog(folder)
         self.memory = Memory(self.limits.memory_bytes)

@@ -54,7 +54,7 @@ _FORMATS = ("%Y-%m-%d %H:%M:%S.%f %z", "%Y-%m-%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%
 _PROFILES = frozenset(
     {
         *(ReportKind.SAMPLE, ReportKind.SPINDUMP, ReportKind.MICROSTACKSHOT, ReportKind.FOLDED),
-        *(ReportKind.SPEEDSCOPE, ReportKind.PPROF, ReportKind.FIREFOX),
+        *(ReportKind.SPEEDSCOPE, ReportKind.PPROF, ReportKind.FIREFOX, ReportKind.OTLP),
     }
 )
 _LONGEST = 1 << 12
@@ -77,6 +77,10 @@ class Source(NamedTuple):
     """The app of a report that does not state it."""
     build: str = ""
     """The build of a report that does not state it."""
+    device: str = ""
+    """The device of a report that does not state it."""
+    time: int = 0
+    """The time of a report that does not state it, in ns since 1970; 0: unknown."""
 
 
 class SegmentBuilder:
@@ -258,7 +262,9 @@ def report_key(report: Report, source: Source) -> bytes:
     if incident:
         text = f"incident\0{incident.lower()}\0{report.kind.weight}".encode()
     else:
-        text = b"body\0" + source.number.to_bytes(4, "little") + source.body
+        # Two devices, or one at two times, may have equal profiles.
+        facts = f"{source.device}\0{source.time}\0" if source.device or source.time else ""
+        text = b"body\0" + source.number.to_bytes(4, "little") + facts.encode() + source.body
     return blake2b(text, digest_size=16).digest()
 
 
@@ -306,20 +312,23 @@ def parse_time(text: str | None) -> int | None:
 
 def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
     process, system, exception = report.process, report.system, report.exception
+    # The process of a profile is no more than the path of its first image.
+    names = process.name or "", source.app
+    named = next(filter(None, reversed(names) if report.kind in _PROFILES else names), "")
     raised = "" if exception is None else exception.type or exception.signal or ""
     hang = hang_of(report) or Hang(None, "")
     return {
         "key": key,
         "received": source.received,
-        "time": parse_time(report.incident.time),
+        "time": parse_time(report.incident.time) or source.time or None,
         "kind": report_kind(report),
         "format": report.kind.value,
-        "app": _text(process.identifier or process.name or source.app),
+        "app": _text(process.identifier or named),
         "version": _text(process.version or ""),
         "build": _text(process.build or source.build),
         "os": _text(system.os_name or ""),
         "model": _text(system.model or ""),
-        "device": _text(system.crash_reporter_key or ""),
+        "device": _text(system.crash_reporter_key or source.device),
         "exception": _text(raised),
         "incident": _text(report.incident.id or ""),
         "raw": source.raw,

@@ -21,6 +21,8 @@ from machtrace.warehouse.segment_files import write_segment
 
 _BATCH_BYTES, _BATCH_RECORDS = 1 << 24, 64
 """Limits of the records that are read at once, by one process."""
+_FACTS = ("app", "build", "device", "time")
+"""The facts that a record states besides its bytes, if it is known."""
 _SEGMENT_OCCURRENCES = 1 << 20
 """Stacks of a segment that is made of reports."""
 
@@ -34,6 +36,10 @@ class Body(NamedTuple):
     """The app of reports that do not state it."""
     build: str = ""
     """The build of reports that do not state it."""
+    device: str = ""
+    """The device of reports that do not state it."""
+    time: int = 0
+    """The time of reports that do not state it, in ns since 1970; 0: unknown."""
 
 
 class Added(NamedTuple):
@@ -109,7 +115,7 @@ def read_batch(batch: Sequence[LogRecord]) -> BatchOutcome:
                     quarantined.append(Quarantined(log, record.offset, item.name, reports))
                     continue
                 for report in reports:
-                    facts = (body.data, number, body.app, body.build)
+                    facts = (body.data, number, body.app, body.build, body.device, body.time)
                     builder.add(report, Source(received, log, record.offset, *facts))
                     number += 1
             read[log] = record.end
@@ -214,7 +220,7 @@ def _reports(item: ReportInput) -> Sequence[Report] | str:
 def framed_record(body: Body, received: int) -> bytes:
     """Return a record of a log: a line with facts, and the bytes as they were received."""
     facts = {"name": body.name, "received": received}
-    facts |= {name: text for name, text in (("app", body.app), ("build", body.build)) if text}
+    facts |= {name: text for name in _FACTS if (text := getattr(body, name))}
     return json.dumps(facts).encode() + b"\n" + body.data
 
 
@@ -227,7 +233,8 @@ def unframed(record: bytes) -> tuple[int, Body]:
     head, _, data = record.partition(b"\n")
     try:
         row = json.loads(head)
-        body = Body(str(row["name"]), data, str(row.get("app", "")), str(row.get("build", "")))
+        app, build, device = (str(row.get(name, "")) for name in _FACTS[:-1])
+        body = Body(str(row["name"]), data, app, build, device, int(row.get("time", 0)))
         return int(row["received"]), body
     except (ValueError, KeyError, TypeError):
         raise FormatError("a record without a header", source="log", offset=0) from None

@@ -414,6 +414,66 @@ def _pprof() -> bytes:
 PPROF = _pprof()
 
 
+OTLP_BUILD_ID = "0123456789abcdef0123456789abcdef01234567"
+
+
+def _otlp() -> bytes:
+    """Two samples of a stack at two times, one at another thread, an interpreter's function."""
+    strings = ["", "samples", "count", "cpu", "nanoseconds", "/usr/bin/app", "thread.name"]
+    strings += ["worker", "process.executable.build_id.gnu", "thread.id", "run", "main.py", "work"]
+    dictionary = Message()
+    dictionary.message(1, Message())
+    mapping = Message((1, 0x401000), (2, 0x409000), (3, 0x1000), (4, 5))
+    mapping.numbers(5, (2,))
+    dictionary.message(1, mapping)
+    native, python = Message((1, 1), (2, 0x4011A0)), Message()
+    native.message(3, Message((1, 2), (2, 14)))
+    python.message(3, Message((1, 1), (2, 3)))
+    for location in (Message(), native, python, Message((1, 1), (2, 0x401300))):
+        dictionary.message(2, location)
+    for named in (Message(), Message((1, 10), (3, 11)), Message((1, 12))):
+        dictionary.message(3, named)
+    for text in strings:
+        dictionary.text(5, text)
+    build_id, name, number = Message((1, 8)), Message((1, 6)), Message((1, 9))
+    value = Message()
+    value.text(1, OTLP_BUILD_ID)
+    build_id.message(2, value)
+    name.message(2, Message((8, 7)))
+    number.message(2, Message((3, 7001)))
+    for attribute in (Message(), name, build_id, number):
+        dictionary.message(6, attribute)
+    for locations in ((), (1, 3), (2,)):
+        stack = Message()
+        stack.numbers(1, locations)
+        dictionary.message(7, stack)
+    made = Message((3, 1_700_000_000_000_000_000), (4, 1_000_000_000), (6, 50_000_000))
+    made.message(1, Message((1, 1), (2, 2)))
+    made.message(5, Message((1, 3), (2, 4)))
+    first, second = Message((1, 1)), Message((1, 2))
+    first.numbers(2, (1, 3))
+    first.numbers(5, (1_700_000_000_000_000_000, 1_700_000_000_050_000_000))
+    second.numbers(4, (5,))
+    made.message(2, first)
+    made.message(2, second)
+    scope, resource, facts, request = Message(), Message(), Message(), Message()
+    scope.message(2, made)
+    for key, text in (("service.name", "shop"), ("service.version", "1.2"), ("host.id", "h1")):
+        pair, value = Message(), Message()
+        pair.text(1, key)
+        value.text(1, text)
+        pair.message(2, value)
+        facts.message(1, pair)
+    resource.message(1, facts)
+    resource.message(2, scope)
+    request.message(1, resource)
+    request.message(2, dictionary)
+    return bytes(request)
+
+
+OTLP = _otlp()
+
+
 def _firefox() -> bytes:
     sink = StringIO()
     firefox.write(profile([Seen(0, [function("main"), function("work", offset=0x300)], 3)]), sink)
@@ -436,6 +496,7 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "folded": FOLDED,
     "speedscope": SPEEDSCOPE,
     "pprof": PPROF,
+    "otlp": OTLP,
     "firefox": FIREFOX,
     "lldb": LLDB,
     "swift": SWIFT,

@@ -29,10 +29,16 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
     raise ValueError
 
 
-def _fields(data: memoryview, source: str, start: int) -> Iterator[tuple[int, int | memoryview]]:
+def _fields(
+    data: memoryview, source: str, start: int, most: int | None
+) -> Iterator[tuple[int, int | memoryview]]:
     at, end = 0, len(data)
+    count = 0
     while at < end:
         begin = at
+        if count == most:
+            raise FormatError(f"more than {most} fields", source=source, offset=start + begin)
+        count += 1
         try:
             key, at = _varint(data, at, end)
             size, at = _extent(key & 7, data, at, end)
@@ -64,18 +70,27 @@ def _extent(wire_type: int, data: memoryview, at: int, end: int) -> tuple[int, i
 class Message:
     """A message whose fields are consumed by number; the remainder can be stored."""
 
-    def __init__(self, data: memoryview, source: str, offset: int = 0) -> None:
+    def __init__(
+        self, data: memoryview, source: str, offset: int = 0, most: int | None = None
+    ) -> None:
         """Split the message into fields.
+
+        Args:
+            data: the message.
+            source: the name in errors.
+            offset: its own in the source, in bytes.
+            most: the number of fields of this message, and of each in it; None: any.
 
         Raises:
             FormatError: a field is truncated or invalid.
         """
         self._source = source
+        self._most = most
         self._fields: dict[int, list[int | memoryview]] = defaultdict(list)
         self._after = b""
         """The first invalid field, and all that follows it."""
         try:
-            for number, value in _fields(data, source, offset):
+            for number, value in _fields(data, source, offset, most):
                 self._fields[number].append(value)
         except FormatError as error:
             self.error: FormatError | None = error
@@ -128,14 +143,15 @@ class Message:
         values = self._fields.pop(number, [])
         for value in values:
             if isinstance(value, memoryview):
-                yield Message(value, self._source)
+                yield Message(value, self._source, most=self._most)
             else:
                 self._fields[number].append(value)
 
     def message(self, number: int) -> Message:
         """Consume a message; an empty one if absent."""
         value = self._take(number, memoryview)
-        return Message(value if isinstance(value, memoryview) else memoryview(b""), self._source)
+        data = value if isinstance(value, memoryview) else memoryview(b"")
+        return Message(data, self._source, most=self._most)
 
     def rest(self) -> dict[str, JsonValue]:
         """Return what was not consumed: by ``field`` and number; bytes in hexadecimal."""
