@@ -35,7 +35,7 @@ from machtrace.server.pages.parts import (
     shown,
     table,
 )
-from machtrace.server.pages.signing_in import may_administer, read_form
+from machtrace.server.pages.signing_in import may, read_form
 from machtrace.server.pages.trend import sparkline
 from machtrace.server.service import Service
 from machtrace.warehouse.groups import Issue, Variant
@@ -82,7 +82,7 @@ async def issue_page(service: Service, request: Request) -> Response:
     issue = content.row.issue
     if issue.id != name:
         return RedirectResponse(address(f"/issues/{issue.id}", was=name), SEE_OTHER)
-    may_decide = may_administer(service, request)
+    may_decide = may(service, request)
     body = _body(content, _moved(request), may_decide=may_decide)
     return page(service, request, issue.title[:200], body, section=ISSUES)
 

@@ -17,7 +17,7 @@ from machtrace.server.pages.frame import SEE_OTHER, page
 from machtrace.server.pages.frames import BUDGET, Frame, frame_table, read_frames
 from machtrace.server.pages.issue_list import ISSUES
 from machtrace.server.pages.parts import Column, address, bounded, facts, link, moment, shown, table
-from machtrace.server.pages.signing_in import may_administer
+from machtrace.server.pages.signing_in import may
 from machtrace.server.service import Service
 from machtrace.warehouse.record_state import RecordState
 from machtrace.warehouse.warehouse import Warehouse
@@ -73,12 +73,12 @@ async def report_page(service: Service, request: Request) -> Response:
         thread = request.query_params.get("thread", "")
         content = await service.reading(lambda each: _read(each, bytes.fromhex(name)))
         chosen = int(thread) if thread.isdecimal() and len(thread) < 10 else None  # noqa: PLR2004 - 32 bits
-        body = _body(content, name, chosen, may_load=may_administer(service, request))
+        body = _body(content, name, chosen, may_load=may(service, request))
         return page(service, request, _title(content.row), body, section=ISSUES)
     record = await service.reading(lambda each: _record(each, name))
     if len(record.reports) == 1 and not record.reasons:
         return RedirectResponse(f"/reports/{record.reports[0]['key'].hex()}", SEE_OTHER)
-    body = _record_body(record, name, may_load=may_administer(service, request))
+    body = _record_body(record, name, may_load=may(service, request))
     return page(service, request, f"Received bytes {name}", body, section=ISSUES)
 
 

@@ -10,7 +10,7 @@ from machtrace.server.pages.report import report_page
 from machtrace.server.pages.signing_in import receive_sign_out, receive_token, sign_in_page
 from machtrace.server.pages.sql import SQL, receive_sql, sql_page
 from machtrace.server.pages.stack import stack_page, through_page
-from machtrace.server.pages.symbols import SYMBOLS, symbols_page
+from machtrace.server.pages.symbols import SYMBOLS, receive_symbol_form, symbols_page
 from machtrace.server.tokens import Scope
 
 _FORM = "application/x-www-form-urlencoded"
@@ -44,6 +44,7 @@ def _form(
     handler: Handler,
     scopes: frozenset[Scope] | None = frozenset(),
     success: str = "303",
+    body: str = _FORM,
 ) -> Endpoint:
     return Endpoint(
         method="POST",
@@ -51,7 +52,7 @@ def _form(
         summary=summary,
         handler=handler,
         scopes=scopes,
-        body=(_FORM,),
+        body=(body,),
         success=success,
         answers=("text/html",),
         is_loaded=True,
@@ -83,6 +84,14 @@ PAGES: tuple[Endpoint, ...] = (
         "Page: symbols that are missing, and those that arrived.",
         symbols_page,
         scopes=frozenset({Scope.READ, Scope.SYMBOLS}),
+    ),
+    _form(
+        SYMBOLS,
+        "Store the symbols of a form's files.",
+        receive_symbol_form,
+        frozenset({Scope.SYMBOLS}),
+        success="200",
+        body="multipart/form-data",
     ),
     _page(SIGN_IN, "Page: signing in with a token.", sign_in_page, scopes=None, next="An address."),
     _form(SIGN_IN, "Sign in: the token becomes a cookie.", receive_token, None),

@@ -39,10 +39,10 @@ async def read_form(service: Service, request: Request) -> dict[str, str]:
         raise RefusedError(BAD_REQUEST, "the form is malformed") from None
 
 
-def may_administer(service: Service, request: Request) -> bool:
-    """Whether a reader of a page may change what it shows."""
+def may(service: Service, request: Request, *scopes: Scope) -> bool:
+    """Whether the token of a request has one of some scopes, or permits everything."""
     token = getattr(request.state, "token", "")
-    return not token or service.tokens.scope(token) is Scope.ADMIN
+    return not token or service.tokens.scope(token) in (Scope.ADMIN, *scopes)
 
 
 async def sign_in_page(service: Service, request: Request) -> Response:

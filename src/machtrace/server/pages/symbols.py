@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,17 +14,24 @@ from starlette.responses import Response
 
 from machtrace.frozen import dataclass
 from machtrace.model.text import counted
-from machtrace.reports.html.markup import element, text
+from machtrace.reports.html.markup import element, folded, text
+from machtrace.server.browser import is_of_own_page
+from machtrace.server.limits import BAD_REQUEST, FORBIDDEN, RefusedError
 from machtrace.server.pages.coverage import Coverage, coverage
 from machtrace.server.pages.filters import builds
 from machtrace.server.pages.frame import page
 from machtrace.server.pages.parts import Column, moment, shown, table
+from machtrace.server.pages.signing_in import may
 from machtrace.server.service import Service
+from machtrace.server.tokens import Scope
+from machtrace.server.uploads.forms import read_form_files
+from machtrace.server.uploads.symbols import add_symbols, upload_folder, write_body
 from machtrace.warehouse.names import WantedImage
 from machtrace.warehouse.warehouse import Warehouse
 
 SYMBOLS = "/symbols"
 _WANTED, _ARRIVALS, _IMAGES = 200, 30, 4
+_FIELD = "file"
 _UUID_DIGITS = 32
 _WANTED_COLUMNS = (
     Column("Image"),
@@ -51,17 +59,61 @@ class _Symbols:
 
 async def symbols_page(service: Service, request: Request) -> Response:
     """Return which symbols are missing, and which are there."""
+    return await _page(service, request)
+
+
+async def receive_symbol_form(service: Service, request: Request) -> Response:
+    """Store the files of the page's form, and return the page with what became of them."""
+    if is_of_own_page(request) is False:
+        raise RefusedError(FORBIDDEN, "a page of another site cannot use this server")
+    images, skipped = 0, []
+    async with upload_folder(service) as folder:
+        body = folder / "form"
+        await write_body(request, body, service.limits, service.limits.symbols_time)
+        kind = request.headers.get("content-type", "")
+        _, files = await asyncio.to_thread(read_form_files, body, kind, _FIELD)
+        if not files:
+            raise RefusedError(BAD_REQUEST, "a form without a file")
+        for path in files:
+            stored, left_out = await add_symbols(service, path, request.state.token)
+            images += len(stored)
+            skipped += left_out
+    return await _page(service, request, _outcome(images, skipped))
+
+
+async def _page(service: Service, request: Request, outcome: str = "") -> Response:
     content = await service.reading(_read)
-    body = _upload() + _wanted(content.wanted) + _shares(content.shares) + _arrivals(service)
+    may_send = may(service, request, Scope.SYMBOLS)
+    body = outcome + _upload(may_send=may_send) + _wanted(content.wanted)
+    body += _shares(content.shares) + _arrivals(service)
     return page(service, request, "Symbols", body, section=SYMBOLS)
+
+
+def _outcome(images: int, skipped: Sequence[dict[str, str]]) -> str:
+    words = f"{counted(images, 'image')} stored."
+    if images:
+        words += " Stored frames get their names in the background."
+    items = "".join(
+        element("li", f"{shown(each['name'], 100)}: {text(each['reason'])} {shown(each['detail'])}")
+        for each in skipped[:_WANTED]
+    )
+    left_out = folded(f"{len(skipped):,} left out", element("ul", items), is_open=not images)
+    return element("div", element("p", words) + (left_out if skipped else ""), role="status")
 
 
 def _read(warehouse: Warehouse) -> _Symbols:
     return _Symbols(wanted=warehouse.wanted(), shares=coverage(warehouse, builds(warehouse)))
 
 
-def _upload() -> str:
-    return ""
+def _upload(*, may_send: bool) -> str:
+    if not may_send:
+        return element("p", "A token of scope symbols or admin sends symbols.", class_="note")
+    return (
+        f'<form class="filters" method="post" action="{SYMBOLS}" enctype="multipart/form-data">'
+        '<label class="wide-field">dSYM as a zip archive, .ipa, image or DWARF file'
+        f'<input type="file" name="{_FIELD}" multiple required></label>'
+        '<button class="main">Send</button></form>'
+    )
 
 
 def _wanted(wanted: Sequence[WantedImage]) -> str:

@@ -8,22 +8,18 @@ Clients whose address is ``/TOKEN`` are known before.
 from __future__ import annotations
 
 import asyncio
-import mmap
-from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from machtrace.server.bodies import PartExtent, file_name, part_extents
 from machtrace.server.limits import BAD_REQUEST, UNAVAILABLE, RefusedError
 from machtrace.server.service import Service
 from machtrace.server.tokens import Scope
+from machtrace.server.uploads.forms import read_form_files
 from machtrace.server.uploads.symbols import add_symbols, upload_folder, write_body
 
 SCOPES = frozenset({Scope.SYMBOLS})
 _FILE, _KEY = "dsym", "apiKey"
-_MOST_PARTS = 50
-_LONGEST_KEY = 200
 
 
 async def receive_form(service: Service, request: Request) -> Response:
@@ -49,7 +45,7 @@ async def _receive(
         body = folder / "form"
         await write_body(request, body, service.limits, seconds)
         content_type = request.headers.get("content-type", "")
-        key, names = await asyncio.to_thread(_taken_apart, body, content_type)
+        key, names = await asyncio.to_thread(read_form_files, body, content_type, _FILE, _KEY)
         if token is None:
             token = key
             service.authorise_token(key, SCOPES)
@@ -60,35 +56,3 @@ async def _receive(
             _, skipped = await add_symbols(service, path, token)
             rows += skipped
     return JSONResponse({"status": "ok", "skipped": rows})
-
-
-def _taken_apart(body: Path, content_type: str) -> tuple[str, list[Path]]:
-    """Return the key of a form, and its files, each in a folder of its own."""
-    key = ""
-    files: list[Path] = []
-    with body.open("rb") as file:
-        if not body.stat().st_size:
-            raise RefusedError(BAD_REQUEST, "a form without parts")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for part in part_extents(data, content_type, _MOST_PARTS):
-                if part.name == _KEY:
-                    key = data[part.begin : min(part.end, part.begin + _LONGEST_KEY)].decode(
-                        "latin-1"
-                    )
-                elif part.name == _FILE and part.end > part.begin:
-                    files.append(_copied(body, part, len(files)))
-    return key.strip(), files
-
-
-def _copied(body: Path, part: PartExtent, number: int) -> Path:
-    folder = body.parent / str(number)
-    folder.mkdir()
-    path = folder / (file_name(part.file) or "symbols")
-    left = part.end - part.begin
-    with body.open("rb") as source, path.open("xb") as target:
-        source.seek(part.begin)
-        while left:
-            piece = source.read(min(left, 1 << 20))
-            target.write(piece)
-            left -= len(piece)
-    return path
