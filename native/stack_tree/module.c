@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/module.h"
+#include "stack_tree/heaviest.h"
 #include "stack_tree/keys.h"
 #include "stack_tree/tree.h"
 
@@ -202,7 +203,78 @@ no_depth:
     return answer;
 }
 
+enum { FRAMES, ENDS, SUMS, FIRST, IMAGES, NAMES, COLUMNS };
+
+static PyObject *heaviest_of(const struct machtrace_forest *forest, size_t most, int wants_nodes)
+{
+    PyObject *answer = NULL, *node = bytes_of(NULL, wants_nodes ? forest->count * 4 : 0);
+    if (node == NULL)
+        return NULL;
+    int32_t *nodes = wants_nodes ? (int32_t *)(void *)PyByteArray_AsString(node) : NULL;
+    struct machtrace_functions functions;
+    int result;
+    Py_BEGIN_ALLOW_THREADS
+    result = machtrace_heaviest(forest, most, &functions, nodes);
+    Py_END_ALLOW_THREADS
+    if (result == -1) {
+        PyErr_NoMemory();
+    } else if (result != 0) {
+        PyErr_SetString(PyExc_ValueError, "a tree in pre-order, and frames with calls");
+    } else {
+        size_t count = functions.count;
+        answer = Py_BuildValue(
+            "NNNO", bytes_of(functions.parent, count * sizeof *functions.parent),
+            bytes_of(functions.call, count * sizeof *functions.call),
+            bytes_of(functions.total, count * sizeof *functions.total), node);
+        machtrace_functions_free(&functions);
+    }
+    Py_DECREF(node);
+    return answer;
+}
+
+static PyObject *heaviest(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    static const size_t sizes[COLUMNS] = {4, 4, 8, 4, 4, 8};
+    PyObject *objects[COLUMNS], *answer = NULL;
+    Py_buffer columns[COLUMNS];
+    size_t counts[COLUMNS];
+    Py_ssize_t most;
+    int wants_nodes, taken = 0;
+    if (!PyArg_ParseTuple(arguments, "OOOOOOnp:heaviest", &objects[FRAMES], &objects[ENDS],
+                          &objects[SUMS], &objects[FIRST], &objects[IMAGES], &objects[NAMES], &most,
+                          &wants_nodes))
+        return NULL;
+    while (taken < COLUMNS && take_wide_column(objects[taken], &columns[taken], &counts[taken],
+                                               sizes[taken], "values") == 0)
+        taken++;
+    if (taken == COLUMNS) {
+        if (counts[FRAMES] != counts[ENDS] || counts[FRAMES] != counts[SUMS] ||
+            counts[IMAGES] != counts[NAMES] || counts[FIRST] == 0 || most <= 0) {
+            PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+        } else {
+            struct machtrace_forest forest = {.frame = columns[FRAMES].buf,
+                                              .end = columns[ENDS].buf,
+                                              .sums = columns[SUMS].buf,
+                                              .count = counts[FRAMES],
+                                              .first = columns[FIRST].buf,
+                                              .image = columns[IMAGES].buf,
+                                              .name = columns[NAMES].buf,
+                                              .frames = counts[FIRST] - 1,
+                                              .calls = counts[IMAGES]};
+            answer = heaviest_of(&forest, (size_t)most, wants_nodes);
+        }
+    }
+    while (taken-- > 0)
+        PyBuffer_Release(&columns[taken]);
+    return answer;
+}
+
 static PyMethodDef methods[] = {
+    {"heaviest", heaviest, METH_VARARGS,
+     PyDoc_STR("heaviest(frames, ends, sums, first_calls, images, names, most, wants_nodes, /)\n"
+               "--\n\n"
+               "Return (parents, calls, totals, nodes) of the heaviest functions.")},
     {"join", join, METH_VARARGS,
      PyDoc_STR("join(depths, frames, /)\n--\n\n"
                "Return (depths, frames, nodes): a tree in pre-order, and the node of each row.")},

@@ -9,3 +9,14 @@ def links(depths: Buffer, /) -> tuple[bytearray, bytearray]: ...
 def stack_keys(
     depths: Buffer, frames: Buffer, frame_keys: Buffer, nodes: Buffer, /
 ) -> bytearray: ...
+def heaviest(
+    frames: Buffer,
+    ends: Buffer,
+    sums: Buffer,
+    first_calls: Buffer,
+    images: Buffer,
+    names: Buffer,
+    most: int,
+    wants_nodes: bool,
+    /,
+) -> tuple[bytearray, bytearray, bytearray, bytearray]: ...
