@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from machtrace.warehouse import forest as forests
+from machtrace.warehouse.forest import ALL, forest_of, functions
 from machtrace.warehouse.function_tree import (
     Function,
     FunctionTree,
-    function_tree,
     heaviest,
     sampled_tree,
 )
@@ -24,6 +26,14 @@ IMAGES = {"kit": "Kit", "system": "libsystem_kernel.dylib"}
 def weights(made: Segment) -> np.ndarray:
     node, weight = (numbers(made.occurrences, name) for name in ("node", "weight"))
     return np.bincount(node, weight, len(made.tree)).astype(np.int64)
+
+
+def function_tree(parts: list[tuple[Segment, np.ndarray]], most: int = ALL) -> FunctionTree:
+    forest = forest_of([segment for segment, _ in parts])
+    own = np.zeros(len(forest.frame), np.int64)
+    for number, (each, weights) in enumerate(parts):
+        np.add.at(own, forest.nodes_of(number, np.arange(len(each.tree))), weights)
+    return functions(forest, own, most)[0]
 
 
 def paths(tree: FunctionTree) -> Counter[tuple[str, ...]]:
@@ -105,3 +115,29 @@ def test_functions_without_names_are_offsets():
     )
     tree = function_tree([(unnamed, weights(unnamed))])
     assert set(tree.functions) == {Function("0x100", "Demo"), Function("0x200", "Demo")}
+
+
+@given(st.lists(THREADS, min_size=1, max_size=5), st.integers(1, 12))
+def test_the_native_tree_is_that_of_numpy(stacks, most):
+    made = segment(*(report(number, each) for number, each in enumerate(stacks)))
+    other = segment(report(99, stacks[0]))
+    forest = forest_of([made, other])
+    own = np.concatenate((weights(made), weights(other)[1:] * 3))
+    native, nodes = functions(forest, own, most, wants_nodes=True)
+    with patch.object(forests, "_heaviest", None):
+        plain, others = functions(forest, own, most)
+    assert native.functions == plain.functions
+    for name in ("depth", "frame"):
+        assert getattr(native.tree, name).tolist() == getattr(plain.tree, name).tolist()
+    assert native.own.tolist() == plain.own.tolist()
+    # Without weight, a node is nowhere.
+    assert nodes[own != 0].tolist() == others[own != 0].tolist()
+    assert (native.own == np.bincount(nodes, own, len(native.tree))).all()
+
+
+def test_weights_of_a_forest_are_those_of_its_segments():
+    made = segment(report(1, [["run", "main"]]), report(2, [["kit:draw", "main"], ["helper"]]))
+    both = function_tree([(made, weights(made)), (made, 2 * weights(made))])
+    assert paths(both) == {
+        stack: 3 * weight for stack, weight in paths(function_tree([(made, weights(made))])).items()
+    }

@@ -16,7 +16,7 @@ from machtrace.server.limits import BAD_REQUEST, NOT_FOUND, RefusedError
 from machtrace.server.service import Service
 from machtrace.server.symbolicate import Job, read_jobs, symbolicated
 from machtrace.warehouse.documents import cell, flame_document, issue_document
-from machtrace.warehouse.function_tree import MOST_NODES, heaviest
+from machtrace.warehouse.function_tree import MOST_NODES
 from machtrace.warehouse.sql import RowLimits
 from machtrace.warehouse.warehouse import Warehouse
 
@@ -60,7 +60,7 @@ async def answer_flame(service: Service, request: Request) -> Response:
         raise RefusedError(BAD_REQUEST, f"unknown format {form!r}; use {', '.join(FLAMES)}")
 
     def work(warehouse: Warehouse) -> bytes:
-        tree = heaviest(warehouse.flame(where), max(nodes, 1))
+        tree = warehouse.flame(where, max(nodes, 1))
         if not tree.own.any():
             raise RefusedError(NOT_FOUND, "no stack has this condition")
         return flame_document(tree, service.folder.name, form)

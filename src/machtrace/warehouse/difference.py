@@ -6,18 +6,14 @@ stacks: a bootstrap over groups of devices. A change whose interval has zero may
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.frozen import dataclass
-from machtrace.warehouse.function_tree import Function, FunctionTree, heaviest
-from machtrace.warehouse.segment import numbers
+from machtrace.warehouse.function_tree import Function, FunctionTree
 from machtrace.warehouse.stack_tree import StackTree, Weights
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 GROUPS = 64
 """Groups of devices of each side."""
@@ -86,21 +82,14 @@ class Difference:
         ]
 
 
-def difference(both: FunctionTree, rows: pa.Table) -> Difference:
+def difference(small: FunctionTree, own: Weights) -> Difference:
     """Return the difference of two sides.
 
     Args:
-        both: the functions of both sides' stacks.
-        rows: segment, node, part and weight of these stacks: the parts are :data:`GROUPS` groups of
-            devices of the first side, then as many of the second.
+        small: the functions of both sides' stacks.
+        own: by node and part: the weight. The parts are :data:`GROUPS` groups of devices of the
+            first side, then as many of the second.
     """
-    small = heaviest(both)
-    columns = {name: numbers(rows, name) for name in rows.column_names}
-    own = np.zeros((len(small.tree), 2 * GROUPS), np.int64)
-    for part, number in enumerate(np.unique(columns["segment"]).tolist()):
-        here = columns["segment"] == number
-        places = small.nodes[part][columns["node"][here]], columns["part"][here].astype(np.int64)
-        np.add.at(own, places, columns["weight"][here])
     totals = small.tree.totals(own)
     sides = totals[:, :GROUPS], totals[:, GROUPS:]
     random = np.random.default_rng(_SEED)

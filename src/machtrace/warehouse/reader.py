@@ -5,14 +5,16 @@ See ``warehouse.warehouse`` for its files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from machtrace.errors import FileAccessError
 from machtrace.warehouse.difference import GROUPS, Difference, difference
-from machtrace.warehouse.function_tree import FunctionTree, function_tree, parts_of
+from machtrace.warehouse.forest import ALL, Forest, functions, read_forest
+from machtrace.warehouse.function_tree import MOST_NODES, FunctionTree
 from machtrace.warehouse.groups import Issue, issues, subjects
 from machtrace.warehouse.ingest import Body, unframed
 from machtrace.warehouse.log import read_record
@@ -21,15 +23,20 @@ from machtrace.warehouse.names import WantedImage, all_wanted
 from machtrace.warehouse.record_state import RecordState, record_state
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import read_segment
+from machtrace.warehouse.selection import (
+    Chunk,
+    parts_of,
+    selected,
+    used_segments,
+    weights_of,
+)
 from machtrace.warehouse.sql import (
     Parameters,
     RowLimits,
     Rows,
     SegmentFiles,
-    compared_weights,
     connect,
     query,
-    weights_of,
 )
 from machtrace.warehouse.triage import Decision, decisions_by_issue, resolve
 from machtrace.warehouse.upkeep.compaction import Problem, check
@@ -176,12 +183,8 @@ class WarehouseReader:
                 read.
             MissingExtraError: DuckDB is not installed.
         """
-        with self.connect() as connection:
-            self._running = connection
-            try:
-                return query(connection, text, limits, parameters)
-            finally:
-                self._running = None
+        with self._connected() as connection:
+            return query(connection, text, limits, parameters)
 
     def interrupt(self) -> None:
         """End the query that runs in another thread, if one does."""
@@ -189,31 +192,38 @@ class WarehouseReader:
         if running is not None:
             running.interrupt()
 
-    def flame(self, where: str = "true") -> FunctionTree:
+    def flame(self, where: str = "true", most: int = ALL) -> FunctionTree:
         """Return the functions of stored stacks, with the weights of those.
 
         Args:
             where: an SQL condition over the view ``stacks_of_reports``.
+            most: how many nodes stay, the heaviest; what is below others is added to these.
 
         Raises:
             ArgumentError: the condition is invalid.
             MissingExtraError: DuckDB is not installed.
         """
-        return function_tree(parts_of(self.query(weights_of(where)), self.stacks_of))
+        (chunks,) = self._selected([where])
+        forest = self._forest(chunks)
+        return functions(forest, weights_of(forest, chunks), most)[0]
 
-    def diff(self, before: str, after: str) -> Difference:
+    def diff(self, before: str, after: str, most: int = MOST_NODES) -> Difference:
         """Return the difference of two sets of stacks, with intervals over devices.
 
         Args:
             before: an SQL condition over the view ``stacks_of_reports``.
             after: the second side's.
+            most: how many nodes stay, the heaviest; what is below others is added to these.
 
         Raises:
             ArgumentError: a condition is invalid.
             MissingExtraError: DuckDB is not installed.
         """
-        rows = self.query(compared_weights(before, after, GROUPS))
-        return difference(function_tree(parts_of(rows, self.stacks_of)), rows)
+        first, second = self._selected([before, after], GROUPS)
+        chunks = first + second
+        forest = self._forest(chunks)
+        tree, nodes = functions(forest, weights_of(forest, chunks), most, wants_nodes=True)
+        return difference(tree, parts_of(forest, nodes, chunks, len(tree.tree), 2 * GROUPS))
 
     def issues(self, where: str = "true") -> list[Issue]:
         """Return the issues of stored reports, the most frequent first.
@@ -253,6 +263,29 @@ class WarehouseReader:
         return check(self.folder, self._manifest, self.segment)
 
     # --- inside ---
+
+    @contextmanager
+    def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Open a connection whose query :meth:`interrupt` ends."""
+        with self.connect() as connection:
+            self._running = connection
+            try:
+                yield connection
+            finally:
+                self._running = None
+
+    def _selected(self, conditions: Sequence[str], groups: int = 1) -> list[list[Chunk]]:
+        names = self._manifest.names()
+        files = {row.id: self._files(row.id, names) for row in self.segments}
+        with self._connected() as connection:
+            return [
+                selected(connection, files, where, groups=groups, first=number * groups)
+                for number, where in enumerate(conditions)
+            ]
+
+    def _forest(self, chunks: Sequence[Chunk]) -> Forest:
+        names = self._manifest.names()
+        return read_forest([self._files(number, names) for number in used_segments(chunks)])
 
     def _files(self, number: int, names: Mapping[int, str]) -> SegmentFiles:
         folder = self.segment_folder(number)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from machtrace.atomic_write import UNFINISHED
-from machtrace.errors import ArgumentError, FileAccessError, FormatError
+from machtrace.errors import ArgumentError, FileAccessError, FormatError, MachtraceError
 from machtrace.warehouse.schema import NODES, OCCURRENCES, TABLES, VERSION
 from machtrace.warehouse.segment import Segment, numbers
 from machtrace.warehouse.stack_tree import StackTree
@@ -119,36 +122,79 @@ def read_segment(
     return segment
 
 
-def read_table(path: Path, name: str) -> pa.Table:
+def read_table(path: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read one table of a segment.
 
     Args:
         path: its file.
         name: its name in ``warehouse.schema.TABLES``.
+        columns: those to read; None: all.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        FormatError: it is no such table, or a later version's.
+    """
+    with opened(path) as file:
+        table = file.read(columns=columns)
+        schema = TABLES[name]
+        if columns is not None:
+            schema = pa.schema([schema.field(each) for each in columns])
+        for field in schema:
+            if field.name not in table.column_names and field.name in _LATER:
+                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+        return table.cast(schema).unify_dictionaries().combine_chunks()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a table of a segment, to read some of its rows.
 
     Raises:
         FileAccessError: the file cannot be read.
         FormatError: it is no such table, or a later version's.
     """
     try:
-        table = pq.read_table(path, partitioning=None)
-        version = int((table.schema.metadata or {}).get(_VERSION_KEY, b"0"))
-        if version != VERSION:
-            raise FormatError(
-                f"a table of version {version}, not {VERSION}", source=str(path), offset=0
-            )
-        for field in TABLES[name]:
-            if field.name not in table.column_names and field.name in _LATER:
-                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-        return table.cast(TABLES[name]).unify_dictionaries().combine_chunks()
+        with pq.ParquetFile(path) as file:
+            version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, b"0"))
+            if version != VERSION:
+                raise FormatError(
+                    f"a table of version {version}, not {VERSION}", source=str(path), offset=0
+                )
+            yield file
+    except MachtraceError:
+        raise
     except OSError as error:
-        if isinstance(error, FormatError):
-            raise
         raise _access_error(path, error) from None
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, KeyError) as error:
         raise FormatError(
             f"not a table of a segment: {error}", source=str(path), offset=0
         ) from None
+
+
+def count_rows(path: Path) -> int:
+    """Return the number of rows of a table of a segment.
+
+    Raises:
+        FileAccessError, FormatError: see :func:`opened`.
+    """
+    with opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def read_nodes(path: Path, depth: npt.NDArray[np.uint32], frame: npt.NDArray[np.uint32]) -> None:
+    """Read the nodes of a segment, but for the root, into columns of as many rows.
+
+    Raises:
+        FileAccessError, FormatError: see :func:`opened`.
+    """
+    at = -1
+    with opened(path) as file:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=NODES.names).cast(NODES)
+            for to, name in ((depth, "depth"), (frame, "frame")):
+                rows = numbers(table, name)
+                to[max(at, 0) : at + len(rows)] = rows[1:] if at < 0 else rows
+            at += table.num_rows
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,7 +6,8 @@ extension. Numbers of frames, nodes and reports are those of a segment: join by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -43,13 +44,6 @@ LEFT JOIN stack_tops t USING (segment, node);
 """
 """``functions``: the innermost call at each frame. ``stack_tops``: a row for each distinct stack
 with its innermost frame. ``stacks_of_reports``: a row for each stack of a report."""
-
-
-_WEIGHTS = """
-SELECT segment, node, sum(weight)::BIGINT AS weight FROM stacks_of_reports
-WHERE ({where}
-) GROUP BY ALL ORDER BY ALL
-"""
 
 
 class SegmentFiles(NamedTuple):
@@ -122,19 +116,39 @@ def query(
     Raises:
         ArgumentError: the statement is invalid, is another one, or refers to what it must not read.
     """
-    import duckdb
-
-    try:
-        statements = duckdb.extract_statements(text)
-        # COPY could write where the views may read.
-        if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
-            raise ArgumentError("the query failed: pass one SELECT statement", remedy=_REMEDY)
-        relation = connection.sql(text, params=parameters)
+    with translated_errors():
+        relation = checked(connection, text, parameters)
         if limits is None:
             return Rows(relation.to_arrow_table(), is_whole=True)
         return _first_rows(relation, limits)
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise ArgumentError for DuckDB's errors."""
+    import duckdb
+
+    try:
+        yield
     except duckdb.Error as error:
         raise ArgumentError(f"the query failed: {error}", remedy=_REMEDY) from None
+
+
+def checked(
+    connection: duckdb.DuckDBPyConnection, text: str, parameters: Parameters | None = None
+) -> duckdb.DuckDBPyRelation:
+    """Return the relation of one SELECT statement.
+
+    Raises:
+        ArgumentError: it is another one.
+    """
+    import duckdb
+
+    statements = duckdb.extract_statements(text)
+    # COPY could write where the views may read.
+    if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
+        raise ArgumentError("the query failed: pass one SELECT statement", remedy=_REMEDY)
+    return connection.sql(text, params=parameters)
 
 
 def _first_rows(relation: duckdb.DuckDBPyRelation, limits: RowLimits) -> Rows:
@@ -151,41 +165,6 @@ def _first_rows(relation: duckdb.DuckDBPyRelation, limits: RowLimits) -> Rows:
             break
     table = pa.Table.from_batches(batches, reader.schema)
     return Rows(table.slice(0, limits.rows), is_whole=rows <= limits.rows and size <= limits.size)
-
-
-def weights_of(where: str) -> str:
-    """Return the query of the weights of stacks: segment, node, weight.
-
-    Args:
-        where: a condition over the columns of ``stacks_of_reports``.
-    """
-    return _WEIGHTS.format(where=where)
-
-
-_COMPARED = """
-SELECT segment, node, hash(device) % {groups} + CASE WHEN side = 1 THEN {groups} ELSE 0 END AS part,
-    sum(weight)::BIGINT AS weight
-FROM (
-    SELECT segment, node, device, weight, 0 AS side FROM stacks_of_reports WHERE ({before}
-    )
-    UNION ALL
-    SELECT segment, node, device, weight, 1 AS side FROM stacks_of_reports WHERE ({after}
-    )
-) GROUP BY ALL ORDER BY ALL
-"""
-
-
-def compared_weights(before: str, after: str, groups: int) -> str:
-    """Return the query of two sides' weights: segment, node, part, weight.
-
-    A part is one of ``groups`` groups of devices; those of the second side follow the first's.
-
-    Args:
-        before: a condition over the columns of ``stacks_of_reports``.
-        after: the second side's.
-        groups: how many groups a side has.
-    """
-    return _COMPARED.format(before=before, after=after, groups=groups)
 
 
 def _view(name: str, segments: Sequence[SegmentFiles]) -> str:

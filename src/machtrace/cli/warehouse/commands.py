@@ -257,10 +257,9 @@ def flame(*, folder: Path, where: str, nodes: int, form: FlameFormat) -> None:
     """
     from machtrace.cli.console import raw_output
     from machtrace.warehouse.documents import flame_document
-    from machtrace.warehouse.function_tree import heaviest
 
     with open_warehouse(folder) as warehouse:
-        tree = heaviest(warehouse.flame(where), nodes)
+        tree = warehouse.flame(where, nodes)
     with raw_output() as stream:
         stream.write(flame_document(tree, str(folder), form.value))
 
