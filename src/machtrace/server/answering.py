@@ -114,9 +114,21 @@ async def answer_symbolicate(service: Service, request: Request) -> Response:
 
     def work(jobs: list[Job]) -> dict[str, Any]:
         with service.names() as names:
-            return symbolicated(jobs, names)
+            return symbolicated(jobs, names, service.store)
 
     return JSONResponse(await asyncio.to_thread(work, jobs))
+
+
+async def refuse_code(_service: Service, _request: Request) -> Response:
+    """Refuse lines of sources and instructions.
+
+    A debug file may name any file, and who sends it chooses the name: none of them is read.
+    """
+    raise RefusedError(
+        NOT_FOUND,
+        "the server has no sources, and does not disassemble",
+        remedy="see docs/server.md",
+    )
 
 
 async def _question(service: Service, request: Request) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TypeAlias
 
 from starlette.requests import Request
@@ -40,3 +40,8 @@ class Endpoint:
     """Whether pages of other sites may use it."""
     is_page: bool = False
     """Whether people read it: refusals are pages, too, and the cookie of a sign-in is a token."""
+
+
+def with_token(endpoint: Endpoint) -> tuple[Endpoint, Endpoint]:
+    """Return an address without and with a token in it, for clients that send no header."""
+    return endpoint, replace(endpoint, path=f"/{{token}}{endpoint.path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -17,10 +18,11 @@ from machtrace.server.answering import (
     answer_received,
     answer_symbolicate,
     answer_wanted,
+    refuse_code,
 )
 from machtrace.server.deciding import answer_issue, receive_decision
 from machtrace.server.deleting import DELETING
-from machtrace.server.endpoint import Endpoint
+from machtrace.server.endpoint import Endpoint, with_token
 from machtrace.server.limits import UNAVAILABLE
 from machtrace.server.metrics import metrics_text
 from machtrace.server.pages.routes import PAGES
@@ -71,15 +73,23 @@ async def _openapi(_service: Service, _request: Request) -> Response:
     return JSONResponse(openapi_document())
 
 
-_V5: dict[str, Any] = {
-    "method": "POST",
-    "summary": "Name offsets in modules, as Mozilla's symbol server does.",
-    "handler": answer_symbolicate,
-    "scopes": frozenset({Scope.READ, Scope.SYMBOLS}),
-    "body": (_JSON,),
-    "is_loaded": True,
-    "is_cross_origin": True,
-}
+_V5 = Endpoint(
+    method="POST",
+    path="/symbolicate/v5",
+    summary="Name offsets in modules, as Mozilla's symbol server does.",
+    handler=answer_symbolicate,
+    scopes=frozenset({Scope.READ, Scope.SYMBOLS}),
+    body=(_JSON,),
+    is_loaded=True,
+    is_cross_origin=True,
+)
+_CODE = replace(
+    _V5,
+    path="/source/v1",
+    summary="Sources and instructions: 404, since the server has none.",
+    handler=refuse_code,
+    success="404",
+)
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
@@ -180,8 +190,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=("application/x-sentry-envelope",),
         is_loaded=True,
     ),
-    Endpoint(path="/symbolicate/v5", **_V5),
-    Endpoint(path="/{token}/symbolicate/v5", **_V5),
+    *with_token(_V5),
+    *with_token(_CODE),
+    *with_token(replace(_CODE, path="/asm/v1")),
     *SYMBOLICATOR,
     *DELETING,
     *PROFILES,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple, TypeAlias
 
-from machtrace.images.store_layout import Identifier, parse_identifier
-from machtrace.model.report import ReportedImage
+from machtrace.model.report import NameSource, ReportedImage
 from machtrace.model.symbol import FrameStatus
 from machtrace.server.limits import BAD_REQUEST, TOO_LARGE, RefusedError
+from machtrace.server.stored_modules import parse_debug_id, stored_module
 from machtrace.symbolizer.report_names import Calls, ReportCall, ReportNames
+from machtrace.symbolstore.store import SymbolStore
 
-_UUID_DIGITS = 32
+_MISSING = {"name": "NoCandidatePathForDebugFile", "message": "the server has no symbols of it"}
+"""As samply states it."""
 Module: TypeAlias = tuple[str, str]
 """The name and the id of a debug file."""
 
@@ -45,12 +47,13 @@ def read_jobs(document: object, most: int) -> list[Job]:
     return made
 
 
-def symbolicated(jobs: list[Job], names: ReportNames) -> dict[str, Any]:
+def symbolicated(jobs: list[Job], names: ReportNames, store: SymbolStore) -> dict[str, Any]:
     """Return the answer to jobs.
 
     Args:
         jobs: the request.
-        names: the symbols.
+        names: the symbols of the store.
+        store: the files.
     """
     wanted: dict[Module, set[int]] = defaultdict(set)
     for job in jobs:
@@ -61,11 +64,21 @@ def symbolicated(jobs: list[Job], names: ReportNames) -> dict[str, Any]:
     found_modules: dict[Module, bool] = {}
     calls: dict[Module, dict[int, Calls]] = {}
     for module, offsets in wanted.items():
-        image = _image(module)
+        image = _image(module, store)
         has_file = image is not None and names.status(image) is FrameStatus.SYMBOLICATED
         found_modules[module] = has_file
-        calls[module] = names.find(image, offsets) if image is not None and has_file else {}
+        calls[module] = _calls(names, image, offsets) if image is not None and has_file else {}
     return {"results": [_result(job, calls, found_modules) for job in jobs]}
+
+
+def _calls(names: ReportNames, image: ReportedImage, offsets: set[int]) -> dict[int, Calls]:
+    """Return the calls at offsets; functions without a name get one of their starts."""
+    calls = names.find(image, offsets)
+    functions = names.functions(image, (offset for offset in offsets if not calls[offset]))
+    for offset, (start, size) in functions.items():
+        call = ReportCall(f"fun_{start:x}", start, NameSource.EXACT, None, size=size)
+        calls[offset] = (call,)
+    return calls
 
 
 def _job(job: object) -> Job:
@@ -100,16 +113,12 @@ def _is_frame(value: object, modules: int) -> bool:
     return bool(-1 <= module < modules and -1 <= offset < 1 << 64)
 
 
-def _image(module: Module) -> ReportedImage | None:
-    """Return the image of a module; None if its id is none of an image."""
-    identifier = _identifier(module[1])
-    return None if identifier is None else ReportedImage(uuid=identifier, name=module[0])
-
-
-def _identifier(debug_id: str) -> Identifier | None:
-    # A UUID is followed by an age, which is 0 of Mach-O.
-    digits = debug_id[:_UUID_DIGITS] if len(debug_id) == _UUID_DIGITS + 1 else debug_id
-    return parse_identifier(digits)
+def _image(module: Module, store: SymbolStore) -> ReportedImage | None:
+    """Return the stored image of a module; None if there is none of its id."""
+    stored = stored_module(store, parse_debug_id(module[1]), module[1])
+    if stored is None:
+        return None
+    return ReportedImage(uuid=stored.identifier, name=module[0], arch=stored.arch)
 
 
 def _result(
@@ -124,7 +133,11 @@ def _result(
         f"{module[0]}/{module[1]}": found_modules.get(module) if module in used else None
         for module in job.modules
     }
-    return {"stacks": stacks, "found_modules": states}
+    answer: dict[str, Any] = {"stacks": stacks, "found_modules": states}
+    missing = [name for name, is_found in states.items() if is_found is False]
+    if missing:
+        answer["module_errors"] = {name: [_MISSING] for name in missing}
+    return answer
 
 
 def _frame(
@@ -143,6 +156,8 @@ def _frame(
     answer["function"] = outer.name
     if outer.start is not None:
         answer["function_offset"] = hex(offset - outer.start)
+    if outer.size:
+        answer["function_size"] = hex(outer.size)
     answer |= _place(outer)
     if len(own) > 1:
         answer["inlines"] = [{"function": call.name, **_place(call)} for call in own[:-1]]

@@ -43,6 +43,8 @@ class ReportCall(NamedTuple):
     """Further spellings and names of the same function."""
     symbol: ReportedSymbol | None = None
     """The symbol of an inlined call, shared by all frames that it is in."""
+    size: int | None = None
+    """The function's size in bytes; None if unknown, or of an inlined one."""
 
 
 Calls = tuple[ReportCall, ...]
@@ -120,6 +122,16 @@ class ReportNames:
         wanted = sorted(offsets)
         return dict(zip(wanted, opened.find(wanted), strict=True))
 
+    def functions(
+        self, image: ReportedImage, offsets: Iterable[int]
+    ) -> dict[int, tuple[ImageOffset, int | None]]:
+        """Return the start and the size of the function at each offset, named or not.
+
+        The size is None if it is unknown; an offset in no function is left out. Raises nothing.
+        """
+        opened = self._opened(image)
+        return {} if isinstance(opened, FrameStatus) else opened.functions(sorted(offsets))
+
     def starts(self, image: ReportedImage, name: str) -> Sequence[ImageOffset]:
         """Return the starts of functions of this name; none without a file.
 
@@ -191,6 +203,11 @@ class _NamedImage:
             known[offset] = self._made(offset.function, chain)
         return [known[offset] for offset in named]
 
+    def functions(self, offsets: Sequence[int]) -> dict[int, tuple[ImageOffset, int | None]]:
+        named = zip(offsets, self._names.find(offsets), strict=True)
+        found = ((offset, self._names.function(each.function)) for offset, each in named)
+        return {offset: (each.offset, each.size) for offset, each in found if each is not None}
+
     def starts(self, name: str) -> Sequence[ImageOffset]:
         if self._starts is None:
             self._starts = self._names.starts()
@@ -225,7 +242,7 @@ class _NamedImage:
                 self._paths[inlined.file] = self._names.file_path(inlined.file)
             location = SourceLocation(self._paths[inlined.file], inlined.line or None)
         symbol = _new(ReportedSymbol, (name, None, _DEBUG))
-        call = _new(ReportCall, (name, None, _DEBUG, location, others, symbol))
+        call = _new(ReportCall, (name, None, _DEBUG, location, others, symbol, None))
         self._inlined[inlined] = call
         return call
 
@@ -239,15 +256,16 @@ def _of_symbol(symbol: Symbol) -> ReportCall:
         source=_SOURCES[symbol.certainty],
         location=None,
         others=(symbol.name, symbol.linkage_name, *symbol.aliases),
+        size=symbol.size,
     )
 
 
 def _joined(call: ReportCall, symbol: ReportCall) -> ReportCall:
     """Return a function by its debug information, with the facts of its symbol."""
-    name, _, source, location, others, _ = call
-    known, start, _, _, more, _ = symbol
+    name, _, source, location, others, *_ = call
+    known, start, _, _, more, _, size = symbol
     if known:
         name = known if name == "???" else name
         others = (*others, known, *more)
     # Made as a tuple: there are very many, and a call of the class takes twice as long.
-    return _new(ReportCall, (name, start, source, location, others, None))
+    return _new(ReportCall, (name, start, source, location, others, None, size))

@@ -89,7 +89,7 @@ class FrameNamer:
         if not calls:
             return (frame,)
         self.named += 1
-        name, start, source, place, _, _ = calls[-1]
+        name, start, source, place, *_ = calls[-1]
         if symbol is not None and not _is_called(symbol.name, calls):
             self.contradicted += 1
             details = _with_reported(details, symbol)

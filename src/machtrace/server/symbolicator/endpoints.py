@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from machtrace.server.bodies import multipart, read_body
-from machtrace.server.endpoint import Endpoint, Handler
+from machtrace.server.endpoint import Endpoint, with_token
 from machtrace.server.limits import BAD_REQUEST, RefusedError
 from machtrace.server.service import Service
 from machtrace.server.symbolicator.answers import symbolicated
@@ -23,6 +23,7 @@ _JSON = "application/json"
 _FORM = "multipart/form-data"
 _REPORT = "apple_crash_report"
 _LONGEST_WAIT = 600
+_SCOPES = frozenset({Scope.READ, Scope.SYMBOLS})
 _PARAMETERS = {
     "timeout": "Seconds after which the answer is that it is pending.",
     "scope": "Without effect: there are no caches to divide.",
@@ -97,45 +98,41 @@ def _seconds(request: Request) -> int | None:
     return min(int(text), _LONGEST_WAIT)
 
 
-def _both(method: str, path: str, summary: str, handler: Handler, **more: Any) -> list[Endpoint]:  # noqa: ANN401 - fields of an endpoint
-    """Return an address without and with a token, for clients that send no header."""
-    return [
-        Endpoint(
-            method=method,
-            path=start + path,
-            summary=summary,
-            handler=handler,
-            scopes=frozenset({Scope.READ, Scope.SYMBOLS}),
-            is_loaded=True,
-            **more,
-        )
-        for start in ("", "/{token}")
-    ]
-
-
 SYMBOLICATOR: tuple[Endpoint, ...] = (
-    *_both(
-        "POST",
-        "/symbolicate",
-        "Name the frames of stacks, as Symbolicator does.",
-        _symbolicate,
-        parameters=_PARAMETERS,
-        body=(_JSON,),
+    *with_token(
+        Endpoint(
+            method="POST",
+            path="/symbolicate",
+            summary="Name the frames of stacks, as Symbolicator does.",
+            handler=_symbolicate,
+            scopes=_SCOPES,
+            is_loaded=True,
+            parameters=_PARAMETERS,
+            body=(_JSON,),
+        )
     ),
-    *_both(
-        "POST",
-        "/applecrashreport",
-        "Name the frames of a crash report, as Symbolicator does.",
-        _crash_report,
-        parameters=_PARAMETERS,
-        body=(_FORM,),
+    *with_token(
+        Endpoint(
+            method="POST",
+            path="/applecrashreport",
+            summary="Name the frames of a crash report, as Symbolicator does.",
+            handler=_crash_report,
+            scopes=_SCOPES,
+            is_loaded=True,
+            parameters=_PARAMETERS,
+            body=(_FORM,),
+        )
     ),
-    *_both(
-        "GET",
-        "/requests/{request}",
-        "An answer of Symbolicator's interface that was pending; it is given once.",
-        _collect,
-        parameters={"timeout": _PARAMETERS["timeout"]},
+    *with_token(
+        Endpoint(
+            method="GET",
+            path="/requests/{request}",
+            summary="An answer of Symbolicator's interface that was pending; it is given once.",
+            handler=_collect,
+            scopes=_SCOPES,
+            is_loaded=True,
+            parameters={"timeout": _PARAMETERS["timeout"]},
+        )
     ),
     Endpoint(
         method="GET",
