@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from machtrace.errors import ArgumentError
 from machtrace.warehouse.triage import State
 from machtrace.warehouse.warehouse import Warehouse
 from tests.support.reports.samples import IPS
@@ -40,3 +41,11 @@ def test_decisions_are_stored_while_another_one_writes(warehouse):
     with Warehouse(warehouse.folder) as beside:
         beside.decide(issue.id, State.IGNORED, "by design")
     assert warehouse.decisions()[issue.id][0].note == "by design"
+
+
+def test_no_query_begins_after_an_interruption(warehouse):
+    """A page has several: the time may be over between two of them."""
+    assert warehouse.query("FROM reports").num_rows == 1
+    warehouse.interrupt()
+    with pytest.raises(ArgumentError, match="interrupted"):
+        warehouse.query("FROM reports")

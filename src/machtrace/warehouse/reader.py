@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from machtrace.errors import FileAccessError
+from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.warehouse.difference import GROUPS, Difference, difference
 from machtrace.warehouse.forest import ALL, Forest, functions, read_forest
 from machtrace.warehouse.function_tree import MOST_NODES, FunctionTree
@@ -66,6 +66,7 @@ class WarehouseReader:
             raise error
         self._manifest = Manifest(self.folder / MANIFEST)
         self._running: duckdb.DuckDBPyConnection | None = None
+        self._is_interrupted = False
 
     def close(self) -> None:
         """Close it; what was received stays in the log."""
@@ -187,7 +188,8 @@ class WarehouseReader:
             return query(connection, text, limits, parameters)
 
     def interrupt(self) -> None:
-        """End the query that runs in another thread, if one does."""
+        """End the query that runs in another thread, and refuse all that follow."""
+        self._is_interrupted = True
         running = self._running
         if running is not None:
             running.interrupt()
@@ -270,6 +272,8 @@ class WarehouseReader:
         with self.connect() as connection:
             self._running = connection
             try:
+                if self._is_interrupted:
+                    raise ArgumentError("the query failed: it was interrupted")
                 yield connection
             finally:
                 self._running = None
