@@ -84,11 +84,11 @@ class Client:
                 pass
             return received
 
-    def state(self, record: str) -> Any:
+    def state(self, record: str, **options: Any) -> Any:
         """Return the state of a record when its reports are in segments."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            answer = self.get(f"/v1/reports/{record}").json
+            answer = self.get(f"/v1/reports/{record}", **options).json
             if answer["state"] != "stored":
                 return answer
             time.sleep(0.02)

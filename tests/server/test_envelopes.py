@@ -12,8 +12,16 @@ from machtrace.server.limits import RefusedError
 from machtrace.server.tokens import Scope, Tokens
 from tests.server.serving import running
 from tests.support.reports.samples import CRASH
-
-EVENT_ID = "9ec79c33ec9942ab8353589fcb2e04dc"
+from tests.support.reports.sentry import (
+    EVENT_ID,
+    SENTRY_CHUNK,
+    SENTRY_CRASH,
+    SENTRY_EXCEPTION,
+    SENTRY_HANG,
+    SENTRY_NATIVE,
+    SENTRY_PROFILE,
+    SENTRY_PYTHON,
+)
 
 
 def envelope(*items: tuple[dict[str, object], bytes], event_id: str = EVENT_ID) -> bytes:
@@ -23,28 +31,23 @@ def envelope(*items: tuple[dict[str, object], bytes], event_id: str = EVENT_ID) 
     return b"\n".join(lines) + b"\n"
 
 
-EVENT = json.dumps(
-    {
-        "event_id": EVENT_ID,
-        "platform": "native",
-        "contexts": {"app": {"app_identifier": "org.example.app", "app_build": "42"}},
-        "debug_meta": {"images": [{"type": "macho", "image_addr": "0x1000"}]},
-    }
-).encode()
 ITEMS = (
     ({"type": "session"}, b"{}"),
-    ({"type": "event", "length": len(EVENT)}, EVENT),
+    ({"type": "event", "length": len(SENTRY_CRASH)}, SENTRY_CRASH),
     ({"type": "attachment", "length": len(CRASH), "filename": "a.crash"}, CRASH),
+    ({"type": "profile"}, SENTRY_PROFILE),
     ({"type": "client_report", "length": 2}, b"{}"),
+    ({"type": "attachment", "length": 4, "attachment_type": "event.minidump"}, b"MDMP"),
+    ({"type": "attachment", "length": 1, "content_type": "image/png"}, b"P"),
 )
 
 
-def test_events_and_attachments_are_stored():
+def test_events_profiles_and_attachments_are_stored():
     made = read_envelope(envelope(*ITEMS), "1", 10)
     assert made.id == EVENT_ID
-    assert [body.data for body in made.bodies] == [EVENT, CRASH]
-    assert made.bodies[0][2:] == ("org.example.app", "42")
-    assert made.ignored == ("session", "client_report")
+    assert [body.data for body in made.bodies] == [SENTRY_CRASH, CRASH, SENTRY_PROFILE]
+    assert made.bodies[0].name == f"sentry/1/{EVENT_ID}/event.json"
+    assert made.ignored == ("session", "client_report", "event.minidump", "attachment")
 
 
 def test_an_envelope_over_http(client):
@@ -52,14 +55,53 @@ def test_an_envelope_over_http(client):
         "/api/1/envelope/", gzip.compress(envelope(*ITEMS)), Content_Encoding="gzip"
     )
     assert (answer.status, answer.json) == (200, {"id": EVENT_ID})
-    # The event has no reader yet: its bytes and the reason are there.
     client.state("00000001-0")
-    assert client.rows("SELECT count(*) AS n FROM reports")[0]["n"] == 1
-    from machtrace.warehouse.warehouse import Warehouse
+    rows = client.rows("SELECT kind, format, app, build, incident FROM reports ORDER BY format")
+    assert [(row["kind"], row["format"]) for row in rows] == [
+        ("crash", "crash"),
+        ("crash", "sentry"),
+        ("profile", "sentry"),
+    ]
+    assert (rows[1]["app"], rows[1]["build"], rows[1]["incident"]) == (
+        "org.example.app",
+        "42",
+        EVENT_ID,
+    )
 
-    with Warehouse(client.service.folder) as warehouse:
-        (row,) = warehouse.quarantined
-        assert row.name == f"sentry/1/{EVENT_ID}/event.json"
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (SENTRY_CRASH, "crash"),
+        (SENTRY_EXCEPTION, "crash"),
+        (SENTRY_NATIVE, "crash"),
+        (SENTRY_PYTHON, "crash"),
+        (SENTRY_HANG, "hang"),
+        (SENTRY_CHUNK, "profile"),
+    ],
+)
+def test_kinds_of_events(client, data, kind):
+    item = {"type": "profile_chunk" if data is SENTRY_CHUNK else "event"}
+    client.post("/api/1/envelope/", envelope((item, data)))
+    client.state("00000001-0")
+    (row,) = client.rows("SELECT kind, device FROM reports")
+    assert row["kind"] == kind
+    assert "someone" not in row["device"]
+
+
+def test_an_event_that_is_sent_alone(client):
+    answer = client.post("/api/1/store/", SENTRY_CRASH)
+    assert client.state(answer.json["id"])["state"] == "parsed"
+    assert client.post("/api/1/store/", b"").status == 400
+
+
+def test_a_client_that_is_to_wait(folder):
+    with running(folder, memory_bytes=10) as client:
+        answer = client.post("/api/1/envelope/", envelope(*ITEMS))
+        assert answer.status == 429
+        seconds, *categories = answer.headers["X-Sentry-Rate-Limits"].split(":")
+        assert int(seconds) >= int(answer.headers["Retry-After"])
+        assert categories == ["", "organization"]
 
 
 def test_an_envelope_without_anything_to_store(client):

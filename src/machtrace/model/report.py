@@ -362,6 +362,8 @@ class ReportKind(Enum):
     FIREFOX = "firefox"
     OTLP = "otlp"
     """Profiles of OpenTelemetry."""
+    SENTRY = "sentry"
+    """An event or a profile of Sentry's clients."""
     SPOOL = "spool"
     """The agent's record of watched functions."""
     MACHTRACE = "machtrace"

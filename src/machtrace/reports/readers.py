@@ -22,7 +22,7 @@ _KEYS = frozenset(
     {
         *("report_schema", "bug_type", "usedImages", "threads", "procName", "panicString"),
         *("processByPid", "processes", "crash", "binary_images", "recrash_report", "productData"),
-        *("callStackTree", "callStacks", "callStackThreads"),
+        *("callStackTree", "callStacks", "callStackThreads", "event_id", "chunk_id"),
     }
 )
 """Keys of JSON reports, at least one for each format: objects of a list without any are skipped."""
@@ -102,6 +102,8 @@ READERS: tuple[str, ...] = (
     "machtrace.reports.profiles.speedscope",
     "machtrace.reports.profiles.firefox",
     "machtrace.reports.swift.json_reader",
+    "machtrace.reports.sentry.event",
+    "machtrace.reports.sentry.profile",
     "machtrace.reports.ips.reader",
     "machtrace.reports.kscrash.reader",
     "machtrace.reports.metrickit.reader",
@@ -125,6 +127,8 @@ _OF_ONE_DOCUMENT = frozenset(
         "machtrace.reports.profiles.speedscope",
         "machtrace.reports.profiles.firefox",
         "machtrace.reports.swift.json_reader",
+        "machtrace.reports.sentry.event",
+        "machtrace.reports.sentry.profile",
         "machtrace.reports.kscrash.reader",
         "machtrace.reports.metrickit.reader",
     }

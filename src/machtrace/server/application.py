@@ -15,7 +15,7 @@ from starlette.routing import Route
 from machtrace.errors import ArgumentError, MachtraceError
 from machtrace.server.endpoint import Endpoint
 from machtrace.server.endpoints import ENDPOINTS
-from machtrace.server.limits import BAD_REQUEST, RefusedError
+from machtrace.server.limits import BAD_REQUEST, TOO_MANY, RefusedError
 from machtrace.server.pages.frame import refusal_page
 from machtrace.server.service import Service
 from machtrace.server.uploads.symbols import remove_uploads
@@ -95,6 +95,8 @@ def _refusal(error: MachtraceError) -> Response:
         status = error.status
         if error.retry_after is not None:
             headers["Retry-After"] = str(error.retry_after)
+        if status == TOO_MANY:  # Sentry's clients read this one: for all kinds of items
+            headers["X-Sentry-Rate-Limits"] = f"{error.retry_after or 60}::organization"
     elif isinstance(error, ArgumentError):
         status = BAD_REQUEST
     return JSONResponse({"error": str(error), "hint": error.remedy}, status, headers)

@@ -29,6 +29,7 @@ from machtrace.server.pages.routes import PAGES
 from machtrace.server.profiles.endpoints import PROFILES
 from machtrace.server.receiving import (
     receive_envelope,
+    receive_event,
     receive_reports,
     record_state,
 )
@@ -183,11 +184,21 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/api/{project}/envelope/",
-        summary="Store the events and attachments of a Sentry envelope.",
+        summary="Store the events, profiles and attachments of a Sentry envelope.",
         handler=receive_envelope,
         scopes=_INGEST,
         parameters={"sentry_key": "The token, of clients that cannot send a header."},
         body=("application/x-sentry-envelope",),
+        is_loaded=True,
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/{project}/store/",
+        summary="Store an event of Sentry's older clients.",
+        handler=receive_event,
+        scopes=_INGEST,
+        parameters={"sentry_key": "The token, of clients that cannot send a header."},
+        body=(_JSON,),
         is_loaded=True,
     ),
     *with_token(_V5),

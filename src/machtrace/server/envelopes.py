@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 from machtrace.server.limits import BAD_REQUEST, TOO_LARGE, RefusedError
 from machtrace.warehouse.ingest import Body
 
-STORED = frozenset({"attachment", "event"})
+STORED = frozenset({"attachment", "event", "profile", "profile_chunk"})
 """Types of items that are stored; the others are left out."""
+_NO_REPORTS = frozenset({"event.minidump", "event.view_hierarchy"})
+"""Types of attachments of which there is no reader."""
 _KEY = re.compile(r"(?:^|[\s,])sentry_key=([^\s,]+)")
 _ID = re.compile(r"[0-9a-fA-F-]{32,36}")
 _LONGEST_NAME = 200
@@ -62,12 +64,12 @@ def read_envelope(data: bytes, project: str, most: int) -> Envelope:
             if data[at : at + 1] == b"\n":
                 at += 1
         kind = str(item.get("type", ""))
-        if kind not in STORED:
-            ignored.append(kind)
+        if kind not in STORED or not _may_be_report(item):
+            ignored.append(str(item.get("attachment_type") or kind))
             continue
         label = str(item.get("filename") or f"{kind}.json")
         name = f"sentry/{project}/{event}/{label}"[:_LONGEST_NAME]
-        bodies.append(Body(name, payload, *(_app_and_build(payload) if kind == "event" else ())))
+        bodies.append(Body(name, payload))
     return Envelope(event, tuple(bodies), tuple(ignored))
 
 
@@ -77,13 +79,10 @@ def envelope_key(header: str) -> str:
     return "" if match is None else match[1]
 
 
-def _app_and_build(payload: bytes) -> tuple[str, str]:
-    try:
-        document = json.loads(payload)
-        app = document["contexts"]["app"]
-        return str(app.get("app_identifier", "")), str(app.get("app_build", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return "", ""
+def _may_be_report(item: dict[str, Any]) -> bool:
+    """Return whether an item may be a report: pictures and minidumps are none."""
+    is_picture = str(item.get("content_type", "")).startswith("image/")
+    return not is_picture and item.get("attachment_type") not in _NO_REPORTS
 
 
 def _line(data: bytes, at: int) -> tuple[bytes, int]:

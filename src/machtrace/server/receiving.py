@@ -35,8 +35,19 @@ async def receive_reports(service: Service, request: Request) -> Response:
         return JSONResponse({"ids": await service.writer.store(bodies)}, _ACCEPTED)
 
 
+async def receive_event(service: Service, request: Request) -> Response:
+    """Store an event of Sentry's clients that is sent alone."""
+    with service.memory.reservation() as room:
+        data = await read_body(request, service.limits.packed_bytes, service.limits, room)
+        if not data:
+            raise RefusedError(BAD_REQUEST, "a body without an event")
+        project = file_name(request.path_params["project"])
+        ids = await service.writer.store([Body(f"sentry/{project}/event.json", data)])
+    return JSONResponse({"id": ids[0]})
+
+
 async def receive_envelope(service: Service, request: Request) -> Response:
-    """Store the events and attachments of a Sentry envelope."""
+    """Store the events, profiles and attachments of a Sentry envelope."""
     limits = service.limits
     with service.memory.reservation() as room:
         data = await read_body(request, limits.packed_bytes, limits, room)

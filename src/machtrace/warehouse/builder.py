@@ -278,7 +278,8 @@ def report_kind(report: Report) -> str:
         return "hang"
     if report.kind in _PROFILES:
         return "profile"
-    is_crash = (
+    is_handled = report.kind is ReportKind.SENTRY and report.incident.kind == "handled"
+    is_crash = not is_handled and (
         report.exception is not None
         or report.language_exception is not None
         or report.crashed_thread is not None

@@ -19,6 +19,7 @@ from tests.support.reports.logs import (
     SWIFT,
 )
 from tests.support.reports.models import Seen, function, profile
+from tests.support.reports.sentry import SENTRY_CRASH
 from tests.support.writers.spool import SPOOL
 
 APP_UUID = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
@@ -498,6 +499,7 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "pprof": PPROF,
     "otlp": OTLP,
     "firefox": FIREFOX,
+    "sentry": SENTRY_CRASH,
     "lldb": LLDB,
     "swift": SWIFT,
     "gdb": GDB,

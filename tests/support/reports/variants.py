@@ -5,6 +5,14 @@ from __future__ import annotations
 import json
 
 from tests.support.reports.samples import APP_BASE, APP_UUID, SYSTEM_BASE, SYSTEM_UUID
+from tests.support.reports.sentry import (
+    SENTRY_CHUNK,
+    SENTRY_EXCEPTION,
+    SENTRY_HANG,
+    SENTRY_NATIVE,
+    SENTRY_PROFILE,
+    SENTRY_PYTHON,
+)
 
 STORE_LOGS = json.dumps(
     {
@@ -186,6 +194,12 @@ REPORT_VARIANTS: dict[str, bytes] = {
     "App Store Connect": STORE_LOGS,
     "a profile of KSCrash": KSCRASH_PROFILE,
     "a crash in KSCrash": KSCRASH_RECRASH,
+    "an exception of Sentry": SENTRY_EXCEPTION,
+    "a hang of Sentry": SENTRY_HANG,
+    "a Linux crash of Sentry": SENTRY_NATIVE,
+    "an error of Sentry in Python": SENTRY_PYTHON,
+    "a profile of Sentry": SENTRY_PROFILE,
+    "a chunk of Sentry's profiles": SENTRY_CHUNK,
     "blocks of a spindump": PROCESS_BLOCKS,
     "an array of Swift": SWIFT_ARRAY,
     "an old lldb": OLD_LLDB,

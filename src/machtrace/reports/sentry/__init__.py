@@ -1,0 +1,1 @@
+"""Reports of Sentry's clients: events and profiles, as their envelopes contain them."""
