@@ -19,7 +19,7 @@ def folder(tmp_path):
     files.mkdir()
     for name, data in REPORT_SAMPLES.items():
         (files / name).write_bytes(data)
-    assert machtrace("warehouse", "init", tmp_path / "w").returncode == 0
+    assert machtrace("warehouse", "init", "--no-scrub", tmp_path / "w").returncode == 0
     added = machtrace("warehouse", "add", tmp_path / "w", files)
     assert added.returncode == 0, added.stderr
     assert "added" in added.stdout
@@ -107,7 +107,7 @@ def test_decisions_are_shown_with_their_issues(folder):
 @pytest.mark.peer
 def test_several_processes_add_the_same(folder, tmp_path):
     other = tmp_path / "other"
-    machtrace("warehouse", "init", other)
+    machtrace("warehouse", "init", "--no-scrub", other)
     added = machtrace("warehouse", "add", other, tmp_path / "reports", "--jobs", "2")
     assert added.returncode == 0, added.stderr
     text = "SELECT * EXCLUDE (segment, received, raw_offset) FROM reports ORDER BY key"

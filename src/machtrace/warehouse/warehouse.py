@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -40,6 +41,7 @@ from machtrace.warehouse.ingest import (
 from machtrace.warehouse.manifest import Manifest
 from machtrace.warehouse.names import renamed
 from machtrace.warehouse.reader import MANIFEST, WarehouseReader
+from machtrace.warehouse.scrubbing.scrubber import Scrubber, open_scrubber
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import sync_folder, write_names
 from machtrace.warehouse.sql import RowLimits
@@ -111,7 +113,7 @@ class Warehouse(WarehouseReader):
     # --- receiving ---
 
     def receive(self, bodies: Sequence[Body | tuple[str, bytes]]) -> list[str]:
-        """Store bytes of reports; they are on the disk when this returns.
+        """Store bytes of reports, scrubbed if there are rules; they are on the disk then.
 
         One thread may receive while another one does all the rest.
 
@@ -126,7 +128,10 @@ class Warehouse(WarehouseReader):
         """
         self._lock.acquire()
         now = time.time_ns()
-        return self._logs.append([framed_record(Body(*body), now) for body in bodies])
+        every = [Body(*body) for body in bodies]
+        if self._scrubber is not None:
+            every = [self._scrubber.scrub(body) for body in every]
+        return self._logs.append([framed_record(body, now) for body in every])
 
     def flush(
         self,
@@ -174,6 +179,10 @@ class Warehouse(WarehouseReader):
         """
         self._lock.acquire()
         return self._add(segment_of(columns, facts), 1)
+
+    @cached_property
+    def _scrubber(self) -> Scrubber | None:
+        return open_scrubber(self.folder)
 
     # --- issues ---
 
@@ -260,7 +269,7 @@ class Warehouse(WarehouseReader):
         Where such a record has reports of other devices as well, these lose their bytes.
 
         Args:
-            device: its identifier, as the reports state it.
+            device: its identifier, as the reports state it, before or after scrubbing.
             run: see :meth:`flush`.
 
         Raises:
@@ -270,8 +279,11 @@ class Warehouse(WarehouseReader):
         if not device:
             raise ArgumentError("an empty device", remedy="pass the column device of a report")
         logs = self._written_logs(run)
-        rows = self.query(f"{_PLACES} device = ?", [device])
-        texts = [device.encode(each, "replace") for each in ("utf-8", "utf-16-le")]
+        known = [device]
+        if self._scrubber is not None:
+            known.append(self._scrubber.hashed(device.encode("utf-8", "replace")).decode())
+        rows = self.query(f"{_PLACES} list_contains(?, device)", [known])
+        texts = [each.encode(code, "replace") for each in known for code in ("utf-8", "utf-16-le")]
         return self._delete(rows, records_with(self._logs.folder, logs, texts))
 
     def delete_report(self, key: str) -> Deleted:

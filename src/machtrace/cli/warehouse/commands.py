@@ -70,12 +70,19 @@ where_option = click.option(
 
 @click.command()
 @folder_argument
-def init(*, folder: Path) -> None:
-    """Create a warehouse in FOLDER, which is empty or does not exist."""
+@click.option("--no-scrub", is_flag=True, help="Store reports as they come, without rules.")
+def init(*, folder: Path, no_scrub: bool) -> None:
+    """Create a warehouse in FOLDER, which is empty or does not exist.
+
+    It has rules by which personal data is overwritten before reports are stored: scrub.toml.
+    """
     from machtrace.cli.console import print_message
+    from machtrace.warehouse.scrubbing.rules import write_default_rules
     from machtrace.warehouse.warehouse import Warehouse
 
     Warehouse.create(folder).close()
+    if not no_scrub:
+        write_default_rules(folder)
     print_message(
         f"{folder} is a warehouse", hint=f"add reports: machtrace warehouse add {folder} PATH"
     )
@@ -445,6 +452,10 @@ warehouse_app = lazy_group(
             "Read everything, and list what is damaged and what is in quarantine.",
         ),
         "delete": LazyCommand(f"{_UPKEEP}:delete", "Delete reports, and their bytes, for good."),
+        "scrub": LazyCommand(
+            f"{__package__}.scrub:scrub",
+            "Show the rules by which personal data is overwritten before reports are stored.",
+        ),
         "retry": LazyCommand(
             f"{_UPKEEP}:retry", "Read the records in quarantine again, as after an upgrade."
         ),

@@ -162,3 +162,27 @@ def segments(data: memoryview, head: Head) -> list[memoryview]:
         if number:
             used.append((number, at))
     return [data[at + _SEGMENT.size : at + head.segment_size] for _, at in sorted(used)]
+
+
+def restore_checksums(data: bytearray, before: bytes) -> None:
+    """Correct the checksums of a spool's log of which texts were overwritten.
+
+    Args:
+        data: the spool, of the same size.
+        before: it before; records that were damaged then stay so.
+
+    Raises:
+        FormatError: it is no spool, or its head is damaged.
+    """
+    head = parse_head(before, "spool")
+    at, end = head.log_at, min(head.log_at + head.log_size, len(data))
+    while at + _RECORD.size <= end:
+        size, _, unused, _, expected = _RECORD.unpack_from(before, at)
+        if size % _ALIGNMENT or not _RECORD.size + unused <= size <= end - at:
+            return
+        payload = slice(at + _RECORD.size, at + size - unused)
+        if crc32(before[payload], crc32(before[at : at + _CHECKED])) != expected:
+            return
+        checksum = crc32(data[payload], crc32(data[at : at + _CHECKED]))
+        data[at + _CHECKED : at + _RECORD.size] = checksum.to_bytes(4, "little")
+        at += size

@@ -1,0 +1,128 @@
+"""Where personal data is in the bytes of a report: spans, of which nothing else changes.
+
+Each is searched for by a literal that it has, since most reports have none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+Span: TypeAlias = tuple[int, int]
+_NAME = rb"""(?:\\?/|\\{1,2})(?!(?:Shared|Public|Guest)\b)([^/\\"'\s:<>|,;()]+)"""
+_FOLDERS = tuple((each, re.compile(rb"(?<=[/\\])" + each + _NAME)) for each in (b"Users", b"home"))
+_CONTAINER = re.compile(
+    rb"ontainers\\?/(?:Data|Bundle|Shared)\\?/\w{1,40}\\?/"
+    rb"([0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12})"
+)
+_LOCAL = re.compile(rb"[\w.%+-]+\Z")
+_HOST = re.compile(rb"@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b")
+_LONGEST_LOCAL = 64
+_INNER = re.compile(rb"\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\w.-])")
+_FIRST = re.compile(rb"(?<![\w.-])\d{1,3}\Z")
+_VERSION = re.compile(rb"(?:ersion|uild|\w \()[\"':=\s]*\Z")
+_BEFORE = 24
+"""Bytes before an address, which may make it a version."""
+_SIX = re.compile(
+    rb"(?<![\w:])(?:(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}"
+    rb"|[fF][eE]80:(?::?[0-9a-fA-F]{1,4}){1,7})(?![\w:])"
+)
+_GROUPS = re.compile(rb":[0-9a-fA-F]{1,4}:[0-9a-fA-F]{1,4}:[0-9a-fA-F]")
+_OCTET = 255
+_LOOPBACK, _UNSPECIFIED = 127, 0
+
+
+def _user_folders(data: bytes) -> Iterator[Span]:
+    for word, pattern in _FOLDERS:
+        if word in data:
+            yield from (match.span(1) for match in pattern.finditer(data))
+
+
+def _containers(data: bytes) -> Iterator[Span]:
+    if b"ontainers" in data:
+        yield from (match.span(1) for match in _CONTAINER.finditer(data))
+
+
+def _emails(data: bytes) -> Iterator[Span]:
+    at = data.find(b"@")
+    while at >= 0:
+        start = max(at - _LONGEST_LOCAL, 0)
+        local = _LOCAL.search(data[start:at])
+        host = _HOST.match(data, at)
+        if local is not None and host is not None:
+            yield start + local.start(), host.end()
+        at = data.find(b"@", at + 1)
+
+
+def _addresses(data: bytes) -> Iterator[Span]:
+    for match in _INNER.finditer(data):
+        start = max(match.start() - _BEFORE, 0)
+        before = data[start : match.start()]
+        first = _FIRST.search(before)
+        if first is None or _VERSION.search(before[: first.start()]):
+            continue
+        octets = [int(each) for each in (first[0] + match[0]).split(b".")]
+        if octets[0] not in (_LOOPBACK, _UNSPECIFIED) and max(octets) <= _OCTET:
+            yield start + first.start(), match.end()
+    if b"e80::" in data or b"E80::" in data or _GROUPS.search(data):
+        yield from (match.span() for match in _SIX.finditer(data))
+
+
+FINDERS: Mapping[str, Callable[[bytes], Iterator[Span]]] = {
+    "user-folders": _user_folders,
+    "containers": _containers,
+    "email": _emails,
+    "ip": _addresses,
+}
+"""By the name of a rule: yields what is overwritten."""
+
+
+class Field:
+    """The values of a key of JSON, or behind a word and a colon at the beginning of a line."""
+
+    def __init__(self, path: str) -> None:
+        """Compile a path: ``key``, or ``outer.key``, which is a key anywhere within another one."""
+        *outer, last = path.split(".")
+        self._words = [each.encode() for each in (*outer, last)]
+        self._outer = [_key(each) for each in outer]
+        self._key = _key(last)
+        label = rb"(?m)^[ \t]*" + re.escape(last.encode()) + rb":[ \t]*([^\r\n]*?)[ \t]*\r?$"
+        self._label = None if outer else re.compile(label)
+
+    def spans(self, data: bytes) -> Iterator[Span]:
+        """Yield the values, of texts without their quotes."""
+        if not all(word in data for word in self._words):
+            return
+        text = data.decode("latin-1")  # a character for each byte
+        inside: list[Span] = [(0, len(data))]
+        for pattern in self._outer:
+            inside = [
+                span for start, end in inside for span in _values(pattern, data, text, start, end)
+            ]
+        for start, end in inside:
+            yield from _values(self._key, data, text, start, end)
+        if self._label is not None:
+            yield from (match.span(1) for match in self._label.finditer(data))
+
+
+def _key(name: str) -> re.Pattern[bytes]:
+    return re.compile(rb'(?<!\\)"' + re.escape(name.encode()) + rb'"\s{0,9}:\s{0,9}')
+
+
+def _values(
+    pattern: re.Pattern[bytes], data: bytes, text: str, start: int, end: int
+) -> Iterator[Span]:
+    at = start
+    while (match := pattern.search(data, at, end)) is not None:
+        begin = match.end()
+        try:
+            _, at = json.JSONDecoder().raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            # Damaged: to the end of the line at least nothing stays.
+            line = data.find(b"\n", begin, end)
+            at = end if line < 0 else line
+        at = max(min(at, end), begin)
+        is_text = data[begin : begin + 1] == b'"' and data[at - 1 : at] == b'"' and at > begin + 1
+        yield (begin + 1, at - 1) if is_text else (begin, at)

@@ -1,0 +1,113 @@
+"""The rules of scrubbing: a TOML file in the warehouse's folder, ``scrub.toml``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from machtrace.atomic_write import replace_file
+from machtrace.errors import FileAccessError, FormatError
+from machtrace.frozen import dataclass
+from machtrace.warehouse.scrubbing.finders import FINDERS
+
+RULES = "scrub.toml"
+DEFAULT_RULES = """\
+# Personal data that machtrace overwrites in reports before it stores them: docs/warehouse.md
+version = 1
+
+# user-folders: the name in /Users/NAME, /home/NAME and C:\\Users\\NAME
+# containers: the UUID of an app's installation, in /var/mobile/Containers/Data/Application/UUID
+# email, ip: addresses, wherever they are
+mask = ["user-folders", "containers", "email", "ip"]
+
+# Values that are replaced by a hash that only this folder can make: keys of JSON, and words before
+# a colon at the beginning of a line. "a.b" is b anywhere within a.
+hash = ["crashReporterKey", "CrashReporter Key", "device_app_hash", "user.id"]
+
+# Values that are overwritten.
+remove = [
+    "deviceName", "device_name", "server_name", "Hostname",
+    "user.email", "user.ip_address", "user.name", "user.username", "device.name",
+]
+
+# Regular expressions. Their first group is overwritten, or all that they match without one.
+patterns = []
+"""
+_LISTS = ("mask", "hash", "remove", "patterns")
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Rules of scrubbing; see :data:`DEFAULT_RULES`."""
+
+    mask: tuple[str, ...] = ()
+    hash: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[bytes], ...] = ()
+
+
+def parse_rules(data: bytes, source: str) -> Rules:
+    """Return the rules of a file.
+
+    Raises:
+        FormatError: it is no TOML, of a later version, or has what is no rule.
+    """
+
+    def fail(text: str) -> FormatError:
+        remedy = "correct it; docs/warehouse.md describes the rules"
+        return FormatError(text, source=source, offset=0, remedy=remedy)
+
+    try:
+        table = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise fail(f"not TOML: {error}") from None
+    if table.pop("version", None) != _VERSION:
+        raise fail(f"the version of the rules is not {_VERSION}")
+    unknown = sorted(table.keys() - set(_LISTS))
+    if unknown:
+        raise fail(f"no rule is called {unknown[0]!r}")
+    lists = {name: table.get(name, []) for name in _LISTS}
+    for name, values in lists.items():
+        is_valid = isinstance(values, list) and all(
+            isinstance(each, str) and each for each in values
+        )
+        if not is_valid:
+            raise fail(f"{name!r} is no list of texts")
+    unknown = [name for name in lists["mask"] if name not in FINDERS]
+    if unknown:
+        raise fail(f"{unknown[0]!r} is none of {', '.join(FINDERS)}")
+    try:
+        patterns = tuple(re.compile(each.encode()) for each in lists.pop("patterns"))
+    except re.error as error:
+        raise fail(f"a pattern is invalid: {error}") from None
+    texts = {name: tuple(values) for name, values in lists.items()}
+    return Rules(patterns=patterns, **texts)
+
+
+def read_rules(folder: Path) -> Rules | None:
+    """Return the rules of a warehouse; None if it has none.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        FormatError: it has no rules.
+    """
+    path = folder / RULES
+    try:
+        return parse_rules(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileAccessError(str(path), error.strerror or str(error)) from None
+
+
+def write_default_rules(folder: Path) -> None:
+    """Give a warehouse the usual rules, if it has none.
+
+    Raises:
+        FileAccessError: they cannot be written.
+    """
+    path = folder / RULES
+    if not path.exists():
+        replace_file(str(path), [DEFAULT_RULES.encode()])

@@ -1,0 +1,244 @@
+"""Personal data is on no disk: it is overwritten before reports are stored, in every format."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from io import BytesIO
+
+import pytest
+
+from machtrace.errors import FormatError
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from machtrace.warehouse.ingest import Body
+from machtrace.warehouse.scrubbing.rules import (
+    DEFAULT_RULES,
+    RULES,
+    parse_rules,
+    write_default_rules,
+)
+from machtrace.warehouse.scrubbing.scrubber import Scrubber
+from machtrace.warehouse.warehouse import Warehouse
+from tests.support.command_line import run_command
+from tests.support.reports.samples import CRASH, REPORT_SAMPLES
+from tests.warehouse.test_deletion import report, stored_bytes
+
+KEY = bytes(32)
+
+
+def scrubber(text: str = DEFAULT_RULES) -> Scrubber:
+    return Scrubber(parse_rules(text.encode(), "rules"), KEY)
+
+
+def scrubbed(data: bytes, text: str = DEFAULT_RULES) -> bytes:
+    made = scrubber(text).scrub(Body("name", data)).data
+    assert len(made) == len(data)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("/Users/alice/Desktop", "/Users/xxxxx/Desktop"),
+        (r"\/Users\/alice\/Desktop", r"\/Users\/xxxxx\/Desktop"),
+        (r"C:\Users\Bob2\app.exe", r"C:\Users\xxx0\app.exe"),
+        (r"C:\\Users\\Bob2\\app.exe", r"C:\\Users\\xxx0\\app.exe"),
+        ("/home/bob", "/home/xxx"),
+        ("/Users/Jürgen/x", "/Users/xxxxxxx/x"),
+        ("/Users/Shared/x", "/Users/Shared/x"),
+        ("/Applications/Users.app", "/Applications/Users.app"),
+        (
+            "/var/mobile/Containers/Data/Application/82D13D98-219E-3040-B62A-07A297007A7C/tmp",
+            "/var/mobile/Containers/Data/Application/00x00x00-000x-0000-x00x-00x000000x0x/tmp",
+        ),
+        ("mail jane.doe+x@mail.example.org now", "mail xxxx.xxx+x@xxxx.xxxxxxx.xxx now"),
+        ("memcpy@@GLIBC_2.14 -[A b@c] foo@4", "memcpy@@GLIBC_2.14 -[A b@c] foo@4"),
+        ("from 192.168.10.7:80", "from 000.000.00.0:80"),
+        ("[2001:db8:0:0:0:0:0:1]", "[0000:xx0:0:0:0:0:0:0]"),
+        ("at fe80::1c:2 or FE80::1", "at xx00::0x:0 or xx00::0"),
+        ("127.0.0.1 0.0.0.0", "127.0.0.1 0.0.0.0"),
+        ('"CFBundleVersion":"1.2.3.4"', '"CFBundleVersion":"1.2.3.4"'),
+        ("Version: 1.2.3.4 (5)", "Version: 1.2.3.4 (5)"),
+        ("libA.dylib (1.2.3.4) v1.2.3.4 999.1.1.1 1.2.3.4.5", None),
+        ("std::vector<a::b>::c dead:beef", None),
+    ],
+)
+def test_masks(before, after):
+    made = scrubbed(before.encode()).decode()
+    assert made == (before if after is None else after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"deviceName": "Ann\'s \\"phone\\" 5"}', '{"deviceName": "xxxxxxxxxxxxxxxx0"}'),
+        ('{"deviceName" : 125, "x": 1}', '{"deviceName" :   0, "x": 1}'),
+        ('{"deviceName": {"a": [1]}, "x": 1}', '{"deviceName": {        }, "x": 1}'),
+        ('{"deviceName": null}', '{"deviceName": null}'),
+        ('{"user": {"email": "me", "id2": "me"}}', '{"user": {"email": "xx", "id2": "me"}}'),
+        ('{"email": "me", "user": {}}', '{"email": "me", "user": {}}'),
+        ('{"text": "\\"deviceName\\": 5"}', '{"text": "\\"deviceName\\": 5"}'),
+        ("Hostname:  ann-mac\r\nProcess: a", "Hostname:  xxxxxxx\r\nProcess: a"),
+        ('{"deviceName": "Ann', '{"deviceName": xxxx'),
+    ],
+)
+def test_fields(before, after):
+    made = scrubbed(before.encode()).decode()
+    assert made == after
+    if before.endswith("}"):
+        assert json.loads(made).keys() == json.loads(before).keys()
+
+
+def test_a_deep_value_is_overwritten_all_the_same():
+    deep = b'{"deviceName": ' + b"[" * 100_000 + b'"ann"'
+    assert b"ann" not in scrubbed(deep)
+
+
+def test_hashes_have_the_form_of_the_value_and_depend_on_the_key():
+    value = b"A5d3b725-78c3-3e19-a765-cceb22355093"
+    made = scrubber().hashed(value)
+    assert made != value
+    assert [byte == ord("-") for byte in made] == [byte == ord("-") for byte in value]
+    assert made[:1].upper() == made[:1]
+    assert made == scrubber().hashed(value)
+    assert made != Scrubber(parse_rules(DEFAULT_RULES.encode(), ""), b"1" * 32).hashed(value)
+    assert made not in scrubbed(b'{"crashReporterKey": "other"}')
+    assert made in scrubbed(b'{"crashReporterKey": "' + value + b'"}')
+    assert made in scrubbed(b"CrashReporter Key:   " + value + b"\n")
+
+
+def test_own_rules():
+    text = """version = 1
+remove = ["customer"]
+patterns = ["order-([0-9]+)", "secret"]
+"""
+    made = scrubbed(b'{"customer": "Ann", "deviceName": "x"} order-123 secret /Users/ann', text)
+    assert made == b'{"customer": "xxx", "deviceName": "x"} order-000 xxxxxx /Users/ann'
+
+
+def test_what_overlaps_is_overwritten_as_a_whole():
+    text = 'version = 1\npatterns = ["abc", "bcde"]\n'
+    assert scrubbed(b"-abcde-", text) == b"-xxxxx-"
+
+
+@pytest.mark.parametrize("name", REPORT_SAMPLES)
+def test_reports_of_every_format_stay_readable(name):
+    data = REPORT_SAMPLES[name]
+    made = scrubber().scrub(Body(name, data)).data
+    before, after = (read_source(ReportSource(name, each)).reports for each in (data, made))
+    assert len(after) == len(before)
+    for old, new in zip(before, after, strict=True):
+        assert [len(thread.frames) for thread in new.threads] == [
+            len(thread.frames) for thread in old.threads
+        ]
+        assert [image.uuid for image in new.images] == [image.uuid for image in old.images]
+
+
+def test_spools_have_right_checksums():
+    spool = REPORT_SAMPLES["spool"]
+    paths = {image.path for image in read_source(ReportSource("", spool)).reports[0].images}
+    word = max((each for path in paths for each in path.split("/") if each), key=len)
+    made = scrubbed(spool, f'version = 1\npatterns = ["{word}"]\n')
+    assert word.encode() not in made
+    after = read_source(ReportSource("", made)).reports[0]
+    assert len(after.images) == len(paths)
+    assert not any(word in image.path for image in after.images)
+
+
+def test_archives_are_packed_again():
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("/Users/ann/a.crash", CRASH + b"/Users/ann/")
+        archive.writestr("b.crash.gz", gzip.compress(b"/Users/ann/"))
+    made = scrubber().scrub(Body("x.zip", file.getvalue()))
+    with zipfile.ZipFile(BytesIO(made.data)) as archive:
+        every = {name: archive.read(name) for name in archive.namelist()}
+    assert len(every) == 2
+    assert not any(b"ann" in data or "ann" in name for name, data in every.items())
+    untouched = gzip.compress(b"nothing")
+    assert scrubber().scrub(Body("", untouched)).data == untouched
+
+
+def test_texts_in_utf_16():
+    text = CRASH.decode() + "/Users/Ann/x"
+    made = scrubber().scrub(Body("", text.encode("utf-16"))).data
+    assert b"Ann" not in made
+    assert b"/Users/xxx/x" in made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "version = 2",
+        'version = 1\nmask = ["all"]',
+        'version = 1\nhash = "x"',
+        'version = 1\nremove = [""]',
+        "version = 1\nother = []",
+        'version = 1\npatterns = ["("]',
+        "version = ",
+        "\x00",
+    ],
+)
+def test_rules_that_are_none(text):
+    with pytest.raises(FormatError):
+        parse_rules(text.encode(), "rules")
+
+
+def test_nothing_personal_is_on_the_disk(tmp_path):
+    folder = tmp_path / "w"
+    with Warehouse.create(folder) as warehouse:
+        write_default_rules(folder)
+        device = "a5d3b72578c33e19"
+        body = report("i1", device).replace(b'"App"', b'"/Users/alice/App"')
+        warehouse.receive([("/Users/alice/1", body), ("2", report("i2", "other"))])
+        warehouse.flush()
+        every = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+        assert b"alice" not in every
+        assert device.encode() not in every
+        devices = warehouse.query("SELECT device FROM reports")["device"].to_pylist()
+        assert len(set(devices)) == 2
+        assert (folder / "scrub.key").stat().st_mode & 0o077 == 0
+        assert warehouse.delete_device(device) == (1, 1)
+    with Warehouse(folder) as warehouse:
+        warehouse.receive([("3", report("i3", "other"))])
+        warehouse.flush()
+        assert len(set(warehouse.query("SELECT device FROM reports")["device"].to_pylist())) == 1
+
+
+def test_without_rules_bytes_are_stored_as_they_come(tmp_path):
+    with Warehouse.create(tmp_path / "w") as warehouse:
+        warehouse.receive([("1", b"/Users/alice")])
+        assert b"/Users/alice" in stored_bytes(warehouse)
+
+
+def test_invalid_rules_refuse_reports(tmp_path):
+    with Warehouse.create(tmp_path / "w") as warehouse:
+        (warehouse.folder / RULES).write_text("mask")
+        with pytest.raises(FormatError, match=RULES):
+            warehouse.receive([("1", b"/Users/alice")])
+        assert stored_bytes(warehouse) == b""
+
+
+def test_the_command_shows_what_would_go(tmp_path):
+    folder, file = tmp_path / "w", tmp_path / "a.txt"
+    file.write_bytes(b"/Users/alice/x\nHostname: mac\n")
+    assert run_command("warehouse", "init", folder).returncode == 0
+    result = run_command("warehouse", "scrub", folder, "--try", file)
+    assert "2 values would be overwritten" in result.stdout
+    assert "alice" in result.stdout
+    result = run_command("warehouse", "scrub", folder, "--try", file, "--format", "json")
+    assert json.loads(result.stdout)["edits"][0] == {
+        "file": str(file),
+        "rule": "user-folders",
+        "offset": 7,
+        "before": "alice",
+        "after": "xxxxx",
+    }
+    assert run_command("warehouse", "scrub", folder).stdout == DEFAULT_RULES
+    plain = tmp_path / "plain"
+    assert run_command("warehouse", "init", plain, "--no-scrub").returncode == 0
+    assert "as they come" in run_command("warehouse", "scrub", plain, "--try", file).stdout
+    assert run_command("warehouse", "scrub", plain, "--defaults").stdout == DEFAULT_RULES
