@@ -323,6 +323,18 @@ def test_requests_that_are_cut_are_values_or_refusals(cut):
             continue
 
 
+def test_fields_are_limited(monkeypatch):
+    """Each takes a hundred times its bytes of memory."""
+    from machtrace.errors import FormatError
+    from machtrace.reports.profiles import otlp
+    from machtrace.reports.readers import read_source
+    from machtrace.reports.source import ReportSource
+
+    monkeypatch.setattr(otlp, "MOST_FIELDS", 20)
+    with pytest.raises(FormatError, match="more than 20 fields"):
+        read_source(ReportSource("x", OTLP))
+
+
 @pytest.mark.peer
 def test_messages_of_the_published_classes(collecting):
     """The package opentelemetry-proto writes them."""

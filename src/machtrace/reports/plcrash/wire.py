@@ -98,6 +98,16 @@ class Message:
         else:
             self.error = None
 
+    def checked(self) -> Message:
+        """Return the message itself, if it is whole.
+
+        Raises:
+            FormatError: a field is truncated or invalid, or there are too many.
+        """
+        if self.error is not None:
+            raise self.error
+        return self
+
     def _take(self, number: int, kind: type) -> int | memoryview | None:
         values = self._fields.get(number)
         if not values or not isinstance(values[-1], kind):

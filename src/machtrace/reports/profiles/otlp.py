@@ -28,7 +28,14 @@ from machtrace.reports.profiles.functions import (
     report_without_architecture,
     sampled,
 )
-from machtrace.reports.profiles.locations import MOST, Call, Function, frame_at, without_offsets
+from machtrace.reports.profiles.locations import (
+    MOST,
+    MOST_FIELDS,
+    Call,
+    Function,
+    frame_at,
+    without_offsets,
+)
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.profiles import INTERVAL_NS, ProfileBuilder
 
@@ -46,7 +53,7 @@ def recognises(source: ReportSource) -> bool:
     """Return whether it is a request with a dictionary of strings, the first of which is empty."""
     if not source.data.startswith(_KEYS):
         return False
-    message = Message(memoryview(source.data), source.name)
+    message = Message(memoryview(source.data), source.name, most=MOST_FIELDS)
     if message.error is not None:
         return False
     strings = list(message.message(2).strings(5))
@@ -54,18 +61,22 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """Return a report for each profile that has samples."""
-    message = Message(memoryview(source.data), source.name)
+    """Return a report for each profile that has samples.
+
+    Raises:
+        FormatError: a message is cut, or has too many fields.
+    """
+    message = Message(memoryview(source.data), source.name, most=MOST_FIELDS)
     return tuple(_reports(message))
 
 
 def _reports(message: Message) -> Iterator[Report]:
-    dictionary = _Dictionary(message.message(2))
+    dictionary = _Dictionary(message.message(2).checked())
     for resource in message.messages(1):
         facts = dictionary.attributes_of(resource.message(1).messages(1))
         for scope in resource.messages(2):
             for profile in scope.messages(2):
-                report = _Profile(profile, dictionary).report(facts)
+                report = _Profile(profile.checked(), dictionary).report(facts)
                 if report.trees:
                     yield report
 

@@ -26,7 +26,14 @@ from machtrace.reports.profiles.functions import (
     report_without_architecture,
     sampled,
 )
-from machtrace.reports.profiles.locations import MOST, Call, Function, frame_at, without_offsets
+from machtrace.reports.profiles.locations import (
+    MOST,
+    MOST_FIELDS,
+    Call,
+    Function,
+    frame_at,
+    without_offsets,
+)
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.profiles import INTERVAL_NS, ProfileBuilder
 
@@ -42,14 +49,14 @@ def recognises(source: ReportSource) -> bool:
     """Return whether it is a message with sample types and a table of strings."""
     if not source.data.startswith(_FIRST_FIELD):
         return False
-    message = Message(memoryview(source.data), source.name)
+    message = Message(memoryview(source.data), source.name, most=MOST_FIELDS)
     strings = list(message.strings(6)) if message.error is None else []
     return bool(strings) and not strings[0] and any(True for _ in message.messages(1))
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
     """Return its one report."""
-    return (_Reader(Message(memoryview(source.data), source.name)).report(),)
+    return (_Reader(Message(memoryview(source.data), source.name, most=MOST_FIELDS)).report(),)
 
 
 class _Reader:

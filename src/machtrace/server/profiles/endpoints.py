@@ -71,24 +71,18 @@ def _profiles(data: bytes, most: int) -> tuple[int, int]:
     """Return the numbers of profiles that are stored, and of those that have nothing in them."""
     accepted = rejected = 0
     try:
-        message = _checked(Message(memoryview(data), "OTLP", most=most))
+        message = Message(memoryview(data), "OTLP", most=most).checked()
         has_dictionary = False
         for _ in message.strings(2):
             has_dictionary = True
-        for resource in map(_checked, message.messages(1)):
-            for scope in map(_checked, resource.messages(2)):
+        for resource in map(Message.checked, message.messages(1)):
+            for scope in map(Message.checked, resource.messages(2)):
                 sizes = [len(each) for each in scope.strings(2)]
                 accepted += sum(1 for size in sizes if size) if has_dictionary else 0
                 rejected += sum(1 for size in sizes if not size or not has_dictionary)
     except FormatError as error:
         raise RefusedError(BAD_REQUEST, f"no ExportProfilesServiceRequest: {error}") from None
     return accepted, rejected
-
-
-def _checked(message: Message) -> Message:
-    if message.error is not None:
-        raise message.error
-    return message
 
 
 def _partial_success(rejected: int) -> bytes:

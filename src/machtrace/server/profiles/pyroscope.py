@@ -97,21 +97,16 @@ def _of_json(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
 
 def _of_message(data: bytes, limits: Limits) -> Iterator[tuple[dict[str, str], bytes]]:
     try:
-        request = _checked(Message(memoryview(data), "push", most=limits.parts))
-        for series in map(_checked, request.messages(1)):
+        request = Message(memoryview(data), "push", most=limits.parts).checked()
+        for series in map(Message.checked, request.messages(1)):
             labels = {
-                each.text(1) or "": each.text(2) or "" for each in map(_checked, series.messages(1))
+                each.text(1) or "": each.text(2) or ""
+                for each in map(Message.checked, series.messages(1))
             }
-            for sample in map(_checked, series.messages(2)):
+            for sample in map(Message.checked, series.messages(2)):
                 yield labels, sample.data(1) or b""
     except FormatError as error:
         raise RefusedError(BAD_REQUEST, f"the request is no PushRequest: {error}") from None
-
-
-def _checked(message: Message) -> Message:
-    if message.error is not None:
-        raise message.error
-    return message
 
 
 def _named(text: str) -> tuple[str, dict[str, str]]:
