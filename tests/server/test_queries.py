@@ -7,7 +7,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from machtrace.server.answering import ARROW, FLAMES, TRUNCATED
+from machtrace.server.answering import TRUNCATED
+from machtrace.server.graphs.answers import FLAMES
+from machtrace.server.tables import ARROW
 from tests.server.serving import running
 from tests.support.reports.samples import IPS
 from tests.warehouse.receiver import report

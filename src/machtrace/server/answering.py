@@ -1,10 +1,9 @@
-"""Requests that query: SQL, flame graphs, issues, names of offsets."""
+"""Requests that query: SQL, issues, names of offsets."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 from typing import Any
 
 import pyarrow as pa
@@ -15,25 +14,14 @@ from machtrace.server.bodies import read_body
 from machtrace.server.limits import BAD_REQUEST, NOT_FOUND, RefusedError
 from machtrace.server.service import Service
 from machtrace.server.symbolicate import Job, read_jobs, symbolicated
-from machtrace.warehouse.documents import cell, flame_document, issue_document
-from machtrace.warehouse.function_tree import MOST_NODES
+from machtrace.server.tables import ARROW, arrow_stream, finite
+from machtrace.warehouse.documents import cell, issue_document
 from machtrace.warehouse.sql import RowLimits
 from machtrace.warehouse.warehouse import Warehouse
 
-ARROW = "application/vnd.apache.arrow.stream"
 JSON_LINES = "application/x-ndjson"
 TRUNCATED = "X-Machtrace-Truncated"
-FLAMES = {
-    "folded": "text/plain; charset=utf-8",
-    "speedscope": "application/json",
-    "firefox": "application/json",
-    "pprof": "application/octet-stream",
-    "svg": "image/svg+xml",
-    "html": "text/html; charset=utf-8",
-}
-"""By format of weighted stacks: its media type."""
 _ISSUES = 1000
-_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; sandbox"
 
 
 async def answer_query(service: Service, request: Request) -> Response:
@@ -51,30 +39,10 @@ async def answer_query(service: Service, request: Request) -> Response:
     return Response(data, headers=headers, media_type=ARROW if is_arrow else JSON_LINES)
 
 
-async def answer_flame(service: Service, request: Request) -> Response:
-    """Return the stacks that a condition selects, as one weighted tree."""
-    query = request.query_params
-    where, form = query.get("where", "true"), query.get("format", "folded")
-    nodes = _number(query.get("nodes", str(MOST_NODES)), "nodes")
-    if form not in FLAMES:
-        raise RefusedError(BAD_REQUEST, f"unknown format {form!r}; use {', '.join(FLAMES)}")
-
-    def work(warehouse: Warehouse) -> bytes:
-        tree = warehouse.flame(where, max(nodes, 1))
-        if not tree.own.any():
-            raise RefusedError(NOT_FOUND, "no stack has this condition")
-        return flame_document(tree, service.folder.name, form)
-
-    data = await service.reading(work)
-    policy = f"{_PAGE_POLICY} allow-scripts" if form == "html" else _PAGE_POLICY
-    headers = {"Content-Security-Policy": policy}
-    return Response(data, headers=headers, media_type=FLAMES[form])
-
-
 async def answer_issues(service: Service, request: Request) -> Response:
     """Return the issues of the reports that a condition selects, the most frequent first."""
     where = request.query_params.get("where", "true")
-    most = _number(request.query_params.get("limit", str(_ISSUES)), "limit")
+    most = number(request.query_params.get("limit", str(_ISSUES)), "limit")
 
     def work(warehouse: Warehouse) -> dict[str, Any]:
         issues, decisions = warehouse.issues(where), warehouse.decisions()
@@ -148,10 +116,15 @@ def _query(data: bytes, request: Request) -> tuple[str, int]:
     text = document.get("sql") if isinstance(document, dict) else None
     if not isinstance(text, str):
         raise RefusedError(BAD_REQUEST, 'a query is {"sql": TEXT, "rows": NUMBER}')
-    return text, _number(str(document.get("rows", most)), "rows")
+    return text, number(str(document.get("rows", most)), "rows")
 
 
-def _number(text: str, name: str) -> int:
+def number(text: str, name: str) -> int:
+    """Return a parameter that is a whole number.
+
+    Raises:
+        RefusedError: it is none.
+    """
     if not text.isascii() or not text.isdecimal() or len(text) > 19:  # noqa: PLR2004 - 64 bits
         raise RefusedError(BAD_REQUEST, f"{name} is no number")
     return int(text)
@@ -160,22 +133,7 @@ def _number(text: str, name: str) -> int:
 def json_lines(table: pa.Table) -> bytes:
     """Return rows as lines of JSON."""
     lines = (
-        json.dumps({key: _finite(cell(value)) for key, value in row.items()}) + "\n"
+        json.dumps({key: finite(cell(value)) for key, value in row.items()}) + "\n"
         for row in table.to_pylist()
     )
     return "".join(lines).encode()
-
-
-def _finite(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def arrow_stream(table: pa.Table) -> bytes:
-    """Return rows as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from machtrace.errors import ArgumentError, MachtraceError
+from machtrace.server.compression import compressed
 from machtrace.server.endpoint import Endpoint
 from machtrace.server.endpoints import ENDPOINTS
 from machtrace.server.limits import BAD_REQUEST, TOO_MANY, RefusedError
@@ -84,7 +85,7 @@ def _route(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitabl
         for name, value in (_HEADERS | {"Content-Security-Policy": _POLICY}).items():
             response.headers.setdefault(name, value)
         service.answers[endpoint.path, response.status_code] += 1
-        return response
+        return await compressed(request, response)
 
     return answer
 

@@ -9,10 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from machtrace.server.answering import (
-    ARROW,
-    FLAMES,
     JSON_LINES,
-    answer_flame,
     answer_issues,
     answer_query,
     answer_received,
@@ -23,6 +20,7 @@ from machtrace.server.answering import (
 from machtrace.server.deciding import answer_issue, receive_decision
 from machtrace.server.deleting import DELETING
 from machtrace.server.endpoint import Endpoint, with_token
+from machtrace.server.graphs.routes import GRAPHS
 from machtrace.server.limits import UNAVAILABLE
 from machtrace.server.metrics import metrics_text
 from machtrace.server.pages.routes import PAGES
@@ -35,6 +33,7 @@ from machtrace.server.receiving import (
 )
 from machtrace.server.service import Service
 from machtrace.server.symbolicator.endpoints import SYMBOLICATOR
+from machtrace.server.tables import ARROW
 from machtrace.server.tokens import Scope
 from machtrace.server.uploads.routes import UPLOADS
 
@@ -141,19 +140,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answers=(JSON_LINES, ARROW),
         is_loaded=True,
     ),
-    Endpoint(
-        method="GET",
-        path="/v1/flame",
-        summary="The stacks that a condition selects, as one weighted tree of functions.",
-        handler=answer_flame,
-        scopes=_READ,
-        parameters={
-            "where": "An SQL condition over the view stacks_of_reports.",
-            "format": f"One of {', '.join(FLAMES)}.",
-            "nodes": "The number of functions of the tree, the heaviest.",
-        },
-        answers=tuple(dict.fromkeys(FLAMES.values())),
-    ),
+    *GRAPHS,
     Endpoint(
         method="GET",
         path="/v1/issues",

@@ -209,6 +209,23 @@ class WarehouseReader:
         forest = self._forest(chunks)
         return functions(forest, weights_of(forest, chunks), most)[0]
 
+    def stacks(self, where: str = "true", part: str = "0") -> tuple[Forest, list[Chunk]]:
+        """Return the stacks that a condition selects, and the tree of which they are nodes.
+
+        Args:
+            where: an SQL condition over the view ``stacks_of_reports``.
+            part: an expression over the columns of ``reports``: the number of each stack's part.
+
+        Raises:
+            ArgumentError: the condition is invalid.
+            MissingExtraError: DuckDB is not installed.
+        """
+        names = self._manifest.names()
+        files = {row.id: self._files(row.id, names) for row in self.segments}
+        with self._connected() as connection:
+            chunks = selected(connection, files, where, part=part)
+        return self._forest(chunks), chunks
+
     def diff(self, before: str, after: str, most: int = MOST_NODES) -> Difference:
         """Return the difference of two sets of stacks, with intervals over devices.
 

@@ -69,6 +69,7 @@ def selected(
     *,
     groups: int = 1,
     first: int = 0,
+    part: str = "",
 ) -> list[Chunk]:
     """Return the stacks that a condition selects.
 
@@ -78,12 +79,13 @@ def selected(
         where: a condition over the columns of ``stacks_of_reports``.
         groups: how many groups devices are divided into.
         first: the number of the first group.
+        part: an expression over the columns of reports instead: the number of a part.
 
     Raises:
         ArgumentError: the condition is invalid.
         FileAccessError, FormatError: a file cannot be read, or is damaged.
     """
-    part = _PART.format(groups=groups, first=first)
+    part = part or _PART.format(groups=groups, first=first)
     reports = None
     if not _BY_ROW.search(where):
         reports = _answer(connection, _OF_REPORTS.format(part=part, where=where), is_try=True)

@@ -132,7 +132,8 @@ _CONTROLS = (
 
 def write(reports: Sequence[Report]) -> str:
     """Return the page of one report or of several."""
-    style, script = shell.resource("page.css"), shell.resource("page.js")
+    style = shell.resource("page.css")
+    script = shell.resource("flame_canvas.js") + shell.resource("page.js")
     if len(reports) == 1:
         title = facts.title_of(reports[0])
         body = _report(reports[0], level="h2")

@@ -31,8 +31,12 @@ NAVIGATION = (
     ("/symbols", "Symbols"),
     ("/sql", "SQL"),
 )
-STYLE = ("page.css", "graphs.css")
-"""Files of the one style sheet, in this order."""
+_GRAPHS = f"{__package__}.graphs"
+_MADE = {
+    "page.css": ((__package__, "page.css"), (__package__, "graphs.css")),
+    "graph.js": (("machtrace.reports.html", "flame_canvas.js"), (_GRAPHS, "graph.js")),
+}
+"""By name: the package and name of each file that it is made of."""
 _FILES = {"page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"}
 """Media types of what pages load, by name; scripts are listed by :func:`script`."""
 _SCRIPT = "text/javascript; charset=utf-8"
@@ -146,8 +150,8 @@ def _session(request: Request) -> str:
 def _content(name: str) -> str:
     if "/" in name or "\\" in name:
         raise ValueError(name)
-    parts = STYLE if name == "page.css" else (name,)
-    return "".join(resource(part, __package__) for part in parts)
+    parts = _MADE.get(name, ((__package__, name),))
+    return "".join(resource(part, package) for package, part in parts)
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import defaultdict
 from http import HTTPStatus
 from typing import Any
@@ -14,12 +12,13 @@ from starlette.responses import RedirectResponse, Response
 
 from machtrace.errors import ArgumentError, MachtraceError
 from machtrace.reports.html.markup import element, folded, text
-from machtrace.server.answering import ARROW, JSON_LINES, TRUNCATED, arrow_stream, json_lines
+from machtrace.server.answering import JSON_LINES, TRUNCATED, json_lines
 from machtrace.server.limits import BAD_REQUEST, RefusedError
 from machtrace.server.pages.frame import SEE_OTHER, page
 from machtrace.server.pages.parts import Column, address, link, shown, table
 from machtrace.server.pages.signing_in import read_form
 from machtrace.server.service import Service
+from machtrace.server.tables import ARROW, arrow_stream, csv_text
 from machtrace.warehouse.documents import cell
 from machtrace.warehouse.sql import RowLimits, Rows
 from machtrace.warehouse.warehouse import Warehouse
@@ -213,15 +212,6 @@ def _written(rows: pa.Table, kind: str) -> bytes:
         case "json":
             return json_lines(rows)
         case "csv":
-            return _csv(rows)
+            return csv_text(rows)
         case _:
             return b""
-
-
-def _csv(rows: pa.Table) -> bytes:
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(rows.column_names)
-    for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-        writer.writerow(["" if value is None else cell(value) for value in row])
-    return out.getvalue().encode("utf-8", "backslashreplace")

@@ -1,0 +1,1 @@
+"""Graphs over HTTP: which stacks, and the formats of answers."""
