@@ -19,8 +19,12 @@ from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, Symbol
 from machtrace.symbols.image_symbols import ImageSymbols, open_image
 
 if TYPE_CHECKING:  # a first answer can do without what they bring
+    import numpy as np
+    import numpy.typing as npt
+
     from machtrace.images.open_file import IdentifiedFile
     from machtrace.lines.debug_information import AnyDebugIndex, DebugInformation
+    from machtrace.lines.index import DebugChains
 
 
 class NamedOffset(NamedTuple):
@@ -93,20 +97,28 @@ class ImageNames:
         """Return the names of each of many offsets."""
         import numpy as np
 
-        column = np.array(offsets, np.uint64)
-        functions = locations = [-1] * len(offsets)
+        functions, locations = self.columns(np.array(offsets, np.uint64))
+        return list(map(NamedOffset, functions.tolist(), locations.tolist()))
+
+    def columns(
+        self, offsets: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return both numbers of :class:`NamedOffset` of each of many offsets."""
+        import numpy as np
+
+        functions = locations = np.full(len(offsets), -1, np.int64)
         if self._symbols is not None:
             try:
-                functions = self._symbols.table.ids(column).tolist()
+                functions = self._symbols.table.ids(offsets).astype(np.int64)
             except MachtraceError as error:
                 self._fail(error)
         if self._index is not None:
             try:
-                locations = self._index.columns(column).location.tolist()
+                locations = self._index.columns(offsets).location.astype(np.int64)
             except MachtraceError as error:
                 self._problems.append(error)
                 self._index = None
-        return list(map(NamedOffset, functions, locations))
+        return functions, locations
 
     def function(self, number: int) -> Symbol | None:
         """Return the function of a :attr:`NamedOffset.function`."""
@@ -139,16 +151,26 @@ class ImageNames:
 
     def chains(self, locations: Sequence[int]) -> list[tuple[InlinedCall, ...]]:
         """Return the calls at each of many locations, innermost first; none at one that is -1."""
-        if self._index is None:
-            return [()] * len(locations)
         import numpy as np
 
-        chains = self._index.chains(np.array(locations, np.int32))
+        chains = self.chain_columns(np.array(locations, np.int32))
         rows = list(
             map(InlinedCall, chains.function.tolist(), chains.file.tolist(), chains.line.tolist())
         )
         first = chains.first.tolist()
         return [tuple(rows[begin:end]) for begin, end in pairwise(first)]
+
+    def chain_columns(self, locations: npt.NDArray[np.int32]) -> DebugChains:
+        """Return the calls at each of many locations, as columns."""
+        import numpy as np
+
+        from machtrace.lines.index import DebugChains
+
+        if self._index is not None:
+            return self._index.chains(locations)
+        none = np.zeros(0, np.int32)
+        first = np.zeros(len(locations) + 1, np.int64)
+        return DebugChains(first, none, none.view(np.uint32), none)
 
     def linkage_name(self, function: int) -> str:
         """Return the name of an :attr:`InlinedCall.function`; may be empty."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from machtrace.demangler import apple_style, demangle
 from machtrace.errors import AmbiguousImageError, MachtraceError
@@ -17,6 +17,12 @@ from machtrace.model.report import NameSource, ReportedImage, ReportedSymbol
 from machtrace.model.symbol import Certainty, FrameStatus, SourceLocation, Symbol
 from machtrace.symbolizer.image_names import ImageNames, InlinedCall, NamedOffset
 
+if TYPE_CHECKING:  # a few names can do without numpy
+    import numpy as np
+    import numpy.typing as npt
+
+    from machtrace.symbolizer.name_columns import NameColumns
+
 _ARCHES = {arch.value: arch for arch in Arch}
 _SOURCES: dict[Certainty, NameSource] = {
     certainty: NameSource(certainty.value)
@@ -27,6 +33,7 @@ _DEBUG = NameSource.DEBUG_INFORMATION
 _new = tuple.__new__
 _MOST_CACHED = 1 << 19
 """Offsets and calls of an image that are cached for the next reports: some 250 MB."""
+_UNKNOWN = "???"
 _LEAST = 0x1000
 """Bytes of an image whose size is not reported."""
 
@@ -132,6 +139,11 @@ class ReportNames:
         opened = self._opened(image)
         return {} if isinstance(opened, FrameStatus) else opened.functions(sorted(offsets))
 
+    def columns(self, image: ReportedImage, offsets: npt.NDArray[np.uint64]) -> NameColumns | None:
+        """Return the names at each of very many offsets in an image; None without a file."""
+        opened = self._opened(image)
+        return None if isinstance(opened, FrameStatus) else opened.columns(offsets)
+
     def starts(self, image: ReportedImage, name: str) -> Sequence[ImageOffset]:
         """Return the starts of functions of this name; none without a file.
 
@@ -208,6 +220,12 @@ class _NamedImage:
         found = ((offset, self._names.function(each.function)) for offset, each in named)
         return {offset: (each.offset, each.size) for offset, each in found if each is not None}
 
+    def columns(self, offsets: npt.NDArray[np.uint64]) -> NameColumns:
+        from machtrace.symbolizer.name_columns import Texts, name_columns
+
+        texts = Texts(self._symbol_text, lambda one: self._spelling(one)[0], _DEBUG.value, _UNKNOWN)
+        return name_columns(self._names, offsets, texts)
+
     def starts(self, name: str) -> Sequence[ImageOffset]:
         if self._starts is None:
             self._starts = self._names.starts()
@@ -230,12 +248,7 @@ class _NamedImage:
         return self._functions[number]
 
     def _inlined_call(self, inlined: InlinedCall) -> ReportCall:
-        if inlined.function not in self._spelt:
-            linkage_name = self._names.linkage_name(inlined.function)
-            full = demangle(linkage_name)
-            shown = apple_style(linkage_name, full)
-            self._spelt[inlined.function] = shown or "???", (full, linkage_name)
-        name, others = self._spelt[inlined.function]
+        name, others = self._spelling(inlined.function)
         location = None
         if inlined.file >= 0:
             if inlined.file not in self._paths:
@@ -245,6 +258,19 @@ class _NamedImage:
         call = _new(ReportCall, (name, None, _DEBUG, location, others, symbol, None))
         self._inlined[inlined] = call
         return call
+
+    def _spelling(self, function: int) -> tuple[str, tuple[str, ...]]:
+        """Return the name of an inlined call's function, and its other spellings."""
+        if function not in self._spelt:
+            linkage_name = self._names.linkage_name(function)
+            full = demangle(linkage_name)
+            shown = apple_style(linkage_name, full)
+            self._spelt[function] = shown or _UNKNOWN, (full, linkage_name)
+        return self._spelt[function]
+
+    def _symbol_text(self, number: int) -> tuple[str, str]:
+        symbol = self._function(number)
+        return ("", "") if symbol is None else (symbol.name, symbol.source.value)
 
 
 def _of_symbol(symbol: Symbol) -> ReportCall:
@@ -265,7 +291,7 @@ def _joined(call: ReportCall, symbol: ReportCall) -> ReportCall:
     name, _, source, location, others, *_ = call
     known, start, _, _, more, _, size = symbol
     if known:
-        name = known if name == "???" else name
+        name = known if name == _UNKNOWN else name
         others = (*others, known, *more)
     # Made as a tuple: there are very many, and a call of the class takes twice as long.
     return _new(ReportCall, (name, start, source, location, others, None, size))

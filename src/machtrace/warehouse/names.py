@@ -7,18 +7,29 @@ before, so that the frames themselves never change.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from machtrace.model.report import NameSource, ReportedImage
 from machtrace.reports.images import identifier
-from machtrace.symbolizer.report_names import Calls, ReportNames
+from machtrace.symbolizer.name_columns import NameColumns
+from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.schema import NAMES, FrameAdjustment, FrameKind
-from machtrace.warehouse.segment import Segment, numbers
+from machtrace.warehouse.segment import numbers
 
 _UUID_DIGITS = 32
+
+
+class FrameTables(NamedTuple):
+    """A segment's frames, with their images and names; see ``warehouse.schema``."""
+
+    images: pa.Table
+    frames: pa.Table
+    names: pa.Table
 
 
 class Renamed(NamedTuple):
@@ -42,7 +53,7 @@ class WantedImage(NamedTuple):
 
 
 def renamed(
-    segment: Segment,
+    segment: FrameTables,
     names: ReportNames,
     only: Collection[str] | None = None,
     on_image: Callable[[str], object] = lambda _: None,
@@ -55,42 +66,73 @@ def renamed(
         only: UUIDs or build ids, in hexadecimal, of the images to look up; None: all.
         on_image: is called with the name of each image that is looked up.
     """
-    rows = {name: numbers(segment.frames, name) for name in ("image", "offset")}
+    image_of, offset = (numbers(segment.frames, name) for name in ("image", "offset"))
     is_after_call = numbers(segment.frames, "adjustment") == FrameAdjustment.RETURN
-    lookup = rows["offset"] - (is_after_call & (rows["offset"] > 0))
-    images, replaced = 0, []
-    columns: list[list[Any]] = [[] for _ in NAMES]
+    lookup = offset - (is_after_call & (offset > 0))
+    by_image = np.argsort(image_of, kind="stable")
+    bounds = np.searchsorted(image_of[by_image], np.arange(segment.images.num_rows + 1))
+    images, tables = 0, []
     for number, image in enumerate(segment.images.to_pylist()):
         if not image["uuid"] or (only is not None and image["uuid"] not in only):
             continue
-        frames = np.flatnonzero(rows["image"] == number)
         on_image(image["name"])
-        calls = names.find(_reported(image), np.unique(lookup[frames]).tolist())
-        if not any(calls.values()):
-            continue
-        images += 1
-        for frame, offset in zip(frames.tolist(), lookup[frames].tolist(), strict=True):
-            if calls.get(offset):
-                replaced.append(frame)
-                _append(columns, frame, calls[offset])
-    if not replaced:
+        frames = by_image[bounds[number] : bounds[number + 1]]
+        columns = names.columns(_reported(image), lookup[frames])
+        if columns is not None and len(columns.function):
+            images += 1
+            tables.append(_table(frames, columns))
+    if not tables:
         return Renamed(segment.names, images, 0)
-    is_other = ~np.isin(numbers(segment.names, "frame"), np.array(replaced))
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, NAMES, strict=True)]
-    every = pa.concat_tables(
-        [segment.names.filter(pa.array(is_other)), pa.table(arrays, schema=NAMES)]
-    ).unify_dictionaries()
-    order = np.lexsort((numbers(every, "place"), numbers(every, "frame")))
-    return Renamed(every.take(order).combine_chunks(), images, len(replaced))
+    is_replaced = np.zeros(segment.frames.num_rows, np.bool_)
+    for table in tables:
+        is_replaced[numbers(table, "frame")] = True
+    others = segment.names.filter(pa.array(~is_replaced[numbers(segment.names, "frame")]))
+    every = pa.concat_tables([others, *tables]).unify_dictionaries().combine_chunks()
+    count = int(np.count_nonzero(is_replaced))
+    if not others.num_rows:
+        return Renamed(every, images, count)
+    order = np.argsort(numbers(every, "frame"), kind="stable")
+    return Renamed(every.take(order), images, count)
 
 
-def wanted_images(segment: Segment) -> list[WantedImage]:
+def _table(frames: npt.NDArray[np.int64], columns: NameColumns) -> pa.Table:
+    """Return names of frames as rows."""
+    sizes = np.diff(columns.first)
+    arrays = {
+        "frame": np.repeat(frames, sizes),
+        "place": np.arange(len(columns.function)) - np.repeat(columns.first[:-1], sizes),
+        "line": columns.line,
+    }
+    texts = {
+        "function": (columns.function, columns.functions),
+        "file": (columns.file, columns.files),
+        "source": (columns.source, columns.sources),
+    }
+    return pa.table(
+        [
+            pa.array(arrays[field.name], field.type)
+            if field.name in arrays
+            else _dictionary(*texts[field.name])
+            for field in NAMES
+        ],
+        schema=NAMES,
+    )
+
+
+def _dictionary(rows: npt.NDArray[np.int64], texts: list[str]) -> pa.Array:
+    """Return texts, of which several may be equal, by rows of a list."""
+    distinct = pa.array(texts, pa.string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(
+        distinct.indices.take(pa.array(rows)), distinct.dictionary
+    )
+
+
+def wanted_images(segment: FrameTables) -> list[WantedImage]:
     """Return the images whose symbols would name more frames."""
     image = numbers(segment.frames, "image")
     is_named = np.zeros(segment.frames.num_rows, np.bool_)
-    sources = np.array(segment.names["source"].to_pylist(), object)
-    by_symbols = numbers(segment.names, "frame")[sources != NameSource.REPORT.value]
-    is_named[by_symbols] = True
+    by_symbols = pc.not_equal(segment.names["source"].cast(pa.string()), NameSource.REPORT.value)
+    is_named[numbers(segment.names.filter(by_symbols), "frame")] = True
     missing = (numbers(segment.frames, "kind") == FrameKind.IMAGE) & ~is_named
     counts = np.bincount(image[missing], minlength=segment.images.num_rows)
     return [
@@ -100,7 +142,7 @@ def wanted_images(segment: Segment) -> list[WantedImage]:
     ]
 
 
-def all_wanted(segments: Iterable[Segment]) -> list[WantedImage]:
+def all_wanted(segments: Iterable[FrameTables]) -> list[WantedImage]:
     """Return the images of all segments whose symbols would name more frames, most frames first."""
     wanted: dict[str, WantedImage] = {}
     for segment in segments:
@@ -109,21 +151,6 @@ def all_wanted(segments: Iterable[Segment]) -> list[WantedImage]:
             before = 0 if known is None else known.frames
             wanted[image.uuid] = image._replace(frames=image.frames + before)
     return sorted(wanted.values(), key=lambda each: (-each.frames, each.name, each.uuid))
-
-
-def _append(columns: list[list[Any]], frame: int, calls: Calls) -> None:
-    for place, call in enumerate(calls):
-        location = call.location
-        values = (
-            frame,
-            place,
-            call.name,
-            "" if location is None else location.path,
-            0 if location is None else location.line or 0,
-            call.source.value,
-        )
-        for column, value in zip(columns, values, strict=True):
-            column.append(value)
 
 
 def _reported(image: dict[str, str]) -> ReportedImage:

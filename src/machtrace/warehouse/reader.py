@@ -19,10 +19,10 @@ from machtrace.warehouse.groups import Issue, issues, subjects
 from machtrace.warehouse.ingest import Body, unframed
 from machtrace.warehouse.log import read_record
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
-from machtrace.warehouse.names import WantedImage, all_wanted
+from machtrace.warehouse.names import FrameTables, WantedImage, all_wanted
 from machtrace.warehouse.record_state import RecordState, record_state
 from machtrace.warehouse.segment import Segment
-from machtrace.warehouse.segment_files import read_segment
+from machtrace.warehouse.segment_files import read_segment, read_table
 from machtrace.warehouse.selection import (
     Chunk,
     parts_of,
@@ -150,6 +150,18 @@ class WarehouseReader:
         files = self._files(number, self._manifest.names())
         return read_segment(files.folder, files.names, has_occurrences=False)
 
+    def frames_of(self, number: int) -> FrameTables:
+        """Read the frames of a segment, with their images and names.
+
+        Raises:
+            FileAccessError, FormatError: it cannot be read, or is damaged.
+        """
+        files = self._files(number, self._manifest.names())
+        images, frames = (
+            read_table(files.folder / f"{name}.parquet", name) for name in ("images", "frames")
+        )
+        return FrameTables(images, frames, read_table(files.names, "names"))
+
     def connect(self, *, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
         """Return a DuckDB connection with views over the segments; see ``warehouse.sql``.
 
@@ -275,7 +287,7 @@ class WarehouseReader:
 
     def wanted(self) -> list[WantedImage]:
         """Return the images whose symbols would name more stored frames, most frames first."""
-        return all_wanted(self.segment(row.id) for row in self.segments)
+        return all_wanted(self.frames_of(row.id) for row in self.segments)
 
     def check(self) -> Iterator[Problem]:
         """Yield what is damaged: segments, and logs that are shorter than what was read."""

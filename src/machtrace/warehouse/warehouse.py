@@ -43,7 +43,7 @@ from machtrace.warehouse.names import renamed
 from machtrace.warehouse.reader import MANIFEST, WarehouseReader
 from machtrace.warehouse.scrubbing.scrubber import Scrubber, open_scrubber
 from machtrace.warehouse.segment import Segment
-from machtrace.warehouse.segment_files import sync_folder, write_names
+from machtrace.warehouse.segment_files import read_table, sync_folder, write_names
 from machtrace.warehouse.sql import RowLimits
 from machtrace.warehouse.triage import State
 from machtrace.warehouse.upkeep.compaction import LARGEST, compact
@@ -239,7 +239,10 @@ class Warehouse(WarehouseReader):
         for row in self.segments:
             if segments is not None and row.id not in segments:
                 continue
-            result = renamed(self.segment(row.id), names, only, on_image)
+            images = read_table(self.segment_folder(row.id) / "images.parquet", "images")
+            if only is not None and not set(images["uuid"].to_pylist()).intersection(only):
+                continue
+            result = renamed(self.frames_of(row.id), names, only, on_image)
             if result.frames:
                 count += result.frames
                 file = f"{row.id:08}-{time.time_ns()}.parquet"
