@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from machtrace.errors import ArgumentError
+from machtrace.errors import ArgumentError, FormatError
 from machtrace.frozen import dataclass
 from machtrace.warehouse.function_tree import Function, FunctionTree, heaviest
 from machtrace.warehouse.schema import FrameKind
-from machtrace.warehouse.segment import Segment, numbers
-from machtrace.warehouse.segment_files import count_rows, read_nodes, read_table
+from machtrace.warehouse.segment import FrameTables, Segment, numbers
+from machtrace.warehouse.segment_files import count_rows, read_frames, read_nodes
 from machtrace.warehouse.stack_tree import (
     Frames,
     Nodes,
@@ -77,7 +77,13 @@ class Forest:
     """By segment: what is added to its nodes but the root."""
 
     def nodes_of(self, segment: int, nodes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the nodes here of a segment's."""
+        """Return the nodes here of a segment's.
+
+        Raises:
+            FormatError: one is not listed.
+        """
+        if len(nodes) and int(nodes.max()) + self.starts[segment] >= len(self.frame):
+            raise FormatError("a node that is not listed", source=f"segment {segment}", offset=0)
         return np.where(nodes > 0, nodes.astype(np.int64) + self.starts[segment], 0)
 
     def depth(self) -> npt.NDArray[np.uint32]:
@@ -107,16 +113,14 @@ def read_forest(files: Sequence[SegmentFiles]) -> Forest:
         starts[each.number] = at
         place = slice(at + 1, at + size)
         read_nodes(each.folder / "nodes.parquet", depth[place], frame[place])
-        frame[place] += np.uint32(frames)
-        tables.append(
-            (
-                read_table(each.folder / "images.parquet", "images", ["name"]),
-                read_table(each.folder / "frames.parquet", "frames"),
-                read_table(each.names, "names", ["frame", "place", "function"]),
+        tables.append(read_frames(each.folder, each.names, ["frame", "place", "function"]))
+        if frame[place].max(initial=0) >= max(tables[-1].frames.num_rows, 1):
+            raise FormatError(
+                "stacks: a frame that is not listed", source=str(each.folder), offset=0
             )
-        )
+        frame[place] += np.uint32(frames)
         at += size - 1
-        frames += tables[-1][1].num_rows
+        frames += tables[-1].frames.num_rows
     made = _forest(depth, frame, tables, starts)
     if made.frame.nbytes + made.end.nbytes + made.calls.name.nbytes * 2 <= _CACHED:
         _cache.clear()
@@ -134,7 +138,7 @@ def forest_of(segments: Sequence[Segment]) -> Forest:
         frames.append(segment.tree.frame[1:] + np.uint32(base))
         at += len(segment.tree) - 1
         base += segment.frames.num_rows
-    tables = [(each.images, each.frames, each.names) for each in segments]
+    tables = [FrameTables(each.images, each.frames, each.names) for each in segments]
     return _forest(np.concatenate(depths), np.concatenate(frames), tables, starts)
 
 
@@ -186,14 +190,14 @@ def functions(
 def _forest(
     depth: npt.NDArray[np.uint32],
     frame: Frames,
-    tables: Sequence[tuple[pa.Table, pa.Table, pa.Table]],
+    tables: Sequence[FrameTables],
     starts: dict[int, int],
 ) -> Forest:
     end = StackTree(depth=depth, frame=frame).end
     return Forest(frame=frame, end=end, calls=_calls(tables), starts=starts)
 
 
-def _calls(tables: Sequence[tuple[pa.Table, pa.Table, pa.Table]]) -> Calls:
+def _calls(tables: Sequence[FrameTables]) -> Calls:
     """Return the calls of frames, by images, frames and names of each segment."""
     images: dict[str, int] = {"": 0}
     texts: list[pa.Array] = [pa.array([], pa.string())]

@@ -19,17 +19,9 @@ from machtrace.reports.images import identifier
 from machtrace.symbolizer.name_columns import NameColumns
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.schema import NAMES, FrameAdjustment, FrameKind
-from machtrace.warehouse.segment import numbers
+from machtrace.warehouse.segment import FrameTables, numbers
 
 _UUID_DIGITS = 32
-
-
-class FrameTables(NamedTuple):
-    """A segment's frames, with their images and names; see ``warehouse.schema``."""
-
-    images: pa.Table
-    frames: pa.Table
-    names: pa.Table
 
 
 class Renamed(NamedTuple):

@@ -19,10 +19,10 @@ from machtrace.warehouse.groups import Issue, issues, subjects
 from machtrace.warehouse.ingest import Body, unframed
 from machtrace.warehouse.log import read_record
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
-from machtrace.warehouse.names import FrameTables, WantedImage, all_wanted
+from machtrace.warehouse.names import WantedImage, all_wanted
 from machtrace.warehouse.record_state import RecordState, record_state
-from machtrace.warehouse.segment import Segment
-from machtrace.warehouse.segment_files import read_segment, read_table
+from machtrace.warehouse.segment import FrameTables, Segment
+from machtrace.warehouse.segment_files import read_frames, read_segment
 from machtrace.warehouse.selection import (
     Chunk,
     parts_of,
@@ -157,10 +157,7 @@ class WarehouseReader:
             FileAccessError, FormatError: it cannot be read, or is damaged.
         """
         files = self._files(number, self._manifest.names())
-        images, frames = (
-            read_table(files.folder / f"{name}.parquet", name) for name in ("images", "frames")
-        )
-        return FrameTables(images, frames, read_table(files.names, "names"))
+        return read_frames(files.folder, files.names)
 
     def connect(self, *, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
         """Return a DuckDB connection with views over the segments; see ``warehouse.sql``.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -93,16 +93,33 @@ class Segment:
         Raises:
             ArgumentError: a row refers to one that does not exist.
         """
-        for table, column, least, end in (
-            (self.frames, "image", -1, self.images.num_rows),
-            (self.occurrences, "report", 0, self.reports.num_rows),
-            (self.occurrences, "node", 0, len(self.tree)),
-            (self.names, "frame", 0, self.frames.num_rows),
-        ):
-            values = numbers(table, column).astype(np.int64)
-            if len(values) and not least <= values.min() <= values.max() < end:
-                raise ArgumentError(f"segment: a {column} that is not listed")
+        FrameTables(self.images, self.frames, self.names).check()
+        _check_column(self.occurrences, "report", 0, self.reports.num_rows)
+        _check_column(self.occurrences, "node", 0, len(self.tree))
         self.tree.check(self.frames.num_rows)
+
+
+class FrameTables(NamedTuple):
+    """A segment's frames, with their images and names."""
+
+    images: pa.Table
+    frames: pa.Table
+    names: pa.Table
+
+    def check(self) -> None:
+        """Check tables of a source that is not trusted.
+
+        Raises:
+            ArgumentError: a row refers to one that does not exist.
+        """
+        _check_column(self.frames, "image", -1, self.images.num_rows)
+        _check_column(self.names, "frame", 0, self.frames.num_rows)
+
+
+def _check_column(table: pa.Table, column: str, least: int, end: int) -> None:
+    values = numbers(table, column)
+    if len(values) and not least <= int(values.min()) <= int(values.max()) < end:
+        raise ArgumentError(f"segment: a {column} that is not listed")
 
 
 def empty() -> Segment:

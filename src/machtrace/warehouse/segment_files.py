@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from machtrace.atomic_write import UNFINISHED
 from machtrace.errors import ArgumentError, FileAccessError, FormatError, MachtraceError
 from machtrace.warehouse.schema import NODES, OCCURRENCES, TABLES, VERSION
-from machtrace.warehouse.segment import Segment, numbers
+from machtrace.warehouse.segment import FrameTables, Segment, numbers
 from machtrace.warehouse.stack_tree import StackTree
 
 _VERSION_KEY = b"machtrace.segment"
@@ -120,6 +120,32 @@ def read_segment(
     except ArgumentError as error:
         raise FormatError(str(error), source=str(folder), offset=0) from None
     return segment
+
+
+def read_frames(
+    folder: Path, names: Path, name_columns: Sequence[str] | None = None
+) -> FrameTables:
+    """Read the frames of a segment, and check that its rows refer to each other.
+
+    Args:
+        folder: its files.
+        names: its table of names.
+        name_columns: those of the names to read, with ``frame``; None: all.
+
+    Raises:
+        FileAccessError: a file cannot be read.
+        FormatError: a file is no such table, or a later version's.
+    """
+    tables = FrameTables(
+        read_table(folder / "images.parquet", "images"),
+        read_table(folder / "frames.parquet", "frames"),
+        read_table(names, "names", name_columns),
+    )
+    try:
+        tables.check()
+    except ArgumentError as error:
+        raise FormatError(str(error), source=str(folder), offset=0) from None
+    return tables
 
 
 def read_table(path: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
