@@ -39,6 +39,13 @@ def test_a_page_without_a_token_leads_to_the_sign_in(guarded):
     assert guarded.get("/sign-in", **HTML).status == 200
 
 
+def test_only_a_token_shows_what_is_served(folder, guarded, tokens):
+    name = f"<bdi>{folder.name}</bdi>".encode()
+    assert name not in guarded.get("/sign-in", **HTML).data
+    assert name not in guarded.get("/nothing", **HTML).data
+    assert name in guarded.get("/sql", token=tokens[Scope.READ], **HTML).data
+
+
 def test_a_link_on_another_site_is_followed_with_the_cookie(guarded):
     """A browser leaves a strict cookie out when another site's page leads here: once."""
     answer = guarded.get("/sql", Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="document", **HTML)
@@ -92,6 +99,7 @@ def test_a_token_of_another_scope_gets_a_page_in_words(guarded, tokens):
     assert refused.headers["Content-Type"].startswith("text/html")
     assert "The token&#x27;s scope is symbols, not admin or read." in refused.data.decode()
     assert b"Sign in with another token" in refused.data
+    assert b"Sign out" in refused.data
 
 
 @pytest.mark.parametrize(
@@ -138,3 +146,11 @@ def test_another_site_embeds_nothing_of_an_open_server(client):
     assert client.get("/v1/issues", Sec_Fetch_Site="cross-site").status == 403
     answer = client.get("/v1/issues", Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="document")
     assert answer.status == 200
+
+
+def test_a_damaged_list_of_tokens_is_stated_on_a_page(guarded, folder):
+    (folder / "tokens").write_text("{}\n")
+    for path in ("/", "/sql", "/sign-in"):
+        answer = guarded.get(path, **HTML)
+        assert answer.status == 500
+        assert b"ot a list of tokens" in answer.data

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from machtrace.errors import MachtraceError
 from machtrace.reports.html.markup import element, text
 from machtrace.reports.html.shell import resource
+from machtrace.server.browser import cookie_token
 from machtrace.server.limits import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, RefusedError
 from machtrace.server.service import Service
 
@@ -70,13 +71,13 @@ def page(
         element("a", name, href=address, aria_current="page" if address == section else None)
         for address, name in NAVIGATION
     )
-    warehouse = text(service.folder.resolve().name)
+    warehouse = text(service.folder.resolve().name) if _is_admitted(service, request) else ""
     loaded = "".join(f'<script src="{_address(name)}" defer></script>' for name in scripts)
     written = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{text(title)} · {warehouse}</title>"
+        f"<title>{text(title)} · {warehouse or 'machtrace'}</title>"
         f'<link rel="stylesheet" href="{_address("page.css")}">'
         f'<link rel="icon" href="{_address("icon.svg")}">{loaded}{head}</head>\n'
         '<body><a class="skip" href="#main">Skip to the content</a>'
@@ -139,8 +140,16 @@ async def answer_file(_service: Service, request: Request) -> Response:
     return Response(content, headers=headers, media_type=_FILES.get(name, _SCRIPT))
 
 
+def _is_admitted(service: Service, request: Request) -> bool:
+    """Whether a request may see what is served."""
+    try:
+        return bool(getattr(request.state, "token", "")) or not len(service.tokens)
+    except MachtraceError:  # the list of tokens is damaged
+        return False
+
+
 def _session(request: Request) -> str:
-    if not getattr(request.state, "token", ""):
+    if not cookie_token(request):
         return ""
     button = '<button class="quiet">Sign out</button>'
     return f'<form class="session" method="post" action="/sign-out">{button}</form>'

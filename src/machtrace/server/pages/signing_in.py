@@ -87,7 +87,7 @@ def _page(
         '<input id="token" name="token" type="password" required autocomplete="current-password" '
         f'spellcheck="false" autofocus{described}>'
         f'<input type="hidden" name="next" value="{text(after)}">'
-        "<button>Sign in</button></form>" + _HELP
+        '<button class="main">Sign in</button></form>' + _HELP
     )
     return page(service, request, "Sign in", body, status=status)
 
