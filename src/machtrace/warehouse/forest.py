@@ -306,7 +306,7 @@ def _of_rows(forest: Forest, own: Weights, most: int) -> tuple[FunctionTree, Num
     whole = FunctionTree(tree=joined.tree, functions=listed, own=weights, nodes=(last,))
     small = heaviest(whole, most)
     used_functions = np.unique(small.tree.frame[1:])
-    number = np.zeros(len(listed), np.uint32)
+    number = np.zeros(max(1, len(listed)), np.uint32)  # the root has a row, of no function
     number[used_functions] = np.arange(len(used_functions))
     return FunctionTree(
         tree=StackTree(depth=small.tree.depth, frame=number[small.tree.frame]),
