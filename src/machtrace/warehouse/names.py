@@ -69,7 +69,7 @@ def renamed(
             continue
         on_image(image["name"])
         frames = by_image[bounds[number] : bounds[number + 1]]
-        columns = names.columns(_reported(image), lookup[frames])
+        columns = names.columns(reported_image(image), lookup[frames])
         if columns is not None and len(columns.function):
             images += 1
             tables.append(_table(frames, columns))
@@ -145,7 +145,8 @@ def all_wanted(segments: Iterable[FrameTables]) -> list[WantedImage]:
     return sorted(wanted.values(), key=lambda each: (-each.frames, each.name, each.uuid))
 
 
-def _reported(image: dict[str, str]) -> ReportedImage:
+def reported_image(image: dict[str, str]) -> ReportedImage:
+    """Return a row of ``images`` as reports have it."""
     uuid = identifier(image["uuid"], is_macho=len(image["uuid"]) == _UUID_DIGITS)
     return ReportedImage(
         uuid=uuid, name=image["name"], path=image["path"], arch=image["arch"] or None

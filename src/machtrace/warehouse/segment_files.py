@@ -10,7 +10,8 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from machtrace.errors import ArgumentError, FileAccessError, FormatError, Machtr
 from machtrace.warehouse.schema import NODES, OCCURRENCES, TABLES, VERSION
 from machtrace.warehouse.segment import FrameTables, Segment, numbers
 from machtrace.warehouse.stack_tree import StackTree
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 _VERSION_KEY = b"machtrace.segment"
 _LEVEL = 3
@@ -83,7 +87,11 @@ def write_names(names: pa.Table, path: Path) -> None:
 
 
 def read_segment(
-    folder: Path, names: Path | None = None, *, has_occurrences: bool = True
+    folder: PurePath,
+    names: PurePath | None = None,
+    *,
+    has_occurrences: bool = True,
+    files: FileSystem | None = None,
 ) -> Segment:
     """Read the segment of a folder, and check that its rows refer to each other.
 
@@ -91,6 +99,7 @@ def read_segment(
         folder: its files.
         names: a later table of names than the folder's.
         has_occurrences: whether occurrences are read, which are most of the bytes.
+        files: where the folder is, such as an object store; None: on this machine.
 
     Raises:
         FileAccessError: a file cannot be read.
@@ -98,10 +107,11 @@ def read_segment(
     """
     left_out = {"stacks"} if has_occurrences else {"stacks", "occurrences"}
     tables = {
-        name: read_table(folder / f"{name}.parquet", name) for name in TABLES.keys() - left_out
+        name: read_table(folder / f"{name}.parquet", name, files=files)
+        for name in TABLES.keys() - left_out
     }
     if names is not None:
-        tables["names"] = read_table(names, "names")
+        tables["names"] = read_table(names, "names", files=files)
     nodes = tables["nodes"]
     tree = StackTree(
         depth=np.ascontiguousarray(numbers(nodes, "depth")),
@@ -148,19 +158,25 @@ def read_frames(
     return tables
 
 
-def read_table(path: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+def read_table(
+    path: PurePath,
+    name: str,
+    columns: Sequence[str] | None = None,
+    files: FileSystem | None = None,
+) -> pa.Table:
     """Read one table of a segment.
 
     Args:
         path: its file.
         name: its name in ``warehouse.schema.TABLES``.
         columns: those to read; None: all.
+        files: where it is; None: on this machine.
 
     Raises:
         FileAccessError: the file cannot be read.
         FormatError: it is no such table, or a later version's.
     """
-    with opened(path) as file:
+    with opened(path, files) as file:
         table = file.read(columns=columns)
         schema = TABLES[name]
         if columns is not None:
@@ -172,15 +188,19 @@ def read_table(path: Path, name: str, columns: Sequence[str] | None = None) -> p
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[pq.ParquetFile]:
+def opened(path: PurePath, files: FileSystem | None = None) -> Iterator[pq.ParquetFile]:
     """Open a table of a segment, to read some of its rows.
+
+    Args:
+        path: its file.
+        files: where it is; None: on this machine.
 
     Raises:
         FileAccessError: the file cannot be read.
         FormatError: it is no such table, or a later version's.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(str(path), filesystem=files) as file:
             version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, b"0"))
             if version != VERSION:
                 raise FormatError(
@@ -250,6 +270,6 @@ def _write(table: pa.Table, path: Path) -> int:
         return file.tell()
 
 
-def _access_error(path: Path, error: Exception) -> FileAccessError:
+def _access_error(path: PurePath, error: Exception) -> FileAccessError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return FileAccessError(str(path), reason)

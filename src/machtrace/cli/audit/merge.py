@@ -151,7 +151,7 @@ def _outcomes(files: Sequence[_File], rules: RuleSet, jobs: int | None) -> Gener
         for batch in batches:
             yield from read(batch)
         return
-    from machtrace.cli.processes import run_in_processes
+    from machtrace.engines.processes import run_in_processes
 
     with closing(run_in_processes(batches, begin, processes)) as outcomes:
         for outcome in outcomes:

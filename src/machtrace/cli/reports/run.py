@@ -68,7 +68,7 @@ def outcomes(
         for batch in _handed_on(first, batches):
             yield runner.run(batch)
         return
-    from machtrace.cli.processes import run_in_processes
+    from machtrace.engines.processes import run_in_processes
 
     begin = partial(_runner, options)
     yield from run_in_processes(_handed_on(first, batches), begin, processes)

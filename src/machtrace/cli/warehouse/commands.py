@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from machtrace.warehouse.ingest import BatchOutcome, LogRecord
     from machtrace.warehouse.warehouse import Warehouse
 
+_JOBS = f"{__package__}.jobs"
 _COMMANDS, _UPKEEP = __name__, f"{__package__}.upkeep"
 _BATCH = 64
 """Files whose bytes are stored at once."""
@@ -372,7 +373,7 @@ def _runner(
     processes = jobs or (1 if files < _FEW else min(os.cpu_count() or 1, _MOST_PROCESSES))
     if processes == 1:
         return None
-    from machtrace.cli.processes import run_in_processes
+    from machtrace.engines.processes import run_in_processes
 
     return partial(_in_processes, run_in_processes, processes)
 
@@ -450,6 +451,9 @@ warehouse_app = lazy_group(
         "check": LazyCommand(
             f"{_UPKEEP}:check",
             "Read everything, and list what is damaged and what is in quarantine.",
+        ),
+        "run": LazyCommand(
+            f"{_JOBS}:run_job", "Run JOB over the segments or spools at PLACE, on an engine."
         ),
         "delete": LazyCommand(f"{_UPKEEP}:delete", "Delete reports, and their bytes, for good."),
         "scrub": LazyCommand(

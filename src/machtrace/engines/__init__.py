@@ -1,0 +1,1 @@
+"""Jobs over many segments, in one process or on many machines; others distribute the work."""

@@ -1,0 +1,1 @@
+"""The jobs: functions of Arrow tables, whose answers merge in any order."""
