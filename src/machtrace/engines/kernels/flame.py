@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from machtrace.warehouse.function_tree import function_tree
+from machtrace.warehouse.forest import forest_of
 from machtrace.warehouse.segment import Segment, numbers
 from machtrace.warehouse.stack_tree import StackTree, join
 
@@ -32,9 +32,34 @@ def tree_of(segment: Segment) -> pa.Table:
     """Return the functions of a segment's stacks as :data:`TREE`."""
     own = np.zeros(len(segment.tree), np.int64)
     np.add.at(own, numbers(segment.occurrences, "node"), numbers(segment.occurrences, "weight"))
-    made = function_tree([(segment, own)])
-    texts = [f"{each.image}{_BETWEEN}{each.name}" for each in made.functions]
-    return _canonical(made.tree.depth, made.tree.frame, np.array(texts, object), made.own)
+    forest = forest_of([segment])
+    used = segment.tree.totals(own) != 0
+    used[0] = False
+    nodes = np.flatnonzero(used)
+    first = forest.calls.first.astype(np.int64)
+    frame = segment.tree.frame
+    sizes = np.diff(first)[frame]
+    sizes[0] = 0
+    # Calls of all callers: what began before a node, without what ended before it.
+    ended = np.zeros(len(frame) + 1, np.int64)
+    np.add.at(ended, segment.tree.end, sizes)
+    depth = np.cumsum(sizes) - np.cumsum(ended[:-1])
+    counts = sizes[nodes]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    calls = np.repeat(first[frame[nodes]], counts) + within
+    weights = np.zeros(len(calls), np.int64)
+    # A stack is the innermost call of its node.
+    weights[np.cumsum(counts) - 1] = own[nodes]
+    present, index = np.unique(calls, return_inverse=True)
+    listed = [forest.calls.function(call) for call in present.tolist()]
+    names: dict[str, int] = {}
+    number = [names.setdefault(f"{each.image}{_BETWEEN}{each.name}", len(names)) for each in listed]
+    return _canonical(
+        np.append(0, np.repeat(depth[nodes] - counts, counts) + within + 1).astype(np.uint32),
+        np.append(0, np.array(number, np.int64)[index.reshape(-1)]),
+        np.array(list(names) or [_BETWEEN], object),
+        np.append(own[0], weights),
+    )
 
 
 def merged(tables: Sequence[pa.Table]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Parts as rows of a Spark data frame, by ``mapInArrow``: here, or at the address in Spark's settings."""
+"""Parts as rows of a Spark data frame, by ``mapInArrow``, here or on a cluster."""
 
 from __future__ import annotations
 
