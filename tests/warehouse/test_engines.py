@@ -45,7 +45,6 @@ def fleet(tmp_path_factory, program):  # noqa: F811
         warehouse.name([str(program.path)], segments=[1])
         weight = warehouse.query("SELECT sum(weight)::BIGINT AS w FROM occurrences")
         calls = warehouse.flame()
-        issues = {each.id: each.reports for each in warehouse.issues()}
     (folder / "rules.toml").write_text(RULES)
     for device in ("one", "two"):
         (folder / "spools" / device).mkdir(parents=True)
@@ -53,7 +52,7 @@ def fleet(tmp_path_factory, program):  # noqa: F811
     (folder / "spools" / "two" / "b.spool.1").write_bytes(spool(NEW, [BY_SDK, BY_APP], day=1))
     (folder / "spools" / "two" / "c.spool").write_bytes(b"no spool")
     return SimpleNamespace(
-        folder=folder, program=program, weight=weight["w"][0].as_py(), flame=calls, issues=issues
+        folder=folder, program=program, weight=weight["w"][0].as_py(), flame=calls
     )
 
 
@@ -138,12 +137,6 @@ def test_rows_are_those_of_the_warehouse(fleet):
         made[row["function"], row["image"]] += row["own"]
     assert made == names
 
-    groups = run(request_of(fleet, Job.GROUPING), Engine.LOCAL, 1).to_pylist()
-    issues = Counter()
-    for row in groups:
-        issues[row["issue"]] += row["reports"]
-    assert issues == fleet.issues
-
     named = run(request_of(fleet, Job.NAMING), Engine.LOCAL, 1).to_pylist()
     ours = [row for row in named if row["uuid"] == fleet.program.uuid.hex]
     assert {row["function"] for row in ours} == {"stop", "outer", "main"}
@@ -158,6 +151,19 @@ def test_rows_are_those_of_the_warehouse(fleet):
         ("two", old, "app", 2),
         ("two", None, None, 0),
     ]
+
+
+def test_issues_are_those_of_the_warehouse(fleet, tmp_path):
+    """If its segments have the same names for a stack."""
+    shutil.copytree(fleet.folder / "w", tmp_path / "w")
+    with Warehouse(tmp_path / "w") as warehouse:
+        warehouse.name([str(fleet.program.path)])
+        expected = {each.id: each.reports for each in warehouse.issues()}
+    issues = Counter()
+    groups = run(request_of(fleet, Job.GROUPING, str(tmp_path / "w")), Engine.LOCAL, 1)
+    for row in groups.to_pylist():
+        issues[row["issue"]] += row["reports"]
+    assert issues == expected
 
 
 @pytest.mark.parametrize("job", [Job.NAMING, Job.GROUPING, Job.FLAME])
