@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 MOST_HANGS = 2_000
 _HANGS = """
 SELECT r.segment, r.key, coalesce(r.time, r.received) AS time, r.duration, r.waits_for, r.device,
-    r.app, r.build, r.os, r.kind, o.node, s.key AS stack, t.function, t.image
+    r.app, r.build, r.os, r.kind, o.node, s.key AS stack, t.image,
+    coalesce(t.function, printf('0x%x', t."offset"::BIGINT)) AS function
 FROM (SELECT * FROM reports WHERE kind IN ('hang', 'deadlock') AND ({where}
 )) r
 LEFT JOIN occurrences o ON o.segment = r.segment AND o.report = r.report AND o.role = 'subject'
@@ -25,6 +26,13 @@ _NAMES = """
 SELECT segment, frame, function FROM functions
 WHERE (segment, frame) IN (SELECT (unnest($segments::BIGINT[]), unnest($frames::UINTEGER[])))
 """
+
+
+class _AppFrame(NamedTuple):
+    frame: int
+    """Its number in the segment."""
+    offset: str
+    image: str
 
 
 class StoredHang(NamedTuple):
@@ -69,25 +77,26 @@ def stored_hangs(
     for row in rows:
         if row["node"]:
             wanted[row["segment"]].add(row["node"])
-    frames: dict[tuple[int, int], tuple[int, str]] = {}
+    frames: dict[tuple[int, int], _AppFrame] = {}
     for number, nodes in sorted(wanted.items()):
         segment = warehouse.stacks_of(number)
         for node, frame in _app_frames(segment, nodes).items():
             frames[number, node] = frame
-    names = _names(warehouse, {(number, frame[0]) for (number, _), frame in frames.items()})
+    names = _names(warehouse, {(number, frame.frame) for (number, _), frame in frames.items()})
     return [_hang(row, frames, names) for row in reversed(rows)]
 
 
-def _app_frames(segment: Segment, nodes: set[int]) -> dict[int, tuple[int, str]]:
+def _app_frames(segment: Segment, nodes: set[int]) -> dict[int, _AppFrame]:
     """Return by node the innermost frame of the app's, and its image."""
     images = segment.images["name"].to_pylist()
     owners = segment.images["owner"].to_pylist()
     image = numbers(segment.frames, "image").tolist()
+    offset = numbers(segment.frames, "offset")
     made = {}
     for node in nodes:
         for frame in segment.tree.stack(node):
             if image[frame] >= 0 and owners[image[frame]] == "app":
-                made[node] = frame, images[image[frame]]
+                made[node] = _AppFrame(frame, f"{int(offset[frame]):#x}", images[image[frame]])
                 break
     return made
 
@@ -106,13 +115,13 @@ def _names(warehouse: WarehouseReader, frames: set[tuple[int, int]]) -> dict[tup
 
 def _hang(
     row: dict[str, Any],
-    frames: dict[tuple[int, int], tuple[int, str]],
+    frames: dict[tuple[int, int], _AppFrame],
     names: dict[tuple[int, int], str],
 ) -> StoredHang:
     function, image = row["function"], row["image"]
     own = frames.get((row["segment"], row["node"]))
-    if own is not None and (name := names.get((row["segment"], own[0]))):
-        function, image = name, own[1]
+    if own is not None:
+        function, image = names.get((row["segment"], own.frame)) or own.offset, own.image
     texts = {name: row[name] or "" for name in ("waits_for", "device", "app", "build", "os")}
     return StoredHang(
         report=row["key"],

@@ -159,9 +159,8 @@ def _form(filters: Filters, stacks: str, sides: dict[str, _Side], known: Sequenc
         )
         for side, label in _SIDES.items()
     )
-    inner = (
-        "".join(fields) + stacks_choice(stacks) + groups + '<button class="main">Compare</button>'
-    )
+    first = "".join(fields) + stacks_choice(stacks) + '<span class="break"></span>'
+    inner = first + groups + '<button class="main">Compare</button>'
     return element("form", inner, class_="filters", method="get", action=DIFF, role="search")
 
 
@@ -207,7 +206,7 @@ def _changes(content: _Difference, base: dict[str, str]) -> str:
         class_="note",
     )
     return note + table(
-        _CHANGES, [_row(each, content, base) for each in content.changes], "Changes"
+        _CHANGES, [_row(each, content, base) for each in content.changes], "Changes", is_cards=True
     )
 
 
@@ -216,11 +215,11 @@ def _row(change: Change, content: _Difference, base: dict[str, str]) -> list[str
     function = change.function
     callers = content.callers[change.node]
     below = f'<div class="below">{shown(function.image, 60)}'
-    below += f" ← {shown(callers, 200)}</div>" if callers else "</div>"
+    below += f" called by {shown(callers, 200)}</div>" if callers else "</div>"
     points = element("b", signed(change.difference), class_=f"points {kind}")
     interval = f"{signed(change.least)} to {signed(change.most)}"
     if not change.is_sure:
-        interval += '<div class="below">may be chance</div>'
+        interval += "<br><small>may be chance</small>"
     return [
         function_link(function.name, function.image, base) + below,
         percent(change.before),

@@ -19,6 +19,11 @@
     });
     host.hidden = false;
     const flame = new MachtraceFlame(host);
+    /* A small graph needs less room. */
+    const whole = Math.max((flame.tree.deepest + 1) * 18 + 2, 74);
+    if (whole < flame.scroller.clientHeight) {
+      flame.scroller.style.height = `${whole}px`;
+    }
     let timer = 0;
     search.addEventListener("input", () => {
       clearTimeout(timer);

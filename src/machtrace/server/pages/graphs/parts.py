@@ -133,7 +133,8 @@ def graph(
     )
     status = (
         '<p class="status" role="status" aria-live="polite"></p><p class="actions" hidden>'
-        '<a class="function">Callers and callees</a> <a class="through">Stacks through it</a></p>'
+        '<a class="function" href="/functions">Callers and callees</a> '
+        '<a class="through" href="/flame">Stacks through it</a></p>'
     )
     script = f'<script type="application/json">{script_data(data)}</script>'
     host = element(
