@@ -13,6 +13,7 @@ import pytest
 
 from machtrace.model.report import ReportedImage
 from machtrace.warehouse.columns import SourceFacts, StackColumns
+from machtrace.warehouse.function_tree import MOST_NODES
 from machtrace.warehouse.warehouse import Warehouse
 from tests.warehouse.synthetic import FUNCTIONS, INSTRUCTIONS, SITES, stacks
 
@@ -70,8 +71,24 @@ def filled(tmp_path_factory):
 
 @pytest.mark.benchmark(group="20 times as many stacks, stored")
 def test_a_flame_graph_of_all_stacks(benchmark, filled):
-    tree = benchmark(filled.flame)
+    tree = benchmark(filled.flame, "true", MOST_NODES)
     assert tree.totals[0] == 20 * STACKS
+
+
+@pytest.mark.benchmark(group="20 times as many stacks, stored")
+def test_a_flame_graph_of_a_build(benchmark, filled):
+    tree = benchmark(filled.flame, "build = '0'", MOST_NODES)
+    assert tree.totals[0] == 10 * STACKS
+
+
+@pytest.mark.benchmark(group="20 times as many stacks, stored")
+def test_the_peer_weights_of_the_stacks_of_a_build_in_sql(benchmark, filled):
+    """Weights without names and callers, which a flame graph begins with."""
+    text = (
+        "SELECT segment, node, sum(weight)::BIGINT AS weight FROM occurrences "
+        "JOIN reports USING (segment, report) WHERE build = '0' GROUP BY ALL"
+    )
+    assert sum(benchmark(filled.query, text)["weight"].to_pylist()) == 10 * STACKS
 
 
 @pytest.mark.benchmark(group="20 times as many stacks, stored")

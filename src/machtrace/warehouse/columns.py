@@ -25,7 +25,7 @@ from machtrace.warehouse.schema import (
     FrameKind,
     image_identity,
 )
-from machtrace.warehouse.segment import Segment, merged_frames, merged_images, trimmed
+from machtrace.warehouse.segment import Segment, merged_frames, merged_images
 from machtrace.warehouse.stack_tree import join_stacks
 
 Column = npt.NDArray[Any]
@@ -79,8 +79,17 @@ def segment_of(columns: StackColumns, facts: SourceFacts) -> Segment:
     """
     _check(columns)
     starts = np.asarray(columns.starts, np.int64)
-    images, (image_number,) = merged_images([_images(columns.images)])
-    frames, (frame_number,) = merged_frames([_frames(columns)], [image_number])
+    is_used = np.zeros(len(columns.frame_image), np.bool_)
+    is_used[columns.frames] = True
+    image = np.asarray(columns.frame_image, np.int32)[is_used]
+    listed, row = np.unique(image[image >= 0], return_inverse=True)
+    image[image >= 0] = row
+    used_images = [columns.images[each] for each in listed.tolist()]
+    images, (image_number,) = merged_images([_images(used_images)])
+    table = _frames(image, np.asarray(columns.frame_offset)[is_used], columns.adjustment)
+    frames, (used_number,) = merged_frames([table], [image_number])
+    frame_number = np.zeros(len(is_used), np.uint32)
+    frame_number[is_used] = used_number
     joined = join_stacks(frame_number[columns.frames], starts)
     ends = starts[1:] - 1
     node = np.where(ends >= starts[:-1], joined.node[np.maximum(ends, 0)], 0)
@@ -98,7 +107,7 @@ def segment_of(columns: StackColumns, facts: SourceFacts) -> Segment:
         "unit": _word(facts.unit, size),
         "name": _word("", size),
     }
-    segment = Segment(
+    return Segment(
         reports=pa.Table.from_pylist([report], schema=REPORTS),
         images=images,
         frames=frames,
@@ -106,9 +115,6 @@ def segment_of(columns: StackColumns, facts: SourceFacts) -> Segment:
         occurrences=pa.table(occurrences, schema=OCCURRENCES),
         names=NAMES.empty_table(),
     )
-    is_used = np.zeros(frames.num_rows, np.bool_)
-    is_used[joined.tree.frame[1:]] = True
-    return segment if is_used.all() else trimmed(segment)
 
 
 def _images(images: Sequence[ReportedImage]) -> pa.Table:
@@ -126,13 +132,12 @@ def _images(images: Sequence[ReportedImage]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=IMAGES)
 
 
-def _frames(columns: StackColumns) -> pa.Table:
-    image = np.asarray(columns.frame_image, np.int32)
+def _frames(image: Column, offset: Column, adjustment: FrameAdjustment) -> pa.Table:
     kind = np.where(image >= 0, FrameKind.IMAGE, FrameKind.ADDRESS).astype(np.uint8)
     table = {
         "image": pa.array(image),
-        "offset": pa.array(np.asarray(columns.frame_offset, np.uint64)),
-        "adjustment": _same(int(columns.adjustment), len(kind), pa.uint8()),
+        "offset": pa.array(offset.astype(np.uint64)),
+        "adjustment": _same(int(adjustment), len(kind), pa.uint8()),
         "kind": pa.array(kind),
         "text": _same("", len(kind), pa.string()),
     }

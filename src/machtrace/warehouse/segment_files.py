@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -51,13 +52,19 @@ def write_segment(segment: Segment, folder: Path) -> int:
         "images": segment.images,
         "frames": segment.frames,
         "nodes": nodes,
-        "stacks": segment.stacks,
         "occurrences": segment.occurrences,
         "names": segment.names,
     }
     try:
         unfinished.mkdir(parents=True)
-        size = sum(_write(table, unfinished / f"{name}.parquet") for name, table in tables.items())
+        # The keys of stacks and the files are made by code that does not hold the interpreter.
+        with ThreadPoolExecutor(2) as pool:
+            stacks = pool.submit(lambda: _write(segment.stacks, unfinished / "stacks.parquet"))
+            sizes = [
+                pool.submit(_write, table, unfinished / f"{name}.parquet")
+                for name, table in tables.items()
+            ]
+            size = sum(each.result() for each in [stacks, *sizes])
         sync_folder(unfinished)
         unfinished.rename(folder)
         sync_folder(folder.parent)
