@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from machtrace.errors import FileAccessError
+from machtrace.errors import FileAccessError, MachtraceError
 
 _CHUNK = 1 << 20
 """Bytes written or compared at once."""
@@ -58,6 +58,8 @@ def replace_file(
         # A directory is refused by the renaming.
         permissions = _OWNER_ONLY if is_private else stat.S_IMODE(mode) if mode else None
         return _replace(Path(os.path.realpath(path)), parts, permissions, is_durable=is_durable)
+    except MachtraceError:
+        raise  # of who makes the parts
     except (OSError, ValueError) as error:
         # ValueError: a NUL in the path.
         reason = getattr(error, "strerror", None) or str(error)

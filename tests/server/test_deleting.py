@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
@@ -49,3 +50,19 @@ def test_what_is_old_is_deleted(folder):
         while stored(client):
             assert time.monotonic() < end + PATIENCE
             time.sleep(0.02)
+
+
+def test_a_query_whose_files_are_deleted_meanwhile_is_made_again(client):
+    send(client, "i1", "phone-1")
+    send(client, "i2", "phone-2")
+    calls = []
+
+    def work(warehouse):
+        calls.append(warehouse)
+        rows = warehouse.segments
+        if len(calls) == 1:
+            assert client.request("DELETE", "/v1/devices/phone-1").status == 200
+        return [warehouse.segment(row.id).reports.num_rows for row in rows]
+
+    assert asyncio.run(client.service.reading(work)) == [1]
+    assert len(calls) == 2

@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -14,8 +13,9 @@ from machtrace.server.bodies import read_body
 from machtrace.server.limits import BAD_REQUEST, NOT_FOUND, RefusedError
 from machtrace.server.service import Service
 from machtrace.server.symbolicate import Job, read_jobs, symbolicated
-from machtrace.server.tables import ARROW, arrow_stream, finite
-from machtrace.warehouse.documents import cell, issue_document
+from machtrace.server.tables import ARROW, arrow_stream
+from machtrace.warehouse.documents import issue_document
+from machtrace.warehouse.export import json_lines
 from machtrace.warehouse.sql import RowLimits
 from machtrace.warehouse.warehouse import Warehouse
 
@@ -128,12 +128,3 @@ def number(text: str, name: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 19:  # noqa: PLR2004 - 64 bits
         raise RefusedError(BAD_REQUEST, f"{name} is no number")
     return int(text)
-
-
-def json_lines(table: pa.Table) -> bytes:
-    """Return rows as lines of JSON."""
-    lines = (
-        json.dumps({key: finite(cell(value)) for key, value in row.items()}) + "\n"
-        for row in table.to_pylist()
-    )
-    return "".join(lines).encode()

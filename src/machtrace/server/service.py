@@ -156,12 +156,13 @@ class Service:
             RefusedError: it takes too long, or too many run already.
             MachtraceError: those of ``work``.
         """
+        read = self._read_in_time if is_query else self._read
         if not is_query:
-            return await asyncio.to_thread(self._read, work)
+            return await asyncio.to_thread(self._again, read, work)
         if self._queries.locked():
             raise RefusedError(UNAVAILABLE, "too many queries at a time", retry_after=2)
         async with self._queries:
-            return await asyncio.to_thread(self._read_in_time, work)
+            return await asyncio.to_thread(self._again, read, work)
 
     def forget_names(self) -> None:
         """Search for symbols again, since there are new ones."""
@@ -175,6 +176,20 @@ class Service:
             if self._names is None:
                 self._names = ReportNames([self.store.root])
             yield self._names
+
+    def _again(
+        self, read: Callable[[Callable[[Warehouse], _T]], _T], work: Callable[[Warehouse], _T]
+    ) -> _T:
+        """Read, and once more if files were deleted meanwhile."""
+        deletions = self.writer.deletions
+        try:
+            return read(work)
+        except RefusedError:
+            raise
+        except Exception:
+            if self.writer.deletions == deletions and not deletions % 2:
+                raise
+        return read(work)
 
     def _read(self, work: Callable[[Warehouse], _T]) -> _T:
         with Warehouse(self.folder) as warehouse:

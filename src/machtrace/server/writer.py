@@ -13,8 +13,9 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, TypeAlias, TypeVar
@@ -85,6 +86,8 @@ class Writer:
         self._may_lack_names = True
         self._jobs: deque[tuple[Callable[[Warehouse], Any], Future[Any]]] = deque()
         self._expired = -_RETENTION_PAUSE
+        self.deletions = 0
+        """Beginnings and ends of deletions, which take files from queries that run; odd in one."""
 
     @property
     def is_alive(self) -> bool:
@@ -148,11 +151,20 @@ class Writer:
 
     def delete_device(self, warehouse: Warehouse, device: str) -> Deleted:
         """Delete a device; this is work for :meth:`perform`."""
-        deleted = warehouse.delete_device(device, self._reader.run)
-        warehouse.regroup()
+        with self._deleting():
+            deleted = warehouse.delete_device(device, self._reader.run)
+            warehouse.regroup()
         self._may_lack_names = True  # of what was read for it
         self._work.set()
         return deleted
+
+    @contextmanager
+    def _deleting(self) -> Iterator[None]:
+        self.deletions += 1
+        try:
+            yield
+        finally:
+            self.deletions += 1
 
     def name(self, identifiers: set[str]) -> None:
         """Name the frames of images in the background, since there are symbols of them."""
@@ -288,8 +300,9 @@ class Writer:
             return
         now = time.time_ns()
         reports, raw = (None if age is None else now - int(age * 10**9) for age in ages)
-        if warehouse.expire(reports=reports, raw=raw, run=self._reader.run).reports:
-            warehouse.regroup()
+        with self._deleting():
+            if warehouse.expire(reports=reports, raw=raw, run=self._reader.run).reports:
+                warehouse.regroup()
         self._expired = time.monotonic()
 
     def _name(self, warehouse: Warehouse, symbols: set[str], segments: set[int] | None) -> int:

@@ -5,14 +5,16 @@ See ``warehouse.warehouse`` for its files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from machtrace.atomic_write import replace_file
 from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.warehouse.difference import GROUPS, Difference, difference
+from machtrace.warehouse.export import BATCH_ROWS, export_format, exported
 from machtrace.warehouse.forest import ALL, Forest, functions, read_forest
 from machtrace.warehouse.function_tree import MOST_NODES, FunctionTree
 from machtrace.warehouse.groups import Issue, issues, subjects
@@ -35,8 +37,10 @@ from machtrace.warehouse.sql import (
     RowLimits,
     Rows,
     SegmentFiles,
+    checked,
     connect,
     query,
+    translated_errors,
 )
 from machtrace.warehouse.triage import Decision, decisions_by_issue, resolve
 from machtrace.warehouse.upkeep.compaction import Problem, check
@@ -182,6 +186,44 @@ class WarehouseReader:
             MissingExtraError: DuckDB is not installed.
         """
         return self.first_rows(text, parameters=parameters).table
+
+    def export(
+        self,
+        path: str | Path,
+        text: str,
+        parameters: Parameters | None = None,
+        form: str = "",
+        on_bytes: Callable[[int], object] = lambda _: None,
+    ) -> int:
+        """Write the rows of an SQL query to a file, which appears whole, and return their number.
+
+        Args:
+            path: the file.
+            text: one SELECT statement; ``FROM reports`` is one.
+            parameters: the values of ``?`` in order, or of ``$name`` by name.
+            form: parquet, arrow, csv or jsonl; by the path's suffix if it is empty.
+            on_bytes: is called with the number of bytes that were written.
+
+        Raises:
+            ArgumentError: the query is invalid, or the format is unknown.
+            FileAccessError: the file cannot be written.
+            MissingExtraError: DuckDB is not installed.
+        """
+        known = export_format(form or Path(path).suffix.lstrip("."))
+        rows = 0
+
+        def parts() -> Iterator[bytes]:
+            nonlocal rows
+            with translated_errors(), self.connect() as connection:
+                relation = checked(connection, text, parameters)
+                reader = relation.to_arrow_reader(BATCH_ROWS)
+                for part, number in exported(reader, known):
+                    rows += number
+                    on_bytes(len(part))
+                    yield part
+
+        replace_file(str(path), parts())
+        return rows
 
     def first_rows(
         self, text: str, limits: RowLimits | None = None, *, parameters: Parameters | None = None

@@ -460,6 +460,10 @@ warehouse_app = lazy_group(
             f"{__package__}.scrub:scrub",
             "Show the rules by which personal data is overwritten before reports are stored.",
         ),
+        "export": LazyCommand(
+            f"{__package__}.export:export",
+            "Write rows, stacks or the bytes of a report to FILE, which appears whole.",
+        ),
         "retry": LazyCommand(
             f"{_UPKEEP}:retry", "Read the records in quarantine again, as after an upgrade."
         ),

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from machtrace.errors import ArgumentError, MachtraceError
 from machtrace.reports.html.markup import element, folded, text
-from machtrace.server.answering import JSON_LINES, TRUNCATED, json_lines
+from machtrace.server.answering import JSON_LINES, TRUNCATED
 from machtrace.server.limits import BAD_REQUEST, RefusedError
 from machtrace.server.pages.frame import SEE_OTHER, page
 from machtrace.server.pages.parts import Column, address, link, shown, table
@@ -20,6 +20,7 @@ from machtrace.server.pages.signing_in import read_form
 from machtrace.server.service import Service
 from machtrace.server.tables import ARROW, arrow_stream, csv_text
 from machtrace.warehouse.documents import cell
+from machtrace.warehouse.export import json_lines
 from machtrace.warehouse.sql import RowLimits, Rows
 from machtrace.warehouse.warehouse import Warehouse
 
