@@ -154,10 +154,10 @@ def test_rows_are_those_of_the_warehouse(fleet):
 
 
 def test_issues_are_those_of_the_warehouse(fleet, tmp_path):
-    """If its segments have the same names for a stack."""
+    """If a stack is in one segment, with one set of names."""
     shutil.copytree(fleet.folder / "w", tmp_path / "w")
     with Warehouse(tmp_path / "w") as warehouse:
-        warehouse.name([str(fleet.program.path)])
+        warehouse.compact()
         expected = {each.id: each.reports for each in warehouse.issues()}
     issues = Counter()
     groups = run(request_of(fleet, Job.GROUPING, str(tmp_path / "w")), Engine.LOCAL, 1)

@@ -93,7 +93,7 @@ def run(
         case Job.FLAME:
             return flame.finished(each("flame", segment_parts(request.place)))
         case Job.GROUPING:
-            return each("grouping", segment_parts(request.place))
+            return grouping.finished(each("grouping", segment_parts(request.place)))
         case Job.AUDIT:
             return each("audit", spool_parts(request.place))
 
