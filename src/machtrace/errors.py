@@ -19,7 +19,7 @@
     ├── FileAccessError           a file cannot be opened, read or written
     ├── AmbiguousImageError       several images match a name without an identifier
     ├── ArgumentError             an argument is invalid
-    ├── RulesError                a file of audit rules is invalid
+    ├── RulesError                a file of rules, of an audit or of groups, is invalid
     └── MissingExtraError         an optional dependency is not installed
 
 These are results, not errors: a stack that ends early (:class:`~machtrace.model.stack.Stop`), a
@@ -235,7 +235,10 @@ def pip_install(requirement: str) -> str:
 
 
 class RulesError(MachtraceError):
-    """A file of audit rules is invalid: it is not TOML, or no call can match a rule."""
+    """A file of rules is invalid.
+
+    Audit rules: it is not TOML, or no call can match a rule. Grouping rules: a line is no rule.
+    """
 
     remedy = "correct the file; docs/audit.md describes its form"
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from machtrace.frozen import dataclass
 from machtrace.model.report import Report, ReportedFrame, ReportedTask
@@ -25,6 +25,15 @@ from machtrace.reports.analysis.frame_owner import (
     Ownership,
 )
 from machtrace.reports.analysis.recursion import folds
+
+if TYPE_CHECKING:
+    from machtrace.reports.analysis.grouping_rules import (
+        AppliedRules,
+        FingerprintRule,
+        GroupingRules,
+        Raised,
+        RuleFrame,
+    )
 
 _LONGEST = 4096
 """Characters of a name that are examined."""
@@ -119,6 +128,7 @@ class FingerprintBasis(Enum):
     CULPRIT = "the function where the time went, and what it waited for"
     """The basis for incidents of a watcher."""
     OTHER_FRAMES = "all frames, since none is known to be the app's"
+    RULE = "the fingerprint that a grouping rule sets"
     NOTHING = "nothing: there are no frames"
 
 
@@ -145,6 +155,8 @@ class Fingerprint:
     basis: FingerprintBasis
     frames: tuple[FingerprintFrame, ...]
     """The hashed frames, innermost first."""
+    named: str = ""
+    """The title that a grouping rule sets."""
 
     @property
     def is_build_sensitive(self) -> bool:
@@ -154,8 +166,8 @@ class Fingerprint:
     @property
     def title(self) -> str:
         """The innermost hashed frame, as people read it."""
-        if not self.frames:
-            return "no frames"
+        if self.named or not self.frames:
+            return self.named or "no frames"
         first = self.frames[0]
         return f"{first.name} ({first.image})" if first.image else first.name
 
@@ -169,7 +181,13 @@ def owners_of(task: ReportedTask) -> tuple[Ownership, ...]:
 
 
 def fingerprint(
-    frames: Sequence[ReportedFrame], task: ReportedTask, owners: Sequence[Ownership] | None = None
+    frames: Sequence[ReportedFrame],
+    task: ReportedTask,
+    owners: Sequence[Ownership] | None = None,
+    *,
+    rules: GroupingRules | None = None,
+    raised: Raised | None = None,
+    most: int = MOST_FRAMES,
 ) -> Fingerprint:
     """Compute the fingerprint of a stack.
 
@@ -177,20 +195,32 @@ def fingerprint(
         frames: innermost first.
         task: the process they belong to.
         owners: of its images, if already known: see :func:`owners_of`.
+        rules: what adjusts it. Rules that change nothing about a stack leave its hash as it is.
+        raised: the cause that rules match; the task's own if None.
+        most: how many frames it covers.
     """
     owners = owners_of(task) if owners is None else owners
     whose = [NOWHERE if frame.image is None else owners[frame.image] for frame in frames]
+    if rules is not None:
+        choice = choose_frames(frames, task, whose, rules, raised)
+        by_frames = hashed_frames(choice.basis, choice.frames[: choice.most(most)])
+        named = choice.applied.named
+        return by_frames if named is None else _by_rule(named, by_frames, choice)
     places = [at for at, ownership in enumerate(whose) if ownership.owner is FrameOwner.APP]
     basis = FingerprintBasis.APP_FRAMES
     if not places:
         places = list(range(len(frames)))
         basis = FingerprintBasis.OTHER_FRAMES if places else FingerprintBasis.NOTHING
-    counted = [_counted(at, frames[at], whose[at], task) for at in places]
-    hashed = _without_recursion(counted)[:MOST_FRAMES]
+    counted = [counted_frame(at, frames[at], whose[at], task) for at in places]
+    return hashed_frames(basis, without_recursion(counted)[:most])
+
+
+def hashed_frames(basis: FingerprintBasis, frames: Sequence[FingerprintFrame]) -> Fingerprint:
+    """Return the fingerprint that covers ``frames``."""
     digest = blake2b(basis.name.encode(), digest_size=8)
-    for frame in hashed:
+    for frame in frames:
         digest.update(f"\0{frame.image}\1{frame.name}".encode("utf-8", "surrogatepass"))
-    return Fingerprint(digest.hexdigest(), basis, tuple(hashed))
+    return Fingerprint(digest.hexdigest(), basis, tuple(frames))
 
 
 def incident_fingerprint(task: Report, frames: Sequence[ReportedFrame]) -> Fingerprint:
@@ -240,9 +270,10 @@ def wait_kind(what: str) -> str:
     return _WAIT_OBJECT.sub("", what[:_LONGEST]).strip() or what[:_LONGEST].strip()
 
 
-def _counted(
+def counted_frame(
     place: int, frame: ReportedFrame, whose: Ownership, task: ReportedTask
 ) -> FingerprintFrame:
+    """Return a frame as it is hashed."""
     image = None if frame.image is None else task.images[frame.image]
     image_name = "" if image is None else image.name or image.path.rpartition("/")[2]
     if frame.symbol is not None and is_name(frame.symbol.name):
@@ -253,9 +284,87 @@ def _counted(
     return FingerprintFrame(place, image_name, name, False, whose.reason)  # noqa: FBT003 - a row
 
 
-def _without_recursion(frames: list[FingerprintFrame]) -> list[FingerprintFrame]:
+def without_recursion(frames: list[FingerprintFrame]) -> list[FingerprintFrame]:
+    """Return the frames with each sequence that repeats once."""
     same = [(one.image, one.name) for one in frames]
     unfolded: list[FingerprintFrame] = []
     for fold in folds(same, least_times=_LEAST_REPEATS):
         unfolded += frames[fold.first : fold.first + fold.period]
     return unfolded
+
+
+class FrameChoice(NamedTuple):
+    """The frames of a stack that count by grouping rules, before their number is limited."""
+
+    basis: FingerprintBasis
+    frames: list[FingerprintFrame]
+    seen: list[RuleFrame]
+    """All frames of the stack, as rules see them."""
+    raised: Raised
+    applied: AppliedRules
+
+    def most(self, most: int) -> int:
+        """Return how many frames count at most: rules can only lower the number."""
+        limit = self.applied.limit
+        return most if limit is None else min(most, limit.frames)
+
+
+def choose_frames(
+    frames: Sequence[ReportedFrame],
+    task: ReportedTask,
+    whose: Sequence[Ownership],
+    rules: GroupingRules,
+    raised: Raised | None = None,
+) -> FrameChoice:
+    """Apply grouping rules to a stack.
+
+    Args:
+        frames: innermost first.
+        task: the process they belong to.
+        whose: who owns each frame.
+        rules: the rules.
+        raised: the cause that they match; the task's own if None.
+    """
+    from machtrace.reports.analysis.grouping_rules import apply, raised_of, rule_frame
+
+    raised = raised_of(task) if raised is None else raised
+    counted = [counted_frame(at, frames[at], whose[at], task) for at in range(len(frames))]
+    seen = [
+        rule_frame(frames[each.place], task, each.name if each.is_named else None)
+        for each in counted
+    ]
+    applied = apply(rules, seen, [each.owner is FrameOwner.APP for each in whose], raised)
+    basis = FingerprintBasis.OTHER_FRAMES if frames else FingerprintBasis.NOTHING
+    chosen = [
+        each if verdict.app_rule is None else each._replace(reason=OwnerReason.RULE)
+        for each, verdict in zip(counted, applied.verdicts, strict=True)
+        if verdict.contributes
+    ]
+    return FrameChoice(
+        FingerprintBasis.APP_FRAMES if applied.of_app else basis,
+        without_recursion(chosen),
+        seen,
+        raised,
+        applied,
+    )
+
+
+def _by_rule(rule: FingerprintRule, default: Fingerprint, choice: FrameChoice) -> Fingerprint:
+    """Return the fingerprint that a rule sets; with ``default`` alone it is the stack's."""
+    from machtrace.reports.analysis.grouping_rules import resolved
+
+    parts = resolved(rule.parts, choice.seen, choice.applied, choice.raised)
+    has_default = any(part.is_variable and part.text == "default" for part in rule.parts)
+    named = "".join(resolved(rule.title, choice.seen, choice.applied, choice.raised))
+    if has_default and len(rule.parts) == 1:
+        return Fingerprint(default.hash, default.basis, default.frames, named)
+    digest = blake2b(FingerprintBasis.RULE.name.encode(), digest_size=8)
+    for part, text in zip(rule.parts, parts, strict=True):
+        is_default = part.is_variable and part.text == "default"
+        sign = "\1" if is_default else "\2"
+        content = default.hash if is_default else text
+        digest.update(f"\0{sign}{content}".encode("utf-8", "surrogatepass"))
+    frames = default.frames if has_default else ()
+    if not named and not has_default:
+        named = ", ".join(parts)
+    return Fingerprint(digest.hexdigest(), FingerprintBasis.RULE, frames, named)

@@ -39,6 +39,7 @@ class OwnerReason(Enum):
     NO_IMAGE = "no image is known to hold it"
     NO_PATH = "the report has no path for the image"
     CULPRIT = "the time went there"
+    RULE = "a grouping rule decides"
     ELSEWHERE = "it is neither the system's nor beside the program"
 
 
