@@ -185,10 +185,9 @@ def fingerprint(
     task: ReportedTask,
     owners: Sequence[Ownership] | None = None,
     *,
-    most: int = MOST_FRAMES,
-    wait: str = "",
     rules: GroupingRules | None = None,
     raised: Raised | None = None,
+    most: int = MOST_FRAMES,
 ) -> Fingerprint:
     """Compute the fingerprint of a stack.
 
@@ -196,16 +195,15 @@ def fingerprint(
         frames: innermost first.
         task: the process they belong to.
         owners: of its images, if already known: see :func:`owners_of`.
-        most: how many frames it covers.
-        wait: the kind of what the thread waited for: see :func:`wait_kind`.
         rules: what adjusts it. Rules that change nothing about a stack leave its hash as it is.
         raised: the cause that rules match; the task's own if None.
+        most: how many frames it covers.
     """
     owners = owners_of(task) if owners is None else owners
     whose = [NOWHERE if frame.image is None else owners[frame.image] for frame in frames]
     if rules is not None:
         choice = choose_frames(frames, task, whose, rules, raised)
-        by_frames = _hashed(choice.basis, choice.frames[: choice.most(most)], wait)
+        by_frames = hashed_frames(choice.basis, choice.frames[: choice.most(most)])
         named = choice.applied.named
         return by_frames if named is None else _by_rule(named, by_frames, choice)
     places = [at for at, ownership in enumerate(whose) if ownership.owner is FrameOwner.APP]
@@ -214,17 +212,14 @@ def fingerprint(
         places = list(range(len(frames)))
         basis = FingerprintBasis.OTHER_FRAMES if places else FingerprintBasis.NOTHING
     counted = [counted_frame(at, frames[at], whose[at], task) for at in places]
-    return _hashed(basis, without_recursion(counted)[:most], wait)
+    return hashed_frames(basis, without_recursion(counted)[:most])
 
 
-def _hashed(
-    basis: FingerprintBasis, frames: Sequence[FingerprintFrame], wait: str = ""
-) -> Fingerprint:
+def hashed_frames(basis: FingerprintBasis, frames: Sequence[FingerprintFrame]) -> Fingerprint:
+    """Return the fingerprint that covers ``frames``."""
     digest = blake2b(basis.name.encode(), digest_size=8)
     for frame in frames:
         digest.update(f"\0{frame.image}\1{frame.name}".encode("utf-8", "surrogatepass"))
-    if wait:
-        digest.update(f"\0\2{wait}".encode("utf-8", "surrogatepass"))
     return Fingerprint(digest.hexdigest(), basis, tuple(frames))
 
 

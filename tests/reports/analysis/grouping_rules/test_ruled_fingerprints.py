@@ -65,18 +65,6 @@ def test_a_limit_can_only_be_lowered():
     assert ruled("family:native max-frames=20", *names) == ruled(None, *names)
 
 
-def test_a_wait_divides_stacks_with_rules_and_without():
-    """The kind of a wait is hashed after the frames."""
-    report = made_report(made_thread(0, CRASH))
-    frames = report.threads[0].frames
-    plain, ruled_too = (
-        [fingerprint(frames, report, wait=wait, rules=rules).hash for wait in ("", "lock")]
-        for rules in (None, parse_rules("", "team.rules"))
-    )
-    assert plain == ruled_too
-    assert plain[0] == HASHES[CRASH] != plain[1]
-
-
 def test_functions_have_several_spellings():
     """As reported, without what builds change, and without parameters."""
     for name in ('"specialized run()"', '"run()"', "run"):
