@@ -14,7 +14,7 @@ from machtrace.server.limits import BAD_REQUEST, NOT_FOUND, RefusedError
 from machtrace.server.service import Service
 from machtrace.server.tokens import token_name
 from machtrace.warehouse.documents import issue_document
-from machtrace.warehouse.groups import Issue
+from machtrace.warehouse.grouping.issues import Issue
 from machtrace.warehouse.triage import State
 from machtrace.warehouse.warehouse import Warehouse
 

@@ -8,7 +8,7 @@ from typing import Any
 from machtrace.model.report import Report, ReportedProcess, ReportKind
 from machtrace.reports.writers import with_chosen_samples, write_reports
 from machtrace.warehouse.function_tree import FunctionTree, sampled_tree
-from machtrace.warehouse.groups import Issue
+from machtrace.warehouse.grouping.issues import Issue
 from machtrace.warehouse.triage import Decision
 
 

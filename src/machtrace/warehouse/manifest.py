@@ -16,10 +16,18 @@ from typing import NamedTuple
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.warehouse.triage import Decision, State, VariantKey
 
-VERSION = 2
+VERSION = 3
 _REMOVAL = """
 CREATE TABLE removal (
     log TEXT NOT NULL, offset INTEGER NOT NULL, PRIMARY KEY (log, offset)
+) STRICT, WITHOUT ROWID;
+"""
+_GROUPS = """
+CREATE TABLE grouped (
+    segment INTEGER PRIMARY KEY, file TEXT NOT NULL, names TEXT NOT NULL, rules TEXT NOT NULL
+) STRICT;
+CREATE TABLE issue (
+    id TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
 """
 WHOLE_LOG = -1
@@ -54,9 +62,11 @@ CREATE TABLE decision (
     PRIMARY KEY (issue, changed)
 ) STRICT, WITHOUT ROWID;
 {_REMOVAL}
+{_GROUPS}
 """
-"""``log.read`` is the offset up to which a log's records are in segments or in quarantine."""
-_LATER = {1: _REMOVAL}
+"""``log.read`` is the offset up to which a log's records are in segments or in quarantine.
+``variant`` has what a warehouse of version 2 knew of issues, until they are grouped again."""
+_LATER = {1: _REMOVAL, 2: _GROUPS}
 """Tables that a version lacks of the next one."""
 
 
@@ -77,6 +87,15 @@ class Quarantined(NamedTuple):
     offset: int
     name: str
     reason: str
+
+
+class GroupRow(NamedTuple):
+    """The stored issues of a segment."""
+
+    file: str
+    names: str
+    """The file of its names, by which they were grouped; empty for the segment's own."""
+    rules: str
 
 
 class Manifest:
@@ -192,16 +211,22 @@ class Manifest:
         return dict(self._database.execute("SELECT segment, file FROM names"))
 
     def variants(self) -> dict[VariantKey, str]:
-        """Return the issue of each variant, as it was grouped last."""
+        """Return the issue of each variant that a warehouse of version 2 knew."""
         rows = self._database.execute("SELECT kind, stack, issue FROM variant")
         return {(kind, stack): issue for kind, stack, issue in rows}
 
-    def issues_of_stack(self, stack: bytes) -> list[str]:
-        """Return the issues of which a stack is a variant."""
+    def groups(self) -> dict[int, GroupRow]:
+        """Return the stored issues, by segment."""
+        rows = self._database.execute("SELECT segment, file, names, rules FROM grouped")
+        return {segment: GroupRow(*row) for segment, *row in rows}
+
+    def has_issue(self, issue: str) -> bool:
+        """Return whether there is an issue of this identifier."""
         rows = self._database.execute(
-            "SELECT DISTINCT issue FROM variant WHERE stack = ? ORDER BY issue", (stack,)
+            "SELECT 1 FROM issue WHERE id = ? UNION SELECT 1 FROM variant WHERE issue = ?",
+            (issue, issue),
         )
-        return [row[0] for row in rows]
+        return rows.fetchone() is not None
 
     def aliases(self) -> dict[str, str]:
         """Return the present identifiers of issues, by earlier ones."""

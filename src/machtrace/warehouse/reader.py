@@ -11,20 +11,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from machtrace.atomic_write import replace_file
 from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.warehouse.difference import GROUPS, Difference, difference
 from machtrace.warehouse.export import BATCH_ROWS, export_format, exported
 from machtrace.warehouse.forest import ALL, Forest, functions, read_forest
 from machtrace.warehouse.function_tree import MOST_NODES, FunctionTree
-from machtrace.warehouse.groups import Issue, issues, subjects
+from machtrace.warehouse.grouping.issues import Issue, IssueTable, numbered
+from machtrace.warehouse.grouping.segment_groups import counts_of, members_of
+from machtrace.warehouse.grouping.store import GroupStore
 from machtrace.warehouse.ingest import Body, unframed
 from machtrace.warehouse.log import read_record
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
 from machtrace.warehouse.names import WantedImage, all_wanted
 from machtrace.warehouse.record_state import RecordState, record_state
-from machtrace.warehouse.segment import FrameTables, Segment
-from machtrace.warehouse.segment_files import read_frames, read_segment
+from machtrace.warehouse.segment import FrameTables, Segment, numbers
+from machtrace.warehouse.segment_files import read_frames, read_segment, read_table
 from machtrace.warehouse.selection import (
     Chunk,
     parts_of,
@@ -39,6 +43,7 @@ from machtrace.warehouse.sql import (
     SegmentFiles,
     checked,
     connect,
+    matching_rows,
     query,
     translated_errors,
 )
@@ -305,7 +310,13 @@ class WarehouseReader:
             ArgumentError: the condition is invalid.
             MissingExtraError: DuckDB is not installed.
         """
-        return issues(self.query(subjects(where)), self.stacks_of)
+        issues = self.groups.table()
+        if where.strip() in ("", "true") or issues.counts is None:
+            return issues.issues()
+        chosen = matching_rows(issues.counts, where)
+        if chosen is not None:
+            return issues.issues([issues.counts.filter(chosen)])
+        return issues.issues([*self._counts(issues, where)])
 
     def decisions(self) -> dict[str, list[Decision]]:
         """Return the decisions about issues, by present identifier, the one that holds first."""
@@ -322,7 +333,7 @@ class WarehouseReader:
 
     def issues_of_stack(self, stack: bytes) -> list[str]:
         """Return the issues of which a stack is a variant, one for each kind of report."""
-        return self._manifest.issues_of_stack(stack)
+        return self.groups.issues_of_stack(stack)
 
     def wanted(self) -> list[WantedImage]:
         """Return the images whose symbols would name more stored frames, most frames first."""
@@ -358,6 +369,27 @@ class WarehouseReader:
     def _forest(self, chunks: Sequence[Chunk]) -> Forest:
         names = self._manifest.names()
         return read_forest([self._files(number, names) for number in used_segments(chunks)])
+
+    @property
+    def groups(self) -> GroupStore:
+        """The issues of the segments."""
+        return GroupStore(self.folder, self._manifest, self.segment)
+
+    def _counts(self, issues: IssueTable, where: str) -> Iterator[pa.Table]:
+        """Yield the counts of the reports that a condition selects."""
+        rows = self.query(f"SELECT segment, report FROM reports WHERE ({where}\n)")  # noqa: S608 - queries only read
+        of_segment, report = numbers(rows, "segment"), numbers(rows, "report")
+        for number, groups in issues.groups.items():
+            folder = self.segment_folder(number)
+            reports = read_table(folder / "reports.parquet", "reports")
+            is_chosen = np.zeros(reports.num_rows, np.bool_)
+            is_chosen[report[of_segment == number]] = True
+            if is_chosen.any():
+                occurrences = read_table(folder / "occurrences.parquet", "occurrences")
+                members = members_of(reports, occurrences).of(is_chosen)
+                own = numbers(groups.variants, "issue").astype(np.int64)
+                kinds = groups.issues["kind"].to_pylist()
+                yield numbered(counts_of(reports, members, own, kinds), issues.number_of(number))
 
     def _files(self, number: int, names: Mapping[int, str]) -> SegmentFiles:
         folder = self.segment_folder(number)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
 """The values of a statement, in order or by name."""
 _BATCH_ROWS = 4096
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
 _REMEDY = "a view's columns: FROM (DESCRIBE stacks_of_reports)"
 _NUMBERED = {"reports": "report", "images": "image", "frames": "frame", "nodes": "node"}
 """Tables whose rows have a number, by which others refer to them."""
@@ -65,13 +69,7 @@ def connect(segments: Sequence[SegmentFiles], *, memory: str = "1GB") -> duckdb.
         import duckdb
     except ImportError:
         raise MissingExtraError("SQL over a warehouse", extra="warehouse") from None
-    connection = duckdb.connect(
-        config={
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "memory_limit": memory,
-        }
-    )
+    connection = duckdb.connect(config={**_CONFIG, "memory_limit": memory})
     for name in TABLES:
         connection.execute(_view(name, segments))
     connection.execute(VIEWS)
@@ -151,6 +149,36 @@ def checked(
     return connection.sql(text, params=parameters)
 
 
+_CONDITIONS = ("kind", "app", "build", "os", "exception", "day")
+
+
+def matching_rows(table: pa.Table, where: str) -> pa.Array | None:
+    """Return which rows of counts a condition over ``reports`` selects.
+
+    Args:
+        table: with some of the columns of the view.
+        where: the condition.
+
+    Returns:
+        None if it refers to other columns, or is invalid.
+    """
+    import duckdb
+    import pyarrow as pa
+
+    with duckdb.connect(config=_CONFIG) as connection:
+        connection.register("reports", table.select(_CONDITIONS))
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        try:
+            text = f"SELECT coalesce(({where}\n), false) AS chosen FROM reports"  # noqa: S608 - queries only read
+            chosen = query(connection, text).table["chosen"]
+        except ArgumentError:
+            return None
+    if chosen.type != pa.bool_() or len(chosen) != table.num_rows:
+        return None
+    return chosen.combine_chunks()
+
+
 def _first_rows(relation: duckdb.DuckDBPyRelation, limits: RowLimits) -> Rows:
     import pyarrow as pa
 
@@ -186,7 +214,11 @@ def _view(name: str, segments: Sequence[SegmentFiles]) -> str:
         quoted = str(path).replace("'", "''")
         columns = f"{each.number}::BIGINT AS segment{numbered}, *{exclude}"
         parts.append(f"SELECT {columns} FROM read_parquet('{quoted}'{options})")  # noqa: S608 - ours
-    return f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}"
+    rows = " UNION ALL BY NAME ".join(parts)
+    if name == "reports":
+        day = "make_timestamp(coalesce(time, received) // 1000)::DATE AS day"
+        rows = f"SELECT *, {day} FROM ({rows})"  # noqa: S608 - ours
+    return f"CREATE VIEW {name} AS {rows}"
 
 
 def _sql_type(kind: pa.DataType) -> str:

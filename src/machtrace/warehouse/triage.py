@@ -8,7 +8,7 @@ reports have now. No decision is ever deleted: one about an alias is one about t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -42,6 +42,7 @@ def moved_issues(
     now: Mapping[VariantKey, str],
     reports: Mapping[VariantKey, int],
     aliases: Mapping[str, str],
+    others: Collection[str] = (),
 ) -> dict[str, str]:
     """Return the aliases after variants were grouped again.
 
@@ -50,11 +51,12 @@ def moved_issues(
         now: its issue from now on.
         reports: how many reports a variant has.
         aliases: those until now, by old identifier.
+        others: the issues of variants that were not grouped again.
 
     Returns:
         By old identifier the new one. An identifier that an issue has now is no alias.
     """
-    live = set(now.values())
+    live = {*now.values(), *others}
     votes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for key, old in before.items():
         if key in now:

@@ -26,7 +26,7 @@ from machtrace.model.report import Report
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.builder import SegmentBuilder, Source
 from machtrace.warehouse.columns import SourceFacts, StackColumns, segment_of
-from machtrace.warehouse.decisions import store_decision, store_groups
+from machtrace.warehouse.grouping.decisions import store_decision
 from machtrace.warehouse.ingest import (
     Added,
     BatchOutcome,
@@ -194,7 +194,7 @@ class Warehouse(WarehouseReader):
             MissingExtraError: DuckDB is not installed.
         """
         self._lock.acquire()
-        return store_groups(self._manifest, self.issues())
+        return self.groups.update()
 
     def decide(self, issue: str, state: State, note: str = "") -> str:
         """Store a decision about an issue, and return its present identifier.

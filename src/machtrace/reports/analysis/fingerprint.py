@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from machtrace.frozen import dataclass
@@ -127,6 +128,8 @@ class FingerprintBasis(Enum):
     APP_FRAMES = "the app's frames"
     CULPRIT = "the function where the time went, and what it waited for"
     """The basis for incidents of a watcher."""
+    CALL = "the function that was called, and its first caller outside of the system"
+    """The basis for calls of a recording."""
     OTHER_FRAMES = "all frames, since none is known to be the app's"
     RULE = "the fingerprint that a grouping rule sets"
     NOTHING = "nothing: there are no frames"
@@ -188,6 +191,7 @@ def fingerprint(
     rules: GroupingRules | None = None,
     raised: Raised | None = None,
     most: int = MOST_FRAMES,
+    wait: str = "",
 ) -> Fingerprint:
     """Compute the fingerprint of a stack.
 
@@ -198,6 +202,7 @@ def fingerprint(
         rules: what adjusts it. Rules that change nothing about a stack leave its hash as it is.
         raised: the cause that rules match; the task's own if None.
         most: how many frames it covers.
+        wait: the kind of what the thread waited for: see :func:`wait_kind`.
     """
     owners = owners_of(task) if owners is None else owners
     whose = [NOWHERE if frame.image is None else owners[frame.image] for frame in frames]
@@ -212,14 +217,36 @@ def fingerprint(
         places = list(range(len(frames)))
         basis = FingerprintBasis.OTHER_FRAMES if places else FingerprintBasis.NOTHING
     counted = [counted_frame(at, frames[at], whose[at], task) for at in places]
-    return hashed_frames(basis, without_recursion(counted)[:most])
+    return hashed_frames(basis, without_recursion(counted)[:most], wait)
 
 
-def hashed_frames(basis: FingerprintBasis, frames: Sequence[FingerprintFrame]) -> Fingerprint:
-    """Return the fingerprint that covers ``frames``."""
+def call_fingerprint(
+    frames: Sequence[ReportedFrame], task: ReportedTask, owners: Sequence[Ownership] | None = None
+) -> Fingerprint:
+    """Compute the fingerprint of a recorded call: the function, and who called it.
+
+    Args:
+        frames: innermost first; the first one is the called function's.
+        task: the process they belong to.
+        owners: of its images, if already known: see :func:`owners_of`.
+    """
+    owners = owners_of(task) if owners is None else owners
+    whose = [NOWHERE if frame.image is None else owners[frame.image] for frame in frames]
+    callers = (at for at, each in enumerate(whose) if at and each.owner is not FrameOwner.SYSTEM)
+    places = [*range(len(frames))[:1], *islice(callers, 1)]
+    basis = FingerprintBasis.CALL if places else FingerprintBasis.NOTHING
+    return hashed_frames(basis, [counted_frame(at, frames[at], whose[at], task) for at in places])
+
+
+def hashed_frames(
+    basis: FingerprintBasis, frames: Sequence[FingerprintFrame], wait: str = ""
+) -> Fingerprint:
+    """Return the fingerprint that covers ``frames``, and the kind of a wait."""
     digest = blake2b(basis.name.encode(), digest_size=8)
     for frame in frames:
         digest.update(f"\0{frame.image}\1{frame.name}".encode("utf-8", "surrogatepass"))
+    if wait:
+        digest.update(f"\0\2{wait}".encode("utf-8", "surrogatepass"))
     return Fingerprint(digest.hexdigest(), basis, tuple(frames))
 
 

@@ -38,7 +38,7 @@ from machtrace.server.pages.parts import (
 from machtrace.server.pages.signing_in import may, read_form
 from machtrace.server.pages.trend import sparkline
 from machtrace.server.service import Service
-from machtrace.warehouse.groups import Issue, Variant
+from machtrace.warehouse.grouping.issues import Issue, Variant
 from machtrace.warehouse.triage import Decision, State
 from machtrace.warehouse.warehouse import Warehouse
 

@@ -18,7 +18,7 @@ from machtrace.server.pages.frame import page
 from machtrace.server.pages.parts import Column, link, moment, pager, shown, table
 from machtrace.server.pages.trend import BUCKETS, sparkline
 from machtrace.server.service import Service
-from machtrace.warehouse.groups import Issue
+from machtrace.warehouse.grouping.issues import Issue
 from machtrace.warehouse.triage import Decision, State
 from machtrace.warehouse.warehouse import Warehouse
 

@@ -37,6 +37,10 @@ def remove_left_over(folder: Path, manifest: Manifest) -> None:
     for path in (folder / "names").iterdir():
         if path.name not in files and path.stat().st_mtime_ns < before:
             path.unlink(missing_ok=True)
+    groups = {row.file for row in manifest.groups().values()}
+    for path in (folder / "groups").glob("*"):
+        if path.name not in groups and path.stat().st_mtime_ns < before:
+            shutil.rmtree(path, ignore_errors=True)
     for path in (folder / "log").glob(f"*{UNFINISHED_LOG}"):
         path.unlink(missing_ok=True)
     _remove_bytes(folder / "log", manifest)

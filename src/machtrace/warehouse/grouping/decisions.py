@@ -1,0 +1,27 @@
+"""Decisions in a manifest."""
+
+from __future__ import annotations
+
+import time
+
+from machtrace.errors import ArgumentError
+from machtrace.warehouse.manifest import Manifest
+from machtrace.warehouse.triage import State, resolve
+
+
+def store_decision(manifest: Manifest, issue: str, state: State, note: str) -> str:
+    """Store a decision about an issue, and return its present identifier.
+
+    Raises:
+        ArgumentError: no issue has this identifier.
+        FileAccessError: it cannot be stored.
+    """
+    present = resolve(issue, manifest.aliases())
+    if not manifest.has_issue(present):
+        raise ArgumentError(
+            f"no issue is called {issue}", remedy="list them: machtrace warehouse groups FOLDER"
+        )
+    with manifest.transaction() as database:
+        row = (present, state.value, note, time.time_ns())
+        database.execute("INSERT INTO decision VALUES (?, ?, ?, ?)", row)
+    return present

@@ -1,0 +1,215 @@
+"""The issues of all segments: computed once for a segment and its names, stored beside it.
+
+Files of issues are derived from segments: one that is lost or damaged is computed again. When a
+segment gets names, or is replaced, only its own issues are computed; where all variants of an issue
+have moved, its identifier becomes an alias.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from machtrace.warehouse.grouping.issues import IssueTable
+from machtrace.warehouse.grouping.segment_groups import (
+    COUNTS,
+    ISSUES,
+    VARIANTS,
+    IssueFacts,
+    SegmentGroups,
+    VariantId,
+    groups_of,
+)
+from machtrace.warehouse.manifest import GroupRow, Manifest
+from machtrace.warehouse.segment import Segment
+from machtrace.warehouse.triage import moved_issues
+
+_SCHEMAS = {"issues": ISSUES, "variants": VARIANTS, "counts": COUNTS}
+VERSION = 1
+"""That of fingerprints; another one groups all reports again."""
+
+ReadSegment = Callable[[int], Segment]
+
+
+class _Current(NamedTuple):
+    """The groups of all segments."""
+
+    groups: dict[int, SegmentGroups]
+    computed: set[int]
+    """Segments whose stored groups are not of now."""
+
+
+class GroupStore:
+    """The groups of a warehouse.
+
+    Args:
+        folder: the warehouse's.
+        manifest: its manifest.
+        read: returns a segment, by its number.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, read: ReadSegment) -> None:
+        self._folder = folder / "groups"
+        self._manifest = manifest
+        self._read = read
+
+    def table(self) -> IssueTable:
+        """Return the issues of all segments; those that are not stored are computed.
+
+        Raises:
+            FileAccessError, FormatError: a segment cannot be read, or is damaged.
+        """
+        return IssueTable(self._current().groups)
+
+    def update(self) -> dict[str, str]:
+        """Store the issues of now, and return the aliases of earlier ones.
+
+        Raises:
+            FileAccessError: they cannot be stored, or a segment cannot be read.
+        """
+        stored = self._manifest.groups()
+        current = self._current()
+        gone = [number for number in stored if number not in current.groups]
+        if not current.computed and not gone:
+            return self._manifest.aliases()
+        replaced = [*gone, *(each for each in current.computed if each in stored)]
+        before = dict(self._manifest.variants())
+        for number in replaced:
+            earlier = self._load(stored[number])
+            if earlier is not None:
+                before |= _issues_of_variants(earlier)
+        now: dict[VariantId, str] = {}
+        reports: dict[VariantId, int] = {}
+        changed = self._folders(current.computed, current.groups)
+        for number in current.computed:
+            groups = current.groups[number]
+            of_variants = _issues_of_variants(groups)
+            now |= of_variants
+            counts = groups.variants["reports"].to_pylist()
+            for key, count in zip(of_variants, counts, strict=True):
+                reports[key] = reports.get(key, 0) + count
+        live = set(IssueTable(current.groups).ids)
+        aliases = moved_issues(before, now, reports, self._manifest.aliases(), live)
+        with self._manifest.transaction() as database:
+            database.execute("DELETE FROM variant")
+            database.executemany(
+                "DELETE FROM grouped WHERE segment = ?", ((each,) for each in gone)
+            )
+            database.executemany("INSERT OR REPLACE INTO grouped VALUES (?, ?, ?, ?)", changed)
+            database.execute("DELETE FROM issue")
+            database.executemany("INSERT INTO issue VALUES (?)", ((each,) for each in live))
+            database.execute("DELETE FROM alias")
+            database.executemany("INSERT INTO alias VALUES (?, ?)", aliases.items())
+        return aliases
+
+    def issues_of_stack(self, stack: bytes) -> list[str]:
+        """Return the issues of which a stack is a variant."""
+        import pyarrow.compute as pc
+
+        ids: set[str] = set()
+        for groups in self._current().groups.values():
+            rows = groups.variants.filter(pc.equal(groups.variants["stack"], stack))
+            ids.update(groups.issues["id"][each].as_py() for each in rows["issue"].to_pylist())
+        return sorted(ids)
+
+    # --- inside ---
+
+    def _current(self) -> _Current:
+        names, stored = self._manifest.names(), self._manifest.groups()
+        groups: dict[int, SegmentGroups] = {}
+        computed: set[int] = set()
+        for row in self._manifest.segments():
+            known = stored.get(row.id)
+            own = None
+            if known is not None and (known.names, known.rules) == (
+                names.get(row.id, ""),
+                _rules(),
+            ):
+                own = self._load(known)
+            if own is None:
+                own = groups_of(self._read(row.id), {})
+                computed.add(row.id)
+            groups[row.id] = own
+        for number, better in _better(groups, computed).items():
+            groups[number] = groups_of(self._read(number), better)
+            computed.add(number)
+        return _Current(groups, computed)
+
+    def _load(self, row: GroupRow) -> SegmentGroups | None:
+        folder = self._folder / row.file
+        try:
+            tables = [
+                pq.read_table(folder / f"{name}.parquet", partitioning=None).cast(schema)
+                for name, schema in _SCHEMAS.items()
+            ]
+        except (OSError, pa.ArrowException, ValueError):
+            return None
+        return SegmentGroups(*(table.unify_dictionaries().combine_chunks() for table in tables))
+
+    def _folders(
+        self, numbers: Iterable[int], groups: Mapping[int, SegmentGroups]
+    ) -> list[tuple[int, str, str, str]]:
+        """Write groups, and return their rows of the manifest."""
+        names, rows = self._manifest.names(), []
+        for number in numbers:
+            name = f"{number:08}-{time.time_ns()}"
+            folder = self._folder / name
+            folder.mkdir(parents=True)
+            for table, each in zip(groups[number], _SCHEMAS, strict=True):
+                pq.write_table(table, folder / f"{each}.parquet", compression="zstd")
+            rows.append((number, name, names.get(number, ""), _rules()))
+        return rows
+
+
+def _rules() -> str:
+    return str(VERSION)
+
+
+def _issues_of_variants(groups: SegmentGroups) -> dict[VariantId, str]:
+    ids = groups.issues["id"].to_pylist()
+    columns = (groups.variants[name].to_pylist() for name in ("kind", "stack", "issue"))
+    return {(kind, stack): ids[issue] for kind, stack, issue in zip(*columns, strict=True)}
+
+
+def _better(
+    groups: Mapping[int, SegmentGroups], computed: set[int]
+) -> dict[int, dict[VariantId, IssueFacts]]:
+    """Return by segment the issues of variants whose frames have names in other segments only."""
+    if not computed or len(groups) < 2:  # noqa: PLR2004 - a segment alone knows no better
+        return {}
+    lacking: dict[VariantId, list[int]] = {}
+    exact: dict[VariantId, IssueFacts] = {}
+    for number, each in groups.items():
+        is_sensitive = each.variants["is_build_sensitive"]
+        for kind, stack in _pairs(each.variants.filter(is_sensitive)):
+            lacking.setdefault((kind, stack), []).append(number)
+    if not lacking:
+        return {}
+    import pyarrow.compute as pc
+
+    for each in groups.values():
+        rows = each.variants.filter(pc.invert(each.variants["is_build_sensitive"]))
+        facts = each.issues.to_pylist()
+        for key, issue in zip(_pairs(rows), rows["issue"].to_pylist(), strict=True):
+            if key in lacking:
+                made = IssueFacts(**facts[issue])
+                exact[key] = min(exact.get(key, made), made)
+    better: dict[int, dict[VariantId, IssueFacts]] = {}
+    for key, facts_of in exact.items():
+        for number in lacking[key]:
+            better.setdefault(number, {})[key] = facts_of
+    return {number: each for number, each in better.items() if _differs(groups[number], each)}
+
+
+def _differs(groups: SegmentGroups, better: Mapping[VariantId, IssueFacts]) -> bool:
+    known = _issues_of_variants(groups)
+    return any(known[key] != facts.id for key, facts in better.items())
+
+
+def _pairs(variants: pa.Table) -> list[VariantId]:
+    return list(zip(variants["kind"].to_pylist(), variants["stack"].to_pylist(), strict=True))
