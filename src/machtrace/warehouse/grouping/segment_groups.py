@@ -150,7 +150,7 @@ def groups_of(segment: Segment, better: Mapping[VariantId, IssueFacts]) -> Segme
         identity = f"{kind}-{made.hash}" if facts is None else facts.id
         number = issues.setdefault(identity, len(issues))
         if number == len(rows):
-            rows.append(facts or _facts(identity, kind, made))
+            rows.append(facts or issue_facts(kind, made))
         of_variant.append(number)
     issue = np.array(of_variant, np.int64)
     variants = pa.table(
@@ -233,13 +233,14 @@ def fingerprint_of(facts: str) -> Fingerprint:
     return Fingerprint(document["hash"], FingerprintBasis[document["basis"]], tuple(frames))
 
 
-def _facts(identity: str, kind: str, made: Fingerprint) -> IssueFacts:
+def issue_facts(kind: str, made: Fingerprint) -> IssueFacts:
+    """Return the issue of a kind of report and a fingerprint."""
     frames = [(*frame[:4], frame.reason.value) for frame in made.frames]
     facts = json.dumps({"hash": made.hash, "basis": made.basis.name, "frames": frames})
     title = made.title
     if made.basis is FingerprintBasis.CALL and len(made.frames) > 1:
         title = f"{made.frames[0].name} from {made.frames[1].name} ({made.frames[1].image})"
-    return IssueFacts(identity, kind, title, made.is_build_sensitive, facts)
+    return IssueFacts(f"{kind}-{made.hash}", kind, title, made.is_build_sensitive, facts)
 
 
 class _Texts(NamedTuple):
