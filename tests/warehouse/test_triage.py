@@ -13,7 +13,7 @@ from machtrace.warehouse.triage import (
     resolve,
 )
 
-VARIANTS = [("crash", bytes([number])) for number in range(5)]
+VARIANTS = [("crash", bytes([number]), "") for number in range(5)]
 GROUPING = st.fixed_dictionaries({key: st.sampled_from("abcdef") for key in VARIANTS})
 REPORTS = st.fixed_dictionaries({key: st.integers(1, 9) for key in VARIANTS})
 

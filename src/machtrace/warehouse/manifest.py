@@ -213,7 +213,7 @@ class Manifest:
     def variants(self) -> dict[VariantKey, str]:
         """Return the issue of each variant that a warehouse of version 2 knew."""
         rows = self._database.execute("SELECT kind, stack, issue FROM variant")
-        return {(kind, stack): issue for kind, stack, issue in rows}
+        return {(kind, stack, ""): issue for kind, stack, issue in rows}
 
     def groups(self) -> dict[int, GroupRow]:
         """Return the stored issues, by segment."""

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-VariantKey: TypeAlias = tuple[str, bytes]
-"""The kind of a report, and the key of the stack that it is about."""
+VariantKey: TypeAlias = tuple[str, bytes, str]
+"""The kind of a report, the key of the stack that it is about, and what a hang waited for."""
 _LONGEST = 1000
 """Aliases that are followed."""
 

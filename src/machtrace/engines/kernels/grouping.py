@@ -15,9 +15,10 @@ from machtrace.warehouse.stack_tree import stack_keys
 
 GROUPS = pa.schema(
     [
-        ("issue", pa.string()),
         ("kind", pa.string()),
+        ("hash", pa.string()),  # the issue is kind-hash
         ("stack", pa.binary(16)),
+        ("waits_for", pa.string()),  # of a hang
         ("title", pa.string()),
         ("is_named", pa.bool_()),  # whether another build's fingerprint would be the same
         ("exception", pa.string()),
@@ -28,8 +29,8 @@ GROUPS = pa.schema(
         ("last", pa.int64()),
     ]
 )
-_VARIANT = ["kind", "stack"]
-_PRINT = ["is_named", "issue", "title"]
+_VARIANT = ["kind", "stack", "waits_for"]
+_PRINT = [*_VARIANT, "is_named", "hash", "title"]
 _KEY = [*_VARIANT, "exception", "build", "device"]
 
 
@@ -38,17 +39,17 @@ def groups_of(segment: Segment) -> pa.Table:
     members = members_of(segment.reports, segment.occurrences)
     reports = segment.reports.take(pa.array(members.report))
     stacks = SegmentStacks(segment)
-    facts = [
-        issue_facts(kind, stacks.fingerprint(node, kind, waits))
-        for kind, node, waits in zip(members.kind, members.node, members.waits_for, strict=True)
-    ]
+    variants = zip(members.kind, members.node, members.waits_for, strict=True)
+    prints = [stacks.fingerprint(node, kind, waits) for kind, node, waits in variants]
+    titles = (issue_facts("", each).title for each in prints)
     keys = stack_keys(segment.tree, segment.frame_keys, np.array(members.node, np.int64))
     of_stack = pa.table(
         {
-            "issue": pa.array([each.id for each in facts], pa.string()),
+            "hash": pa.array([each.hash for each in prints], pa.string()),
             "stack": pa.array([each.tobytes() for each in keys], pa.binary(16)),
-            "title": pa.array([each.title for each in facts], pa.string()),
-            "is_named": pa.array([not each.is_build_sensitive for each in facts], pa.bool_()),
+            "waits_for": pa.array(members.waits_for, pa.string()),
+            "title": pa.array(titles, pa.string()),
+            "is_named": pa.array([not each.is_build_sensitive for each in prints], pa.bool_()),
         }
     ).take(pa.array(members.variant))
     text = {
@@ -67,22 +68,28 @@ def merged(tables: Sequence[pa.Table]) -> pa.Table:
     A stack has another fingerprint in a segment that got its names later.
     """
     every = pa.concat_tables(tables).combine_chunks()
-    prints: dict[tuple[str, bytes], tuple[bool, str, str]] = {}
-    for row in every.group_by([*_VARIANT, *_PRINT]).aggregate([]).to_pylist():
-        key = row["kind"], row["stack"]
-        own = not row["is_named"], row["issue"], row["title"]
+    prints: dict[tuple[str, ...], tuple[bool, str, str]] = {}
+    for row in every.group_by(_PRINT).aggregate([]).to_pylist():
+        own = not row["is_named"], row["hash"], row["title"]
+        key = tuple(row[name] for name in _VARIANT)
         prints[key] = min(prints.get(key, own), own)
     sums = every.group_by(_KEY).aggregate([("reports", "sum"), ("first", "min"), ("last", "max")])
     sums = sums.rename_columns([*_KEY, "reports", "first", "last"])
-    pairs = zip(sums["kind"].to_pylist(), sums["stack"].to_pylist(), strict=True)
-    of_rows = [prints[pair] for pair in pairs]
+    variants = zip(*(sums[name].to_pylist() for name in _VARIANT), strict=True)
+    of_rows = [prints[each] for each in variants]
     sums = sums.append_column("is_named", pa.array([not each[0] for each in of_rows], pa.bool_()))
-    sums = sums.append_column("issue", pa.array([each[1] for each in of_rows], pa.string()))
+    sums = sums.append_column("hash", pa.array([each[1] for each in of_rows], pa.string()))
     sums = sums.append_column("title", pa.array([each[2] for each in of_rows], pa.string()))
     order = pc.sort_indices(
         sums.set_column(
             sums.schema.get_field_index("stack"), "stack", sums["stack"].cast("binary")
         ),
-        sort_keys=[(name, "ascending") for name in ("issue", *_KEY)],
+        sort_keys=[(name, "ascending") for name in ("hash", *_KEY)],
     )
     return sums.take(order).select(GROUPS.names).cast(GROUPS).combine_chunks()
+
+
+def finished(groups: pa.Table) -> pa.Table:
+    """Return the groups with their issues instead of fingerprints."""
+    issue = pc.binary_join_element_wise(groups["kind"], groups["hash"], "-")
+    return groups.set_column(groups.schema.get_field_index("hash"), "issue", issue)

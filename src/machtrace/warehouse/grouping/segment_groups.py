@@ -15,11 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from machtrace.reports.analysis.fingerprint import Fingerprint, FingerprintBasis, FingerprintFrame
+from machtrace.reports.analysis.fingerprint import (
+    Fingerprint,
+    FingerprintBasis,
+    FingerprintFrame,
+    wait_kind,
+)
 from machtrace.reports.analysis.frame_owner import OwnerReason
 from machtrace.warehouse.grouping.distinct import hashes_of, smallest
 from machtrace.warehouse.grouping.segment_stacks import SegmentStacks
 from machtrace.warehouse.segment import Segment, numbers
+from machtrace.warehouse.triage import VariantKey
 
 _DAY_NS = 86_400 * 10**9
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -37,6 +43,7 @@ VARIANTS = pa.schema(
         ("issue", pa.int32()),
         ("kind", _TEXT),
         ("stack", pa.binary(16)),
+        ("waits_for", pa.string()),
         ("node", pa.int32()),
         ("reports", pa.int64()),
         ("is_build_sensitive", pa.bool_()),  # by the names of this segment
@@ -60,8 +67,6 @@ COUNTS = pa.schema(
 _BY = ("app", "build", "os", "exception")
 
 Ids: TypeAlias = npt.NDArray[np.int64]
-VariantId: TypeAlias = tuple[str, bytes]
-"""The kind of its reports, and the key of its stack."""
 
 
 class IssueFacts(NamedTuple):
@@ -91,7 +96,7 @@ class Members(NamedTuple):
     kind: list[str]
     """By variant."""
     waits_for: list[str]
-    """By variant: what a hang waited for; else empty."""
+    """By variant: the kind of what a hang waited for; else empty."""
     node: list[int]
     """By variant."""
 
@@ -114,7 +119,7 @@ def members_of(reports: pa.Table, occurrences: pa.Table) -> Members:
     is_subject |= (roles.codes == sample) & (of_kind == audit)
     rows = np.flatnonzero(is_subject & (node > 0))
     report, node = report[rows], node[rows]
-    waits = _texts(reports, "waits_for")
+    waits = _kinds_of_waits(_texts(reports, "waits_for"))
     first, variant = _distinct((of_kind[rows], node, waits.codes[report]))
     pairs, _ = _distinct((variant, report))
     return Members(
@@ -126,7 +131,7 @@ def members_of(reports: pa.Table, occurrences: pa.Table) -> Members:
     )
 
 
-def groups_of(segment: Segment, better: Mapping[VariantId, IssueFacts]) -> SegmentGroups:
+def groups_of(segment: Segment, better: Mapping[VariantKey, IssueFacts]) -> SegmentGroups:
     """Return the issues of a segment.
 
     Args:
@@ -146,7 +151,7 @@ def groups_of(segment: Segment, better: Mapping[VariantId, IssueFacts]) -> Segme
     for kind, node, waits in zip(members.kind, members.node, members.waits_for, strict=True):
         made = stacks.fingerprint(node, kind, waits)
         sensitive.append(made.is_build_sensitive)
-        facts = better.get((kind, keys[node])) if made.is_build_sensitive else None
+        facts = better.get((kind, keys[node], waits)) if made.is_build_sensitive else None
         identity = f"{kind}-{made.hash}" if facts is None else facts.id
         number = issues.setdefault(identity, len(issues))
         if number == len(rows):
@@ -158,6 +163,7 @@ def groups_of(segment: Segment, better: Mapping[VariantId, IssueFacts]) -> Segme
             pa.array(issue, pa.int32()),
             pa.array(members.kind, pa.string()).cast(_TEXT),
             pa.array([keys[node] for node in members.node], pa.binary(16)),
+            pa.array(members.waits_for, pa.string()),
             pa.array(members.node, pa.int32()),
             pa.array(np.bincount(members.variant, minlength=len(issue)), pa.int64()),
             pa.array(sensitive, pa.bool_()),
@@ -252,6 +258,14 @@ class _Texts(NamedTuple):
     def code(self, text: str) -> int:
         """Return the code of a text; -1 if no row has it."""
         return self.values.index(text) if text in self.values else -1
+
+
+def _kinds_of_waits(waits: _Texts) -> _Texts:
+    """Return the kinds of waits without their objects, in an order of their own."""
+    kinds = [wait_kind(each) if each else "" for each in waits.values]
+    values = sorted(set(kinds))
+    place = np.array([values.index(each) for each in kinds], np.int64)
+    return _Texts(place[waits.codes], values)
 
 
 def _texts(table: pa.Table, name: str) -> _Texts:

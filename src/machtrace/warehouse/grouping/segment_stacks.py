@@ -19,7 +19,6 @@ from machtrace.reports.analysis.fingerprint import (
     Fingerprint,
     call_fingerprint,
     fingerprint,
-    wait_kind,
 )
 from machtrace.reports.analysis.frame_owner import FrameOwner, OwnerReason, Ownership
 from machtrace.warehouse.schema import FrameKind
@@ -68,14 +67,13 @@ class SegmentStacks:
         Args:
             node: the stack's.
             kind: that of the reports that are about it.
-            waits_for: what a hang waited for, and its owner; may be empty.
+            waits_for: the kind of what a hang waited for; may be empty.
         """
         frames = self.frames(node)
         if kind == "audit":
             return call_fingerprint(frames, self._task, self._owners)
         most = _FRAMES.get(kind, MOST_FRAMES)
-        wait = wait_kind(waits_for) if waits_for else ""
-        return fingerprint(frames, self._task, self._owners, most=most, wait=wait)
+        return fingerprint(frames, self._task, self._owners, most=most, wait=waits_for)
 
     def _made_calls(self, frame: int) -> Iterable[ReportedFrame]:
         row = self._frames[frame]

@@ -22,12 +22,11 @@ from machtrace.warehouse.grouping.segment_groups import (
     VARIANTS,
     IssueFacts,
     SegmentGroups,
-    VariantId,
     groups_of,
 )
 from machtrace.warehouse.manifest import GroupRow, Manifest
 from machtrace.warehouse.segment import Segment
-from machtrace.warehouse.triage import moved_issues
+from machtrace.warehouse.triage import VariantKey, moved_issues
 
 _SCHEMAS = {"issues": ISSUES, "variants": VARIANTS, "counts": COUNTS}
 VERSION = 1
@@ -78,13 +77,13 @@ class GroupStore:
         if not current.computed and not gone:
             return self._manifest.aliases()
         replaced = [*gone, *(each for each in current.computed if each in stored)]
-        before = dict(self._manifest.variants())
+        before = self._manifest.variants()
         for number in replaced:
             earlier = self._load(stored[number])
             if earlier is not None:
                 before |= _issues_of_variants(earlier)
-        now: dict[VariantId, str] = {}
-        reports: dict[VariantId, int] = {}
+        now: dict[VariantKey, str] = {}
+        reports: dict[VariantKey, int] = {}
         changed = self._folders(current.computed, current.groups)
         for number in current.computed:
             groups = current.groups[number]
@@ -170,24 +169,24 @@ def _rules() -> str:
     return str(VERSION)
 
 
-def _issues_of_variants(groups: SegmentGroups) -> dict[VariantId, str]:
+def _issues_of_variants(groups: SegmentGroups) -> dict[VariantKey, str]:
     ids = groups.issues["id"].to_pylist()
-    columns = (groups.variants[name].to_pylist() for name in ("kind", "stack", "issue"))
-    return {(kind, stack): ids[issue] for kind, stack, issue in zip(*columns, strict=True)}
+    issues = groups.variants["issue"].to_pylist()
+    return {key: ids[issue] for key, issue in zip(_keys(groups.variants), issues, strict=True)}
 
 
 def _better(
     groups: Mapping[int, SegmentGroups], computed: set[int]
-) -> dict[int, dict[VariantId, IssueFacts]]:
+) -> dict[int, dict[VariantKey, IssueFacts]]:
     """Return by segment the issues of variants whose frames have names in other segments only."""
     if not computed or len(groups) < 2:  # noqa: PLR2004 - a segment alone knows no better
         return {}
-    lacking: dict[VariantId, list[int]] = {}
-    exact: dict[VariantId, IssueFacts] = {}
+    lacking: dict[VariantKey, list[int]] = {}
+    exact: dict[VariantKey, IssueFacts] = {}
     for number, each in groups.items():
         is_sensitive = each.variants["is_build_sensitive"]
-        for kind, stack in _pairs(each.variants.filter(is_sensitive)):
-            lacking.setdefault((kind, stack), []).append(number)
+        for key in _keys(each.variants.filter(is_sensitive)):
+            lacking.setdefault(key, []).append(number)
     if not lacking:
         return {}
     import pyarrow.compute as pc
@@ -195,21 +194,22 @@ def _better(
     for each in groups.values():
         rows = each.variants.filter(pc.invert(each.variants["is_build_sensitive"]))
         facts = each.issues.to_pylist()
-        for key, issue in zip(_pairs(rows), rows["issue"].to_pylist(), strict=True):
+        for key, issue in zip(_keys(rows), rows["issue"].to_pylist(), strict=True):
             if key in lacking:
                 made = IssueFacts(**facts[issue])
                 exact[key] = min(exact.get(key, made), made)
-    better: dict[int, dict[VariantId, IssueFacts]] = {}
+    better: dict[int, dict[VariantKey, IssueFacts]] = {}
     for key, facts_of in exact.items():
         for number in lacking[key]:
             better.setdefault(number, {})[key] = facts_of
     return {number: each for number, each in better.items() if _differs(groups[number], each)}
 
 
-def _differs(groups: SegmentGroups, better: Mapping[VariantId, IssueFacts]) -> bool:
+def _differs(groups: SegmentGroups, better: Mapping[VariantKey, IssueFacts]) -> bool:
     known = _issues_of_variants(groups)
     return any(known[key] != facts.id for key, facts in better.items())
 
 
-def _pairs(variants: pa.Table) -> list[VariantId]:
-    return list(zip(variants["kind"].to_pylist(), variants["stack"].to_pylist(), strict=True))
+def _keys(variants: pa.Table) -> list[VariantKey]:
+    columns = (variants[name].to_pylist() for name in ("kind", "stack", "waits_for"))
+    return list(zip(*columns, strict=True))
