@@ -208,7 +208,7 @@ def fingerprint(
     whose = [NOWHERE if frame.image is None else owners[frame.image] for frame in frames]
     if rules is not None:
         choice = choose_frames(frames, task, whose, rules, raised)
-        by_frames = hashed_frames(choice.basis, choice.frames[: choice.most(most)])
+        by_frames = hashed_frames(choice.basis, choice.frames[: choice.most(most)], wait)
         named = choice.applied.named
         return by_frames if named is None else _by_rule(named, by_frames, choice)
     places = [at for at, ownership in enumerate(whose) if ownership.owner is FrameOwner.APP]
