@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from machtrace.errors import RulesError
 from machtrace.model.report import (
     Incident,
     Report,
@@ -162,3 +164,74 @@ def test_more_devices_than_a_sketch_has_are_estimated():
     value = hashes_of(str(each) for each in range(100_000))
     (count,) = counts(*smallest(np.zeros(len(value), np.int64), value), 1).tolist()
     assert count == pytest.approx(100_000, rel=4 / MOST**0.5)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(REPORT, min_size=1, max_size=3)),
+        st.tuples(st.just("rules"), st.sampled_from(["", "function:parse -group", None])),
+        st.tuples(st.just("rules"), st.just("type:EXC_CRASH -> {{ default }} crash")),
+        st.tuples(st.just("compact"), st.none()),
+        st.tuples(st.just("decide"), st.integers(0, 5)),
+    ),
+    min_size=2,
+    max_size=9,
+)
+SEQUENCES = int(os.environ.get("MACHTRACE_SEQUENCES", "10"))
+
+
+@settings(max_examples=SEQUENCES)
+@given(STEPS)
+def test_no_decision_is_lost_when_names_and_rules_change(tmp_path_factory, steps):
+    """After each step every decision is about an issue that exists; by all earlier identifiers."""
+    decided, number = [], 0
+    with Warehouse.create(tmp_path_factory.mktemp("w") / "w") as warehouse:
+        for step, argument in steps:
+            match step:
+                case "add":
+                    made = []
+                    for function, build, phone, is_named in argument:
+                        number += 1
+                        made.append(report(number, function, build, phone, is_named=is_named))
+                    warehouse.add(made)
+                    warehouse.regroup()
+                case "rules":
+                    trial = warehouse.try_rules(argument)
+                    warehouse.set_rules(argument)
+                    assert len(warehouse.issues()) == trial.after
+                case "compact":
+                    warehouse.compact()
+                    warehouse.regroup()
+                case _:
+                    issues = warehouse.issues()
+                    if issues:
+                        issue = issues[argument % len(issues)]
+                        warehouse.decide(issue.id, State.RESOLVED, f"{len(decided)}")
+                        decided.append(issue.id)
+            live = {issue.id for issue in warehouse.issues()}
+            decisions = warehouse.decisions()
+            assert decisions.keys() <= live
+            assert sum(map(len, decisions.values())) == len(decided)
+            assert {warehouse.present_issue(each) for each in decided} <= live
+            assert sum(each.reports for each in warehouse.issues()) == number
+
+
+def test_rules_are_tried_before_they_are_set(tmp_path):
+    with Warehouse.create(tmp_path / "w") as warehouse:
+        warehouse.add([report(1, "parse", "1", 1), report(2, "load", "1", 2)])
+        warehouse.regroup()
+        assert warehouse.groups.rules is None
+        before = {issue.id for issue in warehouse.issues()}
+        text = "type:* -> all"
+        trial = warehouse.try_rules(text)
+        assert (trial.before, trial.after, trial.split) == (2, 1, {})
+        assert [sorted(before)] == list(trial.merged.values())
+        assert {issue.id for issue in warehouse.issues()} == before
+        warehouse.set_rules(text)
+        (issue,) = warehouse.issues()
+        assert {warehouse.present_issue(each) for each in before} == {issue.id}
+        _, frames = warehouse.explain(next(iter(before)))
+        assert frames[0].name in {"parse", "load"}
+        with pytest.raises(RulesError, match=r"grouping\.rules:1"):
+            warehouse.set_rules("function:x +nothing")
+        assert warehouse.groups.rules.text == text

@@ -15,13 +15,16 @@ import numpy as np
 
 from machtrace.atomic_write import replace_file
 from machtrace.errors import ArgumentError, FileAccessError
+from machtrace.reports.analysis.explanation import FrameExplanation
+from machtrace.reports.analysis.grouping_rules import parse_rules
 from machtrace.warehouse.difference import GROUPS, Difference, difference
 from machtrace.warehouse.export import BATCH_ROWS, export_format, exported
 from machtrace.warehouse.forest import ALL, Forest, functions, read_forest
 from machtrace.warehouse.function_tree import MOST_NODES, FunctionTree
 from machtrace.warehouse.grouping.issues import Issue, IssueTable, numbered
 from machtrace.warehouse.grouping.segment_groups import counts_of, members_of
-from machtrace.warehouse.grouping.store import GroupStore
+from machtrace.warehouse.grouping.segment_stacks import SegmentStacks
+from machtrace.warehouse.grouping.store import RULES, GroupStore, Trial
 from machtrace.warehouse.ingest import Body, unframed
 from machtrace.warehouse.log import read_record
 from machtrace.warehouse.manifest import Manifest, Quarantined, SegmentRow
@@ -318,6 +321,39 @@ class WarehouseReader:
             return issues.issues([issues.counts.filter(chosen)])
         return issues.issues([*self._counts(issues, where)])
 
+    def try_rules(self, text: str | None) -> Trial:
+        """Return how issues would change by other grouping rules; nothing is stored.
+
+        Args:
+            text: the rules; None for none.
+
+        Raises:
+            RulesError: they are invalid.
+            FileAccessError, FormatError: a segment cannot be read, or is damaged.
+        """
+        return self.groups.trial(None if text is None else parse_rules(text, RULES))
+
+    def explain(self, issue: str) -> tuple[Issue, tuple[FrameExplanation, ...]]:
+        """Return an issue, and for each frame of its most frequent stack why it counts or not.
+
+        Args:
+            issue: its identifier, or an earlier one.
+
+        Raises:
+            ArgumentError: no issue has this identifier.
+            FileAccessError, FormatError: a segment cannot be read, or is damaged.
+        """
+        groups = self.groups
+        present = self.present_issue(issue)
+        chosen = next((each for each in groups.table().issues() if each.id == present), None)
+        if chosen is None:
+            raise ArgumentError(
+                f"no issue is called {issue}", remedy="list them: machtrace warehouse groups FOLDER"
+            )
+        most = chosen.variants[0]
+        stacks = SegmentStacks(self.stacks_of(most.segment), groups.rules)
+        return chosen, stacks.explained(most.node, chosen.kind, most.cause)
+
     def decisions(self) -> dict[str, list[Decision]]:
         """Return the decisions about issues, by present identifier, the one that holds first."""
         return decisions_by_issue(self._manifest.decisions(), self._manifest.aliases())
@@ -386,7 +422,7 @@ class WarehouseReader:
             is_chosen[report[of_segment == number]] = True
             if is_chosen.any():
                 occurrences = read_table(folder / "occurrences.parquet", "occurrences")
-                members = members_of(reports, occurrences).of(is_chosen)
+                members = members_of(reports, occurrences, self.groups.rules).of(is_chosen)
                 own = numbers(groups.variants, "issue").astype(np.int64)
                 kinds = groups.issues["kind"].to_pylist()
                 yield numbered(counts_of(reports, members, own, kinds), issues.number_of(number))

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.images.resolver import Search
 from machtrace.model.report import Report
+from machtrace.reports.analysis.grouping_rules import parse_rules
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.builder import SegmentBuilder, Source
 from machtrace.warehouse.columns import SourceFacts, StackColumns, segment_of
 from machtrace.warehouse.grouping.decisions import store_decision
+from machtrace.warehouse.grouping.store import RULES
 from machtrace.warehouse.ingest import (
     Added,
     BatchOutcome,
@@ -195,6 +197,22 @@ class Warehouse(WarehouseReader):
         """
         self._lock.acquire()
         return self.groups.update()
+
+    def set_rules(self, text: str | None) -> dict[str, str]:
+        """Group all reports by other rules from now on, and return the aliases of earlier issues.
+
+        Args:
+            text: grouping rules; None for none.
+
+        Raises:
+            RulesError: they are invalid.
+            FileAccessError: another process writes, or they cannot be stored.
+        """
+        if text is not None:
+            parse_rules(text, RULES)
+        self._lock.acquire()
+        self.groups.set_rules(text)
+        return self.regroup()
 
     def decide(self, issue: str, state: State, note: str = "") -> str:
         """Store a decision about an issue, and return its present identifier.

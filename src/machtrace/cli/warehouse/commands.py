@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from machtrace.warehouse.ingest import BatchOutcome, LogRecord
     from machtrace.warehouse.warehouse import Warehouse
 
-_JOBS = f"{__package__}.jobs"
+_JOBS, _RULES = f"{__package__}.jobs", f"{__package__}.rules"
 _COMMANDS, _UPKEEP = __name__, f"{__package__}.upkeep"
 _BATCH = 64
 """Files whose bytes are stored at once."""
@@ -432,6 +432,14 @@ warehouse_app = lazy_group(
         "groups": LazyCommand(
             f"{_COMMANDS}:groups",
             "List the issues: reports of the same problem, the most frequent first.",
+        ),
+        "explain": LazyCommand(
+            f"{_RULES}:explain",
+            "Print for each frame of an issue's most frequent stack whether it counts, and why.",
+        ),
+        "rules": LazyCommand(
+            f"{_RULES}:rules",
+            "Print the grouping rules, or which issues those in FILE would merge and split.",
         ),
         "decide": LazyCommand(
             f"{_COMMANDS}:decide",

@@ -18,7 +18,7 @@ GROUPS = pa.schema(
         ("kind", pa.string()),
         ("hash", pa.string()),  # the issue is kind-hash
         ("stack", pa.binary(16)),
-        ("waits_for", pa.string()),  # of a hang
+        ("cause", pa.string()),  # the kind of what a hang waited for
         ("title", pa.string()),
         ("is_named", pa.bool_()),  # whether another build's fingerprint would be the same
         ("exception", pa.string()),
@@ -29,7 +29,7 @@ GROUPS = pa.schema(
         ("last", pa.int64()),
     ]
 )
-_VARIANT = ["kind", "stack", "waits_for"]
+_VARIANT = ["kind", "stack", "cause"]
 _PRINT = [*_VARIANT, "is_named", "hash", "title"]
 _KEY = [*_VARIANT, "exception", "build", "device"]
 
@@ -39,7 +39,7 @@ def groups_of(segment: Segment) -> pa.Table:
     members = members_of(segment.reports, segment.occurrences)
     reports = segment.reports.take(pa.array(members.report))
     stacks = SegmentStacks(segment)
-    variants = zip(members.kind, members.node, members.waits_for, strict=True)
+    variants = zip(members.kind, members.node, members.cause, strict=True)
     prints = [stacks.fingerprint(node, kind, waits) for kind, node, waits in variants]
     titles = (issue_facts("", each).title for each in prints)
     keys = stack_keys(segment.tree, segment.frame_keys, np.array(members.node, np.int64))
@@ -47,7 +47,7 @@ def groups_of(segment: Segment) -> pa.Table:
         {
             "hash": pa.array([each.hash for each in prints], pa.string()),
             "stack": pa.array([each.tobytes() for each in keys], pa.binary(16)),
-            "waits_for": pa.array(members.waits_for, pa.string()),
+            "cause": pa.array(members.cause, pa.string()),
             "title": pa.array(titles, pa.string()),
             "is_named": pa.array([not each.is_build_sensitive for each in prints], pa.bool_()),
         }

@@ -37,6 +37,8 @@ class Variant(NamedTuple):
     segment: int
     node: int
     """The node of the stack, in one of the segments that have it."""
+    cause: str = ""
+    """The kind of what a hang waited for, or the exception that rules may match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,8 @@ class IssueTable:
             stack = own["stack"][at].as_py()
             known = variants.get(stack)
             reports = own["reports"][at].as_py() + (0 if known is None else known.reports)
-            variants[stack] = Variant(stack, reports, segment, own["node"][at].as_py())
+            node, cause = own["node"][at].as_py(), own["cause"][at].as_py()
+            variants[stack] = Variant(stack, reports, segment, node, cause)
         return tuple(sorted(variants.values(), key=lambda each: (-each.reports, each.stack)))
 
     @cached_property

@@ -22,6 +22,7 @@ from machtrace.reports.analysis.fingerprint import (
     wait_kind,
 )
 from machtrace.reports.analysis.frame_owner import OwnerReason
+from machtrace.reports.analysis.grouping_rules import GroupingRules
 from machtrace.warehouse.grouping.distinct import hashes_of, smallest
 from machtrace.warehouse.grouping.segment_stacks import SegmentStacks
 from machtrace.warehouse.segment import Segment, numbers
@@ -43,7 +44,7 @@ VARIANTS = pa.schema(
         ("issue", pa.int32()),
         ("kind", _TEXT),
         ("stack", pa.binary(16)),
-        ("waits_for", pa.string()),
+        ("cause", pa.string()),
         ("node", pa.int32()),
         ("reports", pa.int64()),
         ("is_build_sensitive", pa.bool_()),  # by the names of this segment
@@ -95,8 +96,8 @@ class Members(NamedTuple):
     """By subject: the number of its variant."""
     kind: list[str]
     """By variant."""
-    waits_for: list[str]
-    """By variant: the kind of what a hang waited for; else empty."""
+    cause: list[str]
+    """By variant: the kind of what a hang waited for; if rules may match it, the exception."""
     node: list[int]
     """By variant."""
 
@@ -106,8 +107,16 @@ class Members(NamedTuple):
         return self._replace(report=self.report[chosen], variant=self.variant[chosen])
 
 
-def members_of(reports: pa.Table, occurrences: pa.Table) -> Members:
-    """Return the subjects of all reports of a segment; variants are in canonical order."""
+def members_of(
+    reports: pa.Table, occurrences: pa.Table, rules: GroupingRules | None = None
+) -> Members:
+    """Return the subjects of all reports of a segment; variants are in canonical order.
+
+    Args:
+        reports: those of the segment.
+        occurrences: those of the segment.
+        rules: by which they are grouped.
+    """
     report = numbers(occurrences, "report").astype(np.int64)
     node = numbers(occurrences, "node").astype(np.int64)
     roles = _texts(occurrences, "role")
@@ -119,27 +128,32 @@ def members_of(reports: pa.Table, occurrences: pa.Table) -> Members:
     is_subject |= (roles.codes == sample) & (of_kind == audit)
     rows = np.flatnonzero(is_subject & (node > 0))
     report, node = report[rows], node[rows]
-    waits = _kinds_of_waits(_texts(reports, "waits_for"))
-    first, variant = _distinct((of_kind[rows], node, waits.codes[report]))
+    causes = _causes(reports, kinds.codes == kinds.code("hang"), has_rules=rules is not None)
+    first, variant = _distinct((of_kind[rows], node, causes.codes[report]))
     pairs, _ = _distinct((variant, report))
     return Members(
         report=report[pairs],
         variant=variant[pairs],
         kind=[kinds.values[each] for each in of_kind[rows][first]],
-        waits_for=[waits.values[each] for each in waits.codes[report[first]]],
+        cause=[causes.values[each] for each in causes.codes[report[first]]],
         node=node[first].tolist(),
     )
 
 
-def groups_of(segment: Segment, better: Mapping[VariantKey, IssueFacts]) -> SegmentGroups:
+def groups_of(
+    segment: Segment,
+    better: Mapping[VariantKey, IssueFacts],
+    rules: GroupingRules | None = None,
+) -> SegmentGroups:
     """Return the issues of a segment.
 
     Args:
         segment: with the names of now.
         better: issues of variants whose frames have names in other segments only.
+        rules: what adjusts fingerprints.
     """
-    members = members_of(segment.reports, segment.occurrences)
-    stacks = SegmentStacks(segment)
+    members = members_of(segment.reports, segment.occurrences, rules)
+    stacks = SegmentStacks(segment, rules)
     keys = dict(
         zip(
             numbers(segment.stacks, "node").tolist(), segment.stacks["key"].to_pylist(), strict=True
@@ -148,10 +162,10 @@ def groups_of(segment: Segment, better: Mapping[VariantKey, IssueFacts]) -> Segm
     issues: dict[str, int] = {}
     rows: list[IssueFacts] = []
     of_variant, sensitive = [], []
-    for kind, node, waits in zip(members.kind, members.node, members.waits_for, strict=True):
-        made = stacks.fingerprint(node, kind, waits)
+    for kind, node, cause in zip(members.kind, members.node, members.cause, strict=True):
+        made = stacks.fingerprint(node, kind, cause)
         sensitive.append(made.is_build_sensitive)
-        facts = better.get((kind, keys[node], waits)) if made.is_build_sensitive else None
+        facts = better.get((kind, keys[node], cause)) if made.is_build_sensitive else None
         identity = f"{kind}-{made.hash}" if facts is None else facts.id
         number = issues.setdefault(identity, len(issues))
         if number == len(rows):
@@ -163,7 +177,7 @@ def groups_of(segment: Segment, better: Mapping[VariantKey, IssueFacts]) -> Segm
             pa.array(issue, pa.int32()),
             pa.array(members.kind, pa.string()).cast(_TEXT),
             pa.array([keys[node] for node in members.node], pa.binary(16)),
-            pa.array(members.waits_for, pa.string()),
+            pa.array(members.cause, pa.string()),
             pa.array(members.node, pa.int32()),
             pa.array(np.bincount(members.variant, minlength=len(issue)), pa.int64()),
             pa.array(sensitive, pa.bool_()),
@@ -260,12 +274,16 @@ class _Texts(NamedTuple):
         return self.values.index(text) if text in self.values else -1
 
 
-def _kinds_of_waits(waits: _Texts) -> _Texts:
-    """Return the kinds of waits without their objects, in an order of their own."""
+def _causes(reports: pa.Table, is_hang: npt.NDArray[np.bool_], *, has_rules: bool) -> _Texts:
+    """Return what beside its stack identifies a report, in an order of its own."""
+    waits, raised = _texts(reports, "waits_for"), _texts(reports, "exception")
     kinds = [wait_kind(each) if each else "" for each in waits.values]
-    values = sorted(set(kinds))
-    place = np.array([values.index(each) for each in kinds], np.int64)
-    return _Texts(place[waits.codes], values)
+    others = raised.values if has_rules else [""] * len(raised.values)
+    values = sorted({*kinds, *others})
+    place = {each: at for at, each in enumerate(values)}
+    of_hang = np.array([place[each] for each in kinds], np.int64)[waits.codes]
+    of_other = np.array([place[each] for each in others], np.int64)[raised.codes]
+    return _Texts(np.where(is_hang, of_hang, of_other), values)
 
 
 def _texts(table: pa.Table, name: str) -> _Texts:

@@ -14,6 +14,7 @@ from machtrace.model.report import (
     ReportedSymbol,
     ReportedTask,
 )
+from machtrace.reports.analysis.explanation import FrameExplanation, explained
 from machtrace.reports.analysis.fingerprint import (
     MOST_FRAMES,
     Fingerprint,
@@ -21,6 +22,7 @@ from machtrace.reports.analysis.fingerprint import (
     fingerprint,
 )
 from machtrace.reports.analysis.frame_owner import FrameOwner, OwnerReason, Ownership
+from machtrace.reports.analysis.grouping_rules import GroupingRules, Raised
 from machtrace.warehouse.schema import FrameKind
 from machtrace.warehouse.segment import Segment
 
@@ -37,8 +39,9 @@ and the functions that it calls at that moment are not."""
 class SegmentStacks:
     """The stacks of a segment, with their names, as reports have them."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, rules: GroupingRules | None = None) -> None:
         self._segment = segment
+        self._rules = rules
         self._frames = segment.frames.to_pylist()
         self._names: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for row in segment.names.to_pylist():
@@ -61,19 +64,43 @@ class SegmentStacks:
             frames += calls
         return frames
 
-    def fingerprint(self, node: int, kind: str = "crash", waits_for: str = "") -> Fingerprint:
+    def fingerprint(self, node: int, kind: str = "crash", cause: str = "") -> Fingerprint:
         """Return the fingerprint of a node's stack.
 
         Args:
             node: the stack's.
             kind: that of the reports that are about it.
-            waits_for: the kind of what a hang waited for; may be empty.
+            cause: the kind of what a hang waited for, the exception of others; may be empty.
         """
         frames = self.frames(node)
         if kind == "audit":
             return call_fingerprint(frames, self._task, self._owners)
-        most = _FRAMES.get(kind, MOST_FRAMES)
-        return fingerprint(frames, self._task, self._owners, most=most, wait=waits_for)
+        return fingerprint(
+            frames,
+            self._task,
+            self._owners,
+            rules=self._rules,
+            raised=_raised(kind, cause),
+            most=_FRAMES.get(kind, MOST_FRAMES),
+            wait=cause if kind == "hang" else "",
+        )
+
+    def explained(self, node: int, kind: str, cause: str) -> tuple[FrameExplanation, ...]:
+        """Return for each frame of a node's stack whether it counts in the fingerprint, and why.
+
+        Args:
+            node: the stack's.
+            kind: that of the reports that are about it.
+            cause: see :meth:`fingerprint`.
+        """
+        return explained(
+            self.frames(node),
+            self._task,
+            self._owners,
+            self._rules,
+            raised=_raised(kind, cause),
+            most=_FRAMES.get(kind, MOST_FRAMES),
+        )
 
     def _made_calls(self, frame: int) -> Iterable[ReportedFrame]:
         row = self._frames[frame]
@@ -88,3 +115,7 @@ class SegmentStacks:
         if not names:
             symbol_of_text = ReportedSymbol(row["text"], None) if row["text"] else None
             yield ReportedFrame(address, image, offset, symbol=symbol_of_text)
+
+
+def _raised(kind: str, cause: str) -> Raised:
+    return Raised((cause,) if cause and kind != "hang" else (), (), (kind,))

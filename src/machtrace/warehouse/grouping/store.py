@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from machtrace.atomic_write import replace_file
+from machtrace.errors import FileAccessError
+from machtrace.reports.analysis.grouping_rules import GroupingRules, parse_rules
 from machtrace.warehouse.grouping.issues import IssueTable
 from machtrace.warehouse.grouping.segment_groups import (
     COUNTS,
@@ -31,8 +36,24 @@ from machtrace.warehouse.triage import VariantKey, moved_issues
 _SCHEMAS = {"issues": ISSUES, "variants": VARIANTS, "counts": COUNTS}
 VERSION = 1
 """That of fingerprints; another one groups all reports again."""
+RULES = "grouping.rules"
+"""The file with the rules of a warehouse, if it has any."""
 
 ReadSegment = Callable[[int], Segment]
+
+
+class Trial(NamedTuple):
+    """How issues would change by other rules."""
+
+    before: int
+    """Number of issues now."""
+    after: int
+    merged: dict[str, list[str]]
+    """By new issue: the present ones that it joins."""
+    split: dict[str, list[str]]
+    """By present issue: the new ones that it becomes."""
+    titles: dict[str, str]
+    """By issue."""
 
 
 class _Current(NamedTuple):
@@ -54,8 +75,58 @@ class GroupStore:
 
     def __init__(self, folder: Path, manifest: Manifest, read: ReadSegment) -> None:
         self._folder = folder / "groups"
+        self._file = folder / RULES
         self._manifest = manifest
         self._read = read
+
+    @cached_property
+    def rules(self) -> GroupingRules | None:
+        """The rules of the warehouse; None if it has none.
+
+        Raises:
+            FileAccessError, RulesError: they cannot be read, or are invalid.
+        """
+        try:
+            return parse_rules(self._file.read_text("utf-8"), self._file.name)
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileAccessError(str(self._file), str(error)) from None
+
+    def set_rules(self, text: str | None) -> None:
+        """Replace the rules; :meth:`update` groups by them.
+
+        Args:
+            text: None for no rules.
+
+        Raises:
+            FileAccessError: they cannot be stored.
+        """
+        if text is None:
+            self._file.unlink(missing_ok=True)
+        else:
+            replace_file(str(self._file), [text.encode()])
+        self.__dict__.pop("rules", None)
+
+    def trial(self, rules: GroupingRules | None) -> Trial:
+        """Return how issues would change by other rules; nothing is stored.
+
+        Raises:
+            FileAccessError, FormatError: a segment cannot be read, or is damaged.
+        """
+        before = self._current().groups
+        other = GroupStore(self._folder.parent, self._manifest, self._read)
+        other.__dict__["rules"] = rules
+        after = other.regrouped()
+        return _compared(IssueTable(before), IssueTable(after))
+
+    def regrouped(self) -> dict[int, SegmentGroups]:
+        """Return the groups of all segments, computed from their stacks."""
+        every = [row.id for row in self._manifest.segments()]
+        groups = {number: groups_of(self._read(number), {}, self.rules) for number in every}
+        for number, better in _better(groups, set(every)).items():
+            groups[number] = groups_of(self._read(number), better, self.rules)
+        return groups
 
     def table(self) -> IssueTable:
         """Return the issues of all segments; those that are not stored are computed.
@@ -93,7 +164,15 @@ class GroupStore:
             for key, count in zip(of_variants, counts, strict=True):
                 reports[key] = reports.get(key, 0) + count
         live = set(IssueTable(current.groups).ids)
-        aliases = moved_issues(before, now, reports, self._manifest.aliases(), live)
+        moves = _moves(before, now)
+        keys = [("", at.to_bytes(8, "big"), "") for at in range(len(moves))]
+        aliases = moved_issues(
+            {key: move.before for key, move in zip(keys, moves, strict=True)},
+            {key: now[move.variant] for key, move in zip(keys, moves, strict=True)},
+            {key: reports[move.variant] for key, move in zip(keys, moves, strict=True)},
+            self._manifest.aliases(),
+            live,
+        )
         with self._manifest.transaction() as database:
             database.execute("DELETE FROM variant")
             database.executemany(
@@ -118,6 +197,11 @@ class GroupStore:
 
     # --- inside ---
 
+    @property
+    def _identity(self) -> str:
+        """The version of fingerprints, and the rules."""
+        return str(VERSION) if self.rules is None else f"{VERSION}-{self.rules.digest}"
+
     def _current(self) -> _Current:
         names, stored = self._manifest.names(), self._manifest.groups()
         groups: dict[int, SegmentGroups] = {}
@@ -127,15 +211,15 @@ class GroupStore:
             own = None
             if known is not None and (known.names, known.rules) == (
                 names.get(row.id, ""),
-                _rules(),
+                self._identity,
             ):
                 own = self._load(known)
             if own is None:
-                own = groups_of(self._read(row.id), {})
+                own = groups_of(self._read(row.id), {}, self.rules)
                 computed.add(row.id)
             groups[row.id] = own
         for number, better in _better(groups, computed).items():
-            groups[number] = groups_of(self._read(number), better)
+            groups[number] = groups_of(self._read(number), better, self.rules)
             computed.add(number)
         return _Current(groups, computed)
 
@@ -161,12 +245,54 @@ class GroupStore:
             folder.mkdir(parents=True)
             for table, each in zip(groups[number], _SCHEMAS, strict=True):
                 pq.write_table(table, folder / f"{each}.parquet", compression="zstd")
-            rows.append((number, name, names.get(number, ""), _rules()))
+            rows.append((number, name, names.get(number, ""), self._identity))
         return rows
 
 
-def _rules() -> str:
-    return str(VERSION)
+class _Move(NamedTuple):
+    """A variant of now, and an issue that it was of."""
+
+    before: str
+    variant: VariantKey
+
+
+def _moves(before: Mapping[VariantKey, str], now: Mapping[VariantKey, str]) -> list[_Move]:
+    """Return for each variant of before those of now; by its stack if its cause is another one."""
+    by_stack: dict[tuple[str, bytes], list[VariantKey]] = {}
+    for kind, stack, cause in now:
+        by_stack.setdefault((kind, stack), []).append((kind, stack, cause))
+    moves = []
+    for key, issue in before.items():
+        same = [key] if key in now else by_stack.get(key[:2], [])
+        moves += [_Move(issue, variant) for variant in same]
+    return moves
+
+
+def _compared(before: IssueTable, after: IssueTable) -> Trial:
+    titles = {issue.id: issue.title for table in (before, after) for issue in table.issues()}
+    old, new = _by_stack(before), _by_stack(after)
+    joined: dict[str, set[str]] = {}
+    split: dict[str, set[str]] = {}
+    for key in old.keys() & new.keys():
+        for was, now in product(old[key], new[key]):
+            joined.setdefault(now, set()).add(was)
+            split.setdefault(was, set()).add(now)
+    return Trial(
+        before=len(before.ids),
+        after=len(after.ids),
+        merged={now: sorted(each) for now, each in sorted(joined.items()) if len(each) > 1},
+        split={was: sorted(each) for was, each in sorted(split.items()) if len(each) > 1},
+        titles=titles,
+    )
+
+
+def _by_stack(table: IssueTable) -> dict[tuple[str, bytes], set[str]]:
+    """Return the issues of each stack and kind of report."""
+    made: dict[tuple[str, bytes], set[str]] = {}
+    for groups in table.groups.values():
+        for (kind, stack, _), issue in _issues_of_variants(groups).items():
+            made.setdefault((kind, stack), set()).add(issue)
+    return made
 
 
 def _issues_of_variants(groups: SegmentGroups) -> dict[VariantKey, str]:
@@ -211,5 +337,5 @@ def _differs(groups: SegmentGroups, better: Mapping[VariantKey, IssueFacts]) -> 
 
 
 def _keys(variants: pa.Table) -> list[VariantKey]:
-    columns = (variants[name].to_pylist() for name in ("kind", "stack", "waits_for"))
+    columns = (variants[name].to_pylist() for name in ("kind", "stack", "cause"))
     return list(zip(*columns, strict=True))
