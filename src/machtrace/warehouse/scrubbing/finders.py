@@ -30,6 +30,10 @@ _SIX = re.compile(
     rb"|[fF][eE]80:(?::?[0-9a-fA-F]{1,4}){1,7})(?![\w:])"
 )
 _GROUPS = re.compile(rb":[0-9a-fA-F]{1,4}:[0-9a-fA-F]{1,4}:[0-9a-fA-F]")
+_COLON = re.compile(rb"\s{0,9}:\s{0,9}")
+_LINE = re.compile(rb"[ \t]*([^\r\n]*?)[ \t]*(?=\r?\n|\r?\Z)")
+_INDENT = 200
+"""Bytes before a label on its line."""
 _OCTET = 255
 _LOOPBACK, _UNSPECIFIED = 127, 0
 
@@ -66,7 +70,8 @@ def _addresses(data: bytes) -> Iterator[Span]:
         octets = [int(each) for each in (first[0] + match[0]).split(b".")]
         if octets[0] not in (_LOOPBACK, _UNSPECIFIED) and max(octets) <= _OCTET:
             yield start + first.start(), match.end()
-    if b"e80::" in data or b"E80::" in data or _GROUPS.search(data):
+    # The colons of JSON are most of all, and none of an address.
+    if b"e80::" in data or b"E80::" in data or _GROUPS.search(data.replace(b'":', b"")):
         yield from (match.span() for match in _SIX.finditer(data))
 
 
@@ -85,37 +90,49 @@ class Field:
     def __init__(self, path: str) -> None:
         """Compile a path: ``key``, or ``outer.key``, which is a key anywhere within another one."""
         *outer, last = path.split(".")
-        self._words = [each.encode() for each in (*outer, last)]
-        self._outer = [_key(each) for each in outer]
-        self._key = _key(last)
-        label = rb"(?m)^[ \t]*" + re.escape(last.encode()) + rb":[ \t]*([^\r\n]*?)[ \t]*\r?$"
-        self._label = None if outer else re.compile(label)
+        self._outer = [each.encode() for each in outer]
+        self._key = last.encode()
 
     def spans(self, data: bytes) -> Iterator[Span]:
         """Yield the values, of texts without their quotes."""
-        if not all(word in data for word in self._words):
+        if not all(word in data for word in (*self._outer, self._key)):
             return
         text = data.decode("latin-1")  # a character for each byte
         inside: list[Span] = [(0, len(data))]
-        for pattern in self._outer:
+        for key in self._outer:
             inside = [
-                span for start, end in inside for span in _values(pattern, data, text, start, end)
+                span for start, end in inside for span in _values(key, data, text, start, end)
             ]
         for start, end in inside:
             yield from _values(self._key, data, text, start, end)
-        if self._label is not None:
-            yield from (match.span(1) for match in self._label.finditer(data))
+        if not self._outer:
+            yield from _labelled(self._key + b":", data)
 
 
-def _key(name: str) -> re.Pattern[bytes]:
-    return re.compile(rb'(?<!\\)"' + re.escape(name.encode()) + rb'"\s{0,9}:\s{0,9}')
+def _labelled(label: bytes, data: bytes) -> Iterator[Span]:
+    """Yield what follows a word and a colon at the beginning of a line."""
+    at = data.find(label)
+    while at >= 0:
+        begin = at + len(label)
+        before = data[max(at - _INDENT, 0) : at].rpartition(b"\n")
+        is_first = bool(before[1]) or at <= _INDENT
+        if is_first and not before[2].strip(b" \t"):
+            line = _LINE.match(data, begin)
+            if line is not None:
+                yield line.span(1)
+        at = data.find(label, begin)
 
 
-def _values(
-    pattern: re.Pattern[bytes], data: bytes, text: str, start: int, end: int
-) -> Iterator[Span]:
+def _values(key: bytes, data: bytes, text: str, start: int, end: int) -> Iterator[Span]:
+    """Yield the values of a key of JSON."""
+    # To search for the literal is ten times as fast as for a pattern with what may precede it.
+    quoted = b'"' + key + b'"'
     at = start
-    while (match := pattern.search(data, at, end)) is not None:
+    while (place := data.find(quoted, at, end)) >= 0:
+        at = place + len(quoted)
+        match = _COLON.match(data, at, end)
+        if match is None or (place > start and data[place - 1 : place] == b"\\"):
+            continue
         begin = match.end()
         try:
             _, at = json.JSONDecoder().raw_decode(text, begin)
