@@ -20,7 +20,9 @@ from machtrace.model.report import (
     SampledNode,
     SampledTree,
 )
+from machtrace.warehouse.builder import SegmentBuilder, Source
 from machtrace.warehouse.grouping.distinct import MOST, counts, hashes_of, smallest
+from machtrace.warehouse.grouping.segment_stacks import SegmentStacks
 from machtrace.warehouse.triage import State
 from machtrace.warehouse.warehouse import Warehouse
 from tests.support.reports.models import made_frame, made_report, made_thread
@@ -235,3 +237,25 @@ def test_rules_are_tried_before_they_are_set(tmp_path):
         with pytest.raises(RulesError, match=r"grouping\.rules:1"):
             warehouse.set_rules("function:x +nothing")
         assert warehouse.groups.rules.text == text
+
+
+def test_the_quick_hash_is_that_of_the_fingerprint():
+    """With and without recursion, names, frames of the app, and a wait."""
+    frames = {
+        "app": made_frame("main", offset=1),
+        "kit": made_frame("kit:draw", offset=2),
+        "system": made_frame("system:wait", offset=3),
+        "unnamed": made_frame("x", offset=4)._replace(symbol=None),
+    }
+    choices = [[], ["app"], ["system"], ["app", "app", "system"], ["unnamed", "kit", "app"]]
+    choices += [["app", "kit"] * 3, ["system", "unnamed"], [*frames]]
+    builder = SegmentBuilder()
+    for number, each in enumerate(choices):
+        thread = replace(made_thread(0, [], crashed=True), frames=tuple(map(frames.get, each)))
+        builder.add(made_report(thread), Source(received=1, number=number))
+    segment = builder.build()
+    stacks = SegmentStacks(segment)
+    for node in segment.stacks["node"].to_pylist():
+        for kind, cause in (("crash", ""), ("hang", "mutex"), ("cpu", ""), ("audit", "")):
+            made = stacks.fingerprint(node, kind, cause)
+            assert stacks.hash_of(node, kind, cause) == (made.hash, made.is_build_sensitive)

@@ -315,7 +315,7 @@ class WarehouseReader:
         """
         issues = self.groups.table()
         if where.strip() in ("", "true") or issues.counts is None:
-            return issues.issues()
+            return list(issues.every)
         chosen = matching_rows(issues.counts, where)
         if chosen is not None:
             return issues.issues([issues.counts.filter(chosen)])
@@ -345,7 +345,7 @@ class WarehouseReader:
         """
         groups = self.groups
         present = self.present_issue(issue)
-        chosen = next((each for each in groups.table().issues() if each.id == present), None)
+        chosen = next((each for each in groups.table().every if each.id == present), None)
         if chosen is None:
             raise ArgumentError(
                 f"no issue is called {issue}", remedy="list them: machtrace warehouse groups FOLDER"

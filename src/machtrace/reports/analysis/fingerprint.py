@@ -244,10 +244,20 @@ def hashed_frames(
     """Return the fingerprint that covers ``frames``, and the kind of a wait."""
     digest = blake2b(basis.name.encode(), digest_size=8)
     for frame in frames:
-        digest.update(f"\0{frame.image}\1{frame.name}".encode("utf-8", "surrogatepass"))
+        digest.update(frame_token(frame))
     if wait:
-        digest.update(f"\0\2{wait}".encode("utf-8", "surrogatepass"))
+        digest.update(wait_token(wait))
     return Fingerprint(digest.hexdigest(), basis, tuple(frames))
+
+
+def frame_token(frame: FingerprintFrame) -> bytes:
+    """Return a frame's part of the bytes that are hashed."""
+    return f"\0{frame.image}\1{frame.name}".encode("utf-8", "surrogatepass")
+
+
+def wait_token(wait: str) -> bytes:
+    """Return the part of a wait in the bytes that are hashed."""
+    return f"\0\2{wait}".encode("utf-8", "surrogatepass")
 
 
 def incident_fingerprint(task: Report, frames: Sequence[ReportedFrame]) -> Fingerprint:

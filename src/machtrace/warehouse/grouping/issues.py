@@ -106,16 +106,27 @@ class IssueTable:
         """The identifiers of all issues."""
         return list(self._numbers)
 
-    def issues(self, counts_of: Sequence[pa.Table] | None = None) -> list[Issue]:
+    @property
+    def size(self) -> int:
+        """The bytes of its tables."""
+        tables = [table for each in self.groups.values() for table in each]
+        own = 0 if self.counts is None else int(self.counts.nbytes)
+        return own + sum(int(table.nbytes) for table in tables)
+
+    @cached_property
+    def every(self) -> list[Issue]:
+        """The issues of all reports, the most frequent first."""
+        return [] if self.counts is None else self.issues([self.counts])
+
+    def issues(self, counts_of: Sequence[pa.Table]) -> list[Issue]:
         """Return the issues, the most frequent first.
 
         Args:
-            counts_of: the counts of some reports, by issue; None: those of all.
+            counts_of: the counts of some reports, by issue.
         """
-        tables = ([] if self.counts is None else [self.counts]) if counts_of is None else counts_of
-        if not sum(table.num_rows for table in tables):
+        if not sum(table.num_rows for table in counts_of):
             return []
-        every = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        every = pa.concat_tables(counts_of).unify_dictionaries().combine_chunks()
         present, issue = np.unique(numbers(every, "issue"), return_inverse=True)
         size = len(present)
         reports = np.zeros(size, np.int64)

@@ -163,13 +163,13 @@ def groups_of(
     rows: list[IssueFacts] = []
     of_variant, sensitive = [], []
     for kind, node, cause in zip(members.kind, members.node, members.cause, strict=True):
-        made = stacks.fingerprint(node, kind, cause)
-        sensitive.append(made.is_build_sensitive)
-        facts = better.get((kind, keys[node], cause)) if made.is_build_sensitive else None
-        identity = f"{kind}-{made.hash}" if facts is None else facts.id
+        own, is_sensitive = stacks.hash_of(node, kind, cause)
+        sensitive.append(is_sensitive)
+        facts = better.get((kind, keys[node], cause)) if is_sensitive else None
+        identity = f"{kind}-{own}" if facts is None else facts.id
         number = issues.setdefault(identity, len(issues))
         if number == len(rows):
-            rows.append(facts or issue_facts(kind, made))
+            rows.append(facts or issue_facts(kind, stacks.fingerprint(node, kind, cause)))
         of_variant.append(number)
     issue = np.array(of_variant, np.int64)
     variants = pa.table(

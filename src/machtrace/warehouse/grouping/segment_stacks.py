@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from hashlib import blake2b
+from typing import Any, TypeAlias
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.report import (
@@ -18,10 +19,14 @@ from machtrace.reports.analysis.explanation import FrameExplanation, explained
 from machtrace.reports.analysis.fingerprint import (
     MOST_FRAMES,
     Fingerprint,
+    FingerprintBasis,
     call_fingerprint,
+    counted_frame,
     fingerprint,
+    frame_token,
+    wait_token,
 )
-from machtrace.reports.analysis.frame_owner import FrameOwner, OwnerReason, Ownership
+from machtrace.reports.analysis.frame_owner import NOWHERE, FrameOwner, OwnerReason, Ownership
 from machtrace.reports.analysis.grouping_rules import GroupingRules, Raised
 from machtrace.warehouse.schema import FrameKind
 from machtrace.warehouse.segment import Segment
@@ -31,6 +36,7 @@ _REASONS = {
     FrameOwner.SYSTEM: OwnerReason.SYSTEM_PATH,
     FrameOwner.UNKNOWN: OwnerReason.NO_PATH,
 }
+_Token: TypeAlias = tuple[bool, bytes, bool]
 _FRAMES = {"cpu": 1, "memory": 1}
 """Frames of a fingerprint, by kind of report: where time or memory goes is one function's matter,
 and the functions that it calls at that moment are not."""
@@ -53,6 +59,8 @@ class SegmentStacks:
         owners = (FrameOwner(row["owner"]) for row in images)
         self._owners = [Ownership(owner, _REASONS[owner]) for owner in owners]
         self._calls: dict[int, tuple[ReportedFrame, ...]] = {}
+        self._tokens: dict[int, tuple[_Token, ...]] = {}
+        self._parent, self._frame = segment.tree.parent.tolist(), segment.tree.frame.tolist()
 
     def frames(self, node: int) -> list[ReportedFrame]:
         """Return the frames of a node's stack, the innermost first, inlined calls among them."""
@@ -84,6 +92,44 @@ class SegmentStacks:
             most=_FRAMES.get(kind, MOST_FRAMES),
             wait=cause if kind == "hang" else "",
         )
+
+    def hash_of(self, node: int, kind: str, cause: str) -> tuple[str, bool]:
+        """Return the hash of a node's fingerprint, and whether it is build-sensitive.
+
+        They are those of :meth:`fingerprint`, for a tenth of the time where nothing is recursive.
+
+        Args:
+            node: the stack's.
+            kind: that of the reports that are about it.
+            cause: see :meth:`fingerprint`.
+        """
+        at, tokens = node, list[_Token]()
+        while at:
+            frame = self._frame[at]
+            own = self._tokens.get(frame)
+            if own is None:
+                own = self._tokens[frame] = tuple(map(self._token, self._made_calls(frame)))
+            tokens += own
+            at = self._parent[at]
+        chosen = [token for token in tokens if token[0]]
+        basis = FingerprintBasis.APP_FRAMES if chosen else FingerprintBasis.OTHER_FRAMES
+        chosen = chosen or tokens
+        texts = [token[1] for token in chosen]
+        is_plain = self._rules is None and kind != "audit" and len(set(texts)) == len(texts)
+        if not is_plain or not texts:
+            made = self.fingerprint(node, kind, cause)
+            return made.hash, made.is_build_sensitive
+        most = _FRAMES.get(kind, MOST_FRAMES)
+        digest = blake2b(basis.name.encode() + b"".join(texts[:most]), digest_size=8)
+        if cause and kind == "hang":
+            digest.update(wait_token(cause))
+        return digest.hexdigest(), not all(token[2] for token in chosen[:most])
+
+    def _token(self, frame: ReportedFrame) -> _Token:
+        """Return whether a frame is the app's, its part of a hash, and whether it is named."""
+        owner = NOWHERE if frame.image is None else self._owners[frame.image]
+        counted = counted_frame(0, frame, owner, self._task)
+        return owner.owner is FrameOwner.APP, frame_token(counted), counted.is_named
 
     def explained(self, node: int, kind: str, cause: str) -> tuple[FrameExplanation, ...]:
         """Return for each frame of a node's stack whether it counts in the fingerprint, and why.

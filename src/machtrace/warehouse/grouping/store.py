@@ -39,6 +39,11 @@ VERSION = 1
 RULES = "grouping.rules"
 """The file with the rules of a warehouse, if it has any."""
 
+_CACHED = 256 << 20
+"""Bytes of the issues that stay in memory."""
+_last: dict[tuple[object, ...], IssueTable] = {}
+"""The issues that were read last, by what they were read of."""
+
 ReadSegment = Callable[[int], Segment]
 
 
@@ -134,7 +139,23 @@ class GroupStore:
         Raises:
             FileAccessError, FormatError: a segment cannot be read, or is damaged.
         """
-        return IssueTable(self._current().groups)
+        rows = self._manifest.groups()
+        names = self._manifest.names()
+        key = (
+            str(self._folder),
+            self._identity,
+            *(
+                (row.id, names.get(row.id, ""), rows.get(row.id))
+                for row in self._manifest.segments()
+            ),
+        )
+        cached = _last.get(key)
+        if cached is None:
+            cached = IssueTable(self._current().groups)
+            _last.clear()
+            if cached.size <= _CACHED:
+                _last[key] = cached
+        return cached
 
     def update(self) -> dict[str, str]:
         """Store the issues of now, and return the aliases of earlier ones.
@@ -269,7 +290,7 @@ def _moves(before: Mapping[VariantKey, str], now: Mapping[VariantKey, str]) -> l
 
 
 def _compared(before: IssueTable, after: IssueTable) -> Trial:
-    titles = {issue.id: issue.title for table in (before, after) for issue in table.issues()}
+    titles = {issue.id: issue.title for table in (before, after) for issue in table.every}
     old, new = _by_stack(before), _by_stack(after)
     joined: dict[str, set[str]] = {}
     split: dict[str, set[str]] = {}
