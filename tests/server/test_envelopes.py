@@ -89,6 +89,11 @@ def test_kinds_of_events(client, data, kind):
     assert "someone" not in row["device"]
 
 
+def test_an_identifier_that_is_no_text(client):
+    answer = client.post("/api/1/store/", json.dumps({"event_id": "\ud800", "message": "a"}))
+    assert client.state(answer.json["id"])["state"] == "parsed"
+
+
 def test_an_event_that_is_sent_alone(client):
     answer = client.post("/api/1/store/", SENTRY_CRASH)
     assert client.state(answer.json["id"])["state"] == "parsed"

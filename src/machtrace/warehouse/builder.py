@@ -260,7 +260,8 @@ def report_key(report: Report, source: Source) -> bytes:
     """Return what identifies a report: its incident, else its bytes."""
     incident = report.incident.id
     if incident:
-        text = f"incident\0{incident.lower()}\0{report.kind.weight}".encode()
+        words = f"incident\0{incident.lower()}\0{report.kind.weight}"
+        text = words.encode("utf-8", "surrogatepass")
     else:
         # Two devices, or one at two times, may have equal profiles.
         facts = f"{source.device}\0{source.time}\0" if source.device or source.time else ""

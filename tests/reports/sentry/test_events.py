@@ -203,7 +203,9 @@ def test_a_transaction_is_no_report():
         read_source(ReportSource("event.json", data))
 
 
-@pytest.mark.parametrize("value", [None, 1, "x", [], {}, [1], {"values": 1}, {"values": [1, None]}])
+@pytest.mark.parametrize(
+    "value", [None, 1, "x", [], {}, [1], {"values": [1, None]}, {"images": [{"type": {}}]}]
+)
 @pytest.mark.parametrize(
     "key", ["exception", "threads", "debug_meta", "contexts", "user", "stacktrace", "timestamp"]
 )

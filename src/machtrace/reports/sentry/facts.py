@@ -19,8 +19,8 @@ from machtrace.reports.images import listed_identifier, uuid_of
 
 _TOP = 1 << 64
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
-_NATIVE = frozenset({"macho", "apple", "elf", "symbolic", "pe", "pe_dotnet", "wasm"})
-_MACHO = frozenset({"macho", "apple", "symbolic"})
+_NATIVE = ("macho", "apple", "elf", "symbolic", "pe", "pe_dotnet", "wasm")
+_MACHO = ("macho", "apple", "symbolic")
 _RELEASE = re.compile(r"(?P<name>[^@]+)@(?P<version>[^+]+)(?:\+(?P<build>.+))?")
 _LAST_SECOND = 253_402_300_799
 """The last second of the year 9999."""
