@@ -135,7 +135,7 @@ def test_a_terminated_child_takes_no_further_batch():
     """A pool records an exception in a batch as its outcome, and continues."""
     script = (
         "import signal\n"
-        "from machtrace.cli import processes\n"
+        "from machtrace.engines import processes\n"
         "def end(batch):\n"
         "    signal.raise_signal(signal.SIGTERM)\n"
         "processes._run_batch = end\n"

@@ -194,9 +194,9 @@ def test_signing_in_and_out(browser, folder):
         assert visited(browser, client, "/symbols") == []
         assert browser.value("location.pathname + location.search") == "/sign-in?next=%2Fsymbols"
         sign_in("mt_read_wrong")
-        browser.wait_for("document.body.textContent.includes('This token is not valid.')")
+        browser.wait_for("document.body?.textContent.includes('This token is not valid.')")
         sign_in(tokens[Scope.INGEST])
-        browser.wait_for("document.body.textContent.includes('can send reports only')")
+        browser.wait_for("document.body?.textContent.includes('can send reports only')")
         sign_in(tokens[Scope.SYMBOLS])
         browser.wait_for("location.pathname === '/symbols' && document.readyState === 'complete'")
         assert browser.value("document.cookie") == ""

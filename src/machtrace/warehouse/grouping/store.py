@@ -7,6 +7,7 @@ have moved, its identifier becomes an alias.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -263,9 +264,13 @@ class GroupStore:
         for number in numbers:
             name = f"{number:08}-{time.time_ns()}"
             folder = self._folder / name
-            folder.mkdir(parents=True)
-            for table, each in zip(groups[number], _SCHEMAS, strict=True):
-                pq.write_table(table, folder / f"{each}.parquet", compression="zstd")
+            try:
+                folder.mkdir(parents=True)
+                for table, each in zip(groups[number], _SCHEMAS, strict=True):
+                    pq.write_table(table, folder / f"{each}.parquet", compression="zstd")
+            except (OSError, pa.ArrowException) as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise FileAccessError(str(folder), str(error)) from None
             rows.append((number, name, names.get(number, ""), self._identity))
         return rows
 
