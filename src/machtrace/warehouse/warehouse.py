@@ -228,7 +228,8 @@ class Warehouse(WarehouseReader):
             ArgumentError: no issue has this identifier.
             FileAccessError: it cannot be stored.
         """
-        return store_decision(self._manifest, issue, state, note)
+        groups = self.groups
+        return store_decision(self._manifest, issue, state, note, lambda: groups.table().ids)
 
     # --- names ---
 

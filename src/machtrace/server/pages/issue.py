@@ -47,7 +47,8 @@ _MOST_BUILDS, _MOST_SYSTEMS = 12, 12
 _SHADES = 5
 _OF_ISSUE = """
 FROM stacks_of_reports
-WHERE role = 'subject' AND kind = $kind AND stack IN (SELECT unnest($stacks))
+WHERE role = CASE WHEN kind = 'audit' THEN 'sample' ELSE 'subject' END
+    AND kind = $kind AND stack IN (SELECT unnest($stacks))
 """
 _MATRIX = f"SELECT build, os, count(*) AS reports {_OF_ISSUE} GROUP BY ALL"
 _LATEST = f"""

@@ -30,7 +30,9 @@ _TREND_STACKS = 20_000
 _TREND = """
 SELECT kind, stack, (time - $start) // $width AS bucket, count(*) AS reports
 FROM stacks_of_reports
-WHERE role = 'subject' AND time >= $start AND stack IN (SELECT unnest($stacks)) GROUP BY ALL
+WHERE (role = 'subject' OR role = 'sample' AND kind = 'audit') AND time >= $start
+    AND stack IN (SELECT unnest($stacks))
+GROUP BY ALL
 """
 _COLUMNS = (
     Column("Issue"),
@@ -146,6 +148,8 @@ def title_of(issue: Issue) -> tuple[str, str]:
     """Return the function and the image of an issue, as HTML."""
     frames = issue.fingerprint.frames
     if not frames:
+        return shown(issue.title, 200), ""
+    if issue.kind == "audit":
         return shown(issue.title, 200), ""
     return shown(frames[0].name or issue.title, 200), shown(frames[0].image, 60)
 
