@@ -35,7 +35,7 @@ HANG_LAB := $(BIN)/python -m tests.lab.hangs.lab --write docs/watch-accuracy.md
 hang-lab: .venv/.dev ; $(HANG_LAB) $(SECTIONS) --hangs $(HANGS) --quiet $(NO_HANGS)
 hang-soak: .venv/.dev ; $(HANG_LAB) cycles soak --minutes $(MINUTES) --cycles $(CYCLES)
 schema: .venv/.dev ; $(BIN)/python -c "from machtrace.reports.machtrace_json import schema_text; print(schema_text(), end='')" > docs/report.schema.json
-lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python scripts/check_language.py
+lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python scripts/check_language.py && $(BIN)/python scripts/figures.py --check
 bench: .venv/.dev ; $(PYTEST) benchmarks --benchmark-only
 # The agent for Linux, macOS and iOS, in build/agent: docs/agent.md.
 agent: .venv/.dev ; $(BIN)/python scripts/build_agent.py
