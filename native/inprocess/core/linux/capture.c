@@ -19,7 +19,9 @@
 #define LOOK_FIRST 1000000      /* ns without an answer until the kernel is queried; */
 #define LOOK_LAST 5000000       /* twice as long each time, up to this */
 #define FIRST_SIGNAL 6          /* from SIGRTMIN: programs use the lowest */
-#define OVERDUE_MAX 64          /* threads whose answer is overdue */
+#ifndef OVERDUE_MAX
+#define OVERDUE_MAX 4096 /* threads whose answer is overdue */
+#endif
 
 /* --- shared by the handler and the capturing thread --- */
 
@@ -39,11 +41,14 @@ static _Atomic uint64_t outstanding;                /* capture_number << 32 | th
 static _Atomic uint32_t released;                   /* a futex: the last capture that resumed */
 static uint32_t capture_number;
 
-/* Threads whose signal was still pending when the capture stopped waiting. */
+/* Threads whose signal was still pending when the capture stopped waiting. They are sent no other:
+ * real-time signals queue, and all processes of a user share one limit. */
 static struct overdue {
     _Atomic uint64_t token; /* of the signal; 0 if the entry is free */
     pid_t thread;
 } overdue[OVERDUE_MAX];
+static _Atomic size_t overdue_end; /* entries from here on are free */
+static bool are_some_unnoted;      /* there was no entry for one */
 
 static uint64_t last_request;
 static int own_signal; /* 0 before the first capture */
@@ -89,7 +94,8 @@ static bool is_last(uint32_t number)
 
 static void forget_overdue(uint64_t token)
 {
-    for (size_t index = 0; index < OVERDUE_MAX; index++) {
+    size_t end = atomic_load(&overdue_end);
+    for (size_t index = 0; index < end; index++) {
         uint64_t expected = token;
         if (atomic_compare_exchange_strong(&overdue[index].token, &expected, 0))
             return;
@@ -116,10 +122,8 @@ static void on_signal(int number, siginfo_t *info, void *context)
     size_t index = token & 0xff;
     uint64_t request = token >> 8;
     uint64_t expected = state_of(request, ASKED);
-    if (info->si_code != SI_QUEUE || index >= MACHTRACE_INPROCESS_THREADS_MAX || request == 0) {
-        errno = error;
+    if (info->si_code != SI_TIMER || index >= MACHTRACE_INPROCESS_THREADS_MAX || request == 0)
         return; /* from somebody else */
-    }
     struct slot *slot = &slots[index];
     if (!atomic_compare_exchange_strong(&slot->state, &expected, state_of(request, COPYING))) {
         forget_overdue(token); /* too late */
@@ -154,30 +158,58 @@ static bool has_ended(const struct machtrace_thread_status *status)
     return status->state == 0 || status->state == 'Z' || status->state == 'X';
 }
 
-/* Whether an earlier signal is still pending for this thread; and the thread's status. */
+static bool is_in(uint64_t signals)
+{
+    return signals >> (own_signal - 1) & 1;
+}
+
+/* Whether an earlier signal is still pending for this thread, as far as can be known; and the
+ * thread's status. */
 static bool is_overdue(pid_t thread, struct machtrace_thread_status *status)
 {
-    for (size_t index = 0; index < OVERDUE_MAX; index++) {
+    size_t end = atomic_load(&overdue_end);
+    for (size_t index = 0; index < end; index++) {
         uint64_t token = atomic_load(&overdue[index].token);
         if (token == 0 || overdue[index].thread != thread)
             continue;
         *status = machtrace_status_of(thread);
-        if (status->pending >> (own_signal - 1) & 1)
+        if (status->state == MACHTRACE_STATE_UNKNOWN || is_in(status->pending))
             return true;
         atomic_compare_exchange_strong(&overdue[index].token, &token, 0); /* of another thread */
     }
-    return false;
+    if (!are_some_unnoted)
+        return false;
+    /* One that blocks the signal would not take it, and there may be no entry to note that. */
+    *status = machtrace_status_of(thread);
+    return status->state == MACHTRACE_STATE_UNKNOWN || is_in(status->pending | status->blocked);
 }
 
 static void note_overdue(pid_t thread, uint64_t token)
 {
     for (size_t index = 0; index < OVERDUE_MAX; index++) {
-        if (atomic_load(&overdue[index].token) == 0) {
-            overdue[index].thread = thread;
-            atomic_store(&overdue[index].token, token);
-            return;
-        }
+        if (atomic_load(&overdue[index].token) != 0)
+            continue;
+        if (index >= atomic_load(&overdue_end))
+            atomic_store(&overdue_end, index + 1);
+        overdue[index].thread = thread;
+        atomic_store(&overdue[index].token, token);
+        return;
     }
+    are_some_unnoted = true;
+}
+
+/* Have free entries for so many threads, if some are of threads that have exited. */
+static void have_entries(size_t count)
+{
+    size_t end = atomic_load(&overdue_end);
+    bool is_scarce = end + count > OVERDUE_MAX;
+    for (size_t index = 0; is_scarce && index < end; index++)
+        if (atomic_load(&overdue[index].token) != 0 &&
+            syscall(SYS_tgkill, getpid(), overdue[index].thread, 0) != 0 && errno == ESRCH)
+            atomic_store(&overdue[index].token, 0);
+    while (end > 0 && atomic_load(&overdue[end - 1].token) == 0)
+        end--;
+    atomic_store(&overdue_end, end);
 }
 
 /* Send the signal; false if that thread is not to be waited for. */
@@ -187,11 +219,10 @@ static bool ask(struct machtrace_thread *thread, size_t index, uint64_t request)
     pid_t id = (pid_t)thread->id;
     struct machtrace_thread_status status;
     if (is_overdue(id, &status)) {
-        /* It blocks the signal, or has not had its turn since. */
-        bool is_blocked = status.blocked >> (own_signal - 1) & 1;
-        thread->outcome =
-            is_blocked ? MACHTRACE_BLOCKED : MACHTRACE_NOT_STOPPED;
-        thread->uninterruptible = !is_blocked && status.state == 'D';
+        /* It blocks the signal, or has not had its turn since; or is a main thread that ended. */
+        if (!has_ended(&status))
+            thread->outcome = is_in(status.blocked) ? MACHTRACE_BLOCKED : MACHTRACE_NOT_STOPPED;
+        thread->uninterruptible = !is_in(status.blocked) && status.state == 'D';
         return false;
     }
     slot->thread = thread;
@@ -201,11 +232,11 @@ static bool ask(struct machtrace_thread *thread, size_t index, uint64_t request)
     siginfo_t info;
     memset(&info, 0, sizeof info);
     info.si_signo = own_signal;
-    info.si_code = SI_QUEUE;
-    info.si_pid = getpid();
-    info.si_uid = getuid();
+    /* If the thread executes another program, the signals of timers are discarded, and all others
+     * stay pending: they would end that program. */
+    info.si_code = SI_TIMER;
     info.si_value.sival_ptr = (void *)(uintptr_t)token_of(request, index);
-    if (syscall(SYS_rt_tgsigqueueinfo, info.si_pid, id, own_signal, &info) == 0)
+    if (syscall(SYS_rt_tgsigqueueinfo, getpid(), id, own_signal, &info) == 0)
         return true;
     int error = errno;
     atomic_store(&slot->state, state_of(request, IDLE));
@@ -217,11 +248,11 @@ static bool ask(struct machtrace_thread *thread, size_t index, uint64_t request)
 
 /* Take the request back; false if the thread has begun to answer it. */
 static bool take_back(struct machtrace_thread *thread, size_t index, uint64_t request,
-                      enum machtrace_outcome outcome)
+                      const struct machtrace_thread_status *status, enum machtrace_outcome outcome)
 {
     uint64_t expected = state_of(request, ASKED);
     uint64_t token = token_of(request, index);
-    if (outcome != MACHTRACE_GONE)
+    if (status->state != 0)
         note_overdue((pid_t)thread->id, token); /* before it can come too late */
     if (!atomic_compare_exchange_strong(&slots[index].state, &expected, state_of(request, IDLE))) {
         forget_overdue(token);
@@ -239,13 +270,13 @@ static void look_into(const struct machtrace_inprocess_capture *capture,
     struct machtrace_thread_status status = machtrace_status_of((pid_t)thread->id);
     int64_t waited = machtrace_now() - thread->requested_at;
     if (has_ended(&status)) {
-        take_back(thread, index, request, MACHTRACE_GONE);
-    } else if (status.blocked >> (own_signal - 1) & status.pending >> (own_signal - 1) & 1) {
+        take_back(thread, index, request, &status, MACHTRACE_GONE);
+    } else if (is_in(status.blocked & status.pending)) {
         /* The handler blocks it too, but then it is not pending. */
-        take_back(thread, index, request, MACHTRACE_BLOCKED);
+        take_back(thread, index, request, &status, MACHTRACE_BLOCKED);
     } else if (waited >= capture->answer_limit ||
                (status.state == 'D' && waited >= capture->sleep_limit)) {
-        if (take_back(thread, index, request, MACHTRACE_NOT_STOPPED))
+        if (take_back(thread, index, request, &status, MACHTRACE_NOT_STOPPED))
             thread->uninterruptible = status.state == 'D';
     }
 }
@@ -261,6 +292,7 @@ void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
     if (capture->thread_count > MACHTRACE_INPROCESS_THREADS_MAX)
         capture->thread_count = MACHTRACE_INPROCESS_THREADS_MAX;
     uint64_t requests[MACHTRACE_INPROCESS_THREADS_MAX];
+    have_entries(capture->thread_count);
     capture_number++;
     current = capture;
     /* One more, this thread, until all are requested. */
@@ -324,6 +356,8 @@ static void after_fork(void)
         atomic_store(&slots[index].state, 0);
     for (size_t index = 0; index < OVERDUE_MAX; index++)
         atomic_store(&overdue[index].token, 0);
+    atomic_store(&overdue_end, 0);
+    are_some_unnoted = false;
     current = NULL;
 }
 

@@ -133,13 +133,17 @@ struct machtrace_thread_status machtrace_status_of(pid_t thread)
         name[length++] = digits[--count];
     memcpy(name + length, "/status", sizeof "/status");
     int file = open(name, O_RDONLY | O_CLOEXEC);
+    if (file >= 0 || syscall(SYS_tgkill, getpid(), thread, 0) == 0 || errno != ESRCH)
+        status.state = MACHTRACE_STATE_UNKNOWN;
     if (file < 0)
         return status;
     char text[4096];
     size_t size = 0;
-    ssize_t got;
+    ssize_t got = 0;
     while (size < sizeof text - 1 && (got = read(file, text + size, sizeof text - 1 - size)) > 0)
         size += (size_t)got;
+    if (got < 0 && errno == ESRCH)
+        status.state = 0;
     close(file);
     text[size] = '\0';
     const char *state = strstr(text, "\nState:\t");

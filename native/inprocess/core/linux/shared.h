@@ -10,6 +10,8 @@
 #include "inprocess/core/capture.h"
 
 /* The kernel's facts about a thread. */
+#define MACHTRACE_STATE_UNKNOWN '?' /* the kernel did not tell: there may be no descriptor left */
+
 struct machtrace_thread_status {
     char state; /* as ps shows it; 0 where the thread is gone */
     uint64_t pending, blocked;
