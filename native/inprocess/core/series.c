@@ -33,10 +33,10 @@ struct machtrace_series {
 
     pid_t process;
     pthread_t thread;
-    bool is_running;
-    bool is_ending; /* under the lock */
+    bool has_thread;
+    bool is_ending, has_ended; /* under the lock */
     pthread_mutex_t lock;
-    pthread_cond_t ending;
+    pthread_cond_t changed;
 };
 
 static int64_t now(void)
@@ -214,10 +214,10 @@ static bool wait_until(struct machtrace_series *series, int64_t due)
     while (!series->is_ending && (left = due - now()) > 0) {
 #ifdef __APPLE__
         struct timespec time = {left / 1000000000, left % 1000000000};
-        pthread_cond_timedwait_relative_np(&series->ending, &series->lock, &time);
+        pthread_cond_timedwait_relative_np(&series->changed, &series->lock, &time);
 #else
         struct timespec time = {due / 1000000000, due % 1000000000};
-        pthread_cond_timedwait(&series->ending, &series->lock, &time);
+        pthread_cond_timedwait(&series->changed, &series->lock, &time);
 #endif
     }
     bool goes_on = !series->is_ending;
@@ -290,7 +290,7 @@ static int prepare_lock(struct machtrace_series *series)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 #endif
     pthread_mutex_init(&series->lock, NULL);
-    error = pthread_cond_init(&series->ending, &attributes);
+    error = pthread_cond_init(&series->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     return error;
 }
@@ -317,7 +317,7 @@ int machtrace_start_quiet_thread(pthread_t *thread, void *(*body)(void *), void 
 static int start_thread(struct machtrace_series *series)
 {
     int error = machtrace_start_quiet_thread(&series->thread, run, series);
-    series->is_running = error == 0;
+    series->has_thread = error == 0;
     return error;
 }
 
@@ -375,21 +375,29 @@ struct machtrace_series_counts machtrace_series_count(const struct machtrace_ser
 
 void machtrace_series_stop(struct machtrace_series *series)
 {
-    if (!series->is_running || series->process != getpid())
+    if (!series->has_thread || series->process != getpid())
         return;
     pthread_mutex_lock(&series->lock);
+    bool is_first = !series->is_ending; /* a thread can be joined once */
     series->is_ending = true;
-    pthread_cond_signal(&series->ending);
+    pthread_cond_broadcast(&series->changed);
+    if (is_first) {
+        pthread_mutex_unlock(&series->lock);
+        pthread_join(series->thread, NULL);
+        pthread_mutex_lock(&series->lock);
+        series->has_ended = true;
+        pthread_cond_broadcast(&series->changed);
+    }
+    while (!series->has_ended)
+        pthread_cond_wait(&series->changed, &series->lock);
     pthread_mutex_unlock(&series->lock);
-    pthread_join(series->thread, NULL);
-    series->is_running = false;
 }
 
 void machtrace_series_free(struct machtrace_series *series)
 {
     machtrace_series_stop(series);
     if (series->process == getpid()) { /* else another thread's hands were on them */
-        pthread_cond_destroy(&series->ending);
+        pthread_cond_destroy(&series->changed);
         pthread_mutex_destroy(&series->lock);
     }
     give_back(series->ring.bytes, series->ring.room);

@@ -45,6 +45,7 @@ static void *run(void *argument)
         int64_t now = machtrace_clock_ns(CLOCK_MONOTONIC);
         if (due < now)
             due = now;
+        atomic_store(&watchdog->spent, machtrace_clock_ns(CLOCK_THREAD_CPUTIME_ID));
     }
     return NULL;
 }
@@ -72,7 +73,7 @@ struct machtrace_watchdog *machtrace_watchdog_start(
         machtrace_inprocess_end();
         machtrace_inprocess_image_changes(); /* the first call may wait */
         *error = machtrace_start_quiet_thread(&watchdog->thread, run, watchdog);
-        watchdog->is_running = *error == 0;
+        watchdog->has_thread = *error == 0;
     }
     watchdog->options.info = NULL;
     if (*error != 0) {
@@ -160,17 +161,12 @@ void machtrace_watchdog_wake(struct machtrace_watchdog *watchdog)
 struct machtrace_watchdog_counts machtrace_watchdog_count(
     const struct machtrace_watchdog *watchdog)
 {
-    clockid_t clock;
-    int64_t cpu = 0;
-    if (watchdog->is_running && watchdog->process == getpid() &&
-        pthread_getcpuclockid(watchdog->thread, &clock) == 0)
-        cpu = machtrace_clock_ns(clock);
     const struct machtrace_copying *copying = &watchdog->copying;
     return (struct machtrace_watchdog_counts){
         .polls = atomic_load(&watchdog->rounds),
         .late = atomic_load(&watchdog->late_rounds),
         .latest = atomic_load(&watchdog->latest),
-        .cpu = cpu,
+        .cpu = atomic_load(&watchdog->spent),
         .captures = atomic_load(&copying->captures),
         .stops = atomic_load(&copying->stops),
         .longest_stop = atomic_load(&copying->longest_stop),
@@ -180,12 +176,15 @@ struct machtrace_watchdog_counts machtrace_watchdog_count(
 
 void machtrace_watchdog_stop(struct machtrace_watchdog *watchdog)
 {
-    if (!watchdog->is_running || watchdog->process != getpid())
+    if (!watchdog->has_thread || watchdog->process != getpid())
         return;
-    atomic_store(&watchdog->ending, 1);
+    if (atomic_exchange(&watchdog->ending, 1) != 0) { /* a thread can be joined once */
+        while (atomic_load(&watchdog->ended) == 0)
+            syscall(SYS_futex, &watchdog->ended, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+        return;
+    }
     syscall(SYS_futex, &watchdog->ending, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     pthread_join(watchdog->thread, NULL);
-    watchdog->is_running = false;
     for (size_t index = 0; index < MACHTRACE_WATCHDOG_THREADS_MAX; index++)
         if (atomic_load(&watchdog->watched[index].use) != MACHTRACE_FREE)
             machtrace_watched_clean_up(watchdog, &watchdog->watched[index]);
@@ -195,6 +194,8 @@ void machtrace_watchdog_stop(struct machtrace_watchdog *watchdog)
         machtrace_suspect_end(watchdog, &watchdog->scopes[index], MACHTRACE_WATCHDOG_SCOPE);
     machtrace_suspect_end(watchdog, &watchdog->gil, MACHTRACE_WATCHDOG_GIL);
     machtrace_watchdog_record_line(watchdog);
+    atomic_store(&watchdog->ended, 1);
+    syscall(SYS_futex, &watchdog->ended, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 void machtrace_watchdog_free(struct machtrace_watchdog *watchdog)

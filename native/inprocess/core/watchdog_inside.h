@@ -71,13 +71,13 @@ struct machtrace_watchdog {
 
     int64_t now, boot_now, late;
     _Atomic uint64_t rounds, late_rounds;
-    _Atomic int64_t latest;
+    _Atomic int64_t latest, spent; /* the longest delay; the thread's processor time */
 
-    _Atomic uint32_t news, ending; /* futexes */
+    _Atomic uint32_t news, ending, ended; /* futexes */
     _Atomic uint64_t reader;       /* the thread that waits for news */
     pid_t process;
     pthread_t thread;
-    bool is_running;
+    bool has_thread;
 };
 
 static inline int64_t machtrace_clock_ns(clockid_t clock)
