@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import signal
 import subprocess
 import time
@@ -167,6 +169,13 @@ def test_a_hang_is_in_the_spool_of_a_killed_process(built: Path, tmp_path: Path)
     known = [stack.node for row in rows for stack in row.stacks if stack.node in nodes.frames]
     for node in known:
         assert nodes.stack(node)
+
+
+def test_a_thread_that_hangs_can_execute_another_program(built: Path, tmp_path: Path) -> None:
+    """A signal that was to copy it is pending then, and would end the other one."""
+    if tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2]) < (4, 14):
+        pytest.skip("before 4.14 signals of timers cannot be sent as such")
+    assert run(program(built), tmp_path / "a.spool", "replaced") == "0\n"
 
 
 def test_the_environment_starts_it(built: Path, tmp_path: Path) -> None:

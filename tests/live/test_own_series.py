@@ -211,6 +211,41 @@ time.sleep(0.1)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("how", ["series(2000)", "watchdog(10**9, 10**6)"])
+def test_all_threads_that_stop_it_at_once_return(how: str) -> None:
+    """One of them joins the thread, and the others wait; closing it is the same, and again."""
+    if how.startswith("watchdog") and sys.platform != "linux":
+        pytest.skip("the watchdog is for Linux")
+    code = f"""
+import threading
+from machtrace.targets.inprocess.linux import SelfTarget
+with SelfTarget() as target:
+    for _ in range(20):
+        one, barrier = target.{how}, threading.Barrier(4)
+        stop = getattr(one, "stop", one.close)
+        def end(call):
+            barrier.wait()
+            call()
+            counts.append(one.counts)
+        counts = []
+        threads = [
+            threading.Thread(target=end, args=(call,))
+            for call in (stop, one.close, stop, one.close)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stop()
+        assert set(counts) == {{one.counts}}, counts
+print("well")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.stdout, done.stderr) == ("well\n", "")
+
+
 def test_two_series_capture_each_others_threads() -> None:
     """They take turns; neither captures its own thread."""
     with SelfTarget() as target, target.series(100) as first, target.series(100) as second:

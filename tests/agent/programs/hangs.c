@@ -1,11 +1,15 @@
 /* What a watchdog should see, and what it should not:
  *
- *     hangs SPOOL blocked|busy|tasks|loop|threads|processor|memory|killed
+ *     hangs SPOOL blocked|busy|tasks|loop|threads|processor|memory|killed|replaced
+ *
+ * `hangs new` is the program that replaces it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,8 +135,37 @@ static void run_threads(void)
     pthread_join(server, NULL);
 }
 
+/* Execute another program with a signal pending that was to copy this thread. */
+static void replace(const char *program)
+{
+    sigset_t all, pending;
+    bool is_pending = false;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    machtrace_idle_end();
+    while (!is_pending) {
+        spin(1000000);
+        sigpending(&pending);
+        for (int number = SIGRTMIN; number <= SIGRTMAX; number++)
+            is_pending = is_pending || sigismember(&pending, number) == 1;
+    }
+    execl("/nonexistent", "nonexistent", (char *)NULL);
+    execl(program, "hangs", "new", (char *)NULL);
+}
+
+static int be_new(void)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+    puts("0");
+    return 0;
+}
+
 int main(int count, char **arguments)
 {
+    if (count == 2)
+        return be_new();
     if (count != 3 || pipe(ends) != 0)
         return 2;
     const char *how = arguments[2];
@@ -166,6 +199,8 @@ int main(int count, char **arguments)
         wait_in_loop(2 * LIMIT_MS);
     } else if (strcmp(how, "threads") == 0) {
         run_threads();
+    } else if (strcmp(how, "replaced") == 0) {
+        replace(arguments[0]);
     } else if (strcmp(how, "tasks") == 0) {
         for (int task = 0; task < 60; task++) {
             machtrace_idle_end();
