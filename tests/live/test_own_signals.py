@@ -164,17 +164,17 @@ ended = []
 for number in range(60):
     child = os.fork()
     if not child:
-        kept = series()
+        running = series()
         if number % 2:
             execute()
         thread = threading.Thread(target=execute)
         thread.start()
         thread.join()
     ended.append(os.waitpid(child, 0)[1])
-kept = series()
+running = series()
 for number in range(30):
     ended.append(subprocess.run(["/bin/true"], close_fds=False).returncode)
-kept.stop()
+running.stop()
 assert set(ended) == {0}, ended
 print("well")
 """

@@ -99,9 +99,8 @@ size_t machtrace_series_take(struct machtrace_series *series, unsigned char *to,
 
 struct machtrace_series_counts machtrace_series_count(const struct machtrace_series *series);
 
-/* End the thread, and wait for it; records can still be taken. Any thread may call it, any number of
- * times: each call returns when the thread has ended. In the child of a fork there is no such
- * thread. */
+/* End the thread, and wait for it; records can still be taken. Any thread may call it, any number
+ * of times: each call returns when the thread has ended. In the child of a fork there is none. */
 void machtrace_series_stop(struct machtrace_series *series);
 
 /* Stop, and free all memory. */

@@ -177,8 +177,8 @@ size_t machtrace_watchdog_polls(const struct machtrace_watchdog *watchdog, uint6
 struct machtrace_watchdog_counts machtrace_watchdog_count(
     const struct machtrace_watchdog *watchdog);
 
-/* End the thread, and wait for it; records can still be taken. Any thread may call it, any number of
- * times: each call returns when all is recorded. In the child of a fork there is no such thread. */
+/* End the thread, and wait for it; records can still be taken. Any thread may call it, any number
+ * of times: each call returns when all is recorded. In the child of a fork there is none. */
 void machtrace_watchdog_stop(struct machtrace_watchdog *watchdog);
 void machtrace_watchdog_free(struct machtrace_watchdog *watchdog);
 

@@ -198,8 +198,8 @@ static void note_overdue(pid_t thread, uint64_t token)
     are_some_unnoted = true;
 }
 
-/* Have free entries for so many threads, if some are of threads that have exited. */
-static void have_entries(size_t count)
+/* Free entries of threads that have exited, if this number of others may find none. */
+static void reclaim_entries(size_t count)
 {
     size_t end = atomic_load(&overdue_end);
     bool is_scarce = end + count > OVERDUE_MAX;
@@ -292,7 +292,7 @@ void machtrace_inprocess_copy(struct machtrace_inprocess_capture *capture)
     if (capture->thread_count > MACHTRACE_INPROCESS_THREADS_MAX)
         capture->thread_count = MACHTRACE_INPROCESS_THREADS_MAX;
     uint64_t requests[MACHTRACE_INPROCESS_THREADS_MAX];
-    have_entries(capture->thread_count);
+    reclaim_entries(capture->thread_count);
     capture_number++;
     current = capture;
     /* One more, this thread, until all are requested. */

@@ -10,7 +10,7 @@
 #include "inprocess/core/capture.h"
 
 /* The kernel's facts about a thread. */
-#define MACHTRACE_STATE_UNKNOWN '?' /* the kernel did not tell: there may be no descriptor left */
+#define MACHTRACE_STATE_UNKNOWN '?' /* it cannot be read: there may be no descriptor left */
 
 struct machtrace_thread_status {
     char state; /* as ps shows it; 0 where the thread is gone */
