@@ -28,7 +28,7 @@ from machtrace.cli.options import (
     watched_thread_option,
 )
 from machtrace.errors import FileAccessError, MachtraceError
-from machtrace.model.incident.facts import Verdict, WatchIncident
+from machtrace.model.incident.facts import IncidentKind, Verdict, WatchIncident
 from machtrace.model.text import counted
 
 if TYPE_CHECKING:  # its package is imported when the command runs
@@ -39,6 +39,7 @@ CANNOT_WATCH = 2
 """The exit status if the process could not be watched."""
 
 DEFAULT_HANG_S = 0.25
+_REMEDY = "--crash"
 _FOREVER_S = float(1 << 32)
 _MOST_PROCESSORS = 1024
 """Those of another machine, whose number is unknown."""
@@ -101,8 +102,8 @@ def _time(text: object) -> float:
 @click.option(
     "--crash/--no-crash",
     default=None,
-    help="Trace the process, and report the signal that ends it with all stacks. No debugger can "
-    "attach meanwhile.",
+    help="Trace the process, too, and report the signal that ends it with all stacks. Each signal "
+    "and each new thread takes longer, and no debugger can attach meanwhile.",
 )
 @watched_thread_option
 @click.option(
@@ -113,7 +114,11 @@ def _time(text: object) -> float:
     metavar="TIME",
     help="How long to watch: 60s, 10m or 8h. Default: until Ctrl-C, or the process exits.",
 )
-@click.option("--until-incident", is_flag=True, help="Stop watching when an incident has ended.")
+@click.option(
+    "--until-incident",
+    is_flag=True,
+    help="Stop watching when an incident has ended: one that sets the exit status to 1.",
+)
 @click.option(
     "--poll",
     type=_time,
@@ -164,15 +169,16 @@ def watch(  # noqa: PLR0913 - an option each
 
     SPEC is {SPECS}. PROGRAM is started with ARGS and watched from its first instruction on.
 
-    --hang, --cpu, --memory, --deadlocks and --crash are conditions; with some of them only these
-    are on. With none all are: --hang 250ms, --cpu 80%/60s,50%/180s,90%/5s,
-    --memory 90%,+100MiB/1s,limit/5m, --deadlocks and, if the process can be traced, --crash.
+    --hang, --cpu, --memory and --deadlocks are conditions; with some of them only these are on.
+    With none all are: --hang 250ms, --cpu 80%/60s,50%/180s,90%/5s,
+    --memory 90%,+100MiB/1s,limit/5m and --deadlocks. --crash is in addition to them.
     A gdb:// or device:// is interrupted for each poll of its threads: there --hang, of at least
-    500ms, has to be given.
+    500ms, has to be given, and crashes are reported in any case.
 
-    Nothing is stopped while nothing is wrong. A thread that waits is copied without a stop, one
-    that runs is suspended only while it is copied. Watching ends on Ctrl-C or SIGTERM, after
-    --for, or when the process exits; PROGRAM continues after --for.
+    Without --crash nothing is stopped while nothing is wrong, and debuggers can attach. A thread
+    that waits is copied without a stop, one that runs is suspended only while it is copied.
+    Watching ends on Ctrl-C or SIGTERM, after --for, or when the process exits; PROGRAM continues
+    after --for.
 
     The exit status is 0 if nothing happened, 1 if there were incidents, and 2 if the process could
     not be watched as requested.
@@ -180,7 +186,8 @@ def watch(  # noqa: PLR0913 - an option each
     gc.enable()  # this command may run for days
     try:
         settings = {
-            **_conditions(spec, hang, cpu, memory, deadlocks, crash),
+            **_conditions(spec, hang, cpu, memory, deadlocks),
+            "crash": crash,
             "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
             "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
             "threads": thread,
@@ -206,8 +213,7 @@ def _conditions(
     hang: float | None,
     cpu: tuple[str, ...],
     memory: tuple[str, ...],
-    deadlocks: bool | None,  # noqa: FBT001 - as the options are
-    crash: bool | None,  # noqa: FBT001
+    deadlocks: bool | None,  # noqa: FBT001 - as the option is
 ) -> dict[str, Any]:
     """Return the conditions that are given, or all of them."""
     from machtrace.watching.target import REMOTE, interrupts
@@ -215,19 +221,16 @@ def _conditions(
 
     is_remote = isinstance(spec, str) and spec.startswith(REMOTE)
     processors = _MOST_PROCESSORS if is_remote else os.cpu_count() or 1
-    if hang is None and not (cpu or memory or deadlocks or crash):
+    if hang is None and not (cpu or memory or deadlocks):
         if not (isinstance(spec, str) and interrupts(spec)):
             hang = DEFAULT_HANG_S
         cpu, memory = (DEFAULT_CPU,), (DEFAULT_MEMORY,)
         deadlocks = deadlocks is not False
-    else:
-        crash = bool(crash)
     return {
         "hang_ns": None if hang is None else round(min(hang, _FOREVER_S) * 1e9),
         "cpu": parse_cpu(",".join(cpu), processors=processors) if cpu else (),
         "memory": parse_memory(",".join(memory)) if memory else (),
         "deadlocks": bool(deadlocks),
-        "crash": crash,
     }
 
 
@@ -248,8 +251,6 @@ def _watch(
 
     if folder is not None:
         _prepare(folder)
-    if not isinstance(spec, str) and settings["crash"] is None:
-        settings["crash"] = can_trace(0) or None
     options = WatchOptions(**settings)
     session = _Session(form, folder, until_incident=until_incident)
     duration_ns = round(min(duration, _FOREVER_S) * 1e9)
@@ -257,16 +258,17 @@ def _watch(
         target = watched_spec(spec)
         watcher = session.watch(target, options, duration_ns, ended_by_signal())
         if watcher.wait_status is not None:
-            end = exit_status(watcher.wait_status)
-            console.warn_of_end(f"process {target}", end, reports_success=True)
+            _warn_of_end(f"process {target}", exit_status(watcher.wait_status), options)
         elif watcher.has_ended:
-            console.warn(f"process {target} has exited")
+            is_blind = can_trace(target) and not options.crash
+            unknown = f"; how is not known without {_REMEDY}" if is_blind else ""
+            console.warn(f"process {target} has ended{unknown}")
         _warn_of_kill(watcher)
         return _status(watcher)
     with StartedProgram(spec) as program, program.passing_signals() as arrived:
         is_over = nullcontext(lambda: len(arrived) > 1)
         watcher = session.watch(program.pid, options, duration_ns, is_over, program.run)
-        console.warn_of_end(spec[0], program.wait(), reports_success=True)
+        _warn_of_end(spec[0], program.wait(), options)
     _warn_of_kill(watcher)
     return _status(watcher)
 
@@ -342,7 +344,8 @@ class _Session:
                 console.print_error(error)
         has_ended = incident.ended is not None or STILL_OPEN in incident.missing
         is_new = incident.id not in self._seen
-        self._is_complete = self._is_complete or has_ended or not is_new
+        if _counts(incident):
+            self._is_complete |= has_ended or _is_complete(incident, is_new=is_new)
         if not has_ended and self._seen.get(incident.id, ...) is incident.verdict:
             return  # its samples are complete; the report has them
         self._seen[incident.id] = incident.verdict
@@ -389,6 +392,16 @@ def _prepare(folder: Path) -> None:
     raise refused
 
 
+def _warn_of_end(name: str, status: int, options: WatchOptions) -> None:
+    """Print how the process ended, and how to get the stacks of a crash."""
+    from machtrace.model.cause import linux_cause
+    from machtrace.targets.child_process import SIGNALLED
+
+    console.warn_of_end(name, status, reports_success=True)
+    if not options.crash and status > SIGNALLED and linux_cause(status - SIGNALLED).is_fatal:
+        console.warn(f"no stacks of the crash were captured; watch with {_REMEDY}")
+
+
 def _warn_of_kill(watcher: Watcher) -> None:
     if watcher.killed_for_memory:
         console.warn("the kernel killed a process of its control group for want of memory")
@@ -396,6 +409,14 @@ def _warn_of_kill(watcher: Watcher) -> None:
 
 def _status(watcher: Watcher) -> int:
     return int(any(_counts(incident) for incident in watcher.incidents))
+
+
+def _is_complete(incident: WatchIncident, *, is_new: bool) -> bool:
+    """Whether an incident that lasts has all that its report will have but its end."""
+    if incident.kind is IncidentKind.DEADLOCK:
+        return True  # it lasts for good
+    # Those of processor time and memory are shown again with all of their samples.
+    return incident.kind in (IncidentKind.CPU, IncidentKind.MEMORY) and not is_new
 
 
 def _counts(incident: WatchIncident) -> bool:

@@ -63,7 +63,9 @@ class ThreadPoll(NamedTuple):
     is_frozen: bool = False
     """Whether its control group is frozen."""
     tracer: int | None = None
-    """The process that traces it; 0 for none."""
+    """The process that traces it; 0 for none, or this one."""
+    is_own_stop: bool = False
+    """Whether a tracer of this process has stopped it."""
     busy_since_ns: int | None = None
     """The thread's own statement: ``CLOCK_MONOTONIC`` at its return from the idle wait, 0 in it.
     None if it states nothing."""

@@ -86,8 +86,9 @@ def watch(  # noqa: PLR0913 - an option each
         deadlocks: whether deadlocks are reported.
         cpu: shares of one processor with times, such as ``80%/60s``; None to report none.
         memory: ``1GiB``, ``90%`` of the limit, ``+100MiB/1s``, ``limit/5m``; None to report none.
-        crash: whether the process is traced for crashes; None if that is possible. No debugger can
-            attach to it meanwhile.
+        crash: whether the process is traced for crashes: each signal and each new thread takes
+            longer then, and no debugger can attach to it. With None, those of a ``gdb://`` or
+            ``device://`` are reported, which is interrupted anyway.
         on_incident: called with each incident when it is seen and when it has ended, in another
             thread.
         record: ``self``: the path of a file from which
@@ -115,6 +116,11 @@ def watch(  # noqa: PLR0913 - an option each
     )
     stop = threading.Event()
     watcher: Watcher | OwnWatcher
+    if target == SELF and crash:
+        raise TargetSpecError(
+            "crashes of this process are not seen from inside",
+            remedy="leave out crash, and run machtrace watch --crash PID beside it",
+        )
     if target == SELF and this_system() is System.LINUX:
         from machtrace.watching.own.watcher import OwnWatcher
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # their extension is Linux's
     from machtrace.targets.gdbremote.watched import WatchedStub
     from machtrace.targets.linux.crash import CrashTracer
     from machtrace.targets.linux.crashed_process import CrashedProcess
+    from machtrace.targets.linux.process_polls import ProcessEnd
 
 _LAST_NS = 1_000_000_000
 """The longest wait for the exit status of a process that has ended."""
@@ -53,13 +54,16 @@ class CrashWatch:
 
     Args:
         pid: the process.
-        is_wanted: None to trace it if that is possible.
         polls: the process's, for its control group; closed with this object.
+        end: tells how an untraced process ended; closed with this object. None if nothing does.
+        is_wanted: whether to trace it. Its end is seen either way.
     """
 
-    def __init__(self, pid: int, polls: PolledProcess, *, is_wanted: bool | None) -> None:
+    def __init__(
+        self, pid: int, polls: PolledProcess, *, end: ProcessEnd | None = None, is_wanted: bool
+    ) -> None:
         self._pid = pid
-        self._polls = polls
+        self._polls, self._end = polls, end
         self._is_wanted = is_wanted
         self._tracer: CrashTracer | None = None
         self._has_begun = False
@@ -68,11 +72,14 @@ class CrashWatch:
         self.tracer_id = 0
         """The id of the OS thread that traces; 0 if none does."""
         self.status: int | None = None
-        """The process's wait status, once it has ended; None if it is not traced."""
-        self.missing: tuple[str, ...] = ()
-        """Why crashes cannot be seen; empty if they can."""
+        """The process's wait status, once it has ended; None if it is unknown."""
         self.killed_for_memory = False
         """Whether the kernel killed a process of its control group for memory, before it ended."""
+
+    @property
+    def stopped(self) -> Collection[int]:
+        """The traced threads that job control has stopped; the kernel shows a tracing stop."""
+        return () if self._tracer is None else self._tracer.job_stopped
 
     def begin(self) -> None:
         """Trace the process; a second call does nothing.
@@ -84,24 +91,16 @@ class CrashWatch:
             return
         self._has_begun = True
         self._kills = self._polls.oom_kills()
-        if self._is_wanted is False:
+        if not self._is_wanted:
             return
         from machtrace.targets.linux.crash import CrashTracer
 
         tracer = CrashTracer(self._pid)
-        if self._is_wanted is None and tracer.is_child:
-            # Its events would end wait(2) calls of other threads.
-            tracer.close()
-            self.missing = ("crashes of a process that this one started are seen only on request",)
-            return
         try:
             tracer.begin()
-        except TargetError as error:
+        except TargetError:
             tracer.close()
-            if self._is_wanted or isinstance(error, TargetGoneError):
-                raise
-            self.missing = (f"crashes cannot be seen: {error}",)
-            return
+            raise
         self._tracer, self.tracer_id = tracer, threading.get_native_id()
 
     def sleep(self, time_ns: int) -> None:
@@ -140,6 +139,7 @@ class CrashWatch:
         kills = self._polls.oom_kills()
         self.killed_for_memory = None is not kills != self._kills
         if tracer is None:
+            self.status = None if self._end is None else self._end.status()
             return None
         deadline = time.monotonic_ns() + _LAST_NS
         while tracer.status is None and time.monotonic_ns() < deadline:
@@ -170,6 +170,8 @@ class CrashWatch:
         if self._tracer is not None:
             self._tracer.close()
             self._tracer, self.tracer_id = None, 0
+        if self._end is not None:
+            self._end.close()
         self._polls.close()
 
 
@@ -184,8 +186,8 @@ class StubCrashes:
     """
 
     tracer_id = 0
+    stopped: Collection[int] = ()
     status: int | None = None
-    missing: tuple[str, ...] = ()
     killed_for_memory = False
 
     def __init__(self, stub: WatchedStub, *, is_wanted: bool | None) -> None:

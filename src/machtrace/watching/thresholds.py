@@ -110,7 +110,7 @@ class WatchOptions:
     deadlocks: bool = True
     """Whether deadlocks are reported."""
     crash: bool | None = None
-    """Whether the process is traced for crashes; None if that is possible."""
+    """Whether the process is traced for crashes; None if it is interrupted for its polls anyway."""
     cpu: tuple[CpuThreshold, ...] = ()
     memory: tuple[MemoryThreshold, ...] = ()
 

@@ -26,7 +26,7 @@ from machtrace.model.incident.facts import (
 from machtrace.model.polls import IdleRequest
 from machtrace.model.snapshot import Snapshot
 from machtrace.targets.base import ClosedWhenLeft
-from machtrace.targets.linux.process_polls import host_load
+from machtrace.targets.linux.process_polls import ProcessEnd, host_load
 from machtrace.watching.copies import StackCopies
 from machtrace.watching.crash_watch import Crash, CrashWatch, StubCrashes, crash_incident
 from machtrace.watching.hangs.watch import HangWatch
@@ -121,11 +121,15 @@ class Watcher(ClosedWhenLeft):
     def missing(self) -> tuple[str, ...]:
         """The facts that cannot be determined, and why; a sentence each."""
         locks = () if self._locks is None else self._locks.missing
-        return (*self._target.missing, *locks, *self._crashes.missing)
+        return (*self._target.missing, *locks)
 
     @property
     def wait_status(self) -> int | None:
-        """The process's wait status, if it has ended and its end was seen."""
+        """The process's wait status, if it has ended; None if that is unknown.
+
+        It is known of a process that was traced for crashes, of a child of this process, of one
+        that its parent has not waited for, and of every process since Linux 6.15.
+        """
         return self._crashes.status
 
     @property
@@ -246,7 +250,7 @@ class Watcher(ClosedWhenLeft):
             self._check_ns = time.monotonic_ns() + _CHECK_NS
             self._check_program()
             self._hangs.choose_threads()
-        self._hangs.poll(late_ns, self._crashes.tracer_id)
+        self._hangs.poll(late_ns, self._crashes.stopped)
         if self.options.deadlocks and self._locks is not None:
             self._report_deadlocks(self._locks.poll())
         self._resources.tick(self._hangs.main_state)
@@ -299,8 +303,13 @@ class Watcher(ClosedWhenLeft):
 
             if isinstance(self._target, WatchedStub):
                 return StubCrashes(self._target, is_wanted=self.options.crash)
-        is_wanted = self.options.crash if can_trace(self._spec) else False
-        return CrashWatch(self.pid, self._target.process_polls(), is_wanted=is_wanted)
+        is_local = can_trace(self._spec)
+        return CrashWatch(
+            self.pid,
+            self._target.process_polls(),
+            end=ProcessEnd(self.pid) if is_local else None,
+            is_wanted=is_local and bool(self.options.crash),
+        )
 
     def _watch_locks(self) -> DeadlockWatch | None:
         source = self._target.locks()
@@ -385,7 +394,7 @@ class Watcher(ClosedWhenLeft):
         """Whether a thread that hangs is part of a deadlock, which is reported if it is new."""
         if self._locks is None or not self.options.deadlocks:
             return False
-        if thread not in self._locks.threads and not self._target.missing:
+        if thread not in self._locks.threads and self._locks.refusal is None:
             self._report_deadlocks(self._locks.prove())
         return thread in self._locks.threads
 

@@ -24,6 +24,7 @@ from machtrace.model.cause import Cause, linux_cause
 from machtrace.targets.linux.access import access_error
 from machtrace.targets.linux.crashed_process import CrashedProcess
 from machtrace.targets.linux.identity import check_host, identify
+from machtrace.targets.linux.process_polls import wait_status
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
 from machtrace.targets.shared.thread_copy import SLEEP_LIMIT_NS, STOP_LIMIT_NS
 
@@ -111,6 +112,8 @@ class _Tracer:
         """Seized threads that have not exited."""
         self._stopped: dict[int, int] = {}
         """Stopped threads, and the signal that each is released with."""
+        self.job_stopped: set[int] = set()
+        """Threads that a signal of job control has stopped."""
         self.status: int | None = None
         """The process's wait status when it has ended."""
 
@@ -169,6 +172,7 @@ class _Tracer:
 
     def _handle(self, directory: ProcessDirectory, thread: int, status: int) -> None:
         """Continue a thread, but for a crash: its thread stays in ``_stopped``."""
+        self.job_stopped.discard(thread)
         if not os.WIFSTOPPED(status):
             self._threads.discard(thread)
             if thread == self._pid:  # reported after those of all other threads
@@ -184,6 +188,7 @@ class _Tracer:
                 self._threads = {self._pid}  # the others have ended, unreported
             if event == _EVENT_STOP and number in _JOB_STOPS:
                 _ptrace.listen(thread)
+                self.job_stopped.add(thread)
             elif event:
                 _ptrace.resume(thread, 0)
             elif self._is_fatal(directory, thread, number):
@@ -289,9 +294,7 @@ class CrashTracer(_Tracer):
             return True
         if event.si_pid != self._pid or event.si_code not in _ENDS:
             return False
-        core = 0x80 if event.si_code == os.CLD_DUMPED else 0
-        is_exit = event.si_code == os.CLD_EXITED
-        self.status = event.si_status << 8 if is_exit else event.si_status | core
+        self.status = wait_status(event)
         return True
 
     def wait(self, time_ns: int) -> None:

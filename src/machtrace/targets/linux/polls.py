@@ -82,6 +82,8 @@ class LinuxPolls:
             return poll
         if poll.state is not None and poll.state in EXITED_STATES:
             raise ThreadGoneError(f"thread {thread} has exited", thread=thread)
+        if poll.tracer and _is_own(poll.tracer):
+            poll = poll._replace(tracer=0, is_own_stop=poll.state == "t")
         throttled_ns, is_frozen = self._group.read()
         return poll._replace(throttled_ns=throttled_ns, is_frozen=is_frozen)
 
@@ -243,6 +245,11 @@ def _parse_call(text: bytes) -> SystemCall | None:
     except ValueError:
         return None
     return SystemCall(number, tuple(arguments), Avma(sp), Avma(pc))
+
+
+def _is_own(thread: int) -> bool:
+    """Whether a thread is one of this process: ``TracerPid`` is the thread that traces."""
+    return os.path.exists(f"/proc/self/task/{thread}")  # noqa: PTH110 - at each poll
 
 
 class _ControlGroup:

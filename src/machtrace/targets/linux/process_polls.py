@@ -13,13 +13,23 @@ import resource
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from fcntl import ioctl
+from struct import Struct
 
 from machtrace.clocks import process_clock
 from machtrace.errors import TargetGoneError
 from machtrace.model.incident.facts import HostLoad
 from machtrace.model.polls import MemoryLimit, ProcessPoll, ThreadCount
-from machtrace.targets.linux.procfs import ProcessDirectory, thread_use
+from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory, thread_use
 
+_EXIT_CODE = 52 - 3
+"""``exit_code`` in ``stat``, counted from the state (proc(5))."""
+_CORE = 0x80
+_PIDFD_INFO = Struct("<Q52xi")
+"""The mask and the exit status of ``struct pidfd_info`` (``linux/pidfd.h``)."""
+_INFO_EXIT = 1 << 3
+_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
+"""``PIDFD_INFO_EXIT``, and ``PIDFD_GET_INFO``, which is ``_IOWR(0xFF, 11, struct pidfd_info)``."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOST_OPEN = 256
@@ -194,6 +204,70 @@ class ProcessPolls:
 
 def _pread(descriptor: int) -> bytes:
     return os.pread(descriptor, _READ_SIZE, 0) if descriptor >= 0 else b""
+
+
+class ProcessEnd:
+    """Tells how a process ended, without tracing it.
+
+    The kernel tells its parent. Others see a status that is not 0 in ``stat`` until the parent has
+    collected it (proc(5)), and afterwards, since Linux 6.15, by a pidfd that was opened before the
+    end (``PIDFD_INFO_EXIT``).
+
+    Args:
+        pid: its id.
+
+    Raises:
+        TargetGoneError: it does not exist.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._directory = ProcessDirectory(pid)
+        self._file = -1
+        with suppress(OSError):  # the kernel is older than 5.3, or the process has just ended
+            self._file = os.pidfd_open(pid)
+
+    def status(self) -> int | None:
+        """Return the wait status of the process, which has ended; None if it is unknown."""
+        for read in (self._of_child, self._of_zombie, self._of_file):
+            with suppress(OSError, TargetGoneError):
+                if (status := read()) is not None:
+                    return status
+        return None
+
+    def close(self) -> None:
+        """Close all files; a second call does nothing."""
+        self._directory.close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _of_child(self) -> int | None:
+        # It is left to the code that started it.
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        event = os.waitid(os.P_PID, self._directory.pid, options)
+        return None if event is None else wait_status(event)
+
+    def _of_zombie(self) -> int | None:
+        text = self._directory.read("stat")
+        fields = text[text.rfind(")") + 1 :].split()
+        is_zombie = len(fields) > _EXIT_CODE and fields[0] in EXITED_STATES
+        return int(fields[_EXIT_CODE]) or None if is_zombie else None
+
+    def _of_file(self) -> int | None:
+        if self._file < 0:
+            return None
+        information = bytearray(_PIDFD_INFO.size)
+        _PIDFD_INFO.pack_into(information, 0, _INFO_EXIT, 0)
+        ioctl(self._file, _GET_INFO, information)
+        mask, status = _PIDFD_INFO.unpack(information)
+        return status if mask & _INFO_EXIT else None
+
+
+def wait_status(event: os.waitid_result) -> int:
+    """Return what wait(2) states of the end that waitid(2) has returned."""
+    if event.si_code == os.CLD_EXITED:
+        return event.si_status << 8
+    return event.si_status | (_CORE if event.si_code == os.CLD_DUMPED else 0)
 
 
 def _memory_groups(directory: ProcessDirectory) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from machtrace.cpython.runs import PythonRuns
-from machtrace.errors import MachtraceError, TargetAccessError, TargetGoneError
+from machtrace.errors import FormatError, MachtraceError, TargetAccessError, TargetGoneError
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
@@ -68,9 +68,11 @@ class WatchedProcess(LinuxProcessTarget):
     @property
     def missing(self) -> tuple[str, ...]:
         """The facts that cannot be determined, and why; a sentence each."""
-        if self._refusal is None:
-            return self._polls.missing
-        return (*self._polls.missing, f"stacks cannot be captured: {self._refusal}")
+        if self._refusal is not None:
+            return (*self._polls.missing, f"stacks cannot be captured: {self._refusal}")
+        if self._freezing is not None and isinstance(self._freezing[1], FormatError):
+            return (*self._polls.missing, f"Python functions cannot be read: {self._freezing[1]}")
+        return self._polls.missing
 
     def _snapshot(
         self,
@@ -168,9 +170,24 @@ class WatchedProcess(LinuxProcessTarget):
             TargetGoneError, TargetAccessError: see :meth:`snapshot`.
         """
         self._own_copier.is_traced = is_traced
-        if self.has_python:
-            return self.snapshot_with_python(threads)
-        return self.snapshot(threads), {}
+        freezing: FreezingCopier | None = None
+
+        def choose(images: LoadedImages, memory: MemoryReader) -> ThreadCopier:
+            # At each copy: a thread that never waits has no other, and CPython may be loaded late.
+            nonlocal freezing
+            copier = self._freezing_copier(images, memory)
+            if isinstance(copier, MachtraceError):
+                return self._copier
+            freezing = copier
+            copier.begin()
+            return copier
+
+        snapshot = self._snapshot(
+            DEFAULT_STACK_LIMIT,
+            choose,
+            lambda capture, mappings: self._copy(capture, mappings, threads),
+        )
+        return (snapshot, {}) if freezing is None else freezing.completed(snapshot)
 
     def copy_waiting(
         self, threads: Iterable[int], *, stack_limit: int = DEFAULT_STACK_LIMIT

@@ -222,9 +222,12 @@ class Away:
         )
 
     def _stop(self, passed: int, poll: ThreadPoll) -> None:
-        self.stopped_ns += passed
         self.not_counted_ns += passed
         self.one_wait = False
+        if poll.is_own_stop:
+            self.capture_ns += passed
+            return
+        self.stopped_ns += passed
         milliseconds = f"{self.stopped_ns / 1e6:.0f} ms, which do not count"
         if poll.is_frozen:
             self.apply("frozen", f"its control group was frozen, in all for {milliseconds}")

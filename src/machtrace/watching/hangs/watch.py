@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
@@ -189,12 +189,12 @@ class HangWatch:
                 described = WatchedThread(thread, info.name, info.is_main)
                 self._watched[thread] = _Watched(described, classifier)
 
-    def poll(self, late_ns: int, tracer: int = 0) -> None:
+    def poll(self, late_ns: int, stopped: Collection[int] = ()) -> None:
         """Poll all watched threads.
 
         Args:
             late_ns: the delay of this poll.
-            tracer: this watcher's thread that traces the process, which debugs nothing.
+            stopped: threads that job control has stopped while this watcher traces them.
 
         Raises:
             TargetGoneError: the process has exited.
@@ -212,8 +212,8 @@ class HangWatch:
             except ThreadGoneError:
                 self._forget(watched)
                 continue
-            if tracer and poll.tracer == tracer:
-                poll = poll._replace(tracer=0)
+            if poll.is_own_stop and watched.thread.id in stopped:
+                poll = poll._replace(state="T", is_own_stop=False)
             watched.last = poll = poll._replace(late_ns=late_ns)
             self._handle(watched, watched.classifier.add(poll))
 
