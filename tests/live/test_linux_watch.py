@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,9 @@ import pytest
 import machtrace as mt
 from machtrace.errors import ArgumentError, TargetError
 from machtrace.model.incident.facts import Verdict, WatchIncident
+from machtrace.model.snapshot import ThreadId
 from machtrace.reports.stacks.incidents import report_of_incident
+from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.watching.jsonl import incident_line
 from tests.live.conftest import DEADLINE_S, PROGRAMS
 
@@ -64,6 +68,62 @@ def test_a_hang_of_an_asyncio_server_is_named_while_it_lasts(
     if verdict is Verdict.BLOCKED:
         assert watcher.cost.stops == 0
         assert all(timed.stack.stopped_for_ns is None for timed in last.stacks)
+
+
+_ALWAYS_RUNS = """
+def turn():
+    while True:
+        pass
+print("ready", flush=True)
+turn()
+"""
+
+
+def test_functions_of_a_thread_that_never_waits(start: Start) -> None:
+    process = start(sys.executable, "-c", _ALWAYS_RUNS)
+    seen: queue.SimpleQueue[WatchIncident] = queue.SimpleQueue()
+    with mt.watch(process.pid, hang=0.05, launch_grace=0, on_incident=seen.put):
+        while not (first := seen.get(timeout=DEADLINE_S)).stacks:
+            pass  # it had no processor
+    assert first.culprit is not None
+    assert first.culprit.function == "turn"
+    assert all(any(frame.python for frame in timed.stack.frames) for timed in first.stacks)
+
+
+def test_cpython_that_is_loaded_later(start: Start, build: Callable[..., Path]) -> None:
+    """And a C program without it, which has no problem with that."""
+    library = sysconfig.get_config_var("INSTSONAME")
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        pytest.skip("this Python has no shared library")
+    path = Path(sysconfig.get_config_var("LIBDIR")) / library
+    environment = {**os.environ, "PYTHONHOME": sys.base_prefix}
+    process = start(build("embeds", "-ldl"), path, env=environment)
+    with WatchedProcess(process.pid) as target:
+        before, functions = target.copy_stopped([ThreadId(process.pid)])
+        assert not functions
+        assert not before.problems
+        send(process, "load")
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loaded\n"
+        _, functions = target.copy_stopped([ThreadId(process.pid)])
+    (runs,) = functions.values()
+    assert runs
+    assert runs[0][0].name == "embedded"
+
+
+def test_a_python_whose_functions_cannot_be_read_is_stated(
+    start: Start, build: Callable[..., Path], tmp_path: Path
+) -> None:
+    """An image that is named after a version without the table that leads to its functions."""
+    program = tmp_path / "python3.6"
+    shutil.copy(build("embeds", "-ldl"), program)
+    process = start(program, "/")
+    with WatchedProcess(process.pid) as target:
+        assert not target.missing
+        _, functions = target.copy_stopped([ThreadId(process.pid)])
+        (sentence,) = target.missing
+    assert not functions
+    assert sentence.startswith("Python functions cannot be read: unsupported CPython")
 
 
 def test_a_hang_that_outlasts_watching_is_reported_again(start: Start) -> None:
@@ -273,7 +333,7 @@ def test_a_process_of_another_user_is_watched_in_part() -> None:
             other.kill()
     everything, *parts = results
     assert everything.returncode == 0
-    for missing in ("system calls", "stacks", "deadlocks", "crashes"):
+    for missing in ("system calls", "stacks", "deadlocks"):
         assert missing in everything.stderr
     assert [part.returncode for part in parts] == [2, 2]
     assert all("Traceback" not in part.stderr for part in results)

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 import machtrace as mt
-from machtrace.errors import TargetAccessError
+from machtrace.errors import TargetAccessError, TargetSpecError
 from machtrace.model.incident.facts import IncidentKind, Verdict, WatchIncident
 from machtrace.model.snapshot import ThreadId
 from machtrace.targets.linux.crash import CrashTracer
+from machtrace.targets.linux.process_polls import ProcessEnd
 from machtrace.targets.linux.watched import WatchedProcess
 from tests.live.conftest import DEADLINE_S, PROGRAMS
 
@@ -79,6 +80,48 @@ def test_a_traced_process_is_sampled_and_receives_its_signals(
     assert hang.verdict in (Verdict.BUSY, Verdict.STARVED)
     assert not {rule.name for rule in hang.rules} & {"debugger"}
     assert _tracer(server.pid) == 0
+
+
+def test_job_control_stops_a_traced_process_and_not_a_debugger(
+    server: subprocess.Popen[str], wait_until: Callable[..., None]
+) -> None:
+    incidents: queue.SimpleQueue[WatchIncident] = queue.SimpleQueue()
+    with mt.watch(server.pid, hang=0.1, crash=True, on_incident=incidents.put) as watcher:
+        send(server, "run")
+        seen(incidents, IncidentKind.HANG, has_ended=False)
+        server.send_signal(signal.SIGSTOP)
+        wait_until(lambda: _state(server.pid) == "t", "it is stopped")
+        polls = watcher.cost.polls
+        wait_until(lambda: watcher.cost.polls > polls + 3, "its stop is seen")
+        server.send_signal(signal.SIGCONT)
+        send(server, "return")
+        hang = seen(incidents, IncidentKind.HANG, has_ended=True)
+        while "stopped" not in {rule.name for rule in hang.rules}:
+            hang = seen(incidents, IncidentKind.HANG, has_ended=True)
+    assert "debugger" not in {rule.name for rule in hang.rules}
+
+
+def test_a_stop_by_the_own_tracer_is_told_apart(
+    start: Start, wait_until: Callable[..., None], build: Callable[..., Path]
+) -> None:
+    program = start(sys.executable, "-c", _HANDLE_AND_COMPUTE)
+    with WatchedProcess(program.pid) as target:
+        tracer = CrashTracer(program.pid)
+        tracer.begin()
+        running = target.poll_thread(program.pid, with_status=True)
+        os.kill(program.pid, signal.SIGUSR1)
+        wait_until(lambda: _state(program.pid) == "t", "it is stopped at the signal")
+        stopped = target.poll_thread(program.pid, with_status=True)
+        tracer.close()
+        assert (running.tracer, running.is_own_stop) == (0, False)
+        assert (stopped.tracer, stopped.is_own_stop) == (0, True)
+        other = start(build("tracer"), str(program.pid))
+        assert target.poll_thread(program.pid, with_status=True).tracer == other.pid
+
+
+def _state(pid: int) -> str:
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return text[text.rindex(")") + 2]
 
 
 def _tracer(pid: int) -> int:
@@ -145,6 +188,28 @@ def traced(pid: int) -> Iterator[None]:
         thread.join()
 
 
+def test_a_watched_process_is_not_traced_and_debuggers_can_attach(
+    server: subprocess.Popen[str],
+) -> None:
+    with subprocess.Popen(
+        [*COMMAND, str(server.pid), "--hang", "100ms", "--format", "jsonl"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        send(server, "block")
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["kind"] == "hang"  # it watches
+        tracers = [_tracer(server.pid)]
+        with traced(server.pid):
+            tracers.append(_tracer(server.pid))
+            send(server, "return")
+            ended = json.loads(watching.stdout.readline())
+        watching.terminate()
+    assert tracers[0] == 0
+    assert tracers[1]
+    assert ended["phase"] == "ended"
+
+
 def test_another_tracer_leaves_everything_but_crashes(server: subprocess.Popen[str]) -> None:
     with traced(server.pid):
         with pytest.raises(TargetAccessError), mt.watch(server.pid, crash=True):
@@ -161,13 +226,15 @@ def test_another_tracer_leaves_everything_but_crashes(server: subprocess.Popen[s
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
     assert narrower.returncode == 0
-    assert "crashes cannot be seen" in narrower.stderr
+    assert "crash" not in narrower.stderr
+
+
+CRASHES = [sys.executable, "-c", "import ctypes; ctypes.string_at(8)"]
 
 
 def test_a_program_that_crashes_at_once(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "import ctypes; ctypes.string_at(8)"]
     done = subprocess.run(
-        [*COMMAND, "--format", "jsonl", "-o", str(tmp_path), "--", *program],
+        [*COMMAND, "--crash", "--format", "jsonl", "-o", str(tmp_path), "--", *CRASHES],
         capture_output=True,
         text=True,
         check=False,
@@ -198,3 +265,64 @@ def test_other_ends_are_no_crash(code: str, end: str) -> None:
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert end in done.stderr
+
+
+def test_a_crash_that_was_not_traced_is_stated_with_its_remedy() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--format", "jsonl", "--", *CRASHES],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "was ended by SIGSEGV" in done.stderr
+    assert "no stacks of the crash were captured; watch with --crash" in done.stderr
+
+
+def test_the_status_of_a_child_is_left_to_the_code_that_started_it(
+    server: subprocess.Popen[str],
+) -> None:
+    with mt.watch(server.pid) as watcher:
+        server.kill()
+        while not watcher.has_ended:
+            os.sched_yield()
+    assert watcher.wait_status == signal.SIGKILL
+    assert not watcher.incidents
+    assert server.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+_NEVER_WAITS = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print("ready", child.pid, sep="\\n", flush=True)
+input()
+"""
+
+
+def test_the_end_of_a_process_of_another_parent(
+    start: Start, wait_until: Callable[..., None]
+) -> None:
+    parent = start(sys.executable, "-c", _NEVER_WAITS)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    end = ProcessEnd(pid)
+    assert end.status() is None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: _state(pid) == "Z", "it has ended")
+    assert end.status() == signal.SIGKILL
+    end.close()
+
+
+def test_the_end_of_a_process_that_was_waited_for(server: subprocess.Popen[str]) -> None:
+    end = ProcessEnd(server.pid)
+    server.kill()
+    server.wait(DEADLINE_S)
+    release = tuple(int(word) for word in os.uname().release.split("-")[0].split(".")[:2])
+    known = (signal.SIGKILL,) if release >= (6, 15) else (None, signal.SIGKILL)
+    assert end.status() in known
+    end.close()
+
+
+def test_this_process_does_not_see_its_own_crashes() -> None:
+    with pytest.raises(TargetSpecError), mt.watch("self", crash=True):
+        pass

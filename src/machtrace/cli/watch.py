@@ -258,7 +258,7 @@ def _watch(
         target = watched_spec(spec)
         watcher = session.watch(target, options, duration_ns, ended_by_signal())
         if watcher.wait_status is not None:
-            _warn_of_end(f"process {target}", exit_status(watcher.wait_status), options)
+            _warn_of_end(f"process {target}", exit_status(watcher.wait_status), watcher)
         elif watcher.has_ended:
             is_blind = can_trace(target) and not options.crash
             unknown = f"; how is not known without {_REMEDY}" if is_blind else ""
@@ -268,7 +268,7 @@ def _watch(
     with StartedProgram(spec) as program, program.passing_signals() as arrived:
         is_over = nullcontext(lambda: len(arrived) > 1)
         watcher = session.watch(program.pid, options, duration_ns, is_over, program.run)
-        _warn_of_end(spec[0], program.wait(), options)
+        _warn_of_end(spec[0], program.wait(), watcher)
     _warn_of_kill(watcher)
     return _status(watcher)
 
@@ -392,13 +392,17 @@ def _prepare(folder: Path) -> None:
     raise refused
 
 
-def _warn_of_end(name: str, status: int, options: WatchOptions) -> None:
+def _warn_of_end(name: str, status: int, watcher: Watcher) -> None:
     """Print how the process ended, and how to get the stacks of a crash."""
     from machtrace.model.cause import linux_cause
-    from machtrace.targets.child_process import SIGNALLED
 
     console.warn_of_end(name, status, reports_success=True)
-    if not options.crash and status > SIGNALLED and linux_cause(status - SIGNALLED).is_fatal:
+    if watcher.options.crash or watcher.wait_status is None:
+        return
+    if (
+        os.WIFSIGNALED(watcher.wait_status)
+        and linux_cause(os.WTERMSIG(watcher.wait_status)).is_fatal
+    ):
         console.warn(f"no stacks of the crash were captured; watch with {_REMEDY}")
 
 

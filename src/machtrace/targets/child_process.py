@@ -20,7 +20,7 @@ from machtrace.errors import FileAccessError, MachtraceError, TargetAccessError,
 
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 """Exit statuses of commands that run another, as env(1) and timeout(1) have them."""
-SIGNALLED = 128
+_OF_SIGNALS = 128
 """A signal's exit status less its number, as in shells."""
 
 
@@ -34,7 +34,7 @@ def status_without(error: MachtraceError) -> int:
 def exit_status(wait_status: int) -> int:
     """Return the exit status of a process: 128 and the number of a fatal signal."""
     code = os.waitstatus_to_exitcode(wait_status)
-    return code if code >= 0 else SIGNALLED - code
+    return code if code >= 0 else _OF_SIGNALS - code
 
 
 class StartedProgram:
@@ -132,7 +132,7 @@ class StartedProgram:
     def wait(self) -> int:
         """Wait for its end and return its exit status: 128 and the number of a fatal signal."""
         code = self._process.wait()
-        return code if code >= 0 else SIGNALLED - code
+        return code if code >= 0 else _OF_SIGNALS - code
 
     @contextmanager
     def passing_signals(self) -> Iterator[list[int]]:

@@ -433,6 +433,21 @@ def test_the_reason_of_a_stop_is_named(state: str, *, frozen: bool, rule: str) -
     assert (absence.verdict, rules_of(absence)) == (Verdict.STOPPED, [rule])
 
 
+def test_stops_by_this_watcher_are_no_debugger_s() -> None:
+    """As of a thread that is traced for crashes, at one poll of three."""
+    polls = [
+        poll(at, "stopped", state="t", run_ms=at - 60)._replace(is_own_stop=True)
+        if at % 60 == 0
+        else poll(at, "run", run_ms=at - 60)
+        for at in range(60, 600, 20)
+    ]
+    (absence,) = seen([*IDLE, *polls])
+    assert (absence.verdict, rules_of(absence)) == (Verdict.BUSY, ["capture-time"])
+    assert "stopped_ns" not in absence.evidence
+    only_stops = [each._replace(is_own_stop=True, state="t") for each in polls]
+    assert not seen([*IDLE, *only_stops])
+
+
 def test_a_debugger_is_named_while_the_program_runs_below_it() -> None:
     polls = [each._replace(tracer=77) for each in every_20_ms("run", 60, 200, run_ms=20)]
     (absence,) = seen([*IDLE, *polls])
