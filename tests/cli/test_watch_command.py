@@ -1,4 +1,4 @@
-"""``machtrace watch`` over a scripted watcher: when it stops, what it asks for, and its status."""
+"""``machtrace watch`` over a scripted watcher: when it stops, what it requests, and its status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shown(NamedTuple):
 
     @property
     def incident(self) -> WatchIncident:
-        """It, with what the command looks at."""
+        """It, with what the command reads."""
         return WatchIncident(
             id=self.id,
             kind=self.kind,

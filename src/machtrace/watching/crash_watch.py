@@ -55,7 +55,7 @@ class CrashWatch:
     Args:
         pid: the process.
         polls: the process's, for its control group; closed with this object.
-        end: tells how an untraced process ended; closed with this object. None if nothing does.
+        end: the status of an untraced process; closed with this object. None if it is hidden.
         is_wanted: whether to trace it. Its end is seen either way.
     """
 

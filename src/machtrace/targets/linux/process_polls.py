@@ -207,11 +207,11 @@ def _pread(descriptor: int) -> bytes:
 
 
 class ProcessEnd:
-    """Tells how a process ended, without tracing it.
+    """The end of a process that is not traced.
 
-    The kernel tells its parent. Others see a status that is not 0 in ``stat`` until the parent has
-    collected it (proc(5)), and afterwards, since Linux 6.15, by a pidfd that was opened before the
-    end (``PIDFD_INFO_EXIT``).
+    Its parent receives the status. Others can read it, if it is not 0, in ``stat`` until the parent
+    has collected it (proc(5)), and afterwards, since Linux 6.15, from a pidfd that was opened
+    before the end (``PIDFD_INFO_EXIT``).
 
     Args:
         pid: its id.
