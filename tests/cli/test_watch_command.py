@@ -160,7 +160,7 @@ def test_what_is_no_hang_does_not_count(watch) -> None:
         ((), (True, True, None)),
         (("--crash",), (True, True, True)),
         (("--no-crash",), (True, True, False)),
-        (("--deadlocks",), (False, True, None)),
+        (("--deadlocks",), (False, True, False)),
         (("--hang", "1s", "--crash"), (True, False, True)),
     ],
 )

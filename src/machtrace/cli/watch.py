@@ -173,7 +173,7 @@ def watch(  # noqa: PLR0913 - an option each
     With none all are: --hang 250ms, --cpu 80%/60s,50%/180s,90%/5s,
     --memory 90%,+100MiB/1s,limit/5m and --deadlocks. --crash is in addition to them.
     A gdb:// or device:// is interrupted for each poll of its threads: there --hang, of at least
-    500ms, has to be given, and crashes are reported in any case.
+    500ms, has to be given; with no condition, --crash is on there.
 
     Without --crash nothing is stopped while nothing is wrong, and debuggers can attach. A thread
     that waits is copied without a stop, one that runs is suspended only while it is copied.
@@ -186,8 +186,7 @@ def watch(  # noqa: PLR0913 - an option each
     gc.enable()  # this command may run for days
     try:
         settings = {
-            **_conditions(spec, hang, cpu, memory, deadlocks),
-            "crash": crash,
+            **_conditions(spec, hang, cpu, memory, deadlocks, crash),
             "poll_ns": round(min(poll, _FOREVER_S) * 1e9),
             "launch_grace_ns": round(min(grace, _FOREVER_S) * 1e9),
             "threads": thread,
@@ -213,7 +212,8 @@ def _conditions(
     hang: float | None,
     cpu: tuple[str, ...],
     memory: tuple[str, ...],
-    deadlocks: bool | None,  # noqa: FBT001 - as the option is
+    deadlocks: bool | None,  # noqa: FBT001 - as the options are
+    crash: bool | None,  # noqa: FBT001
 ) -> dict[str, Any]:
     """Return the conditions that are given, or all of them."""
     from machtrace.watching.target import REMOTE, interrupts
@@ -226,11 +226,14 @@ def _conditions(
             hang = DEFAULT_HANG_S
         cpu, memory = (DEFAULT_CPU,), (DEFAULT_MEMORY,)
         deadlocks = deadlocks is not False
+    else:
+        crash = bool(crash)
     return {
         "hang_ns": None if hang is None else round(min(hang, _FOREVER_S) * 1e9),
         "cpu": parse_cpu(",".join(cpu), processors=processors) if cpu else (),
         "memory": parse_memory(",".join(memory)) if memory else (),
         "deadlocks": bool(deadlocks),
+        "crash": crash,
     }
 
 
