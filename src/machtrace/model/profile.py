@@ -383,6 +383,13 @@ class Profile(Document):
         return functions
 
     @property
+    def named_images(self) -> tuple[BinaryImage, ...]:
+        """:attr:`images`, and then those that only frames name: their extent is unknown."""
+        of_frames = (frame.image for frame in self.frames if not isinstance(frame, MissingFrames))
+        named = (image for image in of_frames if image is not None and image.path)
+        return tuple(dict.fromkeys((*self.images, *named)))
+
+    @property
     def stopped_share(self) -> float | None:
         """The average share of its time that a thread was stopped, from 0 to 1; None if unknown."""
         known = [thread for thread in self.threads if thread.stopped_ns is not None]

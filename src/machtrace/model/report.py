@@ -329,6 +329,12 @@ class ReportedImage:
     """``CFBundleShortVersionString``, or its equivalent."""
     details: Details = field(default_factory=dict)
 
+    @property
+    def is_only_named(self) -> bool:
+        """Whether nothing else is known of it, so that lists of images leave it out."""
+        is_placed = self.load_address is not None or self.size is not None
+        return self.uuid is None and not self.path and not is_placed
+
     def holds(self, address: int) -> bool:
         """Return whether the image contains ``address`` (Avma); False if its extent is unknown."""
         if self.load_address is None or self.size is None:

@@ -159,9 +159,14 @@ class Frame:
     address: FrameAddress
     status: FrameStatus
     image: BinaryImage | None = None
+    is_placed: bool = True
+    """Whether the address's offset in :attr:`image` is known: reports also name images without
+    their load address."""
     symbol: Symbol | None = None
     """The function. With the status ``MISSING_SYMBOL``, one without a name, or None if its start is
     unknown, too."""
+    has_symbol_offset: bool = True
+    """Whether the function's start is known: reports also name functions without an offset."""
     location: SourceLocation | None = None
     inlined: tuple[InlineFrame, ...] = ()
     """Innermost first; all inside :attr:`symbol`."""
@@ -175,10 +180,19 @@ class Frame:
         return Certainty.NONE if self.symbol is None else self.symbol.certainty
 
     @property
-    def symbol_offset(self) -> int | None:
-        """Bytes from the symbol's start to the frame's unadjusted address."""
-        if self.symbol is None or self.image is None:
+    def image_offset(self) -> int | None:
+        """Bytes from the image's header to the frame's unadjusted address; None if unknown."""
+        if self.image is None or not self.is_placed:
             return None
+        return self.image.offset_of(self.address.address)
+
+    @property
+    def symbol_offset(self) -> int | None:
+        """Bytes from the symbol's start to the frame's unadjusted address; None if unknown."""
+        if self.symbol is None or not self.has_symbol_offset:
+            return None
+        if self.image is None:  # a report's symbol, whose start is an address
+            return self.address.address - self.symbol.offset
         return self.image.offset_of(self.address.address) - self.symbol.offset
 
     @property
@@ -206,8 +220,11 @@ class Frame:
         if self.certainty not in (Certainty.EXACT, Certainty.NONE):
             parts.append(self.certainty.value)
         row = address_row(self.address, self.image, ", ".join(part for part in parts if part))
-        if self.symbol is not None and self.symbol_offset is not None:
-            row = row._replace(name=f"{printable(self.symbol.name)} + {self.symbol_offset}")
+        if not self.is_placed:
+            row = row._replace(name="?")
+        if self.symbol is not None:
+            into = "" if self.symbol_offset is None else f" + {self.symbol_offset}"
+            row = row._replace(name=f"{printable(self.symbol.name)}{into}")
         rows.append(row._replace(location=_location(self.location)))
         return FrameText(rows, (self.address, self.python))
 

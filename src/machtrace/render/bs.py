@@ -32,7 +32,6 @@ def _line(frame: Frame, pointer_size: int) -> str:
     base = 0 if frame.image is None else frame.image.load_address
     name = f"0x{0:0{2 * pointer_size}x}" if frame.image is None else printable(frame.image.name)
     if frame.symbol is not None and frame.symbol.is_named:
-        # A report's symbol may be in no image: its start is unknown then.
         symbol, offset = printable(frame.symbol.name), frame.symbol_offset or 0
     else:
         symbol, offset = f"0x{base:x}", address - base

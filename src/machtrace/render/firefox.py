@@ -66,13 +66,14 @@ class FirefoxTables:
         self._profile = profile
         self._functions = functions
         self._numbers: dict[str, int] = {}
-        self._libraries = {image: number for number, image in enumerate(profile.images)}
+        images = profile.named_images
+        self._libraries = {image: number for number, image in enumerate(images)}
         self._symbols: dict[tuple[int, int], int] = {}
         self._paths: dict[str, int] = {}
         self.resources: _Table = _table(
-            name=[self._string(image.name) for image in profile.images],
-            host=[None] * len(profile.images),
-            type=[_LIBRARY] * len(profile.images),
+            name=[self._string(image.name) for image in images],
+            host=[None] * len(images),
+            type=[_LIBRARY] * len(images),
         )
         self.native_symbols: _Table = _table(libIndex=[], address=[], name=[], functionSize=[])
         self.functions: _Table = self._function_table()
@@ -125,7 +126,8 @@ class FirefoxTables:
         if function.kind is FunctionKind.NATIVE and isinstance(frame, Frame):
             lib = self._library(frame.image)
             if frame.image is not None:
-                address = frame.image.offset_of(frame.address.lookup)
+                if frame.is_placed:
+                    address = frame.image.offset_of(frame.address.lookup)
                 symbol = self._symbol(lib, frame.symbol)
         location = call.location
         return (
@@ -218,7 +220,7 @@ def document(profile: Profile) -> dict[str, Any]:
     _measure(stack_table)
     return {
         "meta": _meta(profile),
-        "libs": [library(image) for image in profile.images],
+        "libs": [library(image) for image in profile.named_images],
         "shared": {
             "stackTable": stack_table,
             "frameTable": tables.frames,

@@ -36,8 +36,8 @@ class Function:
 
     name: str
     """As people read it; else ``image+0x1234``, with the offset of its start (of the frame's
-    address, if names were not requested); ``image``, if the offset is unknown; or ``0x1234``
-    outside of all images.
+    address, if names were not requested); ``image``, if the offset is unknown; ``image 0x1234``, if
+    the image's load address is; or ``0x1234`` outside of all images.
     """
     linkage_name: str
     """As the symbol table spells it; empty if unknown."""
@@ -152,7 +152,9 @@ def _machine_function(frame: Frame) -> Function:
         name = f"{frame.address.address:#x}"
     else:
         name = image.name or "[image]"
-        if symbol is not None:
+        if not frame.is_placed:
+            name += f" {frame.address.address:#x}"
+        elif symbol is not None:
             name += f"+{symbol.offset:#x}"
         elif frame.status is FrameStatus.NOT_ASKED:
             name += f"+{image.offset_of(frame.address.address):#x}"

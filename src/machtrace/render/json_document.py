@@ -224,7 +224,7 @@ def frame_entry(index: int, frame: Frame) -> dict[str, Any]:
         "status": frame.status.value,
         "image": None if image is None else encodable(image.name),
         "uuid": None if image is None else image.identifier,
-        "offset": None if image is None else image.offset_of(frame.address.address),
+        "offset": frame.image_offset,
         "symbol": None if symbol is None else symbol.name,
         "symbol_offset": frame.symbol_offset,
         "certainty": frame.certainty.value,

@@ -3,7 +3,8 @@
 The format is that of ``backtrace_symbols`` in Apple's Libc (``gen/backtrace.c``), which Foundation
 calls: ``%-4d%-35s 0x%016lx %s + %lu``, the address in eight digits if pointers have four bytes.
 Names are not demangled. A frame without a symbol has its image's name and the offset from the
-image's header; one in no image has ``???`` and ``0x0`` with the whole address as offset. Libc ends
+image's header; one in no image has ``???`` and ``0x0`` with the whole address as offset. So has one
+whose image is known by its name alone, which stands in place of ``???``. Libc ends
 a stack at the size of its caller's buffer; here a line states how many frames are missing from the
 middle of a deep one, and the others keep their numbers.
 """
@@ -34,10 +35,9 @@ def line(index: int, frame: Frame, *, pointer_size: int = 8) -> str:
     address = frame.address.address
     image = printable(frame.image.name) if frame.image is not None else "???"
     if frame.symbol is not None and frame.symbol.is_named:
-        # A report's symbol may be in no image: its start is unknown then.
         symbol, offset = printable(_spelt(frame.symbol, frame.image)), frame.symbol_offset or 0
-    elif frame.image is not None:
-        symbol, offset = image, frame.image.offset_of(address)
+    elif frame.image_offset is not None:
+        symbol, offset = image, frame.image_offset
     else:
         symbol, offset = "0x0", address
     return f"{index:<4d}{image:<35s} 0x{address:0{2 * pointer_size}x} {symbol} + {offset}"

@@ -120,7 +120,7 @@ class _Writer:
         self._profile = profile
         self._functions = functions_of(profile.frames)
         self._strings: dict[str, int] = {"": 0}
-        self._mappings = {image: number for number, image in enumerate(profile.images, 1)}
+        self._mappings = {image: number for number, image in enumerate(profile.named_images, 1)}
 
     def message(self) -> Message:
         profile, written = self._profile, Message()

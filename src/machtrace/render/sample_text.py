@@ -176,11 +176,11 @@ def graph_lines(
 def _offsets(frames: Sequence[Frame]) -> str:
     """Return offsets from the function's start, or from the image's if that is unknown."""
     first = frames[0]
-    if first.image is None:
-        return ""
-    if first.symbol is not None and first.symbol.is_named:
+    if first.symbol is not None and first.symbol.is_named and first.symbol_offset is not None:
         return f" + {_listed(str(one.symbol_offset) for one in frames)}"
     image = first.image
+    if image is None or not first.is_placed:
+        return ""
     offsets = _listed(f"{image.offset_of(one.address.address):#x}" for one in frames)
     return f"  load address {image.load_address:#x} + {offsets}"
 

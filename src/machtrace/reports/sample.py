@@ -51,6 +51,7 @@ _WHERE = re.compile(
 )
 """The text after the image."""
 _BARE = re.compile(r"\[(?P<address>0x[0-9a-fA-F]{1,16})[^\[\]]*\]")
+_INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>0|[1-9][0-9]{0,18})")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _NO_IMAGE = "<unknown binary>"
 """The image's placeholder for code generated at run time."""
@@ -180,6 +181,8 @@ def frame_text(frame: ReportedFrame, image: ReportedImage | None) -> str:
         text += f"  (in {shown(image.name) or '?'})"
         if not frame.is_inline:
             text += _offsets_text(frame, image, addresses)
+    elif frame.symbol is not None and frame.symbol.offset is not None:
+        text += f" + {frame.symbol.offset}"
     if addresses:
         text += f"  [{addresses}]"
     if frame.location is not None:
@@ -276,7 +279,10 @@ def _without_image(text: str) -> GraphFrame:
     if bare is None:
         return GraphFrame(ReportedSymbol(text, None), None, None, None, None, {})
     name = function.rstrip()
+    into = _INTO.fullmatch(name)
     symbol = None if name.startswith("???") else ReportedSymbol(name, None)
+    if symbol is not None and into is not None:
+        symbol = ReportedSymbol(into["name"], int(into["offset"]))
     return GraphFrame(symbol, None, None, int(bare["address"], 16), None, {})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from machtrace.model.address import Avma, ImageOffset
@@ -104,8 +105,6 @@ _OFFSET_DIGITS = 19
 _LINE_DIGITS = 9
 UNLISTED = "unlisted"
 """The detail, true, of an image that has no line of its own and is only named by frames."""
-_NOWHERE = ("0", "0x0")
-"""Start of a missing image in texts before macOS 12: ``0 + 4096``."""
 _CUT = "..."
 """Prefix of an image name whose beginning was truncated."""
 _WORD = 1 << 64
@@ -118,7 +117,7 @@ class FrameLines:
     def __init__(self, images: Sequence[ReportedImage]) -> None:
         self._images = [*images]
         self._places = ImagePlaces(images)
-        self._unlisted: dict[tuple[str, int], int] = {}
+        self._unlisted: dict[tuple[str, int | None], int] = {}
         self._listed = len(self._images)
 
     @property
@@ -149,18 +148,20 @@ class FrameLines:
             index = self._places.named(name)
         else:  # a call can be the last instruction of its image
             index = self._places.find(name, address - (adjustment is Adjustment.RETURN))
-            index = self._add(name, address, label) if index is None else index
+        if index is None and name != "???":
+            index = self._add(name, address, label)
         image = None if index is None else self._images[index]
         if name != "???" and (image is None or not _is_called(image, name)):
             details[IMAGE] = name
-        if image is not None and image.load_address is not None and address is not None:
-            offset = ImageOffset(address - image.load_address)
+        base = None if image is None else image.load_address
+        if base is not None and address is not None and base <= address:
+            offset = ImageOffset(address - base)
         symbol, location, is_inline, place = _parse_label(label, image)
-        if image is not None and offset is None and symbol is None:
+        if image is not None and address is None and symbol is None:
             offset = _offset_in_label(label)
         if place is not None:
             details[PLACE] = place
-        elif image is None and symbol is None:
+        elif symbol is None and location is None and (image is None or offset is None):
             details |= _unusual_label(label)
         return ReportedFrame(
             None if address is None else Avma(address),
@@ -173,19 +174,25 @@ class FrameLines:
             _NO_PLACE if details == _NO_PLACE else details or NO_DETAILS,
         )
 
-    def _add(self, name: str, address: int, label: str) -> int | None:
-        """Return an image known from this line alone: its name and start."""
+    def _add(self, name: str, address: int | None, label: str) -> int:
+        """Return an image known from frames alone: its name, and its start if the line has it."""
         base, offset = _into(label)
-        if name == "???" or offset is None or _BASE.fullmatch(base) is None:
-            return None
-        start = int(base, 16)
-        if not 0 < start == address - offset:
-            return None
-        if (name, start) not in self._unlisted:
-            self._unlisted[name, start] = len(self._images)
-            details: dict[str, JsonValue] = {UNLISTED: True}
-            self._images.append(ReportedImage(name=name, load_address=Avma(start), details=details))
-        return self._unlisted[name, start]
+        start = None
+        if address is not None and offset is not None and _BASE.fullmatch(base) is not None:
+            stated = int(base, 16)
+            start = Avma(stated) if 0 < stated == address - offset else None
+        index = self._unlisted.get((name, start))
+        if index is None:
+            index = self._unlisted.get((name, None))
+            if index is not None and self._images[index].load_address is None:
+                self._images[index] = replace(self._images[index], load_address=start)
+            else:
+                index = len(self._images)
+                details: dict[str, JsonValue] = {UNLISTED: True}
+                self._images.append(ReportedImage(name=name, load_address=start, details=details))
+            self._unlisted[name, start] = index
+            self._unlisted.setdefault((name, None), index)
+        return index
 
     def at(self, address: int) -> ReportedFrame:
         """Return the frame of a bare return address."""
@@ -196,8 +203,8 @@ class FrameLines:
 
 
 def _unusual_label(label: str) -> dict[str, JsonValue]:
-    base, offset = _into(label)
-    return {UNUSUAL: label} if offset is not None and base in _NOWHERE else {}
+    label = label.removesuffix(INLINED)
+    return {} if label in ("", "???") else {UNUSUAL: label}
 
 
 def _is_called(image: ReportedImage, name: str) -> bool:

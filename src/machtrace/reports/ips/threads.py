@@ -132,14 +132,17 @@ def _with_rest(frame: ReportedFrame, entry: dict[str, Any]) -> ReportedFrame:
         del rest["adjustment"]
     address = frame.address
     own = rest.get("address", address)
+    offset = frame.offset
     if own is None and address is not None:
         address = rest.pop("address")
+        offset = offset or None
     elif type(own) is int and 0 <= own < WORD and own != address:
         address = Avma(rest.pop("address"))
+        offset = offset or None
     return ReportedFrame(
         address,
         frame.image,
-        frame.offset,
+        offset,
         adjustment,
         symbol,
         location,
@@ -241,10 +244,15 @@ def _put_location(entry: dict[str, JsonValue], location: SourceLocation) -> None
 
 
 def _is_elsewhere(frame: ReportedFrame, bases: Sequence[int | None]) -> bool:
-    """Return whether image and offset do not give the address: no load address, or several."""
+    """Return whether image and offset do not give the address.
+
+    There is no load address, or there are several, or the offset is unknown and 0 stands for it.
+    """
     image, offset = frame.image, frame.offset
-    if image is None or offset is None or image >= len(bases):
+    if image is None or image >= len(bases):
         return False
+    if offset is None:
+        return True
     base = bases[image]
     if base is None or base + offset >= WORD:
         return frame.address is not None
@@ -254,8 +262,8 @@ def _is_elsewhere(frame: ReportedFrame, bases: Sequence[int | None]) -> bool:
 def _object(frame: ReportedFrame, usual: Adjustment, absolute: int) -> dict[str, JsonValue]:
     entry: dict[str, JsonValue] = {}
     symbol, location = frame.symbol, frame.location
-    if frame.offset is not None and frame.image is not None:
-        entry["imageOffset"] = frame.offset
+    if frame.image is not None:
+        entry["imageOffset"] = frame.offset or 0
         if symbol is not None:
             _put_symbol(entry, symbol)
         entry["imageIndex"] = frame.image

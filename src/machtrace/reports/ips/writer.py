@@ -244,8 +244,7 @@ def _needs_absolute(report: Report, *, is_of_ips: bool) -> bool:
     if not is_of_ips:
         stacks += (tuple(node.frame for node in tree.nodes) for tree in report.trees)
     return any(
-        (frame.image is None or frame.offset is None)
-        and (frame.address is not None or not is_of_ips)
+        frame.image is None and (frame.address is not None or not is_of_ips)
         for frames in stacks
         for frame in frames
     )

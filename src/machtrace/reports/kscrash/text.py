@@ -133,7 +133,8 @@ class _Text:
             )
             yield ""
         yield "Binary Images:"
-        yield from (self._image(image) for image in self._report.images)
+        listed = (image for image in self._report.images if not image.is_only_named)
+        yield from map(self._image, listed)
         yield ""
         yield from self._extra(crashed)
 

@@ -34,7 +34,7 @@ class ThreadReader:
         """The report's, followed by those that only frames name."""
         self._ranges = ImageRanges(images)
         self._begins = {image.load_address for image in images}
-        self._mentioned: dict[tuple[int, str], int] = {}
+        self._mentioned: dict[tuple[int | None, str], int] = {}
         self._warnings = warnings
         self._wrong = 0
 
@@ -98,12 +98,16 @@ class ThreadReader:
             symbol = _symbol(entry, address)
         else:
             image = self.images[index]
-            offset = ImageOffset(address - (image.load_address or 0))
-            if self._agrees(entry, image):
+            if image.load_address is None:
+                entry.left.pop("object_name", None)
+                symbol = _symbol(entry, address)
+            elif self._agrees(entry, image):
+                offset = ImageOffset(address - image.load_address)
                 entry.left.pop("object_name", None)
                 entry.left.pop("object_addr", None)
                 symbol = _symbol(entry, address)
             else:
+                offset = ImageOffset(address - image.load_address)
                 self._wrong += 1
         return ReportedFrame(
             None if address is None else Avma(address),
@@ -117,15 +121,16 @@ class ThreadReader:
     def _find(self, address: int, adjustment: Adjustment, entry: ObjectReader) -> int | None:
         """Return the image that holds ``address``, else the one that only the frame names.
 
-        Profiles, and reports with few of their images, have it in the frame alone.
+        Profiles, and reports with few of their images, have it in the frame alone. Its load address
+        is only believed if it is no other image's.
         """
         # A call can be the last instruction of its image.
         index = self._ranges.find(address - (adjustment is Adjustment.RETURN))
         name, base = entry.left.get("object_name"), entry.left.get("object_addr")
-        if index is not None or not isinstance(name, str) or type(base) is not int:
+        if index is not None or not isinstance(name, str) or not name:
             return index
-        if not 0 < base <= address or base in self._begins:
-            return None
+        if type(base) is not int or not 0 < base <= address or base in self._begins:
+            base = None
         key = (base, name)
         if key not in self._mentioned:
             self._mentioned[key] = len(self.images)
@@ -136,7 +141,7 @@ class ThreadReader:
                     uuid=uuid,
                     name=name.rpartition("/")[2],
                     path=path,
-                    load_address=Avma(base),
+                    load_address=None if base is None else Avma(base),
                 )
             )
         return self._mentioned[key]

@@ -64,8 +64,8 @@ class _Text:
         if report.crashed_thread is not None:
             yield from self._registers(report.crashed_thread)
         yield "Binary Images:"
-        images = sorted(report.images, key=lambda image: image.load_address or 0)
-        yield from (self._image(image) for image in images)
+        listed = (image for image in report.images if not image.is_only_named)
+        yield from map(self._image, sorted(listed, key=lambda image: image.load_address or 0))
 
     def _header(self) -> Iterator[str]:
         process, system = self._report.process, self._report.system

@@ -64,6 +64,7 @@ def named_frame(name: str, file: str = "") -> ProfileFrame:
             size=None,
             certainty=Certainty.EXACT,
         ),
+        has_symbol_offset=False,
         location=SourceLocation(file) if file and is_source else None,
     )
 

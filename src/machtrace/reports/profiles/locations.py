@@ -71,6 +71,7 @@ def frame_at(image: BinaryImage | None, address: Avma, calls: Sequence[Call]) ->
         address=FrameAddress(address, FrameTrust.PREWALKED, AddressKind.ADJUSTED),
         status=FrameStatus.UNKNOWN_IMAGE if image is None else FrameStatus.SYMBOLICATED,
         image=image,
+        is_placed=image is None or image.size > 0,
         symbol=_symbol(name, address, image),
         location=holder.location,
         inlined=tuple(InlineFrame(call.function.name, call.location) for call in inlined),

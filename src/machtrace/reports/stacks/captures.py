@@ -154,6 +154,7 @@ class ReportedFrames:
         self.arch = process_info(task).arch
         self.images = tuple(self._image(image) for image in task.images)
         """In the task's order; an image with an unknown address is at 0."""
+        self._bases = [image.load_address for image in task.images]
 
     def _image(self, image: ReportedImage) -> BinaryImage:
         svma, form = image.details.get(HEADER_SVMA), image.details.get(FORMAT)
@@ -193,6 +194,10 @@ class ReportedFrames:
         if frame.offset is not None and image is not None:
             # Frames of several launches have different addresses; only the offset is reliable.
             address = Avma(image.load_address + frame.offset)
+        is_placed = image is None or frame.offset is not None
+        if not is_placed and address is not None and frame.image is not None:
+            base = self._bases[frame.image]
+            is_placed = base is not None and base <= address
         address = Avma(0) if address is None else address
         status = stored(details, STATUS, FrameStatus)
         if status is FrameStatus.PYTHON:
@@ -202,7 +207,9 @@ class ReportedFrames:
             address=_address(frame, address, is_first=is_first),
             status=usual_status(image, symbol) if status is None else status,
             image=image,
+            is_placed=is_placed,
             symbol=symbol,
+            has_symbol_offset=frame.symbol is None or frame.symbol.offset is not None,
             location=frame.location,
             inlined=tuple(
                 InlineFrame("" if one.symbol is None else one.symbol.name, one.location)

@@ -109,6 +109,7 @@ class JsonImages:
         self._arch = arch
         self.listed = [self._image(entry) for entry in json_objects(document.get("images"))]
         self._known = {(one.load_address, one.identifier): one for one in reversed(self.listed)}
+        self._unlisted: dict[tuple[Avma, str | None, str], BinaryImage] = {}
 
     def _image(self, entry: JsonObject) -> BinaryImage:
         arch = enum_member(Arch, entry.get("arch"))
@@ -121,11 +122,14 @@ class JsonImages:
         name, identifier = text_or_none(entry.get("image")), text_or_none(entry.get("uuid"))
         if name is None:
             return None
-        start = Avma(max(0, address - (number_or_none(entry.get("offset")) or 0)))
-        key = start, identifier
-        if key not in self._known:
-            self._known[key] = _binary_image(name, identifier, self._arch, start, 0)
-        return self._known[key]
+        offset = number_or_none(entry.get("offset"))
+        start = Avma(0 if offset is None else max(0, address - offset))
+        if offset is not None and (start, identifier) in self._known:
+            return self._known[start, identifier]
+        key = start, identifier, name
+        if key not in self._unlisted:
+            self._unlisted[key] = _binary_image(name, identifier, self._arch, start, 0)
+        return self._unlisted[key]
 
 
 def _binary_image(
@@ -184,7 +188,9 @@ def read_frame(entry: JsonObject, images: JsonImages) -> Frame:
         ),
         status=enum_member(FrameStatus, entry.get("status")),
         image=image,
+        is_placed=image is None or entry.get("offset") is not None,
         symbol=_symbol(entry, address if image is None else image.offset_of(address)),
+        has_symbol_offset=entry.get("symbol") is None or entry.get("symbol_offset") is not None,
         location=_location(entry),
         inlined=tuple(
             InlineFrame(json_text(call.get("symbol")), _location(call))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from machtrace.model.address import Avma
+from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.capture import Capture
 from machtrace.model.cause import Cause
 from machtrace.model.image import BinaryImage, ImageFormat
@@ -104,13 +104,14 @@ def _reported_image(image: BinaryImage) -> ReportedImage:
         details[HEADER_SVMA] = image.header_svma
     if image.format is not ImageFormat.identified_by(image.uuid):
         details[FORMAT] = image.format.value
+    is_placed = image.size or image.load_address
     return ReportedImage(
         uuid=image.uuid,
         name=image.name,
         path=image.path,
         arch=image.arch.value,
-        load_address=image.load_address,
-        size=image.size,
+        load_address=image.load_address if is_placed else None,
+        size=image.size if is_placed else None,
         details=details,
     )
 
@@ -121,9 +122,8 @@ def reported_frames(frame: Frame, images: ReportedImages) -> Iterator[ReportedFr
     index = None if image is None else images.index(image)
     place: Avma | None = address.address
     adjustment = ADJUSTMENTS[address.kind]
-    offset = None if image is None else image.offset_of(address.address)
-    if offset is not None and offset < 0:
-        offset = None
+    into = frame.image_offset
+    offset = None if into is None or into < 0 else ImageOffset(into)
     named, details = None, _frame_details(frame)
     if frame.symbol is not None and frame.symbol.is_named:
         source = NameSource(frame.symbol.certainty.value)
