@@ -176,8 +176,9 @@ def graph_lines(
 def _offsets(frames: Sequence[Frame]) -> str:
     """Return offsets from the function's start, or from the image's if that is unknown."""
     first = frames[0]
-    if first.symbol is not None and first.symbol.is_named and first.symbol_offset is not None:
-        return f" + {_listed(str(one.symbol_offset) for one in frames)}"
+    if first.symbol is not None and first.symbol.is_named:
+        is_known = first.symbol_offset is not None
+        return f" + {_listed(str(one.symbol_offset) for one in frames)}" if is_known else ""
     image = first.image
     if image is None or not first.is_placed:
         return ""

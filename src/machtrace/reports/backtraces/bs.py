@@ -26,7 +26,7 @@ from machtrace.reports.stacks.captures import frames_not_shown, gap_details
 
 LONGEST_LINE = 16384
 _THREAD = re.compile(r"Backtrace of Thread (?P<id>[0-9]{1,20}):")
-_ADDRESS = re.compile(r"  (?P<address>0x[0-9a-f]{8,16}) ")
+_ADDRESS = re.compile(r"  (?P<address>0x[0-9a-fA-F]{1,16})(?= |\Z)")
 _OFFSET = re.compile(r" \+ (?P<offset>[0-9]{1,20})\Z")
 _BASE = re.compile(r"0x[0-9a-f]{1,16}")
 _NOTHING = re.compile(r"0x0+")
@@ -51,15 +51,21 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     return (reader.report(),)
 
 
-def _frame(line: str) -> tuple[str, int, str, int] | None:
+def _frame(line: str) -> tuple[str, int, str, int | None] | None:
     """Return a line's image, address, function and offset; None if it is not a frame's."""
     offset = _OFFSET.search(line) if len(line) <= LONGEST_LINE else None
-    address = None if offset is None else _ADDRESS.search(line, 0, offset.start())
-    if offset is None or address is None:
+    end = len(line) if offset is None else offset.start()
+    address = _ADDRESS.search(line, 0, end) if len(line) <= LONGEST_LINE else None
+    if address is None:
         return None
-    name = line[address.end() : offset.start()]
+    name = line[address.end() : end].strip()
     image = line[: address.start()].rstrip()
-    return image, int(address["address"], 16), name, int(offset["offset"])
+    return (
+        image,
+        int(address["address"], 16),
+        name,
+        None if offset is None else int(offset["offset"]),
+    )
 
 
 class _Reader:
@@ -86,12 +92,16 @@ class _Reader:
         elif line and (self._id is not None or _HEADING.fullmatch(line) is None):
             (self._before if self._id is None else self._other).append(line)
 
-    def _add(self, image: str, address: int, name: str, offset: int) -> None:
+    def _add(self, image: str, address: int, name: str, offset: int | None) -> None:
         is_known = _NOTHING.fullmatch(image) is None and image != ""
-        symbol: ReportedSymbol | None = ReportedSymbol(name, offset)
+        symbol = ReportedSymbol(name, offset) if name else None
         base = None
-        if _BASE.fullmatch(name) is not None and int(name, 16) + offset == address:
-            symbol, base = None, int(name, 16)
+        if (
+            offset is not None
+            and _BASE.fullmatch(name) is not None
+            and int(name, 16) + offset == address
+        ):
+            symbol, base = None, int(name, 16) or None
         index = None
         if is_known:
             index = self._numbers.setdefault(image, len(self._images))
@@ -103,7 +113,7 @@ class _Reader:
             ReportedFrame(
                 Avma(address),
                 index,
-                ImageOffset(offset) if is_known and base is not None else None,
+                None if not is_known or base is None else ImageOffset(address - base),
                 Adjustment.RETURN if self._frames else Adjustment.EXACT,
                 symbol,
             )

@@ -24,7 +24,14 @@ from machtrace.model.report import (
 from machtrace.model.symbol import PythonFrame, SourceLocation
 from machtrace.reports.log_lines import LINES, line_and_column, located
 from machtrace.reports.source import ReportSource
-from machtrace.reports.stacks.captures import CAUSE, PYTHON, frames_not_shown, gap_details, written
+from machtrace.reports.stacks.captures import (
+    CAUSE,
+    PYTHON,
+    frames_not_shown,
+    gap_details,
+    lost_frames_of,
+    written,
+)
 
 LONGEST_LINE = 16384
 _THREAD = re.compile(r"[ \t]*+(?P<chosen>\*?)[ \t]*+thread #(?P<number>[0-9]{1,9})(?P<rest>.*)")
@@ -92,6 +99,8 @@ class _Reader:
         """The first stop reason of a chosen thread, and of another."""
         self._gap: dict[str, JsonValue] = {}
         self._python: list[PythonFrame] = []
+        self._beside = 0
+        """The frames that were numbered but are not in the list: Python's, and those of the gap."""
         self._lines: list[JsonValue] = []
         """The lines of the thread."""
         self._shared: list[int] = []
@@ -110,6 +119,7 @@ class _Reader:
             self._lines.append(line)
             if (python := _python_frame(match["rest"])) is not None:
                 self._python.append(python)
+                self._beside += 1
             else:
                 self._frames.append(self._frame(match))
         elif short and (match := _SHARED.fullmatch(line)) is not None:
@@ -124,6 +134,7 @@ class _Reader:
             self._lines = [line]
         elif self._frames and not self._gap and (count := frames_not_shown(line)):
             self._gap = gap_details(self._frames, count)
+            self._beside += count
         elif line.strip():
             in_thread = self._heading is not None or self._frames
             (self._other if in_thread else self._before).append(line)
@@ -135,7 +146,7 @@ class _Reader:
         if marks:
             details["marks"] = marks
         number = int(match["number"])
-        if number != len(self._frames) and not (self._gap or self._python):
+        if number != len(self._frames) + self._beside:
             details["number"] = number
         if self._python:
             details[PYTHON] = written(tuple(self._python), tuple[PythonFrame, ...])
@@ -210,7 +221,7 @@ class _Reader:
         if len(self._frames) == 1 and number is not None:
             self._banner = number, self._frames[0].address, self._lines
         self._heading, self._frames, self._other = None, [], []
-        self._gap, self._python, self._lines = {}, [], []
+        self._gap, self._python, self._lines, self._beside = {}, [], [], 0
 
     def _end_shared(self) -> None:
         for number in self._shared:
@@ -249,6 +260,7 @@ class _Reader:
             threads=tuple(self._threads),
             images=tuple(ReportedImage(name=name) for name in self._images),
             details=details,
+            warnings=lost_frames_of(self._threads),
         )
 
 

@@ -7,14 +7,16 @@ Sources: apple-oss-distributions/Libc ``gen/backtrace.c`` for Apple's lines, gli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.report import (
+    NO_DETAILS,
     Adjustment,
+    Details,
     JsonValue,
     Report,
     ReportedFrame,
@@ -24,9 +26,12 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
+from machtrace.reports.crash.frame_lines import parse_label, spaced_columns, unusual_label
+from machtrace.reports.crash.frames import NUMBER, PLACE
+from machtrace.reports.images import uuid_of
 from machtrace.reports.log_lines import LINES
 from machtrace.reports.source import ReportSource
-from machtrace.reports.stacks.captures import frames_not_shown, gap_details
+from machtrace.reports.stacks.captures import frames_not_shown, gap_details, lost_frames_of
 
 LONGEST_LINE = 16384
 LONGEST_TEXT = 1 << 22
@@ -37,7 +42,7 @@ IMAGE_WIDTH = 35
 
 _APPLE = re.compile(
     r"(?P<number>[0-9]{1,6})(?:[ \t]++|(?<=[0-9]{4}))(?P<image>\S(?:.{0,1000}?\S)?)[ \t]++"
-    r"(?P<address>0x[0-9a-fA-F]{8,16})[ \t]++(?P<name>\S.{0,12000}+)"
+    r"(?P<address>0x[0-9a-fA-F]{1,16})[ \t]++(?P<name>\S.{0,12000}+)"
 )
 """The part before the offset, which is found from the end: nothing is backtracked. A number of four
 digits leaves no space."""
@@ -76,13 +81,17 @@ class StackLine(NamedTuple):
     uuid: UUID | None
     """The image's UUID, which replaces a redacted name."""
     location: SourceLocation | None = None
+    is_inline: bool = False
+    details: Details = NO_DETAILS
+    is_usual: bool = True
+    """Whether the line is of the usual form, so that it is a frame's wherever it stands."""
 
 
 def read_line(text: str) -> StackLine | None:
     """Parse a line, or return None; it may be in quotes and brackets of a printed array."""
     if len(text) > LONGEST_LINE:
         return None
-    text = text.strip()
+    whole = text = text.strip()
     if (match := _BARE.fullmatch(text.rstrip(","))) is not None:
         return StackLine(None, "", int(match["address"], 16), None, None, None, None)
     text = text.removeprefix("(").removeprefix("[").strip(" \t\"',)]")
@@ -92,7 +101,9 @@ def read_line(text: str) -> StackLine | None:
         if line is not None:
             return line
     match = _GLIBC.fullmatch(text) or _EXECINFO.fullmatch(text)
-    return None if match is None else _glibc(match)
+    if match is not None:
+        return _glibc(match)
+    return _unusual(_unwrapped(whole)) if text[:1].isdecimal() else None
 
 
 def read_lines(text: str) -> tuple[StackLine, ...]:
@@ -140,13 +151,13 @@ def _apple(text: str) -> StackLine | None:
     is_image = (
         uuid is not None or name == image or (len(image) == IMAGE_WIDTH and name.startswith(image))
     )
-    address = int(match["address"], 16)
+    address, is_known = int(match["address"], 16), name != "???"
     if is_image and uuid is None:
         image = name
     elif name.startswith("0x") and _OFFSET.fullmatch(name) is not None:
         # Crash reports: the image's load address, and the offset from it.
         is_image = int(name, 16) + offset == address
-    is_known = name != "???" and not (image == "???" and name.startswith("0x"))
+        is_known = image != "???" and not (is_image and offset == address)
     return StackLine(
         number=int(match["number"]),
         image="" if image == "???" else image,
@@ -156,6 +167,59 @@ def _apple(text: str) -> StackLine | None:
         image_offset=offset if is_image and is_known else None,
         uuid=uuid if uuid is not None and uuid.int else None,
     )
+
+
+def _unwrapped(text: str) -> str:
+    """Strip the quotation marks of an array's item, and brackets that it does not open."""
+    text = text.removeprefix("(").removeprefix("[").lstrip(_AROUND)
+    brackets = {mark: text.count(mark) - text.count(opened) for opened, mark in ("()", "[]")}
+    end = len(text)
+    while end:
+        last = text[end - 1]
+        if brackets.get(last, 0) > 0:
+            brackets[last] -= 1
+        elif last not in _AROUND:
+            break
+        end -= 1
+    return text[:end]
+
+
+def _unusual(text: str) -> StackLine | None:
+    """Parse a number, an image and an address, whatever follows; None without them."""
+    glued = _GLUED.match(text)
+    columns = spaced_columns(text if glued is None else f"{glued[0]} {text[glued.end() :]}")
+    if columns is None:
+        return None
+    number, name, address, rest = columns
+    label = parse_label(rest, ReportedImage(name=name))
+    uuid = _MISSING_UUID.fullmatch(rest)
+    details: dict[str, JsonValue] = {}
+    if label.place is not None:
+        details[PLACE] = label.place
+    elif label.symbol is None and label.location is None:
+        details |= unusual_label(rest, is_placed=False)
+    return StackLine(
+        number=number,
+        image="" if name == "???" else name,
+        address=address,
+        symbol=None if label.symbol is None else label.symbol.name,
+        symbol_offset=None if label.symbol is None else label.symbol.offset,
+        image_offset=None,
+        uuid=None if uuid is None else uuid_of(uuid["digits"]),
+        location=label.location,
+        is_inline=label.is_inline,
+        details=details or NO_DETAILS,
+        is_usual=False,
+    )
+
+
+_AROUND = " \t\"',"
+_GLUED = re.compile(r"[0-9]{4,6}(?=[^0-9 \t])")
+_MISSING_UUID = re.compile(r"\(Missing UUID (?P<digits>[0-9A-Fa-f-]{32,36})\)")
+_COLUMNS = re.compile(
+    r"[^0-9]{0,8}[0-9]{1,6}(?:[ ]{2,}|\t).*(?:[ ]{2}|\t)[ \t]*0x[0-9a-fA-F]{8,16}\b"
+)
+"""The columns of a printed stack."""
 
 
 def _glibc(match: re.Match[str]) -> StackLine:
@@ -186,13 +250,13 @@ _LONGEST_HEAD = 1 << 18
 def recognises(source: ReportSource) -> bool:
     """Return whether stack lines are near the beginning."""
     head = source.text[:_LONGEST_HEAD].split("\n", _EXAMINED)[:_EXAMINED]
-    return any(read_lines(line) for line in head)
+    return any(frames for _, frames in _in_stacks((line, read_lines(line)) for line in head))
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
     """Return its one report; other lines are stored with the thread that follows them."""
     reader = _Reader()
-    lines = [(line, read_lines(line)) for line in source.text.split("\n")]
+    lines = _in_stacks((line, read_lines(line)) for line in source.text.split("\n"))
     whole = _whole_names(stack_line.image for _, stack_lines in lines for stack_line in stack_lines)
     for line, stack_lines in lines:
         if (count := frames_not_shown(line)) and reader.skip(count):
@@ -204,6 +268,48 @@ def read(source: ReportSource) -> tuple[Report, ...]:
         elif not stack_lines and line.strip(_ARRAY):
             reader.store(line)
     return (reader.report(),)
+
+
+_Parsed: TypeAlias = tuple[str, tuple[StackLine, ...]]
+
+
+def _in_stacks(lines: Iterable[_Parsed]) -> list[_Parsed]:
+    """Return the lines without unusual frames that are in no stack.
+
+    A line of a log may have a number, a name and an address, too. In a stack such a line has the
+    next number, or a higher one directly below a frame. A stack without any usual line begins with
+    0, and has several lines or the columns of printed ones.
+    """
+    parsed = [*lines]
+    runs: list[list[tuple[int, StackLine]]] = []
+    is_below = False
+    for place, (text, frames) in enumerate(parsed):
+        for frame in frames:
+            last = runs[-1][-1][1].number if runs else None
+            if not _follows(frame.number, last, is_below=is_below):
+                runs.append([])
+            runs[-1].append((place, frame))
+            is_below = True
+        is_below = bool(frames) or (is_below and not text.strip())
+    others = [run for run in runs if not _is_stack(parsed[run[0][0]][0], run)]
+    for place in {place for run in others for place, _ in run}:
+        text, frames = parsed[place]
+        parsed[place] = text, tuple(frame for frame in frames if frame.is_usual)
+    return parsed
+
+
+def _follows(number: int | None, last: int | None, *, is_below: bool) -> bool:
+    if number is None or last is None:
+        return False
+    return number == last + 1 or (is_below and number > last)
+
+
+def _is_stack(text: str, run: Sequence[tuple[int, StackLine]]) -> bool:
+    """Return whether frames are a stack; the first is in the line ``text``."""
+    if any(frame.is_usual for _, frame in run):
+        return True
+    is_printed = len(text) <= LONGEST_LINE and _COLUMNS.match(text) is not None
+    return run[0][1].number == 0 and (len(run) > 1 or is_printed)
 
 
 def _whole_names(names: Iterable[str]) -> dict[str, str | None]:
@@ -225,16 +331,19 @@ class _Reader:
         self._other: list[JsonValue] = []
         self._next: list[JsonValue] = []
         self._gap: dict[str, JsonValue] = {}
+        self._number = -1
+        """The last printed number."""
 
     def skip(self, count: int) -> bool:
         """Note that frames of the stack are missing; return False outside of a stack."""
         if not self._frames or self._gap:
             return False
         self._gap = gap_details(self._frames, count)
+        self._number += count
         return True
 
     def add(self, line: StackLine) -> None:
-        begins = line.number == 0 or (line.number is None and bool(self._next))
+        begins = bool(self._next) if line.number is None else line.number < max(1, self._number)
         if self._frames and begins:
             self._end()
         if not self._frames:
@@ -246,9 +355,20 @@ class _Reader:
         symbol = None
         if line.symbol is not None:
             symbol = ReportedSymbol(line.symbol, line.symbol_offset)
+        details = line.details
+        if line.number not in (None, expected := self._number + 1):
+            details = {**details, NUMBER: line.number}
+        self._number = expected if line.number is None else line.number
         self._frames.append(
             ReportedFrame(
-                Avma(line.address), index, offset, Adjustment.RETURN, symbol, line.location
+                Avma(line.address),
+                index,
+                offset,
+                Adjustment.RETURN,
+                symbol,
+                line.location,
+                line.is_inline,
+                details,
             )
         )
 
@@ -303,7 +423,7 @@ class _Reader:
                 index=len(self._threads), frames=tuple(self._frames), details=details | self._gap
             )
         )
-        self._frames, self._other, self._gap = [], [], {}
+        self._frames, self._other, self._gap, self._number = [], [], {}, -1
 
     def report(self) -> Report:
         if self._frames:
@@ -318,4 +438,5 @@ class _Reader:
             threads=tuple(threads),
             images=tuple(self._all_images),
             details=details,
+            warnings=lost_frames_of(threads),
         )

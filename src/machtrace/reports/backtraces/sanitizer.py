@@ -34,6 +34,7 @@ from machtrace.reports.log_lines import (
     log_lines,
 )
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.captures import lost_frames_of
 
 LONGEST_LINE = 16384
 _FRAME = re.compile(
@@ -300,20 +301,22 @@ class _Finding:
             other = _PID.search(match["what"])
             digits = match["pid"] or (None if other is None else other[1])
             pid = None if digits is None else int(digits)
+        threads = tuple(
+            ReportedThread(
+                index=number,
+                name=title,
+                crashed=number == 0,
+                frames=_frames(lines, modules),
+                details={LINES: other} if other else {},
+            )
+            for number, (title, lines, other) in enumerate(self._stacks)
+        )
         return Report(
             kind=ReportKind.SANITIZER,
             process=ReportedProcess(pid=pid),
             exception=None if match is None else _exception(match),
-            threads=tuple(
-                ReportedThread(
-                    index=number,
-                    name=title,
-                    crashed=number == 0,
-                    frames=_frames(lines, modules),
-                    details={LINES: other} if other else {},
-                )
-                for number, (title, lines, other) in enumerate(self._stacks)
-            ),
+            threads=threads,
+            warnings=lost_frames_of(threads),
             images=modules.images,
             details={LINES: self._before} if self._before else {},
         )

@@ -25,6 +25,7 @@ from machtrace.model.report import (
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.crash.frames import IMAGE, INLINED, NUMBER, PLACE, UNUSUAL, place_text
 from machtrace.reports.crash.lines import LONGEST_LINE
+from machtrace.reports.log_lines import line_and_column, located
 
 _OVERLAPPING = 8
 """Images that may begin below an address without holding it, before the one that does."""
@@ -102,7 +103,8 @@ _BASE = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _BOTH = re.compile(r"0x[0-9a-fA-F]{1,16} \+ [0-9]{1,19} \((.*)\)")
 """KSCrash's form: the offset from the image, and the symbol in brackets."""
 _OFFSET_DIGITS = 19
-_LINE_DIGITS = 9
+_MISSING = re.compile(r"\(Missing(?: UUID)?(?: [0-9A-Fa-f-]{1,64})?\)")
+"""Placeholder of Crashlytics for a name, with the UUID of the file that would have it."""
 UNLISTED = "unlisted"
 """The detail, true, of an image that has no line of its own and is only named by frames."""
 _CUT = "..."
@@ -136,7 +138,7 @@ class FrameLines:
         if len(line) > LONGEST_LINE:
             return None
         columns = _tabbed(line) if "\t" in line else None
-        columns = columns or _spaced(line)
+        columns = columns or spaced_columns(line)
         if columns is None:
             return None
         number, name, address, label = columns
@@ -144,25 +146,24 @@ class FrameLines:
         if number != expected:
             details[NUMBER] = number
         offset = None
-        if address is None:
-            index = self._places.named(name)
-        else:  # a call can be the last instruction of its image
-            index = self._places.find(name, address - (adjustment is Adjustment.RETURN))
+        # A call can be the last instruction of its image.
+        is_after = adjustment is Adjustment.RETURN
+        index = self._find(name, None if address is None else address - is_after)
         if index is None and name != "???":
             index = self._add(name, address, label)
         image = None if index is None else self._images[index]
-        if name != "???" and (image is None or not _is_called(image, name)):
+        if image is not None and name != "???" and not _is_called(image, name):
             details[IMAGE] = name
         base = None if image is None else image.load_address
         if base is not None and address is not None and base <= address:
             offset = ImageOffset(address - base)
-        symbol, location, is_inline, place = _parse_label(label, image)
+        symbol, location, is_inline, place = parse_label(label, image)
         if image is not None and address is None and symbol is None:
             offset = _offset_in_label(label)
         if place is not None:
             details[PLACE] = place
-        elif symbol is None and location is None and (image is None or offset is None):
-            details |= _unusual_label(label)
+        elif symbol is None and location is None:
+            details |= unusual_label(label, is_placed=offset is not None)
         return ReportedFrame(
             None if address is None else Avma(address),
             index,
@@ -173,6 +174,9 @@ class FrameLines:
             is_inline,
             _NO_PLACE if details == _NO_PLACE else details or NO_DETAILS,
         )
+
+    def _find(self, name: str, address: int | None) -> int | None:
+        return self._places.named(name) if address is None else self._places.find(name, address)
 
     def _add(self, name: str, address: int | None, label: str) -> int:
         """Return an image known from frames alone: its name, and its start if the line has it."""
@@ -202,9 +206,14 @@ class FrameLines:
         return ReportedFrame(Avma(address), index, offset, Adjustment.RETURN)
 
 
-def _unusual_label(label: str) -> dict[str, JsonValue]:
-    label = label.removesuffix(INLINED)
-    return {} if label in ("", "???") else {UNUSUAL: label}
+def unusual_label(label: str, *, is_placed: bool) -> dict[str, JsonValue]:
+    """Return the details of a frame without a name that keep what follows its address.
+
+    Nothing if that says no more than the frame's image and offset.
+    """
+    label = f" {label}".removesuffix(INLINED).strip()
+    is_usual = label in ("", "???") or (is_placed and _into(label)[1] is not None)
+    return {} if is_usual else {UNUSUAL: label}
 
 
 def _is_called(image: ReportedImage, name: str) -> bool:
@@ -234,7 +243,7 @@ def _tabbed(line: str) -> tuple[int, str, int | None, str] | None:
     return int(number), name.rstrip(" "), place, (label or "").rstrip()
 
 
-def _spaced(line: str) -> tuple[int, str, int, str] | None:
+def spaced_columns(line: str) -> tuple[int, str, int, str] | None:
     """Parse a line whose columns are separated by spaces.
 
     Names of images may have spaces, and even look like addresses: an address of many digits is
@@ -256,11 +265,19 @@ def _spaced(line: str) -> tuple[int, str, int, str] | None:
     return int(head[1]), name, int(chosen[1], 16), line[chosen.end() :].strip()
 
 
-def _parse_label(
-    text: str, image: ReportedImage | None
-) -> tuple[ReportedSymbol | None, SourceLocation | None, bool, str | None]:
-    """Return symbol, source location, whether it is inlined, and any other location."""
-    is_inline = text.endswith(INLINED)
+class Label(NamedTuple):
+    """What follows a frame's address."""
+
+    symbol: ReportedSymbol | None
+    location: SourceLocation | None
+    is_inline: bool
+    place: str | None
+    """The location as it is written, if :attr:`location` does not give it."""
+
+
+def parse_label(text: str, image: ReportedImage | None) -> Label:
+    """Parse what follows the address of a frame in an image; the whole may be a function."""
+    is_inline = f" {text}".endswith(INLINED)
     if is_inline:
         text = text[: -len(INLINED)].rstrip()
     location = place = None
@@ -279,11 +296,17 @@ def _parse_label(
                 name, offset = _into(text)
     if name.endswith(INLINED):
         is_inline, name = True, name[: -len(INLINED)]
-    if name in ("", "???") or (offset is not None and (_BASE.fullmatch(name) or name == "0")):
-        return None, location, is_inline, place
+    if not _is_function(name, offset):
+        return Label(None, location, is_inline, place)
     if image is not None:
         name = name.removesuffix(f" (in {image.name})")
-    return ReportedSymbol(name, offset), location, is_inline, place
+    return Label(ReportedSymbol(name, offset), location, is_inline, place)
+
+
+def _is_function(name: str, offset: int | None) -> bool:
+    """Return whether it is not a placeholder, nor the start of an image."""
+    is_start = offset is not None and (_BASE.fullmatch(name) is not None or name == "0")
+    return name not in ("", "???") and not is_start and _MISSING.fullmatch(name) is None
 
 
 def _into(text: str) -> tuple[str, int | None]:
@@ -294,8 +317,11 @@ def _into(text: str) -> tuple[str, int | None]:
 
 
 def _location(inside: str) -> SourceLocation | None:
-    """Return a file and line, or a file with a suffix."""
+    """Return a file with line and column, or a file with a suffix."""
+    numbers = line_and_column(inside)
+    if numbers is not None and numbers.start():
+        return located(inside[: numbers.start()], numbers)
     path, colon, digits = inside.rpartition(":")
-    if colon and path and digits.isdecimal() and digits.isascii() and len(digits) <= _LINE_DIGITS:
-        return SourceLocation(path, int(digits) or None)
+    if colon and path and digits.isdecimal() and digits.isascii():  # too large for a line
+        return SourceLocation(path)
     return SourceLocation(inside, None) if "." in inside and " " not in inside else None

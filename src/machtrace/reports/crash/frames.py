@@ -9,9 +9,10 @@ omitted ones.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 from machtrace.model.report import Details, JsonValue, ReportedFrame, ReportedImage, ReportedThread
 from machtrace.model.symbol import SourceLocation
@@ -25,7 +26,7 @@ NUMBER = "number"
 PLACE = "place"
 """The detail of a frame with a location that is not a file name and line: ``(:-1)``."""
 UNUSUAL = "given"
-"""The detail of a frame in no image: the unusual text after its address."""
+"""The detail of a frame without a name: the unusual text after its address."""
 IMAGE = "image"
 """The detail of a frame whose image name differs from the listed one."""
 
@@ -66,7 +67,7 @@ def frame_lines(
             number = jumps.get(index, number)
         column = names.get(image) or _name(names, image, images)
         if details or symbol is None:
-            number = _number(details, number)
+            number = printed_number(details, number)
             column = _reported_image(frame) or column
             shown_name = _description(frame, None if image is None else images[image])
         else:
@@ -102,15 +103,62 @@ def _last_number(frames: Sequence[ReportedFrame], jumps: Mapping[int, int]) -> i
     numbers = [
         number + len(frames) - index
         for index, frame in enumerate(frames)
-        if frame[7] and (number := _number(frame.details, 0))
+        if frame[7] and (number := printed_number(frame.details, 0))
     ]
     numbers += [number + len(frames) - index for index, number in jumps.items()]
     return max([len(frames), *numbers]) - 1
 
 
-def _number(details: Details, usual: int) -> int:
+def printed_number(details: Details, usual: int) -> int:
+    """Return the number that a frame had in its text; ``usual`` if it was consecutive."""
     number = details.get(NUMBER)
     return number if type(number) is int and number >= 0 else usual
+
+
+class NumberGap(NamedTuple):
+    """Frames that a text does not have, by the numbers that it prints."""
+
+    after: int
+    """The number of frames before them."""
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
+
+
+def numbered(frames: Iterable[ReportedFrame]) -> Iterator[tuple[int, ReportedFrame]]:
+    """Yield frames with their numbers: consecutive ones, but over frames that a text has lost."""
+    number = 0
+    for frame in frames:
+        number = max(number, printed_number(frame.details, number))
+        yield number, frame
+        number += 1
+
+
+def number_gaps(frames: Iterable[ReportedFrame]) -> Iterator[NumberGap]:
+    """Yield the gaps in the printed numbers of a stack's frames."""
+    expected = 0
+    for place, frame in enumerate(frames):
+        if frame.details:
+            number = printed_number(frame.details, expected)
+            if number > expected:
+                yield NumberGap(place, expected, number - 1)
+            expected = number
+        expected += 1
+
+
+def lost_frames(where: str, gaps: Iterable[NumberGap]) -> Iterator[str]:
+    """Yield a warning if a stack has gaps; ``where`` is how it is called."""
+    shown = [*islice(gaps, _MOST_GAPS + 1)]
+    if shown:
+        is_one = len(shown) == 1 and shown[0].first == shown[0].last
+        parts = [*map(str, shown[:_MOST_GAPS]), *(["…"] if len(shown) > _MOST_GAPS else [])]
+        yield f"{where}: no frame{'' if is_one else 's'} {', '.join(parts)} in the text"
+
+
+_MOST_GAPS = 12
+"""Gaps that a warning lists."""
 
 
 def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
@@ -138,11 +186,12 @@ def _description(frame: ReportedFrame, image: ReportedImage | None) -> str:
         text = name if name.isprintable() else shown(name)
         if into is not None:
             text = f"{text} + {into}"
+    elif details and isinstance(label := details.get(UNUSUAL), str):
+        text = shown(label)
     elif image is not None and offset is not None and image.size != 0:
         text = f"{image.load_address or 0:#x} + {offset}"
     else:
-        label = details.get(UNUSUAL) if details else None
-        text = shown(label) if isinstance(label, str) else "???"
+        text = "???"
     if details:
         text += _place(frame)
     elif location is not None:
@@ -185,6 +234,8 @@ def place_text(location: SourceLocation) -> str:
 
 _RECURSION = "recursionInfoArray"
 _DASHES = "--------"
+ELIDED = "ELIDED"
+"""The word for omitted frames in a line between frames."""
 _Place: TypeAlias = tuple[int, int]
 """An image, and the offset in it."""
 
@@ -216,7 +267,7 @@ def elided(
             _levels(its_places, at, depth, between)
         known = frame_text(thread.frames[its_places[0]], images) if its_places else "???"
         between.setdefault(at, []).extend(
-            [_DASHES, f"{_DASHES} ELIDED {left_out} LEVELS OF RECURSION THROUGH {known}", _DASHES]
+            [_DASHES, f"{_DASHES} {ELIDED} {left_out} LEVELS OF RECURSION THROUGH {known}", _DASHES]
         )
     return between, jumps
 

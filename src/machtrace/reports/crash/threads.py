@@ -20,7 +20,7 @@ from machtrace.model.report import (
     ReportedThread,
 )
 from machtrace.reports.crash.frame_lines import FrameLines
-from machtrace.reports.crash.frames import NUMBER
+from machtrace.reports.crash.frames import ELIDED, NUMBER, lost_frames, number_gaps
 from machtrace.reports.crash.layouts import STATE, THREADS
 from machtrace.reports.crash.lines import LONGEST_LINE
 from machtrace.reports.crash.registers import read_fault, read_state
@@ -134,6 +134,14 @@ class _Stack:
     def details(self) -> dict[str, JsonValue]:
         return {LINES: self.other} if self.other else {}
 
+    def warnings(self, where: str) -> Iterator[str]:
+        """Yield a warning if frames are lost, and not those of a recursion that the text states."""
+        elided = {
+            entry[0] for entry in self.other if isinstance(entry, list) and ELIDED in str(entry[1])
+        }
+        gaps = number_gaps(self.frames)
+        yield from lost_frames(where, (gap for gap in gaps if gap.after not in elided))
+
 
 def is_expanded(inner: ReportedFrame, outer: ReportedFrame) -> bool:
     """Return whether the first of two frames is a call inlined into the second.
@@ -243,6 +251,7 @@ class ThreadSections:
         stack = self._exception
         if stack is None:
             return None
+        self._warnings += stack.warnings("last exception")
         if not stack.frames and len(stack.other) == 1:
             only = stack.other[0]
             text = str(only[1]).strip() if isinstance(only, list) else ""
@@ -261,6 +270,7 @@ class ThreadSections:
 
     def _completed(self, thread: ReportedThread, crashed: int | None) -> ReportedThread:
         stack = self._stacks[thread.index]
+        self._warnings += stack.warnings(f"thread {thread.index}")
         details = {**thread.details, **stack.details()}
         stream = self._streams.pop(thread.index, None)
         if stream is not None:

@@ -25,6 +25,7 @@ from machtrace.reports.analysis.recursion import folds
 from machtrace.reports.analysis.subject_stack import heaviest_stack
 from machtrace.reports.analysis.waits.graph import WaitEdge, WaitGraph
 from machtrace.reports.analysis.waits.threads import WaitingThread
+from machtrace.reports.crash.frames import printed_number
 from machtrace.reports.html.markup import element, folded, text
 
 _FOLDED_FROM = 4
@@ -109,6 +110,7 @@ class StackLists:
         number = 0
         for frame in frames:
             owner = NOWHERE if frame.image is None else self.owners[frame.image]
+            number = max(number, printed_number(frame.details, number))
             yield _Row(number, frame, owner)
             number += not frame.is_inline
 

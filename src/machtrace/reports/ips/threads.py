@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from machtrace.model.address import Avma
+from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.report import (
     NO_DETAILS,
     Adjustment,
@@ -179,8 +179,8 @@ def frame_objects(
     entries: list[JsonValue] = []
     usual = innermost
     count = len(bases)
-    for frame in frames:
-        address, image, offset, adjustment, symbol, location, is_inline, details = frame
+    for each in frames:
+        address, image, offset, adjustment, symbol, location, is_inline, details = each
         if (  # as nearly all are
             image is not None
             and image < count
@@ -194,11 +194,12 @@ def frame_objects(
             if not is_inline:
                 usual = Adjustment.RETURN
             continue
-        if details and frame.image is None and frame.address is None and _ODD_FRAME in details:
+        if details and image is None and address is None and _ODD_FRAME in details:
             entries.append(details[_ODD_FRAME])
             if isinstance(details[_ODD_FRAME], dict):
                 usual = Adjustment.RETURN
             continue
+        frame = _with_offset(each, bases)
         entry = _object(frame, usual, absolute)
         if not is_of_ips and "imageIndex" not in entry:
             entry |= {"imageOffset": 0, "imageIndex": absolute, "address": None}
@@ -241,6 +242,15 @@ def _put_location(entry: dict[str, JsonValue], location: SourceLocation) -> None
         entry["sourceLine"] = location.line
     if location.column is not None:
         entry["sourceColumn"] = location.column
+
+
+def _with_offset(frame: ReportedFrame, bases: Sequence[int | None]) -> ReportedFrame:
+    """Return the frame with the offset that its address has in its image, if that has a place."""
+    address, image, offset = frame[:3]
+    base = bases[image] if image is not None and image < len(bases) else None
+    if offset is not None or address is None or not base or address < base:
+        return frame
+    return frame._replace(offset=ImageOffset(address - base))
 
 
 def _is_elsewhere(frame: ReportedFrame, bases: Sequence[int | None]) -> bool:

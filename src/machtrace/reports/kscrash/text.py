@@ -19,6 +19,7 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.text import LONGEST_IMAGE_NAME, printable
+from machtrace.reports.crash.frames import numbered
 from machtrace.reports.json_writer import as_text, indented
 
 _ZONES: dict[float, tuple[str, ...]] = {
@@ -194,7 +195,7 @@ class _Text:
         elif thread.queue is not None:
             yield f"Thread {thread.index} name:  Dispatch queue: {printable(thread.queue)}"
         yield f"Thread {thread.index}{' Crashed' if thread.crashed else ''}:"
-        yield from (self._frame(number, frame) for number, frame in enumerate(thread.frames))
+        yield from (self._frame(number, frame) for number, frame in numbered(thread.frames))
 
     def _frame(self, number: int, frame: ReportedFrame) -> str:
         image = None if frame.image is None else self._report.images[frame.image]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedThread
 from machtrace.model.text import LONGEST_IMAGE_NAME, printable
+from machtrace.reports.crash.frames import numbered
 
 _ROW = 4
 _NARROW = frozenset({"arm", "armv6", "armv7", "armv7s", "armv7k", "i386"})
@@ -96,7 +97,7 @@ class _Text:
             yield f"Crashed Thread:  {crashed.index}"
 
     def _frames(self, frames: Sequence[ReportedFrame]) -> Iterator[str]:
-        for number, frame in enumerate(frames):
+        for number, frame in numbered(frames):
             image = None if frame.image is None else self._report.images[frame.image]
             image_name = "" if image is None else image.name[:LONGEST_IMAGE_NAME]
             name = printable(image_name) or "???"

@@ -52,6 +52,7 @@ from machtrace.model.symbol import (
     Symbol,
     unnamed,
 )
+from machtrace.reports.crash.frames import lost_frames, number_gaps
 from machtrace.reports.machtrace_json import UnfitError, form_of
 
 TRUST, DISPUTES, KIND, STATUS = "trust", "disputed_by", "kind", "status"
@@ -112,6 +113,26 @@ def gap_details(frames: Sequence[ReportedFrame], count: int) -> dict[str, JsonVa
     """Return the details of a stack of which ``count`` frames after ``frames`` are missing."""
     after = sum(not frame.is_inline for frame in frames)
     return {GAP: written(Gap(after, count), Gap)} if count else {}
+
+
+def lost_frames_of(threads: Iterable[ReportedThread]) -> tuple[str, ...]:
+    """Return the warnings about gaps in the stacks of threads; a line may state one of them."""
+    return tuple(
+        warning
+        for thread in threads
+        if GAP not in thread.details
+        for warning in lost_frames(f"thread {thread.index}", number_gaps(thread.frames))
+    )
+
+
+def _gap(thread: ReportedThread) -> Gap | None:
+    """Return the gap of a stack: the stated one, else the first in the printed numbers."""
+    gap = stored(thread.details, GAP, Gap)
+    lost = next(number_gaps(thread.frames), None) if gap is None else None
+    if lost is None:
+        return gap
+    after = sum(not frame.is_inline for frame in thread.frames[: lost.after])
+    return Gap(after, lost.last - lost.first + 1)
 
 
 def stored(details: Details, key: str, kind: type[_T]) -> _T | None:
@@ -327,7 +348,7 @@ def thread_stack(
         thread=thread_info(thread, exception, frames.arch),
         frames=tuple(frames.stack(thread.frames)),
         stop=stored(details, STOP, Stop) or Stop(StopReason.ROOT),
-        gap=stored(details, GAP, Gap),
+        gap=_gap(thread),
         stopped_for_ns=stopped_for if type(stopped_for) is int else None,
         physical_remainder=_remainder(remainder, frames) if isinstance(remainder, dict) else None,
         registers=tuple((one.name, one.value) for one in registers),

@@ -18,6 +18,7 @@ from machtrace.model.report import (
     ReportedSymbol,
 )
 from machtrace.model.symbol import SourceLocation
+from machtrace.reports.crash.frames import NUMBER
 from machtrace.reports.images import ImageRanges, ListedImages
 from machtrace.reports.log_lines import line_and_column, located
 
@@ -154,8 +155,17 @@ class FrameMaker:
 
     def frames_of(self, lines: Iterable[str]) -> tuple[ReportedFrame, ...]:
         """Return the frames of a thread's lines."""
-        parsed = (parse_frame_line(line, self._names) for line in lines)
-        return tuple(self._of_line(one) for one in parsed if one is not None)
+        frames: list[ReportedFrame] = []
+        expected: int | None = 0
+        for parsed in (parse_frame_line(line, self._names) for line in lines):
+            if parsed is None:
+                continue
+            frame = self._of_line(parsed)
+            if expected is not None and parsed.number not in (None, expected):
+                frame = frame._replace(details={**frame.details, NUMBER: parsed.number})
+            frames.append(frame)
+            expected = None if parsed.number is None else parsed.number + 1
+        return tuple(frames)
 
     def _of_line(self, line: SwiftFrameLine) -> ReportedFrame:
         if line.number is None:

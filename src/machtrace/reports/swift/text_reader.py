@@ -27,6 +27,7 @@ from machtrace.reports.backtraces import sanitizer as sanitizer_reader
 from machtrace.reports.images import ListedImages, identifier
 from machtrace.reports.log_lines import LINES, log_lines
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.captures import lost_frames_of
 from machtrace.reports.swift.frames import LONGEST_LINE, FrameMaker, exception, parse_frame_line
 
 _IMAGE = re.compile(
@@ -200,6 +201,7 @@ class CrashText:
             threads=threads,
             images=images.all(),
             details=details,
+            warnings=lost_frames_of(threads),
         )
 
     def _is_macho(self) -> bool:
