@@ -225,8 +225,9 @@ class Frame:
         if self.symbol is not None:
             into = "" if self.symbol_offset is None else f" + {self.symbol_offset}"
             row = row._replace(name=f"{printable(self.symbol.name)}{into}")
-        rows.append(row._replace(location=_location(self.location)))
-        return FrameText(rows, (self.address, self.python))
+        row = row._replace(location=_location(self.location))
+        rows.append(row)
+        return FrameText(rows, (self.address, self.python, row.name, row.location))
 
     def __str__(self) -> str:
         return str(self.text)
@@ -390,7 +391,10 @@ def _shown_cause(stack: CallStack) -> str | None:
 
 def _chain_identity(chain: FrameChain) -> Hashable:
     frames = tuple(
-        (frame.address.address, frame.address.kind, frame.address.trust, frame.python)
+        (
+            *(frame.address.address, frame.address.kind, frame.address.trust, frame.python),
+            None if frame.symbol is None else frame.symbol.name,
+        )
         for frame in chain.frames
     )
     return frames, chain.gap, chain.stop.reason

@@ -26,7 +26,12 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.crash.frame_lines import parse_label, spaced_columns, unusual_label
+from machtrace.reports.crash.frame_lines import (
+    MISSING,
+    parse_label,
+    spaced_columns,
+    unusual_label,
+)
 from machtrace.reports.crash.frames import NUMBER, PLACE
 from machtrace.reports.images import uuid_of
 from machtrace.reports.log_lines import LINES
@@ -48,8 +53,6 @@ _APPLE = re.compile(
 digits leaves no space."""
 _LOCATION = re.compile(r"(?P<file>[^():\s][^():]{0,1000}):(?P<line>[0-9]{1,9})")
 """In brackets behind the offset, in symbolicated crash reports."""
-_MISSING = "(Missing)"
-"""Crashlytics' placeholder for an unknown name."""
 _OFFSET = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
 _BLANKS = " \t"
 _GLIBC = re.compile(
@@ -126,9 +129,6 @@ def _located(text: str) -> StackLine | None:
     before, bracket, last = text.rpartition(" (")
     if not bracket:
         return None
-    if f"({last})" == _MISSING:
-        line = _apple(f"{before} ??? + 0")
-        return None if line is None else line._replace(image_offset=None)
     match = _LOCATION.fullmatch(last)
     line = None if match is None else _apple(before)
     if match is None or line is None:
@@ -209,7 +209,7 @@ def _unusual(text: str) -> StackLine | None:
         location=label.location,
         is_inline=label.is_inline,
         details=details or NO_DETAILS,
-        is_usual=False,
+        is_usual=MISSING.fullmatch(rest) is not None,
     )
 
 
@@ -309,7 +309,7 @@ def _is_stack(text: str, run: Sequence[tuple[int, StackLine]]) -> bool:
     if any(frame.is_usual for _, frame in run):
         return True
     is_printed = len(text) <= LONGEST_LINE and _COLUMNS.match(text) is not None
-    return run[0][1].number == 0 and (len(run) > 1 or is_printed)
+    return run[0][1].number == 0 and (is_printed or [one.number for _, one in run[1:2]] == [1])
 
 
 def _whole_names(names: Iterable[str]) -> dict[str, str | None]:
@@ -343,7 +343,7 @@ class _Reader:
         return True
 
     def add(self, line: StackLine) -> None:
-        begins = bool(self._next) if line.number is None else line.number < max(1, self._number)
+        begins = bool(self._next) if line.number is None else self._is_earlier(line)
         if self._frames and begins:
             self._end()
         if not self._frames:
@@ -371,6 +371,12 @@ class _Reader:
                 details,
             )
         )
+
+    def _is_earlier(self, line: StackLine) -> bool:
+        """Return whether a line's number is not above the last; that of an inlined call can be."""
+        number, last = line.number or 0, self._frames[-1] if self._frames else None
+        is_same = last is not None and last.address == line.address
+        return not number or number < self._number + (not is_same)
 
     def store(self, line: str) -> None:
         self._next.append(line)

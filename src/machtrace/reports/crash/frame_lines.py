@@ -103,7 +103,7 @@ _BASE = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _BOTH = re.compile(r"0x[0-9a-fA-F]{1,16} \+ [0-9]{1,19} \((.*)\)")
 """KSCrash's form: the offset from the image, and the symbol in brackets."""
 _OFFSET_DIGITS = 19
-_MISSING = re.compile(r"\(Missing(?: UUID)?(?: [0-9A-Fa-f-]{1,64})?\)")
+MISSING = re.compile(r"\(Missing(?: UUID)?(?: [0-9A-Fa-f-]{1,64})?\)")
 """Placeholder of Crashlytics for a name, with the UUID of the file that would have it."""
 UNLISTED = "unlisted"
 """The detail, true, of an image that has no line of its own and is only named by frames."""
@@ -306,7 +306,7 @@ def parse_label(text: str, image: ReportedImage | None) -> Label:
 def _is_function(name: str, offset: int | None) -> bool:
     """Return whether it is not a placeholder, nor the start of an image."""
     is_start = offset is not None and (_BASE.fullmatch(name) is not None or name == "0")
-    return name not in ("", "???") and not is_start and _MISSING.fullmatch(name) is None
+    return name not in ("", "???") and not is_start and MISSING.fullmatch(name) is None
 
 
 def _into(text: str) -> tuple[str, int | None]:

@@ -30,6 +30,9 @@ UNUSUAL = "given"
 IMAGE = "image"
 """The detail of a frame whose image name differs from the listed one."""
 
+OMITTED = "omitted"
+"""The detail of a frame that stands for omitted ones: how many, or null."""
+
 _USUAL = 512
 """Most stacks have no more frames."""
 
@@ -139,13 +142,15 @@ def numbered(frames: Iterable[ReportedFrame]) -> Iterator[tuple[int, ReportedFra
 def number_gaps(frames: Iterable[ReportedFrame]) -> Iterator[NumberGap]:
     """Yield the gaps in the printed numbers of a stack's frames."""
     expected = 0
+    is_stated = False
     for place, frame in enumerate(frames):
         if frame.details:
             number = printed_number(frame.details, expected)
-            if number > expected:
+            if number > expected and not is_stated:
                 yield NumberGap(place, expected, number - 1)
             expected = number
         expected += 1
+        is_stated = OMITTED in frame.details
 
 
 def lost_frames(where: str, gaps: Iterable[NumberGap]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from machtrace.model.report import (
     ReportedSymbol,
 )
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.crash.frames import NUMBER
+from machtrace.reports.crash.frames import NUMBER, OMITTED
 from machtrace.reports.images import ImageRanges, ListedImages
 from machtrace.reports.log_lines import line_and_column, located
 
@@ -135,8 +135,6 @@ def _location(text: str) -> SourceLocation:
 
 
 _RETURN, _INLINED = "ra", "inlined"
-OMITTED = "omitted"
-"""The detail of a frame that stands for omitted ones: how many, or null."""
 ATTRIBUTES = "attributes"
 """The detail of a frame's other attributes: ``async``, ``thunk``, ``system``."""
 
@@ -156,15 +154,15 @@ class FrameMaker:
     def frames_of(self, lines: Iterable[str]) -> tuple[ReportedFrame, ...]:
         """Return the frames of a thread's lines."""
         frames: list[ReportedFrame] = []
-        expected: int | None = 0
+        expected = 0
         for parsed in (parse_frame_line(line, self._names) for line in lines):
             if parsed is None:
                 continue
             frame = self._of_line(parsed)
-            if expected is not None and parsed.number not in (None, expected):
+            if parsed.number is not None and parsed.number != expected:
                 frame = frame._replace(details={**frame.details, NUMBER: parsed.number})
             frames.append(frame)
-            expected = None if parsed.number is None else parsed.number + 1
+            expected = (expected if parsed.number is None else parsed.number) + 1
         return tuple(frames)
 
     def _of_line(self, line: SwiftFrameLine) -> ReportedFrame:
