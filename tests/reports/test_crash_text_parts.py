@@ -239,3 +239,19 @@ def test_no_heading_of_images_is_added() -> None:
     text = f"Process: Demo [7]\nException Type:  EXC_CRASH\n\nThread 0 Crashed:\n{FRAMES}"
     without = text.replace("0x100000000 + 16384", "main + 4")
     assert "Binary Images" not in crash_text(read(without))
+
+
+def test_a_lost_frame_is_a_warning() -> None:
+    """Not one of a recursion that the text says it omits."""
+    frames = (
+        "0   Demo                          \t       0x100004000 f + 4\n"
+        "%s\n"
+        "4   Demo                          \t       0x100004010 (Missing UUID ab)\n"
+    )
+    head = "Process: Demo [7]\nException Type:  EXC_CRASH\n\nThread 2 Crashed:\n"
+    report = read(head + frames % "a line that a forum mangled")
+    assert report.warnings == ("thread 2: no frames 1–3 in the text",)
+    assert report.threads[0].frames[1].symbol is None
+    assert frames.partition("\n")[2].partition("\n")[2] in crash_text(report)
+    elided = "-------- ELIDED 3 LEVELS OF RECURSION THROUGH 0x100004000 f + 4"
+    assert read(head + frames % elided).warnings == ()

@@ -6,11 +6,16 @@ from uuid import UUID
 
 import pytest
 
+from machtrace.errors import FormatError
 from machtrace.model.report import Report
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.backtraces.nsthread import read_line
+from machtrace.reports.crash.writer import crash_text
+from machtrace.reports.kscrash.text import kscrash_text
+from machtrace.reports.plcrash.text import plcrash_text
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.own_text import backtrace_text
 from tests.support.reports.variants import SWIFT_ARRAY
 
 LONG = "A Framework With A Name Of More Than 35"
@@ -168,3 +173,112 @@ def test_lines_of_crash_reports_may_stand_alone() -> None:
     assert run.location == SourceLocation("Demo.swift", 31)
     assert other.symbol is not None  # the numbers do not add up
     assert (missing.address, missing.symbol, missing.image) == (0x1862F694C, None, None)
+
+
+@pytest.mark.parametrize(
+    ("tail", "symbol", "offset", "location"),
+    [
+        ("", None, None, None),
+        ("third()", "third()", None, None),
+        ("third() (b.swift:12)", "third()", None, SourceLocation("b.swift", 12)),
+        ("third() (b.swift:12:5)", "third()", None, SourceLocation("b.swift", 12, 5)),
+        ("third() + 1 (b.swift:12:5)", "third()", 1, SourceLocation("b.swift", 12, 5)),
+        ("f() + 4388917356 (b.swift:4388917356)", "f()", 4388917356, SourceLocation("b.swift")),
+        ("third() (in MyApp)", "third()", None, None),
+        ("third() [inlined]", "third()", None, None),
+        ("[inlined]", None, None, None),
+        ("(Missing)", None, None, None),
+        ("(Missing UUID ea3f0cf6e97c3b9bb0ab3dd5cdb2fb0d)", None, None, None),
+        ("f(g(), [Int])", "f(g(), [Int])", None, None),
+        ("operator[]", "operator[]", None, None),
+        ("what is this", "what is this", None, None),
+    ],
+)
+@pytest.mark.parametrize("address", ["0x0000000103a3d06c", "0x1f3a4"])
+@pytest.mark.parametrize(
+    "form", ["{0}\n{1}\n{2}", '["{0}", "{1}", "{2}"]', "(\n\t{0}\n\t{1}\n\t{2}\n)"]
+)
+def test_number_image_and_address_make_a_frame(
+    form: str,
+    address: str,
+    tail: str,
+    symbol: str | None,
+    offset: int | None,
+    location: SourceLocation | None,
+) -> None:
+    """Whatever follows them; the tail stays and is written again."""
+    odd = f"1   MyApp                               {address} {tail}".rstrip()
+    first, last = line(0, "App", 0x104560200, "f", 2), line(2, "App", 0x104560300, "main", 2)
+    report = stacks(form.format(first, odd, last))
+    (thread,) = report.threads
+    frame = thread.frames[1]
+    assert (len(thread.frames), report.warnings) == (3, ())
+    assert frame.image is not None
+    assert (report.images[frame.image].name, frame.address) == ("MyApp", int(address, 16))
+    assert (frame.symbol and frame.symbol.name, frame.symbol and frame.symbol.offset) == (
+        symbol,
+        offset,
+    )
+    assert (frame.location, frame.is_inline) == (location, "[inlined]" in tail)
+    written = " ".join(crash_text(report).split()).replace("??? [", "[")
+    assert f" {hex(int(address, 16))} {tail.removesuffix(' (in MyApp)')}".rstrip() in written
+
+
+def test_the_uuid_of_a_missing_file_is_the_image_s() -> None:
+    """As Crashlytics prints it."""
+    report = stacks(
+        "0   MyApp   0x0000000103a3d06c (Missing UUID ea3f0cf6e97c3b9bb0ab3dd5cdb2fb0d)\n"
+    )
+    assert [image.uuid for image in report.images] == [UUID("ea3f0cf6e97c3b9bb0ab3dd5cdb2fb0d")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0   MyApp                0x0000000103a3d06c third()",
+        "0 MyApp 0x103a3d06c third()\n\n1 MyApp 0x103a3d070",
+        "*** First throw call stack:\n(\n\t0 A 0x103a3d06c f()\n\t1 B 0x103a3d070 g()\n)",
+    ],
+)
+def test_stacks_without_any_usual_line(text: str) -> None:
+    """They begin with 0, and have several lines or columns."""
+    frames = stacks(text).threads[0].frames
+    assert [frame.address for frame in frames] == [0x103A3D06C, 0x103A3D070][: len(frames)]
+    assert len(frames) == text.count("0x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 bytes at 0x12345678 leaked\n12 items 0x55 x\n",
+        "5 threads at 0x1000 failed\n",
+        "  2    Thread 0x7ffff7d89700 (LWP 124) poll ()\n  3    Thread 0x7ffff7d88700 (LWP 5) f ()",
+    ],
+)
+def test_lines_of_logs_are_no_frames(text: str) -> None:
+    """Although they have a number, a name and an address."""
+    with pytest.raises(FormatError, match="unknown kind"):
+        stacks(text)
+    stack = line(0, "App", 0x104560200, "f", 2)
+    (thread,) = stacks(f"{text}\n{stack}\n").threads
+    assert len(thread.frames) == 1
+    assert thread.details["lines"] == text.strip("\n").split("\n")
+
+
+def test_a_gap_in_the_numbers_is_a_warning() -> None:
+    """And frames keep their numbers."""
+    lines = [line(number, "App", 0x104560200 + number, f"f{number}", 2) for number in (0, 1, 3, 7)]
+    report = stacks("\n".join([*lines, line(1, "App", 0x104560200, "g", 2)]))
+    assert [len(thread.frames) for thread in report.threads] == [4, 1]
+    assert report.warnings == (
+        "thread 0: no frames 2, 4–6 in the text",
+        "thread 1: no frame 0 in the text",
+    )
+    text = backtrace_text(report)
+    assert "   …  1 frame in between\n   3  App  0x0000000104560203  f3 + 2" in text
+    for write in (crash_text, kscrash_text, plcrash_text):
+        written = write(report)
+        assert "\n3   App" in written
+        assert "\n7   App" in written
+    stated = stacks("\n".join([*lines[:2], "... 1 frames not shown", lines[2]]))
+    assert stated.warnings == ()
