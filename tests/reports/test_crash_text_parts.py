@@ -195,7 +195,7 @@ def test_images_known_from_frames_alone() -> None:
     )
     text = f"Process: Demo [7]\nException Type:  EXC_CRASH\n\nThread 0 Crashed:\n{frames}"
     report = read(text)
-    assert [(one.name, one.load_address) for one in report.images] == [
+    assert [(image.name, image.load_address) for image in report.images] == [
         ("Demo", 0x100000000),
         ("AppKit", None),
         ("Other", None),
@@ -242,7 +242,7 @@ def test_no_heading_of_images_is_added() -> None:
 
 
 def test_a_lost_frame_is_a_warning() -> None:
-    """Not one of a recursion that the text says it omits."""
+    """Not one of a recursion that the text states to omit."""
     frames = (
         "0   Demo                          \t       0x100004000 f + 4\n"
         "%s\n"

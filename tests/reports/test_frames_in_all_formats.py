@@ -1,4 +1,4 @@
-"""What a report says of a frame is in every format that has a place for it."""
+"""Facts of frames are in every format that has a place for them."""
 
 from __future__ import annotations
 

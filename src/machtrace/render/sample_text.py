@@ -178,7 +178,7 @@ def _offsets(frames: Sequence[Frame]) -> str:
     first = frames[0]
     if first.symbol is not None and first.symbol.is_named:
         is_known = first.symbol_offset is not None
-        return f" + {_listed(str(one.symbol_offset) for one in frames)}" if is_known else ""
+        return f" + {_listed(str(frame.symbol_offset) for frame in frames)}" if is_known else ""
     image = first.image
     if image is None or not first.is_placed:
         return ""

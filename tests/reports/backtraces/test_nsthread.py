@@ -206,7 +206,7 @@ def test_number_image_and_address_make_a_frame(
     offset: int | None,
     location: SourceLocation | None,
 ) -> None:
-    """Whatever follows them; the tail stays and is written again."""
+    """The tail may be any; it stays and is written again."""
     odd = f"1   MyApp                               {address} {tail}".rstrip()
     first, last = line(0, "App", 0x104560200, "f", 2), line(2, "App", 0x104560300, "main", 2)
     report = stacks(form.format(first, odd, last))
@@ -282,3 +282,18 @@ def test_a_gap_in_the_numbers_is_a_warning() -> None:
         assert "\n7   App" in written
     stated = stacks("\n".join([*lines[:2], "... 1 frames not shown", lines[2]]))
     assert stated.warnings == ()
+
+
+def test_crashlytics_prints_offsets_in_images() -> None:
+    """In place of addresses, which are above them on Apple's 64-bit systems."""
+    report = stacks(
+        "# Crashlytics - Stack trace\n\nCrashed: main\n"
+        "0  Kit   0x12d12c (Missing UUID ea3f0cf6e97c3b9bb0ab3dd5cdb2fb0d)\n"
+        "1  App   0x8a54 run() + 27 (App.swift:27)\n"
+        "2  App   0x0000000103a3d06c main + 4\n"
+    )
+    assert [(frame.address, frame.offset) for frame in report.threads[0].frames] == [
+        (None, 0x12D12C),
+        (None, 0x8A54),
+        (0x103A3D06C, None),
+    ]

@@ -79,7 +79,7 @@ def test_a_whole_crash() -> None:
         {"attributes": ["thunk"]},
         {"attributes": ["async"]},
         {"omitted": None},
-        {"attributes": ["system"]},
+        {"attributes": ["system"], "number": 9},
     ]
     assert (second.frames[0].image, second.frames[0].offset) == (1, 0x75100)
     assert first.registers is not None

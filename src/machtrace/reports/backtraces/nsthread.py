@@ -51,8 +51,6 @@ _APPLE = re.compile(
 )
 """The part before the offset, which is found from the end: nothing is backtracked. A number of four
 digits leaves no space."""
-_LOCATION = re.compile(r"(?P<file>[^():\s][^():]{0,1000}):(?P<line>[0-9]{1,9})")
-"""In brackets behind the offset, in symbolicated crash reports."""
 _OFFSET = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
 _BLANKS = " \t"
 _GLIBC = re.compile(
@@ -100,7 +98,7 @@ def read_line(text: str) -> StackLine | None:
     text = text.removeprefix("(").removeprefix("[").strip(" \t\"',)]")
     text = text if not text.count("[") > text.count("]") else text + "]"
     if text[:1].isdecimal():
-        line = _apple(text) or _located(text)
+        line = _apple(text)
         if line is not None:
             return line
     match = _GLIBC.fullmatch(text) or _EXECINFO.fullmatch(text)
@@ -119,21 +117,6 @@ def read_lines(text: str) -> tuple[StackLine, ...]:
         return () if line is None else (line,)
     pieces = text.replace("\\t", " ").replace("\\n", '"').replace('\\"', '"').split('"')
     return tuple(one for piece in pieces if (one := read_line(piece)) is not None)
-
-
-def _located(text: str) -> StackLine | None:
-    """Parse a line of a symbolicated crash report, with file and line; None if it is not one.
-
-    The closing bracket of the location was stripped with those of arrays.
-    """
-    before, bracket, last = text.rpartition(" (")
-    if not bracket:
-        return None
-    match = _LOCATION.fullmatch(last)
-    line = None if match is None else _apple(before)
-    if match is None or line is None:
-        return None
-    return line._replace(location=SourceLocation(match["file"], int(match["line"]) or None))
 
 
 def _apple(text: str) -> StackLine | None:
@@ -209,7 +192,8 @@ def _unusual(text: str) -> StackLine | None:
         location=label.location,
         is_inline=label.is_inline,
         details=details or NO_DETAILS,
-        is_usual=MISSING.fullmatch(rest) is not None,
+        is_usual=MISSING.fullmatch(rest) is not None
+        or (label.location is not None and label.symbol is not None and None not in label.symbol),
     )
 
 
@@ -255,7 +239,7 @@ def recognises(source: ReportSource) -> bool:
 
 def read(source: ReportSource) -> tuple[Report, ...]:
     """Return its one report; other lines are stored with the thread that follows them."""
-    reader = _Reader()
+    reader = _Reader(below=_LEAST_ADDRESS if _CRASHLYTICS in source.text[:_LONGEST_HEAD] else 0)
     lines = _in_stacks((line, read_lines(line)) for line in source.text.split("\n"))
     whole = _whole_names(stack_line.image for _, stack_lines in lines for stack_line in stack_lines)
     for line, stack_lines in lines:
@@ -322,8 +306,15 @@ def _whole_names(names: Iterable[str]) -> dict[str, str | None]:
     return whole
 
 
+_CRASHLYTICS = "# Crashlytics - Stack trace"
+"""In front of lines with offsets in images in place of addresses."""
+_LEAST_ADDRESS = 1 << 32
+
+
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, *, below: int) -> None:
+        """Take the number below which addresses are offsets."""
+        self._below = below
         self._images: dict[tuple[str, UUID | None], int] = {}
         self._all_images: list[ReportedImage] = []
         self._threads: list[ReportedThread] = []
@@ -349,9 +340,10 @@ class _Reader:
         if not self._frames:
             self._other, self._next = self._next, []
         index = self._image(line)
-        offset = None
-        if line.image_offset is not None and index is not None:
-            offset = ImageOffset(line.image_offset)
+        address, into = line.address, line.image_offset
+        is_offset = index is not None and address < self._below
+        into = address if is_offset else into
+        offset = None if into is None or index is None else ImageOffset(into)
         symbol = None
         if line.symbol is not None:
             symbol = ReportedSymbol(line.symbol, line.symbol_offset)
@@ -361,7 +353,7 @@ class _Reader:
         self._number = expected if line.number is None else line.number
         self._frames.append(
             ReportedFrame(
-                Avma(line.address),
+                None if is_offset else Avma(address),
                 index,
                 offset,
                 Adjustment.RETURN,
@@ -375,7 +367,7 @@ class _Reader:
     def _is_earlier(self, line: StackLine) -> bool:
         """Return whether a line's number is not above the last; that of an inlined call can be."""
         number, last = line.number or 0, self._frames[-1] if self._frames else None
-        is_same = last is not None and last.address == line.address
+        is_same = last is not None and line.address in (last.address, last.offset)
         return not number or number < self._number + (not is_same)
 
     def store(self, line: str) -> None:

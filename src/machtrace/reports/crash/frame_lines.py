@@ -209,7 +209,7 @@ class FrameLines:
 def unusual_label(label: str, *, is_placed: bool) -> dict[str, JsonValue]:
     """Return the details of a frame without a name that keep what follows its address.
 
-    Nothing if that says no more than the frame's image and offset.
+    Nothing if that states no more than the image and the offset do.
     """
     label = f" {label}".removesuffix(INLINED).strip()
     is_usual = label in ("", "???") or (is_placed and _into(label)[1] is not None)
@@ -266,7 +266,7 @@ def spaced_columns(line: str) -> tuple[int, str, int, str] | None:
 
 
 class Label(NamedTuple):
-    """What follows a frame's address."""
+    """The text after a frame's address, parsed."""
 
     symbol: ReportedSymbol | None
     location: SourceLocation | None
