@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from machtrace.audit.rules import load_rules
+from machtrace.audit.scan.code import veneers
 from machtrace.audit.scan.image import Certainty, scan_image
 from machtrace.audit.scan.objects import linked_members
-from machtrace.audit.scan.veneers import veneers
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.table import SymbolTable

@@ -153,7 +153,7 @@ class RuleCache:
         """Whether the ABI reserves the frame pointer: Apple's, for arm and arm64, requires that it
         addresses a frame record at all times, or is zero in the outermost frame."""
         self.called_from: dict[int, tuple[int, ...]] = {}
-        """See :mod:`machtrace.unwinder.call_sites`, as for the next."""
+        """See :mod:`machtrace.unwinder.last_resort`, as for the next."""
         self.leaves_to: dict[int, tuple[int | None, ...]] = {}
         self.scans = scans
         """Whether stacks are scanned wherever else they would end before their root."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from machtrace.audit.observed import stack_union
-from machtrace.audit.observed.stack_union import GrowingUnion
+from machtrace.audit.observed import recording as stack_union
+from machtrace.audit.observed.recording import GrowingUnion
 from machtrace.audit.trail.stacks import tree_of
 from machtrace.cli.application import app
 from tests.audit.observed import fleet

@@ -8,8 +8,7 @@ from machtrace.errors import MachOError, TargetError
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.formats.macho.load_commands import LC_DYLD_INFO_ONLY
 from machtrace.targets.emulator import PROGRAM
-from machtrace.targets.emulator.kernel import Kernel, Leave, SystemCall
-from machtrace.targets.emulator.machine import Emulator
+from machtrace.targets.emulator.machine import Emulator, Kernel, Leave, SystemCall
 
 THREAD_START = 0x102065F00
 ANYTHING = (0,) * 8

@@ -9,7 +9,7 @@ from machtrace.formats.macho.contents import MachOMemoryContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.targets.emulator.kernel import SystemCall
+from machtrace.targets.emulator.machine import SystemCall
 from machtrace.targets.emulator.target import EmulatedTarget
 
 STARTED = ["__pthread_start", "_thread_start"]

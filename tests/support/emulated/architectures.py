@@ -15,7 +15,7 @@ from unicorn.unicorn_py3.unicorn import Uc
 
 from machtrace.model.arch import ARM_DOUBLES, Arch
 from machtrace.targets.emulator.cpu import new_cpu
-from machtrace.targets.emulator.shadow_stack import is_call, is_return
+from machtrace.targets.emulator.machine import is_call, is_return
 from machtrace.unwinder.arch.arm32 import arm as arm_instructions
 from machtrace.unwinder.arch.arm32 import thumb
 from machtrace.unwinder.code.effects import Call, IndirectJump, Jump, Return

@@ -11,8 +11,8 @@ import pytest
 
 from machtrace.errors import TargetAccessError, TargetGoneError
 from machtrace.targets.darwin import extension
-from machtrace.targets.darwin.access import PortRefusal, access_error, refusal
 from machtrace.targets.darwin.process import ProcessFacts, Rights
+from machtrace.targets.darwin.task import PortRefusal, access_error, refusal
 
 GET_TASK_ALLOW = 0x4
 RUNTIME = 0x10000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from machtrace.errors import TargetError
 from machtrace.model.address import Avma
-from machtrace.targets.emulator.shadow_stack import ShadowStack, is_call, is_return
+from machtrace.targets.emulator.machine import ShadowStack, is_call, is_return
 
 BL, RET, NOP = 0x94000010, 0xD65F03C0, 0xD503201F
 CALLS = {"bl", "blr", "blraa", "blrab", "blraaz", "blrabz"}

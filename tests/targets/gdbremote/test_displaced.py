@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.model.arch import Arch
-from machtrace.targets.gdbremote.displaced import COPY_SIZE, displaced_copy
+from machtrace.targets.gdbremote.breakpoints import COPY_SIZE, displaced_copy
 
 ADDRESS = 0x1_0000_4000
 PACIBSP, STP, SUB_SP = 0xD503237F, 0xA9BF7BFD, 0xD10083FF

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from machtrace.errors import RemoteProtocolError
-from machtrace.targets.gdbremote.profile_data import (
+from machtrace.targets.gdbremote.watched import (
     ProfileStream,
     parse_profile,
     profile_request,

@@ -13,9 +13,8 @@ import pytest
 import machtrace as mt
 from machtrace.errors import ConnectionLostError, DeviceError, MachtraceError, MissingExtraError
 from machtrace.targets.ios.access import Device
-from machtrace.targets.ios.errors import REMEDIES, device_error
 from machtrace.targets.ios.event_loop import DeviceLoop
-from machtrace.targets.ios.session import LibraryAccess
+from machtrace.targets.ios.session import REMEDIES, LibraryAccess, device_error
 from tests.support.stand_ins.devices import EXCEPTIONS, SyntheticDevice, SyntheticDevices
 from tests.support.stand_ins.pymobiledevice3 import PACKAGE, installed, library
 

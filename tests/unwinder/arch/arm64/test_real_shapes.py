@@ -8,8 +8,8 @@ import pytest
 
 from machtrace.formats.macho.contents import MachOFileContents
 from machtrace.model.arch import Arch
+from machtrace.unwinder.arch.arm64.analysis import keeps_own_frame
 from machtrace.unwinder.arch.arm64.decoder import decode
-from machtrace.unwinder.arch.arm64.outlined import keeps_own_frame
 from tests.support.compilers.executables import compile_macho
 from tests.support.lab.policies import policies
 from tests.support.lab.run import Conditions, run

@@ -8,6 +8,8 @@ Source: *Arm Architecture Reference Manual, ARMv7-A and ARMv7-R edition*, chapte
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from machtrace.unwinder.arch.arm32.registers import (
     ALWAYS,
     LR,
@@ -17,10 +19,20 @@ from machtrace.unwinder.arch.arm32.registers import (
     WRITES,
     Decoded,
     Literal,
+    TableBranch,
+    expanded,
     signed,
 )
-from machtrace.unwinder.arch.arm32.shared_encodings import load, multiple, store
-from machtrace.unwinder.arch.arm32.thumb_wide import decode_wide
+from machtrace.unwinder.arch.arm32.shared_encodings import (
+    by_register,
+    decode_coprocessor,
+    decode_structure,
+    decode_vector,
+    literal_size,
+    load,
+    multiple,
+    store,
+)
 from machtrace.unwinder.code.effects import (
     TRAP,
     AddConstant,
@@ -28,6 +40,7 @@ from machtrace.unwinder.code.effects import (
     Call,
     Effect,
     IndirectJump,
+    InsertConstant,
     Jump,
     MoveRegister,
     Return,
@@ -35,12 +48,247 @@ from machtrace.unwinder.code.effects import (
     Writes,
 )
 
+# --- A decoder of Thumb instructions of two halfwords into their effects ---
+#
+# Source: *Arm Architecture Reference Manual, ARMv7-A and ARMv7-R edition*, section A6.3.
+
 Effects = tuple[Effect, ...]
+
+_Operation = Callable[[int, int, int, int, int], Effects]
+"""Decodes both halfwords, the operation, Rd and Rn."""
+
+SIZE = 4
+_AHEAD = 4
+_ADD, _SUB, _OR, _OR_NOT = 8, 13, 2, 3
+_COMPARING = frozenset({0, 4, 8, 13})
+"""Operations that are TST, TEQ, CMN and CMP without a destination."""
+
+
+def decode_wide(first: int, second: int) -> Decoded:
+    """Decode an instruction of two halfwords."""
+    kind = first >> 4 & 0x7F
+    match first >> 11 & 3:
+        case 0b01:
+            if kind & 0b1000000:
+                return _coprocessor(first, second)
+            if kind & 0b0100000:
+                return _data_processing(first, second, _register_operation)
+            if kind & 0b0000100:
+                return _dual_or_table(first, second)
+            return Decoded(SIZE, _multiple(first, second))
+        case 0b10:
+            if second & 0x8000:
+                return Decoded(SIZE, _thumb_wide_branch(first, second))
+            if first & 0x200:
+                return Decoded(SIZE, _plain_immediate(first, second))
+            return _data_processing(first, second, _immediate_operation)
+        case _:
+            return _last_third(first, second, kind)
+
+
+def _last_third(first: int, second: int, kind: int) -> Decoded:
+    if kind & 0b1000000:
+        return _coprocessor(first, second)
+    if kind & 0b1110001 == 0b0010000:
+        return Decoded(SIZE, decode_structure(0xF4000000 | (first & 0xFF) << 16 | second))
+    if not kind & 0b0100000:
+        return _single(first, second)
+    rd = second >> 8 & 15
+    if kind >> 3 == 0b0111:  # SMULL, UMULL, SMLAL, …; SDIV, UDIV
+        low = second >> 12 & 15
+        return Decoded(SIZE, _general(rd) if kind & 5 == 1 else _general(rd, low))
+    # Shifts by a register may set flags; MOV (shifted by a register) in an IT block then does.
+    sets_flags = kind & 0b1111001 == 0b0100001 and not second & 0x80
+    return Decoded(SIZE, _general(rd), sets_flags=sets_flags)
+
+
+def _general(*registers: int) -> Effects:
+    kept = tuple(register for register in registers if register != PC)
+    return (Writes(kept),) if kept else ()
+
+
+def _coprocessor(first: int, second: int) -> Decoded:
+    word = first << 16 | second
+    if first >> 8 & 15 == 15:
+        if first >> 12 == 15 or first >> 8 == 0xEF:  # as ARM has SIMD: 1111001U
+            return Decoded(
+                SIZE, decode_vector(0xF2000000 | first << 12 & 0x1000000 | word & 0xFFFFFF)
+            )
+        return Decoded(SIZE, ())
+    size = literal_size(word)
+    distance = _AHEAD + 4 * (second & 0xFF) * (1 if first & 0x80 else -1)
+    sets_flags = (first, second) == (0xEEF1, 0xFA10)  # VMRS APSR_nzcv
+    literal = Literal(distance, size) if size else None
+    return Decoded(SIZE, decode_coprocessor(word), sets_flags=sets_flags, literal=literal)
+
+
+# --- loads and stores ---
+
+
+def _multiple(first: int, second: int) -> Effects:
+    mode, is_load = first >> 7 & 3, bool(first & 0x10)
+    if mode in (0, 3):
+        if is_load:
+            return (TRAP,)  # RFE
+        return (WRITES[SP],) if first & 0x20 else ()  # SRS
+    return multiple(
+        first & 15,
+        second,
+        is_load=is_load,
+        is_up=mode == 1,
+        is_before=mode == 2,
+        write_back=bool(first & 0x20),
+    )
+
+
+def _dual_or_table(first: int, second: int) -> Decoded:
+    rn, is_load = first & 15, first & 0x10
+    rt, rt2 = second >> 12 & 15, second >> 8 & 15
+    if first & 0x120:  # LDRD, STRD
+        amount = 4 * (second & 0xFF) * (1 if first & 0x80 else -1)
+        offset, back = amount if first & 0x100 else 0, amount if first & 0x20 else 0
+        if is_load and rn == PC:
+            return Decoded(SIZE, _general(rt, rt2), literal=Literal(_AHEAD + amount, 8))
+        if is_load and PC in (rt, rt2):
+            return Decoded(SIZE, _general(rt, rt2))
+        return Decoded(SIZE, (load if is_load else store)((rt, rt2), WORD, rn, offset, back))
+    if not first & 0x80:  # LDREX; the result of STREX
+        return Decoded(SIZE, _general(rt if is_load else rt2))
+    kind = second >> 4 & 15
+    if is_load:
+        if kind < 2:
+            table = TableBranch(1 << kind) if rn == PC else None
+            return Decoded(SIZE, (IndirectJump(LR if rn == PC else rn),), table=table)
+        return Decoded(SIZE, _general(rt, rt2) if kind & 3 == 3 else _general(rt))
+    is_plain = kind & 0b1100 == 0b1000  # STL
+    return Decoded(SIZE, () if is_plain else _general(second & 15))
+
+
+def _single(first: int, second: int) -> Decoded:
+    """Decode a transfer of one register, of any width."""
+    rn, rt = first & 15, second >> 12 & 15
+    is_load, width = bool(first & 0x10), 1 << (first >> 5 & 3)
+    if is_load and rt == PC and width != WORD:
+        return Decoded(SIZE, ())  # PLD, PLI
+    if width > WORD:
+        return Decoded(SIZE, (TRAP,))
+    if is_load and rn == PC:
+        amount = second & 0xFFF if first & 0x80 else -(second & 0xFFF)
+        return Decoded(SIZE, load((rt,), width, PC, 0), literal=Literal(_AHEAD + amount, width))
+    if first & 0x100:
+        width = min(width, 2)  # sign-extending
+    moving = load if is_load else store
+    if first & 0x80:
+        return Decoded(SIZE, moving((rt,), width, rn, second & 0xFFF))
+    if second & 0x800:
+        amount = second & 0xFF if second & 0x200 else -(second & 0xFF)
+        is_before, moves = second & 0x400, second & 0x100
+        return Decoded(
+            SIZE,
+            moving((rt,), width, rn, amount if is_before else 0, amount if moves else 0),
+        )
+    return Decoded(SIZE, by_register(rt, rn, is_load=is_load, write_back=False))
+
+
+# --- data processing ---
+
+
+def _data_processing(first: int, second: int, effects_of: _Operation) -> Decoded:
+    operation, has_flags = first >> 5 & 15, bool(first & 0x10)
+    rd, rn = second >> 8 & 15, first & 15
+    if rd == PC:
+        return Decoded(SIZE, (), sets_flags=has_flags and operation in _COMPARING)
+    return Decoded(SIZE, effects_of(first, second, operation, rd, rn), sets_flags=has_flags)
+
+
+def _register_operation(first: int, second: int, operation: int, rd: int, rn: int) -> Effects:
+    del first
+    rm, shift = second & 15, second >> 10 & 0x1C | second >> 6 & 3
+    is_plain = not second & 0x30  # LSL by a number
+    if operation == _OR and rn == PC and is_plain and not shift:
+        return (WRITES[rd],) if rm == PC else (MoveRegister(rd, rm),)
+    if operation in (_ADD, _SUB) and is_plain and PC not in (rn, rm):
+        return (AddRegister(rd, rn, rm, shift, 1 if operation == _ADD else -1),)
+    return (WRITES[rd],)
+
+
+def _immediate_operation(first: int, second: int, operation: int, rd: int, rn: int) -> Effects:
+    value = expanded(first << 1 & 0x800 | second >> 4 & 0x700 | second & 0xFF)
+    if rn == PC:
+        if operation == _OR:
+            return (SetConstant(rd, value),)
+        if operation == _OR_NOT:
+            return (SetConstant(rd, ~value & 0xFFFFFFFF),)
+        return (WRITES[rd],)
+    if operation in (_ADD, _SUB):
+        return (AddConstant(rd, rn, value if operation == _ADD else -value),)
+    return (WRITES[rd],)
+
+
+def _plain_immediate(first: int, second: int) -> Effects:
+    rd, rn = second >> 8 & 15, first & 15
+    value = first << 1 & 0x800 | second >> 4 & 0x700 | second & 0xFF
+    if rd == PC:
+        return ()
+    match first >> 4 & 31:
+        case 0b00000 | 0b01010 if rn != PC:
+            return (AddConstant(rd, rn, -value if first & 0xA0 else value),)
+        case 0b00100:
+            return (SetConstant(rd, rn << 12 | value),)
+        case 0b01100:
+            return (InsertConstant(rd, rn << 12 | value, 16),)
+        case _:
+            return (WRITES[rd],)
+
+
+# --- branches ---
+
+
+def _thumb_wide_branch(first: int, second: int) -> Effects:
+    sign = first >> 10 & 1
+    match second >> 12 & 0b0101:
+        case 0b0101 | 0b0100:
+            return (Call(None),)  # BL, BLX
+        case 0b0001:
+            distance = _AHEAD + _far(first, second, sign)
+            return (Jump(distance, is_conditional=False),)
+        case _:
+            return _conditional(first, second, sign)
+
+
+def _conditional(first: int, second: int, sign: int) -> Effects:
+    if first >> 6 & 15 >= 14:
+        return _control(first, second)
+    value = sign << 20 | (second >> 11 & 1) << 19 | (second >> 13 & 1) << 18
+    value |= (first & 0x3F) << 12 | (second & 0x7FF) << 1
+    return (Jump(_AHEAD + signed(value, 21), is_conditional=True),)
+
+
+def _far(first: int, second: int, sign: int) -> int:
+    high, low = ~(second >> 13 ^ sign) & 1, ~(second >> 11 ^ sign) & 1
+    value = sign << 24 | high << 23 | low << 22 | (first & 0x3FF) << 12 | (second & 0x7FF) << 1
+    return signed(value, 25)
+
+
+def _control(first: int, second: int) -> Effects:
+    match first >> 4 & 0x7F:
+        case 0x38 | 0x39 | 0x3A | 0x3B:
+            return ()  # MSR, hints, barriers
+        case 0x3C:
+            return (IndirectJump(first & 15 if first & 15 != PC else LR),)  # BXJ
+        case 0x3D:
+            return (Return(LR),)  # SUBS PC, LR
+        case 0x3E | 0x3F:
+            return _general(second >> 8 & 15)
+        case _:
+            return (TRAP,)  # HVC, SMC, UDF
+
+
+# --- A decoder of Thumb instructions into their effects ---
+
 
 UNIT = 2
 """Bytes of a halfword; an instruction has one or two."""
-_AHEAD = 4
-"""The distance from an instruction to the pc that it reads."""
 _WIDE = 0b11101
 
 
