@@ -203,11 +203,22 @@ static PyObject *own_image(PyObject *module, PyObject *unused)
     return Py_BuildValue("(KK)", (unsigned long long)range.start, (unsigned long long)range.end);
 }
 
+uint64_t machtrace_image_changes(void)
+{
+    uint64_t changes;
+    if (!machtrace_inprocess_image_changes_may_wait())
+        return machtrace_inprocess_image_changes();
+    Py_BEGIN_ALLOW_THREADS
+    changes = machtrace_inprocess_image_changes();
+    Py_END_ALLOW_THREADS
+    return changes;
+}
+
 static PyObject *image_changes(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    return PyLong_FromUnsignedLongLong(machtrace_inprocess_image_changes());
+    return PyLong_FromUnsignedLongLong(machtrace_image_changes());
 }
 
 static PyObject *signal_in_use(PyObject *module, PyObject *unused)
@@ -255,7 +266,7 @@ static PyMethodDef methods[] = {
 
 static int module_exec(PyObject *module)
 {
-    machtrace_inprocess_image_changes(); /* the first call may wait */
+    machtrace_image_changes(); /* the first call may wait */
     if (machtrace_add_type(module, &machtrace_inprocess_stacks_spec) != 0)
         return -1;
 #if defined(__linux__)

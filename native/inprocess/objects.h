@@ -5,6 +5,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdint.h>
+
 extern PyType_Spec machtrace_inprocess_stacks_spec;
 extern PyType_Spec machtrace_inprocess_series_spec;
 #ifdef __linux__
@@ -17,6 +19,9 @@ extern PyType_Spec machtrace_inprocess_scope_spec;
  * whether the frame began a run of the interpreter's loop: 1, 0, or -1 unknown), innermost first.
  * Runs no Python code as long as nothing is collected meanwhile. */
 PyObject *machtrace_python_frames(PyObject *current_frames);
+
+/* machtrace_inprocess_image_changes; where it may wait, with the interpreter's lock released. */
+uint64_t machtrace_image_changes(void);
 
 /* Functions of the module: (path) and (address, size) to bytes. */
 PyObject *machtrace_read_file(PyObject *module, PyObject *arguments);

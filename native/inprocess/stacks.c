@@ -196,10 +196,11 @@ static PyObject *find(PyObject *object, PyObject *arguments)
     struct machtrace_here here = {0, {0}, 0};
     struct walked_stack walked = {NULL, 0, 0};
     PyObject *result = NULL;
+    uint64_t changes = machtrace_image_changes();
     LOCK_BOTH(object, (PyObject *)self->rules)
     MACHTRACE_TAKE_HERE(&here);
     enum machtrace_pause pause = MACHTRACE_DECLINED;
-    if (machtrace_inprocess_image_changes() == self->image_changes)
+    if (changes == self->image_changes)
         pause = walk_from(self, &here, (size_t)head, (size_t)outer, &walked);
     if (pause != MACHTRACE_ROOT) {
         result = missing(self, pause);
@@ -257,7 +258,7 @@ static PyObject *is_current(PyObject *object, PyObject *unused)
 {
     (void)unused;
     return PyBool_FromLong(((struct own_stacks *)object)->image_changes ==
-                           machtrace_inprocess_image_changes());
+                           machtrace_image_changes());
 }
 
 static PyMethodDef methods[] = {

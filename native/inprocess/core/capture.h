@@ -82,6 +82,10 @@ int machtrace_inprocess_signal(void);
  * waits for long, except in the first call. */
 uint64_t machtrace_inprocess_image_changes(void);
 
+/* Whether machtrace_inprocess_image_changes may wait for another thread now: in its first call, and
+ * always where the lock of the loader's list was not recognised. */
+bool machtrace_inprocess_image_changes_may_wait(void);
+
 /* Where the code is that this function is part of: its image. */
 struct machtrace_range machtrace_inprocess_image(void);
 

@@ -286,6 +286,11 @@ uint64_t machtrace_inprocess_image_changes(void)
     return atomic_load(&changes);
 }
 
+bool machtrace_inprocess_image_changes_may_wait(void)
+{
+    return atomic_load(&watching) == UNWATCHED;
+}
+
 struct machtrace_range machtrace_inprocess_image(void)
 {
     /* Not __dso_handle: not all linkers define it as the header. */

@@ -5,8 +5,9 @@
  * and one in Python waits for the interpreter's lock, which the caller here may hold. So the lock
  * is only ever tried. It has no name outside of the loader, but can be recognised while a thread
  * holds it: it is the one recursive mutex of the loader's data whose owner is the thread that
- * dl_iterate_phdr has just called back. If none or several match (another C library, such as musl,
- * which calls back without a lock) dl_iterate_phdr is called without trying.
+ * dl_iterate_phdr calls back, and only until it returns. If none or several match (another C
+ * library, such as musl, which calls back without a lock) dl_iterate_phdr is called without trying,
+ * and with the interpreter's lock released.
  */
 #define _GNU_SOURCE
 #include "inprocess/core/capture.h"
@@ -22,6 +23,7 @@
 static _Atomic uint64_t unknown = UINT64_C(1) << 63;
 static struct machtrace_range own_image;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static atomic_bool never_waits;
 
 static int counters(struct dl_phdr_info *info, size_t size, void *data)
 {
@@ -66,26 +68,41 @@ static int this_object(struct dl_phdr_info *info, size_t size, void *data)
 
 static pthread_mutex_t *loader_lock;
 
-struct found {
-    pthread_mutex_t *lock;
+#define CANDIDATES 8
+
+struct candidates {
+    struct {
+        pthread_mutex_t *lock;
+        int depth; /* times that this thread has locked it */
+    } known[CANDIDATES];
     size_t count;
 };
 
 /* struct __pthread_mutex_s (bits/struct_mutex.h) of both architectures begins with lock, count,
  * owner, users and kind, four bytes each. */
-static void look_for_lock(const struct dl_phdr_info *info, const ElfW(Phdr) *header,
-                          struct found *found)
+static int own_depth(uint64_t at)
+{
+    const _Atomic int *fields = (const _Atomic int *)(uintptr_t)at;
+    bool is_own = atomic_load(&fields[0]) > 0 && fields[3] == 1 &&
+                  fields[4] == PTHREAD_MUTEX_RECURSIVE_NP &&
+                  (uint64_t)fields[2] == machtrace_inprocess_id();
+    return is_own ? fields[1] : 0;
+}
+
+static void look_for_locks(const struct dl_phdr_info *info, const ElfW(Phdr) *header,
+                           struct candidates *candidates)
 {
     uint64_t start = (info->dlpi_addr + header->p_vaddr + 7) & ~UINT64_C(7);
     uint64_t end = info->dlpi_addr + header->p_vaddr + header->p_memsz;
     for (uint64_t at = start; at + sizeof(pthread_mutex_t) <= end; at += 8) {
-        const _Atomic int *fields = (const _Atomic int *)(uintptr_t)at;
-        if (atomic_load(&fields[0]) > 0 && fields[1] >= 1 && fields[3] == 1 &&
-            fields[4] == PTHREAD_MUTEX_RECURSIVE_NP &&
-            (uint64_t)fields[2] == machtrace_inprocess_id()) {
-            found->lock = (pthread_mutex_t *)(uintptr_t)at;
-            found->count++;
+        int depth = own_depth(at);
+        if (depth < 1)
+            continue;
+        if (candidates->count < CANDIDATES) {
+            candidates->known[candidates->count].lock = (pthread_mutex_t *)(uintptr_t)at;
+            candidates->known[candidates->count].depth = depth;
         }
+        candidates->count++;
     }
 }
 
@@ -97,17 +114,26 @@ static int loader_object(struct dl_phdr_info *info, size_t size, void *data)
     for (size_t index = 0; index < info->dlpi_phnum; index++) {
         const ElfW(Phdr) *header = &info->dlpi_phdr[index];
         if (header->p_type == PT_LOAD && (header->p_flags & PF_W) != 0)
-            look_for_lock(info, header, data);
+            look_for_locks(info, header, data);
     }
     return 1;
 }
 
 static void find_lock(void)
 {
-    struct found found = {NULL, 0};
-    dl_iterate_phdr(loader_object, &found);
-    if (found.count == 1)
-        loader_lock = found.lock;
+    struct candidates candidates = {.count = 0};
+    dl_iterate_phdr(loader_object, &candidates);
+    size_t released = 0;
+    for (size_t index = 0; index < candidates.count && index < CANDIDATES; index++) {
+        pthread_mutex_t *lock = candidates.known[index].lock;
+        if (own_depth((uint64_t)(uintptr_t)lock) == candidates.known[index].depth)
+            continue; /* this thread has it for dlopen, whose constructor this is called by */
+        loader_lock = lock;
+        released++;
+    }
+    if (released != 1 || candidates.count > CANDIDATES)
+        loader_lock = NULL;
+    atomic_store(&never_waits, loader_lock != NULL);
 }
 
 /* Whether this thread can read the loader's list now. */
@@ -130,7 +156,10 @@ static void leave_loader(void)
 
 #else
 
-static void find_lock(void) {}
+static void find_lock(void)
+{
+    atomic_store(&never_waits, true);
+}
 
 static bool enter_loader(void)
 {
@@ -156,6 +185,11 @@ uint64_t machtrace_inprocess_image_changes(void)
     dl_iterate_phdr(counters, &changes);
     leave_loader();
     return changes;
+}
+
+bool machtrace_inprocess_image_changes_may_wait(void)
+{
+    return !atomic_load(&never_waits);
 }
 
 struct machtrace_range machtrace_inprocess_image(void)
