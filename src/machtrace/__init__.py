@@ -98,7 +98,10 @@ def __getattr__(name: str) -> object:
         return version("machtrace")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
+    from machtrace.extension_imports import libraries_first
+
+    with libraries_first():
+        value: object = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

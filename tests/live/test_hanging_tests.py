@@ -50,6 +50,37 @@ def test_a_hanging_test_is_printed_and_goes_on(tmp_path: Path) -> None:
     assert "test_quick" not in result.stderr
 
 
+LISTS_IMAGES = """
+import ctypes, sys, threading, time
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+imported = []
+sys.addaudithook(lambda event, arguments: event == "import" and imported.append(arguments[0]))
+def test_it():
+    within, done = threading.Event(), threading.Event()
+    @kind
+    def callback(info, size, data):
+        within.set()
+        while not done.is_set():
+            time.sleep(0.001)
+        return 1
+    thread = threading.Thread(target=ctypes.CDLL(None).dl_iterate_phdr, args=(callback, None))
+    thread.start()
+    within.wait()
+    imported.clear()
+    time.sleep(4)
+    assert not imported
+    done.set()
+    thread.join()
+"""
+
+
+def test_the_process_of_the_tests_imports_nothing_for_a_hang(tmp_path: Path) -> None:
+    """A thread has the loader's list of images locked, and waits for the interpreter's lock."""
+    result = run(tmp_path, LISTS_IMAGES, "--machtrace-hang=0.5")
+    assert result.returncode == 0, result.stdout
+    assert "test_it.py::test_it hangs: more than 0.5 s +++" in result.stderr
+
+
 def test_a_lock_of_the_interpreter_kept_in_c_does_not_hide_a_hang(tmp_path: Path) -> None:
     keeps = "import ctypes\ndef test_c():\n    ctypes.PyDLL(None).usleep(4_000_000)\n"
     result = run(tmp_path, keeps, "--machtrace-hang=0.5")

@@ -20,7 +20,7 @@ CORE = [
     *(NATIVE / "inprocess/core" / name for name in ("batches.c", "ring.c", "series.c")),
     NATIVE / "common/linux/registers.c",
 ]
-LIMIT_S = 250
+LIMIT_S = 100
 
 
 @pytest.fixture(scope="session")
@@ -84,16 +84,17 @@ def test_which_system_calls_end_early_is_documented(compiled: Callable[..., Path
     assert {name: documented.get(name) for name in seen} == seen
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    """Run a process; where it hangs, fail with its stacks."""
-    begin = f"""
-import faulthandler
-faulthandler.dump_traceback_later({LIMIT_S - 10}, exit=True)
+PATIENT = """
 from machtrace.targets.inprocess import copier
 copier.ANSWER_LIMIT_NS = 10_000_000_000  # a busy machine schedules it late
 """
+
+
+def run(code: str, begin: str = PATIENT) -> subprocess.CompletedProcess[str]:
+    """Run a process; where it hangs, fail with its stacks."""
+    limit = f"import faulthandler; faulthandler.dump_traceback_later({LIMIT_S - 10}, exit=True)\n"
     return subprocess.run(
-        [sys.executable, "-c", begin + code],
+        [sys.executable, "-c", limit + begin + code],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -101,17 +102,11 @@ copier.ANSWER_LIMIT_NS = 10_000_000_000  # a busy machine schedules it late
     )
 
 
-@pytest.mark.parametrize("capture", ["mt.call_stack_symbols()", "target.snapshot().threads"])
-def test_a_python_function_under_the_loaders_lock(capture: str) -> None:
-    """As in threadpoolctl.
-
-    It waits for the interpreter's lock, which the capturing thread holds.
-    """
-    done = run(
-        f"""
+UNDER_THE_LOCK = """
 import ctypes, threading, time
 import machtrace as mt
 kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+libc = ctypes.CDLL(None)
 within, done = threading.Event(), threading.Event()
 def callback(info, size, data):
     within.set()
@@ -119,10 +114,36 @@ def callback(info, size, data):
         sum(range(1000))
     return 1
 wrapped = kind(callback)
-libc = ctypes.CDLL(None)
+thread = threading.Thread(target=libc.dl_iterate_phdr, args=(wrapped, None))
+"""
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        "mt.call_stack_symbols()",
+        "mt.backtraces('self')",
+        "mt.backtraces('self', python=True)",
+        "mt.backtraces('self', lines=False)",
+        "mt.backtrace(thread)",
+        "sample('self', duration=0.1)",
+        "target.snapshot().threads",
+    ],
+)
+def test_a_python_function_under_the_loaders_lock(
+    capture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in threadpoolctl.
+
+    It waits for the interpreter's lock, which the capturing thread holds. It returns only after
+    the captures, and what they look up was not looked up before.
+    """
+    monkeypatch.setenv("MACHTRACE_CACHE", str(tmp_path))
+    done = run(
+        f"""{UNDER_THE_LOCK}
+sample = mt.sample
 with mt.open_target("self") as target:
-    mt.call_stack_symbols(), target.snapshot()
-    thread = threading.Thread(target=libc.dl_iterate_phdr, args=(wrapped, None))
+    mt.call_stack_symbols(), mt.backtraces("self", symbolicate=False), target.snapshot()
     thread.start()
     within.wait()
     for _ in range(2):
@@ -131,6 +152,80 @@ with mt.open_target("self") as target:
     thread.join()
 print("well")
 """
+    )
+    assert done.stdout == "well\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        "mt.backtraces('self')",
+        "mt.call_stack_symbols()",
+        "mt.sample('self', duration=0.1)",
+        "mt.watch('self').__enter__()",
+    ],
+)
+def test_the_first_capture_while_images_are_listed(capture: str) -> None:
+    """It imports extensions; each of them meets a callback that waits for the interpreter's lock.
+
+    One that was loaded with that lock held would never end.
+    """
+    done = run(
+        f"""
+import ctypes, os, threading, time
+import machtrace as mt
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+libc = ctypes.CDLL(None)
+within = threading.Event()
+def callback(info, size, data):
+    within.set()
+    for _ in range(5):
+        time.sleep(0.0005)
+    return 1
+wrapped = kind(callback)
+def list_images():
+    while True:
+        libc.dl_iterate_phdr(wrapped, None)
+        time.sleep(0.0005)
+threading.Thread(target=list_images, daemon=True).start()
+within.wait()
+assert {capture}
+print("well", flush=True)
+os._exit(0)
+""",
+        begin="",
+    )
+    assert done.stdout == "well\n", done.stderr
+
+
+def test_the_loaders_lock_is_known_after_an_import_by_a_constructor(
+    compiled: Callable[..., Path],
+) -> None:
+    """A thread in dlopen has another lock of the loader, which looks the same."""
+    library = compiled("calls_back", "-fPIC", "-shared", core=False)
+    done = run(
+        f"""{UNDER_THE_LOCK}
+import os, sys
+assert "machtrace._native._inprocess" not in sys.modules
+@ctypes.CFUNCTYPE(None)
+def import_extension():
+    import machtrace._native._inprocess
+os.environ["CALLED_BACK"] = str(ctypes.cast(import_extension, ctypes.c_void_p).value)
+assert libc.dlopen({str(library)!r}.encode(), os.RTLD_NOW)
+assert "machtrace._native._inprocess" in sys.modules
+from machtrace._native import _inprocess
+first = mt.call_stack_symbols()
+changes = _inprocess.image_changes()
+thread.start()
+within.wait()
+assert _inprocess.image_changes() != changes  # unknown
+assert mt.call_stack_symbols()
+done.set()
+thread.join()
+assert _inprocess.image_changes() == changes
+print("well")
+""",
+        begin="",
     )
     assert done.stdout == "well\n", done.stderr
 

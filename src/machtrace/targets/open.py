@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from machtrace.errors import CoreFileError, FileAccessError, TargetSpecError
+from machtrace.extension_imports import libraries_first
 from machtrace.targets.base import Target
 
 if TYPE_CHECKING:
@@ -65,13 +66,14 @@ def traced_until_crash(
 
 def own_target() -> OwnTarget:
     """This process; see :func:`machtrace.open_target`."""
-    if this_system() is System.DARWIN:
-        from machtrace.targets.inprocess.darwin import DarwinSelfTarget
+    with libraries_first():
+        if this_system() is System.DARWIN:
+            from machtrace.targets.inprocess.darwin import DarwinSelfTarget
 
-        return DarwinSelfTarget()
-    from machtrace.targets.inprocess.linux import SelfTarget
+            return DarwinSelfTarget()
+        from machtrace.targets.inprocess.linux import SelfTarget
 
-    return SelfTarget()
+        return SelfTarget()
 
 
 EMULATED = "emulated:"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from machtrace.errors import MachtraceError, TargetSpecError
+from machtrace.extension_imports import libraries_first
 from machtrace.images.search_path import path_names
 from machtrace.model.incident.facts import WatchIncident
 from machtrace.targets.open import SCHEMES, SELF, System, process_named, this_system
@@ -122,9 +123,11 @@ def watch(  # noqa: PLR0913 - an option each
             remedy="leave out crash, and run machtrace watch --crash PID beside it",
         )
     if target == SELF and this_system() is System.LINUX:
-        from machtrace.watching.own.watcher import OwnWatcher
+        with libraries_first():
+            from machtrace.watching.own.watcher import OwnWatcher
 
-        watcher = OwnWatcher(options, on_incident, record=None if record is None else str(record))
+            path = None if record is None else str(record)
+            watcher = OwnWatcher(options, on_incident, record=path)
     else:
         watcher = Watcher(watched_spec(target), options, on_incident)
     with watcher:

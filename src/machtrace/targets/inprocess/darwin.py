@@ -27,6 +27,7 @@ from machtrace.targets.darwin.memory import ConstantMemory
 from machtrace.targets.darwin.queues import served_queues
 from machtrace.targets.darwin.task import DarwinTaskTarget
 from machtrace.targets.darwin.threads import ListedThread
+from machtrace.targets.inprocess.preload import preload
 from machtrace.targets.inprocess.threads import OwnStates, OwnThreads, own_copier, python_name
 from machtrace.targets.shared.thread_copy import Activity
 
@@ -81,6 +82,7 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
         self, *, extension: TaskExtension | None = None, images: OwnImages | None = None
     ) -> None:
         self._own_copier = own_copier()
+        preload(ImageFormat.MACHO)
         self._kept_images = own_images() if images is None else images
         self._known: tuple[int, TaskImages] | None = None
         self._states = OwnStates()

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from machtrace.errors import MachtraceError
 from machtrace.model.address import Avma
+from machtrace.model.image import ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import Snapshot, ThreadId
+from machtrace.targets.inprocess.preload import preload
 from machtrace.targets.inprocess.threads import OwnStates, OwnThreads, own_copier, python_name
 from machtrace.targets.linux.core_facts import FactsGatherer
 from machtrace.targets.linux.identity import read_mappings
@@ -53,6 +55,7 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
 
     def __init__(self) -> None:
         self._own_copier = own_copier()
+        preload(ImageFormat.ELF)
         super().__init__(os.getpid(), copier=self._own_copier)
 
     def _open_directory(self, pid: int) -> ProcessDirectory:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from machtrace.model.incident.facts import WaitsFor
 from machtrace.model.polls import SystemCall
+from machtrace.reports.analysis.waits.graph import strong_components
 from machtrace.watching.locks.owners import OwnedWait
 
 
@@ -87,8 +88,6 @@ class DeadlockCycle(NamedTuple):
 
 def deadlock_cycles(survey: LockSurvey, stuck: frozenset[int]) -> Iterator[DeadlockCycle]:
     """Yield a cycle for each group of stuck threads that wait for one another."""
-    from machtrace.reports.analysis.waits.graph import strong_components
-
     listed = sorted(stuck)
     index = {thread_id: at for at, thread_id in enumerate(listed)}
     edges = [
