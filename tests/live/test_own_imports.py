@@ -12,9 +12,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from machtrace.targets.inprocess import preload
 
 pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 
@@ -213,6 +216,21 @@ for name, module in sys.modules.items():
         if name not in loaded and not name.startswith(OTHERS)
     }
     assert not late, "add it to machtrace.targets.inprocess.preload"
+
+
+def test_the_modules_that_are_imported_before_exist() -> None:
+    """One that is not found would be left out, as an extension is that is not installed."""
+    names = {
+        *preload.MODULES,
+        *(name for names in preload.MODULES_BY_FORMAT.values() for name in names),
+    }
+    own = [
+        name
+        for name in names
+        if name.startswith("machtrace.") and not name.startswith("machtrace._native.")
+    ]
+
+    assert [name for name in own if find_spec(name) is None] == []
 
 
 def imported_by_functions(

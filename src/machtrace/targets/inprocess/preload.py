@@ -16,7 +16,7 @@ from importlib import import_module
 from machtrace.extension_imports import libraries_first
 from machtrace.model.image import ImageFormat
 
-_OF_ALL = (
+MODULES = (
     "concurrent.futures.thread",
     "difflib",
     "encodings.ascii",
@@ -54,7 +54,7 @@ _OF_ALL = (
     "machtrace.unwinder.stack_columns",
 )
 
-_OF_FORMAT = {
+MODULES_BY_FORMAT = {
     ImageFormat.ELF: (
         "machtrace.cpython.locks",
         "machtrace.cpython.runtime",
@@ -77,7 +77,6 @@ _OF_FORMAT = {
         "machtrace.formats.macho.fixups.bind_opcodes",
         "machtrace.formats.macho.fixups.chained",
         "machtrace.formats.macho.fixups.rebase_opcodes",
-        "machtrace.formats.macho.fixups.relocations",
         "machtrace.formats.macho.metadata.objc_stubs",
         "machtrace.formats.macho.tables.stabs",
         "machtrace.formats.macho.tables.symtab",
@@ -88,7 +87,7 @@ _OF_FORMAT = {
         "machtrace.symbols.rtti",
         "machtrace.symbols.swift",
         "machtrace.targets.shared.async_contexts",
-        "machtrace.targets.shared.image_bytes",
+        "machtrace.targets.shared.image_copier",
         "machtrace.unwinder.functions.bounds",
         "machtrace.unwinder.sources.of_macho",
     ),
@@ -102,6 +101,6 @@ def preload(kind: ImageFormat) -> None:
     What is not installed is left out, as it is where it is used.
     """
     with libraries_first():
-        for name in (*_OF_ALL, *_OF_FORMAT[kind]):
+        for name in (*MODULES, *MODULES_BY_FORMAT[kind]):
             with suppress(ImportError):
                 import_module(name)
