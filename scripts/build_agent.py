@@ -30,6 +30,7 @@ from tempfile import TemporaryDirectory
 from machtrace.formats.elf import symtab as elf_symtab
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import MachOFileContents
+from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.structs import FAT_ARCH, FAT_MAGIC, N_EXT, N_PEXT
 from machtrace.formats.macho.tables import symtab as macho_symtab
 
@@ -208,14 +209,17 @@ def zig_folder() -> Path:
     return Path(ziglang.__file__).parent
 
 
-def run_zig(*arguments: object, cwd: Path | None = None) -> str:
-    """Return what one of zig's tools prints.
+def run_zig(*arguments: object, cwd: Path | None = None, library: Path | None = None) -> str:
+    """Return what one of zig's tools prints; it uses this library instead of its own.
 
     Raises:
         BuildError: it failed, or gave a warning.
     """
     command = [str(zig_folder() / "zig"), *map(str, arguments)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)  # noqa: S603
+    environment = os.environ if library is None else {**os.environ, "ZIG_LIB_DIR": str(library)}
+    done = subprocess.run(  # noqa: S603
+        command, check=False, capture_output=True, text=True, cwd=cwd, env=environment
+    )
     if done.returncode != 0 or done.stderr:
         raise BuildError(f"{' '.join(command)}\n{done.stderr or done.returncode}")
     return done.stdout
@@ -310,6 +314,19 @@ def check_library(path: Path) -> None:
         raise BuildError(f"{path.name} exports {sorted(exported ^ exported_functions())}")
 
 
+def check_load_commands(data: bytes, source: str) -> None:
+    """Check the load commands of each slice of a Mach-O library.
+
+    Raises:
+        BuildError: a dylib is named twice, which dyld refuses since the SDKs of 2024.
+    """
+    for part in parse_slices(data, source):
+        names = [dylib.name for dylib in MachOFileContents(part.data, source).image.load_dylibs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise BuildError(f"{source} names twice: {', '.join(twice)}")
+
+
 def initialise_first(path: Path) -> None:
     """Mark a library as ``-z initfirst`` does, an option that zig's linker does not have.
 
@@ -339,38 +356,57 @@ def _check_size(path: Path, kind: str, slices: int = 1) -> None:
 # --- files of Apple's systems ---
 
 
-def system_stub(imports: Iterable[str], targets: Sequence[str], folder: Path) -> list[Path]:
+_REPLACED = (("", "libc"), ("libc", "darwin"), ("libc/darwin", "libSystem.tbd"))
+"""zig's list of what libSystem exports: the folders from its library on, and what each has."""
+
+
+def system_stubs(
+    imports: Iterable[str], part: Slice, system: str, folder: Path
+) -> tuple[Path, list[Path]]:
     """Write text stubs of the system's libraries that have the imports, for a linker.
 
+    zig's linker always names the libSystem of its own library, which is that of macOS. A stub beside
+    that would be a second load command for the same file, which dyld refuses. So that of libSystem
+    is in a folder that stands for zig's library; return this, and the stubs of other libraries.
+
     ziglang has libSystem's list of exports for macOS. iOS has these functions, too: the list is
-    the one that the linker checks imports against.
+    the one that imports are checked against.
 
     Raises:
         BuildError: a function is not in the list.
     """
     wanted = {f"_{name}" for name in imports} - {"_dyld_stub_binder", "___dso_handle"}
-    text = (zig_folder() / "lib/libc/darwin/libSystem.tbd").read_text(encoding="utf-8")
+    library = zig_folder() / "lib"
+    text = library.joinpath(*_REPLACED[-1]).read_text(encoding="utf-8")
     exported = set(re.findall(r"[\w$]+", text))
     objc = {
         name for name in wanted - exported if re.match(r"_(objc|class|method|sel|object)_", name)
     }
     if wanted - exported - objc:
         raise BuildError(f"not in libSystem: {sorted(wanted - exported - objc)}")
-    paths = []
-    for name, symbols in (
-        ("libSystem.B", [*sorted(wanted - objc), "dyld_stub_binder"]),
-        ("libobjc.A", sorted(objc)),
-    ):
-        lines = [
-            *("--- !tapi-tbd", "tbd-version: 4", f"targets: [ {', '.join(targets)} ]"),
-            *(f"install-name: '/usr/lib/{name}.dylib'", "current-version: 1", "exports:"),
-            *(f"  - targets: [ {', '.join(targets)} ]", f"    symbols: [ {', '.join(symbols)} ]"),
-            "...\n",
-        ]
-        if symbols:
-            paths.append(folder / f"{name}.tbd")
-            paths[-1].write_text("\n".join(lines), encoding="utf-8")
-    return paths
+    overlay = at = folder / "lib"
+    for original, replaced in _REPLACED:
+        at.mkdir()
+        for path in (library / original).iterdir():
+            if path.name != replaced:
+                (at / path.name).symlink_to(path)
+        at /= replaced
+    targets = [f"{part.arch}-{system}"]
+    _write_stub(at, "libSystem.B", [*sorted(wanted - objc), "dyld_stub_binder"], targets)
+    stubs = [folder / "libobjc.A.tbd"] if objc else []
+    for path in stubs:
+        _write_stub(path, "libobjc.A", sorted(objc), targets)
+    return overlay, stubs
+
+
+def _write_stub(path: Path, name: str, symbols: Sequence[str], targets: Sequence[str]) -> None:
+    lines = [
+        *("--- !tapi-tbd", "tbd-version: 4", f"targets: [ {', '.join(targets)} ]"),
+        *(f"install-name: '/usr/lib/{name}.dylib'", "current-version: 1", "exports:"),
+        *(f"  - targets: [ {', '.join(targets)} ]", f"    symbols: [ {', '.join(symbols)} ]"),
+        "...\n",
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
 
 
 def write_fat(slices: Sequence[tuple[bytes, bytes]], output: Path, alignment: int) -> None:
@@ -489,13 +525,14 @@ def _link_apple(
     system: AppleSystem, part: Slice, objects: Sequence[Path], imports: set[str], folder: Path
 ) -> Path:
     variant = f"-{system.variant}" if system.variant else ""
-    stubs = system_stub(imports, [f"{part.arch}-{system.platform}{variant}"], folder)
+    library, stubs = system_stubs(imports, part, f"{system.platform}{variant}", folder)
     version = "Versions/A/" if system.platform == "macos" else ""
     install_name = f"@rpath/{MODULE}.framework/{version}{MODULE}"
     output = folder / f"{MODULE}.dylib"
     run_zig(
         *("cc", "-target", part.link_target, "-dynamiclib", "-nostdlib"),
         *(f"-Wl,-install_name,{install_name}", *objects, *stubs, "-o", output),
+        library=library,
     )
     check_library(output)
     _check_size(output, "library")
@@ -530,6 +567,7 @@ def build_apple(output: Path) -> None:
         folder = dynamic / system.identifier([*libraries])
         binary = _write_framework(system, folder, imports)
         write_fat([*libraries.values()], binary, 14)
+        check_load_commands(binary.read_bytes(), str(binary))
         binary.chmod(0o755)
         name = binary.relative_to(folder).as_posix()
         framework = f"{MODULE}.framework"

@@ -81,6 +81,38 @@ def test_frameworks_are_images_of_their_system(output: Path) -> None:
             assert image.build_version.platform.value == name
 
 
+def test_each_slice_names_each_dylib_once(output: Path) -> None:
+    """Current versions of dyld refuse a library that names one twice."""
+    binaries = [*output.glob("apple/Machtrace.xcframework/*/Machtrace.framework/Machtrace")]
+    assert len(binaries) == 3
+    for binary in binaries:
+        for part in parse_slices(binary.read_bytes(), str(binary)):
+            dylibs = MachOFileContents(part.data, str(binary)).image.load_dylibs
+            assert [dylib.name for dylib in dylibs] == ["/usr/lib/libSystem.B.dylib"]
+
+
+def _library_of(*dylibs: bytes) -> bytes:
+    """Return a library for arm64 that has these load commands alone (``mach-o/loader.h``)."""
+    commands = b""
+    for name in dylibs:
+        size = 24 + (len(name) + 8) // 8 * 8
+        commands += struct.pack("<6I", 0xC, size, 24, 2, 1, 1) + name.ljust(size - 24, b"\0")
+    head = struct.pack("<8I", 0xFEEDFACF, 0x0100000C, 0, 6, len(dylibs), len(commands), 0, 0)
+    return head + commands
+
+
+def test_a_library_that_names_a_dylib_twice_fails_the_build(tmp_path: Path) -> None:
+    names = b"/usr/lib/libSystem.B.dylib", b"/usr/lib/libobjc.A.dylib"
+    right, wrong = _library_of(*names), _library_of(*names, names[0])
+    build_agent.check_load_commands(right, "right")
+    with pytest.raises(build_agent.BuildError, match="names twice: /usr/lib/libSystem"):
+        build_agent.check_load_commands(wrong, "wrong")
+    fat, header = tmp_path / "fat", wrong[:12].replace(b"\x0c", b"\x07", 1)
+    build_agent.write_fat([(right[:12], right), (header, header + wrong[12:])], fat, 14)
+    with pytest.raises(build_agent.BuildError, match="names twice"):
+        build_agent.check_load_commands(fat.read_bytes(), "fat")
+
+
 def test_a_second_build_gives_the_same_bytes(output: Path, tmp_path: Path) -> None:
     assert build_agent.main(["--output", str(tmp_path)]) == 0
     files = [path for path in sorted(output.rglob("*")) if path.is_file()]
