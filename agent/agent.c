@@ -159,7 +159,7 @@ static void wait_for_hooks(void)
 int machtrace_stop(void)
 {
     int before = errno, error = ESRCH;
-    struct machtrace_imports_result result = {0, 0};
+    struct machtrace_imports_result result = {0};
     machtrace_ignore_enter();
     pthread_mutex_lock(&lock);
     if (is_running) {

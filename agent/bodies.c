@@ -12,15 +12,30 @@ static int by_address(const void *one, const void *other)
     return *first < *second ? -1 : *first > *second;
 }
 
+static bool is_set(const struct machtrace_binding *binding)
+{
+    return atomic_load(&binding->target) != 0 || atomic_load(&binding->late) != NULL;
+}
+
+/* The function that a binding leads to, or will likely. */
+static uint64_t function_of(const struct machtrace_binding *binding)
+{
+    const struct machtrace_late *late = atomic_load(&binding->late);
+    uint64_t target = atomic_load(&binding->target);
+    if (late != NULL && target <= MACHTRACE_NOT_BOUND)
+        target = atomic_load(&late->likely);
+    return machtrace_entry_function(target);
+}
+
 /* Earlier ones stay, since threads may use them; there are few, since stubs are not released. */
-void machtrace_publish_bodies(void)
+static void publish(bool is_late)
 {
     struct machtrace_recorders *all = &machtrace_recorders;
     const struct machtrace_bodies *last = atomic_load(&all->bodies);
     uint32_t stubs = 0;
-    while (stubs < MACHTRACE_STUBS && atomic_load(&machtrace_bindings[stubs].target) != 0)
+    while (stubs < MACHTRACE_STUBS && is_set(&machtrace_bindings[stubs]))
         stubs++;
-    if (last != NULL && last->stubs >= stubs)
+    if (last != NULL && last->stubs >= stubs && !is_late)
         return;
     struct machtrace_bodies *bodies =
         malloc(sizeof *bodies + stubs * sizeof bodies->ranges[0]);
@@ -29,7 +44,7 @@ void machtrace_publish_bodies(void)
     size_t count = 0;
     for (uint32_t stub = 0; stub < stubs; stub++) {
         const struct machtrace_binding *binding = &machtrace_bindings[stub];
-        uint64_t target = machtrace_entry_function(atomic_load(&binding->target));
+        uint64_t target = function_of(binding);
         uint64_t size =
             binding->rule == MACHTRACE_NO_RULE ? 0 : machtrace_function_size(target);
         if (size == 0)
@@ -51,4 +66,18 @@ void machtrace_publish_bodies(void)
         atomic_fetch_add(&all->generation, 1);
     else
         free(bodies); /* another thread knows as much, or will at the next change */
+}
+
+void machtrace_publish_bodies(void)
+{
+    publish(false);
+}
+
+void machtrace_publish_late_body(uint64_t function)
+{
+    const struct machtrace_bodies *last = atomic_load(&machtrace_recorders.bodies);
+    for (size_t index = 0; last != NULL && index < last->count; index++)
+        if (last->ranges[index].start == function)
+            return;
+    publish(true);
 }

@@ -13,6 +13,7 @@
 
 #include "app_state.h"
 #include "drain_inside.h"
+#include "imports.h"
 #include "thread.h"
 
 #define IDLE_INTERVALS 4
@@ -252,6 +253,7 @@ static bool pass(void)
             machtrace_bind_imports(&result);
         machtrace_images_update(true);
     }
+    machtrace_settle_late(atomic_load(&machtrace_drain->stops) == 0);
     machtrace_drain_log_rules();
     uint64_t consent = atomic_exchange(&machtrace_recorders.consent, 0);
     if (consent != 0)

@@ -16,6 +16,7 @@
 
 struct machtrace_logged_rule {
     uint32_t state, stacks;
+    uint64_t target;
     bool is_logged;
 };
 

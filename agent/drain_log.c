@@ -94,10 +94,12 @@ void machtrace_drain_log_rules(void)
         uint32_t state = atomic_load(&rule->state);
         struct machtrace_logged_rule *last = &machtrace_drain->rules[index];
         uint32_t stacks = atomic_load(&rule->stacks);
+        uint64_t target = atomic_load(&rule->target);
         if (!atomic_load(&rule->is_active) ||
-            (last->is_logged && last->state == state && last->stacks == stacks))
+            (last->is_logged && last->state == state && last->stacks == stacks &&
+             last->target == target))
             continue;
-        *last = (struct machtrace_logged_rule){state, stacks, true};
+        *last = (struct machtrace_logged_rule){state, stacks, target, true};
         memset(&record, 0, sizeof record);
         record.number = index;
         record.state = state;
@@ -105,7 +107,7 @@ void machtrace_drain_log_rules(void)
         record.flags = (stacks == MACHTRACE_STACKS_NONE ? 1 : 0) |
                        (atomic_load(&rule->is_at_entry) ? 2 : 0) |
                        (stacks == MACHTRACE_STACKS_BUDGET ? 4 : 0);
-        record.target = atomic_load(&rule->target);
+        record.target = target;
         size_t length = strlen(rule->symbol);
         memcpy(record.symbols, rule->symbol, length);
         if (state >= MACHTRACE_RULE_INHERITED) {

@@ -18,8 +18,10 @@ uint64_t machtrace_hook_entry(uint32_t stub, uint64_t caller, uint64_t sp, uint6
 {
     const struct machtrace_binding *binding = &machtrace_bindings[stub];
     uint64_t target;
-    /* The slot that leads here may be visible to a thread before its binding. */
-    while ((target = atomic_load_explicit(&binding->target, memory_order_acquire)) == 0)
+    /* The slot that leads here may be visible to a thread before its binding. A weak import that
+     * nothing defines is 0 once the loader has bound it. */
+    while ((target = atomic_load_explicit(&binding->target, memory_order_acquire)) == 0 &&
+           atomic_load_explicit(&binding->late, memory_order_relaxed) == NULL)
         continue;
     if (atomic_load_explicit(machtrace_recording, memory_order_relaxed) == 0)
         return target;
@@ -44,13 +46,15 @@ uint64_t machtrace_hook_entry(uint32_t stub, uint64_t caller, uint64_t sp, uint6
     return machtrace_replacement_of(binding, first, caller);
 }
 
-int machtrace_bind(uint16_t rule, uint64_t target, enum machtrace_replacement replacement)
+const struct machtrace_late *machtrace_late_of(uint32_t stub)
+{
+    return atomic_load(&machtrace_bindings[stub].late);
+}
+
+static int add(uint16_t rule, uint64_t target, const struct machtrace_late *late,
+               enum machtrace_replacement replacement)
 {
     uint32_t count = atomic_load(&binding_count);
-    for (uint32_t index = 0; index < count; index++)
-        if (atomic_load(&machtrace_bindings[index].target) == target &&
-            machtrace_bindings[index].rule == rule)
-            return (int)index;
     do {
         if (count == MACHTRACE_STUBS)
             return -1;
@@ -58,8 +62,26 @@ int machtrace_bind(uint16_t rule, uint64_t target, enum machtrace_replacement re
     struct machtrace_binding *binding = &machtrace_bindings[count];
     binding->rule = rule;
     binding->replacement = (uint16_t)replacement;
+    atomic_store(&binding->late, late);
     atomic_store(&binding->target, target);
     return (int)count;
+}
+
+int machtrace_bind(uint16_t rule, uint64_t target, enum machtrace_replacement replacement)
+{
+    uint32_t count = atomic_load(&binding_count);
+    for (uint32_t index = 0; index < count; index++)
+        if (atomic_load(&machtrace_bindings[index].late) == NULL &&
+            atomic_load(&machtrace_bindings[index].target) == target &&
+            machtrace_bindings[index].rule == rule)
+            return (int)index;
+    return add(rule, target, NULL, replacement);
+}
+
+int machtrace_bind_late(uint16_t rule, const struct machtrace_late *late,
+                        enum machtrace_replacement replacement)
+{
+    return add(rule, MACHTRACE_NOT_BOUND, late, replacement);
 }
 
 int machtrace_stub_at(uint64_t address)

@@ -14,7 +14,9 @@
 
 #include "event.h"
 
-#define MACHTRACE_STUBS 1024
+struct machtrace_agent_image;
+
+#define MACHTRACE_STUBS 2048
 #define MACHTRACE_STUB_SIZE 16
 #define MACHTRACE_SYMBOL_MAX 128
 #define MACHTRACE_NO_RULE UINT16_MAX
@@ -52,9 +54,19 @@ enum machtrace_replacement {
     MACHTRACE_REPLACEMENTS
 };
 
-/* What a stub does. Never changes once `target` is set. */
+/* How the loader binds an import at its first call, Linux: see linux/late_slots.c. */
+struct machtrace_late {
+    uint64_t first, second; /* what its resolver expects: linux/stubs.S */
+    uint64_t resolver;
+    _Atomic uint64_t likely; /* the function, as far as it is known before; or 0 */
+};
+
+/* What a stub does. Never changes once `target` is set, but that the loader stores the target that a
+ * late one has not yet: MACHTRACE_NOT_BOUND. */
+#define MACHTRACE_NOT_BOUND 1
 struct machtrace_binding {
     _Atomic uint64_t target; /* set last */
+    _Atomic(const struct machtrace_late *) late; /* or NULL */
     uint16_t rule;           /* or MACHTRACE_NO_RULE */
     uint16_t replacement;
 };
@@ -70,14 +82,21 @@ extern _Atomic uint32_t *machtrace_recording;
 /* The first stub, and those behind it at distances of MACHTRACE_STUB_SIZE. */
 extern const unsigned char machtrace_stubs[];
 
-/* Called by stubs: the address of the function to jump to. `arguments` are the first six integer
- * arguments or more, in their order on aarch64, and in the reverse on x86-64. */
+/* Called by stubs: the address of the function to jump to, or MACHTRACE_NOT_BOUND. `arguments` are the
+ * first six integer arguments or more, in their order on aarch64, and in the reverse on x86-64. */
 uint64_t machtrace_hook_entry(uint32_t stub, uint64_t caller, uint64_t sp, uint64_t fp,
                               const uint64_t *arguments);
+
+/* Called by stubs whose function is not bound. */
+const struct machtrace_late *machtrace_late_of(uint32_t stub);
 
 /* The binding of a function for a rule, a new one if needed; -1 if all stubs are taken. Takes no lock;
  * threads that come at once may make two. */
 int machtrace_bind(uint16_t rule, uint64_t target, enum machtrace_replacement replacement);
+
+/* A new binding of a function that the loader binds at the first call. */
+int machtrace_bind_late(uint16_t rule, const struct machtrace_late *late,
+                        enum machtrace_replacement replacement);
 
 /* The number of the stub at an address; -1 if there is none. */
 int machtrace_stub_at(uint64_t address);
@@ -94,6 +113,8 @@ void machtrace_deactivate_rules(void);
 struct machtrace_imports_result {
     uint64_t changed; /* slots */
     uint64_t left;    /* slots that something else has changed since, and that were left */
+    uint64_t unbound; /* slots that are not bound, and cannot be hooked so */
+    const struct machtrace_agent_image *unbound_image; /* of one of them */
 };
 
 /* Let binding have an effect, until the slots are restored. */

@@ -3,14 +3,20 @@
 #include "imports.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "app_state.h"
 #include "entries.h"
 #include "recorder.h"
 #include "rule_names.h"
 #include "saved_words.h"
+
+#define UNBOUND "import slots that are not bound are not watched, set LD_BIND_NOW=1"
 
 _Atomic bool machtrace_imports_are_pending;
 uint64_t machtrace_real[MACHTRACE_REPLACEMENTS];
@@ -152,18 +158,35 @@ static void apply(const struct machtrace_changes *changes, struct machtrace_impo
         machtrace_protect(writable, false);
 }
 
+static void leave(const struct machtrace_change *change, struct machtrace_watched *rule,
+                  struct machtrace_imports_result *result)
+{
+    result->unbound++;
+    result->unbound_image = change->image;
+    /* The reason, unless another slot of it is hooked. */
+    if (rule == NULL || atomic_load(&rule->state) == MACHTRACE_RULE_BOUND)
+        return;
+    strcpy(rule->other, UNBOUND);
+    atomic_store(&rule->state, MACHTRACE_RULE_REFUSED);
+}
+
 static void bind_one(const struct machtrace_change *change, struct machtrace_imports_result *result)
 {
     struct machtrace_watched *rule = change->rule < 0 ? NULL : &machtrace_rules[change->rule];
     enum machtrace_replacement replacement =
         rule == NULL ? (enum machtrace_replacement)(MACHTRACE_RULE_NONE - change->rule)
                      : machtrace_replacement_of_name(rule->symbol);
-    if (replacement != MACHTRACE_NOT_REPLACED && machtrace_real[replacement] == 0)
+    if (replacement != MACHTRACE_NOT_REPLACED && machtrace_real[replacement] == 0) {
+        if (change->target == 0)
+            return;
         machtrace_real[replacement] = change->target;
-    int stub = machtrace_bind(rule == NULL ? MACHTRACE_NO_RULE : (uint16_t)change->rule,
-                              change->target, replacement);
+    }
+    int stub = machtrace_bind_change(
+        change, rule == NULL ? MACHTRACE_NO_RULE : (uint16_t)change->rule, replacement);
     if (stub < 0) {
-        if (rule != NULL)
+        if (change->unbound.info != 0)
+            leave(change, rule, result);
+        else if (rule != NULL)
             atomic_store(&rule->state, MACHTRACE_RULE_NO_STUB);
         return;
     }
@@ -182,7 +205,10 @@ static void bind_one(const struct machtrace_change *change, struct machtrace_imp
     }
     result->changed++;
     if (rule != NULL) {
-        atomic_store(&rule->target, change->target);
+        if (change->unbound.info == 0)
+            atomic_store(&rule->target, change->target);
+        else if (atomic_load(&rule->state) != MACHTRACE_RULE_BOUND)
+            atomic_store(&rule->target, 0); /* until the loader has bound one */
         atomic_store(&rule->state, MACHTRACE_RULE_BOUND);
         atomic_fetch_add(&rule->slots, 1);
     }
@@ -225,6 +251,24 @@ int machtrace_bind_target(uint16_t rule, uint64_t target)
     return stub;
 }
 
+/* Once on the standard error stream, and in each spool. */
+static void say_unbound(const struct machtrace_imports_result *result)
+{
+    static _Atomic bool is_said;
+    char text[MACHTRACE_MARK_TEXT_MAX];
+    struct timespec time;
+    if (result->unbound == 0)
+        return;
+    const char *name = strrchr(result->unbound_image->path, '/');
+    snprintf(text, sizeof text, "%s: %" PRIu64 ", one in %.64s", UNBOUND, result->unbound,
+             name == NULL ? result->unbound_image->path : name + 1);
+    if (!atomic_exchange(&is_said, true))
+        fprintf(stderr, "machtrace: %s\n", text);
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    machtrace_log_mark((uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec,
+                       atomic_load(&machtrace_recorders.app_state) >> MACHTRACE_STATE_SHIFT, text);
+}
+
 /* False if another thread does the same: then that is done later. */
 bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits)
 {
@@ -253,6 +297,7 @@ bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits)
         find_absent();
     }
     finish(&changes);
+    say_unbound(result);
     uint64_t before = result->changed;
     machtrace_bind_methods(result, waits);
     if (!machtrace_bind_entries(result, waits))
@@ -266,7 +311,7 @@ void machtrace_bind_image(struct machtrace_agent_image *image)
 {
     struct machtrace_names names;
     struct machtrace_changes changes = {.is_complete = true, .names = &names};
-    struct machtrace_imports_result result = {0, 0};
+    struct machtrace_imports_result result = {0};
     if (is_agent(image))
         return;
     machtrace_read_rule_names(&names);

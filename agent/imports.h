@@ -14,9 +14,17 @@
 #include "hooks.h"
 #include "images.h"
 
+/* Linux: what the loader needs to bind a slot at its first call. */
+struct machtrace_unbound {
+    uint64_t info; /* of its relocation; 0 where the slot is bound */
+    uint64_t relocations, got; /* the image's tables, DT_JMPREL and DT_PLTGOT; 0: it cannot be hooked */
+    const char *symbol, *version; /* where the image has the scope of the start; or NULL */
+};
+
 struct machtrace_change {
     uint64_t slot, value; /* the word that it has now */
-    uint64_t target;      /* the function's address */
+    uint64_t target;      /* the function's address; where it is unbound, what that will likely be */
+    struct machtrace_unbound unbound;
     int rule;
     uint64_t pages_start, pages_end; /* that are read-only, and the slot among them; or 0 */
     uint32_t signing;                /* arm64e: how the word is signed; see darwin/imports.c */
@@ -56,6 +64,9 @@ bool machtrace_bind_all(struct machtrace_imports_result *result, bool waits);
 /* Let frames of functions that were bound since be recognised as those of watched functions. */
 void machtrace_publish_bodies(void);
 
+/* The same, of a function that the loader has bound since. */
+void machtrace_publish_late_body(uint64_t function);
+
 /* The binding of a rule for a function; -1 if all stubs are taken. */
 int machtrace_bind_target(uint16_t rule, uint64_t target);
 
@@ -81,6 +92,14 @@ void *machtrace_symbol_in(void *handle, const char *name);
 /* Call machtrace_add_change for every slot of an image. */
 void machtrace_find_slots(struct machtrace_changes *changes,
                           const struct machtrace_agent_image *image, void *handle);
+
+/* The binding of a slot for a rule, or for none; -1 if all stubs are taken. Under the lock. */
+int machtrace_bind_change(const struct machtrace_change *change, uint16_t rule,
+                          enum machtrace_replacement replacement);
+
+/* Linux: take note of what the loader has bound since; without its functions, if it may be locked for
+ * long. By the agent's thread. */
+void machtrace_settle_late(bool is_loader_free);
 
 /* The word of a slot that leads to an address, and the reverse. */
 uint64_t machtrace_slot_word(const struct machtrace_change *change, uint64_t address);

@@ -365,9 +365,9 @@ def system_stubs(
 ) -> tuple[Path, list[Path]]:
     """Write text stubs of the system's libraries that have the imports, for a linker.
 
-    zig's linker always names the libSystem of its own library, which is that of macOS. A stub beside
-    that would be a second load command for the same file, which dyld refuses. So that of libSystem
-    is in a folder that stands for zig's library; return this, and the stubs of other libraries.
+    zig's linker always names the libSystem of its own library, which is that of macOS. A stub
+    beside that would be a second load command for one dylib, which dyld refuses. So the stub of
+    libSystem is in a folder that stands for zig's library. Return this, and the other stubs.
 
     ziglang has libSystem's list of exports for macOS. iOS has these functions, too: the list is
     the one that imports are checked against.

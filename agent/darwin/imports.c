@@ -211,6 +211,17 @@ void machtrace_find_slots(struct machtrace_changes *changes,
         machtrace_read_sections(changes, &commands, handle);
 }
 
+int machtrace_bind_change(const struct machtrace_change *change, uint16_t rule,
+                          enum machtrace_replacement replacement)
+{
+    return machtrace_bind(rule, change->target, replacement);
+}
+
+void machtrace_settle_late(bool is_loader_free)
+{
+    (void)is_loader_free;
+}
+
 /* --- functions --- */
 
 /* By LC_FUNCTION_STARTS: distances from the header on. */

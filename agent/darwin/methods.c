@@ -234,7 +234,7 @@ static void *open_image(const char *path, int mode)
 {
     void *(*real)(const char *, int) =
         (void *(*)(const char *, int))(uintptr_t)function_at(machtrace_real[MACHTRACE_DLOPEN]);
-    struct machtrace_imports_result result = {0, 0};
+    struct machtrace_imports_result result = {0};
     void *handle = real(path, mode);
     machtrace_ignore_enter();
     if (handle != NULL && machtrace_bind_methods(&result, false) && result.changed != 0)

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -33,6 +34,8 @@
 
 /* --- symbols of an image --- */
 
+static bool is_audited; /* by LD_AUDIT, LD_PROFILE or the program's DT_AUDIT */
+
 struct imports {
     uint64_t bias;
     const struct machtrace_agent_image *image;
@@ -42,6 +45,8 @@ struct imports {
     const ElfW(Verneed) *needed;
     const ElfW(Rela) *relocations[2];
     size_t counts[2];
+    const uint64_t *got;
+    bool is_symbolic;
     uint64_t relro_start, relro_end; /* pages that are read-only */
 };
 
@@ -93,6 +98,19 @@ static bool read_imports(const struct machtrace_agent_image *image, struct impor
             break;
         case DT_RELA:
             imports->relocations[1] = pointer;
+            break;
+        case DT_PLTGOT:
+            imports->got = pointer;
+            break;
+        case DT_SYMBOLIC:
+            imports->is_symbolic = true;
+            break;
+        case DT_FLAGS:
+            imports->is_symbolic |= (dynamic->d_un.d_val & DF_SYMBOLIC) != 0;
+            break;
+        case DT_AUDIT:
+        case DT_DEPAUDIT:
+            is_audited |= image->is_program;
             break;
         case DT_PLTRELSZ:
             calls_size = dynamic->d_un.d_val;
@@ -173,35 +191,64 @@ static bool is_within(const struct machtrace_agent_image *image, uint64_t addres
     return address >= image->start && address < image->end;
 }
 
-static uint64_t resolve(const struct imports *imports, void *handle, uint32_t symbol)
+/* Whether a word of data, which the program may have changed, is what the loader stored. */
+static bool is_as_loaded(const struct imports *imports, void *handle, uint32_t symbol,
+                         uint64_t slot, uint64_t value)
 {
     const char *name = imports->names + imports->symbols[symbol].st_name;
     const char *version = version_of(imports, symbol);
-    void *found = version == NULL ? dlsym(RTLD_DEFAULT, name)
-                                  : dlvsym(RTLD_DEFAULT, name, version);
-    if (found == NULL)
-        found = machtrace_symbol_in(handle, name);
-    return (uint64_t)(uintptr_t)found;
+    if (slot >= imports->relro_start && slot < imports->relro_end)
+        return true;
+    return (version != NULL &&
+            value == (uint64_t)(uintptr_t)dlvsym(RTLD_DEFAULT, name, version)) ||
+           value == (uint64_t)(uintptr_t)dlsym(RTLD_DEFAULT, name) ||
+           value == (uint64_t)(uintptr_t)machtrace_symbol_in(handle, name);
 }
 
-/* The function that a slot leads to: what it has, unless the loader has not resolved it yet. */
-static uint64_t target_of(const struct imports *imports, void *handle, uint32_t symbol,
-                          uint64_t value)
+/* Whether the loader has not bound the slot of a call: it leads to the image's linkage table. */
+static bool is_unbound(const struct imports *imports, uint32_t symbol, uint64_t value)
 {
     const ElfW(Sym) *entry = &imports->symbols[symbol];
-    if (!is_within(imports->image, value) ||
-        (entry->st_shndx != SHN_UNDEF && value == imports->bias + entry->st_value))
-        return value;
-    return resolve(imports, handle, symbol);
+    bool is_own = entry->st_shndx != SHN_UNDEF && value == imports->bias + entry->st_value;
+    /* The second word is the link map of images whose slots are bound late. */
+    return is_within(imports->image, value) && !is_own && imports->got != NULL &&
+           imports->got[1] != 0;
+}
+
+static void set_unbound(struct machtrace_change *change, const struct imports *imports,
+                        void *handle, const ElfW(Rela) *relocation)
+{
+    uint32_t symbol = (uint32_t)ELF64_R_SYM(relocation->r_info);
+    const ElfW(Sym) *entry = &imports->symbols[symbol];
+    const char *name = imports->names + entry->st_name;
+    struct machtrace_unbound *unbound = &change->unbound;
+    unbound->info = relocation->r_info;
+    unbound->relocations = (uint64_t)(uintptr_t)imports->relocations[0];
+    /* For auditors the loader has another resolver, and keeps what it binds in tables of its own. */
+    if (imports->got[1] == (uint64_t)(uintptr_t)handle && imports->got[2] != 0 && !is_audited)
+        unbound->got = (uint64_t)(uintptr_t)imports->got;
+    if (find_startup_map(handle, 0) != NULL && entry->st_shndx == SHN_UNDEF &&
+        !imports->is_symbolic) {
+        unbound->symbol = name;
+        unbound->version = version_of(imports, symbol);
+    }
+    change->target = machtrace_likely_target(name, handle);
 }
 
 /* --- slots of an image --- */
 
 static _Atomic long process;
 
+static bool has_value(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value != NULL && *value != '\0';
+}
+
 void machtrace_imports_begin(void)
 {
     process = getpid();
+    is_audited |= has_value("LD_AUDIT") || has_value("LD_PROFILE");
 }
 
 /* The image's reference, which ensures that it stays loaded; NULL if it is not any more. */
@@ -247,11 +294,16 @@ static void find_slot(struct machtrace_changes *changes, const struct imports *i
     }
     if (changes->names == NULL)
         return;
-    /* A word of data may have been changed since. */
-    change->target = is_of_table ? resolve(imports, handle, symbol)
-                                 : target_of(imports, handle, symbol, change->value);
-    if (change->target == 0 || (is_of_table && change->target != change->value))
-        machtrace_drop_change(changes); /* a weak import that nothing defines */
+    change->target = change->value;
+    if (type == SLOT_OF_CALL && is_unbound(imports, symbol, change->value)) {
+        set_unbound(change, imports, handle, relocation);
+        bool is_weak = ELF64_ST_BIND(imports->symbols[symbol].st_info) == STB_WEAK;
+        if (change->target == 0 && is_weak)
+            machtrace_drop_change(changes); /* nothing defines it */
+    } else if (change->target == 0 || machtrace_is_linkage(change->target) ||
+               (is_of_table && !is_as_loaded(imports, handle, symbol, slot, change->value))) {
+        machtrace_drop_change(changes);
+    }
 }
 
 void machtrace_find_slots(struct machtrace_changes *changes,
@@ -314,7 +366,7 @@ uint64_t machtrace_function_size(uint64_t address)
 
 static bool bind_new(void)
 {
-    struct machtrace_imports_result result = {0, 0};
+    struct machtrace_imports_result result = {0};
     return machtrace_bind_all(&result, false);
 }
 

@@ -24,18 +24,45 @@ static int rule_of(const char *name)
     return -1;
 }
 
+/* The dynamic symbol of a function; NULL if none has the address. */
+static const ElfW(Sym) *symbol_at(uint64_t address)
+{
+    Dl_info info;
+    const ElfW(Sym) *symbol = NULL;
+    if (dladdr1((void *)(uintptr_t)address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 ||
+        symbol == NULL || (uint64_t)(uintptr_t)info.dli_saddr != address)
+        return NULL;
+    return symbol;
+}
+
+bool machtrace_is_linkage(uint64_t address)
+{
+    const struct machtrace_agent_image *image = machtrace_image_at(address, MACHTRACE_ERA_NOW);
+    const ElfW(Sym) *symbol =
+        image == NULL || !image->is_program ? NULL : symbol_at(address);
+    return symbol != NULL && symbol->st_shndx == SHN_UNDEF;
+}
+
+uint64_t machtrace_likely_target(const char *name, void *handle)
+{
+    void *found = dlsym(RTLD_DEFAULT, name);
+    if (found != NULL && machtrace_is_linkage((uint64_t)(uintptr_t)found))
+        found = dlsym(RTLD_NEXT, name);
+    if (found == NULL)
+        found = machtrace_symbol_in(handle, name);
+    return (uint64_t)(uintptr_t)found;
+}
+
 /* Whether calls of an address are not recorded yet: it is no variable, no hook, and none of the linker
  * stubs that programs at fixed addresses have, which use an import slot. */
 static bool is_function(uint64_t address)
 {
-    Dl_info info;
-    const ElfW(Sym) *symbol = NULL;
     if (machtrace_stub_at(address) >= 0 || machtrace_image_at(address, MACHTRACE_ERA_NOW) == NULL)
         return false;
-    if (dladdr1((void *)(uintptr_t)address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 ||
-        symbol == NULL || (uint64_t)(uintptr_t)info.dli_saddr != address)
-        return true; /* of functions that the loader chooses, no symbol has the address */
-    return symbol->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT;
+    const ElfW(Sym) *symbol = symbol_at(address);
+    /* Of functions that the loader chooses, no symbol has the address. */
+    return symbol == NULL ||
+           (symbol->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT);
 }
 
 /* The stub of a function, if a rule has the name; else that itself. */
