@@ -29,7 +29,7 @@ enum machtrace_rule_state {
     MACHTRACE_RULE_NO_STUB = 3, /* all stubs are taken */
     MACHTRACE_RULE_INHERITED = 4, /* bound; the method is `other`, of a superclass */
     MACHTRACE_RULE_SHARED = 5,    /* bound; `other` has the same implementation */
-    MACHTRACE_RULE_REFUSED = 6    /* its first instructions cannot be replaced: `other` is why */
+    MACHTRACE_RULE_REFUSED = 6    /* it cannot be hooked: `other` is why */
 };
 
 struct machtrace_watched {

@@ -16,7 +16,8 @@
 #include "rule_names.h"
 #include "saved_words.h"
 
-#define UNBOUND "import slots that are not bound are not watched, set LD_BIND_NOW=1"
+#define UNBOUND "import slots that the loader has not bound are not watched"
+#define REMEDY "set LD_BIND_NOW=1"
 
 _Atomic bool machtrace_imports_are_pending;
 uint64_t machtrace_real[MACHTRACE_REPLACEMENTS];
@@ -166,7 +167,7 @@ static void leave(const struct machtrace_change *change, struct machtrace_watche
     /* The reason, unless another slot of it is hooked. */
     if (rule == NULL || atomic_load(&rule->state) == MACHTRACE_RULE_BOUND)
         return;
-    strcpy(rule->other, UNBOUND);
+    strcpy(rule->other, "the loader has not bound it: " REMEDY);
     atomic_store(&rule->state, MACHTRACE_RULE_REFUSED);
 }
 
@@ -260,8 +261,8 @@ static void say_unbound(const struct machtrace_imports_result *result)
     if (result->unbound == 0)
         return;
     const char *name = strrchr(result->unbound_image->path, '/');
-    snprintf(text, sizeof text, "%s: %" PRIu64 ", one in %.64s", UNBOUND, result->unbound,
-             name == NULL ? result->unbound_image->path : name + 1);
+    snprintf(text, sizeof text, UNBOUND ": %" PRIu64 ", one in %.64s; " REMEDY,
+             result->unbound, name == NULL ? result->unbound_image->path : name + 1);
     if (!atomic_exchange(&is_said, true))
         fprintf(stderr, "machtrace: %s\n", text);
     clock_gettime(CLOCK_MONOTONIC, &time);

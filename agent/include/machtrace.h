@@ -112,7 +112,8 @@ typedef struct machtrace_function {
  * @constant MACHTRACE_STATE_REFUSED
  * The function's first instructions cannot be replaced (MACHTRACE_AT_ENTRY): it is too short,
  * branches to them, one of them cannot be executed elsewhere, a thread that blocks signals may be
- * among them, or the system allows no change of code. The spool has the reason. No call is recorded.
+ * among them, or the system allows no change of code. Or the loader has not bound its import slots, and
+ * the agent cannot (LD_AUDIT). The spool has the reason. No call is recorded.
  */
 typedef enum machtrace_state {
     MACHTRACE_STATE_UNUSED = 0,

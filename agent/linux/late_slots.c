@@ -205,7 +205,7 @@ int machtrace_bind_change(const struct machtrace_change *change, uint16_t rule,
 {
     if (change->unbound.info == 0)
         return machtrace_bind(rule, change->target, replacement);
-    return bind_late(change, rule, replacement);
+    return change->unbound.got == 0 ? -1 : bind_late(change, rule, replacement);
 }
 
 void machtrace_settle_late(bool is_loader_free)

@@ -37,7 +37,7 @@ _DEAD = {
     0: "nothing imports it",
     ABSENT: NOT_DEFINED,
     3: "too many functions were watched",
-    6: "its first instructions cannot be replaced",
+    6: "it could not be hooked",
 }
 _BLIND = frozenset({3, 6})
 """States in which calls may have happened unobserved."""
@@ -270,7 +270,7 @@ def _problems(spool: Spool, *, is_over: bool) -> Iterator[str]:
         (losses.without_stack, "call", "had no room for a stack"),
         (absent, "call", "have neither stack nor state"),
     )
-    yield from (f"{spool.source}: {text}" for text in spool.problems)
+    yield from (f"{spool.source}: {text}" for text in (*spool.problems, *spool.unbound))
     if is_over and _is_late(spool):
         yield f"{spool.source}: {_LATE}, whose first calls may be missing"
     if is_over and not spool.is_stopped:

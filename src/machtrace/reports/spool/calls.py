@@ -117,6 +117,7 @@ def report_of_spool(spool: Spool) -> Report:
         },
         warnings=(
             *spool.problems,
+            *spool.unbound,
             *facts.lines(),
             *([f"calls whose frames have no room in a report: {unstored:,}"] if unstored else ()),
         ),

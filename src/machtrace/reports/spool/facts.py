@@ -27,7 +27,7 @@ class RuleState(Enum):
     SHARED = "shared"
     """Watched: another method of the class has the same implementation."""
     REFUSED = "refused"
-    """Its first instructions cannot be replaced."""
+    """It cannot be hooked."""
     UNKNOWN = "unknown"
 
     @property

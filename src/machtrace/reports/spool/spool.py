@@ -68,6 +68,7 @@ _ENDED = (2, _CONTINUED, 4)
 """The agent was stopped, began another file, or stored all before the process ended."""
 _CELL_USED = 1 << 63
 _COUNTS_ONLY = _PROGRAM = 1
+_UNBOUND = "import slots that the loader has not bound"
 _AT_ENTRY = 2
 _HAS_BUDGET = 4
 _MOST = 1 << 48
@@ -147,6 +148,11 @@ class Spool:
             FormatError: they are no spool, of another version, or the head is damaged.
         """
         return _Reader(data, source).spool()
+
+    @property
+    def unbound(self) -> tuple[str, ...]:
+        """What the agent left alone since the loader had not bound it, one line each."""
+        return tuple(mark.text for mark in self.marks if mark.text.startswith(_UNBOUND))
 
     def stack(self, node: int) -> tuple[SpoolFrame, ...]:
         """Return the frames of a stack, innermost first: the caller of the watched function.
