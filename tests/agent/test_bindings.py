@@ -1,4 +1,4 @@
-"""What a watched function is bound to: the same as without the agent, and each call once."""
+"""Targets of watched functions: those that the loader binds without the agent, each call once."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def calls(spool: Path) -> dict[str, int]:
 
 
 def bound(text: str) -> dict[tuple[str, str], int]:
-    """Return the numbers of the libraries to which the loader says that it binds functions."""
+    """Return the numbers of the libraries to which the loader logs that it binds functions."""
     line = re.compile(
         r"binding file (\S+) \[0\] to \S*/number(\d)_\S* \[0\]: normal symbol `(\w+)'"
     )
@@ -218,7 +218,7 @@ def test_stubs_of_unloaded_images_are_used_again(built: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("how", BINDING)
 def test_calls_by_addresses_of_a_program_s_linkage_table_are_counted_once(
-    built: Path, tmp_path: Path, how: str, fixed: bool
+    built: Path, tmp_path: Path, how: str, *, fixed: bool
 ) -> None:
     """By calls, by the global offset table alone, by tables of data, and by lookups."""
     libraries = (
@@ -279,7 +279,7 @@ def test_static_programs_are_left_alone(built: Path, tmp_path: Path) -> None:
 def test_an_allocator_is_preloaded(
     tmp_path: Path, built: Path, variable: str, watched: str
 ) -> None:
-    """What it allocates is released by it, also in programs that are bound late."""
+    """It releases what it allocates, also in programs that are bound late."""
     allocators = [
         *Path("/usr/lib").glob("*/libjemalloc.so.2"),
         *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"),

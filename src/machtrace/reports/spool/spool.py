@@ -151,7 +151,7 @@ class Spool:
 
     @property
     def unbound(self) -> tuple[str, ...]:
-        """What the agent left alone since the loader had not bound it, one line each."""
+        """Import slots left alone, since the loader had not bound them: a line each."""
         return tuple(mark.text for mark in self.marks if mark.text.startswith(_UNBOUND))
 
     def stack(self, node: int) -> tuple[SpoolFrame, ...]:

@@ -96,8 +96,8 @@ class SpoolRule(NamedTuple):
     number: int
     state: int
     """0 nothing imports the function, 1 watched, 2 nothing defines it, 3 there were too many, 4
-    watched in a superclass, 5 watched with another method that has the same implementation, 6 its
-    first instructions cannot be replaced.
+    watched in a superclass, 5 watched with another method that has the same implementation, 6 it is
+    not hooked, and the reason is in :attr:`other`.
     """
     slots: int
     """Import slots when it was bound."""
