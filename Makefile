@@ -42,7 +42,7 @@ agent: .venv/.dev ; $(BIN)/python scripts/build_agent.py
 fuzz: .venv/.dev ; $(BIN)/python -m fuzz all --count 1000000 --jobs 2
 clean: ; rm -rf .venv build
 
-SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -name '*.pyc')
+SOURCES := pyproject.toml CMakeLists.txt $(shell find src native agent -type f -not -name '*.pyc')
 
 # The lock is installed before the package, so that a change of ours does not fetch it again.
 .venv/.run: .venv/.run-lock $(SOURCES) ; @sh scripts/install.sh package && touch $@
