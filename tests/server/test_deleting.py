@@ -40,16 +40,37 @@ def test_a_device_is_deleted(folder):
 def test_what_is_old_is_deleted(folder):
     with running(folder) as client:
         send(client, "i1", "phone-1")
-    with running(folder, raw_age=0.0) as client:
+    with running(folder, raw_age=0.0, trust_clock=True) as client:
         end = time.monotonic() + PATIENCE
         while client.get("/v1/reports/00000001-0").json["state"] != "removed":
             assert time.monotonic() < end
             time.sleep(0.02)
         assert stored(client) == ["i1"]
-    with running(folder, report_age=0.0) as client:
+    with running(folder, report_age=0.0, trust_clock=True) as client:
         while stored(client):
             assert time.monotonic() < end + PATIENCE
             time.sleep(0.02)
+
+
+def test_a_clock_that_is_ahead_deletes_nothing(folder, monkeypatch, capsys):
+    with running(folder) as client:
+        for number in range(3):
+            send(client, f"i{number}", "phone-1")
+    real, days = time.time_ns, 24 * 3600
+    monkeypatch.setattr("machtrace.server.writer._RETENTION_PAUSE", 0.0)
+    monkeypatch.setattr("time.time_ns", lambda: real() + 800 * days * 10**9)
+    with running(folder, report_age=400.0 * days) as client:
+        end = time.monotonic() + PATIENCE
+        while "problems" not in (health := client.get("/healthz").json):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert health["status"] == "ok"
+        assert "800 days after the newest report" in health["problems"][0]
+        # It is tried again behind each report.
+        for number in range(3, 5):
+            send(client, f"i{number}", "phone-1")
+        assert stored(client) == [f"i{number}" for number in range(5)]
+    assert capsys.readouterr().err.count("nothing was deleted") == 1
 
 
 def test_a_query_whose_files_are_deleted_meanwhile_is_made_again(client):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -69,13 +70,121 @@ def test_a_server_for_others_is_closed_without_tokens(folder):
         assert client.get("/healthz").status == 200
 
 
-def test_a_damaged_list_of_tokens_opens_nothing(folder):
-    Tokens(folder).create(Scope.READ)
+def remove(file) -> None:
+    file.unlink()
+
+
+def replace_by_nothing(file) -> None:
+    other = file.with_suffix(".new")
+    other.touch()
+    other.replace(file)
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), remove, replace_by_nothing])
+def test_without_its_tokens_a_server_lets_nobody_in(folder, damage, capsys):
+    token = Tokens(folder).create(Scope.READ)
     with running(folder) as client:
-        (folder / "tokens").write_text("{}\n")
-        assert client.get("/v1/issues").status == 500
-    with pytest.raises(FormatError):
+        assert client.get("/v1/issues", token=token).status == 200
+        damage(folder / "tokens")
+        for path in ("/v1/issues", "/v1/issues", "/"):
+            assert client.get(path, Accept="application/json").status in (401, 303)
+        assert client.get("/v1/issues", token=token).status == 401
+        assert client.post("/v1/reports", report("a")).status == 401
+        health = client.get("/healthz").json
+        assert "nobody gets in" in health["problems"][0]
+    assert capsys.readouterr().err.count("nobody gets in") == 1
+    # A revoked token stays revoked, and the server closed, when it starts again.
+    with running(folder) as client:
+        assert client.get("/v1/issues").status == 401
+        assert client.get("/v1/issues", token=token).status == 401
+        token = Tokens(folder).create(Scope.READ)
+        assert client.get("/v1/issues", token=token).status == 200
+        assert "problems" not in client.get("/healthz").json
+
+
+DIGEST = b'"sha256": "' + 64 * b"0" + b'"'
+DAMAGES = {
+    "no token": b"{}\n",
+    "cut": b'{"scope": "read", "sha',
+    "not text": b"\xff\xfe\n",
+    "a list": b"[]\n",
+    "an unknown scope": b'{"scope": "all", ' + DIGEST + b"}\n",
+    "a hash that is none": '{"scope": "read", "sha256": "é"}\n'.encode(),
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_list_leaves_the_last_good_one(folder, damage, capsys):
+    revoked, token = (Tokens(folder).create(Scope.READ) for _ in range(2))
+    good = (folder / "tokens").read_bytes().splitlines(keepends=True)[1]
+    with running(folder) as client:
+        (folder / "tokens").write_bytes(good)
+        assert client.get("/v1/issues", token=revoked).status == 401
+        (folder / "tokens").write_bytes(good + damage)
+        for _ in range(2):
+            assert client.get("/v1/issues").status == 401
+            assert client.get("/v1/issues", token=revoked).status == 401
+            assert client.get("/v1/issues", token=token).status == 200
+        health = client.get("/healthz")
+        assert health.status == 200
+        assert "1 earlier token" in health.json["problems"][0]
+        assert str(folder) not in health.data.decode()
+        (folder / "tokens").write_bytes(good)
+        assert client.get("/v1/issues", token=token).status == 200
+        assert "problems" not in client.get("/healthz").json
+    assert capsys.readouterr().err.count("cannot be read") == 1
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "unreadable"])
+def test_a_list_that_is_no_file_opens_nothing(folder, kind, monkeypatch):
+    token = Tokens(folder).create(Scope.READ)
+    path = folder / "tokens"
+    data = path.read_bytes()
+    with running(folder) as client:
+        assert client.get("/v1/issues", token=token).status == 200
+        path.unlink()
+        if kind == "directory":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+
+            def refuse(*_: object) -> bytes:
+                raise PermissionError(13, "Permission denied")
+
+            path.write_bytes(data)
+            monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+        assert client.get("/v1/issues").status == 401
+        assert client.get("/v1/issues", token=token).status == 200
+        assert "1 earlier token" in client.get("/healthz").json["problems"][0]
+
+
+def test_a_list_that_is_damaged_at_the_start_is_refused(folder):
+    (folder / "tokens").write_text("{}\n")
+    with pytest.raises(FormatError, match="line 1"):
         Tokens(folder)
+    (folder / "tokens").unlink()
+    assert not Tokens(folder).is_open
+
+
+def test_a_token_is_added_behind_a_line_without_an_end(folder):
+    first = Tokens(folder).create(Scope.READ)
+    path = folder / "tokens"
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    tokens = Tokens(folder)
+    second = tokens.create(Scope.ADMIN)
+    assert [tokens.scope(each) for each in (first, second)] == [Scope.READ, Scope.ADMIN]
+
+
+def test_a_server_that_never_had_tokens_becomes_closed_by_the_first(client, folder):
+    assert client.get("/v1/issues").status == 200
+    token = Tokens(folder).create(Scope.READ)
+    assert client.get("/v1/issues").status == 401
+    assert client.get("/v1/issues", token=token).status == 200
+    (folder / "tokens").unlink()
+    (folder / "tokens.required").unlink()
+    assert Tokens(folder).is_open
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "10.0.0.1", "localhost.evil"])

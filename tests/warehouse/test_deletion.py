@@ -10,7 +10,9 @@ import pytest
 from machtrace.errors import ArgumentError
 from machtrace.warehouse import log
 from machtrace.warehouse.record_state import RecordState
+from machtrace.warehouse.upkeep.deletion import ExpiryError
 from machtrace.warehouse.warehouse import Warehouse
+from tests.support.command_line import run_command
 
 HOUR = 3600 * 10**9
 
@@ -129,6 +131,86 @@ def test_what_is_old_is_deleted(warehouse, monkeypatch):
     assert b"i4" not in stored_bytes(warehouse)
     assert warehouse.record_state(names[0])[0] is RecordState.PARSED
     assert warehouse.expire(reports=now - 1) == (0, 0)
+
+
+def filled_each_hour(folder, monkeypatch, reports: int) -> int:
+    """Make a warehouse that receives a report each hour, and return the time after the last."""
+    now = 10**18
+    with Warehouse.create(folder) as warehouse:
+        for number in range(reports):
+            monkeypatch.setattr("time.time_ns", lambda at=now: at)
+            warehouse.receive([(str(number), report(f"i{number}", "phone-1"))])
+            now += HOUR
+        warehouse.flush()
+    return now
+
+
+@pytest.mark.parametrize("kind", ["reports", "raw"])
+def test_a_clock_that_is_ahead_deletes_nothing(tmp_path, monkeypatch, kind):
+    now = filled_each_hour(tmp_path / "w", monkeypatch, 8)
+    with Warehouse(tmp_path / "w") as warehouse:
+        before = stored_bytes(warehouse)
+        later = now + 800 * 24 * HOUR
+        with pytest.raises(ExpiryError, match="800 days after the newest"):
+            warehouse.expire(**{kind: later - 400 * 24 * HOUR}, clock=later)
+        # What is received meanwhile is the newest report by the same clock.
+        monkeypatch.setattr("time.time_ns", lambda: later)
+        warehouse.receive([("late", report("late", "phone-1"))])
+        with pytest.raises(ExpiryError, match=r"8 of [89] .* more than half"):
+            warehouse.expire(**{kind: later - 400 * 24 * HOUR}, clock=later)
+        warehouse.flush()
+        assert len(incidents(warehouse)) == 9
+        assert stored_bytes(warehouse).startswith(before)
+        assert not list(warehouse.check())
+        assert warehouse.expire(**{kind: later - 400 * 24 * HOUR}).records == 8
+
+
+def test_what_is_old_by_a_clock_that_may_be_right_is_deleted(tmp_path, monkeypatch):
+    now = filled_each_hour(tmp_path / "w", monkeypatch, 8)
+    with Warehouse(tmp_path / "w") as warehouse:
+        assert warehouse.expire(reports=now - 5 * HOUR + 1, clock=now) == (4, 4)
+        with pytest.raises(ExpiryError, match="3 of 4 reports"):
+            warehouse.expire(reports=now - 2 * HOUR + 1, clock=now)
+        # A clock that is behind selects nothing.
+        assert warehouse.expire(reports=0, raw=0, clock=5 * HOUR) == (0, 0)
+
+
+def test_records_that_a_clock_dated_later_do_not_keep_others(tmp_path, monkeypatch):
+    folder = tmp_path / "w"
+    with Warehouse.create(folder) as warehouse:
+        for at in (2 * 10**18, *range(10**18, 10**18 + 8 * HOUR, HOUR)):
+            monkeypatch.setattr("time.time_ns", lambda at=at: at)
+            warehouse.receive([("x", report(f"i{at}", "phone-1"))])
+        warehouse.flush()
+        now = 10**18 + 8 * HOUR
+        assert warehouse.expire(raw=now - 6 * HOUR, clock=now) == (0, 2)
+        assert b"i2000000000000000000" in stored_bytes(warehouse)
+
+
+def test_the_command_does_not_believe_a_clock(tmp_path, monkeypatch):
+    filled_each_hour(tmp_path / "w", monkeypatch, 2)
+    monkeypatch.undo()  # it is decades later
+    compact = ("warehouse", "compact", tmp_path / "w", "--report-age", "400d")
+    refused = run_command(*compact)
+    assert refused.returncode == 1
+    assert "nothing was deleted" in refused.stderr
+    assert "--trust-clock" in refused.stderr
+    assert "2 reports deleted" in run_command(*compact, "--trust-clock").stdout
+
+
+@pytest.mark.parametrize("stated", ["2099-01-01 00:00:00 +0000", "1970-01-01 00:00:01 +0000"])
+def test_a_clock_of_a_device_that_is_wrong_dates_nothing(warehouse, stated):
+    for number, time in enumerate(("2021-05-06 07:08:09 +0000", stated)):
+        body = report(f"i{number}", "phone-1").replace(
+            b'"bug_type"', f'"timestamp": "{time}", "bug_type"'.encode()
+        )
+        warehouse.receive([(str(number), body)])
+    warehouse.flush()
+    rows = warehouse.query("SELECT time, received FROM reports ORDER BY incident").to_pylist()
+    assert [row["time"] for row in rows] == [1620284889 * 10**9, None]
+    warehouse.regroup()
+    (issue,) = warehouse.issues()
+    assert (issue.first, issue.last) == (rows[0]["time"], rows[1]["received"])
 
 
 def test_logs_are_removed_when_all_their_records_are(warehouse, monkeypatch):

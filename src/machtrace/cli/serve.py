@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from machtrace.cli.options import complete_folders, count_type, parse_path
-from machtrace.cli.warehouse.upkeep import raw_age_option, report_age_option
+from machtrace.cli.warehouse.upkeep import raw_age_option, report_age_option, trust_clock_option
 
 _PORT = 8760
 _LARGEST_PORT = 65535
@@ -36,6 +37,7 @@ _LARGEST_PORT = 65535
 )
 @raw_age_option
 @report_age_option
+@trust_clock_option
 @click.option(
     "--demo",
     is_flag=True,
@@ -52,15 +54,15 @@ def serve(
     host: str,
     port: int,
     scope: str | None,
-    raw_age: float | None,
-    report_age: float | None,
     demo: bool,
     otlp: bool,
+    **retention: Any,
 ) -> None:
     """Serve the warehouse in FOLDER: reports and symbols in, answers out.
 
-    A report is on the disk when it is acknowledged. Without a token the server is open, and listens
-    on this machine alone. Tokens are printed once: FOLDER has their hashes. Ctrl-C ends the server.
+    A report is on the disk when it is acknowledged. If FOLDER has never had a token the server is
+    open, and listens on this machine alone. Tokens are printed once: FOLDER has their hashes.
+    Ctrl-C ends the server.
     """
     from machtrace.errors import ArgumentError, MissingExtraError
 
@@ -77,7 +79,7 @@ def serve(
         from machtrace.warehouse.warehouse import Warehouse
 
         Warehouse.create(folder).close()
-    limits = Limits(raw_age=raw_age, report_age=report_age)
+    limits = Limits(**retention)
     service = Service(folder, limits, is_local=is_local, has_otlp=otlp)
     if scope is not None:
         token = service.tokens.create(Scope(scope))
@@ -89,6 +91,8 @@ def serve(
             "without a token the server listens on this machine alone",
             remedy=f"create one: machtrace serve {folder} --new-token admin",
         )
+    if service.tokens.problem:
+        sys.stderr.write(f"machtrace: {service.tokens.problem}\n")
     with listening_socket(host, port) as listening:
         address = f"[{host}]" if ":" in host else host
         port = listening.getsockname()[1]

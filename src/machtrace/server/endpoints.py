@@ -58,7 +58,10 @@ _LOADED = {
 async def _health(service: Service, _request: Request) -> Response:
     is_well = service.writer.is_alive
     status = {"status": "ok" if is_well else "not writing"}
-    return JSONResponse(status, 200 if is_well else UNAVAILABLE)
+    problems = service.problems
+    return JSONResponse(
+        status | ({"problems": problems} if problems else {}), 200 if is_well else UNAVAILABLE
+    )
 
 
 async def _metrics(service: Service, _request: Request) -> Response:

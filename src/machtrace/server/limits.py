@@ -63,6 +63,8 @@ class Limits:
     """The age at which the bytes of reports are deleted; None: never."""
     report_age: float | None = None
     """The age at which reports are deleted."""
+    trust_clock: bool = False
+    """Whether to delete more than half, and when nothing came for a month."""
     segments: int = 64
     """Segments that are not joined into larger ones."""
 

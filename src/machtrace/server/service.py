@@ -104,7 +104,7 @@ class Service:
         Raises:
             RefusedError: it may not.
         """
-        if not len(self.tokens):
+        if self.tokens.is_open:
             if not self.is_local:
                 raise RefusedError(UNAUTHORIZED, "the server has no tokens", remedy=_CREATE)
             # A page of another site can resolve its own name to this machine.
@@ -163,6 +163,11 @@ class Service:
             raise RefusedError(UNAVAILABLE, "too many queries at a time", retry_after=2)
         async with self._queries:
             return await asyncio.to_thread(self._again, read, work)
+
+    @property
+    def problems(self) -> list[str]:
+        """Faults that somebody has to mend, though the server receives and writes."""
+        return [each for each in (self.tokens.problem, self.writer.problem) if each]
 
     def forget_names(self) -> None:
         """Search for symbols again, since there are new ones."""

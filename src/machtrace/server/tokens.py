@@ -2,6 +2,9 @@
 
 The file ``tokens`` in a warehouse has a line of JSON for each. A token is revoked by deleting its
 line. The hash is SHA-256 without a salt: a token is 256 random bits, which nobody can guess.
+
+A warehouse that has had a token is closed for good, whatever becomes of the file: another file,
+``tokens.required``, states that it had one.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import re
 import secrets
+import stat
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,9 +23,18 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 
-from machtrace.errors import FileAccessError, FormatError
+from machtrace.atomic_write import replace_file
+from machtrace.errors import FileAccessError, FormatError, MachtraceError
+from machtrace.model.text import counted
 
 _FILE = "tokens"
+_MARK = "tokens.required"
+_MARK_TEXT = b"""\
+This warehouse has had tokens: without any, its server lets nobody in.
+Delete this file and the file tokens to open it to all programs of its machine.
+"""
+_DIGEST = re.compile("[0-9a-f]{64}")
+_NOBODY = "nobody gets in"
 _LOG = "administration.log"
 
 
@@ -37,7 +52,10 @@ class Scope(StrEnum):
 
 
 class Tokens:
-    """The tokens of a warehouse, as its file has them now."""
+    """The tokens of a warehouse, as its file has them now.
+
+    A file that is damaged or cannot be read leaves those that it had before valid.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Read them.
@@ -46,14 +64,30 @@ class Tokens:
             FileAccessError, FormatError: the file cannot be read.
         """
         self._path = folder / _FILE
+        self._mark = folder / _MARK
+        self._had_any = self._mark.exists()
         self._state: tuple[int, ...] = ()
         self._hashes: list[tuple[str, Scope]] = []
+        self._problem = ""
         self._lock = Lock()
-        self._refresh()
+        with self._lock:
+            self._problem = self._read_again()
 
     def __len__(self) -> int:
         self._refresh()
         return len(self._hashes)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there was never a token."""
+        self._refresh()
+        return not self._had_any
+
+    @property
+    def problem(self) -> str:
+        """Why the file is not as it should be; empty if it is."""
+        self._refresh()
+        return self._problem
 
     def scope(self, token: str) -> Scope | None:
         """Return the scope of a token; None if it is invalid."""
@@ -73,36 +107,78 @@ class Tokens:
         """
         token = f"mt_{scope}_{secrets.token_hex(32)}"
         row = {"scope": scope.value, "sha256": _hash(token), "created": _now()}
+        self._require()
         _append(self._path, row)
         return token
 
     def _refresh(self) -> None:
         """Read the file again if it has changed."""
+        with self._lock:
+            before = self._problem
+            try:
+                self._problem = self._read_again()
+            except MachtraceError as error:
+                reason = error.reason if isinstance(error, FileAccessError) else "it is damaged"
+                left = counted(len(self._hashes), "earlier token")
+                self._problem = f"the file {_FILE} cannot be read, {reason}: {left} stay valid"
+            if self._problem not in ("", before):
+                sys.stderr.write(f"machtrace: {self._problem}\n")
+
+    def _read_again(self) -> str:
+        """Read the file if it has changed, and return what is wrong.
+
+        Raises:
+            FileAccessError, FormatError: it cannot be read, and nothing has changed.
+        """
         try:
             status = self._path.stat()
         except FileNotFoundError:
             self._state, self._hashes = (), []
-            return
+            return f"the file {_FILE} is missing: {_NOBODY}" if self._had_any else ""
         except OSError as error:
             raise FileAccessError(str(self._path), error.strerror or str(error)) from None
-        state = (status.st_ino, status.st_size, status.st_mtime_ns)
-        with self._lock:
-            if state != self._state:
-                self._hashes, self._state = self._read(), state
+        # The time of the last change of status is another one after chmod.
+        state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if state != self._state:
+            self._require()
+            self._hashes = self._read(status)
+            self._state = state
+        return "" if self._hashes else f"the file {_FILE} has no token: {_NOBODY}"
 
-    def _read(self) -> list[tuple[str, Scope]]:
-        try:
-            rows = [json.loads(line) for line in self._path.read_bytes().splitlines() if line]
-            return [(str(row["sha256"]), Scope(row["scope"])) for row in rows]
-        except OSError as error:
-            raise FileAccessError(str(self._path), error.strerror or str(error)) from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(
-                f"not a list of tokens: {error}",
+    def _read(self, status: os.stat_result) -> list[tuple[str, Scope]]:
+        def fail(reason: str) -> FormatError:
+            return FormatError(
+                f"not a list of tokens, {reason}",
                 source=str(self._path),
                 offset=0,
                 remedy="delete the line that is damaged; create another token",
-            ) from None
+            )
+
+        if not stat.S_ISREG(status.st_mode):
+            raise fail("nor a regular file")
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except OSError as error:
+            raise FileAccessError(str(self._path), error.strerror or str(error)) from None
+        hashes: list[tuple[str, Scope]] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line) if line.strip() else None
+                if row is not None:
+                    hashes.append((_digest(row["sha256"]), Scope(row["scope"])))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                raise fail(f"line {number}") from None
+        return hashes
+
+    def _require(self) -> None:
+        """Store that there was a token.
+
+        Raises:
+            FileAccessError: it cannot be stored.
+        """
+        if not self._had_any:
+            self._had_any = True  # in this process even if it cannot be stored
+            replace_file(str(self._mark), [_MARK_TEXT])
 
 
 class AdministrationLog:
@@ -136,6 +212,12 @@ def token_name(token: str) -> str:
     return f"{token.split('_')[1]}-{_hash(token)[:8]}" if token.count("_") > 1 else ""
 
 
+def _digest(value: object) -> str:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ValueError(value)
+    return value
+
+
 def _hash(token: str) -> str:
     return sha256(token.encode("utf-8", "replace")).hexdigest()
 
@@ -147,9 +229,12 @@ def _now() -> str:
 def _append(path: Path, row: Mapping[str, object]) -> None:
     line = json.dumps(row).encode() + b"\n"
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            os.write(file, line)
+            size = os.fstat(file).st_size
+            # An editor may leave out the end of the last line, and a full disk may cut it off.
+            is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+            os.write(file, b"\n" + line if is_cut else line)
             os.fsync(file)
         finally:
             os.close(file)

@@ -27,7 +27,7 @@ from machtrace.server.limits import DISK_FULL, TOO_MANY, UNAVAILABLE, Limits, Re
 from machtrace.server.reader_process import ReaderProcess
 from machtrace.symbolstore.store import SymbolStore
 from machtrace.warehouse.ingest import Body
-from machtrace.warehouse.upkeep.deletion import Deleted
+from machtrace.warehouse.upkeep.deletion import Deleted, ExpiryError
 from machtrace.warehouse.warehouse import Warehouse
 
 _GROUP_BYTES = 8 << 20
@@ -86,6 +86,8 @@ class Writer:
         self._may_lack_names = True
         self._jobs: deque[tuple[Callable[[Warehouse], Any], Future[Any]]] = deque()
         self._expired = -_RETENTION_PAUSE
+        self.problem = ""
+        """Why nothing is deleted by its age; empty if it is."""
         self.deletions = 0
         """Beginnings and ends of deletions, which take files from queries that run; odd in one."""
 
@@ -300,9 +302,17 @@ class Writer:
             return
         now = time.time_ns()
         reports, raw = (None if age is None else now - int(age * 10**9) for age in ages)
+        clock = None if self._limits.trust_clock else now
+        before, self.problem = self.problem, ""
         with self._deleting():
-            if warehouse.expire(reports=reports, raw=raw, run=self._reader.run).reports:
-                warehouse.regroup()
+            try:
+                run = self._reader.run
+                if warehouse.expire(reports=reports, raw=raw, run=run, clock=clock).reports:
+                    warehouse.regroup()
+            except ExpiryError as error:
+                self.problem = f"{error}; {error.remedy}"
+                if not before:  # once, not each hour
+                    sys.stderr.write(f"machtrace: {self.problem}\n")
         self._expired = time.monotonic()
 
     def _name(self, warehouse: Warehouse, symbols: set[str], segments: set[int] | None) -> int:

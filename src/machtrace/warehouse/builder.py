@@ -59,6 +59,10 @@ _PROFILES = frozenset(
 )
 _LONGEST = 1 << 12
 """Characters of a name."""
+_EARLIEST = 1009843200 * 10**9
+"""2002 in ns since 1970: a clock that states an earlier time was never set."""
+_AHEAD = 24 * 3600 * 10**9
+"""How far a time may be after that of reception; times without a zone are taken for UTC."""
 
 
 class Source(NamedTuple):
@@ -322,7 +326,7 @@ def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
     return {
         "key": key,
         "received": source.received,
-        "time": parse_time(report.incident.time) or source.time or None,
+        "time": _credible(parse_time(report.incident.time) or source.time, source.received),
         "kind": report_kind(report),
         "format": report.kind.value,
         "app": _text(process.identifier or named),
@@ -338,6 +342,12 @@ def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
         "duration": hang.duration,
         "waits_for": _text(hang.waits_for),
     }
+
+
+def _credible(time: int, received: int) -> int | None:
+    """Return a time that a report states; None if it states none, or its clock was wrong."""
+    is_late = time > received + _AHEAD and received >= _EARLIEST
+    return None if time < _EARLIEST or is_late else time
 
 
 def _own_samples(tree: SampledTree) -> Iterator[tuple[list[int], int]]:

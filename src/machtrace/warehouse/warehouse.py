@@ -46,12 +46,15 @@ from machtrace.warehouse.reader import MANIFEST, WarehouseReader
 from machtrace.warehouse.scrubbing.scrubber import Scrubber, open_scrubber
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import read_table, sync_folder, write_names
-from machtrace.warehouse.sql import RowLimits
 from machtrace.warehouse.triage import State
 from machtrace.warehouse.upkeep.compaction import LARGEST, compact
 from machtrace.warehouse.upkeep.deletion import (
+    CLOCK_SLACK,
     Deleted,
+    check_clock,
     delete,
+    last_reception,
+    number_of_records,
     records_before,
     records_with,
     report_key,
@@ -322,7 +325,12 @@ class Warehouse(WarehouseReader):
         return self._delete(self.query(f"{_PLACES} key = ?", [report_key(key)]), {})
 
     def expire(
-        self, *, reports: int | None = None, raw: int | None = None, run: Run | None = None
+        self,
+        *,
+        reports: int | None = None,
+        raw: int | None = None,
+        run: Run | None = None,
+        clock: int | None = None,
     ) -> Deleted:
         """Delete what was received before a time, in ns since 1970.
 
@@ -330,18 +338,31 @@ class Warehouse(WarehouseReader):
             reports: that of reports, whose bytes are deleted with them; None: no report.
             raw: that of the bytes in the logs; None: that of reports.
             run: see :meth:`flush`.
+            clock: the present time, by which the others were made; nothing is deleted if it is far
+                beyond the newest report, or selects more than half. None: they are certain.
 
         Raises:
+            ExpiryError: the clock may be wrong.
             FileAccessError, FormatError: a segment or a log cannot be read or written.
         """
         text, values = f"{_PLACES} received < ?", [reports or 0]
-        last = max(reports or 0, raw or 0)
-        every = sorted(path.name for path in self._logs.folder.glob("*.log"))
-        are_old = any(records_before(self._logs.folder, every, last).values())
-        if not are_old and not self.first_rows(text, RowLimits(1), parameters=values).table:
+        last, folder = max(reports or 0, raw or 0), self._logs.folder
+        every = sorted(path.name for path in folder.glob("*.log"))
+        old = records_before(folder, every, last, clock)
+        rows = self.query(text, values)
+        if not any(old.values()) and not rows.num_rows:
             return Deleted(0, 0)
+        if clock is not None:
+            sql = "SELECT coalesce(max(received), 0) AS at FROM reports WHERE received <= ?"
+            stored = self.query(sql, [clock + CLOCK_SLACK])["at"][0].as_py()
+            check_clock(
+                clock,
+                max(stored, last_reception(folder, every, clock)),
+                (rows.num_rows, sum(row.reports for row in self.segments)),
+                (sum(map(len, old.values())), number_of_records(folder, every)),
+            )
         logs = self._written_logs(run)
-        return self._delete(self.query(text, values), records_before(self._logs.folder, logs, last))
+        return self._delete(self.query(text, values), records_before(folder, logs, last, clock))
 
     def retry(self, run: Run | None = None) -> Added:
         """Read the records in quarantine again, as after an upgrade.

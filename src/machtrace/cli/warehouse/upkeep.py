@@ -37,6 +37,13 @@ report_age_option = click.option(
 )
 
 
+trust_clock_option = click.option(
+    "--trust-clock",
+    is_flag=True,
+    help="Delete by age even if that is more than half, or nothing came for a month.",
+)
+
+
 def parse_date(text: object) -> int:
     """Return ns since 1970 of a date, such as 2026-11-23 or 2026-11-23T10:00Z; UTC by default."""
     try:
@@ -51,14 +58,23 @@ def parse_date(text: object) -> int:
 @folder_argument
 @raw_age_option
 @report_age_option
+@trust_clock_option
 @format_option()
 def compact(
-    *, folder: Path, raw_age: float | None, report_age: float | None, form: DocumentFormat
+    *,
+    folder: Path,
+    raw_age: float | None,
+    report_age: float | None,
+    trust_clock: bool,
+    form: DocumentFormat,
 ) -> None:
     """Join small segments into large ones, and remove what is old.
 
     No row changes but those of reports that --report-age selects, which are deleted with their
     bytes. --raw-age deletes the bytes of reports alone: their stacks stay.
+
+    Nothing is deleted if the clock of this machine may be wrong: it is more than 30 days after the
+    newest report, or more than half is too old by it.
     """
     from machtrace.cli.console import output
 
@@ -67,7 +83,8 @@ def compact(
         before = sum(row.bytes for row in warehouse.segments)
         deleted = None
         if raw_age is not None or report_age is not None:
-            deleted = warehouse.expire(reports=_since(now, report_age), raw=_since(now, raw_age))
+            ages = {"reports": _since(now, report_age), "raw": _since(now, raw_age)}
+            deleted = warehouse.expire(**ages, clock=None if trust_clock else now)
         replaced = warehouse.compact()
         after = sum(row.bytes for row in warehouse.segments)
         number = len(warehouse.segments)

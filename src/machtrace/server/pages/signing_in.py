@@ -76,7 +76,7 @@ async def receive_sign_out(service: Service, request: Request) -> Response:
 def _page(
     service: Service, request: Request, after: str, problem: str = "", status: int = 200
 ) -> Response:
-    if not len(service.tokens):
+    if service.tokens.is_open:
         body = element("p", "This server has no tokens: programs of its own machine need none.")
         return page(service, request, "Sign in", body, status=status)
     shown = element("p", text(problem), class_="refusal", id="problem", role="alert")

@@ -29,7 +29,7 @@ async def receive_form(service: Service, request: Request) -> Response:
 
 async def receive_form_with_key(service: Service, request: Request) -> Response:
     """Store the dSYM of a form with a key that is the token."""
-    if request.headers.get("authorization") or not len(service.tokens):
+    if request.headers.get("authorization") or service.tokens.is_open:
         token = service.authorise(request, SCOPES)
         return await _receive(service, request, token, service.limits.symbols_time)
     if service.forms.locked():

@@ -12,11 +12,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from machtrace.errors import ArgumentError, FormatError
+from machtrace.errors import ArgumentError, FormatError, MachtraceError
+from machtrace.model.text import counted
 from machtrace.reports.inputs import InputLimits, unpacked
 from machtrace.reports.source import ReportSource
 from machtrace.warehouse.ingest import store_segment, unframed
-from machtrace.warehouse.log import records, spans
+from machtrace.warehouse.log import read_record, records, spans
 from machtrace.warehouse.manifest import WHOLE_LOG, Manifest
 from machtrace.warehouse.segment import Segment, without_reports
 from machtrace.warehouse.segment_files import write_segment
@@ -25,6 +26,17 @@ from machtrace.warehouse.upkeep.left_over import segment_folder
 _KEY_BYTES = 16
 _FACTS = 1 << 16
 """Bytes of a record that have its facts."""
+_DAY = 24 * 3600 * 10**9
+CLOCK_SLACK = _DAY
+"""How far a clock may be set back, in ns, before what it dated is taken for the future."""
+_FAR = 30 * _DAY
+"""Nanoseconds after the newest report at which a clock is not believed."""
+
+
+class ExpiryError(MachtraceError):
+    """Nothing is deleted by its age, since the clock may be wrong."""
+
+    remedy = "check the clock; if it is right, pass --trust-clock"
 
 
 class Deleted(NamedTuple):
@@ -113,30 +125,98 @@ def records_with(
     }
 
 
-def records_before(folder: Path, logs: Iterable[str], time: int) -> dict[str, set[int]]:
+def records_before(
+    folder: Path, logs: Iterable[str], time: int, clock: int | None = None
+) -> dict[str, set[int]]:
     """Return the first records that were received before a time, in ns since 1970, by log.
+
+    Args:
+        folder: the logs'.
+        logs: their names.
+        time: records from then on are later.
+        clock: the present time; records that a clock dated after it are passed over.
 
     Raises:
         FileAccessError: a log cannot be read.
     """
-    return {
-        log: {
+
+    def is_passed(received: int | None) -> bool:
+        if received is None:
+            return False
+        return received < time or (clock is not None and received > clock + CLOCK_SLACK)
+
+    old: dict[str, set[int]] = {}
+    for log in logs:
+        every = ((span, _received(head)) for span, head in spans(folder / log, _FACTS))
+        first = takewhile(lambda each: each[0].is_removed or is_passed(each[1]), every)
+        old[log] = {
             span.offset
-            for span, _ in takewhile(
-                lambda each: each[0].is_removed or _is_before(each[1], time),
-                spans(folder / log, _FACTS),
-            )
-            if not span.is_removed
+            for span, received in first
+            if not span.is_removed and received is not None and received < time
         }
-        for log in logs
-    }
+    return old
 
 
-def _is_before(head: bytes, time: int) -> bool:
+def last_reception(folder: Path, logs: Iterable[str], clock: int) -> int:
+    """Return when the last record was received that no clock dated after the present time.
+
+    Args:
+        folder: the logs'.
+        logs: their names.
+        clock: the present time, in ns since 1970.
+
+    Returns:
+        Nanoseconds since 1970; 0 if there is none.
+
+    Raises:
+        FileAccessError: a log cannot be read.
+    """
+    times = [0]
+    for log in logs:
+        last = [span.offset for span, _ in spans(folder / log) if not span.is_removed][-1:]
+        times += [_received(read_record(folder / log, offset)) or 0 for offset in last]
+    return max(each for each in times if each <= clock + CLOCK_SLACK)
+
+
+def number_of_records(folder: Path, logs: Iterable[str]) -> int:
+    """Return the number of records that were not removed.
+
+    Raises:
+        FileAccessError: a log cannot be read.
+    """
+    return sum(not span.is_removed for log in logs for span, _ in spans(folder / log))
+
+
+def check_clock(clock: int, newest: int, reports: tuple[int, int], raw: tuple[int, int]) -> None:
+    """Refuse to delete by age what a clock that is wrong would select.
+
+    Args:
+        clock: the present time, in ns since 1970.
+        newest: when the newest report was received.
+        reports: the number of reports that are to be deleted, and of all.
+        raw: that of records in logs.
+
+    Raises:
+        ExpiryError: the clock is far beyond the newest report, or it selects more than half.
+    """
+    if clock > newest + _FAR:
+        days = (clock - newest) // _DAY
+        raise ExpiryError(
+            f"the clock is {days:,} days after the newest report: nothing was deleted by its age"
+        )
+    for (selected, total), name in ((reports, "report"), (raw, "received file")):
+        if 2 * selected > total:
+            raise ExpiryError(
+                f"{selected:,} of {counted(total, name)} are too old by the clock, more than half: "
+                "nothing was deleted by its age"
+            )
+
+
+def _received(head: bytes) -> int | None:
     try:
-        return unframed(head)[0] < time
+        return unframed(head)[0]
     except FormatError:
-        return False
+        return None
 
 
 def _has(record: bytes, texts: Collection[bytes]) -> bool:
