@@ -37,6 +37,20 @@ def test_a_device_is_deleted(folder):
         assert b"phone" not in log
 
 
+def test_a_hash_that_two_devices_have_deletes_nothing(folder):
+    with running(folder) as client:
+        send(client, "i1", "ab1")
+    (folder / "scrub.key").write_bytes(bytes(32))  # as if an earlier version had hashed it
+    with running(folder) as client:
+        answer = client.request("DELETE", "/v1/devices/ab1")
+        assert answer.status == 400
+        assert "another device" in answer.json["error"]
+        assert "uncertain=true" in answer.json["hint"]
+        assert stored(client) == ["i1"]
+        answer = client.request("DELETE", "/v1/devices/ab1?uncertain=true")
+        assert answer.json == {"reports": 1, "records": 1}
+
+
 def test_what_is_old_is_deleted(folder):
     with running(folder) as client:
         send(client, "i1", "phone-1")

@@ -134,7 +134,7 @@ def test_a_log_that_cannot_be_written(client, monkeypatch):
         raise FileAccessError("log", "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Warehouse, "receive", full)
+        patched.setattr(Warehouse, "receive_each", full)
         assert client.post("/v1/reports", report("a")).status == 507
     assert client.post("/v1/reports", report("a")).status == 202
 
@@ -151,3 +151,28 @@ def test_errors_are_json_with_a_hint(client):
     answer = client.post("/v1/query", "SELECT nothing")
     assert answer.status == 400
     assert set(json.loads(answer.data)) == {"error", "hint"}
+
+
+def test_no_pattern_of_scrubbing_stops_the_server(folder):
+    pytest.importorskip("re2")
+    (folder / "scrub.toml").write_text("version = 1\npatterns = ['(a+)+$x']\n")
+    with running(folder) as client:
+        answer = client.post("/v1/reports", b"a" * 100_000 + b"b")
+        assert answer.status == 202
+        assert client.state(answer.json["ids"][0])["state"] == "quarantined"
+
+
+def test_what_takes_too_long_to_scrub_is_refused_and_not_stored(folder, monkeypatch, capsys):
+    (folder / "scrub.toml").write_text("version = 1\nremove = ['secret']\n")
+    monkeypatch.setattr("machtrace.warehouse.scrubbing.scrubber._SECONDS", -1.0)
+    monkeypatch.setattr("machtrace.warehouse.scrubbing.scrubber._SECONDS_A_BYTE", 0.0)
+    with running(folder) as client:
+        for _ in range(2):
+            answer = client.post("/v1/reports", b'{"secret": "word"}')
+            assert answer.status == 413
+            assert "takes too long" in answer.json["error"]
+        assert client.post("/v1/reports", b"nothing").status == 202
+        assert "takes too long" in client.get("/healthz").json["problems"][0]
+        assert "machtrace_unscrubbed_total 2" in client.get("/metrics").data.decode()
+    assert b"word" not in b"".join(each.read_bytes() for each in (folder / "log").iterdir())
+    assert capsys.readouterr().err.count("takes too long") == 1

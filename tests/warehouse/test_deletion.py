@@ -79,6 +79,20 @@ def test_a_device_is_deleted_with_all_its_bytes(warehouse):
     assert states == [gone, there, gone, gone, there, gone]
 
 
+def test_words_of_other_reports_are_no_device(warehouse):
+    bodies = [
+        report("i1", "phone-1"),
+        report("i2", "phone-10"),
+        report("i3", "x").replace(b'"App"', b'"phone-1"'),
+        b'{"crashReporterKey": "phone-10", "name": "phone-1", broken',
+    ]
+    warehouse.receive([(str(number), body) for number, body in enumerate(bodies)])
+    assert warehouse.delete_device("phone-1") == (1, 1)
+    assert incidents(warehouse) == ["i2", "i3"]
+    data = stored_bytes(warehouse)
+    assert [body in data for body in bodies] == [False, True, True, True]
+
+
 def test_other_rows_do_not_change(warehouse):
     fill(warehouse)
     text = "SELECT incident, role, key FROM stacks_of_reports WHERE device = 'phone-2' ORDER BY ALL"

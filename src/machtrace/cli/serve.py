@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import click
 
@@ -13,6 +13,12 @@ from machtrace.cli.warehouse.upkeep import raw_age_option, report_age_option, tr
 
 _PORT = 8760
 _LARGEST_PORT = 65535
+
+
+class _Retention(TypedDict):
+    raw_age: float | None
+    report_age: float | None
+    trust_clock: bool
 
 
 @click.command()
@@ -56,7 +62,7 @@ def serve(
     scope: str | None,
     demo: bool,
     otlp: bool,
-    **retention: Any,
+    **retention: Unpack[_Retention],
 ) -> None:
     """Serve the warehouse in FOLDER: reports and symbols in, answers out.
 

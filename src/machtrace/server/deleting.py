@@ -17,7 +17,10 @@ _DIGITS = 16
 async def delete_device(service: Service, request: Request) -> Response:
     """Delete the reports of a device, and their bytes."""
     device, writer = request.path_params["device"], service.writer
-    deleted = await writer.perform(lambda warehouse: writer.delete_device(warehouse, device))
+    uncertain = request.query_params.get("uncertain") == "true"
+    deleted = await writer.perform(
+        lambda warehouse: writer.delete_device(warehouse, device, uncertain=uncertain)
+    )
     counts = {"reports": deleted.reports, "records": deleted.records}
     # The log of administration must not have what was deleted.
     name = sha256(device.encode("utf-8", "replace")).hexdigest()[:_DIGITS]
@@ -32,6 +35,7 @@ DELETING = (
         summary="Delete the reports of a device, and their bytes.",
         handler=delete_device,
         scopes=frozenset(),
+        parameters={"uncertain": "true: those, too, that may be of another device."},
         is_loaded=True,
     ),
 )

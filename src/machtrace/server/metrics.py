@@ -24,6 +24,7 @@ def metrics_text(service: Service) -> str:
         ("reports", "Reports that were added to segments.", progress.reports),
         ("repeated", "Reports that were there already.", progress.repeated),
         ("quarantined", "Bodies that could not be read.", progress.quarantined),
+        ("unscrubbed", "Requests that took too long to scrub.", progress.unscrubbed),
         ("named_frames", "Frames that were named by symbols.", progress.named),
         ("reader_restarts", "Processes of readers that ended early.", progress.restarts),
         ("failures", "Segments or names that could not be made.", progress.failures),

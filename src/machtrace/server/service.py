@@ -167,7 +167,8 @@ class Service:
     @property
     def problems(self) -> list[str]:
         """Faults that somebody has to mend, though the server receives and writes."""
-        return [each for each in (self.tokens.problem, self.writer.problem) if each]
+        tokens = self.tokens.problem
+        return [*([tokens] if tokens else ()), *self.writer.problems]
 
     def forget_names(self) -> None:
         """Search for symbols again, since there are new ones."""

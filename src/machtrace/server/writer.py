@@ -23,10 +23,18 @@ from typing import Any, TypeAlias, TypeVar
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.frozen import dataclass
 from machtrace.images.store_layout import parse_identifier
-from machtrace.server.limits import DISK_FULL, TOO_MANY, UNAVAILABLE, Limits, RefusedError
+from machtrace.server.limits import (
+    DISK_FULL,
+    TOO_LARGE,
+    TOO_MANY,
+    UNAVAILABLE,
+    Limits,
+    RefusedError,
+)
 from machtrace.server.reader_process import ReaderProcess
 from machtrace.symbolstore.store import SymbolStore
 from machtrace.warehouse.ingest import Body
+from machtrace.warehouse.scrubbing.scrubber import ScrubError
 from machtrace.warehouse.upkeep.deletion import Deleted, ExpiryError
 from machtrace.warehouse.warehouse import Warehouse
 
@@ -34,6 +42,7 @@ _GROUP_BYTES = 8 << 20
 """The bodies that are written at once; each is copied for that."""
 _RETENTION_PAUSE = 3600.0
 """Seconds until what is old is deleted again."""
+_UNSCRUBBED = "reports are refused, since a rule of scrub.toml takes too long"
 _PAUSE = 10.0
 """Seconds until what failed is tried again."""
 
@@ -52,6 +61,8 @@ class Progress:
     """Frames."""
     failures: int = 0
     """Segments or names that could not be made."""
+    unscrubbed: int = 0
+    """Requests that were refused, since scrubbing them took too long."""
     restarts: int = 0
     """Processes of readers that ended early."""
     unread_bytes: int = 0
@@ -86,8 +97,7 @@ class Writer:
         self._may_lack_names = True
         self._jobs: deque[tuple[Callable[[Warehouse], Any], Future[Any]]] = deque()
         self._expired = -_RETENTION_PAUSE
-        self.problem = ""
-        """Why nothing is deleted by its age; empty if it is."""
+        self._clock_problem = ""
         self.deletions = 0
         """Beginnings and ends of deletions, which take files from queries that run; odd in one."""
 
@@ -95,6 +105,14 @@ class Writer:
     def is_alive(self) -> bool:
         """Whether it writes."""
         return self._thread.is_alive() and not self._stop.is_set()
+
+    @property
+    def problems(self) -> list[str]:
+        """Why nothing is deleted by its age, and why reports were refused."""
+        unscrubbed = (
+            f"{self.progress.unscrubbed:,} {_UNSCRUBBED}" if self.progress.unscrubbed else ""
+        )
+        return [each for each in (self._clock_problem, unscrubbed) if each]
 
     def open(self) -> None:
         """Become the writer, and read what is in no segment yet.
@@ -151,10 +169,10 @@ class Writer:
         self._work.set()
         return await asyncio.wrap_future(future)
 
-    def delete_device(self, warehouse: Warehouse, device: str) -> Deleted:
+    def delete_device(self, warehouse: Warehouse, device: str, *, uncertain: bool) -> Deleted:
         """Delete a device; this is work for :meth:`perform`."""
         with self._deleting():
-            deleted = warehouse.delete_device(device, self._reader.run)
+            deleted = warehouse.delete_device(device, self._reader.run, uncertain=uncertain)
             warehouse.regroup()
         self._may_lack_names = True  # of what was read for it
         self._work.set()
@@ -181,7 +199,7 @@ class Writer:
         while True:
             await self._arrived.wait()
             group = self._next_group()
-            every = [body for bodies, _ in group for body in bodies]
+            every = [bodies for bodies, _ in group]
             try:
                 names = await loop.run_in_executor(self._appending, self._append, every)
             except asyncio.CancelledError:
@@ -190,11 +208,13 @@ class Writer:
             except Exception as error:  # noqa: BLE001 - each request gets it
                 _refuse_all(group, error)
                 continue
-            at = 0
-            for bodies, future in group:
-                if not future.done():
-                    future.set_result(names[at : at + len(bodies)])
-                at += len(bodies)
+            for (_, future), own in zip(group, names, strict=True):
+                if future.done():
+                    continue
+                if isinstance(own, ScrubError):
+                    future.set_exception(RefusedError(TOO_LARGE, str(own), remedy=own.remedy))
+                else:
+                    future.set_result(own)
             self._work.set()
 
     def _next_group(self) -> list[_Waiting]:
@@ -210,21 +230,29 @@ class Writer:
             self._arrived.clear()
         return group
 
-    def _append(self, bodies: Sequence[Body]) -> list[str]:
-        size = sum(len(body.data) for body in bodies)
+    def _append(self, groups: Sequence[Sequence[Body]]) -> list[list[str] | ScrubError]:
+        size = sum(len(body.data) for bodies in groups for body in bodies)
         if shutil.disk_usage(self._folder).free < self._limits.free_bytes + size:
             raise RefusedError(DISK_FULL, "the disk of the server is full")
         if self._warehouse is None:
             raise RefusedError(UNAVAILABLE, "the server starts", retry_after=1)
         try:
-            names = self._warehouse.receive(bodies)
+            names = self._warehouse.receive_each(groups)
         except FileAccessError as error:
             raise RefusedError(DISK_FULL, f"the reports cannot be stored: {error.reason}") from None
         progress = self.progress
+        stored = [
+            bodies for bodies, own in zip(groups, names, strict=True) if isinstance(own, list)
+        ]
+        size = sum(len(body.data) for bodies in stored for body in bodies)
         progress.commits += 1
-        progress.received += len(bodies)
+        progress.received += sum(map(len, stored))
         progress.received_bytes += size
         progress.unread_bytes += size
+        if len(stored) < len(groups):
+            if not progress.unscrubbed:
+                sys.stderr.write(f"machtrace: {_UNSCRUBBED}\n")
+            progress.unscrubbed += len(groups) - len(stored)
         return names
 
     # --- segments ---
@@ -303,16 +331,16 @@ class Writer:
         now = time.time_ns()
         reports, raw = (None if age is None else now - int(age * 10**9) for age in ages)
         clock = None if self._limits.trust_clock else now
-        before, self.problem = self.problem, ""
+        before, self._clock_problem = self._clock_problem, ""
         with self._deleting():
             try:
                 run = self._reader.run
                 if warehouse.expire(reports=reports, raw=raw, run=run, clock=clock).reports:
                     warehouse.regroup()
             except ExpiryError as error:
-                self.problem = f"{error}; {error.remedy}"
+                self._clock_problem = f"{error}; {error.remedy}"
                 if not before:  # once, not each hour
-                    sys.stderr.write(f"machtrace: {self.problem}\n")
+                    sys.stderr.write(f"machtrace: {self._clock_problem}\n")
         self._expired = time.monotonic()
 
     def _name(self, warehouse: Warehouse, symbols: set[str], segments: set[int] | None) -> int:

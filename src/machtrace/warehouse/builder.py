@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
@@ -85,6 +85,8 @@ class Source(NamedTuple):
     """The device of a report that does not state it."""
     time: int = 0
     """The time of a report that does not state it, in ns since 1970; 0: unknown."""
+    devices: Mapping[str, str] = {}
+    """Identifiers of devices, by what the report states instead."""
 
 
 class SegmentBuilder:
@@ -268,7 +270,8 @@ def report_key(report: Report, source: Source) -> bytes:
         text = words.encode("utf-8", "surrogatepass")
     else:
         # Two devices, or one at two times, may have equal profiles.
-        facts = f"{source.device}\0{source.time}\0" if source.device or source.time else ""
+        device = source.device or (_device(report, source) if source.devices else "")
+        facts = f"{device}\0{source.time}\0" if device or source.time else ""
         text = b"body\0" + source.number.to_bytes(4, "little") + facts.encode() + source.body
     return blake2b(text, digest_size=16).digest()
 
@@ -334,7 +337,7 @@ def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
         "build": _text(process.build or source.build),
         "os": _text(system.os_name or ""),
         "model": _text(system.model or ""),
-        "device": _text(system.crash_reporter_key or source.device),
+        "device": _text(_device(report, source)),
         "exception": _text(raised),
         "incident": _text(report.incident.id or ""),
         "raw": source.raw,
@@ -342,6 +345,11 @@ def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
         "duration": hang.duration,
         "waits_for": _text(hang.waits_for),
     }
+
+
+def _device(report: Report, source: Source) -> str:
+    stated = (report.system.crash_reporter_key or "").strip()
+    return source.devices.get(stated, stated) or source.device
 
 
 def _credible(time: int, received: int) -> int | None:

@@ -13,6 +13,7 @@ from machtrace.model.report import Report
 from machtrace.reports.batches import collector_paused
 from machtrace.reports.inputs import InputLimits, ReportInput, unpacked
 from machtrace.reports.readers import read_source
+from machtrace.reports.sentry.facts import user_key
 from machtrace.warehouse.builder import SegmentBuilder, Source
 from machtrace.warehouse.log import Record, read_record, records
 from machtrace.warehouse.manifest import Manifest, Quarantined
@@ -21,7 +22,7 @@ from machtrace.warehouse.segment_files import write_segment
 
 _BATCH_BYTES, _BATCH_RECORDS = 1 << 24, 64
 """Limits of the records that are read at once, by one process."""
-_FACTS = ("app", "build", "device", "time")
+_FACTS = ("app", "build", "device", "time", "devices")
 """The facts that a record states besides its bytes, if it is known."""
 _SEGMENT_OCCURRENCES = 1 << 20
 """Stacks of a segment that is made of reports."""
@@ -40,6 +41,8 @@ class Body(NamedTuple):
     """The device of reports that do not state it."""
     time: int = 0
     """The time of reports that do not state it, in ns since 1970; 0: unknown."""
+    devices: Mapping[str, str] = {}
+    """Identifiers of devices, by what the bytes state instead."""
 
 
 class Added(NamedTuple):
@@ -109,6 +112,8 @@ def read_batch(batch: Sequence[LogRecord]) -> BatchOutcome:
         for log, record in batch:
             received, body = unframed(record.body)
             number = 0
+            users = {user_key(name): own for name, own in body.devices.items()}
+            devices = users | dict(body.devices)
             for item in unpacked(body.name, body.data, InputLimits(), is_named=True):
                 reports = _reports(item)
                 if isinstance(reports, str):
@@ -116,7 +121,7 @@ def read_batch(batch: Sequence[LogRecord]) -> BatchOutcome:
                     continue
                 for report in reports:
                     facts = (body.data, number, body.app, body.build, body.device, body.time)
-                    builder.add(report, Source(received, log, record.offset, *facts))
+                    builder.add(report, Source(received, log, record.offset, *facts, devices))
                     number += 1
             read[log] = record.end
         return BatchOutcome(builder.build(), len(batch), len(builder), read, quarantined)
@@ -233,8 +238,9 @@ def unframed(record: bytes) -> tuple[int, Body]:
     head, _, data = record.partition(b"\n")
     try:
         row = json.loads(head)
-        app, build, device = (str(row.get(name, "")) for name in _FACTS[:-1])
-        body = Body(str(row["name"]), data, app, build, device, int(row.get("time", 0)))
+        app, build, device = (str(row.get(name, "")) for name in _FACTS[:3])
+        devices = {name: str(own) for name, own in row.get("devices", {}).items()}
+        body = Body(str(row["name"]), data, app, build, device, int(row.get("time", 0)), devices)
         return int(row["received"]), body
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise FormatError("a record without a header", source="log", offset=0) from None

@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.images.resolver import Search
 from machtrace.model.report import Report
+from machtrace.model.text import counted
 from machtrace.reports.analysis.grouping_rules import parse_rules
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.warehouse.builder import SegmentBuilder, Source
@@ -43,7 +44,12 @@ from machtrace.warehouse.ingest import (
 from machtrace.warehouse.manifest import Manifest
 from machtrace.warehouse.names import renamed
 from machtrace.warehouse.reader import MANIFEST, WarehouseReader
-from machtrace.warehouse.scrubbing.scrubber import Scrubber, open_scrubber
+from machtrace.warehouse.scrubbing.scrubber import (
+    Scrubber,
+    ScrubError,
+    open_scrubber,
+    opened_key,
+)
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import read_table, sync_folder, write_names
 from machtrace.warehouse.triage import State
@@ -53,17 +59,13 @@ from machtrace.warehouse.upkeep.deletion import (
     Deleted,
     check_clock,
     delete,
-    last_reception,
-    number_of_records,
+    device_names,
+    device_records,
     records_before,
-    records_with,
     report_key,
 )
 from machtrace.warehouse.upkeep.left_over import remove_left_over
 from machtrace.warehouse.writing import Logs, WriterLock
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Run: TypeAlias = Callable[[Iterator[list[LogRecord]]], Iterable[BatchOutcome]]
 """Applies ``ingest.read_batch`` to batches, in order, such as in several processes."""
@@ -130,13 +132,40 @@ class Warehouse(WarehouseReader):
 
         Raises:
             FileAccessError: they cannot be stored, as when the disk is full; none of them stays.
+            ScrubError: scrubbing one takes too long; none of them stays.
+        """
+        (names,) = self.receive_each([[Body(*body) for body in bodies]])
+        if isinstance(names, ScrubError):
+            raise names
+        return names
+
+    def receive_each(self, groups: Sequence[Sequence[Body]]) -> list[list[str] | ScrubError]:
+        """Store bytes of reports of several senders at once, as :meth:`receive`.
+
+        Returns:
+            By group the identifiers, or why none of its bodies can be scrubbed.
+
+        Raises:
+            FileAccessError: they cannot be stored, as when the disk is full; none of them stays.
         """
         self._lock.acquire()
         now = time.time_ns()
-        every = [Body(*body) for body in bodies]
-        if self._scrubber is not None:
-            every = [self._scrubber.scrub(body) for body in every]
-        return self._logs.append([framed_record(body, now) for body in every])
+        scrub = (lambda body: body) if self._scrubber is None else self._scrubber.scrub
+        records: list[bytes] = []
+        answers: list[range | ScrubError] = []
+        for bodies in groups:
+            try:
+                own = [framed_record(scrub(body), now) for body in bodies]
+            except ScrubError as error:
+                answers.append(error)
+                continue
+            answers.append(range(len(records), len(records) + len(own)))
+            records += own
+        names = self._logs.append(records)
+        return [
+            each if isinstance(each, ScrubError) else names[each.start : each.stop]
+            for each in answers
+        ]
 
     def flush(
         self,
@@ -288,28 +317,47 @@ class Warehouse(WarehouseReader):
         self._lock.acquire()
         return compact(self.folder, self._manifest, self.segment, most)
 
-    def delete_device(self, device: str, run: Run | None = None) -> Deleted:
-        """Delete the reports of a device, and all records of the logs that have its identifier.
+    def delete_device(
+        self, device: str, run: Run | None = None, *, uncertain: bool = False
+    ) -> Deleted:
+        """Delete the reports of a device, and all records of the logs with reports of it.
 
         Where such a record has reports of other devices as well, these lose their bytes.
 
         Args:
             device: its identifier, as the reports state it, before or after scrubbing.
             run: see :meth:`flush`.
+            uncertain: whether to delete reports, too, that may be another device's: earlier
+                versions stored hashes as short as the identifiers.
 
         Raises:
-            ArgumentError: an empty identifier.
+            ArgumentError: an empty identifier; or some may be another device's, and none was
+                deleted.
             FileAccessError, FormatError: a segment or a log cannot be read or written.
         """
         if not device:
             raise ArgumentError("an empty device", remedy="pass the column device of a report")
         logs = self._written_logs(run)
-        known = [device]
-        if self._scrubber is not None:
-            known.append(self._scrubber.hashed(device.encode("utf-8", "replace")).decode())
-        rows = self.query(f"{_PLACES} list_contains(?, device)", [known])
-        texts = [each.encode(code, "replace") for each in known for code in ("utf-8", "utf-16-le")]
-        return self._delete(rows, records_with(self._logs.folder, logs, texts))
+        names = device_names(device, self._scrubber or opened_key(self.folder))
+        every = names.sure | names.unsure
+        rows = self.query(
+            f"{_PLACES.replace(' FROM', ', device FROM')} list_contains(?, device)", [sorted(every)]
+        ).to_pylist()
+        known = {(row["raw"], row["raw_offset"]) for row in rows}
+        apply = run or (lambda batches: map(read_batch, batches))
+        raw = device_records(self._logs.folder, logs, names, known, apply)
+        unsure = [row for row in rows if row["device"] in names.unsure]
+        number = len(unsure) + sum(map(len, raw.unsure.values()))
+        if number and not uncertain:
+            raise ArgumentError(
+                f"{counted(number, 'report')} may be of {device!r} or of another device, whose "
+                "stored hash is too short to differ: nothing was deleted",
+                remedy="delete them by their keys, or all of them: --uncertain, or ?uncertain=true",
+            )
+        places = raw.sure
+        for log, offsets in raw.unsure.items():
+            places.setdefault(log, set()).update(offsets)
+        return self._delete(rows, places)
 
     def delete_report(self, key: str) -> Deleted:
         """Delete a report, and the record of its bytes.
@@ -322,7 +370,7 @@ class Warehouse(WarehouseReader):
             FileAccessError, FormatError: a segment or a log cannot be read or written.
         """
         self._written_logs()
-        return self._delete(self.query(f"{_PLACES} key = ?", [report_key(key)]), {})
+        return self._delete(self.query(f"{_PLACES} key = ?", [report_key(key)]).to_pylist(), {})
 
     def expire(
         self,
@@ -354,15 +402,12 @@ class Warehouse(WarehouseReader):
             return Deleted(0, 0)
         if clock is not None:
             sql = "SELECT coalesce(max(received), 0) AS at FROM reports WHERE received <= ?"
-            stored = self.query(sql, [clock + CLOCK_SLACK])["at"][0].as_py()
-            check_clock(
-                clock,
-                max(stored, last_reception(folder, every, clock)),
-                (rows.num_rows, sum(row.reports for row in self.segments)),
-                (sum(map(len, old.values())), number_of_records(folder, every)),
-            )
+            newest = self.query(sql, [clock + CLOCK_SLACK])["at"][0].as_py()
+            total = sum(row.reports for row in self.segments)
+            check_clock(clock, newest, (rows.num_rows, total), folder, old)
         logs = self._written_logs(run)
-        return self._delete(self.query(text, values), records_before(folder, logs, last, clock))
+        rows = self.query(text, values)
+        return self._delete(rows.to_pylist(), records_before(folder, logs, last, clock))
 
     def retry(self, run: Run | None = None) -> Added:
         """Read the records in quarantine again, as after an upgrade.
@@ -398,9 +443,9 @@ class Warehouse(WarehouseReader):
         self.flush(run=run)
         return self._logs.written
 
-    def _delete(self, rows: pa.Table, raw: dict[str, set[int]]) -> Deleted:
+    def _delete(self, rows: Iterable[dict[str, Any]], raw: dict[str, set[int]]) -> Deleted:
         reports: dict[int, set[bytes]] = {}
-        for row in rows.to_pylist():
+        for row in rows:
             reports.setdefault(row["segment"], set()).add(row["key"])
             if (self._logs.folder / row["raw"]).is_file() and row["raw"]:
                 raw.setdefault(row["raw"], set()).add(row["raw_offset"])

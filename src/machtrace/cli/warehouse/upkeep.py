@@ -83,8 +83,11 @@ def compact(
         before = sum(row.bytes for row in warehouse.segments)
         deleted = None
         if raw_age is not None or report_age is not None:
-            ages = {"reports": _since(now, report_age), "raw": _since(now, raw_age)}
-            deleted = warehouse.expire(**ages, clock=None if trust_clock else now)
+            deleted = warehouse.expire(
+                reports=_since(now, report_age),
+                raw=_since(now, raw_age),
+                clock=None if trust_clock else now,
+            )
         replaced = warehouse.compact()
         after = sum(row.bytes for row in warehouse.segments)
         number = len(warehouse.segments)
@@ -139,6 +142,11 @@ def check(*, folder: Path, form: DocumentFormat) -> int:
 @folder_argument
 @click.option("--device", metavar="KEY", help="Those of this device.")
 @click.option("--report", metavar="KEY", help="The one with this key.")
+@click.option(
+    "--uncertain",
+    is_flag=True,
+    help="With --device: those, too, that may be another device's, since their hash is short.",
+)
 @click.option("--before", metavar="DATE", type=parse_date, help="Those that came before a date.")
 @format_option()
 def delete(
@@ -147,6 +155,7 @@ def delete(
     device: str | None,
     report: str | None,
     before: int | None,
+    uncertain: bool,
     form: DocumentFormat,
 ) -> None:
     """Delete reports, and their bytes, for good.
@@ -161,7 +170,7 @@ def delete(
         raise click.UsageError("pass one of --device, --report and --before")
     with open_warehouse(folder) as warehouse:
         if device is not None:
-            deleted = warehouse.delete_device(device)
+            deleted = warehouse.delete_device(device, uncertain=uncertain)
         elif report is not None:
             deleted = warehouse.delete_report(report)
         else:

@@ -128,7 +128,7 @@ def read_system(
     user = body.inner("user")
     identity = user.left.get("id")
     if key is None and isinstance(identity, str | int) and not isinstance(identity, bool):
-        key = _hashed(str(identity)) if str(identity) else None
+        key = user_key(str(identity)) if str(identity) else None
         del user.left["id"]
     return ReportedSystem(
         model=device.text("model"),
@@ -138,5 +138,6 @@ def read_system(
     )
 
 
-def _hashed(text: str) -> str:
+def user_key(text: str) -> str:
+    """Return the key of a device for a user's id."""
     return blake2b(f"user\0{text}".encode("utf-8", "replace"), digest_size=16).hexdigest()

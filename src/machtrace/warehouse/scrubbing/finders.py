@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 Span: TypeAlias = tuple[int, int]
+Check: TypeAlias = Callable[[], object]
+"""Is called now and then, and raises an error if the search takes too long."""
 _NAME = rb"""(?:\\?/|\\{1,2})(?!(?:Shared|Public|Guest)\b)([^/\\"'\s:<>|,;()]+)"""
 _FOLDERS = tuple((each, re.compile(rb"(?<=[/\\])" + each + _NAME)) for each in (b"Users", b"home"))
 _CONTAINER = re.compile(
@@ -26,8 +28,9 @@ _VERSION = re.compile(rb"(?:ersion|uild|\w \()[\"':=\s]*\Z")
 _BEFORE = 24
 """Bytes before an address, which may make it a version."""
 _SIX = re.compile(
-    rb"(?<![\w:])(?:(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}"
-    rb"|[fF][eE]80:(?::?[0-9a-fA-F]{1,4}){1,7})(?![\w:])"
+    # Possessive: fewer digits of a group never match, and there are 4**7 ways to try them.
+    rb"(?<![\w:])(?:(?:[0-9a-fA-F]{1,4}+:){7}[0-9a-fA-F]{1,4}+"
+    rb"|[fF][eE]80:(?::?[0-9a-fA-F]{1,4}+){1,7}+)(?![\w:])"
 )
 _GROUPS = re.compile(rb":[0-9a-fA-F]{1,4}:[0-9a-fA-F]{1,4}:[0-9a-fA-F]")
 _COLON = re.compile(rb"\s{0,9}:\s{0,9}")
@@ -38,20 +41,21 @@ _OCTET = 255
 _LOOPBACK, _UNSPECIFIED = 127, 0
 
 
-def _user_folders(data: bytes) -> Iterator[Span]:
+def _user_folders(data: bytes, _check: Check) -> Iterator[Span]:
     for word, pattern in _FOLDERS:
         if word in data:
             yield from (match.span(1) for match in pattern.finditer(data))
 
 
-def _containers(data: bytes) -> Iterator[Span]:
+def _containers(data: bytes, _check: Check) -> Iterator[Span]:
     if b"ontainers" in data:
         yield from (match.span(1) for match in _CONTAINER.finditer(data))
 
 
-def _emails(data: bytes) -> Iterator[Span]:
+def _emails(data: bytes, check: Check) -> Iterator[Span]:
     at = data.find(b"@")
     while at >= 0:
+        check()
         start = max(at - _LONGEST_LOCAL, 0)
         local = _LOCAL.search(data[start:at])
         host = _HOST.match(data, at)
@@ -60,8 +64,9 @@ def _emails(data: bytes) -> Iterator[Span]:
         at = data.find(b"@", at + 1)
 
 
-def _addresses(data: bytes) -> Iterator[Span]:
+def _addresses(data: bytes, check: Check) -> Iterator[Span]:
     for match in _INNER.finditer(data):
+        check()
         start = max(match.start() - _BEFORE, 0)
         before = data[start : match.start()]
         first = _FIRST.search(before)
@@ -75,7 +80,7 @@ def _addresses(data: bytes) -> Iterator[Span]:
         yield from (match.span() for match in _SIX.finditer(data))
 
 
-FINDERS: Mapping[str, Callable[[bytes], Iterator[Span]]] = {
+FINDERS: Mapping[str, Callable[[bytes, Check], Iterator[Span]]] = {
     "user-folders": _user_folders,
     "containers": _containers,
     "email": _emails,
@@ -93,7 +98,7 @@ class Field:
         self._outer = [each.encode() for each in outer]
         self._key = last.encode()
 
-    def spans(self, data: bytes) -> Iterator[Span]:
+    def spans(self, data: bytes, check: Check = lambda: None) -> Iterator[Span]:
         """Yield the values, of texts without their quotes."""
         if not all(word in data for word in (*self._outer, self._key)):
             return
@@ -101,10 +106,12 @@ class Field:
         inside: list[Span] = [(0, len(data))]
         for key in self._outer:
             inside = [
-                span for start, end in inside for span in _values(key, data, text, start, end)
+                span
+                for start, end in inside
+                for span in _values(key, data, text, (start, end), check)
             ]
         for start, end in inside:
-            yield from _values(self._key, data, text, start, end)
+            yield from _values(self._key, data, text, (start, end), check)
         if not self._outer:
             yield from _labelled(self._key + b":", data)
 
@@ -123,12 +130,14 @@ def _labelled(label: bytes, data: bytes) -> Iterator[Span]:
         at = data.find(label, begin)
 
 
-def _values(key: bytes, data: bytes, text: str, start: int, end: int) -> Iterator[Span]:
+def _values(key: bytes, data: bytes, text: str, within: Span, check: Check) -> Iterator[Span]:
     """Yield the values of a key of JSON."""
+    start, end = within
     # To search for the literal is ten times as fast as for a pattern with what may precede it.
     quoted = b'"' + key + b'"'
     at = start
     while (place := data.find(quoted, at, end)) >= 0:
+        check()
         at = place + len(quoted)
         match = _COLON.match(data, at, end)
         if match is None or (place > start and data[place - 1 : place] == b"\\"):

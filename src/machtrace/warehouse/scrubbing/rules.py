@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from machtrace.atomic_write import replace_file
-from machtrace.errors import FileAccessError, FormatError
+from machtrace.errors import FileAccessError, FormatError, MissingExtraError
 from machtrace.frozen import dataclass
 from machtrace.warehouse.scrubbing.finders import FINDERS
 
@@ -31,11 +32,35 @@ remove = [
     "user.email", "user.ip_address", "user.name", "user.username", "device.name",
 ]
 
-# Regular expressions. Their first group is overwritten, or all that they match without one.
+# Regular expressions as RE2 has them, without lookaround and references. Their first group is
+# overwritten, or all that they match without one.
 patterns = []
 """
 _LISTS = ("mask", "hash", "remove", "patterns")
 _VERSION = 1
+_LARGEST = 1000
+"""Instructions of a compiled pattern: each may be run for each byte."""
+
+
+class Match(Protocol):
+    """A match of a pattern."""
+
+    def span(self, group: int, /) -> tuple[int, int]:
+        """Return where a group is."""
+        ...
+
+
+class Pattern(Protocol):
+    """A compiled pattern, which searches in a time that is linear in the text."""
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        ...
+
+    def finditer(self, text: bytes, /) -> Iterator[Match]:
+        """Yield the matches."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +70,7 @@ class Rules:
     mask: tuple[str, ...] = ()
     hash: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
-    patterns: tuple[re.Pattern[bytes], ...] = ()
+    patterns: tuple[Pattern, ...] = ()
 
 
 def parse_rules(data: bytes, source: str) -> Rules:
@@ -53,6 +78,7 @@ def parse_rules(data: bytes, source: str) -> Rules:
 
     Raises:
         FormatError: it is no TOML, of a later version, or has what is no rule.
+        MissingExtraError: it has patterns, and RE2 is not installed.
     """
 
     def fail(text: str) -> FormatError:
@@ -79,11 +105,40 @@ def parse_rules(data: bytes, source: str) -> Rules:
     if unknown:
         raise fail(f"{unknown[0]!r} is none of {', '.join(FINDERS)}")
     try:
-        patterns = tuple(re.compile(each.encode()) for each in lists.pop("patterns"))
-    except re.error as error:
-        raise fail(f"a pattern is invalid: {error}") from None
+        patterns = _compiled(lists.pop("patterns"))
+    except ValueError as error:
+        raise fail(str(error)) from None
     texts = {name: tuple(values) for name, values in lists.items()}
     return Rules(patterns=patterns, **texts)
+
+
+def _compiled(texts: Sequence[str]) -> tuple[Pattern, ...]:
+    """Return compiled patterns.
+
+    Raises:
+        ValueError: one is invalid.
+    """
+    if not texts:
+        return ()
+    try:
+        import re2
+    except ImportError:
+        raise MissingExtraError("patterns of scrubbing", extra="warehouse") from None
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes
+    options.log_errors = False
+    patterns: list[Pattern] = []
+    for text in texts:
+        try:
+            pattern = re2.compile(text.encode(), options)
+        except re2.error as error:
+            reason = error.args[0] if error.args else error
+            reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+            raise ValueError(f"the pattern {text!r} is invalid in RE2: {reason}") from None
+        if pattern.programsize > _LARGEST:
+            raise ValueError(f"the pattern {text!r} is too large: use smaller repetitions")
+        patterns.append(pattern)
+    return tuple(patterns)
 
 
 def read_rules(folder: Path) -> Rules | None:

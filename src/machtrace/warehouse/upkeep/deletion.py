@@ -7,18 +7,32 @@ process did not remove, the next writer does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from machtrace.errors import ArgumentError, FormatError, MachtraceError
+from machtrace.errors import ArgumentError, FileAccessError, FormatError, MachtraceError
 from machtrace.model.text import counted
 from machtrace.reports.inputs import InputLimits, unpacked
+from machtrace.reports.sentry.facts import user_key
 from machtrace.reports.source import ReportSource
-from machtrace.warehouse.ingest import store_segment, unframed
-from machtrace.warehouse.log import read_record, records, spans
+from machtrace.warehouse.ingest import (
+    BatchOutcome,
+    LogRecord,
+    quarantined_batches,
+    store_segment,
+    unframed,
+)
+from machtrace.warehouse.log import Span, read_record, records, spans
 from machtrace.warehouse.manifest import WHOLE_LOG, Manifest
+from machtrace.warehouse.scrubbing.scrubber import (
+    Scrubber,
+    is_whole,
+    may_be_short_hash,
+    stated_devices,
+)
 from machtrace.warehouse.segment import Segment, without_reports
 from machtrace.warehouse.segment_files import write_segment
 from machtrace.warehouse.upkeep.left_over import segment_folder
@@ -26,6 +40,9 @@ from machtrace.warehouse.upkeep.left_over import segment_folder
 _KEY_BYTES = 16
 _FACTS = 1 << 16
 """Bytes of a record that have its facts."""
+_CODES = "utf-8", "utf-16-le"
+_LONG = 32
+"""Bytes of a text that no device has by chance as a part of another word."""
 _DAY = 24 * 3600 * 10**9
 CLOCK_SLACK = _DAY
 """How far a clock may be set back, in ns, before what it dated is taken for the future."""
@@ -110,19 +127,99 @@ def delete(
     return Deleted(len(every), len(places))
 
 
-def records_with(
-    folder: Path, logs: Iterable[str], texts: Collection[bytes]
-) -> dict[str, set[int]]:
-    """Return the records that have one of some texts, also in archives, by log.
+class DeviceNames(NamedTuple):
+    """What the column ``device`` may have for a device."""
+
+    sure: set[str]
+    unsure: set[str]
+    """Another device may have it as well."""
+
+
+class DeviceRecords(NamedTuple):
+    """Records with reports of a device, by log."""
+
+    sure: dict[str, set[int]]
+    unsure: dict[str, set[int]]
+    """They may be of another device."""
+
+
+def device_names(device: str, hasher: Scrubber | None) -> DeviceNames:
+    """Return what the column ``device`` may have for an identifier.
+
+    Args:
+        device: the identifier, before or after scrubbing.
+        hasher: what hashes for the warehouse; None: nothing was ever hashed.
+    """
+    given = {device, user_key(device)}
+    if hasher is None:
+        return DeviceNames(given, set())
+    value = device.encode("utf-8", "replace")
+    short = hasher.hashed(value).decode("utf-8", "replace")
+    sure, unsure = {hasher.identifier(value)}, set[str]()
+    (sure if is_whole(value) else unsure).update({short, user_key(short)})
+    (unsure if may_be_short_hash(device) else sure).update(given)
+    return DeviceNames(sure, unsure - sure)
+
+
+def device_records(
+    folder: Path,
+    logs: Iterable[str],
+    names: DeviceNames,
+    known: Container[tuple[str, int]],
+    run: Callable[[Iterator[list[LogRecord]]], Iterable[BatchOutcome]],
+) -> DeviceRecords:
+    """Return the records of a device that no report refers to: repeated ones, and unreadable ones.
+
+    Args:
+        folder: the logs'.
+        logs: their names.
+        names: those of the device.
+        known: records that reports of the device refer to.
+        run: applies ``ingest.read_batch`` to batches, in order.
+
+    Raises:
+        FileAccessError: a log cannot be read, or the reader ended.
+    """
+    candidates = records_with(folder, logs, names.sure | names.unsure)
+    every = [(log, offset) for log, offsets in candidates.items() for offset in sorted(offsets)]
+    places = [place for place in every if place not in known]
+    outcomes = list(run(quarantined_batches(folder, places)))
+    if len(outcomes) < len(places):
+        raise FileAccessError(str(folder), "the reader ended: nothing was deleted")
+    found = DeviceRecords({}, {})
+    for (log, offset), outcome in zip(places, outcomes, strict=True):
+        stated = set(outcome.segment.reports["device"].to_pylist())
+        if outcome.quarantined:
+            _, body = unframed(read_record(folder / log, offset))
+            stated |= set(body.devices.values()) or stated_devices(body.data)
+        for own, offsets in ((names.sure, found.sure), (names.unsure, found.unsure)):
+            if not stated.isdisjoint(own):
+                offsets.setdefault(log, set()).add(offset)
+                break
+    return found
+
+
+def records_with(folder: Path, logs: Iterable[str], texts: Iterable[str]) -> dict[str, set[int]]:
+    """Return the records that have one of some words, also in archives, by log.
 
     Raises:
         FileAccessError: a log cannot be read.
     """
-    wanted = [text for text in texts if text]
+    words = [_word(text.encode(code, "replace"), code) for text in texts for code in _CODES]
+    wanted = re.compile(b"|".join(words), re.DOTALL)
     return {
         log: {record.offset for record in records(folder / log) if _has(record.body, wanted)}
         for log in logs
     }
+
+
+def _word(text: bytes, code: str) -> bytes:
+    """Return a pattern of a text that is no part of a longer word."""
+    pattern = re.escape(text)
+    if len(text) >= _LONG:  # what is before it in binary formats may be any byte
+        return pattern
+    zero = rb"\0" if code == "utf-16-le" else b""
+    return b"(?<![0-9A-Za-z]" + zero + b")" + pattern + b"(?![0-9A-Za-z]" + zero + b")"
 
 
 def records_before(
@@ -147,7 +244,8 @@ def records_before(
 
     old: dict[str, set[int]] = {}
     for log in logs:
-        every = ((span, _received(head)) for span, head in spans(folder / log, _FACTS))
+        path = folder / log
+        every = ((span, _received(path, span, head)) for span, head in spans(path, _FACTS))
         first = takewhile(lambda each: each[0].is_removed or is_passed(each[1]), every)
         old[log] = {
             span.offset
@@ -157,48 +255,31 @@ def records_before(
     return old
 
 
-def last_reception(folder: Path, logs: Iterable[str], clock: int) -> int:
-    """Return when the last record was received that no clock dated after the present time.
-
-    Args:
-        folder: the logs'.
-        logs: their names.
-        clock: the present time, in ns since 1970.
-
-    Returns:
-        Nanoseconds since 1970; 0 if there is none.
-
-    Raises:
-        FileAccessError: a log cannot be read.
-    """
-    times = [0]
-    for log in logs:
-        last = [span.offset for span, _ in spans(folder / log) if not span.is_removed][-1:]
-        times += [_received(read_record(folder / log, offset)) or 0 for offset in last]
-    return max(each for each in times if each <= clock + CLOCK_SLACK)
-
-
-def number_of_records(folder: Path, logs: Iterable[str]) -> int:
-    """Return the number of records that were not removed.
-
-    Raises:
-        FileAccessError: a log cannot be read.
-    """
-    return sum(not span.is_removed for log in logs for span, _ in spans(folder / log))
-
-
-def check_clock(clock: int, newest: int, reports: tuple[int, int], raw: tuple[int, int]) -> None:
+def check_clock(
+    clock: int, newest: int, reports: tuple[int, int], folder: Path, old: Mapping[str, set[int]]
+) -> None:
     """Refuse to delete by age what a clock that is wrong would select.
 
     Args:
         clock: the present time, in ns since 1970.
-        newest: when the newest report was received.
+        newest: when the newest report was received that no clock dated after it.
         reports: the number of reports that are to be deleted, and of all.
-        raw: that of records in logs.
+        folder: the logs'.
+        old: the records that are to be deleted, by log, for all logs.
 
     Raises:
         ExpiryError: the clock is far beyond the newest report, or it selects more than half.
+        FileAccessError: a log cannot be read.
     """
+    total = 0
+    for log in old:
+        last = None
+        for span, _ in spans(folder / log):
+            last, total = (last, total) if span.is_removed else (span, total + 1)
+        received = None if last is None else _received_at(folder / log, last.offset)
+        if received is not None and received <= clock + CLOCK_SLACK:
+            newest = max(newest, received)
+    raw = sum(map(len, old.values())), total
     if clock > newest + _FAR:
         days = (clock - newest) // _DAY
         raise ExpiryError(
@@ -212,20 +293,28 @@ def check_clock(clock: int, newest: int, reports: tuple[int, int], raw: tuple[in
             )
 
 
-def _received(head: bytes) -> int | None:
+def _received(path: Path, span: Span, head: bytes) -> int | None:
+    if b"\n" in head or span.size <= len(head):
+        try:
+            return unframed(head)[0]
+        except FormatError:
+            return None
+    return _received_at(path, span.offset)
+
+
+def _received_at(path: Path, offset: int) -> int | None:
     try:
-        return unframed(head)[0]
+        return unframed(read_record(path, offset))[0]
     except FormatError:
         return None
 
 
-def _has(record: bytes, texts: Collection[bytes]) -> bool:
-    if any(text in record for text in texts):
+def _has(record: bytes, wanted: re.Pattern[bytes]) -> bool:
+    if wanted.search(record):
         return True
     data = record.partition(b"\n")[2]
     return any(
-        text in item.source.data
+        wanted.search(item.source.data) is not None
         for item in unpacked("", data, InputLimits(), is_named=True)
         if isinstance(item.source, ReportSource) and item.source.data is not data
-        for text in texts
     )
