@@ -135,9 +135,9 @@ def test_a_body_that_takes_too_long_is_not_stored(tmp_path, monkeypatch, data):
             patch.setattr("machtrace.warehouse.scrubbing.scrubber._SECONDS_A_BYTE", 0.0)
             with pytest.raises(ScrubError):
                 warehouse.receive([("x", b"none"), ("y", data)])
-            one, other = warehouse.receive_each([[Body("y", data)], [Body("x", b"none")]])
-        assert isinstance(one, ScrubError)
-        assert other == ["00000001-0"]
+            refusal, names = warehouse.receive_each([[Body("y", data)], [Body("x", b"none")]])
+        assert isinstance(refusal, ScrubError)
+        assert names == ["00000001-0"]
         assert data not in stored_bytes(warehouse)
 
 
@@ -258,22 +258,22 @@ def with_short_hashes(folder) -> tuple[str, str]:
 
 def test_a_hash_that_two_devices_have_deletes_nothing(tmp_path):
     folder = tmp_path / "w"
-    one, other = with_short_hashes(folder)
+    first, other = with_short_hashes(folder)
     with Warehouse(folder) as warehouse:
         (short,) = set(devices(warehouse))
         assert len(short) == 4
-        warehouse.receive([("new", report("i-new", one)), ("x", report("i-x", other))])
+        warehouse.receive([("new", report("i-new", first)), ("x", report("i-x", other))])
         warehouse.flush()
         before = stored_bytes(warehouse)
-        for name in (one, other, short):
+        for name in (first, other, short):
             with pytest.raises(ArgumentError, match=r"4 reports may be of .* another device"):
                 warehouse.delete_device(name)
         assert stored_bytes(warehouse) == before
         assert len(devices(warehouse)) == 4
         new = warehouse.query("SELECT device FROM reports WHERE incident = 'i-new'")
         assert warehouse.delete_device(new["device"][0].as_py()) == (1, 1)
-    assert run_command("warehouse", "delete", folder, "--device", one).returncode == 1
-    result = run_command("warehouse", "delete", folder, "--device", one, "--uncertain")
+    assert run_command("warehouse", "delete", folder, "--device", first).returncode == 1
+    result = run_command("warehouse", "delete", folder, "--device", first, "--uncertain")
     assert "2 reports deleted, and the bytes of 4 records" in result.stdout
     with Warehouse(folder) as warehouse:
         assert b"i-x" in stored_bytes(warehouse)

@@ -69,7 +69,7 @@ from machtrace.warehouse.writing import Logs, WriterLock
 
 Run: TypeAlias = Callable[[Iterator[list[LogRecord]]], Iterable[BatchOutcome]]
 """Applies ``ingest.read_batch`` to batches, in order, such as in several processes."""
-_PLACES = "SELECT segment, key, raw, raw_offset FROM reports WHERE"
+_PLACES = "SELECT segment, key, raw, raw_offset, device FROM reports WHERE"
 
 
 class Warehouse(WarehouseReader):
@@ -340,9 +340,7 @@ class Warehouse(WarehouseReader):
         logs = self._written_logs(run)
         names = device_names(device, self._scrubber or opened_key(self.folder))
         every = names.sure | names.unsure
-        rows = self.query(
-            f"{_PLACES.replace(' FROM', ', device FROM')} list_contains(?, device)", [sorted(every)]
-        ).to_pylist()
+        rows = self.query(f"{_PLACES} list_contains(?, device)", [sorted(every)]).to_pylist()
         known = {(row["raw"], row["raw_offset"]) for row in rows}
         apply = run or (lambda batches: map(read_batch, batches))
         raw = device_records(self._logs.folder, logs, names, known, apply)
@@ -354,10 +352,7 @@ class Warehouse(WarehouseReader):
                 "stored hash is too short to differ: nothing was deleted",
                 remedy="delete them by their keys, or all of them: --uncertain, or ?uncertain=true",
             )
-        places = raw.sure
-        for log, offsets in raw.unsure.items():
-            places.setdefault(log, set()).update(offsets)
-        return self._delete(rows, places)
+        return self._delete(rows, raw.every())
 
     def delete_report(self, key: str) -> Deleted:
         """Delete a report, and the record of its bytes.
@@ -403,8 +398,8 @@ class Warehouse(WarehouseReader):
         if clock is not None:
             sql = "SELECT coalesce(max(received), 0) AS at FROM reports WHERE received <= ?"
             newest = self.query(sql, [clock + CLOCK_SLACK])["at"][0].as_py()
-            total = sum(row.reports for row in self.segments)
-            check_clock(clock, newest, (rows.num_rows, total), folder, old)
+            counts = rows.num_rows, sum(row.reports for row in self.segments)
+            check_clock(clock, newest, counts, folder, old)
         logs = self._written_logs(run)
         rows = self.query(text, values)
         return self._delete(rows.to_pylist(), records_before(folder, logs, last, clock))

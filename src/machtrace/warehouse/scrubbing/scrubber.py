@@ -236,7 +236,7 @@ class Scrubber:
 
 
 class _Work:
-    """What scrubbing one body has made: pseudonyms of devices; and the time that it has left."""
+    """Results of scrubbing a body so far: pseudonyms of devices, and the time that is left."""
 
     def __init__(self, scrubber: Scrubber) -> None:
         self._scrubber = scrubber

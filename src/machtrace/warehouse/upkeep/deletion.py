@@ -128,7 +128,7 @@ def delete(
 
 
 class DeviceNames(NamedTuple):
-    """What the column ``device`` may have for a device."""
+    """Values that the column ``device`` may have for a device."""
 
     sure: set[str]
     unsure: set[str]
@@ -142,6 +142,11 @@ class DeviceRecords(NamedTuple):
     unsure: dict[str, set[int]]
     """They may be of another device."""
 
+    def every(self) -> dict[str, set[int]]:
+        """Return all of them."""
+        logs = self.sure.keys() | self.unsure.keys()
+        return {log: self.sure.get(log, set()) | self.unsure.get(log, set()) for log in logs}
+
 
 def device_names(device: str, hasher: Scrubber | None) -> DeviceNames:
     """Return what the column ``device`` may have for an identifier.
@@ -150,14 +155,14 @@ def device_names(device: str, hasher: Scrubber | None) -> DeviceNames:
         device: the identifier, before or after scrubbing.
         hasher: what hashes for the warehouse; None: nothing was ever hashed.
     """
-    given = {device, user_key(device)}
+    as_passed = {device, user_key(device)}
     if hasher is None:
-        return DeviceNames(given, set())
+        return DeviceNames(as_passed, set())
     value = device.encode("utf-8", "replace")
     short = hasher.hashed(value).decode("utf-8", "replace")
     sure, unsure = {hasher.identifier(value)}, set[str]()
     (sure if is_whole(value) else unsure).update({short, user_key(short)})
-    (unsure if may_be_short_hash(device) else sure).update(given)
+    (unsure if may_be_short_hash(device) else sure).update(as_passed)
     return DeviceNames(sure, unsure - sure)
 
 
@@ -186,17 +191,17 @@ def device_records(
     outcomes = list(run(quarantined_batches(folder, places)))
     if len(outcomes) < len(places):
         raise FileAccessError(str(folder), "the reader ended: nothing was deleted")
-    found = DeviceRecords({}, {})
+    selected = DeviceRecords({}, {})
     for (log, offset), outcome in zip(places, outcomes, strict=True):
         stated = set(outcome.segment.reports["device"].to_pylist())
         if outcome.quarantined:
             _, body = unframed(read_record(folder / log, offset))
             stated |= set(body.devices.values()) or stated_devices(body.data)
-        for own, offsets in ((names.sure, found.sure), (names.unsure, found.unsure)):
+        for own, offsets in ((names.sure, selected.sure), (names.unsure, selected.unsure)):
             if not stated.isdisjoint(own):
                 offsets.setdefault(log, set()).add(offset)
                 break
-    return found
+    return selected
 
 
 def records_with(folder: Path, logs: Iterable[str], texts: Iterable[str]) -> dict[str, set[int]]:
