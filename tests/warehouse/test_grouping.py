@@ -41,7 +41,7 @@ def report(number: int, function: str, build: str, phone: int, *, is_named: bool
     thread = replace(made_thread(0, [], crashed=True), frames=tuple(frames))
     return replace(
         made_report(thread, version=build),
-        incident=Incident(id=f"i{number}", time=f"2026-11-{phone + 1:02} 10:00:00.000 +0000"),
+        incident=Incident(id=f"i{number}", time=f"2021-11-{phone + 1:02} 10:00:00.000 +0000"),
         system=ReportedSystem(crash_reporter_key=f"phone {phone}", os_name="iOS 18"),
     )
 

@@ -120,7 +120,7 @@ class Tokens:
             except MachtraceError as error:
                 reason = error.reason if isinstance(error, FileAccessError) else "it is damaged"
                 left = counted(len(self._hashes), "earlier token")
-                self._problem = f"the file {_FILE} cannot be read, {reason}: {left} stay valid"
+                self._problem = f"the file {_FILE} cannot be read, {reason}; in use: {left}"
             if self._problem not in ("", before):
                 sys.stderr.write(f"machtrace: {self._problem}\n")
 

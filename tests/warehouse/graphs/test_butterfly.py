@@ -21,7 +21,7 @@ def warehouse(tmp_path):
     with Warehouse.create(tmp_path / "w") as made:
         kinds = [(PROBLEMS[4], "811")] * 2 + [(PROBLEMS[4], "812")] * 2 + [(PROBLEMS[0], "812")] * 6
         bodies = [
-            report(problem, build, number=at, time=START + timedelta(days=at), threads=0)
+            report(problem, build, number=at, time=START - timedelta(days=1000 - at), threads=0)
             for at, (problem, build) in enumerate(kinds)
         ]
         made.receive([("x.ips", each) for each in bodies])
