@@ -19,6 +19,7 @@
     ├── FileAccessError           a file cannot be opened, read or written
     ├── AmbiguousImageError       several images match a name without an identifier
     ├── ArgumentError             an argument is invalid
+    ├── MemoryLimitError          a query needs more memory than it may use
     ├── RulesError                a file of rules, of an audit or of groups, is invalid
     └── MissingExtraError         an optional dependency is not installed
 
@@ -232,6 +233,12 @@ def pip_install(requirement: str) -> str:
     from shlex import quote
 
     return f"{quote(sys.executable or 'python3')} -m pip install {quote(requirement)}"
+
+
+class MemoryLimitError(MachtraceError):
+    """A query needs more memory than it may use, or its answer is too large."""
+
+    remedy = "select fewer rows or columns, or count instead of listing"
 
 
 class RulesError(MachtraceError):

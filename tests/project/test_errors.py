@@ -32,6 +32,7 @@ EXAMPLES = (
     errors.MissingExtraError("emulation", extra="emulator"),
     errors.AmbiguousImageError("App", ["/one/App (arm64)", "/two/App (arm64)"]),
     errors.ArgumentError("threads is 0", remedy="give 1 or more"),
+    errors.MemoryLimitError("the query needs more"),
     errors.RulesError("rules.toml: no rules"),
 )
 

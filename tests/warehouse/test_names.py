@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -162,6 +163,27 @@ def test_queries_that_are_refused(warehouse, text):
     with pytest.raises(ArgumentError):
         warehouse.query(text.format(folder=warehouse.folder))
     assert sorted(path.name for path in warehouse.folder.rglob("*")) == before
+
+
+def test_rows_that_do_not_fit_into_memory_are_stored_in_the_warehouse(
+    warehouse, tmp_path, monkeypatch
+):
+    """The working directory gets nothing, and the folder of a process that was killed goes."""
+    monkeypatch.chdir(tmp_path)
+    left, used = (warehouse.folder / f"tmp-{number}-0" for number in (1 << 30, os.getpid()))
+    left.mkdir()
+    used.mkdir()
+    sql = "SELECT value FROM duckdb_settings() WHERE name = 'temp_directory'"
+    (row,) = warehouse.query(sql).to_pylist()
+    assert row["value"].startswith(str(warehouse.folder.resolve() / f"tmp-{os.getpid()}-"))
+    assert (left.exists(), used.exists()) == (False, True)
+    with warehouse.connect(memory="64MB") as connection:
+        large = (
+            "SELECT count(*) FROM (SELECT DISTINCT repeat('x', 100) || range FROM range(1000000))"
+        )
+        assert connection.sql(large).fetchall() == [(1_000_000,)]
+    assert sorted(warehouse.folder.glob("tmp*")) == [used]
+    assert not (tmp_path / ".tmp").exists()
 
 
 @pytest.mark.peer

@@ -6,7 +6,6 @@ See ``warehouse.warehouse`` for its files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -17,6 +16,7 @@ from machtrace.atomic_write import replace_file
 from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.reports.analysis.explanation import FrameExplanation
 from machtrace.reports.analysis.grouping_rules import parse_rules
+from machtrace.warehouse.connections import Connections
 from machtrace.warehouse.difference import GROUPS, Difference, difference
 from machtrace.warehouse.export import BATCH_ROWS, export_format, exported
 from machtrace.warehouse.forest import ALL, Forest, functions, read_forest
@@ -39,6 +39,7 @@ from machtrace.warehouse.selection import (
     used_segments,
     weights_of,
 )
+from machtrace.warehouse.spills import own_resources
 from machtrace.warehouse.sql import (
     Parameters,
     RowLimits,
@@ -77,11 +78,11 @@ class WarehouseReader:
             error.remedy = f"create one: machtrace warehouse init {folder}"
             raise error
         self._manifest = Manifest(self.folder / MANIFEST)
-        self._running: duckdb.DuckDBPyConnection | None = None
-        self._is_interrupted = False
+        self.connections = Connections(self.folder)
 
     def close(self) -> None:
         """Close it; what was received stays in the log."""
+        self.connections.close()
         self._manifest.close()
 
     def __enter__(self) -> Self:
@@ -179,8 +180,7 @@ class WarehouseReader:
         Raises:
             MissingExtraError: DuckDB is not installed.
         """
-        names = self._manifest.names()
-        return connect([self._files(row.id, names) for row in self.segments], memory=memory)
+        return connect(self._every_file(), own_resources(self.folder, memory))
 
     def query(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         """Return the rows of an SQL query over the views of :meth:`connect`.
@@ -241,17 +241,15 @@ class WarehouseReader:
         Raises:
             ArgumentError: the query is invalid, was interrupted, or refers to what it must not
                 read.
+            MemoryLimitError: it needs more memory than it may use.
             MissingExtraError: DuckDB is not installed.
         """
-        with self._connected() as connection:
+        with self.connections.to_segments(self._every_file()) as connection:
             return query(connection, text, limits, parameters)
 
     def interrupt(self) -> None:
         """End the query that runs in another thread, and refuse all that follow."""
-        self._is_interrupted = True
-        running = self._running
-        if running is not None:
-            running.interrupt()
+        self.connections.interrupt()
 
     def flame(self, where: str = "true", most: int = ALL) -> FunctionTree:
         """Return the functions of stored stacks, with the weights of those.
@@ -281,7 +279,7 @@ class WarehouseReader:
         """
         names = self._manifest.names()
         files = {row.id: self._files(row.id, names) for row in self.segments}
-        with self._connected() as connection:
+        with self.connections.to_segments(self._every_file()) as connection:
             chunks = selected(connection, files, where, part=part)
         return self._forest(chunks), chunks
 
@@ -316,7 +314,8 @@ class WarehouseReader:
         issues = self.groups.table()
         if where.strip() in ("", "true") or issues.counts is None:
             return list(issues.every)
-        chosen = matching_rows(issues.counts, where)
+        with self.connections.to_counts(issues.counts) as connection:
+            chosen = matching_rows(connection, where, issues.counts.num_rows)
         if chosen is not None:
             return issues.issues([issues.counts.filter(chosen)])
         return issues.issues([*self._counts(issues, where)])
@@ -381,22 +380,14 @@ class WarehouseReader:
 
     # --- inside ---
 
-    @contextmanager
-    def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Open a connection whose query :meth:`interrupt` ends."""
-        with self.connect() as connection:
-            self._running = connection
-            try:
-                if self._is_interrupted:
-                    raise ArgumentError("the query failed: it was interrupted")
-                yield connection
-            finally:
-                self._running = None
+    def _every_file(self) -> list[SegmentFiles]:
+        names = self._manifest.names()
+        return [self._files(row.id, names) for row in self.segments]
 
     def _selected(self, conditions: Sequence[str], groups: int = 1) -> list[list[Chunk]]:
         names = self._manifest.names()
         files = {row.id: self._files(row.id, names) for row in self.segments}
-        with self._connected() as connection:
+        with self.connections.to_segments(self._every_file()) as connection:
             return [
                 selected(connection, files, where, groups=groups, first=number * groups)
                 for number, where in enumerate(conditions)

@@ -90,7 +90,9 @@ def selected(
     if not _BY_ROW.search(where):
         reports = _answer(connection, _OF_REPORTS.format(part=part, where=where), is_try=True)
     if reports is not None:
-        return list(_of_reports(reports.read_all(), files))
+        with translated_errors():
+            chosen = reports.read_all()
+        return list(_of_reports(chosen, files))
     rows = _answer(connection, _OF_OCCURRENCES.format(part=part, where=where), is_try=True)
     if rows is None:
         rows = _answer(connection, _OF_STACKS.format(part=part, where=where))

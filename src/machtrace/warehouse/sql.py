@@ -6,12 +6,13 @@ extension. Numbers of frames, nodes and reports are those of a segment: join by 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from machtrace.errors import ArgumentError, MissingExtraError
+from machtrace.errors import ArgumentError, MachtraceError, MemoryLimitError, MissingExtraError
 from machtrace.warehouse.schema import TABLES
 
 if TYPE_CHECKING:
@@ -59,17 +60,27 @@ class SegmentFiles(NamedTuple):
     """The table of names, which may be later than the segment."""
 
 
-def connect(segments: Sequence[SegmentFiles], *, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
+class Resources(NamedTuple):
+    """Limits of a connection."""
+
+    memory: str = "1GB"
+    """As DuckDB writes sizes."""
+    spills: Path | None = None
+    """A folder for what does not fit into memory, which DuckDB makes and removes; None: nothing is
+    written."""
+    spill_bytes: int | None = None
+    """None: most of the disk."""
+
+
+def connect(
+    segments: Sequence[SegmentFiles], resources: Resources | None = None
+) -> duckdb.DuckDBPyConnection:
     """Return a connection with a view for each table of the segments, and :data:`VIEWS`.
 
     Raises:
         MissingExtraError: DuckDB is not installed.
     """
-    try:
-        import duckdb
-    except ImportError:
-        raise MissingExtraError("SQL over a warehouse", extra="warehouse") from None
-    connection = duckdb.connect(config={**_CONFIG, "memory_limit": memory})
+    connection = _connection(resources or Resources())
     for name in TABLES:
         connection.execute(_view(name, segments))
     connection.execute(VIEWS)
@@ -78,6 +89,31 @@ def connect(segments: Sequence[SegmentFiles], *, memory: str = "1GB") -> duckdb.
     connection.execute("SET allowed_directories = ?", [folders])
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def connect_counts(table: pa.Table, resources: Resources) -> duckdb.DuckDBPyConnection:
+    """Return a connection whose ``reports`` are rows of counts; see :func:`matching_rows`."""
+    connection = _connection(resources)
+    connection.register("reports", table.select(_CONDITIONS))
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def _connection(resources: Resources) -> duckdb.DuckDBPyConnection:
+    try:
+        import duckdb
+    except ImportError:
+        raise MissingExtraError("SQL over a warehouse", extra="warehouse") from None
+    connection = duckdb.connect(config={**_CONFIG, "memory_limit": resources.memory})
+    # A process that a fork server made looks like an interactive one.
+    connection.execute("SET enable_progress_bar = false")
+    spills = resources.spills
+    connection.execute("SET temp_directory = ?", ["" if spills is None else str(spills)])
+    if resources.spill_bytes is not None:
+        # DuckDB 2.0 states a limit that connect() was given, and exceeds it.
+        connection.execute("SET max_temp_directory_size = ?", [f"{resources.spill_bytes}B"])
     return connection
 
 
@@ -94,7 +130,7 @@ class RowLimits(NamedTuple):
 
     rows: int = 1 << 62
     size: int = 1 << 62
-    """In bytes; the rows that exceed it are the last ones."""
+    """In bytes."""
 
 
 def query(
@@ -113,6 +149,7 @@ def query(
 
     Raises:
         ArgumentError: the statement is invalid, is another one, or refers to what it must not read.
+        MemoryLimitError: it needs more memory than the connection may use.
     """
     with translated_errors():
         relation = checked(connection, text, parameters)
@@ -123,12 +160,21 @@ def query(
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Raise ArgumentError for DuckDB's errors."""
+    """Raise ArgumentError or MemoryLimitError for DuckDB's errors."""
     import duckdb
 
     try:
         yield
-    except duckdb.Error as error:
+    except MachtraceError:
+        raise
+    # Readers of rows have its errors as OSError, by their texts.
+    except (duckdb.Error, OSError, MemoryError) as error:
+        first = str(error).partition("\n")[0]
+        is_full = isinstance(error, (duckdb.OutOfMemoryException, MemoryError))
+        if is_full or first.startswith("Out of Memory Error"):
+            raise MemoryLimitError(
+                f"the query needs more memory than it may use: {first}"
+            ) from None
         raise ArgumentError(f"the query failed: {error}", remedy=_REMEDY) from None
 
 
@@ -152,47 +198,59 @@ def checked(
 _CONDITIONS = ("kind", "app", "build", "os", "exception", "day")
 
 
-def matching_rows(table: pa.Table, where: str) -> pa.Array | None:
+def matching_rows(connection: duckdb.DuckDBPyConnection, where: str, rows: int) -> pa.Array | None:
     """Return which rows of counts a condition over ``reports`` selects.
 
     Args:
-        table: with some of the columns of the view.
+        connection: see :func:`connect_counts`.
         where: the condition.
+        rows: how many there are.
 
     Returns:
         None if it refers to other columns, or is invalid.
+
+    Raises:
+        MemoryLimitError: it needs more memory than the connection may use.
     """
-    import duckdb
     import pyarrow as pa
 
-    with duckdb.connect(config=_CONFIG) as connection:
-        connection.register("reports", table.select(_CONDITIONS))
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
-        try:
-            text = f"SELECT coalesce(({where}\n), false) AS chosen FROM reports"  # noqa: S608 - queries only read
-            chosen = query(connection, text).table["chosen"]
-        except ArgumentError:
-            return None
-    if chosen.type != pa.bool_() or len(chosen) != table.num_rows:
+    try:
+        text = f"SELECT coalesce(({where}\n), false) AS chosen FROM reports"  # noqa: S608 - queries only read
+        chosen = query(connection, text).table["chosen"]
+    except ArgumentError:
+        return None
+    if chosen.type != pa.bool_() or len(chosen) != rows:
         return None
     return chosen.combine_chunks()
 
 
 def _first_rows(relation: duckdb.DuckDBPyRelation, limits: RowLimits) -> Rows:
-    import pyarrow as pa
-
     # One more, which shows that there are more.
     reader = relation.limit(limits.rows + 1).to_arrow_reader(_BATCH_ROWS)
-    batches, rows, size = [], 0, 0
+    batches, rows, left = [], 0, limits.size
     for batch in reader:
-        batches.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if size > limits.size:
-            break
-    table = pa.Table.from_batches(batches, reader.schema)
-    return Rows(table.slice(0, limits.rows), is_whole=rows <= limits.rows and size <= limits.size)
+        fitting = _fitting(batch, left)
+        batches.append(batch.slice(0, fitting))
+        rows += fitting
+        left -= batches[-1].nbytes
+        if fitting < batch.num_rows:
+            return Rows(_table(batches, reader.schema, limits.rows), is_whole=False)
+    return Rows(_table(batches, reader.schema, limits.rows), is_whole=rows <= limits.rows)
+
+
+def _table(batches: Sequence[pa.RecordBatch], schema: pa.Schema, rows: int) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches, schema).slice(0, rows)
+
+
+def _fitting(batch: pa.RecordBatch, size: int) -> int:
+    """Return how many of the first rows have a size in bytes at most."""
+    if batch.nbytes <= size:
+        return int(batch.num_rows)
+    return bisect_right(
+        range(1, batch.num_rows + 1), size, key=lambda rows: batch.slice(0, rows).nbytes
+    )
 
 
 def _view(name: str, segments: Sequence[SegmentFiles]) -> str:
