@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 
+from machtrace.warehouse.warehouse import Warehouse
 from tests.server.serving import PATIENCE, running
 from tests.warehouse.test_deletion import report
 
@@ -87,10 +88,14 @@ def test_a_clock_that_is_ahead_deletes_nothing(folder, monkeypatch, capsys):
     assert capsys.readouterr().err.count("nothing was deleted") == 1
 
 
-def test_a_query_whose_files_are_deleted_meanwhile_is_made_again(client):
+def test_a_query_whose_files_are_deleted_meanwhile_is_made_again(client, folder, monkeypatch):
     send(client, "i1", "phone-1")
     send(client, "i2", "phone-2")
     calls = []
+
+    async def run_for(_request, _pool, task):
+        with Warehouse(folder) as warehouse:
+            return task.work(warehouse)
 
     def work(warehouse):
         calls.append(warehouse)
@@ -99,5 +104,6 @@ def test_a_query_whose_files_are_deleted_meanwhile_is_made_again(client):
             assert client.request("DELETE", "/v1/devices/phone-1").status == 200
         return [warehouse.segment(row.id).reports.num_rows for row in rows]
 
-    assert asyncio.run(client.service.reading(work)) == [1]
+    monkeypatch.setattr("machtrace.server.service.run_for", run_for)
+    assert asyncio.run(client.service.reading(None, work)) == [1]
     assert len(calls) == 2

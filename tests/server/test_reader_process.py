@@ -71,6 +71,6 @@ def test_a_process_that_ends_between_reports_is_replaced(folder):
         for name in ("a", "b"):
             (record,) = client.post("/v1/reports", report(name)).json["ids"]
             assert client.state(record)["state"] == "parsed"
-            process = client.service.writer._reader._process  # noqa: SLF001
+            process = client.service.writer._reader._worker.process  # noqa: SLF001
             process.kill()
             process.join()

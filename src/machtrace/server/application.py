@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,8 +17,9 @@ from machtrace.errors import ArgumentError, MachtraceError
 from machtrace.server.compression import compressed
 from machtrace.server.endpoint import Endpoint
 from machtrace.server.endpoints import ENDPOINTS
-from machtrace.server.limits import BAD_REQUEST, TOO_MANY, RefusedError
+from machtrace.server.limits import BAD_REQUEST, TOO_MANY, UNAVAILABLE, RefusedError
 from machtrace.server.pages.frame import refusal_page
+from machtrace.server.sending import sendable
 from machtrace.server.service import Service
 from machtrace.server.uploads.symbols import remove_uploads
 
@@ -40,12 +42,13 @@ def application(service: Service) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        service.writer.begin()
+        service.begin()
         remove_uploads(service)
         try:
             yield
         finally:
             service.jobs.close()
+            await asyncio.to_thread(service.close)
             await service.writer.stop()
 
     routes = [Route(each.path, _route(service, each), methods=[each.method]) for each in ENDPOINTS]
@@ -61,22 +64,7 @@ def application(service: Service) -> Starlette:
 
 def _route(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        try:
-            if endpoint.scopes is not None:
-                request.state.token = service.authorise(
-                    request, endpoint.scopes, is_cross_origin=endpoint.is_cross_origin
-                )
-            response = await endpoint.handler(service, request)
-        except MachtraceError as error:
-            response = _refusal(error)
-            if endpoint.is_page:
-                response = refusal_page(service, request, error, response)
-        except Exception as error:  # noqa: BLE001 - a client gets an answer, and no traceback
-            sys.stderr.write(f"machtrace: {endpoint.path}: {type(error).__name__}: {error}\n")
-            failed = RefusedError(_FAILED, "the request failed")
-            response = _refusal(failed)
-            if endpoint.is_page:
-                response = refusal_page(service, request, failed, response)
+        response = await _answered(service, endpoint, request)
         if response.status_code >= BAD_REQUEST and endpoint.method != "GET":
             # The rest of the body is not read.
             response.headers["Connection"] = "close"
@@ -85,9 +73,37 @@ def _route(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitabl
         for name, value in (_HEADERS | {"Content-Security-Policy": _POLICY}).items():
             response.headers.setdefault(name, value)
         service.answers[endpoint.path, response.status_code] += 1
-        return await compressed(request, response)
+        return _sendable(service, await compressed(request, response))
 
     return answer
+
+
+async def _answered(service: Service, endpoint: Endpoint, request: Request) -> Response:
+    """Return an answer or a refusal."""
+    try:
+        if endpoint.scopes is not None:
+            request.state.token = service.authorise(
+                request, endpoint.scopes, is_cross_origin=endpoint.is_cross_origin
+            )
+        return await endpoint.handler(service, request)
+    except asyncio.CancelledError:
+        return _refusal(RefusedError(UNAVAILABLE, "the server stops", retry_after=5))
+    except MachtraceError as error:
+        refused = error
+    except Exception as error:  # noqa: BLE001 - a client gets an answer, and no traceback
+        sys.stderr.write(f"machtrace: {endpoint.path}: {type(error).__name__}: {error}\n")
+        refused = RefusedError(_FAILED, "the request failed")
+    response = _refusal(refused)
+    if endpoint.is_page:
+        response = refusal_page(service, request, refused, response)
+    return response
+
+
+def _sendable(service: Service, response: Response) -> Response:
+    try:
+        return sendable(response, service.sending, service.limits.sending_time)
+    except RefusedError as error:
+        return _refusal(error)
 
 
 def _refusal(error: MachtraceError) -> Response:

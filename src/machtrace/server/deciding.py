@@ -25,14 +25,13 @@ LONGEST_NOTE = 4000
 
 async def answer_issue(service: Service, request: Request) -> Response:
     """Return an issue, by its identifier or an earlier one."""
-    name = request.path_params["issue"]
+    return await service.reading(request, _issue, request.path_params["issue"])
 
-    def work(warehouse: Warehouse) -> dict[str, Any]:
-        issue = issue_of(warehouse, name)
-        document = issue_document(issue, warehouse.decisions().get(issue.id, []))
-        return {**document, "earlier": warehouse.earlier_issues(issue.id)}
 
-    return JSONResponse(await service.reading(work))
+def _issue(warehouse: Warehouse, name: str) -> Response:
+    issue = issue_of(warehouse, name)
+    document = issue_document(issue, warehouse.decisions().get(issue.id, []))
+    return JSONResponse({**document, "earlier": warehouse.earlier_issues(issue.id)})
 
 
 async def receive_decision(service: Service, request: Request) -> Response:
@@ -70,7 +69,7 @@ async def decide(service: Service, request: Request, issue: str, state: Any, not
         except ArgumentError as error:
             raise RefusedError(NOT_FOUND, str(error)) from None
 
-    present = await service.reading(work, is_query=False)
+    present = await service.performing(work)
     by = token_name(getattr(request.state, "token", ""))
     service.log.add("decision", issue=present, state=state, token=by)
     return present

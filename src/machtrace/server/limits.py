@@ -50,11 +50,27 @@ class Limits:
     reader_time: float = 120
     """Reading some reports, each of them if that was not enough."""
     query_time: float = 30
+    query_memory: int = 2 << 30
+    """Memory of a query, besides that of an idle process; an eighth of the machine's if that is
+    less."""
+    query_spill: int = 2 << 30
+    """Space on the disk for what does not fit into a query's memory; a sixteenth of what is free
+    at the start if that is less."""
     queries: int = 4
-    """Queries at a time."""
+    """Queries and conditions of clients at a time."""
+    pages: int = 4
+    """Other pages and answers at a time."""
+    waiting_pages: int = 64
+    """Those that wait for their turn."""
+    idle_time: float = 300
+    """The time after which a process without a task ends."""
     rows: int = 100_000
     """Rows of an answer."""
     answer_bytes: int = 64 << 20
+    sending_bytes: int = 256 << 20
+    """All large answers that are being sent."""
+    sending_time: float = 600
+    """Sending an answer."""
     frames: int = 1_000_000
     """Frames of a request for names."""
     linger: float = 0.5
@@ -74,6 +90,8 @@ class RefusedError(MachtraceError):
 
     remedy = "see docs/server.md"
 
+    retry_after: int | None = None
+
     def __init__(
         self, status: int, fact: str, *, remedy: str | None = None, retry_after: int | None = None
     ) -> None:
@@ -87,7 +105,8 @@ class RefusedError(MachtraceError):
         """
         super().__init__(fact, remedy=remedy)
         self.status = status
-        self.retry_after = retry_after
+        if retry_after is not None:
+            self.retry_after = retry_after
 
 
 class Memory:

@@ -6,13 +6,11 @@ the records of its batch are read one by one, so that the one that ended it goes
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 
+from machtrace.server.worker_process import WorkerEndedError, WorkerProcess, tasks
 from machtrace.warehouse.builder import SegmentBuilder
 from machtrace.warehouse.ingest import BatchOutcome, LogRecord, read_batch
 from machtrace.warehouse.manifest import Quarantined
@@ -30,8 +28,7 @@ class ReaderProcess:
         """
         self._seconds = seconds
         self._is_over = is_over
-        self._process: BaseProcess | None = None
-        self._pipe: Connection | None = None
+        self._worker = WorkerProcess("machtrace-reader", _serve)
         self.restarts = 0
         """Processes that ended early."""
 
@@ -51,13 +48,7 @@ class ReaderProcess:
 
     def close(self) -> None:
         """End the process."""
-        if self._pipe is not None:
-            self._pipe.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process.close()
-        self._pipe, self._process = None, None
+        self._worker.close()
 
     def _read_alone(self, record: LogRecord) -> BatchOutcome:
         outcome = self._read([record])
@@ -65,35 +56,21 @@ class ReaderProcess:
 
     def _read(self, batch: Sequence[LogRecord]) -> BatchOutcome | str:
         """Return an outcome, or why the process ended."""
-        pipe = self._pipe or self._start()
-        reason = "its reader crashed"
-        with suppress(EOFError, OSError):
-            pipe.send(batch)
-            if pipe.poll(self._seconds):
-                outcome: BatchOutcome = pipe.recv()
-                return outcome
-            reason = f"its reader takes longer than {self._seconds:g} seconds"
-        self.close()
-        self.restarts += 1
-        return reason
-
-    def _start(self) -> Connection:
-        context = get_context("spawn")  # a fork of a process with threads may hold their locks
-        own, others = context.Pipe()
-        process = context.Process(target=_serve, args=(others,), name="machtrace-reader")
-        process.start()
-        others.close()  # so that its end is seen
-        self._process, self._pipe = process, own
-        return own
+        try:
+            outcome: BatchOutcome = self._worker.run(batch, self._seconds)
+        except WorkerEndedError as error:
+            self.restarts += 1
+            if error.is_late:
+                return f"its reader takes longer than {self._seconds:g} seconds"
+            return "its reader crashed"
+        return outcome
 
 
 def _serve(pipe: Connection) -> None:
     """Read batches until the pipe is closed."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the server, which closes the pipe
-        signal.signal(number, signal.SIG_IGN)
-    with suppress(EOFError, OSError):
-        while True:
-            pipe.send(read_batch(pipe.recv()))
+    with suppress(OSError):
+        for batch in tasks(pipe):
+            pipe.send(read_batch(batch))
 
 
 def _refused(record: LogRecord, reason: str) -> BatchOutcome:

@@ -61,7 +61,7 @@ async def receive_envelope(service: Service, request: Request) -> Response:
 async def record_state(service: Service, request: Request) -> Response:
     """Return how far received bytes are."""
     name = request.path_params["record"]
-    state = await service.reading(lambda each: each.record_state(name), is_query=False)
+    state = await service.performing(lambda each: each.record_state(name))
     if state is None:
         raise RefusedError(NOT_FOUND, "there is no such record")
     reasons = {"reasons": list(state[1])} if state[1] else {}

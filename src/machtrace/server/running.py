@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+import sys
+from threading import Timer
+from types import FrameType
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -14,8 +18,10 @@ from machtrace.server.service import Service
 
 _HEAD_BYTES = 64 << 10
 _BACKLOG = 2048
-_GRACE = 20
+_GRACE = 3
 """Seconds for requests that have begun when the server is to stop."""
+_LAST_SECONDS = 4.5
+"""Seconds until it ends, whatever runs."""
 _KEEP_ALIVE = 15
 
 
@@ -42,6 +48,34 @@ class BoundedProtocol(HttpToolsProtocol):
         """Count no more: what follows is the body, which has its own limits."""
         self._is_head = False
         super().on_headers_complete()
+
+
+class StoppingServer(uvicorn.Server):
+    """A server that ends soon after a signal, whatever runs."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Refuse what is computed, and wait a little for what is received."""
+        self._service.stop()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop."""
+        if not self.should_exit:
+            timer = Timer(_LAST_SECONDS, _end, (sig,))
+            timer.daemon = True
+            timer.start()
+        super().handle_exit(sig, frame)
+
+
+def _end(sig: int) -> None:
+    """End at once, as if the process was killed: what was acknowledged is on the disk."""
+    sys.stderr.write("machtrace: ended in the middle of work, which begins again at the start\n")
+    sys.stderr.flush()
+    os._exit(128 + sig)
 
 
 def is_loopback(host: str) -> bool:
@@ -91,7 +125,7 @@ def server(service: Service) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=_GRACE,
     )
-    return uvicorn.Server(config)
+    return StoppingServer(config, service)
 
 
 def serve(service: Service, listening: socket.socket) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock, Timer
-from typing import TypeVar
+from threading import Lock
+from typing import TypeVar, cast
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -22,20 +24,23 @@ from machtrace.server.jobs import Jobs
 from machtrace.server.limits import (
     FORBIDDEN,
     MISDIRECTED,
-    TIMEOUT,
     UNAUTHORIZED,
-    UNAVAILABLE,
     Limits,
     Memory,
     RefusedError,
 )
+from machtrace.server.queries import QueryPool, run_for
+from machtrace.server.query_process import QueryLimits, Task
 from machtrace.server.tokens import AdministrationLog, Scope, Tokens
 from machtrace.server.writer import Writer
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolstore.store import SymbolStore
+from machtrace.warehouse.spills import remove_spills
 from machtrace.warehouse.warehouse import Warehouse
 
 _T = TypeVar("_T")
+_NICENESS = 10
+"""The priority of processes with SQL of clients, as ``nice`` counts it."""
 _OTHER_SITE = "a page of another site cannot use this server"
 _CREATE = "create one: machtrace serve FOLDER --new-token SCOPE"
 
@@ -71,6 +76,8 @@ class Service:
         self.tokens = Tokens(folder)
         self.log = AdministrationLog(folder)
         self.memory = Memory(self.limits.memory_bytes)
+        self.sending = Memory(self.limits.sending_bytes)
+        """The answers that are being sent."""
         self.writer = Writer(folder, self.limits)
         self.store = SymbolStore(folder / "symbols")
         self.jobs = Jobs()
@@ -87,7 +94,10 @@ class Service:
             ) from None
         self._names_lock = Lock()
         self._names: ReportNames | None = None
-        self._queries = asyncio.Semaphore(self.limits.queries)
+        self.queries = self._pool(self.limits.queries, 0, _NICENESS)
+        """Conditions and queries of clients."""
+        self.pages = self._pool(self.limits.pages, self.limits.waiting_pages, 0)
+        """All other tasks."""
 
     def authorise(
         self, request: Request, scopes: frozenset[Scope], *, is_cross_origin: bool = False
@@ -145,24 +155,59 @@ class Service:
                 FORBIDDEN, f"the token's scope is {scope}, not {wanted}", remedy=_CREATE
             )
 
-    async def reading(self, work: Callable[[Warehouse], _T], *, is_query: bool = True) -> _T:
-        """Return what ``work`` makes of the warehouse, in another thread.
+    async def reading(
+        self, request: Request, work: Callable[..., _T], *arguments: object, has_sql: bool = False
+    ) -> _T:
+        """Return what ``work`` makes of the warehouse and arguments, in another process.
 
         Args:
-            work: reads only.
-            is_query: whether it may take long: it is interrupted then, and few run at a time.
+            request: the one that is answered; its body was read.
+            work: a function of a module, which reads only.
+            arguments: its further ones.
+            has_sql: whether they have a condition or a query of the client.
 
         Raises:
-            RefusedError: it takes too long, or too many run already.
+            RefusedError: it takes too long or too much memory, too many run already, or the client
+                has left.
             MachtraceError: those of ``work``.
         """
-        read = self._read_in_time if is_query else self._read
-        if not is_query:
-            return await asyncio.to_thread(self._again, read, work)
-        if self._queries.locked():
-            raise RefusedError(UNAVAILABLE, "too many queries at a time", retry_after=2)
-        async with self._queries:
-            return await asyncio.to_thread(self._again, read, work)
+        pool = self.queries if has_sql else self.pages
+        task = Task(work, arguments)
+        deletions = self.writer.deletions
+        try:
+            return cast("_T", await run_for(request, pool, task))
+        except RefusedError:
+            raise
+        except Exception:
+            # Files were deleted meanwhile.
+            if self.writer.deletions == deletions and not deletions % 2:
+                raise
+        return cast("_T", await run_for(request, pool, task))
+
+    async def performing(self, work: Callable[[Warehouse], _T]) -> _T:
+        """Return what ``work`` makes of the warehouse, in another thread; it computes nothing."""
+
+        def perform() -> _T:
+            with Warehouse(self.folder) as warehouse:
+                return work(warehouse)
+
+        return await asyncio.to_thread(perform)
+
+    def begin(self) -> None:
+        """Accept requests in the running event loop; the writer is open."""
+        self.writer.begin()
+        remove_spills(self.folder)
+
+    def stop(self) -> None:
+        """Refuse what is computed."""
+        for pool in (self.queries, self.pages):
+            pool.stop()
+
+    def close(self) -> None:
+        """End what computes."""
+        for pool in (self.queries, self.pages):
+            pool.close()
+        remove_spills(self.folder)
 
     @property
     def problems(self) -> list[str]:
@@ -183,46 +228,24 @@ class Service:
                 self._names = ReportNames([self.store.root])
             yield self._names
 
-    def _again(
-        self, read: Callable[[Callable[[Warehouse], _T]], _T], work: Callable[[Warehouse], _T]
-    ) -> _T:
-        """Read, and once more if files were deleted meanwhile."""
-        deletions = self.writer.deletions
-        try:
-            return read(work)
-        except RefusedError:
-            raise
-        except Exception:
-            if self.writer.deletions == deletions and not deletions % 2:
-                raise
-        return read(work)
+    def _pool(self, processes: int, waiting: int, niceness: int) -> QueryPool:
+        limits = self.limits
+        own = QueryLimits(
+            folder=self.folder,
+            seconds=limits.query_time,
+            memory=min(limits.query_memory, _machine_memory() // 8),
+            spill=min(limits.query_spill, shutil.disk_usage(self.folder).free // 16),
+            answer=limits.answer_bytes,
+            niceness=niceness,
+        )
+        return QueryPool(own, processes, waiting, limits.idle_time)
 
-    def _read(self, work: Callable[[Warehouse], _T]) -> _T:
-        with Warehouse(self.folder) as warehouse:
-            return work(warehouse)
 
-    def _read_in_time(self, work: Callable[[Warehouse], _T]) -> _T:
-        seconds = self.limits.query_time
-        with Warehouse(self.folder) as warehouse:
-            is_over = False
-
-            def interrupt() -> None:
-                nonlocal is_over
-                is_over = True
-                warehouse.interrupt()
-
-            timer = Timer(seconds, interrupt)
-            timer.start()
-            try:
-                return work(warehouse)
-            except Exception:
-                if is_over:
-                    raise RefusedError(
-                        TIMEOUT, f"it takes longer than {seconds:g} seconds"
-                    ) from None
-                raise
-            finally:
-                timer.cancel()
+def _machine_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 << 30
 
 
 def _token(request: Request, *, is_ingest: bool) -> str:

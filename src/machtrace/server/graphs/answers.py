@@ -10,8 +10,8 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from machtrace.server.answering import number
-from machtrace.server.graphs.selection import read_selection, stored_rows
+from machtrace.server.answering import is_condition, number
+from machtrace.server.graphs.selection import Selection, read_selection, stored_rows
 from machtrace.server.graphs.watched import caller_of, families, family_of, image_owners
 from machtrace.server.limits import NOT_FOUND, RefusedError
 from machtrace.server.service import Service
@@ -79,16 +79,15 @@ async def answer_flame(service: Service, request: Request) -> Response:
     form = chosen_format(query.get("format", "folded"), FLAMES)
     nodes = max(number(query.get("nodes", str(MOST_NODES)), "nodes"), 1)
     selection = read_selection(query, query.get("where", "true"))
-
-    def work(warehouse: Warehouse) -> Response:
-        return tree_response(service, warehouse, selection.tree(warehouse, nodes), form)
-
-    return await service.reading(work)
+    has_sql = is_condition(selection.where)
+    return await service.reading(request, _flame, selection, nodes, form, has_sql=has_sql)
 
 
-def tree_response(
-    service: Service, warehouse: Warehouse, tree: FunctionTree, form: str
-) -> Response:
+def _flame(warehouse: Warehouse, selection: Selection, nodes: int, form: str) -> Response:
+    return tree_response(warehouse, selection.tree(warehouse, nodes), form)
+
+
+def tree_response(warehouse: Warehouse, tree: FunctionTree, form: str) -> Response:
     """Return a tree in one of :data:`FLAMES`.
 
     Raises:
@@ -96,7 +95,7 @@ def tree_response(
     """
     if not tree.own.any():
         raise RefusedError(NOT_FOUND, "no stack has this condition")
-    name = service.folder.resolve().name
+    name = warehouse.folder.resolve().name
     headers: dict[str, str] = {}
     if form == "json":
         return JSONResponse(graph_columns(tree, image_owners(warehouse)))
@@ -116,43 +115,52 @@ async def answer_diff(service: Service, request: Request) -> Response:
     form = chosen_format(query.get("format", "json"), DIFFERENCES)
     most = number(query.get("limit", str(_CHANGES)), "limit")
     sides = query.get("a", "true"), query.get("b", "true")
+    has_sql = any(map(is_condition, sides))
+    return await service.reading(request, _difference, sides, form, most, has_sql=has_sql)
 
-    def work(warehouse: Warehouse) -> Response:
-        both = warehouse.diff(*sides)
-        if form == "json":
-            return JSONResponse(_difference_document(both, sides, most))
-        data = folded_difference(both) if form == "folded" else arrow_stream(difference_table(both))
-        headers = attachment(f"difference.{_FILES[form]}")
-        return Response(data, headers=headers, media_type=DIFFERENCES[form])
 
-    return await service.reading(work)
+def _difference(warehouse: Warehouse, sides: tuple[str, str], form: str, most: int) -> Response:
+    both = warehouse.diff(*sides)
+    if form == "json":
+        return JSONResponse(_difference_document(both, sides, most))
+    data = folded_difference(both) if form == "folded" else arrow_stream(difference_table(both))
+    headers = attachment(f"difference.{_FILES[form]}")
+    return Response(data, headers=headers, media_type=DIFFERENCES[form])
 
 
 async def answer_functions(service: Service, request: Request) -> Response:
     """Return functions by weight; or one of them with its callers, callees and builds."""
     query = request.query_params
     name, image, where = query.get("name", ""), query.get("image"), query.get("where", "true")
+    has_sql = is_condition(where)
     most = number(query.get("limit", str(_FUNCTIONS)), "limit")
     side = chosen_format(query.get("side", "callees"), ("callers", "callees"))
-    form = chosen_format(query.get("format", "json"), {**FLAMES, **TABLES})
+    form = chosen_format(query.get("format", "json"), FLAMES if name else TABLES)
+    if not name:
+        words = query.get("search", "")
+        return await service.reading(request, _functions, where, words, most, form, has_sql=has_sql)
+    return await service.reading(
+        request, _function, name, image, where, side, form, has_sql=has_sql
+    )
 
-    def work(warehouse: Warehouse) -> Response:
-        if not name:
-            tree = stored_rows(warehouse, where)
-            costs = matching(function_costs(tree), query.get("search", ""))
-            further = {"whole": int(tree.own.sum()), "total": len(costs)}
-            chosen_format(form, TABLES)
-            return table_response(costs_table(costs[:most]), form, "functions", further)
-        made = butterfly(warehouse, name, image, where)
-        if not made.total:
-            raise RefusedError(NOT_FOUND, "no stack of this condition has the function")
-        if form == "json":
-            return JSONResponse(_function_document(made))
-        chosen_format(form, FLAMES)
-        tree = made.callers if side == "callers" else made.callees
-        return tree_response(service, warehouse, heaviest(tree), form)
 
-    return await service.reading(work)
+def _functions(warehouse: Warehouse, where: str, words: str, most: int, form: str) -> Response:
+    tree = stored_rows(warehouse, where)
+    costs = matching(function_costs(tree), words)
+    further = {"whole": int(tree.own.sum()), "total": len(costs)}
+    return table_response(costs_table(costs[:most]), form, "functions", further)
+
+
+def _function(
+    warehouse: Warehouse, name: str, image: str | None, where: str, side: str, form: str
+) -> Response:
+    made = butterfly(warehouse, name, image, where)
+    if not made.total:
+        raise RefusedError(NOT_FOUND, "no stack of this condition has the function")
+    if form == "json":
+        return JSONResponse(_function_document(made))
+    tree = made.callers if side == "callers" else made.callees
+    return tree_response(warehouse, heaviest(tree), form)
 
 
 async def answer_hangs(service: Service, request: Request) -> Response:
@@ -161,9 +169,13 @@ async def answer_hangs(service: Service, request: Request) -> Response:
     form = chosen_format(query.get("format", "json"), TABLES)
     most = number(query.get("limit", str(MOST_HANGS)), "limit")
     where = query.get("where", "true")
-    hangs = await service.reading(
-        lambda each: stored_hangs(each, where, min(most, service.limits.rows))
-    )
+    has_sql = is_condition(where)
+    most = min(most, service.limits.rows)
+    return await service.reading(request, _hangs, where, most, form, has_sql=has_sql)
+
+
+def _hangs(warehouse: Warehouse, where: str, most: int, form: str) -> Response:
+    hangs = stored_hangs(warehouse, where, most)
     rows = [
         {**hang._asdict(), "report": hang.report.hex(), "stack": hang.stack.hex()} for hang in hangs
     ]
@@ -175,21 +187,21 @@ async def answer_audit(service: Service, request: Request) -> Response:
     query = request.query_params
     form = chosen_format(query.get("format", "json"), TABLES)
     where = query.get("where", "true")
+    return await service.reading(request, _matrix, where, form, has_sql=is_condition(where))
 
-    def work(warehouse: Warehouse) -> Response:
-        callers = caller_of(image_owners(warehouse))
-        cells = audit_matrix(stored_rows(warehouse, where), family_of, callers)
-        required = {each.name: list(each.required) for each in families()}
-        columns = {
-            "family": pa.array([each.family for each in cells], pa.string()),
-            "required": pa.array([", ".join(required[each.family]) for each in cells], pa.string()),
-            "caller": pa.array([each.caller.name for each in cells], pa.string()),
-            "owner": pa.array([each.caller.owner for each in cells], pa.string()),
-            "weight": pa.array([each.weight for each in cells], pa.int64()),
-        }
-        return table_response(pa.table(columns), form, "cells", {})
 
-    return await service.reading(work)
+def _matrix(warehouse: Warehouse, where: str, form: str) -> Response:
+    callers = caller_of(image_owners(warehouse))
+    cells = audit_matrix(stored_rows(warehouse, where), family_of, callers)
+    required = {each.name: list(each.required) for each in families()}
+    columns = {
+        "family": pa.array([each.family for each in cells], pa.string()),
+        "required": pa.array([", ".join(required[each.family]) for each in cells], pa.string()),
+        "caller": pa.array([each.caller.name for each in cells], pa.string()),
+        "owner": pa.array([each.caller.owner for each in cells], pa.string()),
+        "weight": pa.array([each.weight for each in cells], pa.int64()),
+    }
+    return table_response(pa.table(columns), form, "cells", {})
 
 
 def matching(costs: Sequence[FunctionCost], words: str) -> list[FunctionCost]:

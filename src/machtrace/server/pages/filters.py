@@ -43,6 +43,11 @@ class Filters:
     """A condition over the columns of ``reports``."""
 
     @property
+    def has_condition(self) -> bool:
+        """Whether a condition in SQL is among them, which can take any time."""
+        return bool(self.where.strip())
+
+    @property
     def start(self) -> int:
         """The earliest time, in ns since 1970; 0: any."""
         length = RANGES[self.since][1]

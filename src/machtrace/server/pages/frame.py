@@ -110,9 +110,9 @@ def refusal_page(
         again = f'<meta http-equiv="refresh" content="0;url={text(quote(here, safe="/?&=%"))}">'
         body = element("p", element("a", "Continue", href=here))
         return page(service, request, "One moment", body, head=again)
-    sentences = element("p", text(_sentence(str(error))), class_="refusal")
+    sentences = element("p", text(sentence(str(error))), class_="refusal")
     if error.remedy and error.remedy != RefusedError.remedy:
-        sentences += element("p", text(_sentence(error.remedy)))
+        sentences += element("p", text(sentence(error.remedy)))
     if answer.status_code == FORBIDDEN:
         other = f"{SIGN_IN}?{urlencode({'next': here})}"
         sentences += element("p", element("a", "Sign in with another token", href=other))
@@ -166,5 +166,6 @@ def _address(name: str) -> str:
     return f"/static/{name}?{urlsafe_b64encode(digest).decode()}"
 
 
-def _sentence(words: str) -> str:
+def sentence(words: str) -> str:
+    """Return words as a sentence."""
     return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")

@@ -79,13 +79,10 @@ class _Content:
 async def issue_page(service: Service, request: Request) -> Response:
     """Return an issue; an earlier identifier leads to the present one."""
     name = request.path_params["issue"]
-    content = await service.reading(lambda each: _content(each, name))
-    issue = content.row.issue
-    if issue.id != name:
-        return RedirectResponse(address(f"/issues/{issue.id}", was=name), SEE_OTHER)
-    may_decide = may(service, request)
-    body = _body(content, _moved(request), may_decide=may_decide)
-    return page(service, request, issue.title[:200], body, section=ISSUES)
+    present, title, body = await service.reading(request, _made, name, may(service, request))
+    if present != name:
+        return RedirectResponse(address(f"/issues/{present}", was=name), SEE_OTHER)
+    return page(service, request, title, _moved(request) + body, section=ISSUES)
 
 
 async def receive_issue_form(service: Service, request: Request) -> Response:
@@ -94,6 +91,13 @@ async def receive_issue_form(service: Service, request: Request) -> Response:
     name = request.path_params["issue"]
     present = await decide(service, request, name, form.get("state"), form.get("note", "").strip())
     return RedirectResponse(f"/issues/{present}", SEE_OTHER)
+
+
+def _made(warehouse: Warehouse, name: str, may_decide: bool) -> tuple[str, str, str]:  # noqa: FBT001 - of a request
+    """Return the present identifier, the title and the content of the page."""
+    content = _content(warehouse, name)
+    issue = content.row.issue
+    return issue.id, issue.title[:200], _body(content, may_decide=may_decide)
 
 
 def _content(warehouse: Warehouse, name: str) -> _Content:
@@ -122,7 +126,7 @@ def _moved(request: Request) -> str:
     return element("p", f"Earlier called {shown(was, 60)}.", class_="note", role="status")
 
 
-def _body(content: _Content, moved: str, *, may_decide: bool) -> str:
+def _body(content: _Content, *, may_decide: bool) -> str:
     row = content.row
     issue = row.issue
     order = in_order(issue.builds, content.known)
@@ -153,9 +157,7 @@ def _body(content: _Content, moved: str, *, may_decide: bool) -> str:
     main = stack + frame_table(content.frames, "Most frequent stack", budget=60_000)
     main += _variants(issue) + _matrix(content) + _reports(content.reports)
     side = _decision(content, may_decide=may_decide) + _fingerprint(issue) + _earlier(content)
-    return (
-        moved + head + numbers + f'<div class="beside"><div>{main}</div><aside>{side}</aside></div>'
-    )
+    return head + numbers + f'<div class="beside"><div>{main}</div><aside>{side}</aside></div>'
 
 
 def _decision(content: _Content, *, may_decide: bool) -> str:

@@ -89,13 +89,9 @@ async def issues_page(service: Service, request: Request) -> Response:
     if state not in _STATES or sort not in _SORTS or not number.isdecimal() or len(number) > 6:  # noqa: PLR2004 - more pages than there are
         raise RefusedError(BAD_REQUEST, "an unknown state, order or page of issues")
     at = max(int(number), 1)
-    content = await service.reading(lambda each: _list(each, filters, state, sort, at))
-    further = choice("state", "State", state, _STATES.items())
-    further += choice("sort", "Order", sort, _SORTS.items())
-    form = filter_form(
-        ISSUES, filters, content.known, further, "os LIKE '%26%' AND model = 'iPhone17,1'"
+    body = await service.reading(
+        request, _made, filters, state, sort, at, has_sql=filters.has_condition
     )
-    body = form + _body(content, filters, {"state": state, "sort": sort}, at)
     return page(service, request, "Issues", body, section=ISSUES)
 
 
@@ -152,6 +148,17 @@ def title_of(issue: Issue) -> tuple[str, str]:
     if issue.kind == "audit":
         return shown(issue.title, 200), ""
     return shown(frames[0].name or issue.title, 200), shown(frames[0].image, 60)
+
+
+def _made(warehouse: Warehouse, filters: Filters, state: str, sort: str, at: int) -> str:
+    """Return the content of the page."""
+    content = _list(warehouse, filters, state, sort, at)
+    further = choice("state", "State", state, _STATES.items())
+    further += choice("sort", "Order", sort, _SORTS.items())
+    form = filter_form(
+        ISSUES, filters, content.known, further, "os LIKE '%26%' AND model = 'iPhone17,1'"
+    )
+    return form + _body(content, filters, {"state": state, "sort": sort}, at)
 
 
 def _list(warehouse: Warehouse, filters: Filters, state: str, sort: str, at: int) -> _List:

@@ -71,15 +71,25 @@ async def report_page(service: Service, request: Request) -> Response:
     name = request.path_params["report"]
     if _KEY.fullmatch(name):
         thread = request.query_params.get("thread", "")
-        content = await service.reading(lambda each: _read(each, bytes.fromhex(name)))
         chosen = int(thread) if thread.isdecimal() and len(thread) < 10 else None  # noqa: PLR2004 - 32 bits
-        body = _body(content, name, chosen, may_load=may(service, request))
-        return page(service, request, _title(content.row), body, section=ISSUES)
-    record = await service.reading(lambda each: _record(each, name))
+        title, body = await service.reading(request, _made, name, chosen, may(service, request))
+        return page(service, request, title, body, section=ISSUES)
+    record = await service.reading(request, _record, name)
     if len(record.reports) == 1 and not record.reasons:
         return RedirectResponse(f"/reports/{record.reports[0]['key'].hex()}", SEE_OTHER)
     body = _record_body(record, name, may_load=may(service, request))
     return page(service, request, f"Received bytes {name}", body, section=ISSUES)
+
+
+def _made(
+    warehouse: Warehouse,
+    key: str,
+    chosen: int | None,
+    may_load: bool,  # noqa: FBT001 - of a request
+) -> tuple[str, str]:
+    """Return the title and the content of the page."""
+    content = _read(warehouse, bytes.fromhex(key))
+    return _title(content.row), _body(content, key, chosen, may_load=may_load)
 
 
 def _read(warehouse: Warehouse, key: bytes) -> _Report:

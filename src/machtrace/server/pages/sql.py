@@ -12,15 +12,13 @@ from starlette.responses import RedirectResponse, Response
 
 from machtrace.errors import ArgumentError, MachtraceError
 from machtrace.reports.html.markup import element, folded, text
-from machtrace.server.answering import JSON_LINES, TRUNCATED
+from machtrace.server.answering import ROWS, TRUNCATED, first_rows, written_rows
 from machtrace.server.limits import BAD_REQUEST, RefusedError
-from machtrace.server.pages.frame import SEE_OTHER, page
+from machtrace.server.pages.frame import SEE_OTHER, page, sentence
 from machtrace.server.pages.parts import Column, address, link, shown, table
 from machtrace.server.pages.signing_in import read_form
 from machtrace.server.service import Service
-from machtrace.server.tables import ARROW, arrow_stream, csv_text
 from machtrace.warehouse.documents import cell
-from machtrace.warehouse.export import json_lines
 from machtrace.warehouse.sql import RowLimits, Rows
 from machtrace.warehouse.warehouse import Warehouse
 
@@ -31,12 +29,6 @@ _BYTES = 130_000
 _TAGS = 25
 """Those of a cell's tags."""
 _LONG = 64
-_FORMATS = {
-    "csv": ("CSV", "text/csv; charset=utf-8", "csv"),
-    "json": ("JSON", JSON_LINES, "jsonl"),
-    "arrow": ("Arrow", ARROW, "arrows"),
-}
-"""By name: the label, the media type, and the end of a file's name."""
 _LONGEST_IN_ADDRESS = 6000
 """Characters of a query."""
 _COLUMNS = (
@@ -87,35 +79,51 @@ async def receive_sql(service: Service, request: Request) -> Response:
 
 async def _answer(service: Service, request: Request, form: dict[str, str]) -> Response:
     sql, kind = form.get("sql", ""), form.get("format", "")
-    if kind and kind not in _FORMATS:
-        raise RefusedError(BAD_REQUEST, f"unknown format {kind!r}; use {', '.join(_FORMATS)}")
-    views = await service.reading(_views)
+    if kind and kind not in ROWS:
+        raise RefusedError(BAD_REQUEST, f"unknown format {kind!r}; use {', '.join(ROWS)}")
+    if kind and sql.strip():
+        return await _download(service, request, sql, kind)
+    views = await service.reading(request, _views)
     if not sql.strip():
         return page(service, request, "SQL", _form("") + _examples() + views, section=SQL)
-    limits = service.limits
-    most = RowLimits(limits.rows if kind else _ROWS, limits.answer_bytes)
-
-    def work(warehouse: Warehouse) -> tuple[Rows, bytes]:
-        rows = warehouse.first_rows(sql, most)
-        return rows, _written(rows.table, kind)
-
+    most = RowLimits(_ROWS, service.limits.answer_bytes)
     try:
-        rows, data = await service.reading(work)
+        rows = await service.reading(request, _rows_made, sql, most, has_sql=True)
     except MachtraceError as error:
-        status = BAD_REQUEST if isinstance(error, ArgumentError) else HTTPStatus.BAD_GATEWAY
-        status = error.status if isinstance(error, RefusedError) else status
-        message = str(error).removeprefix("the query failed: ")
-        problem = element("pre", "\n".join(map(text, message.splitlines())), class_="problem")
-        body = _form(sql) + element("div", problem, role="alert") + views
-        return page(service, request, "SQL", body, section=SQL, status=int(status))
-    if kind:
-        _, media_type, end = _FORMATS[kind]
-        headers = {
-            "Content-Disposition": f'attachment; filename="rows.{end}"',
-            TRUNCATED: "false" if rows.is_whole else "true",
-        }
-        return Response(data, headers=headers, media_type=media_type)
-    return page(service, request, "SQL", _form(sql) + _rows(rows) + views, section=SQL)
+        return _problem(service, request, sql, error, views)
+    return page(service, request, "SQL", _form(sql) + rows + views, section=SQL)
+
+
+async def _download(service: Service, request: Request, sql: str, kind: str) -> Response:
+    limits = service.limits
+    most = RowLimits(limits.rows, limits.answer_bytes)
+    try:
+        data, is_whole = await service.reading(request, written_rows, sql, most, kind, has_sql=True)
+    except MachtraceError as error:
+        return _problem(service, request, sql, error, await service.reading(request, _views))
+    headers = {
+        "Content-Disposition": f'attachment; filename="rows.{ROWS[kind].end}"',
+        TRUNCATED: "false" if is_whole else "true",
+    }
+    return Response(data, headers=headers, media_type=ROWS[kind].media_type)
+
+
+def _problem(
+    service: Service, request: Request, sql: str, error: MachtraceError, views: str
+) -> Response:
+    status = BAD_REQUEST if isinstance(error, ArgumentError) else HTTPStatus.BAD_GATEWAY
+    status = error.status if isinstance(error, RefusedError) else status
+    message = str(error).removeprefix("the query failed: ")
+    problem = element("pre", "\n".join(map(text, message.splitlines())), class_="problem")
+    if isinstance(error, RefusedError) and error.remedy != RefusedError.remedy:
+        problem += element("p", text(sentence(error.remedy)))
+    body = _form(sql) + element("div", problem, role="alert") + views
+    return page(service, request, "SQL", body, section=SQL, status=int(status))
+
+
+def _rows_made(warehouse: Warehouse, sql: str, limits: RowLimits) -> str:
+    """Return the rows of a query as HTML."""
+    return _rows(first_rows(warehouse, sql, limits))
 
 
 def _form(sql: str) -> str:
@@ -133,7 +141,7 @@ def _form(sql: str) -> str:
     )
     downloads = "".join(
         f'<button name="format" value="{name}">{label}</button> '
-        for name, (label, _, _) in _FORMATS.items()
+        for name, (label, *_) in ROWS.items()
     )
     return (
         f'<form class="sql" method="post" action="{SQL}">'
@@ -204,15 +212,3 @@ def _views(warehouse: Warehouse) -> str:
         for view, columns in views.items()
     )
     return element("section", element("h2", "Views") + items, class_="views")
-
-
-def _written(rows: pa.Table, kind: str) -> bytes:
-    match kind:
-        case "arrow":
-            return arrow_stream(rows)
-        case "json":
-            return json_lines(rows)
-        case "csv":
-            return csv_text(rows)
-        case _:
-            return b""

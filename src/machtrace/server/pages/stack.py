@@ -73,9 +73,8 @@ class _Through:
 async def stack_page(service: Service, request: Request) -> Response:
     """Return a stack by its key."""
     key = request.path_params["key"]
-    content = await service.reading(lambda each: _stack(each, key))
-    name = _name(content.frames[0])[:200] if content.frames else "without frames"
-    return page(service, request, f"Stack {name}", _body(content, key), section=ISSUES)
+    name, body = await service.reading(request, _stack_made, key)
+    return page(service, request, f"Stack {name}", body, section=ISSUES)
 
 
 async def through_page(service: Service, request: Request) -> Response:
@@ -83,7 +82,20 @@ async def through_page(service: Service, request: Request) -> Response:
     key, depth = request.path_params["key"], request.path_params["depth"]
     if not depth.isdecimal() or len(depth) > 6:  # noqa: PLR2004 - deeper than any
         raise RefusedError(BAD_REQUEST, "a frame is a number, from 1, the outermost one")
-    content = await service.reading(lambda each: _through(each, key, int(depth)))
+    name, body = await service.reading(request, _through_made, key, int(depth))
+    return page(service, request, f"Stacks through {name}", body, section=ISSUES)
+
+
+def _stack_made(warehouse: Warehouse, key: str) -> tuple[str, str]:
+    """Return the name of a stack, and the content of its page."""
+    content = _stack(warehouse, key)
+    name = _name(content.frames[0])[:200] if content.frames else "without frames"
+    return name, _body(content, key)
+
+
+def _through_made(warehouse: Warehouse, key: str, depth: int) -> tuple[str, str]:
+    """Return the name of a frame, and the content of the page of the stacks through it."""
+    content = _through(warehouse, key, depth)
     rows = [
         [
             link(
@@ -107,7 +119,7 @@ async def through_page(service: Service, request: Request) -> Response:
     note = counted(len(rows), "stack") if len(rows) < _STACKS else f"The {_STACKS} most frequent"
     body = head + element("p", f"{flame} {back}") + element("p", note, class_="note")
     body += table(_OTHERS, rows, "Stacks", is_cards=True)
-    return page(service, request, f"Stacks through {name[:200]}", body, section=ISSUES)
+    return name[:200], body
 
 
 def _stack(warehouse: Warehouse, key: str) -> _Stack:

@@ -12,7 +12,6 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from machtrace.frozen import dataclass
 from machtrace.model.text import counted
 from machtrace.reports.html.markup import element, folded, text
 from machtrace.server.browser import is_of_own_page
@@ -51,12 +50,6 @@ _COVERAGE_COLUMNS = (
 _ARRIVAL_COLUMNS = (Column("Time"), Column("File"), Column("Images"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Symbols:
-    wanted: Sequence[WantedImage]
-    shares: Sequence[Coverage]
-
-
 async def symbols_page(service: Service, request: Request) -> Response:
     """Return which symbols are missing, and which are there."""
     return await _page(service, request)
@@ -82,10 +75,9 @@ async def receive_symbol_form(service: Service, request: Request) -> Response:
 
 
 async def _page(service: Service, request: Request, outcome: str = "") -> Response:
-    content = await service.reading(_read)
+    content = await service.reading(request, _made)
     may_send = may(service, request, Scope.SYMBOLS)
-    body = outcome + _upload(may_send=may_send) + _wanted(content.wanted)
-    body += _shares(content.shares) + _arrivals(service)
+    body = outcome + _upload(may_send=may_send) + content + _arrivals(service)
     return page(service, request, "Symbols", body, section=SYMBOLS)
 
 
@@ -101,8 +93,9 @@ def _outcome(images: int, skipped: Sequence[dict[str, str]]) -> str:
     return element("div", element("p", words) + (left_out if skipped else ""), role="status")
 
 
-def _read(warehouse: Warehouse) -> _Symbols:
-    return _Symbols(wanted=warehouse.wanted(), shares=coverage(warehouse, builds(warehouse)))
+def _made(warehouse: Warehouse) -> str:
+    """Return what is missing, and the shares."""
+    return _wanted(warehouse.wanted()) + _shares(coverage(warehouse, builds(warehouse)))
 
 
 def _upload(*, may_send: bool) -> str:

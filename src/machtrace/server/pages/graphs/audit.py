@@ -13,7 +13,7 @@ from machtrace.frozen import dataclass
 from machtrace.reports.html.markup import element, text
 from machtrace.server.graphs.selection import stored_rows
 from machtrace.server.graphs.watched import Family, caller_of, families, family_of, image_owners
-from machtrace.server.pages.filters import Build, builds, filter_form, read_filters
+from machtrace.server.pages.filters import Build, Filters, builds, filter_form, read_filters
 from machtrace.server.pages.frame import page
 from machtrace.server.pages.graphs.flame import FLAME, HINT
 from machtrace.server.pages.graphs.parts import ROWS, exports, stacks_choice, stacks_condition
@@ -41,10 +41,18 @@ async def audit_page(service: Service, request: Request) -> Response:
     query = request.query_params
     filters, stacks = read_filters(query), query.get("stacks", "")
     where = stacks_condition(filters, stacks)
-    content = await service.reading(lambda each: _matrix(each, where))
+    body = await service.reading(
+        request, _made, filters, stacks, where, has_sql=filters.has_condition
+    )
+    return page(service, request, "Audit", body, section=AUDIT)
+
+
+def _made(warehouse: Warehouse, filters: Filters, stacks: str, where: str) -> str:
+    """Return the content of the page."""
+    content = _matrix(warehouse, where)
     base = {**filters.query, **({"stacks": stacks} if stacks else {})}
     form = filter_form(AUDIT, filters, content.known, stacks_choice(stacks), HINT)
-    return page(service, request, "Audit", form + _body(content, base, where), section=AUDIT)
+    return form + _body(content, base, where)
 
 
 def _matrix(warehouse: Warehouse, where: str) -> _Matrix:

@@ -67,7 +67,7 @@ async def diff_page(service: Service, request: Request) -> Response:
     """Return the difference of two builds, or of any two conditions."""
     query = request.query_params
     filters, stacks = read_filters(query), query.get("stacks", "")
-    known = await service.reading(builds)
+    known = await service.reading(request, builds)
     is_chosen = {"a", "b", "build_a", "build_b"} & query.keys()
     sides = {
         side: _Side(build=query.get(f"build_{side}", ""), where=query.get(side, ""))
@@ -81,9 +81,9 @@ async def diff_page(service: Service, request: Request) -> Response:
         words = "Choose two builds, or a condition for each side." if known else "No reports yet."
         body = form + element("p", words, class_="empty")
         return page(service, request, "Compare", body, section=DIFF)
-    content = await service.reading(lambda each: _difference(each, conditions))
     base = {**filters.query, **({"stacks": stacks} if stacks else {})}
-    body = form + _body(content, base, conditions)
+    has_sql = filters.has_condition or any(own.where.strip() for own in sides.values())
+    body = form + await service.reading(request, _made, base, conditions, has_sql=has_sql)
     return page(service, request, "Compare", body, section=DIFF, scripts=SCRIPT)
 
 
@@ -106,6 +106,11 @@ def _condition(filters: Filters, stacks: str, side: _Side) -> str:
     if side.where.strip():
         parts.append(f"({side.where}\n)")
     return " AND ".join(parts)
+
+
+def _made(warehouse: Warehouse, base: dict[str, str], conditions: dict[str, str]) -> str:
+    """Return the content of the page below its form."""
+    return _body(_difference(warehouse, conditions), base, conditions)
 
 
 def _difference(warehouse: Warehouse, conditions: dict[str, str]) -> _Difference:

@@ -61,12 +61,19 @@ async def flame_page(service: Service, request: Request) -> Response:
     query = request.query_params
     filters, stacks = read_filters(query), query.get("stacks", "")
     selection = read_selection(query, stacks_condition(filters, stacks))
-    content = await service.reading(lambda each: _flame(each, selection))
+    body = await service.reading(
+        request, _made, filters, stacks, selection, has_sql=filters.has_condition
+    )
+    return page(service, request, "Flame graph", body, section=FLAME, scripts=SCRIPT)
+
+
+def _made(warehouse: Warehouse, filters: Filters, stacks: str, selection: Selection) -> str:
+    """Return the content of the page."""
+    content = _flame(warehouse, selection)
     form = filter_form(
         FLAME, filters, content.known, stacks_choice(stacks) + hidden(selection.query), HINT
     )
-    body = form + _body(content, filters, stacks, selection)
-    return page(service, request, "Flame graph", body, section=FLAME, scripts=SCRIPT)
+    return form + _body(content, filters, stacks, selection)
 
 
 def _flame(warehouse: Warehouse, selection: Selection) -> _Flame:

@@ -73,22 +73,42 @@ async def functions_page(service: Service, request: Request) -> Response:
     filters, stacks = read_filters(query), query.get("stacks", "")
     name, image = query.get("name", ""), query.get("image")
     where = stacks_condition(filters, stacks)
-    base = {**filters.query, **({"stacks": stacks} if stacks else {})}
+    has_sql = filters.has_condition
     if not name:
         words = query.get("search", "")
-        listed = await service.reading(lambda each: _list(each, where, words))
-        search = '<label>Name<input name="search" type="search" '
-        search += f'value="{text(words)}" spellcheck="false" autocomplete="off"></label>'
-        form = filter_form(FUNCTIONS, filters, listed.known, stacks_choice(stacks) + search, HINT)
-        body = form + _functions(listed, base, where, words)
+        body = await service.reading(
+            request, _list_made, filters, stacks, where, words, has_sql=has_sql
+        )
         return page(service, request, "Functions", body, section=FLAME)
-    content = await service.reading(lambda each: _function(each, name, image, where))
+    body = await service.reading(
+        request, _made, filters, stacks, where, name, image, has_sql=has_sql
+    )
+    return page(service, request, name[:200], body, section=FLAME, scripts=SCRIPT)
+
+
+def _list_made(warehouse: Warehouse, filters: Filters, stacks: str, where: str, words: str) -> str:
+    """Return the content of the page without a function."""
+    listed = _list(warehouse, where, words)
+    search = '<label>Name<input name="search" type="search" '
+    search += f'value="{text(words)}" spellcheck="false" autocomplete="off"></label>'
+    form = filter_form(FUNCTIONS, filters, listed.known, stacks_choice(stacks) + search, HINT)
+    return form + _functions(listed, _base(filters, stacks), where, words)
+
+
+def _made(
+    warehouse: Warehouse, filters: Filters, stacks: str, where: str, name: str, image: str | None
+) -> str:
+    """Return the content of the page of a function."""
+    content = _function(warehouse, name, image, where)
     fields = {"name": name, **({} if image is None else {"image": image})}
     form = filter_form(
         FUNCTIONS, filters, content.known, stacks_choice(stacks) + hidden(fields), HINT
     )
-    body = form + _body(content, base, where, filters)
-    return page(service, request, name[:200], body, section=FLAME, scripts=SCRIPT)
+    return form + _body(content, _base(filters, stacks), where, filters)
+
+
+def _base(filters: Filters, stacks: str) -> dict[str, str]:
+    return {**filters.query, **({"stacks": stacks} if stacks else {})}
 
 
 def _list(warehouse: Warehouse, where: str, words: str) -> _List:

@@ -63,9 +63,15 @@ class _Hangs:
 async def hangs_page(service: Service, request: Request) -> Response:
     """Return the latest hangs of the chosen reports."""
     filters = read_filters(request.query_params)
-    content = await service.reading(lambda each: _hangs(each, filters))
+    body = await service.reading(request, _made, filters, has_sql=filters.has_condition)
+    return page(service, request, "Hangs", body, section=HANGS)
+
+
+def _made(warehouse: Warehouse, filters: Filters) -> str:
+    """Return the content of the page."""
+    content = _hangs(warehouse, filters)
     form = filter_form(HANGS, filters, content.known, "", _HINT)
-    return page(service, request, "Hangs", form + _body(content, filters), section=HANGS)
+    return form + _body(content, filters)
 
 
 def _hangs(warehouse: Warehouse, filters: Filters) -> _Hangs:
