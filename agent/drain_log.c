@@ -6,8 +6,8 @@
 
 #include "thread.h"
 
-#define NODE_MOST 24       /* bytes of a node: distance, offset, image, address */
-#define CHAIN_MOST 16
+#define NODE_MAX 24       /* bytes of a node: distance, offset, image, address */
+#define CHAIN_MAX 16
 
 /* --- the log --- */
 
@@ -219,9 +219,9 @@ static uint32_t send_part(uint32_t node)
     if (mark >= MACHTRACE_MARK_ERA && mark < MACHTRACE_MARK_END)
         era = (uint32_t)mark - MACHTRACE_MARK_ERA;
     while (count > 0) {
-        size_t some = (MACHTRACE_DRAIN_PENDING - CHAIN_MOST) / NODE_MOST;
+        size_t some = (MACHTRACE_DRAIN_PENDING - CHAIN_MAX) / NODE_MAX;
         some = count < some ? count : some;
-        size_t size = CHAIN_MOST + some * NODE_MOST;
+        size_t size = CHAIN_MAX + some * NODE_MAX;
         if (size > MACHTRACE_DRAIN_PENDING - machtrace_drain->pending_size)
             machtrace_drain_send_nodes();
         if (!send_images(machtrace_drain->chain + count - some, some, era) || !log_has_room(size + 64)) {

@@ -10,7 +10,7 @@
 #include "thread.h"
 #include "walk/frame_records.h"
 
-#define SEARCH_MOST 65536 /* bytes from the stack pointer on */
+#define SEARCH_MAX 65536 /* bytes from the stack pointer on */
 
 #if defined(__aarch64__) /* struct user_pt_regs (asm/ptrace.h), arm_thread_state64_t */
 enum { FP_WORD = 29, PC_WORD = 32 };
@@ -59,8 +59,8 @@ static bool is_return_address(uint64_t address)
 static size_t search(const struct machtrace_frame_stack *stack, uint64_t sp)
 {
     const struct machtrace_agent_image *home = machtrace_image_at(frames[0], MACHTRACE_ERA_NOW);
-    uint64_t at = sp, high = stack->high - stack->low > SEARCH_MOST && sp + SEARCH_MOST < stack->high
-                                 ? sp + SEARCH_MOST
+    uint64_t at = sp, high = stack->high - stack->low > SEARCH_MAX && sp + SEARCH_MAX < stack->high
+                                 ? sp + SEARCH_MAX
                                  : stack->high;
     size_t count = 1;
     bool is_own = home == NULL || home->is_program;

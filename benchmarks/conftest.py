@@ -31,7 +31,7 @@ BUILDS = {
     "x86_64 dwarf": (Arch.X86_64, ("-O1", "-fomit-frame-pointer", *DWARF_TABLES)),
 }
 SNAPSHOTS = 10_000
-SHALLOWEST, DEEPEST = 10, 100
+SHALLOWEST, MAX_DEPTH = 10, 100
 _RED_ZONE = 128
 _ABOVE = 256
 """Bytes of the stack of who called the program: its frame record ends the stack."""
@@ -73,7 +73,7 @@ def _recorded(program: Path, arch: Arch, count: int) -> list[tuple[Snapshot, tup
     recorded: list[tuple[Snapshot, tuple[Avma, ...]]] = []
 
     def visit(moment: Moment) -> None:
-        if not SHALLOWEST <= len(moment.addresses) <= DEEPEST:
+        if not SHALLOWEST <= len(moment.addresses) <= MAX_DEPTH:
             return
         sp = moment.registers.sp or 0
         top = moment.callers[-1].sp + _ABOVE

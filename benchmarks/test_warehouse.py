@@ -13,7 +13,7 @@ import pytest
 
 from machtrace.model.report import ReportedImage
 from machtrace.warehouse.columns import SourceFacts, StackColumns
-from machtrace.warehouse.function_tree import MOST_NODES
+from machtrace.warehouse.function_tree import MAX_NODES
 from machtrace.warehouse.warehouse import Warehouse
 from tests.warehouse.synthetic import FUNCTIONS, INSTRUCTIONS, SITES, stacks
 
@@ -71,13 +71,13 @@ def filled(tmp_path_factory):
 
 @pytest.mark.benchmark(group="20 times as many stacks, stored")
 def test_a_flame_graph_of_all_stacks(benchmark, filled):
-    tree = benchmark(filled.flame, "true", MOST_NODES)
+    tree = benchmark(filled.flame, "true", MAX_NODES)
     assert tree.totals[0] == 20 * STACKS
 
 
 @pytest.mark.benchmark(group="20 times as many stacks, stored")
 def test_a_flame_graph_of_a_build(benchmark, filled):
-    tree = benchmark(filled.flame, "build = '0'", MOST_NODES)
+    tree = benchmark(filled.flame, "build = '0'", MAX_NODES)
     assert tree.totals[0] == 10 * STACKS
 
 

@@ -8,7 +8,7 @@ from random import Random
 Mutation = Callable[[bytearray, Random], None]
 """Changes an input in place. It may be of any size, and may become empty."""
 
-LONGEST = 1 << 20
+MAX_LENGTH = 1 << 20
 """Bytes of an input at most."""
 _NUMBERS = (0, 1, 2, 3, 4, 7, 8, 15, 16, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0xFFFFFF)
 _WIDE = (0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFF0, 1 << 32, 1 << 47, 1 << 63, (1 << 64) - 1)
@@ -97,7 +97,7 @@ def repeat(data: bytearray, random: Random) -> None:
     low, high = _chunk(data, random)
     part = data[low:high]
     if part:
-        times = min(LONGEST - len(data), 1 << random.randrange(8, 20)) // len(part)
+        times = min(MAX_LENGTH - len(data), 1 << random.randrange(8, 20)) // len(part)
         data[high:high] = part * max(0, times)
 
 
@@ -156,4 +156,4 @@ def mutated(seeds: Sequence[bytes], own: Sequence[Mutation], random: Random) -> 
             random.choice(mutations)(data, random)
     if random.randrange(_RARELY) == 0:
         random.choice(_RARE)(data, random)
-    return bytes(data[:LONGEST])
+    return bytes(data[:MAX_LENGTH])

@@ -151,7 +151,7 @@ APPLE_SYSTEMS = (
     ),
 )
 MODULE = "Machtrace"
-MOST_BYTES = {"library": 250_000, "archive": 380_000}
+MAX_BYTES = {"library": 250_000, "archive": 380_000}
 """Limits for one architecture."""
 
 REQUIRED_REASONS = {
@@ -349,7 +349,7 @@ def initialise_first(path: Path) -> None:
 
 def _check_size(path: Path, kind: str, slices: int = 1) -> None:
     size = path.stat().st_size
-    if size > MOST_BYTES[kind] * slices:
+    if size > MAX_BYTES[kind] * slices:
         raise BuildError(f"{path} has {size} bytes")
 
 

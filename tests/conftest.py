@@ -39,7 +39,7 @@ STARTS = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 )
 """Audit events that start another process."""
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 """Maximum number of workers: each collects all tests, so that more gain little."""
 
 settings.register_profile(
@@ -117,7 +117,7 @@ def pytest_xdist_auto_num_workers() -> int:
         usable = len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux has it
         usable = os.cpu_count() or 1
-    return min(usable, MOST_WORKERS)
+    return min(usable, MAX_WORKERS)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@
 #define WATCHED_MAX 64
 #define STACK_LIMIT ((size_t)1 << 20)
 #define STACKS 20 /* of one incident */
-#define INTERVAL_MOST 20
+#define INTERVAL_MAX 20
 #define CONDITIONS_INTERVAL 100 /* ms */
 
 struct poll {
@@ -257,7 +257,7 @@ int machtrace_incidents_begin(const machtrace_options_t *options)
     machtrace_incidents_clear();
     machtrace_conditions_begin(options);
     interval = options->hang_ms != 0 ? options->hang_ms / 10 : CONDITIONS_INTERVAL;
-    uint32_t most = options->hang_ms != 0 ? INTERVAL_MOST : CONDITIONS_INTERVAL;
+    uint32_t most = options->hang_ms != 0 ? INTERVAL_MAX : CONDITIONS_INTERVAL;
     interval = interval == 0 ? 1 : interval < most ? interval : most;
     buffer = malloc(STACK_LIMIT);
     if (buffer == NULL)

@@ -14,8 +14,8 @@
 #include "recorder.h"
 #include "thread.h"
 
-#define STACK_MOST ((uint64_t)16 << 20) /* bytes of a stack that are searched */
-#define PARK_MOST 500                   /* ms */
+#define STACK_MAX ((uint64_t)16 << 20) /* bytes of a stack that are searched */
+#define PARK_MAX 500                   /* ms */
 #define THREADS_MAX MACHTRACE_INPROCESS_THREADS_MAX
 
 #if defined(__x86_64__) /* struct user_regs_struct (sys/user.h) */
@@ -42,7 +42,7 @@ static void see(const struct stop *stop, uint64_t address)
 static void search_stack(const struct stop *stop, uint64_t sp)
 {
     static uint64_t words[512];
-    for (uint64_t at = sp & ~UINT64_C(7); at < sp + STACK_MOST;) {
+    for (uint64_t at = sp & ~UINT64_C(7); at < sp + STACK_MAX;) {
         uint64_t most = sizeof words - (at & (sizeof words - 1));
         size_t size = machtrace_read_memory(at, words, most);
         for (size_t index = 0; index < size / sizeof words[0]; index++)
@@ -77,7 +77,7 @@ static void while_stopped(const struct machtrace_inprocess_capture *capture)
 static bool park_drain(uint32_t id)
 {
     _Atomic uint32_t never = 0;
-    for (int waited = 0; waited < PARK_MOST; waited++) {
+    for (int waited = 0; waited < PARK_MAX; waited++) {
         if (id == 0 || id == machtrace_thread_id() || atomic_load(&machtrace_drain_is_parked))
             return true;
         machtrace_wait(&never, 0, 1);

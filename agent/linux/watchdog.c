@@ -18,7 +18,7 @@
 #define OPEN_MAX 16       /* incidents at once */
 #define RING (1 << 18)    /* of the copying, which publishes nothing here */
 #define STACK_LIMIT ((size_t)1 << 20)
-#define INTERVAL_MOST 20000000
+#define INTERVAL_MAX 20000000
 #define CONDITIONS_INTERVAL 100000000
 
 static struct machtrace_watchdog *watchdog;
@@ -346,7 +346,7 @@ int machtrace_incidents_begin(const machtrace_options_t *options)
         .text_most = 4096, /* of mappings, which are not recorded */
         .file = -1,
     };
-    int64_t most = options->hang_ms != 0 ? INTERVAL_MOST : CONDITIONS_INTERVAL;
+    int64_t most = options->hang_ms != 0 ? INTERVAL_MAX : CONDITIONS_INTERVAL;
     if (options->cpu_seconds != 0 && most > options->cpu_seconds * INT64_C(1000000000) / 64)
         most = options->cpu_seconds * INT64_C(1000000000) / 64;
     if (made.interval == 0 || made.interval > most)

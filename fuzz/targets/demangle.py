@@ -19,7 +19,7 @@ from machtrace.demangler.itanium.demangler import (
     read_cplusplus,
 )
 
-_LONGEST_OUTPUT = 1 << 22
+_MAX_OUTPUT_LENGTH = 1 << 22
 _SEEDS = b"""
 _Z1fv
 __ZN6Player4playEi
@@ -67,7 +67,7 @@ def run(data: bytes) -> None:
 
 
 def _check(text: str) -> None:
-    if len(text) > _LONGEST_OUTPUT:
+    if len(text) > _MAX_OUTPUT_LENGTH:
         raise ContractError(f"{len(text)} characters")
 
 

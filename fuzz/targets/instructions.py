@@ -32,7 +32,7 @@ MACHINES = (Arch.ARM64, Arch.X86_64, Arch.I386, Arch.ARMV7)
 _LOOKUPS = 2
 _SEED_SIZE = 96
 """Bytes of code of a seed, but that the last function is whole."""
-_LARGEST = 240
+_MAX_BYTES = 240
 """Bytes of a seed, but for a few: analysis takes time by the size."""
 _FEW = 12
 
@@ -129,8 +129,8 @@ def _seeds() -> Sequence[bytes]:
                 upto = section.size if found is None else found[1] - section.address
             seeds.append(build(machine, cuts, code[at:upto]))
             at = upto
-    large = [seed for seed in seeds if len(seed) > _LARGEST]
-    small = [seed for seed in seeds if len(seed) <= _LARGEST]
+    large = [seed for seed in seeds if len(seed) > _MAX_BYTES]
+    small = [seed for seed in seeds if len(seed) <= _MAX_BYTES]
     return [*small, *sorted(large, key=len)[: len(small) // _FEW]]
 
 

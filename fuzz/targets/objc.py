@@ -25,7 +25,7 @@ from tests.support.writers.swift_metadata import SwiftMetadata
 
 _BASE = Svma(IMAGE_SVMA + DATA_OFFSET)
 _LOADED = Avma(IMAGE_SVMA + 0x7C4000)
-_MOST_LOADED = 1 << 24
+_MAX_LOADED = 1 << 24
 _NAMES = 40
 
 
@@ -43,7 +43,7 @@ class _Memory:
 def run(data: bytes) -> None:
     """Find the functions, in the file and as it would lie in memory, and name some of them."""
     _try(MachOFileContents(data, "fuzz"), len(data))
-    _try(MachOMemoryContents(_Memory(data), _LOADED, "fuzz"), max(len(data), _MOST_LOADED))
+    _try(MachOMemoryContents(_Memory(data), _LOADED, "fuzz"), max(len(data), _MAX_LOADED))
 
 
 def _try(contents: MachOContents, size: int) -> None:

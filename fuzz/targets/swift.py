@@ -14,7 +14,7 @@ from fuzz.target import ContractError, Target
 from machtrace.demangler.swift.demangler import demangle_swift
 
 _NAMES = ROOT / "tests" / "demangler" / "swift_names.txt"
-_LONGEST_OUTPUT = 1 << 22
+_MAX_OUTPUT_LENGTH = 1 << 22
 
 
 def run(data: bytes) -> None:
@@ -22,7 +22,7 @@ def run(data: bytes) -> None:
     name = data.decode("utf-8", "surrogateescape")
     for simplified in (False, True):
         found = demangle_swift(name, simplified=simplified)
-        if found is not None and not 0 < len(found) <= _LONGEST_OUTPUT:
+        if found is not None and not 0 < len(found) <= _MAX_OUTPUT_LENGTH:
             raise ContractError(f"{len(found)} characters")
 
 

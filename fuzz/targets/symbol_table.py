@@ -29,7 +29,7 @@ from tests.support.writers.function_lists import uleb, write_exports_trie
 from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 _LOOKUPS = 12
-_LARGEST = 1 << 17
+_MAX_BYTES = 1 << 17
 """Bytes of a program that is a seed: most mutations of a larger one change nothing that matters."""
 _FUNCTIONS = 24
 _LAST = 2**64 - 1
@@ -87,7 +87,7 @@ def _seeds() -> Sequence[bytes]:
     seeds = list(_made())
     programs = [bytes(one.data) for one in macho_programs()]
     programs += [cached(f"elf-{one.source}").read_bytes() for one in elf_programs()]
-    seeds += [program for program in programs if len(program) <= _LARGEST]
+    seeds += [program for program in programs if len(program) <= _MAX_BYTES]
     return seeds
 
 

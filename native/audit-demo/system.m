@@ -4,7 +4,7 @@
 int mach_wait_until(uint64_t deadline);
 uint64_t time_now(void); /* nanoseconds */
 
-enum { JOBS_MOST = 16, NANOSECONDS = 1000000 };
+enum { JOBS_MAX = 16, NANOSECONDS = 1000000 };
 
 /* objc_class and class_ro_t as the compiler lays them out (objc4: runtime/objc-runtime-new.h). */
 struct class_data {
@@ -134,13 +134,13 @@ void dispatch_async_f(void *queue, void *context, void (*function)(void *)) {
 static struct job {
     void (*perform)(void);
     uint64_t deadline;
-} jobs[JOBS_MOST];
+} jobs[JOBS_MAX];
 static size_t job_count;
 
 void CFRunLoopPerformAfter(unsigned milliseconds, void (*perform)(void)) {
     uint64_t deadline = time_now() + (uint64_t)milliseconds * NANOSECONDS;
     size_t at = job_count;
-    if (job_count++ == JOBS_MOST) __builtin_trap();
+    if (job_count++ == JOBS_MAX) __builtin_trap();
     for (; at > 0 && jobs[at - 1].deadline <= deadline; at--) jobs[at] = jobs[at - 1];
     jobs[at] = (struct job){perform, deadline};
 }

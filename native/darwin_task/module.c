@@ -16,11 +16,11 @@
 #include "common/thread_rows.h"
 #include "darwin_task/task.h"
 
-#define LISTED_MOST 16384                      /* threads that are listed */
-#define STACK_MOST (UINT64_C(1) << 30)         /* bytes of one */
-#define STACKS_MOST (UINT64_C(1) << 32)        /* bytes of all that are copied at a time */
+#define LISTED_MAX 16384                      /* threads that are listed */
+#define STACK_MAX (UINT64_C(1) << 30)         /* bytes of one */
+#define STACKS_MAX (UINT64_C(1) << 32)        /* bytes of all that are copied at a time */
 #define PRESENT 32768                          /* bytes a thread, allocated beforehand */
-#define READ_MOST (UINT64_C(1) << 30)
+#define READ_MAX (UINT64_C(1) << 30)
 #define LONG_READ (UINT64_C(1) << 17)
 
 /* --- processes --- */
@@ -95,7 +95,7 @@ static PyObject *find_region(PyObject *module, PyObject *arguments)
 /* As much as can be read. */
 static PyObject *read_range(unsigned int port, unsigned long long address, unsigned long long size)
 {
-    if (size > READ_MOST) {
+    if (size > READ_MAX) {
         PyErr_SetString(PyExc_ValueError, "more than a gigabyte is requested");
         return NULL;
     }
@@ -172,16 +172,16 @@ static PyObject *list_threads(PyObject *module, PyObject *arguments)
     unsigned int port;
     if (!PyArg_ParseTuple(arguments, "I:list_threads", &port))
         return NULL;
-    struct machtrace_task_thread_info *infos = calloc(LISTED_MOST, sizeof *infos);
+    struct machtrace_task_thread_info *infos = calloc(LISTED_MAX, sizeof *infos);
     if (infos == NULL)
         return PyErr_NoMemory();
     size_t count;
     int result;
     Py_BEGIN_ALLOW_THREADS
-    result = machtrace_task_threads(port, infos, LISTED_MOST, &count);
+    result = machtrace_task_threads(port, infos, LISTED_MAX, &count);
     Py_END_ALLOW_THREADS
-    if (count > LISTED_MOST)
-        count = LISTED_MOST;
+    if (count > LISTED_MAX)
+        count = LISTED_MAX;
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t index = 0; list != NULL && index < count; index++) {
         const struct machtrace_task_thread_info *info = &infos[index];
@@ -214,8 +214,8 @@ static int take_ids(PyObject *ids, struct machtrace_task_capture *capture)
 static int make_room(struct machtrace_task_capture *capture)
 {
     uint64_t room = (capture->stack_limit + 4096) * (uint64_t)(capture->thread_count + 1);
-    if (room > STACKS_MOST)
-        room = STACKS_MOST;
+    if (room > STACKS_MAX)
+        room = STACKS_MAX;
     void *bytes = mmap(NULL, (size_t)room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
     if (bytes == MAP_FAILED) {
         PyErr_NoMemory();
@@ -241,7 +241,7 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
     struct machtrace_task_capture capture = {
         .port = port,
         .address_mask = address_mask,
-        .stack_limit = (size_t)(stack_limit < STACK_MOST ? stack_limit : STACK_MOST),
+        .stack_limit = (size_t)(stack_limit < STACK_MAX ? stack_limit : STACK_MAX),
         .together = together != 0,
     };
     PyObject *result = NULL;

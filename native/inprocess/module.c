@@ -15,7 +15,7 @@
 
 #define BATCH 16 /* threads that are signalled at a time */
 #define RED_ZONE 128
-#define LIMIT_MOST (UINT64_C(1) << 32)
+#define LIMIT_MAX (UINT64_C(1) << 32)
 
 /* Used between machtrace_inprocess_begin and machtrace_inprocess_end only. */
 static struct machtrace_inprocess_buffers buffers;
@@ -122,7 +122,7 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
         .together = together != 0,
     };
     PyObject *result = NULL;
-    if (stack_limit > LIMIT_MOST) {
+    if (stack_limit > LIMIT_MAX) {
         PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
     } else if (take_ids(ids, &capture) == 0) {
         if (current_frames != Py_None) {
@@ -157,7 +157,7 @@ static PyObject *copy_here(PyObject *module, PyObject *arguments)
     };
     struct machtrace_thread thread = {.id = machtrace_inprocess_id()};
     PyObject *result = NULL;
-    if (stack_limit > LIMIT_MOST) {
+    if (stack_limit > LIMIT_MAX) {
         PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
     } else {
         thread.room = 2 * ((size_t)stack_limit + RED_ZONE);

@@ -8,9 +8,9 @@
 #include "inprocess/core/linux/shared.h"
 #endif
 
-#define TEXT_MOST (UINT64_C(1) << 26) /* reserved, and used as far as there are mappings */
-#define ROOM_LEAST (UINT64_C(1) << 20)
-#define MOST (UINT64_C(1) << 32)
+#define TEXT_MAX (UINT64_C(1) << 26) /* reserved, and used as far as there are mappings */
+#define ROOM_MIN (UINT64_C(1) << 20)
+#define MAX_SIZE (UINT64_C(1) << 32)
 
 struct own_series {
     PyObject_HEAD
@@ -28,7 +28,7 @@ static PyObject *new_own_series(PyTypeObject *type, PyObject *arguments, PyObjec
                                      &stack_limit, &answer_limit, &sleep_limit, &signal, &together,
                                      &room))
         return NULL;
-    if (interval <= 0 || stack_limit > MOST || room < ROOM_LEAST || room > MOST) {
+    if (interval <= 0 || stack_limit > MAX_SIZE || room < ROOM_MIN || room > MAX_SIZE) {
         PyErr_SetString(PyExc_ValueError, "invalid interval, stack limit or room");
         return NULL;
     }
@@ -44,7 +44,7 @@ static PyObject *new_own_series(PyTypeObject *type, PyObject *arguments, PyObjec
         .together = together != 0,
         .signal = signal,
         .room = (size_t)room,
-        .text_most = (size_t)TEXT_MOST,
+        .text_most = (size_t)TEXT_MAX,
 #ifdef __linux__
         .mappings = machtrace_inprocess_mappings,
         .prepare_thread = machtrace_inprocess_short_turns,

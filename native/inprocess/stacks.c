@@ -21,14 +21,14 @@ struct own_stacks {
     unsigned char code;     /* of an innermost frame */
     struct machtrace_walk walk;
     struct machtrace_stack_cache cache;
-    uint64_t *plain; /* addresses of a plain walk: PLAIN_MOST */
+    uint64_t *plain; /* addresses of a plain walk: PLAIN_MAX */
 };
 
 /* Frames of this extension at the inner end. */
 #define OWN_FRAMES 1
 
 /* In a deeper stack all registers are followed, and its middle is not stored. */
-#define PLAIN_MOST 4096
+#define PLAIN_MAX 4096
 
 /* The stored ends of a stack, without this extension's frames. */
 struct walked_stack {
@@ -63,7 +63,7 @@ static PyObject *new_own_stacks(PyTypeObject *type, PyObject *arguments, PyObjec
     struct own_stacks *self = (struct own_stacks *)new_instance(type);
     if (self == NULL)
         return NULL;
-    self->plain = malloc(PLAIN_MOST * sizeof *self->plain);
+    self->plain = malloc(PLAIN_MAX * sizeof *self->plain);
     if (self->plain == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
@@ -101,7 +101,7 @@ static bool walk_plain(struct own_stacks *self, const struct machtrace_here *her
         .stack_size = (size_t)(end - here->values[MACHTRACE_HERE_SP]),
         .mask = self->walk.mask,
     };
-    size_t count = machtrace_plain_walk(&self->rules->table, &start, self->plain, PLAIN_MOST);
+    size_t count = machtrace_plain_walk(&self->rules->table, &start, self->plain, PLAIN_MAX);
     if (count <= OWN_FRAMES)
         return false;
     uint64_t *addresses = self->plain + OWN_FRAMES;
@@ -123,7 +123,7 @@ static enum machtrace_pause walk_exactly(struct own_stacks *self, const struct m
     uint64_t sp = here->values[MACHTRACE_HERE_SP];
     walk->count = 0;
     machtrace_walk_begin(walk, head + OWN_FRAMES, outer);
-    for (unsigned number = 0; number < MACHTRACE_HERE_MOST; number++)
+    for (unsigned number = 0; number < MACHTRACE_HERE_MAX; number++)
         walk->values[number] = here->values[number];
     walk->known[0] = here->known;
     walk->known[1] = 0;

@@ -9,10 +9,10 @@
 #include "inprocess/core/linux/shared.h"
 #include "inprocess/core/watchdog.h"
 
-#define TEXT_MOST (UINT64_C(1) << 26) /* reserved, and used as far as there are mappings */
-#define ROOM_LEAST (UINT64_C(1) << 20)
-#define MOST (UINT64_C(1) << 32)
-#define POLLS_MOST 256 /* copied at a time */
+#define TEXT_MAX (UINT64_C(1) << 26) /* reserved, and used as far as there are mappings */
+#define ROOM_MIN (UINT64_C(1) << 20)
+#define MAX_SIZE (UINT64_C(1) << 32)
+#define POLLS_MAX 256 /* copied at a time */
 
 struct own_watchdog {
     PyObject_HEAD
@@ -59,7 +59,7 @@ static PyObject *new_own_watchdog(PyTypeObject *type, PyObject *arguments, PyObj
 {
     static char *names[] = {"limit_ns", "interval_ns", "stack_limit", "answer_limit_ns",
                             "sleep_limit_ns", "signal", "room", "file", "info", "layout", NULL};
-    struct machtrace_watchdog_options options = {.text_most = (size_t)TEXT_MOST};
+    struct machtrace_watchdog_options options = {.text_most = (size_t)TEXT_MAX};
     long long limit, interval, answer_limit, sleep_limit;
     unsigned long long stack_limit, room;
     Py_buffer info, layout;
@@ -68,7 +68,7 @@ static PyObject *new_own_watchdog(PyTypeObject *type, PyObject *arguments, PyObj
                                      &options.signal, &room, &options.file, &info, &layout))
         return NULL;
     PyObject *self = NULL;
-    if (limit < 0 || interval <= 0 || stack_limit > MOST || room < ROOM_LEAST || room > MOST ||
+    if (limit < 0 || interval <= 0 || stack_limit > MAX_SIZE || room < ROOM_MIN || room > MAX_SIZE ||
         info.len > MACHTRACE_WATCHDOG_INFO) {
         PyErr_SetString(PyExc_ValueError, "invalid limit, interval, stack limit, room or text");
     } else {
@@ -174,10 +174,10 @@ static PyObject *take(PyObject *object, PyObject *unused)
 static PyObject *polls(PyObject *object, PyObject *arguments)
 {
     unsigned long long first;
-    static struct machtrace_watchdog_poll copied[POLLS_MOST];
+    static struct machtrace_watchdog_poll copied[POLLS_MAX];
     if (!PyArg_ParseTuple(arguments, "K:polls", &first))
         return NULL;
-    size_t count = machtrace_watchdog_polls(of(object), first, copied, POLLS_MOST);
+    size_t count = machtrace_watchdog_polls(of(object), first, copied, POLLS_MAX);
     return PyBytes_FromStringAndSize((const char *)copied, (Py_ssize_t)(count * sizeof *copied));
 }
 

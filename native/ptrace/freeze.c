@@ -113,7 +113,7 @@ static void await_stop(const struct machtrace_capture *limits,
         if (machtrace_is_overdue(limits, thread, &awake))
             return;
         nanosleep(&(struct timespec){0, sleep_ns}, NULL);
-        if (sleep_ns < MACHTRACE_LONGEST_SLEEP_NS)
+        if (sleep_ns < MACHTRACE_MAX_SLEEP_NS)
             sleep_ns *= 2;
     }
 }

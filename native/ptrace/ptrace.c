@@ -14,7 +14,7 @@
 
 /* Threads requested to stop that have not stopped yet, at most: each waits for its turn on a CPU, all
  * at the same time. */
-#define PENDING_MOST 16
+#define PENDING_MAX 16
 
 /* A thread that was requested to stop. */
 struct pending {
@@ -32,7 +32,7 @@ struct job {
 /* The requests of one OS thread. */
 struct tracer {
     struct job *job;
-    struct pending pending[PENDING_MOST];
+    struct pending pending[PENDING_MAX];
     size_t count;
     bool must_end; /* it traces a thread that it cannot release */
 };
@@ -107,7 +107,7 @@ static size_t give_up(struct tracer *tracer)
 /* Whether another thread may be requested to stop. */
 static bool may_request(const struct tracer *tracer)
 {
-    return !tracer->must_end && tracer->count < PENDING_MOST &&
+    return !tracer->must_end && tracer->count < PENDING_MAX &&
            tracer->job->next < tracer->job->capture->thread_count;
 }
 
@@ -151,7 +151,7 @@ static void *copy_on(void *argument)
         if (give_up(&tracer) == 0)
             return NULL;
         nanosleep(&(struct timespec){0, sleep_ns}, NULL);
-        if (sleep_ns < MACHTRACE_LONGEST_SLEEP_NS)
+        if (sleep_ns < MACHTRACE_MAX_SLEEP_NS)
             sleep_ns *= 2;
     }
 }

@@ -239,7 +239,7 @@ static enum machtrace_event await_traced(const struct machtrace_capture *capture
         if (machtrace_is_overdue(capture, thread, &awake))
             break; /* its stop is reported later */
         nanosleep(&(struct timespec){0, sleep_ns}, NULL);
-        if (sleep_ns < MACHTRACE_LONGEST_SLEEP_NS)
+        if (sleep_ns < MACHTRACE_MAX_SLEEP_NS)
             sleep_ns *= 2;
     }
     return event;
@@ -288,7 +288,7 @@ int machtrace_stopped_unseize(pid_t id, int64_t stop_limit, int *signal)
         if (waited < MACHTRACE_PATIENCE_NS)
             continue;
         nanosleep(&(struct timespec){0, sleep_ns}, NULL);
-        if (sleep_ns < MACHTRACE_LONGEST_SLEEP_NS)
+        if (sleep_ns < MACHTRACE_MAX_SLEEP_NS)
             sleep_ns *= 2;
     }
     if (event == MACHTRACE_EXITED)

@@ -15,7 +15,7 @@
  * while a thread may have stopped. */
 #define MACHTRACE_PATIENCE_NS 100000
 #define MACHTRACE_FIRST_SLEEP_NS 20000
-#define MACHTRACE_LONGEST_SLEEP_NS 1000000
+#define MACHTRACE_MAX_SLEEP_NS 1000000
 
 struct machtrace_stop {
     int signal;        /* to deliver on release; 0 for none */

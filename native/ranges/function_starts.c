@@ -2,7 +2,7 @@
 #include "ranges/function_starts.h"
 
 #define MORE 0x80u /* of a byte: another follows */
-#define LONGEST 10 /* bytes of a distance */
+#define MAX_LENGTH 10 /* bytes of a distance */
 
 int64_t machtrace_function_starts_count(const unsigned char *table, size_t size)
 {
@@ -15,7 +15,7 @@ int64_t machtrace_function_starts_count(const unsigned char *table, size_t size)
         if (at >= size)
             return -1;
         any |= table[at++];
-        if (at - start > LONGEST || (at - start == LONGEST && table[at - 1] > 1))
+        if (at - start > MAX_LENGTH || (at - start == MAX_LENGTH && table[at - 1] > 1))
             return -1;
         if (any == 0)
             break;
@@ -52,10 +52,10 @@ int machtrace_function_holding(const unsigned char *table, size_t size, uint64_t
         uint64_t distance = 0;
         size_t length = 0;
         for (;; length++) {
-            if (at + length >= size || length >= LONGEST)
+            if (at + length >= size || length >= MAX_LENGTH)
                 return -1;
             unsigned char byte = table[at + length];
-            if (length == LONGEST - 1 && byte > 1)
+            if (length == MAX_LENGTH - 1 && byte > 1)
                 return -1;
             distance |= (uint64_t)(byte & (unsigned char)~MORE) << (7 * length);
             if ((byte & MORE) == 0)

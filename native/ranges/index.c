@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #define SLOTS 64u          /* of one word */
-#define LEAST_ROOM 1048576 /* bytes that a map may take however few ranges there are */
+#define MIN_ROOM 1048576 /* bytes that a map may take however few ranges there are */
 #define ROOM_A_ROW 96      /* bytes that it may take for each */
 #define BUCKETS_A_ROW 4
 
@@ -19,7 +19,7 @@
 
 #define PAGE_BITS 8          /* a row's slot in its page is one byte */
 #define COMPARED 16u         /* rows of a page that are compared at once */
-#define LEAST_PAGED 6291456u /* bytes of words: fewer are quicker without pages */
+#define MIN_PAGED 6291456u /* bytes of words: fewer are quicker without pages */
 #define BLOCK 128u           /* offsets that are prefetched for before they are looked up */
 #define NEAR_SLOTS 65536u    /* whose words, 16 kB, stay in any first-level cache */
 
@@ -161,7 +161,7 @@ enum machtrace_index_result machtrace_range_index_make(struct machtrace_range_in
         .span = starts[count - 1] - starts[0],
         .shift = distances == 0 ? 0 : trailing_zeros(distances),
     };
-    uint64_t room = LEAST_ROOM + (uint64_t)ROOM_A_ROW * count;
+    uint64_t room = MIN_ROOM + (uint64_t)ROOM_A_ROW * count;
     uint64_t words = (index->span >> index->shift) / SLOTS + 1;
     if (unique && words <= room / sizeof *index->words) {
         index->words = calloc((size_t)words, sizeof *index->words);
@@ -170,7 +170,7 @@ enum machtrace_index_result machtrace_range_index_make(struct machtrace_range_in
         fill_words(index);
 #if COUNTS_BITS
         /* With many rows to a page, words are no larger than pages. */
-        if (words * sizeof *index->words > LEAST_PAGED &&
+        if (words * sizeof *index->words > MIN_PAGED &&
             count / COMPARED < index->span >> index->shift >> PAGE_BITS && !make_pages(index)) {
             machtrace_range_index_free(index);
             return MACHTRACE_INDEX_NO_MEMORY;

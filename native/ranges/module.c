@@ -15,7 +15,7 @@
 #include "ranges/index.h"
 #include "ranges/symbol_scan.h"
 
-#define MOST_ALIASES 4096 /* symbols at one address that are reported */
+#define MAX_ALIASES 4096 /* symbols at one address that are reported */
 
 struct index_object {
     PyObject_HEAD
@@ -207,7 +207,7 @@ static PyObject *function_holding(PyObject *module, PyObject *arguments)
 static PyObject *list_of_rows(const uint32_t *numbers, size_t count)
 {
     PyObject *rows = PyList_New(0);
-    for (size_t index = 0; rows != NULL && index < count && index < MOST_ALIASES; index++) {
+    for (size_t index = 0; rows != NULL && index < count && index < MAX_ALIASES; index++) {
         PyObject *number = PyLong_FromUnsignedLong(numbers[index]);
         if (number == NULL || PyList_Append(rows, number) != 0)
             Py_CLEAR(rows);
@@ -226,7 +226,7 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
                           &base, &low, &high, &address))
         return NULL;
     PyObject *result = NULL, *rows = NULL;
-    uint32_t *numbers = malloc(MOST_ALIASES * sizeof *numbers);
+    uint32_t *numbers = malloc(MAX_ALIASES * sizeof *numbers);
     if (numbers == NULL) {
         PyErr_NoMemory();
         goto done;
@@ -251,7 +251,7 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
     Py_BEGIN_ALLOW_THREADS
     is_named = machtrace_symbol_at(&scan, address, &span);
     if (is_named)
-        count = machtrace_symbols_at(&scan, span.start, numbers, MOST_ALIASES);
+        count = machtrace_symbols_at(&scan, span.start, numbers, MAX_ALIASES);
     Py_END_ALLOW_THREADS
     if (!is_named) {
         result = Py_NewRef(Py_None);
@@ -318,13 +318,13 @@ static PyObject *elf_symbols_starting(PyObject *module, PyObject *arguments)
     if (!take_elf_table(arguments, "y*y*pKKK:elf_symbols_starting", &scan, &table, &strings, &start))
         return NULL;
     PyObject *rows = NULL;
-    uint32_t *numbers = malloc(MOST_ALIASES * sizeof *numbers);
+    uint32_t *numbers = malloc(MAX_ALIASES * sizeof *numbers);
     if (numbers == NULL) {
         PyErr_NoMemory();
     } else {
         size_t count;
         Py_BEGIN_ALLOW_THREADS
-        count = machtrace_elf_symbols_starting(&scan, start, numbers, MOST_ALIASES);
+        count = machtrace_elf_symbols_starting(&scan, start, numbers, MAX_ALIASES);
         Py_END_ALLOW_THREADS
         rows = list_of_rows(numbers, count);
     }

@@ -105,8 +105,8 @@ enum machtrace_progress machtrace_walk_push(struct machtrace_walk *walk, uint64_
         return MACHTRACE_PASSED;
     bool is_first = walk->frames == 0;
     bool is_irregular = !is_first && (!rises || !is_regular);
-    if ((is_irregular && walk->irregular >= MACHTRACE_MOST_IRREGULAR) ||
-        walk->frames >= MACHTRACE_MOST_FRAMES)
+    if ((is_irregular && walk->irregular >= MACHTRACE_MAX_IRREGULAR) ||
+        walk->frames >= MACHTRACE_MAX_FRAMES)
         return MACHTRACE_TOO_DEEP;
     size_t stored = walk->count - walk->first;
     if (stored >= walk->outer && stored - walk->outer >= walk->head &&

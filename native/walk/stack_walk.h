@@ -25,8 +25,8 @@ enum machtrace_pause {
 #define MACHTRACE_EARLY 512
 
 /* As in unwinder/walker.py. */
-#define MACHTRACE_MOST_FRAMES (UINT64_C(1) << 22)
-#define MACHTRACE_MOST_IRREGULAR 4096
+#define MACHTRACE_MAX_FRAMES (UINT64_C(1) << 22)
+#define MACHTRACE_MAX_IRREGULAR 4096
 
 /* One stack, and its stored frames, after those of other stacks. */
 struct machtrace_walk {

@@ -32,7 +32,7 @@ from tests.support.lab.rows import METHODS, Row, measured
 HERE = Path(__file__).parent
 SOURCES = HERE / "programs"
 EXPLANATIONS = HERE / "explanations.toml"
-POOLS_AT_MOST = 4
+MAX_POOLS = 4
 """How often processes may be lost, to the system's want of memory or to a user's haste."""
 FETCHED = HERE.parents[1] / "build" / "lab-sources"
 
@@ -49,7 +49,7 @@ def measure(
     """The place of each build and its rows, as they come."""
     task = progress.add_task("building and walking", total=len(wanted))
     left = set(range(len(wanted)))
-    for _ in range(POOLS_AT_MOST):
+    for _ in range(MAX_POOLS):
         pool = ProcessPoolExecutor(jobs)
         try:
             futures: dict[Future[list[Row]], int] = {

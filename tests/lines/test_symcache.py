@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from machtrace.errors import FormatError
-from machtrace.lines.index import MOST_CALLS, DebugIndex
+from machtrace.lines.index import MAX_CALLS, DebugIndex
 from machtrace.lines.symcache import NONE, SymCache
 from machtrace.model.symbol import InlineFrame, SourceLocation
 
@@ -199,7 +199,7 @@ def test_invalid_and_cyclic_references_are_refused(change):
     with pytest.raises(FormatError):
         _ = cache.columns
     for offset in (0, 0xFF, 0x100, 0x200, 2**32 - 1):
-        assert len(DebugIndex(cache).inlined(offset)) <= MOST_CALLS
+        assert len(DebugIndex(cache).inlined(offset)) <= MAX_CALLS
 
 
 def test_a_truncated_cache_is_refused():
@@ -216,7 +216,7 @@ def test_overlong_chains_are_truncated():
     change = {"calls": calls, "ranges": [(0x100, (0, 1, 0, len(calls) - 1))]}
     index = DebugIndex(SymCache(built(**{**SMALL, **change})))
 
-    assert len(index.inlined(0x100)) == MOST_CALLS
+    assert len(index.inlined(0x100)) == MAX_CALLS
     with pytest.raises(FormatError):
         index.columns(np.array([0x100], np.uint64))
 

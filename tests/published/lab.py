@@ -42,7 +42,7 @@ SEED = 12
 RUNS = 400
 _PART = 2000
 """Runs after which a result is stored."""
-_MOST_REASONS = 8
+_MAX_REASONS = 8
 _ARCHITECTURES = tuple(sorted(arch.value for arch in ARCHITECTURES))
 
 
@@ -182,7 +182,7 @@ def details(row: Row, most: int) -> Iterator[str]:
     result = row.result
     yield f"{row.key}: {result.stacks} stacks, {result.instructions} instructions"
     for title, counts in (("ended", result.ended), ("starts refused", result.refused)):
-        reasons = counts.most_common(_MOST_REASONS)
+        reasons = counts.most_common(_MAX_REASONS)
         yield f"  {title}: " + "; ".join(f"{count} {reason}" for reason, count in reasons)
     for failure in row.failures[:most]:
         yield f"  {failure}"

@@ -31,7 +31,7 @@ from machtrace.model.report import (
     SampledTree,
 )
 from machtrace.render import folded
-from machtrace.render.call_tree import DEEPEST, bounded
+from machtrace.render.call_tree import MAX_DEPTH, bounded
 from machtrace.reports.crash.registers import register_lines
 from machtrace.reports.image_lists import listed_images
 from machtrace.reports.ips import documents
@@ -150,7 +150,7 @@ SHAPES: dict[str, Callable[[int], str]] = {
     "threads of lldb": lambda count: "  frame #0: 0x1 a`f\n" * count,
 }
 _COUNT = 50
-_MOST = 2.7
+_MAX_COUNT = 2.7
 """How many times as much may be done with twice as much: square growth is by four."""
 
 
@@ -159,7 +159,7 @@ def test_reading_takes_as_many_steps_as_there_is_to_read(shape: str) -> None:
     """Twice as much takes about twice as long."""
     small, large = SHAPES[shape](_COUNT), SHAPES[shape](2 * _COUNT)
     _read(small)  # what is made once is made
-    assert _steps(lambda: _read(large), shape=shape) < _MOST * _steps(
+    assert _steps(lambda: _read(large), shape=shape) < _MAX_COUNT * _steps(
         lambda: _read(small), shape=shape
     )
 
@@ -185,8 +185,8 @@ def test_writing_takes_as_many_steps_as_was_read(shape: str, name: str) -> None:
             return 0
 
     size = write(small)
-    assert write(large) <= _MOST * size
-    assert _steps(lambda: write(large), shape=shape) < _MOST * _steps(
+    assert write(large) <= _MAX_COUNT * size
+    assert _steps(lambda: write(large), shape=shape) < _MAX_COUNT * _steps(
         lambda: write(small), shape=shape
     )
 
@@ -195,7 +195,7 @@ def test_a_page_of_many_reports_takes_as_many_steps_as_there_are() -> None:
     """Its overview takes no more either."""
     shape = SHAPES["diagnostics"]
     small, large = _read(shape(_COUNT)), _read(shape(2 * _COUNT))
-    assert _steps(lambda: write_reports(large, "html")) < _MOST * _steps(
+    assert _steps(lambda: write_reports(large, "html")) < _MAX_COUNT * _steps(
         lambda: write_reports(small, "html")
     )
 
@@ -412,16 +412,16 @@ def _deep_tree(depth: int) -> Report:
 def test_stacks_that_end_at_every_level_of_a_deep_tree() -> None:
     """Formats that write each of them out write as much of each as their number allows."""
     size = len(write_reports([_deep_tree(5000)], "folded"))
-    assert len(write_reports([_deep_tree(10_000)], "folded")) < _MOST * size
+    assert len(write_reports([_deep_tree(10_000)], "folded")) < _MAX_COUNT * size
 
 
 def test_deep_stacks_are_cut_only_where_they_are_too_many() -> None:
     """And none of their samples is lost."""
-    profile = profile_of(_deep_tree(2 * DEEPEST))
+    profile = profile_of(_deep_tree(2 * MAX_DEPTH))
     assert bounded(profile) is profile
     cut = bounded(profile, room=10_000)
     assert sum(cut.samples.weights) == sum(profile.samples.weights)
-    assert max(len(list(cut.stacks.frames_of(row))) for row in cut.samples.stacks) == DEEPEST
+    assert max(len(list(cut.stacks.frames_of(row))) for row in cut.samples.stacks) == MAX_DEPTH
 
 
 def test_deep_values_in_other_fields_are_an_error() -> None:
@@ -445,7 +445,7 @@ def test_one_crashed_thread_leaves_the_others_folded() -> None:
 def test_our_own_json_of_many_reports_is_as_long_as_they_are() -> None:
     """The payload has a hundred keys and as many diagnostics."""
     small, large = (_read(SHAPES["diagnostics"](count)) for count in (1000, 2000))
-    assert len(reports_json(large)) < _MOST * len(reports_json(small))
+    assert len(reports_json(large)) < _MAX_COUNT * len(reports_json(small))
 
 
 @pytest.mark.parametrize(

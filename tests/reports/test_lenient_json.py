@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machtrace.reports.lenient_json import DEEPEST, read_broken, read_json
+from machtrace.reports.lenient_json import MAX_DEPTH, read_broken, read_json
 from machtrace.reports.source import ReportSource
 
 VALUES = st.recursive(
@@ -75,7 +75,7 @@ def test_other_deep_nesting_is_stored_as_text() -> None:
     value, depth = document.value, 0
     while isinstance(value, list):
         value, depth = value[0], depth + 1
-    assert depth == DEEPEST + 1
+    assert depth == MAX_DEPTH + 1
     assert value == "[" * (9000 - depth) + "]" * (9000 - depth)
     assert "stored as text" in document.warnings[0]
 

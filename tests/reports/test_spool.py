@@ -428,7 +428,7 @@ def test_functions_that_share_deep_stacks_are_one_tree_if_they_are_too_large() -
 
 def test_stacks_without_room_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The most frequent ones have it; no call is missing."""
-    monkeypatch.setattr(calls_module, "_ROWS_MOST", 2)
+    monkeypatch.setattr(calls_module, "_MAX_ROWS", 2)
     result = report()
     assert [tree.count for tree in result.trees] == [49, 4]
     assert sum(len(tree.nodes) for tree in result.trees) == 1 + 1 + 4 + 1 + 2

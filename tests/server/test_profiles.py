@@ -330,7 +330,7 @@ def test_fields_are_limited(monkeypatch):
     from machtrace.reports.readers import read_source
     from machtrace.reports.source import ReportSource
 
-    monkeypatch.setattr(otlp, "MOST_FIELDS", 20)
+    monkeypatch.setattr(otlp, "MAX_FIELDS", 20)
     with pytest.raises(FormatError, match="more than 20 fields"):
         read_source(ReportSource("x", OTLP))
 

@@ -17,7 +17,7 @@ from machtrace.model.arch import Arch
 from machtrace.symbols.elf import elf_symbol_table
 from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.table import SymbolTable
-from machtrace.unwinder.arch.own_code import MOST_INSTRUCTIONS, OwnCode
+from machtrace.unwinder.arch.own_code import MAX_INSTRUCTIONS, OwnCode
 from tests.support.compilers.executables import compile_elf
 
 pytestmark = pytest.mark.peer
@@ -318,7 +318,7 @@ def test_own_code_of_an_image_with_local_symbols_ends_at(code: str, size: int) -
 
 def test_own_code_beyond_the_limit_is_not_decoded() -> None:
     """If there are many symbols without sizes, the first have bounds."""
-    data = b"\x90" * MOST_INSTRUCTIONS + b"\xc3\x90"
+    data = b"\x90" * MAX_INSTRUCTIONS + b"\xc3\x90"
     end = Svma(len(data))
     for is_stripped, others in ((True, 1), (False, 2)):
         own = OwnCode(_Code(data), Arch.X86_64, is_stripped=is_stripped)

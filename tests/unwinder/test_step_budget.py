@@ -11,7 +11,7 @@ import pytest
 from machtrace.errors import DwarfError, MemoryReadError
 from machtrace.formats.dwarf import expression
 from machtrace.formats.dwarf.cfi_records import CallFrameSection
-from machtrace.formats.dwarf.frame_index import COMMONS_AT_LEAST, READ_ONE_BY_ONE, build_index
+from machtrace.formats.dwarf.frame_index import MIN_COMMONS, READ_ONE_BY_ONE, build_index
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
@@ -315,7 +315,7 @@ def test_many_common_records_are_bounded(monkeypatch: pytest.MonkeyPatch):
         data += _record(len(data) + 4 - start, body)
     read = _count(monkeypatch, "read_common_information")
     index = build_index(_section(data))
-    assert read() == len(index.starts) <= COMMONS_AT_LEAST + 20_000 // 64
+    assert read() == len(index.starts) <= MIN_COMMONS + 20_000 // 64
 
 
 def test_records_that_are_read_one_by_one_are_bounded(monkeypatch: pytest.MonkeyPatch):

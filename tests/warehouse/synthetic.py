@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-FUNCTIONS, SITES, DEEPEST = 20_000, 6, 96
+FUNCTIONS, SITES, MAX_DEPTH = 20_000, 6, 96
 _STARTS = (12, 14, 6, 5, 7, 4, 9, 11)
 _SHARES = (0.45, 0.1, 0.15, 0.1, 0.08, 0.05, 0.04, 0.03)
 _SAME_AND_END = {"diverse": (0.72, 1 / 19), "crashes": (0.93, 1 / 12)}
@@ -35,7 +35,7 @@ def stacks(count: int, kind: str, seed: int = 7) -> Stacks:
     callee = (FUNCTIONS * random.random((FUNCTIONS, SITES)) ** 2.2).astype(np.uint32)
     starts = [random.integers(0, FUNCTIONS * SITES, size).astype(np.uint32) for size in _STARTS]
     thread = random.choice(len(starts), size=count, p=_SHARES)
-    table = np.zeros((count, DEEPEST), np.uint32)
+    table = np.zeros((count, MAX_DEPTH), np.uint32)
     depth = np.zeros(count, np.int64)
     function = np.zeros(count, np.uint32)
     for number, prefix in enumerate(starts):
@@ -49,6 +49,6 @@ def stacks(count: int, kind: str, seed: int = 7) -> Stacks:
         table[alive, depth[alive]] = caller * SITES + site
         depth[alive] += 1
         function[alive] = callee[caller, site]
-        alive = alive[(random.random(len(alive)) > end) & (depth[alive] < DEEPEST)]
-    inside = np.arange(DEEPEST)[None, :] < depth[:, None]
+        alive = alive[(random.random(len(alive)) > end) & (depth[alive] < MAX_DEPTH)]
+    inside = np.arange(MAX_DEPTH)[None, :] < depth[:, None]
     return Stacks(table[inside], np.concatenate((np.zeros(1, np.int64), np.cumsum(depth))))

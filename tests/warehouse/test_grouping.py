@@ -21,7 +21,7 @@ from machtrace.model.report import (
     SampledTree,
 )
 from machtrace.warehouse.builder import SegmentBuilder, Source
-from machtrace.warehouse.grouping.distinct import MOST, counts, hashes_of, smallest
+from machtrace.warehouse.grouping.distinct import MAX_COUNT, counts, hashes_of, smallest
 from machtrace.warehouse.grouping.segment_stacks import SegmentStacks
 from machtrace.warehouse.triage import State
 from machtrace.warehouse.warehouse import Warehouse
@@ -165,7 +165,7 @@ def test_distinct_devices_of_parts_are_those_of_the_whole(rows, parts):
 def test_more_devices_than_a_sketch_has_are_estimated():
     value = hashes_of(str(each) for each in range(100_000))
     (count,) = counts(*smallest(np.zeros(len(value), np.int64), value), 1).tolist()
-    assert count == pytest.approx(100_000, rel=4 / MOST**0.5)
+    assert count == pytest.approx(100_000, rel=4 / MAX_COUNT**0.5)
 
 
 STEPS = st.lists(

@@ -10,9 +10,9 @@
 
 #include "common/darwin/registers.h"
 
-#define ADJOINING_MOST 64  /* regions that one stack is looked for in */
-#define SUBMAPS_MOST 16    /* nested in one another; the kernel has two levels */
-#define SMALLEST_PAGE 4096 /* every page size is a multiple */
+#define ADJOINING_MAX 64  /* regions that one stack is looked for in */
+#define SUBMAPS_MAX 16    /* nested in one another; the kernel has two levels */
+#define MIN_PAGE 4096 /* every page size is a multiple */
 #define PART 65536         /* read at once before single pages are tried */
 
 _Static_assert(sizeof(vm_address_t) == 8, "vm_address_t");
@@ -27,7 +27,7 @@ kern_return_t machtrace_mach_find_region(vm_map_read_t task, uint64_t address,
                                          struct machtrace_mach_region *region)
 {
     natural_t depth = 0;
-    for (int level = 0; level < SUBMAPS_MOST; level++) {
+    for (int level = 0; level < SUBMAPS_MAX; level++) {
         vm_address_t start = (vm_address_t)address;
         vm_size_t size = 0;
         vm_region_submap_short_info_data_64_t info;
@@ -77,7 +77,7 @@ kern_return_t machtrace_mach_find_stack(vm_map_read_t task, uint64_t sp, size_t 
         *start = region.start;
     *end = region.end;
     /* A mapping whose parts were treated differently is in several regions. */
-    for (int count = 0; count < ADJOINING_MOST && *end < most; count++) {
+    for (int count = 0; count < ADJOINING_MAX && *end < most; count++) {
         if (machtrace_mach_find_region(task, *end, &next) != KERN_SUCCESS || next.start != *end ||
             !is_readable(&next) || next.tag != region.tag)
             break;
@@ -126,7 +126,7 @@ kern_return_t machtrace_mach_read(vm_map_read_t task, uint64_t address, unsigned
     /* All or nothing is read at once; so find where it ends. */
     result = read_parts(task, address, to, size, PART, got);
     if (result != KERN_SUCCESS)
-        result = read_parts(task, address, to, size, SMALLEST_PAGE, got);
+        result = read_parts(task, address, to, size, MIN_PAGE, got);
     return *got != 0 ? KERN_SUCCESS : result;
 }
 

@@ -9,11 +9,11 @@
 
 #include <stdint.h>
 
-#define MACHTRACE_HERE_MOST 33
+#define MACHTRACE_HERE_MAX 33
 
 struct machtrace_here {
     uint64_t pc;
-    uint64_t values[MACHTRACE_HERE_MOST]; /* by DWARF number; others are 0 */
+    uint64_t values[MACHTRACE_HERE_MAX]; /* by DWARF number; others are 0 */
     uint64_t known;                       /* a bit for each number */
 };
 

@@ -7,9 +7,9 @@
 
 #define INTERPRETERS_MAX 64
 #define PAGE 4096
-#define FRAME_MOST 128 /* bytes of a frame's fields */
-#define TEXT_MOST (1 << 12)
-#define LINES_MOST (1 << 15)
+#define FRAME_MAX 128 /* bytes of a frame's fields */
+#define TEXT_MAX (1 << 12)
+#define LINES_MAX (1 << 15)
 #define TYPE_NAME 8 /* bytes of "bytes", "code" and "str" that are copied */
 
 static bool read_word(uint64_t address, uint64_t *value)
@@ -135,7 +135,7 @@ static void copy_frames(const struct machtrace_python_layout *layout, uint64_t f
     while (frame != 0) {
         if (first != 0 && is_known(chain, frame))
             return;
-        const unsigned char *data = size > FRAME_MOST ? NULL : cached(chain, frame, (size_t)size);
+        const unsigned char *data = size > FRAME_MAX ? NULL : cached(chain, frame, (size_t)size);
         if (data == NULL || chain->row_count == MACHTRACE_CHAIN_ROWS) {
             chain->is_truncated = 1;
             return;
@@ -198,7 +198,7 @@ static const unsigned char *add_block(struct blocks *blocks, uint64_t address, u
 {
     uint64_t head[2] = {address, size};
     size_t padded = ((size_t)size + 7) & ~(size_t)7;
-    if (size > LINES_MOST + PAGE || blocks->room - blocks->size < sizeof head + padded)
+    if (size > LINES_MAX + PAGE || blocks->room - blocks->size < sizeof head + padded)
         return NULL;
     unsigned char *place = blocks->to + blocks->size;
     memcpy(place, head, sizeof head);
@@ -228,7 +228,7 @@ static bool add_text(struct blocks *blocks, const struct machtrace_python_layout
         return false;
     uint64_t length = word_in(head, layout->text_length);
     uint64_t width = word_in(head, layout->text_state) >> 2 & 7;
-    return length <= TEXT_MOST && width <= 4 &&
+    return length <= TEXT_MAX && width <= 4 &&
            add_block(blocks, address, layout->text_compact + length * width) != NULL &&
            add_type(blocks, layout, word_in(head, layout->object_type));
 }
@@ -237,7 +237,7 @@ static bool add_bytes(struct blocks *blocks, const struct machtrace_python_layou
                       uint64_t address)
 {
     uint64_t size, type;
-    return read_word(address + layout->size, &size) && size <= LINES_MOST &&
+    return read_word(address + layout->size, &size) && size <= LINES_MAX &&
            read_word(address + layout->object_type, &type) &&
            add_block(blocks, address, layout->bytes_start + size) != NULL &&
            add_type(blocks, layout, type);

@@ -8,8 +8,8 @@
 
 #define GIL_CONDITION_FIRST 32 /* of struct _gil_runtime_state: its condition and mutex */
 #define GIL_CONDITION_LAST 120
-#define GIL_LATE_MOST 10 /* intervals: later rounds prove nothing */
-#define GIL_PAUSE_MOST 1000000000 /* ns until its waiters are sought again */
+#define GIL_LATE_MAX 10 /* intervals: later rounds prove nothing */
+#define GIL_PAUSE_MAX 1000000000 /* ns until its waiters are sought again */
 
 /* --- watched threads --- */
 
@@ -190,7 +190,7 @@ static void poll_gil(struct machtrace_watchdog *watchdog)
     int64_t now = watchdog->now, before = watchdog->gil_at;
     watchdog->gil_at = now;
     int64_t interval = watchdog->options.interval;
-    bool is_missed = watchdog->late > GIL_LATE_MOST * interval &&
+    bool is_missed = watchdog->late > GIL_LATE_MAX * interval &&
                      suspect->phase != MACHTRACE_WATCHDOG_SEEN; /* all may have been stopped */
     if (!gil.is_locked || key != suspect->key || watchdog->gil_began == 0 || is_missed) {
         machtrace_suspect_end(watchdog, suspect, MACHTRACE_WATCHDOG_GIL);
@@ -208,7 +208,7 @@ static void poll_gil(struct machtrace_watchdog *watchdog)
     if (age >= MACHTRACE_FIRST_CAPTURE(suspect->limit) && now >= watchdog->gil_scan) {
         /* Again when the limit is reached, then ever less often. */
         int64_t pause = age < suspect->limit ? suspect->limit - age : age;
-        watchdog->gil_scan = now + (pause < GIL_PAUSE_MOST ? pause : GIL_PAUSE_MOST);
+        watchdog->gil_scan = now + (pause < GIL_PAUSE_MAX ? pause : GIL_PAUSE_MAX);
         if (suspect->phase != MACHTRACE_WATCHDOG_SEEN)
             suspect->thread = (uint32_t)machtrace_python_thread_of(layout, gil.holder);
         find_waiters(watchdog, &gil);

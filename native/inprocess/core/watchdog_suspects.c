@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "inprocess/core/watchdog_inside.h"
 
-#define PAUSE_MOST 1000000000 /* ns between two captures of one incident */
+#define PAUSE_MAX 1000000000 /* ns between two captures of one incident */
 
 /* Whether what a suspect did is still the same: else a copy may be of what came next. */
 static bool is_still(const struct machtrace_watchdog *watchdog,
@@ -119,7 +119,7 @@ void machtrace_suspect_advance(struct machtrace_watchdog *watchdog,
     if (is_due || is_seen) {
         capture(watchdog, suspect, cause, is_seen);
         suspect->captures++;
-        if (suspect->phase == MACHTRACE_WATCHDOG_SEEN && suspect->pause < PAUSE_MOST)
+        if (suspect->phase == MACHTRACE_WATCHDOG_SEEN && suspect->pause < PAUSE_MAX)
             suspect->pause += suspect->pause * 6 / 10;
         suspect->next_capture = machtrace_clock_ns(CLOCK_MONOTONIC) + suspect->pause;
     }

@@ -19,7 +19,7 @@ from machtrace.errors import FileAccessError, FormatError
 from machtrace.frozen import dataclass
 from machtrace.mapped_file import mapped_file
 
-_LARGEST = 1 << 30
+_MAX_BYTES = 1 << 30
 """Bytes of an earlier report."""
 _MAGIC_SIZE = 4
 
@@ -130,14 +130,14 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         with path.open("rb") as file:
             start = file.read(_MAGIC_SIZE)
             archive = mapped_file(file.fileno()) if is_evidence(start) else None
-            data = b"" if archive is not None else start + file.read(_LARGEST + 1)
+            data = b"" if archive is not None else start + file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = f"cannot read the earlier report: {getattr(error, 'strerror', None) or error}"
         raise FileAccessError(str(path), reason) from None
     if archive is not None:
-        data = report_of_evidence(archive, str(path), _LARGEST)
+        data = report_of_evidence(archive, str(path), _MAX_BYTES)
     try:
-        document = json.loads(data) if len(data) <= _LARGEST else None
+        document = json.loads(data) if len(data) <= _MAX_BYTES else None
     except (ValueError, RecursionError):
         document = None
     rows = document.get("findings") if isinstance(document, dict) else None

@@ -21,8 +21,8 @@ from machtrace.formats.zip_archive import ZipError, ZipMember, ZipProblem, is_zi
 REPORT, MANIFEST = "report.json", "manifest.json"
 KIND = "audit-evidence"
 SCHEMA = 1
-_MEMBERS_MOST = 10_000
-_MANIFEST_MOST = 1 << 24
+_MAX_MEMBERS = 10_000
+_MAX_MANIFEST = 1 << 24
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644
 _CHUNK = 1 << 20
@@ -85,9 +85,9 @@ def report_of_evidence(data: memoryview, source: str, most: int) -> bytes:
         FormatError: it is no evidence of an audit, damaged, or was changed.
     """
     try:
-        members = read_members(data, member_limit=_MEMBERS_MOST)
+        members = read_members(data, member_limit=_MAX_MEMBERS)
         report = _contents(members, REPORT, most)
-        manifest = json.loads(_contents(members, MANIFEST, _MANIFEST_MOST))
+        manifest = json.loads(_contents(members, MANIFEST, _MAX_MANIFEST))
         entry = manifest["members"][REPORT]
         is_ours = manifest["kind"] == KIND and manifest["schema"] == SCHEMA
         is_same = entry["sha256"] == sha256(report).hexdigest()

@@ -29,7 +29,7 @@ from machtrace.frozen import dataclass
 PRIVACY = "privacy"
 """The built-in set."""
 SCHEMA = 1
-_LARGEST = 1 << 24
+_MAX_BYTES = 1 << 24
 """Bytes of a file of rules."""
 _METHOD = re.compile(r"([-+])\[([A-Za-z_$][\w$.]*) ([A-Za-z_$:][\w$:]*)\]\Z")
 _SYMBOL = re.compile(r"[A-Za-z_$][\w$.]*\Z")
@@ -247,13 +247,13 @@ def _table(data: bytes, source: str) -> dict[str, Any]:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+            data = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         known = "" if path.suffix else f"; {PRIVACY!r} is the built-in set"
         reason = f"cannot read rules: {getattr(error, 'strerror', None) or error}{known}"
         raise FileAccessError(str(path), reason) from None
-    if len(data) > _LARGEST:
-        raise RulesError(f"{path}: larger than {_LARGEST} bytes")
+    if len(data) > _MAX_BYTES:
+        raise RulesError(f"{path}: larger than {_MAX_BYTES} bytes")
     return data
 
 

@@ -69,7 +69,7 @@ _WITH_LINES = (
 _OF_GROUPS = (Format.TEXT, Format.LLDB, Format.JSON)
 """Formats in which several threads have one stack."""
 
-_MOST_RETURN_NS = 100_000_000
+_MAX_RETURN_NS = 100_000_000
 """Longest wait until stopped threads are in their waits again, which states what these are for."""
 
 _WITH_DETAILS = (Format.TEXT, Format.JSON)
@@ -177,7 +177,7 @@ def _with_waits(spec: str, copied: Snapshot) -> Snapshot:
     locks = LinuxLocks()
     pcs: dict[int, Avma] = {thread.info.id: thread.registers.pc for thread in copied.threads}
     try:
-        locks.await_return(pid, pcs, _MOST_RETURN_NS)
+        locks.await_return(pid, pcs, _MAX_RETURN_NS)
         return LockSurveyor(pid, locks).described(copied)
     except TargetError:  # it exited, or hides them: the stacks are whole
         return copied

@@ -14,7 +14,7 @@ from machtrace.errors import FileAccessError
 
 _READ = 1 << 20
 """Bytes of standard input per read; a pipe returns what it holds at once."""
-_LONGEST_NAME = 1 << 16
+_MAX_NAME_LENGTH = 1 << 16
 """Bytes of the longest name; longer runs of a name's characters are copied."""
 
 _NAME = re.compile(
@@ -84,7 +84,7 @@ def filtered_input(simplified: bool) -> Iterator[bytes]:  # noqa: FBT001 - the c
         cut = len(data.rstrip(_NAME_BYTES))  # the next read may continue a name
         yield _replaced(data[:cut], simplified)
         rest = data[cut:]
-        if len(rest) > _LONGEST_NAME:
+        if len(rest) > _MAX_NAME_LENGTH:
             yield rest
             rest, is_inside = b"", True
     yield _replaced(rest, simplified)

@@ -17,7 +17,7 @@ _TIMEOUT = 60.0
 _PAUSE = 0.2
 _SHOWN = 4
 """Issues that are printed."""
-_LARGEST_SUCCESS = 299
+_MAX_SUCCESS = 299
 
 
 def send_fleet(host: str, port: int, on_line: Callable[[str], None]) -> Thread:
@@ -82,7 +82,7 @@ class _Client:
         self._connection.request(method, path, body)
         response = self._connection.getresponse()
         text = response.read()
-        if response.status > _LARGEST_SUCCESS:
+        if response.status > _MAX_SUCCESS:
             raise TargetError(f"{method} {path}: {response.status} {text.decode(errors='replace')}")
         return json.loads(text)
 

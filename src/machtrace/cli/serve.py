@@ -12,7 +12,7 @@ from machtrace.cli.options import complete_folders, count_type, parse_path
 from machtrace.cli.warehouse.upkeep import raw_age_option, report_age_option, trust_clock_option
 
 _PORT = 8760
-_LARGEST_PORT = 65535
+_MAX_PORT = 65535
 
 
 class _Retention(TypedDict):
@@ -31,7 +31,7 @@ class _Retention(TypedDict):
     metavar="N",
     default=_PORT,
     show_default=True,
-    type=count_type(_LARGEST_PORT, least=0),
+    type=count_type(_MAX_PORT, least=0),
     help="The TCP port; 0 for any that is free.",
 )
 @click.option(

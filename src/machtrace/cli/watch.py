@@ -41,7 +41,7 @@ CANNOT_WATCH = 2
 DEFAULT_HANG_S = 0.25
 _REMEDY = "--crash"
 _FOREVER_S = float(1 << 32)
-_MOST_PROCESSORS = 1024
+_MAX_PROCESSORS = 1024
 """Those of another machine, whose number is unknown."""
 
 
@@ -220,7 +220,7 @@ def _conditions(
     from machtrace.watching.thresholds import DEFAULT_CPU, DEFAULT_MEMORY, parse_cpu, parse_memory
 
     is_remote = isinstance(spec, str) and spec.startswith(REMOTE)
-    processors = _MOST_PROCESSORS if is_remote else os.cpu_count() or 1
+    processors = _MAX_PROCESSORS if is_remote else os.cpu_count() or 1
     if hang is None and not (cpu or memory or deadlocks):
         if not (isinstance(spec, str) and interrupts(spec)):
             hang = DEFAULT_HANG_S

@@ -103,14 +103,14 @@ _COMPACT, _ASCII = 1 << 5, 1 << 6
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 """By bytes a character."""
 
-_LONGEST_TEXT = 1 << 14
+_MAX_TEXT_LENGTH = 1 << 14
 """Characters; names of functions and files are shorter."""
-_LONGEST_TABLE = 1 << 21
+_MAX_TABLE_LENGTH = 1 << 21
 """Bytes of a table of lines; those of the largest generated modules are a few hundred KiB."""
 _UNIT = 2
 """Bytes of an instruction, or of one of its inline caches (``_Py_CODEUNIT``)."""
-_LARGEST_CODE = 1 << 26
-_MOST_BYTES = 1 << 23
+_MAX_CODE = 1 << 26
+_MAX_BYTES = 1 << 23
 """Bytes of all names and tables of one capture, while the process is frozen."""
 
 
@@ -120,8 +120,8 @@ _KEYS = Struct("<9xBB13xQ")
 """``PyDictKeysObject``: binary logarithm of the index's size, kind, number of entries."""
 _HASHED_ENTRY, _ENTRY = Struct("<3Q"), Struct("<2Q")
 """``PyDictKeyEntry`` of keys of any type, ``PyDictUnicodeEntry`` of ``str`` alone."""
-_LARGEST_INDEX = 32
-_MOST_ITEMS = 1 << 17
+_MAX_INDEX = 32
+_MAX_ITEMS = 1 << 17
 _TYPE_SIZE, _TYPE_FLAGS = 32, 168
 """``PyTypeObject.tp_basicsize``, ``tp_flags``."""
 _CACHED_KEYS_3_11, _CACHED_KEYS = 872, 880
@@ -133,7 +133,7 @@ _ONE_POINTER_SINCE, _INLINE_SINCE = 12, 13
 _VALID_SHIFT = 24
 """``PyDictValues.valid``."""
 _DIGITS_SHIFT, _DIGIT_BITS = 3, 30
-_MOST_DIGITS = 4
+_MAX_DIGITS = 4
 """Digits of a thread's identifier, with room to spare."""
 
 
@@ -207,7 +207,7 @@ class PythonObjects:
     def __init__(self, memory: MemoryReader, layout: PythonLayout) -> None:
         self._memory = memory
         self._layout = layout
-        self._left = _MOST_BYTES
+        self._left = _MAX_BYTES
         self._types: dict[int, bytes] = {}
         self._codes: dict[int, PythonCode] = {}
 
@@ -236,7 +236,7 @@ class PythonObjects:
         layout = self._layout
         self._check_type(address, b"code")
         count = self.pointer(address + layout.size)
-        if count > _LARGEST_CODE:
+        if count > _MAX_CODE:
             raise memory_error("invalid size of code", address)
         at = Avma(address + layout.code_first_line)
         return PythonCode(
@@ -259,7 +259,7 @@ class PythonObjects:
         length = self.pointer(address + layout.text_length)
         state: int = _UINT.unpack(memory.read(Avma(address + layout.text_state), _UINT.size))[0]
         width = state >> _KIND_SHIFT & _KIND_MASK
-        if width not in _CODECS or not state & _COMPACT or length > _LONGEST_TEXT:
+        if width not in _CODECS or not state & _COMPACT or length > _MAX_TEXT_LENGTH:
             raise memory_error("a str is not a valid name", address)
         start = layout.text_ascii if state & _ASCII else layout.text_compact
         return _decoded(self._read(address + start, length * width), width)
@@ -300,7 +300,7 @@ class PythonObjects:
         """Yield keys and values of a ``PyDictKeysObject``."""
         head = self._memory.read(Avma(keys), _KEYS.size)
         index_size, kind, count = _KEYS.unpack(head)
-        if index_size > _LARGEST_INDEX or count > _MOST_ITEMS:
+        if index_size > _MAX_INDEX or count > _MAX_ITEMS:
             raise memory_error("invalid keys of a dict", keys)
         entry = _HASHED_ENTRY if kind == 0 else _ENTRY
         start = keys + _KEYS.size + (1 << index_size)
@@ -358,7 +358,7 @@ class PythonObjects:
         layout = self._layout
         tag = self.pointer(address + layout.size)
         count = tag if layout.version[1] < _ONE_POINTER_SINCE else tag >> _DIGITS_SHIFT
-        if count > _MOST_DIGITS:
+        if count > _MAX_DIGITS:
             raise memory_error("an int is not a thread's", address)
         data = self._memory.read(Avma(address + layout.long_digits), count * _UINT.size)
         return sum(digit << _DIGIT_BITS * at for at, (digit,) in enumerate(_UINT.iter_unpack(data)))
@@ -366,7 +366,7 @@ class PythonObjects:
     def _bytes(self, address: int) -> bytes:
         self._check_type(address, b"bytes")
         size = self.pointer(address + self._layout.size)
-        if size > _LONGEST_TABLE:
+        if size > _MAX_TABLE_LENGTH:
             raise memory_error("invalid size of a line table", address)
         return self._read(address + self._layout.bytes_start, size)
 

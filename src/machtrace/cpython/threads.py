@@ -39,11 +39,11 @@ from machtrace.model.snapshot import (
 from machtrace.model.symbol import PythonFrame
 
 _POINTER = Struct("<Q")
-_MOST_INTERPRETERS = 1 << 10
-_MOST_THREADS = 1 << 16
-_MOST_FRAMES = 1 << 17
+_MAX_INTERPRETERS = 1 << 10
+_MAX_THREADS = 1 << 16
+_MAX_FRAMES = 1 << 17
 """Frames of all threads in one capture."""
-_MOST_CACHED = 1 << 14
+_MAX_CACHED = 1 << 14
 """Stacks of frames whose runs are cached."""
 
 _UINT_MAX = (1 << 32) - 1
@@ -159,8 +159,8 @@ class ThreadReader:
         self._runtime = runtime
         self._objects = PythonObjects(memory, layout)
         self._runs = RunFinder(layout, self._frame_at, self._function)
-        self._frames_left = _MOST_FRAMES
-        self._threads_left = _MOST_THREADS
+        self._frames_left = _MAX_FRAMES
+        self._threads_left = _MAX_THREADS
         size = max(
             layout.thread_next, layout.thread_native_id, layout.thread_ident, layout.thread_frame
         )
@@ -209,7 +209,7 @@ class ThreadReader:
         yield from self._linked(
             self._objects.pointer(self._runtime + layout.interpreters_head),
             layout.interpreter_next,
-            _MOST_INTERPRETERS,
+            _MAX_INTERPRETERS,
         )
 
     def _gil(self, interpreter: int) -> tuple[int, int, int]:
@@ -245,7 +245,7 @@ class ThreadReader:
             return [(0, first)]
         return [
             (here, pointer(here + current_at))
-            for here in self._linked(first, layout.c_frame_previous, _MOST_FRAMES)
+            for here in self._linked(first, layout.c_frame_previous, _MAX_FRAMES)
         ]
 
     def _linked(self, first: int, next_at: int, most: int) -> Iterator[int]:
@@ -308,7 +308,7 @@ class CopiedThreads:
         interpreters, states, codes, forgot, error, error_address = copied
         if forgot:
             self._codes, self._known = {}, {}
-        elif len(self._known) > _MOST_CACHED:
+        elif len(self._known) > _MAX_CACHED:
             self._known = {}
         for code in codes:
             self._codes[code[0]] = copied_code(code)

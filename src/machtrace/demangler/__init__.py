@@ -13,10 +13,10 @@ from importlib import import_module
 
 _CACHED = 1 << 16
 """Maximum number of cached results."""
-_LONGEST = 1 << 16
+_MAX_LENGTH = 1 << 16
 """Characters of the longest name that is parsed. The longest in jaxlib, torch and node has 3,325.
 """
-_LONGEST_CACHED = 1 << 12
+_MAX_CACHED_LENGTH = 1 << 12
 """Characters of the longest name whose result is cached, which limits the cache's bytes, too."""
 
 
@@ -34,9 +34,9 @@ def demangle(name: str, *, simplified: bool = False) -> str:
             ``<...>`` for the arguments of templates and generics, and without inline namespaces of
             the C++ library. The full form has all of these.
     """
-    if len(name) > _LONGEST or not may_be_mangled(name):
+    if len(name) > _MAX_LENGTH or not may_be_mangled(name):
         return name
-    if len(name) > _LONGEST_CACHED:
+    if len(name) > _MAX_CACHED_LENGTH:
         return _demangle(name, simplified)
     return _cached(name, simplified)
 

@@ -17,7 +17,7 @@ from machtrace.errors import FormatError
 from machtrace.frozen import dataclass
 
 _MORE = 0x80
-_LONGEST_NUMBER = 5
+_MAX_NUMBER_LENGTH = 5
 """Maximum bytes of a number: values have 32 bits."""
 
 
@@ -52,7 +52,7 @@ def pc_values(table: memoryview, start: int, address: int, quantum: int) -> list
 
 def _number(table: memoryview, at: int) -> tuple[int | None, int]:
     value = 0
-    for shift, byte in enumerate(table[at : at + _LONGEST_NUMBER]):
+    for shift, byte in enumerate(table[at : at + _MAX_NUMBER_LENGTH]):
         value |= (byte & 0x7F) << 7 * shift
         if not byte & _MORE:
             return value & 0xFFFFFFFF, at + shift + 1
@@ -62,7 +62,7 @@ def _number(table: memoryview, at: int) -> tuple[int | None, int]:
 _MAGICS = {0xFFFFFFFB: 2, 0xFFFFFFFA: 16, 0xFFFFFFF0: 18, 0xFFFFFFF1: 20}
 """The release of Go 1 that introduced each magic number."""
 _HEADER = 8
-_LONGEST_NAME = 1 << 16
+_MAX_NAME_LENGTH = 1 << 16
 _NAME, _PC_SP, _PC_FILE, _PC_LINE, _UNIT, _KIND = 1, 4, 5, 6, 8, 9
 """Indices of the four-byte fields of a ``_func``, from its entry on. The kind and the flags are the
 first two bytes of the last one, which has another field before it since Go 1.20."""
@@ -238,7 +238,7 @@ class GoFunctions:
 
     def _string(self, table: int, offset: int) -> str:
         start = table + offset
-        found = bytes(self._data[start : start + _LONGEST_NAME])
+        found = bytes(self._data[start : start + _MAX_NAME_LENGTH])
         end = found.find(0)
         return found[:end].decode("utf-8", "replace") if end >= 0 else ""
 

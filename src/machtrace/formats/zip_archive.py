@@ -24,7 +24,7 @@ _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _END_RECORD = struct.Struct("<4s4H2LH")
 _END_LOCATOR_64 = struct.Struct("<4sLQL")
 _END_RECORD_64 = struct.Struct("<4sQ2H2L4Q")
-_LONGEST_COMMENT = (1 << 16) - 1
+_MAX_COMMENT_LENGTH = (1 << 16) - 1
 _ENCRYPTED = 0x1
 _FAILURES = (
     zipfile.BadZipFile,
@@ -203,7 +203,7 @@ class _Stream(io.RawIOBase):
 
 def _directory(data: memoryview) -> memoryview:
     """Return the central directory by the records at the archive's end; empty without them."""
-    tail = max(0, len(data) - _LONGEST_COMMENT - _END_RECORD.size)
+    tail = max(0, len(data) - _MAX_COMMENT_LENGTH - _END_RECORD.size)
     end = bytes(data[tail:]).rfind(b"PK\x05\x06")
     if end < 0 or tail + end + _END_RECORD.size > len(data):
         return data[:0]

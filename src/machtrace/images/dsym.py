@@ -18,9 +18,9 @@ from machtrace.images.debug_file import NOT_MOVED, SourcePaths
 from machtrace.images.search_record import Outcome, SearchRecord
 
 _INSIDE = ("Contents", "Resources", "DWARF")
-_MOST_FILES = 1024
+_MAX_FILES = 1024
 """DWARF files of one bundle that are examined; nearly all bundles have one."""
-_MOST_ANCESTORS = 64
+_MAX_ANCESTORS = 64
 
 
 def is_dsym(path: str) -> bool:
@@ -35,7 +35,7 @@ def dwarf_files(bundle: str) -> list[str]:
         with os.scandir(folder) as entries:
             # Hidden files are what other systems leave in folders that they copy.
             names = (entry.path for entry in entries if not entry.name.startswith("."))
-            return sorted(islice(names, _MOST_FILES))
+            return sorted(islice(names, _MAX_FILES))
     except OSError:
         return []
 
@@ -63,7 +63,7 @@ def _beside(path: str) -> Iterator[str]:
         # As CMake and Python's builds name them: libx.dylib, libx.dSYM.
         yield os.path.join(folder, f"{stem}.dSYM")  # noqa: PTH118
     names, folders = [name], []
-    for parent in islice(_ancestors(folder), _MOST_ANCESTORS):
+    for parent in islice(_ancestors(folder), _MAX_ANCESTORS):
         around, bundle = os.path.split(parent)
         if bundle.endswith(".xcarchive"):
             folders.append(os.path.join(parent, "dSYMs"))  # noqa: PTH118
@@ -84,13 +84,13 @@ def _ancestors(folder: str) -> Iterator[str]:
 def named_in(folder: str, path: str) -> Iterator[str]:
     """Yield dSYM bundles in ``folder`` of the binary that the target has at ``path``."""
     parts = [part for part in path.split("/") if part]
-    bundles = [part for part in parts[-_MOST_ANCESTORS:-1] if os.path.splitext(part)[1]]  # noqa: PTH122
+    bundles = [part for part in parts[-_MAX_ANCESTORS:-1] if os.path.splitext(part)[1]]  # noqa: PTH122
     for name in dict.fromkeys(chain(parts[-1:], reversed(bundles))):
         yield os.path.join(folder, f"{name}.dSYM")  # noqa: PTH118
         yield os.path.join(folder, "dSYMs", f"{name}.dSYM")  # noqa: PTH118
 
 
-_LARGEST = 4 << 20
+_MAX_BYTES = 4 << 20
 """Bytes of a property list that is read; real ones take some kilobytes."""
 _REMAPPED_SINCE = 2
 """The first DBGVersion in which DBGSourcePathRemapping is valid."""
@@ -111,11 +111,11 @@ def dsym_source_paths(dwarf_path: str, uuid: UUID, record: SearchRecord) -> Sour
         return NOT_MOVED
     path = os.path.join(folder, f"{str(uuid).upper()}.plist")  # noqa: PTH118
     try:
-        if os.path.getsize(path) > _LARGEST:  # noqa: PTH202
-            record.add(path, Outcome.MALFORMED, f"more than {_LARGEST} bytes")
+        if os.path.getsize(path) > _MAX_BYTES:  # noqa: PTH202
+            record.add(path, Outcome.MALFORMED, f"more than {_MAX_BYTES} bytes")
             return NOT_MOVED
         with open(path, "rb") as file:  # noqa: PTH123
-            data = file.read(_LARGEST)
+            data = file.read(_MAX_BYTES)
     except FileNotFoundError:
         return NOT_MOVED
     except OSError as error:

@@ -16,7 +16,7 @@ from machtrace.model.image import BuildId
 
 _ALIGNMENT = 4
 _CRC_SIZE = 4
-_LONGEST_NAME = 4096
+_MAX_NAME_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class DebugLink:
 def debug_link(contents: ElfFileContents) -> DebugLink | None:
     """Return the content of ``.gnu_debuglink``; None without one, or if it is malformed."""
     section = contents.image.section(".gnu_debuglink")
-    if section is None or not section.has_bytes or section.size > _LONGEST_NAME:
+    if section is None or not section.has_bytes or section.size > _MAX_NAME_LENGTH:
         return None
     try:
         data = bytes(contents.read_section(section))
@@ -54,7 +54,7 @@ def alternate_file(contents: ElfFileContents) -> tuple[str, BuildId] | None:
     Its name, which may be relative to the debug file's folder, and its build-id.
     """
     section = contents.image.section(".gnu_debugaltlink")
-    if section is None or not section.has_bytes or section.size > _LONGEST_NAME:
+    if section is None or not section.has_bytes or section.size > _MAX_NAME_LENGTH:
         return None
     try:
         name, _, build_id = bytes(contents.read_section(section)).partition(b"\0")

@@ -123,7 +123,7 @@ def _is(kind: Callable[[], bool]) -> bool:
 
 _FIRST = 1 << 12
 """Bytes read of every file: enough for the load commands of most."""
-_MOST_COMMANDS = 1 << 24
+_MAX_COMMANDS = 1 << 24
 """Bytes of load commands that are searched; those of the largest caches take some 100 KB."""
 
 
@@ -155,7 +155,7 @@ def _thin(descriptor: int, start: bytes, path: str) -> tuple[UUID, ...]:
     header = parse_header(start, path)
     size = header.size + header.sizeofcmds
     if size > len(start):
-        if size > _MOST_COMMANDS:
+        if size > _MAX_COMMANDS:
             raise FormatError(f"{size} bytes of load commands", source=path, offset=0)
         start += os.read(descriptor, size - len(start))
     uuid = _uuid(start, path)

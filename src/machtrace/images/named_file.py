@@ -69,7 +69,7 @@ def no_file(image: BinaryImage, status: FrameStatus) -> FileAccessError:
     return FileAccessError(image.path or f"image {image.identifier}", _REASONS[status])
 
 
-_MOST_FILES = 64
+_MAX_FILES = 64
 """Files of one name that are opened; more are ambiguous."""
 
 _LISTED = 4
@@ -100,7 +100,7 @@ def find_by_name(name: str, arch: Arch | None, search_path: SearchPath) -> Named
     """
     images: dict[Identifier, NamedImageFile] = {}
     for number, path in enumerate(dict.fromkeys(_paths(name, search_path))):
-        if number == _MOST_FILES:
+        if number == _MAX_FILES:
             descriptions = [_description(image) for image in images.values()]
             raise AmbiguousImageError(name, [*descriptions[:_LISTED], "and others"])
         for image in _images(path, search_path):

@@ -62,7 +62,7 @@ _WRAPPED = {
     b"\x28\xb5\x2f\xfd": "compressed by zstd; decompress it first",
     b"MSCF": "a cabinet; unpack it first",
 }
-_LONGEST_MAGIC = 8
+_MAX_MAGIC_LENGTH = 8
 
 
 class OpenedFile:
@@ -245,5 +245,5 @@ def _slice_name(part: IdentifiedFile) -> str:
 def _magic(data: memoryview) -> bytes:
     if signature(data) is Signature.STATIC_LIBRARY:
         return _ARCHIVE
-    start = bytes(data[:_LONGEST_MAGIC])
+    start = bytes(data[:_MAX_MAGIC_LENGTH])
     return next((magic for magic in _WRAPPED if start.startswith(magic)), b"")

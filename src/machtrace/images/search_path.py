@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 10.0
 """Seconds; Spotlight answers in some tenths of one, or is busy."""
-_MOST_ANSWERS = 64
+_MAX_ANSWERS = 64
 
 
 def run_mdfind(query: str) -> bytes | None:
@@ -67,7 +67,7 @@ def spotlight_query(uuid: UUID) -> str:
 def paths_printed(printed: bytes) -> tuple[str, ...]:
     """Return the absolute paths that ``mdfind -0`` printed, each followed by a NUL."""
     paths = (path.decode("utf-8", "surrogateescape") for path in printed.split(b"\0"))
-    return tuple(path for path in paths if path.startswith("/"))[:_MOST_ANSWERS]
+    return tuple(path for path in paths if path.startswith("/"))[:_MAX_ANSWERS]
 
 
 DEBUG_ROOTS = ("/usr/lib/debug",)

@@ -28,8 +28,8 @@ Identifier: TypeAlias = UUID | BuildId
 """The identifier of an image's contents: LC_UUID, or NT_GNU_BUILD_ID."""
 
 _UUID_BYTES = 16
-_LEAST_BYTES = 2
-_MOST_BYTES = 64
+_MIN_BYTES = 2
+_MAX_BYTES = 64
 """The longest identifier in a path: SHA-512's. A folder's name has 255 bytes at most."""
 
 
@@ -71,7 +71,7 @@ def parse_identifier(text: str) -> Identifier | None:
         value = bytes.fromhex(digits)
     except ValueError:
         return None
-    if len(digits) != 2 * len(value) or not _LEAST_BYTES <= len(value) <= _MOST_BYTES:
+    if len(digits) != 2 * len(value) or not _MIN_BYTES <= len(value) <= _MAX_BYTES:
         return None
     return UUID(bytes=value) if len(value) == _UUID_BYTES else BuildId(value)
 
@@ -144,7 +144,7 @@ def plain_name(path: str) -> str | None:
 
 def _key(identifier: Identifier) -> str | None:
     text = identifier_text(identifier)
-    return text if 2 * _LEAST_BYTES <= len(text) <= 2 * _MOST_BYTES else None
+    return text if 2 * _MIN_BYTES <= len(text) <= 2 * _MAX_BYTES else None
 
 
 class UserFolder(Enum):

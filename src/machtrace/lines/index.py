@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LAST = 2**32 - 1
 """The largest offset that a SymCache can hold."""
 _PARENT = 3
-MOST_CALLS = 4096
+MAX_CALLS = 4096
 """The deepest inlining; no compiler reaches it."""
 
 
@@ -134,7 +134,7 @@ class DebugIndex:
     def inlined(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
         """Return the calls at ``offset``, innermost first; the function that holds it is the last.
 
-        Empty if nothing is known. At most :data:`MOST_CALLS`.
+        Empty if nothing is known. At most :data:`MAX_CALLS`.
         """
         return tuple(map(self._frame, self._rows(offset)))
 
@@ -159,7 +159,7 @@ class DebugIndex:
         cache = self._cache
         row = cache.location_at(offset)
         rows: list[int] = []
-        while row >= 0 and len(rows) < MOST_CALLS:
+        while row >= 0 and len(rows) < MAX_CALLS:
             rows.append(row)
             row = cache.location(row)[_PARENT]
         return rows
@@ -212,7 +212,7 @@ class DebugIndex:
                 depth[rows] += depth[above[rows]]
                 above[rows] = above[above[rows]]
                 rows = rows[above[rows] >= 0]
-            if len(depth) and int(depth.max()) >= MOST_CALLS:
+            if len(depth) and int(depth.max()) >= MAX_CALLS:
                 raise FormatError(
                     f"{int(depth.max())} calls are inlined into one another",
                     source=self._cache.source,

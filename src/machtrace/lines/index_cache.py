@@ -158,7 +158,7 @@ _HASHED = 1 << 15
 """Bytes at either end of a file that distinguish it from another file with its UUID."""
 _BATCH = 64 << 20
 """Bytes of object files for one worker, which takes a tenth of a second to start."""
-_MOST_IN_BATCH = 512
+_MAX_IN_BATCH = 512
 
 
 class IndexCache:
@@ -304,7 +304,7 @@ def _batches(numbers: list[int], objects: Sequence[ObjectBytes]) -> Iterator[lis
     batch: list[int] = []
     size = 0
     for number in numbers:
-        if batch and (size + len(objects[number].data) > _BATCH or len(batch) == _MOST_IN_BATCH):
+        if batch and (size + len(objects[number].data) > _BATCH or len(batch) == _MAX_IN_BATCH):
             yield batch
             batch, size = [], 0
         batch.append(number)

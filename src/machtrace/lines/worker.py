@@ -26,7 +26,7 @@ RECORD = Struct("<QQ")
 """A status (0, or :data:`REFUSED`), and the number of bytes that follow."""
 REFUSED = 3
 """The status if the file was read and no index could be built."""
-_LONGEST_REASON = 1000
+_MAX_REASON_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def _answer(data: bytes | memoryview, limit: int, *, is_last: bool) -> None:
     try:
         with_index(data, limit, write)
     except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
-        text = f"{type(error).__name__}: {error}".replace("\n", " ")[:_LONGEST_REASON].encode()
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")[:_MAX_REASON_LENGTH].encode()
         output.write(RECORD.pack(REFUSED, len(text)) + text)
         output.flush()
         if is_last:

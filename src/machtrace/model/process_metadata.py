@@ -39,8 +39,8 @@ RegisterChanges = tuple[tuple[int, int | None], ...]
 
 _LIMIT = 1 << 64
 _CODE_LIMIT = 1 << 31
-_LONGEST_NAME = 16
-_MOST_REGISTERS = 256
+_MAX_NAME_LENGTH = 16
+_MAX_REGISTERS = 256
 """Above every DWARF number of a register with a role in unwinding."""
 
 
@@ -288,7 +288,7 @@ def cause_of_json(value: object) -> Cause | None:
 def _other_registers(value: object) -> Iterator[tuple[str, int]]:
     for name, content in value.items() if isinstance(value, dict) else ():
         number = _integer(content)
-        if number is not None and name.isidentifier() and len(name) < _LONGEST_NAME:
+        if number is not None and name.isidentifier() and len(name) < _MAX_NAME_LENGTH:
             yield name, number
 
 
@@ -299,7 +299,7 @@ def _registers(value: object) -> Iterator[tuple[int, int | None]]:
         # int() accepts digits of other scripts.
         number = int(key) if key.isascii() and key.isdecimal() and len(key) <= len("255") else -1
         known = _integer(content)
-        if 0 <= number < _MOST_REGISTERS and (known is not None or content is None):
+        if 0 <= number < _MAX_REGISTERS and (known is not None or content is None):
             yield number, known
 
 

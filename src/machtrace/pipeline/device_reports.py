@@ -19,7 +19,7 @@ from machtrace.errors import ConnectionLostError, DeviceError, FileAccessError, 
 from machtrace.frozen import dataclass
 from machtrace.targets.ios.access import DeviceFile, DeviceSession
 
-_LONGEST_NAME = 255
+_MAX_NAME_LENGTH = 255
 """Maximum bytes of a file name on common file systems."""
 _RESERVED = frozenset({"con", "prn", "aux", "nul"}) | {
     f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)
@@ -27,7 +27,7 @@ _RESERVED = frozenset({"con", "prn", "aux", "nul"}) | {
 """Names of devices on Windows, with any suffix."""
 _GROWTH = 1 << 20
 """Bytes that a report may exceed its listed size by: some are being written."""
-_LARGEST = 1 << 32
+_MAX_VALUE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def _is_plain(name: str) -> bool:
         and not set(name) & {"\\", ":"}
         and not name.endswith((".", " "))
         and name.partition(".")[0].rstrip().lower() not in _RESERVED
-        and len(name.encode("utf-8", "surrogateescape")) <= _LONGEST_NAME
+        and len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_LENGTH
     )
 
 
@@ -182,7 +182,7 @@ def _copy(
 
 def _bounded(session: DeviceSession, file: DeviceFile) -> Iterator[bytes]:
     udid = session.device.udid
-    if not 0 <= file.size <= _LARGEST:
+    if not 0 <= file.size <= _MAX_VALUE:
         raise DeviceError(f"device {udid} has {file.path} of {file.size} bytes", udid=udid)
     left = file.size + _GROWTH
     for data in session.read_report(file.path):

@@ -196,9 +196,9 @@ NAMES_LIMIT = 1 << 23
 """Maximum bytes of all images together that are saved for names alone."""
 
 _PAGE = 4096
-_MOST_IMAGES = 1 << 13
+_MAX_IMAGES = 1 << 13
 """Images whose headers are saved even if no walk read them."""
-_MOST_BEHIND = 16 * _PAGE
+_MAX_BEHIND = 16 * _PAGE
 """Bytes; a vdso has one page or two."""
 
 
@@ -269,7 +269,7 @@ def debugger_memory(snapshot: Snapshot) -> list[MemoryRegion]:
     loaded_objects(memory, vector, layout)
     kernels_own = dict(auxiliary_values(vector, layout)).get(AT_SYSINFO_EHDR)
     whole: list[MemoryRegion] = []
-    for image in islice(snapshot.images, _MOST_IMAGES):
+    for image in islice(snapshot.images, _MAX_IMAGES):
         try:
             # Its headers and the note with its build-id.
             ElfMemoryContents(memory, image.load_address, image.path)
@@ -284,7 +284,7 @@ def _to_the_end(memory: MemoryReader, image: BinaryImage) -> MemoryRegion:
     """Return an image and the memory behind it, where the vdso has its section headers."""
     start, size = image.load_address, image.size
     data = memory.read(start, size)
-    for end in range(-(-size // _PAGE) * _PAGE, size + _MOST_BEHIND, _PAGE):
+    for end in range(-(-size // _PAGE) * _PAGE, size + _MAX_BEHIND, _PAGE):
         try:
             data = memory.read(start, end)
         except MemoryReadError:

@@ -196,7 +196,7 @@ def all_weights(profile: Profile) -> dict[int, int]:
     return stack_weights(profile.samples.stacks, profile.samples.weights)
 
 
-DEEPEST = 1024
+MAX_DEPTH = 1024
 """Outermost frames retained of each stack, if deep ones are too many."""
 ROOM = 1 << 23
 """Maximum frames of all deeper stacks together."""
@@ -205,16 +205,18 @@ ROOM = 1 << 23
 def bounded(profile: Profile, room: int = ROOM) -> Profile:
     """Return the profile; deep stacks are truncated if they exceed ``room`` frames together.
 
-    They then end at frame :data:`DEEPEST` from the outermost one. The formats firefox and html,
+    They then end at frame :data:`MAX_DEPTH` from the outermost one. The formats firefox and html,
     which share common prefixes, have all frames.
     """
     depths, truncated = array("i"), array("i")
     for row, caller in enumerate(profile.stacks.callers):
         depth = 1 if caller == OUTERMOST else depths[caller] + 1
         depths.append(depth)
-        truncated.append(row if depth <= DEEPEST else truncated[caller])
+        truncated.append(row if depth <= MAX_DEPTH else truncated[caller])
     samples = profile.samples
-    deep = sum(depths[row] for row in samples.stacks if row != OUTERMOST and depths[row] > DEEPEST)
+    deep = sum(
+        depths[row] for row in samples.stacks if row != OUTERMOST and depths[row] > MAX_DEPTH
+    )
     if deep <= room:
         return profile
     stacks = array("i", (row if row == OUTERMOST else truncated[row] for row in samples.stacks))

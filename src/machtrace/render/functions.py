@@ -243,7 +243,7 @@ def thread_samples(profile: Profile) -> tuple[ThreadSamples, ...]:
     return by_thread
 
 
-_MOST_NS = 1 << 62
+_MAX_NS = 1 << 62
 
 
 def without_repeats(samples: ThreadSamples) -> ThreadSamples:
@@ -259,5 +259,5 @@ def without_repeats(samples: ThreadSamples) -> ThreadSamples:
             continue
         merged.weights[-1] += weight
         if cpu_ns != UNKNOWN:
-            merged.cpu_ns[-1] = min(max(0, merged.cpu_ns[-1]) + cpu_ns, _MOST_NS)
+            merged.cpu_ns[-1] = min(max(0, merged.cpu_ns[-1]) + cpu_ns, _MAX_NS)
     return merged

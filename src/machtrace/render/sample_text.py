@@ -28,7 +28,7 @@ _SHOWN = 3
 """Offsets, addresses and lines shown of a function where stacks end."""
 _FEW = 5
 """The minimum count in the lists at the end."""
-_DEEPEST = 1024
+_MAX_DEPTH = 1024
 """Columns grow with depth: of deeper nodes only the number of lines is printed."""
 
 _Place = tuple[int, int]
@@ -162,7 +162,7 @@ def graph_lines(
     deeper = 0
     for node, caller, is_last_called in nodes:
         depth = depths[node] = depths[caller] + 1
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             deeper += 1
             continue
         before, marks = beside[caller]
@@ -170,7 +170,7 @@ def graph_lines(
         mark = " " if is_last_called else _MARKS[marks % len(_MARKS)]
         beside[node] = f"{before}{mark} ", marks + (not is_last_called)
     if deeper:
-        yield f"{top[0]}... {deeper} more lines, deeper than {_DEEPEST} calls"
+        yield f"{top[0]}... {deeper} more lines, deeper than {_MAX_DEPTH} calls"
 
 
 def _offsets(frames: Sequence[Frame]) -> str:

@@ -21,7 +21,7 @@ from machtrace.model.address import Avma
 from machtrace.model.image import BuildId
 from machtrace.reports.images import listed_identifier, uuid_of
 
-_LONGEST_LINE = 8192
+_MAX_LINE_LENGTH = 8192
 _IDENTIFIER = re.compile(r"<([0-9a-fA-F-]{32,36}|(?:[0-9a-f]{2}){8,64})>")
 _RANGE = re.compile(r"(0x[0-9a-fA-F]{1,16}) +- +(0x[0-9a-fA-F]{1,16}|\?\?\?) +")
 """The part before an image's name; one search for it and the identifier together would take
@@ -72,7 +72,9 @@ def listed_images(text: str, source: str) -> tuple[ListedImage, ...]:
 
 def _of_lines(text: str) -> Iterator[ListedImage]:
     for line in text.splitlines():
-        match = _range_and_identifier(line) if "<" in line and len(line) < _LONGEST_LINE else None
+        match = (
+            _range_and_identifier(line) if "<" in line and len(line) < _MAX_LINE_LENGTH else None
+        )
         identifier = None if match is None else listed_identifier(match[1][1])
         if match is None or identifier is None:
             continue

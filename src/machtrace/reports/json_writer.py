@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from machtrace.model.report import JsonValue
 
-DEEPEST_SHOWN = 32
+MAX_SHOWN_DEPTH = 32
 """Levels that are indented; more would fill memory with spaces."""
 
 
@@ -54,7 +54,7 @@ def extent(value: JsonValue) -> int:
 
 def _is_deep(value: JsonValue) -> bool:
     level = [value]
-    for _ in range(DEEPEST_SHOWN):
+    for _ in range(MAX_SHOWN_DEPTH):
         inner: list[JsonValue] = []
         for item in level:
             if isinstance(item, list):

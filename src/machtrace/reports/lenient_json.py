@@ -51,9 +51,9 @@ def finite(text: str) -> JsonValue:
 
 DEEP_KEYS = frozenset({"subFrames", "callStackRootFrames"})
 """Keys of the lists that nest stacks: these do not count as depth."""
-DEEPEST = 200
+MAX_DEPTH = 200
 """Maximum levels of other nesting; deeper values are stored as text."""
-_MOST_WARNINGS = 5
+_MAX_WARNINGS = 5
 """Warnings reported in full."""
 
 _TOKEN = re.compile(
@@ -77,7 +77,7 @@ _ENTRIES = json.JSONDecoder(object_pairs_hook=list, parse_float=finite, strict=F
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|(.)|)", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None}
-_LONGEST_NUMBER = 400
+_MAX_NUMBER_LENGTH = 400
 _CLOSES = {"}": "{", "]": "["}
 
 
@@ -126,7 +126,7 @@ class _Reader:
         self.skipped_from = 0
 
     def warn(self, message: str, at: int | None = None) -> None:
-        if len(self.warnings) < _MOST_WARNINGS:
+        if len(self.warnings) < _MAX_WARNINGS:
             self.warnings.append(message if at is None else f"character {at}: {message}")
         else:
             self.unreported += 1
@@ -184,9 +184,9 @@ class _Reader:
         if outer is not None:
             in_deep = outer.mark == "{" and outer.key in DEEP_KEYS
             depth = outer.depth + (0 if in_deep or self._is_deep_list(outer) else 1)
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             self.skipped, self.skipped_from = 1, at
-            self.warn(f"nested more than {DEEPEST} deep, stored as text", at)
+            self.warn(f"nested more than {MAX_DEPTH} deep, stored as text", at)
             return
         self.open.append(_Open(mark, depth))
 
@@ -223,7 +223,7 @@ class _Reader:
         string, number = match["string"], match["number"]
         if string is not None:
             self._add(self._text(string, match.start("string")), is_key=True)
-        elif number is not None and len(number) < _LONGEST_NUMBER:
+        elif number is not None and len(number) < _MAX_NUMBER_LENGTH:
             is_whole = number.lstrip("-").isdecimal()
             self._add(int(number) if is_whole else finite(number))
         else:

@@ -32,7 +32,7 @@ from machtrace.reports.images import LABEL, ListedImages, named_by_path
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import activity_values
 
-LONGEST_LINE = 32768
+MAX_LINE_LENGTH = 32768
 MAIN_QUEUE = "com.apple.main-thread"
 
 _COUNTED = re.compile(r"(?P<prefix>[ +!:|]{4,20000})(?P<count>[0-9]{1,12}) (?P<rest>\S.*)")
@@ -55,7 +55,7 @@ _INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>0|[1-9][0-9]{0,18})")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _NO_IMAGE = "<unknown binary>"
 """The image's placeholder for code generated at run time."""
-_MOST_BRACKETS = 8
+_MAX_BRACKETS = 8
 """Maximum brackets in an image's name."""
 _STEP = 2
 _WORD_DIGITS = 10
@@ -73,7 +73,7 @@ class CountedLine(NamedTuple):
 
 def counted_line(line: str) -> CountedLine | None:
     """Parse a line's indentation and count; None if it has none."""
-    match = _COUNTED.fullmatch(line) if len(line) <= LONGEST_LINE else None
+    match = _COUNTED.fullmatch(line) if len(line) <= MAX_LINE_LENGTH else None
     if match is None:
         return None
     depth = (len(match["prefix"]) - _MARGIN) // _STEP
@@ -260,7 +260,7 @@ def image_text(image: ReportedImage) -> str:
 def _image_and_place(text: str) -> tuple[str, re.Match[str] | None]:
     """Split the image's name, which may have brackets, and what follows it."""
     end = -1
-    for _ in range(_MOST_BRACKETS):
+    for _ in range(_MAX_BRACKETS):
         end = text.find(")", end + 1)
         if end < 0:
             break

@@ -33,7 +33,7 @@ from machtrace.reports.log_lines import LINES
 from machtrace.reports.sample import exact_ends
 from machtrace.reports.source import ReportSource
 
-LONGEST_LINE = 16384
+MAX_LINE_LENGTH = 16384
 _COUNTED = re.compile(r"(?P<prefix>[ *]{0,15000})(?P<count>[0-9]{1,12})[ ]{1,12}(?P<rest>\S.*)")
 _ADDRESS = re.compile(r"\[0x(?P<address>[0-9a-fA-F]{1,16})\]")
 _INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
@@ -68,7 +68,7 @@ class SpindumpFrame(NamedTuple):
 
 def parse_frame_line(line: str) -> SpindumpFrame | None:
     """Parse a line, or return None."""
-    match = _COUNTED.fullmatch(line.rstrip()) if len(line) <= LONGEST_LINE else None
+    match = _COUNTED.fullmatch(line.rstrip()) if len(line) <= MAX_LINE_LENGTH else None
     if match is None:
         return None
     prefix, text = match["prefix"], match["rest"]

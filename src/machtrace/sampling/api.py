@@ -29,10 +29,10 @@ from machtrace.targets.base import (
 from machtrace.targets.core.target import CoreTarget
 from machtrace.targets.open import EMULATED, open_target
 
-MOST_HZ = 10_000.0
+MAX_HZ = 10_000.0
 """Maximum samples per second."""
 
-LEAST_HZ = 0.001
+MIN_HZ = 0.001
 
 
 def sample(  # noqa: PLR0913 - all but the first are by keyword
@@ -138,10 +138,10 @@ def interval_ns(hz: float) -> int:
     Raises:
         ArgumentError: the rate is out of range.
     """
-    if not LEAST_HZ <= hz <= MOST_HZ:
+    if not MIN_HZ <= hz <= MAX_HZ:
         raise ArgumentError(
             f"cannot sample at {hz:g} Hz",
-            remedy=f"pass {LEAST_HZ:g} to {MOST_HZ:,.0f} samples per second",
+            remedy=f"pass {MIN_HZ:g} to {MAX_HZ:,.0f} samples per second",
         )
     return round(1e9 / hz)
 

@@ -26,16 +26,16 @@ from machtrace.model.snapshot import (
 )
 from machtrace.sampling.stacks import SampledStacks
 
-MOST_WAITING = 64 << 20
+MAX_WAITING = 64 << 20
 """Maximum bytes of queued snapshots."""
 
 _SNAPSHOT_SIZE = 1 << 14
 """Approximate bytes of a snapshot, besides its stacks."""
 
-MOST_SAMPLES = 1 << 24
+MAX_SAMPLES = 1 << 24
 """Maximum samples of all threads together: about half a GiB."""
 
-_MOST_PROBLEMS = 1000
+_MAX_PROBLEMS = 1000
 
 
 @dataclass(slots=True)
@@ -144,12 +144,12 @@ class SampleCollection:
     @property
     def is_full(self) -> bool:
         """Whether no more samples should be added."""
-        return len(self._times) >= MOST_SAMPLES or self._stacks.rows.is_full
+        return len(self._times) >= MAX_SAMPLES or self._stacks.rows.is_full
 
     @property
     def should_walk(self) -> bool:
         """Whether the queue is more than half full."""
-        return self._waiting_bytes > MOST_WAITING // 2
+        return self._waiting_bytes > MAX_WAITING // 2
 
     def add(
         self,
@@ -191,12 +191,12 @@ class SampleCollection:
             changed = replace(snapshot, threads=moved, problems=())
             self._waiting.append(_Waiting(changed, python, size))
             self._waiting_bytes += size
-            while self._waiting_bytes > MOST_WAITING:
+            while self._waiting_bytes > MAX_WAITING:
                 self.walk_oldest()
 
     def miss(self, problem: Problem) -> None:
         """Record a problem once; threads that exited are not problems."""
-        if isinstance(problem.error, ThreadGoneError) or len(self._problems) >= _MOST_PROBLEMS:
+        if isinstance(problem.error, ThreadGoneError) or len(self._problems) >= _MAX_PROBLEMS:
             return
         self._problems.setdefault((problem.thread, str(problem.error)), problem)
 

@@ -80,11 +80,11 @@ class TickClock:
                 self.lost += newest - self._next
                 self._next = newest + 1
                 return True
-            self._sleep(min(left, _LONGEST_SLEEP_NS) / 1e9)
+            self._sleep(min(left, _MAX_SLEEP_NS) / 1e9)
         return False
 
 
-_LONGEST_SLEEP_NS = 50_000_000
+_MAX_SLEEP_NS = 50_000_000
 
 _DEFAULT_WALK = WalkOptions()
 _DEFAULT_NAMES = NameOptions()

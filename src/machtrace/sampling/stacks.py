@@ -24,9 +24,9 @@ from machtrace.unwinder.thread_walker import KIND_COUNT, KINDS, TRUSTS, code_of
 from machtrace.unwinder.unwinder import Unwinder
 
 _BITS = 32
-"""Bits of a row's number; :data:`MOST_ROWS` fits."""
+"""Bits of a row's number; :data:`MAX_ROWS` fits."""
 
-MOST_ROWS = 1 << 22
+MAX_ROWS = 1 << 22
 """Maximum rows of a table: about half a GiB with its index."""
 
 
@@ -44,7 +44,7 @@ class StackRows:
     @property
     def is_full(self) -> bool:
         """Whether the table has the maximum number of rows."""
-        return len(self._callers) >= MOST_ROWS
+        return len(self._callers) >= MAX_ROWS
 
     def row(self, frames: Iterable[int]) -> int:
         """Return the row of a stack, given its frames' numbers, outermost first; add it if new.
@@ -74,7 +74,7 @@ class StackRows:
 Namer = Callable[[FrameAddress, Snapshot], Frame]
 """Symbolicates an address of a snapshot's process."""
 
-_MOST_CACHED = 1 << 18
+_MAX_CACHED = 1 << 18
 
 
 class ProfileFrames:
@@ -103,7 +103,7 @@ class ProfileFrames:
             snapshot: its images.
         """
         images = snapshot.images
-        if images is not self._images or len(self._cached) >= _MOST_CACHED:
+        if images is not self._images or len(self._cached) >= _MAX_CACHED:
             if self._images is None or tuple(images) != tuple(self._images):
                 self._cached = {}
             self._images = images
@@ -153,7 +153,7 @@ class ProfileFrames:
         return number
 
 
-_MOST_KEYS = 64 << 20
+_MAX_KEYS = 64 << 20
 """Maximum bytes of the keys by which known stacks are recognised; the cache is then cleared."""
 
 _Key = tuple[bytes, bytes, Gap | None, bool, PythonRuns]
@@ -195,7 +195,7 @@ class SampledStacks:
         self, snapshot: Snapshot, python: Mapping[ThreadId, PythonRuns]
     ) -> tuple[list[int], list[Problem]]:
         """Return the row of each thread's stack, and where Python functions do not match."""
-        if snapshot.images is not self._images or self._known_bytes > _MOST_KEYS:
+        if snapshot.images is not self._images or self._known_bytes > _MAX_KEYS:
             self._images, self._known, self._known_bytes = snapshot.images, {}, 0
             self._named = {}
         columns = self._unwinder.columns([snapshot], limit=self._walk.limit)

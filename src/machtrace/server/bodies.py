@@ -29,8 +29,8 @@ _ALWAYS = 1 << 20
 """Bytes that any body may expand to."""
 ENCODINGS = ("identity", "gzip", "deflate", "zstd")
 _UNUSUAL = re.compile(r"[^\w.+ -]")
-_LONGEST_NAME = 200
-_LONGEST_HEAD = 1 << 12
+_MAX_NAME_LENGTH = 200
+_MAX_HEAD_LENGTH = 1 << 12
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE)
 _NAME = re.compile(rb'[;\s](filename|name)="([^"\r\n]{0,1024})"', re.IGNORECASE)
 
@@ -195,7 +195,7 @@ def part_extents(data: bytes | mmap, content_type: str, most: int) -> list[PartE
             raise RefusedError(BAD_REQUEST, "a part of a multipart body without an end")
         if len(parts) == most:
             raise RefusedError(TOO_LARGE, f"more than {most} parts")
-        head = data[at : min(head_end, at + _LONGEST_HEAD)]
+        head = data[at : min(head_end, at + _MAX_HEAD_LENGTH)]
         names = {key.lower(): value for key, value in _NAME.findall(head)}
         texts = {key: value.decode("utf-8", "replace") for key, value in names.items()}
         name, file = texts.get(b"name", ""), texts.get(b"filename", "")
@@ -209,7 +209,7 @@ def part_extents(data: bytes | mmap, content_type: str, most: int) -> list[PartE
 def file_name(text: str) -> str:
     """Return the last part of a name that a client chose; it is a label."""
     last = text.replace("\\", "/").rpartition("/")[2]
-    return _UNUSUAL.sub("_", last).strip(". ")[:_LONGEST_NAME]
+    return _UNUSUAL.sub("_", last).strip(". ")[:_MAX_NAME_LENGTH]
 
 
 def write_parts(file: BinaryIO, parts: list[bytes], limits: Limits) -> None:

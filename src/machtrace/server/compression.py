@@ -9,7 +9,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-_LEAST, _MOST = 1 << 10, 1 << 25
+_MIN_BYTES, _MAX_BYTES = 1 << 10, 1 << 25
 """Bytes of answers that are compressed."""
 _LEVEL = 6
 _KINDS = ("text/", "application/json", "application/x-ndjson", "image/svg+xml")
@@ -22,7 +22,11 @@ async def compressed(request: Request, response: Response) -> Response:
     """
     body = getattr(response, "body", b"")
     is_text = response.headers.get("content-type", "").startswith(_KINDS)
-    if not is_text or not _LEAST <= len(body) <= _MOST or "content-encoding" in response.headers:
+    if (
+        not is_text
+        or not _MIN_BYTES <= len(body) <= _MAX_BYTES
+        or "content-encoding" in response.headers
+    ):
         return response
     response.headers["Vary"] = "Accept-Encoding"
     if not _accepts_gzip(request.headers.get("accept-encoding", "")):

@@ -19,7 +19,7 @@ from machtrace.warehouse.triage import State
 from machtrace.warehouse.warehouse import Warehouse
 
 _BODY_BYTES = 1 << 16
-LONGEST_NOTE = 4000
+MAX_NOTE_LENGTH = 4000
 """Characters."""
 
 
@@ -60,8 +60,8 @@ async def decide(service: Service, request: Request, issue: str, state: Any, not
     if state not in [each.value for each in State] or not isinstance(note, str):
         states = ", ".join(each.value for each in State)
         raise RefusedError(BAD_REQUEST, f"a decision has a state ({states}) and a note")
-    if len(note) > LONGEST_NOTE:
-        raise RefusedError(BAD_REQUEST, f"the note is longer than {LONGEST_NOTE} characters")
+    if len(note) > MAX_NOTE_LENGTH:
+        raise RefusedError(BAD_REQUEST, f"the note is longer than {MAX_NOTE_LENGTH} characters")
 
     def work(warehouse: Warehouse) -> str:
         try:

@@ -15,7 +15,7 @@ _NO_REPORTS = frozenset({"event.minidump", "event.view_hierarchy"})
 """Types of attachments of which there is no reader."""
 _KEY = re.compile(r"(?:^|[\s,])sentry_key=([^\s,]+)")
 _ID = re.compile(r"[0-9a-fA-F-]{32,36}")
-_LONGEST_NAME = 200
+_MAX_NAME_LENGTH = 200
 
 
 class Envelope(NamedTuple):
@@ -68,7 +68,7 @@ def read_envelope(data: bytes, project: str, most: int) -> Envelope:
             ignored.append(str(item.get("attachment_type") or kind))
             continue
         label = str(item.get("filename") or f"{kind}.json")
-        name = f"sentry/{project}/{event}/{label}"[:_LONGEST_NAME]
+        name = f"sentry/{project}/{event}/{label}"[:_MAX_NAME_LENGTH]
         bodies.append(Body(name, payload))
     return Envelope(event, tuple(bodies), tuple(ignored))
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 from machtrace.errors import MachtraceError
 from machtrace.server.limits import NOT_FOUND, UNAVAILABLE, RefusedError
 
-_MOST = 200
+_MAX_COUNT = 200
 """Jobs that run, or whose answer nobody collected yet."""
 _RETRY_AFTER = 30
 _FORGET_AFTER = 90.0
@@ -46,7 +46,7 @@ class Jobs:
         Raises:
             RefusedError: too many jobs run.
         """
-        if len(self._jobs) >= _MOST:
+        if len(self._jobs) >= _MAX_COUNT:
             raise RefusedError(UNAVAILABLE, "too many requests at a time", retry_after=_RETRY_AFTER)
         name = str(uuid4())
         task = asyncio.create_task(self._answer(work))

@@ -31,10 +31,10 @@ _SOURCES: dict[Certainty, NameSource] = {
 }
 _DEBUG = NameSource.DEBUG_INFORMATION
 _new = tuple.__new__
-_MOST_CACHED = 1 << 19
+_MAX_CACHED = 1 << 19
 """Offsets and calls of an image that are cached for the next reports: some 250 MB."""
 _UNKNOWN = "???"
-_LEAST = 0x1000
+_MIN_BYTES = 0x1000
 """Bytes of an image whose size is not reported."""
 
 
@@ -183,7 +183,7 @@ def _binary_image(
         format=ImageFormat.identified_by(identifier) if file is None else file.format,
         load_address=Avma(0),
         header_svma=Svma(0),
-        size=image.size or _LEAST,
+        size=image.size or _MIN_BYTES,
     )
 
 
@@ -206,7 +206,7 @@ class _NamedImage:
     def find(self, offsets: Sequence[int]) -> list[Calls]:
         named = self._names.find(offsets)
         known = self._calls
-        if len(known) + len(self._inlined) > _MOST_CACHED:
+        if len(known) + len(self._inlined) > _MAX_CACHED:
             known.clear()
             self._inlined.clear()
         new = [offset for offset in dict.fromkeys(named) if offset not in known]

@@ -36,7 +36,7 @@ _Task = TypeVar("_Task", bound=ReportedTask)
 _PAGE = 0x1000
 """The alignment of load addresses, on every system."""
 _WORD = 1 << 64
-_MOST_STARTS = 8
+_MAX_STARTS = 8
 """Functions of one name that are tried."""
 
 Hints = dict[int, dict[tuple[str, int], int]]
@@ -114,7 +114,7 @@ def _bases(
     allowed: set[int] | None = None
     for (name, _), start in hints.items():
         offsets = names.starts(image, name)
-        if not offsets or len(offsets) > _MOST_STARTS:
+        if not offsets or len(offsets) > _MAX_STARTS:
             continue
         bases = {start - offset for offset in offsets}
         allowed = bases if allowed is None else allowed & bases

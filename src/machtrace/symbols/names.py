@@ -13,7 +13,7 @@ from machtrace.model.symbol import Certainty, Symbol, unnamed
 
 REDACTED = REDACTED_NAME.decode()
 """The placeholder of a removed name."""
-LONGEST = 1 << 16
+MAX_LENGTH = 1 << 16
 """The largest number of bytes of a name that are read."""
 _ALIASES_LENGTH = 1 << 20
 """The largest number of characters of all names at one address."""

@@ -100,7 +100,7 @@ _MANY = 1 << 22
 program, which one of the threads may have to wait for."""
 _PART = 1 << 17
 """Offsets that a thread takes at a time."""
-_MOST_THREADS = 8
+_MAX_THREADS = 8
 """By default: memory serves no more of them at once."""
 
 
@@ -182,7 +182,7 @@ def _processors() -> int:
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count()
-    return min(count or 1, _MOST_THREADS)
+    return min(count or 1, _MAX_THREADS)
 
 
 def _find_shared(

@@ -28,7 +28,7 @@ from machtrace.model.address import Svma
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.ranges import NamedRanges, Offsets
 
-_MOST_BASES = 64
+_MAX_BASES = 64
 """Bases, and bases of bases, that are followed."""
 
 
@@ -116,7 +116,7 @@ class _Methods:
         shown = demangle_type(mangled.removeprefix("*")) or mangled
         if slot >= 0:
             return f"{shown}::{{virtual method {slot}}}"
-        table, number = divmod(-slot - 1, _MOST_SLOTS)
+        table, number = divmod(-slot - 1, _MAX_SLOTS)
         part = self._part(owner, -int(self._tables.tops[table]))
         return f"{shown}::{{virtual method {number} as {part}}}"
 
@@ -149,13 +149,13 @@ class _Methods:
             of.tolist(), places.tolist(), tables.functions[slots].tolist(), strict=True
         ):
             owner = int(tables.owners[table])
-            if slot >= _MOST_SLOTS:
+            if slot >= _MAX_SLOTS:
                 continue
             if self._primary.get(owner) == table:
                 primary.add(function)
                 yield function, self._origin(owner, slot, function), slot
             else:
-                secondary.append((function, owner, -(table * _MOST_SLOTS + slot) - 1))
+                secondary.append((function, owner, -(table * _MAX_SLOTS + slot) - 1))
         # A function of a base is in the vtables that derived classes have for the base, too.
         yield from self._own(row for row in secondary if row[0] not in primary)
 
@@ -217,7 +217,7 @@ class _Methods:
     def _followed(self, owner: int, *, only_at_start: bool) -> list[int]:
         rows = [owner]
         for row in rows:  # it grows
-            if len(rows) > _MOST_BASES:
+            if len(rows) > _MAX_BASES:
                 break
             rows += [
                 base.row
@@ -238,5 +238,5 @@ class _Methods:
         return f"part at {offset}"
 
 
-_MOST_SLOTS = 1 << 16
+_MAX_SLOTS = 1 << 16
 """Slots of a vtable that are examined."""

@@ -215,8 +215,8 @@ class RunningProcess(NamedTuple):
     def __str__(self) -> str:
         """Return the id, the command line, the user and the time of its start."""
         command = self._command
-        if len(command) > _MOST_OF_COMMAND:
-            command = f"{command[:_MOST_OF_COMMAND]}…"
+        if len(command) > _MAX_OF_COMMAND:
+            command = f"{command[:_MAX_OF_COMMAND]}…"
         return f"{self.pid} ({command}; user {_user_name(self.user)}; since {self._started})"
 
     def row(self) -> str:
@@ -237,7 +237,7 @@ class RunningProcess(NamedTuple):
         return started.strftime("%Y-%m-%d %H:%M:%S")
 
 
-_MOST_OF_COMMAND = 60
+_MAX_OF_COMMAND = 60
 _INTERPRETER = (
     r"(python|pypy|perl|ruby|node|php|lua|bash|dash|ash|ksh|zsh|fish|sh|tclsh|Rscript)[0-9.t-]*"
 )

@@ -80,7 +80,7 @@ EMULATED = "emulated:"
 SELF = "self"
 _ID = re.compile("[0-9]+")
 _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
-_LONGEST_ID = 20
+_MAX_ID_LENGTH = 20
 _IDS = 3
 
 
@@ -158,7 +158,7 @@ def open_target(spec: int | str | Path | None) -> Target:
         ConnectionLostError, RemoteProtocolError: no stub answers, or it makes no sense.
         DeviceError: an iOS device is not there, or refuses.
     """
-    if isinstance(spec, str) and len(spec) < _LONGEST_ID and _ID.fullmatch(spec.strip()):
+    if isinstance(spec, str) and len(spec) < _MAX_ID_LENGTH and _ID.fullmatch(spec.strip()):
         spec = int(spec)
     if isinstance(spec, int):
         return process_target(spec)

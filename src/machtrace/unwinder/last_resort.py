@@ -57,7 +57,7 @@ _X86_INDIRECT_CALL = 2
 _X86_JUMP_BY_RIP = b"\xff\x25"
 """``jmp *offset(%rip)``, as in linkage stubs."""
 _X86_BND = b"\xf2"
-_LONGEST_TAIL = 1 << 10
+_MAX_TAIL_LENGTH = 1 << 10
 """Bytes of a function that are searched for jumps to other functions."""
 _STEPS_AN_INSTRUCTION = 4
 _BLOCK = 1 << 16
@@ -78,7 +78,7 @@ _ARM_BLX_LABEL, _ARM_BLX_LABEL_MASK = 0xFA000000, 0xFE000000
 _THUMB_BL, _THUMB_BL_MASK = 0xC000F000, 0xC000F800
 """BL and BLX (label), the first halfword in the lower half."""
 
-LONGEST_FUNCTION = 1 << 20
+MAX_FUNCTION_LENGTH = 1 << 20
 """Bytes between the target of a call and the frame that it called, at most."""
 
 
@@ -216,7 +216,7 @@ class CallSites:
 
     def _may_begin(self, target: int, callee: Avma) -> bool:
         """Return whether a function that begins at ``target`` may hold ``callee``."""
-        if not 0 <= callee - target < LONGEST_FUNCTION:
+        if not 0 <= callee - target < MAX_FUNCTION_LENGTH:
             return False
         if self.rules.image_at(Avma(target)) is not self.rules.image_at(callee):
             return False
@@ -274,7 +274,7 @@ class CallSites:
         from machtrace.unwinder.arch.x86.analysis import MODES
         from machtrace.unwinder.arch.x86.decoder import Decoder
 
-        code = self.rules.read_padded_code(Avma(target), _LONGEST_TAIL, Avma(target))
+        code = self.rules.read_padded_code(Avma(target), _MAX_TAIL_LENGTH, Avma(target))
         if not code.strip(b"\0"):
             yield None
             return
@@ -405,9 +405,9 @@ def _words(memory: MemoryReader, start: int, size: int, word: int) -> Iterator[t
 
 
 _WORD = 4
-_LONGEST_LEAF = 1 << 12
+_MAX_LEAF_LENGTH = 1 << 12
 """Bytes that are searched for calls."""
-_LONGEST_START = 16 * _WORD
+_MAX_START_LENGTH = 16 * _WORD
 """Bytes of a start routine."""
 _RETURNS = frozenset(map(bytes.fromhex, ("c0035fd6", "ff0b5fd6", "ff0f5fd6")))
 """RET, RETAA, RETAB."""
@@ -457,7 +457,7 @@ def _has_not_called(
     sites = CallSites(rules, memory, registers.arch)
     before = sites.read(Avma(address - _WORD), _WORD)
     target = None if before is None else arm64_call_target(address, before)
-    if target is None or not 0 <= registers.pc - target <= _LONGEST_LEAF:
+    if target is None or not 0 <= registers.pc - target <= _MAX_LEAF_LENGTH:
         return False
     code = sites.read(Avma(target), registers.pc - target)
     return code is not None and not any(
@@ -577,7 +577,7 @@ def _starts_threads(here: FrameAddress, rules: RuleCache) -> bool:
     if bounds is None:
         return False
     size, called = bounds[1] - bounds[0], here.address - bounds[0]
-    code = rules.read_code(bounds[0], size) if 0 < called <= size <= _LONGEST_START else None
+    code = rules.read_code(bounds[0], size) if 0 < called <= size <= _MAX_START_LENGTH else None
     if code is None or called % _WORD:
         return False
     words = [int.from_bytes(code[at : at + _WORD], "little") for at in range(0, called, _WORD)]

@@ -51,7 +51,7 @@ from machtrace.unwinder.walker import find_caller, needs_scratch, walk, walk_of
 
 _REGISTERS = 128
 """``MACHTRACE_REGISTERS``."""
-_LARGEST_OFFSET = (1 << 31) - 1
+_MAX_OFFSET = (1 << 31) - 1
 ADDRESS_BITS = (1 << 64) - 1
 """The width of the loop's words."""
 _SIZES = (4, 8)
@@ -116,7 +116,7 @@ class NativeRules:
             return None
         if not isinstance(cfa, RegisterOffset):
             return None
-        if not 0 <= cfa.register < _REGISTERS or abs(cfa.offset) > _LARGEST_OFFSET:
+        if not 0 <= cfa.register < _REGISTERS or abs(cfa.offset) > _MAX_OFFSET:
             return None
         return_address = self._recovery(0, rule.return_address, self._arch.saved_register_size)
         saved = []
@@ -154,7 +154,7 @@ class NativeRules:
                 kind, offset = _walk.LOST, 0
             case _:
                 return None
-        if abs(offset) > _LARGEST_OFFSET or not 0 <= source < _REGISTERS or size not in _SIZES:
+        if abs(offset) > _MAX_OFFSET or not 0 <= source < _REGISTERS or size not in _SIZES:
             return None
         return number, kind, source, size, offset
 

@@ -160,7 +160,7 @@ def _frames_from(
     innermost = registers
     while True:
         step_up = find_caller(here, registers, memory, rules, mask)
-        if 0 < len(inner) <= _MOST_INNER and needs_scratch(step_up, here, registers, rules):
+        if 0 < len(inner) <= _MAX_INNER and needs_scratch(step_up, here, registers, rules):
             whole = _with_scratch(innermost, inner, memory, rules, mask)
             step_up = _by_scratch_register(here, whole, memory, rules, mask) or step_up
         if isinstance(step_up, Stop):
@@ -175,14 +175,14 @@ def _frames_from(
         entry = None if is_marked else async_entry(here, rule, registers, caller)
         is_marked = is_marked or entry is not None
         disputed_by = disputes(here, registers, memory, rules, mask, caller)
-        if len(inner) <= _MOST_INNER:
+        if len(inner) <= _MAX_INNER:
             inner.append((here, rule))
         here = FrameAddress(caller.pc, trust, rule.caller_kind, disputed_by)
         yield MachineFrame(here, caller, entry)
         registers = caller
 
 
-_MOST_INNER = 4
+_MAX_INNER = 4
 """Frames through which scratch registers are followed: assembly calls no deeper."""
 _GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.SCAN})
 

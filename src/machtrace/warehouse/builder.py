@@ -57,7 +57,7 @@ _PROFILES = frozenset(
         *(ReportKind.SPEEDSCOPE, ReportKind.PPROF, ReportKind.FIREFOX, ReportKind.OTLP),
     }
 )
-_LONGEST = 1 << 12
+_MAX_LENGTH = 1 << 12
 """Characters of a name."""
 _EARLIEST = 1009843200 * 10**9
 """2002 in ns since 1970: a clock that states an earlier time was never set."""
@@ -386,7 +386,7 @@ def _call(symbol: ReportedSymbol, location: SourceLocation | None) -> _Call:
 
 def _text(text: str) -> str:
     """Return a text that Arrow holds: valid and of bounded length."""
-    return text[:_LONGEST].encode("utf-8", "replace").decode()
+    return text[:_MAX_LENGTH].encode("utf-8", "replace").decode()
 
 
 def _table(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -23,7 +23,7 @@ from machtrace.warehouse.stack_tree import StackTree, Weights
 if TYPE_CHECKING:
     pass
 
-MOST_NODES = 20_000
+MAX_NODES = 20_000
 """Nodes of a tree that is shown: the heaviest."""
 
 
@@ -53,7 +53,7 @@ class FunctionTree:
         return self.tree.totals(self.own)
 
 
-def heaviest(tree: FunctionTree, most: int = MOST_NODES) -> FunctionTree:
+def heaviest(tree: FunctionTree, most: int = MAX_NODES) -> FunctionTree:
     """Return the tree with its heaviest nodes alone; what is below others is added to these.
 
     Of equal ones the outer ones stay; what equals a node without room is left out as well.

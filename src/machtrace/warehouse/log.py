@@ -23,7 +23,7 @@ _MAGIC, _REMOVED = b"MTL1", b"MTL0"
 _PART = 1 << 20
 UNFINISHED_LOG = ".unfinished"
 """The suffix of a log that is copied."""
-LARGEST = 1 << 30
+MAX_BYTES = 1 << 30
 """Bytes of one body."""
 
 
@@ -71,8 +71,8 @@ class LogWriter:
         """
         offsets, parts, size = [], [], self.size
         for body in bodies:
-            if len(body) > LARGEST:
-                raise FileAccessError(str(self.path), f"a record is larger than {LARGEST} bytes")
+            if len(body) > MAX_BYTES:
+                raise FileAccessError(str(self.path), f"a record is larger than {MAX_BYTES} bytes")
             parts += [_header(_MAGIC, len(body), zlib.crc32(body)), body]
             offsets.append(size)
             size += _HEADER.size + len(body)

@@ -20,7 +20,7 @@ from machtrace.warehouse.connections import Connections
 from machtrace.warehouse.difference import GROUPS, Difference, difference
 from machtrace.warehouse.export import BATCH_ROWS, export_format, exported
 from machtrace.warehouse.forest import ALL, Forest, functions, read_forest
-from machtrace.warehouse.function_tree import MOST_NODES, FunctionTree
+from machtrace.warehouse.function_tree import MAX_NODES, FunctionTree
 from machtrace.warehouse.grouping.issues import Issue, IssueTable, numbered
 from machtrace.warehouse.grouping.segment_groups import counts_of, members_of
 from machtrace.warehouse.grouping.segment_stacks import SegmentStacks
@@ -283,7 +283,7 @@ class WarehouseReader:
             chunks = selected(connection, files, where, part=part)
         return self._forest(chunks), chunks
 
-    def diff(self, before: str, after: str, most: int = MOST_NODES) -> Difference:
+    def diff(self, before: str, after: str, most: int = MAX_NODES) -> Difference:
         """Return the difference of two sets of stacks, with intervals over devices.
 
         Args:

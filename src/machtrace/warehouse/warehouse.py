@@ -53,7 +53,7 @@ from machtrace.warehouse.scrubbing.scrubber import (
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import read_table, sync_folder, write_names
 from machtrace.warehouse.triage import State
-from machtrace.warehouse.upkeep.compaction import LARGEST, compact
+from machtrace.warehouse.upkeep.compaction import MAX_VALUE, compact
 from machtrace.warehouse.upkeep.deletion import (
     CLOCK_SLACK,
     Deleted,
@@ -305,7 +305,7 @@ class Warehouse(WarehouseReader):
 
     # --- upkeep ---
 
-    def compact(self, most: int = LARGEST) -> int:
+    def compact(self, most: int = MAX_VALUE) -> int:
         """Replace segments by larger ones, and return how many were replaced.
 
         Args:

@@ -16,7 +16,7 @@ from machtrace.reports.writers import write_reports
 __all__ = ["report_name", "report_of", "write_incident"]
 
 _UNSAFE = re.compile(r"[^0-9A-Za-z_-]+")
-_LONGEST = 64
+_MAX_LENGTH = 64
 """Characters of an identifier in a file's name."""
 
 
@@ -28,7 +28,7 @@ def report_name(incident: WatchIncident) -> str:
         parts.append(f"{date.replace('-', '')}T{time.replace(':', '')}Z")
     if incident.pid is not None:
         parts.append(str(incident.pid))
-    parts.append(_UNSAFE.sub("_", incident.id)[:_LONGEST] or "0")
+    parts.append(_UNSAFE.sub("_", incident.id)[:_MAX_LENGTH] or "0")
     return "-".join(parts) + ".json"
 
 

@@ -21,10 +21,10 @@ POLL_NS = 20_000_000
 PROCESS_POLL_NS = 100_000_000
 """Time between two polls of a process."""
 _SECOND_NS = 1_000_000_000
-_LONGEST_NS = 86_400_000_000_000
-_LEAST_JUMP = 1 << 20
-_LEAST_POLL_NS, _MOST_POLL_NS = 1_000_000, 1_000_000_000
-_LEAST_HANG_NS = 10_000_000
+_MAX_NS = 86_400_000_000_000
+_MIN_JUMP = 1 << 20
+_MIN_POLL_NS, _MAX_POLL_NS = 1_000_000, 1_000_000_000
+_MIN_HANG_NS = 10_000_000
 _DAILY_LIMIT = 1000
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _CPU_REMEDY = "write the share of one processor and a time, such as 80%/60s"
@@ -128,13 +128,13 @@ class WatchOptions:
         return self.deadlocks and not others
 
     def __post_init__(self) -> None:
-        if not _LEAST_POLL_NS <= self.poll_ns <= _MOST_POLL_NS:
+        if not _MIN_POLL_NS <= self.poll_ns <= _MAX_POLL_NS:
             raise ArgumentError(
                 f"cannot poll every {self.poll_ns / 1e6:g} ms", remedy="pass 1ms to 1s"
             )
-        if self.hang_ns is not None and self.hang_ns > _LONGEST_NS:
+        if self.hang_ns is not None and self.hang_ns > _MAX_NS:
             raise ArgumentError("a hang of more than a day is not seen", remedy="pass 24h or less")
-        if self.hang_ns is not None and self.hang_ns < max(_LEAST_HANG_NS, 2 * self.poll_ns):
+        if self.hang_ns is not None and self.hang_ns < max(_MIN_HANG_NS, 2 * self.poll_ns):
             raise ArgumentError(
                 f"a hang of {self.hang_ns / 1e6:g} ms cannot be seen by polls every "
                 f"{self.poll_ns / 1e6:g} ms",
@@ -200,7 +200,7 @@ def _parse_memory_threshold(word: str) -> MemoryThreshold:
             raise ArgumentError(f"{word!r} of memory is always exceeded", remedy=_MEMORY_REMEDY)
         return MemoryLevel(int(size))
     window_ns = _parse_window(word, rest, _MEMORY_REMEDY)
-    if size < _LEAST_JUMP:
+    if size < _MIN_JUMP:
         raise ArgumentError(
             f"{word!r} is too small a jump", remedy="pass 1MiB or more, such as +100MiB/1s"
         )
@@ -230,7 +230,7 @@ def _parse_window(word: str, text: str, remedy: str) -> int:
             f"the time of {word!r} is shorter than two polls",
             remedy="pass 200ms or more, such as 1s",
         )
-    if nanoseconds > _LONGEST_NS:
+    if nanoseconds > _MAX_NS:
         raise ArgumentError(f"the time of {word!r} is longer than a day", remedy="pass 24h or less")
     return nanoseconds
 

@@ -51,7 +51,7 @@ _GRACE = 2.0
 """Seconds between ``SIGTERM`` and ``SIGKILL``."""
 _BUSY, _BLOCKED = 0.5, 0.05
 """Shares of the time in which a thread ran."""
-_MOST_RETURN_NS = 100_000_000
+_MAX_RETURN_NS = 100_000_000
 """Longest wait until stopped threads are in their waits again."""
 _PIECE = 1 << 16
 _RUNNERS = frozenset({"pytest_pyfunc_call", "call_fixture_func", "_teardown_yield_fixture"})
@@ -215,7 +215,7 @@ def _waits(pid: int, copied: Snapshot) -> Mapping[int, OwnedWait]:
 
     pcs = {int(thread.info.id): thread.registers.pc for thread in copied.threads}
     with suppress(MachtraceError), closing(LinuxLocks()) as source:
-        source.await_return(pid, pcs, _MOST_RETURN_NS)
+        source.await_return(pid, pcs, _MAX_RETURN_NS)
         return LockSurveyor(pid, source).waits()
     return {}
 

@@ -47,7 +47,7 @@ _CHECK_NS = 900_000_000
 """Time between two lists of the threads, and two checks for another program."""
 _UNUSED_NS = 4_000_000_000
 """Time by which polls of a process that uses no processor time are postponed."""
-_MOST_CPU_NS = 1_000_000
+_MAX_CPU_NS = 1_000_000
 """Processor time of a process after which its memory and its locks may be others."""
 _LAUNCH_NS = 5_000_000_000
 """The time in which programs are launched, by default."""
@@ -260,11 +260,11 @@ class Watcher(ClosedWhenLeft):
         last, resources = self._resources.last, self._resources
         if last is None or last.cpu_ns is None:
             return None
-        cpu_ns, most_cpu_ns = process_time_ns(self.pid), _MOST_CPU_NS
+        cpu_ns, most_cpu_ns = process_time_ns(self.pid), _MAX_CPU_NS
         if cpu_ns is None:
             return None
         # A process that uses no processor time executes no other program, and starts no thread.
-        has_run = cpu_ns - last.cpu_ns > _MOST_CPU_NS
+        has_run = cpu_ns - last.cpu_ns > _MAX_CPU_NS
         check = resources.next_ns if has_run else resources.next_needed_ns
         until = check if has_run or resources.is_needed else check + _UNUSED_NS
         locks = self._locks if self.options.deadlocks else None

@@ -106,7 +106,7 @@ def test_processes_that_share_the_work_read_the_same(folder):
 
 
 def test_a_union_that_grows_has_the_stacks_of_all_trees(monkeypatch):
-    monkeypatch.setattr(stack_union, "_PENDING_LEAST", 50)
+    monkeypatch.setattr(stack_union, "_MIN_PENDING", 50)
     seed = random.Random(3)  # noqa: S311 - stacks are no secret
     union, expected = GrowingUnion(), []
     for _ in range(30):

@@ -210,7 +210,7 @@ def test_reasons_are_not_as_many_as_lines():
 
 
 def test_a_long_line_is_one_line(monkeypatch):
-    monkeypatch.setattr(os_report, "_LONGEST", 1 << 10)
+    monkeypatch.setattr(os_report, "_MAX_LENGTH", 1 << 10)
     for size in (1023, 1024, 1025, 2047, 2048, 2049, 5000):
         data = b"x" * size + b"\n" + lines(access("event", 1))
         report = parse_os_report(data, "r")
@@ -219,7 +219,7 @@ def test_a_long_line_is_one_line(monkeypatch):
 
 
 def test_files_without_end_are_refused(monkeypatch):
-    monkeypatch.setattr(os_report, "_LARGEST", 1 << 12)
+    monkeypatch.setattr(os_report, "_MAX_BYTES", 1 << 12)
     with pytest.raises(FormatError, match="larger than"):
         parse_os_report(lines(access("event", 1)) * 100, "r")
 

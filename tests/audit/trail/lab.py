@@ -17,7 +17,7 @@ from tests.audit.trail.program import DEBUG, KNOWN_BY, NAMES, Program
 from tests.audit.trail.scenarios import NEED_DEBUG_INFORMATION, SCENARIOS, UNDECIDABLE
 
 CALLS = 250
-MOST_UNKNOWN = 0.02
+MAX_UNKNOWN = 0.02
 
 
 class Answer(NamedTuple):
@@ -101,7 +101,7 @@ def main(calls):
         lab = Lab(calls, known_by=known_by)
         wrong, unknown = _print(f"by {known_by}", lab.of(*lab.scenarios))
         wrong += _print(f"by {known_by}, no answer in the stack", lab.of(*UNDECIDABLE))[0]
-        is_failed |= wrong > 0 or (known_by != NAMES and unknown > MOST_UNKNOWN)
+        is_failed |= wrong > 0 or (known_by != NAMES and unknown > MAX_UNKNOWN)
     return int(is_failed)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from machtrace.audit.trail.owners import UNKNOWN, Reason
-from tests.audit.trail.lab import CALLS, MOST_UNKNOWN, Lab
+from tests.audit.trail.lab import CALLS, MAX_UNKNOWN, Lab
 from tests.audit.trail.program import MAP, NAMES
 from tests.audit.trail.scenarios import SCENARIOS, UNDECIDABLE
 
@@ -38,7 +38,7 @@ def test_no_library_is_wrong_or_unknown_in_ten_thousand_calls(lab):
     assert not [each for each in answers if each.is_wrong or each.is_unknown]
 
 
-@pytest.mark.parametrize(("known_by", "most_unknown"), [(MAP, MOST_UNKNOWN), (NAMES, 0.2)])
+@pytest.mark.parametrize(("known_by", "most_unknown"), [(MAP, MAX_UNKNOWN), (NAMES, 0.2)])
 def test_no_library_is_wrong_in_a_stripped_program(known_by, most_unknown):
     stripped = Lab(known_by=known_by)
     answers = stripped.of(*stripped.scenarios)

@@ -69,7 +69,7 @@ def test_parts_of_unexpected_types(change):
 
 
 def test_trees_do_not_grow_with_the_square_of_the_input(monkeypatch):
-    monkeypatch.setattr(profile, "_MOST_NODES", 1000)
+    monkeypatch.setattr(profile, "_MAX_NODES", 1000)
     body = json.loads(SENTRY_PROFILE)
     body["profile"]["stacks"] = [[0] * 100]
     body["profile"]["samples"] = [{"stack_id": 0, "thread_id": str(each)} for each in range(100)]

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 from tests.server.serving import Answer
 
-LARGEST = 200_000
+MAX_BYTES = 200_000
 """Bytes of a page."""
 
 
@@ -16,7 +16,7 @@ class Content(HTMLParser):
     def __init__(self, answer: Answer) -> None:
         super().__init__()
         assert answer.headers["Content-Type"].startswith("text/html"), answer.headers
-        assert len(answer.data) <= LARGEST
+        assert len(answer.data) <= MAX_BYTES
         self.status = answer.status
         self.links: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []

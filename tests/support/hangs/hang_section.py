@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.hangs.disturbances import missing_reason
 from tests.support.hangs.incidents import Incident
 from tests.support.hangs.runner import Run
-from tests.support.hangs.scenarios import DISTURBANCES, LONGEST_QUIET_MS, THRESHOLD_MS
+from tests.support.hangs.scenarios import DISTURBANCES, MAX_QUIET_MS, THRESHOLD_MS
 from tests.support.hangs.scoring import Match, Score, in_ms, percentile
 from tests.support.hangs.sections import Figure, Section, share, share_up, spread
 from tests.support.hangs.truth import MS, Event
@@ -113,7 +113,7 @@ def _figures(score: Score, margin_ms: float) -> dict[str, Figure]:
         row
         for row in score.false
         if row[1] is not None
-        and row[1].duration <= LONGEST_QUIET_MS * MS
+        and row[1].duration <= MAX_QUIET_MS * MS
         and not row[1].action.startswith("@")
     ]
     groups = max((len(groups) for groups in score.groups.values()), default=0)

@@ -7,10 +7,10 @@ from random import Random
 
 THRESHOLD_MS = 100
 """T: the threshold of the watcher."""
-SHORTEST_HANG_MS = 125
+MIN_HANG_MS = 125
 """1.25 T: hangs from here on are to be found."""
-_JUST_A_HANG_MS = SHORTEST_HANG_MS + 4
-LONGEST_QUIET_MS = 75
+_JUST_A_HANG_MS = MIN_HANG_MS + 4
+MAX_QUIET_MS = 75
 """0.75 T: tasks up to here are not to be reported."""
 UNTIL_RELEASED = 0
 """The planned duration of hangs that last until they are reported."""
@@ -31,7 +31,7 @@ class Action:
     """Whether it is a loop in a callback: to be named as such, if it is reported."""
     inside: tuple[str, ...] = ()
     """Library functions of the same language in which the time is spent, below the culprit."""
-    quiet_ms: tuple[int, int] = (5, LONGEST_QUIET_MS)
+    quiet_ms: tuple[int, int] = (5, MAX_QUIET_MS)
     """The durations that are no hangs."""
 
 
@@ -143,7 +143,7 @@ class Step:
     @property
     def is_hang(self) -> bool:
         """Whether it was planned as a hang."""
-        is_long = self.ms >= SHORTEST_HANG_MS or self.ms == UNTIL_RELEASED
+        is_long = self.ms >= MIN_HANG_MS or self.ms == UNTIL_RELEASED
         return is_long and not self.is_quiet_by_nature
 
     @property
@@ -185,7 +185,7 @@ def _hang(random: Random, actions: tuple[Action, ...], number: int) -> tuple[str
     longest = 1000 if random.random() < 0.05 else 320
     if action.name == "a-then-more-b":
         return action.name, _JUST_A_HANG_MS
-    return action.name, random.randint(SHORTEST_HANG_MS + 3, longest)
+    return action.name, random.randint(MIN_HANG_MS + 3, longest)
 
 
 def _quiet(random: Random, program: str) -> tuple[str, int, int]:
@@ -200,7 +200,7 @@ def _quiet(random: Random, program: str) -> tuple[str, int, int]:
         return name, ms, 1
     names = [action.name for action in HANGS[program] if action.name not in _UNBOUNDED]
     names = [name for name in names if name not in ("nested", "child", "gil-wait")]
-    longest = LONGEST_QUIET_MS - 8
+    longest = MAX_QUIET_MS - 8
     ms = random.randint(longest * 2 // 3, longest) if kind < 0.65 else random.randint(1, 30)
     return random.choice(names), ms, 1
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.support.hangs.scenarios import (
     BY_RUNNER,
-    LONGEST_QUIET_MS,
-    SHORTEST_HANG_MS,
+    MAX_QUIET_MS,
+    MIN_HANG_MS,
     THRESHOLD_MS,
     Scenario,
     Step,
@@ -77,14 +77,14 @@ def _kind(step: Step, began: int, ended: int, cpu: int, *, waits: bool, disturbe
     if step.is_hang:
         # A hang needs its processor time; the rest of it may be starvation.
         enough = duration if waits else min(duration, cpu)
-        is_whole = enough >= SHORTEST_HANG_MS * MS and not disturbed
+        is_whole = enough >= MIN_HANG_MS * MS and not disturbed
         return Class.HANG if is_whole else Class.UNSCORED
-    if step.is_quiet_by_nature or disturbed or duration <= LONGEST_QUIET_MS * MS:
+    if step.is_quiet_by_nature or disturbed or duration <= MAX_QUIET_MS * MS:
         # A child process that takes long to start is a hang, and so is a long collection.
-        if step.action in ("spawn", "gc") and duration > LONGEST_QUIET_MS * MS:
+        if step.action in ("spawn", "gc") and duration > MAX_QUIET_MS * MS:
             return Class.UNSCORED
         return Class.QUIET
-    is_starved = not waits and cpu <= LONGEST_QUIET_MS * MS and duration >= THRESHOLD_MS * MS
+    is_starved = not waits and cpu <= MAX_QUIET_MS * MS and duration >= THRESHOLD_MS * MS
     return Class.QUIET if is_starved else Class.UNSCORED
 
 

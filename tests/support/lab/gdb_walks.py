@@ -10,14 +10,14 @@ from pathlib import Path
 
 import gdb  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-_LONGEST_STACK = 512
+_MAX_STACK_LENGTH = 512
 
 
 def _walk() -> list[int]:
     addresses: list[int] = []
     frame = gdb.newest_frame()
     try:
-        while frame is not None and len(addresses) < _LONGEST_STACK:
+        while frame is not None and len(addresses) < _MAX_STACK_LENGTH:
             if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
                 addresses.append(frame.pc())
             frame = frame.older()

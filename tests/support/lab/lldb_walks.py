@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-_LONGEST_STACK = 512
+_MAX_STACK_LENGTH = 512
 
 
 def walk_cores(debugger: Any, command: str, result: Any, _: dict[str, Any]) -> None:
@@ -25,7 +25,7 @@ def walk_cores(debugger: Any, command: str, result: Any, _: dict[str, Any]) -> N
             module = target.AddModule(path, None, None)
             target.SetModuleLoadAddress(module, slide)
         thread = process.GetThreadAtIndex(0)
-        count = min(thread.GetNumFrames(), _LONGEST_STACK)
+        count = min(thread.GetNumFrames(), _MAX_STACK_LENGTH)
         frames = [thread.GetFrameAtIndex(index) for index in range(count)]
         walks.append([frame.GetPC() for frame in frames if not frame.IsArtificial()])
         debugger.DeleteTarget(target)

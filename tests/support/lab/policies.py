@@ -19,7 +19,7 @@ from machtrace.unwinder.walker import walk
 from tests.support.emulated.run import Moment
 
 MASK = PacMask.of_width(47)
-_LONGEST_STACK = 512
+_MAX_STACK_LENGTH = 512
 
 Policy = Callable[[Moment], tuple[Avma, ...]]
 """A way of walking: the addresses that it finds, innermost first."""
@@ -37,7 +37,7 @@ def documents_policy(moment: Moment) -> tuple[Avma, ...]:
     if registers.lr:
         addresses.append(Avma(registers.lr & bits))
     fp = MASK.strip(registers.fp or 0)
-    while fp and len(addresses) < _LONGEST_STACK:
+    while fp and len(addresses) < _MAX_STACK_LENGTH:
         try:
             previous = int.from_bytes(memory.read(fp, size), "little")
             address = int.from_bytes(memory.read(Avma(fp + size), size), "little")
@@ -54,7 +54,7 @@ def rules_policy(rules: RuleCache) -> Policy:
     """The walk by ``rules``; of Swift's async functions the machine's frames, all of them."""
 
     def policy(moment: Moment) -> tuple[Avma, ...]:
-        walked = walk(moment.registers, moment.memory, rules, MASK, FrameLimit(_LONGEST_STACK))
+        walked = walk(moment.registers, moment.memory, rules, MASK, FrameLimit(_MAX_STACK_LENGTH))
         rest = walked.physical_remainder
         frames = walked.addresses + (() if rest is None else rest.addresses)
         return tuple(frame.address for frame in frames)

@@ -15,7 +15,7 @@ from tests.support.lab.rows import EVERYTHING, LLDB, METHODS, Failure, Row, Shar
 
 _FAILURES_SHOWN = 40
 """Failures shown for each row; the rest are counted."""
-_LONGEST_STACK_SHOWN = 6
+_MAX_SHOWN_STACK_LENGTH = 6
 _REGISTERS = """\
 **registers**: values of the caller's registers that calls preserve (for a frame that a signal
 interrupted: of all general registers) that were recovered wrong, and that were reported lost."""
@@ -173,5 +173,5 @@ def _failure(failure: Failure) -> list[str]:
 
 
 def _stack(addresses: Sequence[int]) -> str:
-    shown = " ".join(f"`{address:#x}`" for address in addresses[:_LONGEST_STACK_SHOWN])
-    return f"{shown} …" if len(addresses) > _LONGEST_STACK_SHOWN else shown
+    shown = " ".join(f"`{address:#x}`" for address in addresses[:_MAX_SHOWN_STACK_LENGTH])
+    return f"{shown} …" if len(addresses) > _MAX_SHOWN_STACK_LENGTH else shown

@@ -16,7 +16,7 @@ _RECORD = STACK.stop - 0x20
 """The last frame record, of zeros."""
 _TOP = STACK.stop - 0x140
 """Above it is what functions store into the stack's part for their arguments."""
-_DEEPEST = 4
+_MAX_DEPTH = 4
 _ATTEMPTS = 24
 _DIVERTED = 0.4
 _LOWEST = STACK.start + 0x40000
@@ -61,7 +61,7 @@ def create_callers(
     if not image.arch.is_arm64:
         calls.save(_TOP - 8, OUTSIDE)
     callers = Callers(outermost, _stack(machine), calls)
-    depth = random.randint(0, _DEEPEST)
+    depth = random.randint(0, _MAX_DEPTH)
     for _ in range(_ATTEMPTS):
         if len(callers.calls.calls) > depth:
             break

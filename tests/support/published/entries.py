@@ -13,7 +13,7 @@ import numpy as np
 from machtrace.errors import FormatError
 from tests.support.published.functions import (
     COPIES_OF_LR,
-    LARGEST_SCAN,
+    MAX_SCAN_SIZE,
     OTHER_RETURNS,
     Functions,
 )
@@ -30,7 +30,7 @@ _LOADS_OF_RSP = tuple(
 """``mov rsp, register``."""
 _FRAME_LAST = 512
 """Instructions of a function that are searched for the use of a frame."""
-_MOST_ARGUMENTS = 0x100
+_MAX_ARGUMENTS = 0x100
 """Bytes above the stack pointer that a function may read at its entry: arguments."""
 _RSP_OFFSET = re.compile(r"\[rsp \+ 0x([0-9a-f]+)\]")
 _CHANGES_RSP = re.compile(r"(push|pop|leave|enter|\w+(?= rsp\b))")
@@ -213,7 +213,7 @@ class Entries:
         is_saved = not self._image.arch.is_arm64
         function = self._image.function_at(start)
         assert function is not None
-        code = self._image.bytes_at(start, min(function[1] - start, LARGEST_SCAN))
+        code = self._image.bytes_at(start, min(function[1] - start, MAX_SCAN_SIZE))
         for number, (address, instruction) in enumerate(
             linear(self._functions.decode, code, start)
         ):
@@ -261,7 +261,7 @@ class Entries:
         if change := _CHANGES_RSP.match(text):
             return change[1] in ("pop", "add", "leave")
         access = _RSP_OFFSET.search(row.op_str)
-        return True if access and int(access[1], 16) > _MOST_ARGUMENTS else None
+        return True if access and int(access[1], 16) > _MAX_ARGUMENTS else None
 
     def _falls_in(self, start: int) -> bool:
         """Return whether the instruction before ``start`` is followed by it."""
@@ -283,7 +283,7 @@ class Entries:
         """Return whether a function loads its stack pointer and jumps, or returns to elsewhere."""
         function = self._image.function_at(start)
         assert function is not None
-        code = self._image.bytes_at(start, min(function[1] - start, LARGEST_SCAN))
+        code = self._image.bytes_at(start, min(function[1] - start, MAX_SCAN_SIZE))
         if self._image.arch.is_arm64:
             words = set(np.frombuffer(code[: len(code) & -4], "<u4").tolist())
             returns_elsewhere = not self._continued(start, code, words).isdisjoint(OTHER_RETURNS)
@@ -314,7 +314,7 @@ class Entries:
             if instruction.kind is Kind.JUMP and instruction.target is not None:
                 function = self._image.function_at(instruction.target)
                 if function is not None and function[0] != start:
-                    size = min(function[1] - instruction.target, LARGEST_SCAN)
+                    size = min(function[1] - instruction.target, MAX_SCAN_SIZE)
                     more = self._image.bytes_at(instruction.target, size)
                     continued.update(np.frombuffer(more[: len(more) & -4], "<u4").tolist())
         return continued
@@ -341,7 +341,7 @@ class Entries:
             return []
         known = self._whole.get(function[0])
         if known is None:
-            code = self._image.bytes_at(function[0], min(start - function[0], LARGEST_SCAN))
+            code = self._image.bytes_at(function[0], min(start - function[0], MAX_SCAN_SIZE))
             known = self._whole[function[0]] = list(
                 linear(self._functions.decode, code, function[0])
             )
@@ -355,7 +355,7 @@ class Entries:
         if not rows:
             return False
         end = rows[-1][0] + rows[-1][1].size
-        is_whole = start - rows[0][0] < LARGEST_SCAN
+        is_whole = start - rows[0][0] < MAX_SCAN_SIZE
         return (is_whole and end != start) or any(
             row.kind is Kind.BRANCH and row.target == start for _, row in rows
         )

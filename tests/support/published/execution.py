@@ -24,9 +24,9 @@ from tests.support.published.true_calls import Call, TrueCalls
 
 LIMIT = 160
 """Instructions of a run."""
-_DEEPEST = 12
+_MAX_DEPTH = 12
 """Calls in progress beyond which calls are stepped over."""
-_DEEPEST_OUTLINED = 24
+_MAX_OUTLINED_DEPTH = 24
 _FOLLOWED = 0.5
 ADDRESS_MASK = (1 << 47) - 1
 _START = 100
@@ -239,7 +239,7 @@ class Execution:
         is_entered = instruction.target is not None or target in functions.start_set
         if not in_code or not is_entered:
             self._continue_at(after, clobbers=not functions.preserves_all(target, after))
-        elif outlined and depth < _DEEPEST_OUTLINED:
+        elif outlined and depth < _MAX_OUTLINED_DEPTH:
             self._follow(after, is_conventional=False)
         elif outlined:
             self._end("calls too deep")
@@ -249,7 +249,7 @@ class Execution:
             self._divert(after)
         elif functions.preserves_all(target, after):
             self._continue_at(after, clobbers=False)
-        elif depth < _DEEPEST and self._random.random() < _FOLLOWED:
+        elif depth < _MAX_DEPTH and self._random.random() < _FOLLOWED:
             # A part of assembly may not preserve what functions do.
             self._follow(after, is_conventional=not self._entries.problem(target))
         else:
@@ -268,7 +268,7 @@ class Execution:
 
     def _call_privately(self, target: int, after: int, *, is_direct: bool) -> None:
         """Call from assembly that relies on which scratch registers its callees preserve."""
-        if is_direct and self._image.holds_code(target) and len(self.calls.calls) < _DEEPEST:
+        if is_direct and self._image.holds_code(target) and len(self.calls.calls) < _MAX_DEPTH:
             self._follow(after, is_conventional=False)
         else:
             self._continue_at(after, clobbers=False)

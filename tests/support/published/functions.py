@@ -53,8 +53,8 @@ _OTHER_STACKS = re.compile(
 """Go's functions that switch stacks, preserve registers, or have no caller."""
 _STRAIGHT = 48
 """Instructions after which a function without a branch is no outlined piece."""
-LARGEST_SCAN = 1 << 15
-_DEEPEST = 8
+MAX_SCAN_SIZE = 1 << 15
+_MAX_DEPTH = 8
 COPIES_OF_LR = tuple(0xAA1E03E0 | number for number in range(9, 18))
 """``mov xN, x30``."""
 _RESTORES_OF_LR = tuple(0xAA0003FE | number << 16 for number in range(18))
@@ -120,10 +120,10 @@ class Functions:
         if name and (NO_RETURN.match(name) or _RUST_PANIC.search(name)):
             return True
         image = self._image
-        if not image.holds_code(target) or image.is_stub(target) or depth > _DEEPEST:
+        if not image.holds_code(target) or image.is_stub(target) or depth > _MAX_DEPTH:
             return False
         function = image.function_at(target)
-        if function is None or function[0] != target or function[1] - target > LARGEST_SCAN:
+        if function is None or function[0] != target or function[1] - target > MAX_SCAN_SIZE:
             return False
         start, end = function
         outside: list[int] = []
@@ -207,7 +207,7 @@ class Functions:
         start, end = function
         known = self._private.get(start)
         if known is None:
-            code = self._image.bytes_at(start, min(end - start, LARGEST_SCAN))
+            code = self._image.bytes_at(start, min(end - start, MAX_SCAN_SIZE))
             if self._image.arch.is_arm64:
                 words = np.frombuffer(code[: len(code) & -4], "<u4")
                 returns = (*COPIES_OF_LR, *_RESTORES_OF_LR, *OTHER_RETURNS)

@@ -23,12 +23,12 @@ _BEFORE = 24
 """Executed instructions among which the comparison is."""
 _NEAR = 8
 """Instructions between the load of an entry and its jump."""
-_LONGEST_TABLE = 256
+_MAX_TABLE_LENGTH = 256
 _ADR, _ADR_MASK = 0x10000000, 0x9F000000
 _BOUNDS = ((0x7F80001F, 0x7100001F), (0x7F800000, 0x12000000), (0x7F800000, 0x53000000))
 """``cmp`` with a constant, ``and`` with a mask, ``ubfx`` and similar."""
 _ZERO = 31
-_NEAR_X86, _BEFORE_X86, _LONGEST_X86 = 4, 8, 15
+_NEAR_X86, _BEFORE_X86, _MAX_X86_LENGTH = 4, 8, 15
 _X86_BOUND = re.compile(r"(cmp|and|shr) .*, \w+$")
 """A comparison, a mask, or a shift that leaves few bits, with any operand."""
 
@@ -99,7 +99,7 @@ class JumpTables:
         table = cpu.read(memory.base) + memory.displacement
         extent = self._extents.get((address, table))
         if extent is None:
-            rows = np.frombuffer(self._image.bytes_at(table, 4 * _LONGEST_TABLE), "<i4").tolist()
+            rows = np.frombuffer(self._image.bytes_at(table, 4 * _MAX_TABLE_LENGTH), "<i4").tolist()
             wrong = (
                 number
                 for number, distance in enumerate(rows)
@@ -113,7 +113,7 @@ class JumpTables:
 
         What follows a table may look like more of it, so that the last ones do not count.
         """
-        data = self._image.bytes_at(table, size * _LONGEST_TABLE)
+        data = self._image.bytes_at(table, size * _MAX_TABLE_LENGTH)
         count = 0
         for offset in range(0, len(data) - size + 1, size):
             target = base + 4 * int.from_bytes(data[offset : offset + size], "little")
@@ -125,7 +125,7 @@ class JumpTables:
         return self._certain(count)
 
     def _text(self, cpu: EmulatedCpu, address: int) -> str:
-        rows = cpu.instructions(self._image.bytes_at(address, _LONGEST_X86), address)
+        rows = cpu.instructions(self._image.bytes_at(address, _MAX_X86_LENGTH), address)
         return next((text for _, _, text in rows), "")
 
     @staticmethod

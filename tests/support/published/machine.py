@@ -30,8 +30,8 @@ SCRATCH = range(0x60_0000_0000, 0x60_0010_0000)
 RED_ZONE = 256
 _THREAD_DATA = SCRATCH.start + 0x8000
 _PAGE = 0x1000
-_MOST_PAGES_OF_RUN = 64
-_MOST_PAGES = 512
+_MAX_PAGES_OF_RUN = 64
+_MAX_PAGES = 512
 _LOWEST_ADDRESS_BITS = 40
 _SCTLR_EL1 = (1, 0, 3, 0, 0)
 _OTHER_KEYS = 1 << 31 | 1 << 27 | 1 << 13
@@ -105,7 +105,7 @@ class Machine:
             except UcError:
                 continue  # a write that was refused
         self.dirty.clear()
-        if len(self._mapped) > _MOST_PAGES:
+        if len(self._mapped) > _MAX_PAGES:
             for page in self._mapped:
                 self.uc.mem_unmap(page, _PAGE)
             self._mapped.clear()
@@ -138,7 +138,7 @@ class Machine:
         del access, value
         if address >> _LOWEST_ADDRESS_BITS:
             return False
-        if len(self._mapped) - self._mapped_before >= _MOST_PAGES_OF_RUN:
+        if len(self._mapped) - self._mapped_before >= _MAX_PAGES_OF_RUN:
             return False
         for page in {address & -_PAGE, (address + size - 1) & -_PAGE}:
             try:

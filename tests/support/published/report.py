@@ -21,8 +21,8 @@ from tests.support.published.results import Mismatch, PeerShare, Result, share
 
 _FAILURES_SHOWN = 40
 """Failures shown for each row; the rest are counted."""
-_MOST_SHOWN = 3
-_LONGEST_STACK_SHOWN = 6
+_MAX_SHOWN = 3
+_MAX_SHOWN_STACK_LENGTH = 6
 _BEFORE, _AFTER = 4, 3
 """Instructions of a failure that are shown."""
 _REGISTRIES = {Registry.PYPI: "PyPI", Registry.NPM: "npm", Registry.DEBIAN: "Debian"}
@@ -134,8 +134,8 @@ def code_around(contents: ObjectFile, start: int, address: int) -> list[str]:
 
 
 def _stack(addresses: tuple[int, ...]) -> str:
-    shown = " ".join(f"{address:#x}" for address in addresses[:_LONGEST_STACK_SHOWN])
-    return f"{shown} …" if len(addresses) > _LONGEST_STACK_SHOWN else shown
+    shown = " ".join(f"{address:#x}" for address in addresses[:_MAX_SHOWN_STACK_LENGTH])
+    return f"{shown} …" if len(addresses) > _MAX_SHOWN_STACK_LENGTH else shown
 
 
 def page(
@@ -273,7 +273,7 @@ def _ends(rows: Sequence[Row]) -> list[str]:
         "|---|--:|--:|---|",
     ]
     for reason in sorted(ended | dropped, key=lambda reason: (-ended[reason], reason)):
-        most = sorted(rows, key=lambda row: -row.result.ended.get(reason, 0))[:_MOST_SHOWN]
+        most = sorted(rows, key=lambda row: -row.result.ended.get(reason, 0))[:_MAX_SHOWN]
         names = ", ".join(
             f"{row.key} {row.result.ended[reason]:,}" for row in most if row.result.ended[reason]
         )

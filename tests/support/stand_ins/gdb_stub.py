@@ -27,7 +27,7 @@ _CPU_TYPE_ARM64 = 0x100000C
 _GENERIC = {"fp": "fp", "lr": "ra", "sp": "sp", "pc": "pc"}
 _NAMES = (*(f"x{number}" for number in range(29)), "fp", "lr", "sp", "pc")
 _RANGE = re.compile(rb"([0-9a-f]+),([0-9a-f]+)")
-_LEAST_PACKED = 384
+_MIN_PACKED = 384
 
 
 class Dialect(Enum):
@@ -130,7 +130,7 @@ class SnapshotStub:
         if packs:
             packed = zlib.compressobj(wbits=-15)
             checksum = b"00"
-            if len(answer) >= _LEAST_PACKED:
+            if len(answer) >= _MIN_PACKED:
                 size = len(answer)
                 answer = b"C%d:" % size + packed.compress(answer) + packed.flush()
             else:

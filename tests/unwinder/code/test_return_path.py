@@ -23,7 +23,7 @@ from machtrace.unwinder.code.effects import (
     Trap,
     Writes,
 )
-from machtrace.unwinder.code.return_path import LONGEST_PATH, rule_across_stacks
+from machtrace.unwinder.code.return_path import MAX_PATH_LENGTH, rule_across_stacks
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.step import step
 
@@ -116,7 +116,7 @@ def test_jumps_are_followed_and_conditional_ones_are_not_taken():
         (Jump(-1, is_conditional=False),),
         (Jump(0, is_conditional=False),),
         (Writes((ESP,)), RETURN),
-        (*(NOTHING,) * LONGEST_PATH, RETURN),
+        (*(NOTHING,) * MAX_PATH_LENGTH, RETURN),
         (NOTHING,),
     ],
 )

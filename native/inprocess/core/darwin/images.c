@@ -29,8 +29,8 @@ _Static_assert(sizeof(task_dyld_info_data_t) == 20, "task_dyld_info");
 _Static_assert(offsetof(struct dyld_all_image_infos, dyldImageLoadAddress) == 32, "dyld");
 _Static_assert(offsetof(struct dyld_all_image_infos, dyldPath) == 192, "dyldPath");
 
-#define WORDS_LEAST 8 /* of eight bytes each, for a path */
-#define WORDS_MOST (MACHTRACE_IMAGE_PATH_MAX / 8)
+#define WORDS_MIN 8 /* of eight bytes each, for a path */
+#define WORDS_MAX (MACHTRACE_IMAGE_PATH_MAX / 8)
 #define READ_TRIES 16
 #define DYLD_PATH_VERSION 15 /* of dyld_all_image_infos: the first that has it */
 
@@ -69,7 +69,7 @@ static bool claim(struct entry *entry, uint64_t load_address)
 
 static void fill(struct entry *entry, const struct machtrace_image *image)
 {
-    uint64_t words[WORDS_MOST], uuid[2];
+    uint64_t words[WORDS_MAX], uuid[2];
     memcpy(words, image->path, sizeof words);
     memcpy(uuid, image->uuid, sizeof uuid);
     for (size_t index = 0; index < entry->words; index++)
@@ -113,7 +113,7 @@ static void add(const struct machtrace_image *image)
         fill(entry, image);
         atomic_fetch_add(&entry->version, 1);
     } else {
-        size_t words = WORDS_LEAST;
+        size_t words = WORDS_MIN;
         while (words < needed)
             words *= 2; /* few sizes, so that most fit again */
         entry = new_entry(words);
@@ -142,7 +142,7 @@ static void forget(uint64_t load_address)
 
 static void read_once(struct entry *entry, struct machtrace_image *image)
 {
-    uint64_t words[WORDS_MOST] = {0}, uuid[2];
+    uint64_t words[WORDS_MAX] = {0}, uuid[2];
     for (size_t index = 0; index < entry->words; index++)
         words[index] = atomic_load(&entry->path[index]);
     uuid[0] = atomic_load(&entry->uuid[0]);

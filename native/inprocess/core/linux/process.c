@@ -97,12 +97,12 @@ struct scheduling {
     uint64_t runtime, deadline, period;
 };
 
-#define SHORTEST_SLICE 100000 /* ns */
+#define MIN_SLICE 100000 /* ns */
 
 void machtrace_inprocess_short_turns(void)
 {
     struct scheduling wanted = {
-        .size = sizeof wanted, .nice = getpriority(PRIO_PROCESS, 0), .runtime = SHORTEST_SLICE};
+        .size = sizeof wanted, .nice = getpriority(PRIO_PROCESS, 0), .runtime = MIN_SLICE};
     if (sched_getscheduler(0) == SCHED_OTHER)
         syscall(SYS_sched_setattr, 0, &wanted, 0);
 }

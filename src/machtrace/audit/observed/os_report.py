@@ -19,12 +19,12 @@ from typing import Any, BinaryIO, NamedTuple
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.frozen import dataclass
 
-_LARGEST = 1 << 30
+_MAX_BYTES = 1 << 30
 """Bytes of a file."""
-_LONGEST = 1 << 20
+_MAX_LENGTH = 1 << 20
 """Bytes of a line."""
-_REASONS_MOST = 20
-_LONGEST_TEXT = 255
+_MAX_REASONS = 20
+_MAX_TEXT_LENGTH = 255
 """Letters of a domain name (RFC 1035), and of all other texts."""
 _EPOCH, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -113,16 +113,16 @@ def parse_os_report(data: bytes, source: str) -> OsReport:
 def _parsed(file: BinaryIO, source: str) -> OsReport:
     parser = _Parser()
     size, is_inside = 0, False
-    while line := file.readline(_LONGEST):
+    while line := file.readline(_MAX_LENGTH):
         size += len(line)
-        if size > _LARGEST:
+        if size > _MAX_BYTES:
             raise FormatError(
-                f"the App Privacy Report is larger than {_LARGEST} bytes",
+                f"the App Privacy Report is larger than {_MAX_BYTES} bytes",
                 source=source,
-                offset=_LARGEST,
+                offset=_MAX_BYTES,
                 remedy="pass the file that the device exported",
             )
-        is_whole = len(line) < _LONGEST or line.endswith(b"\n")
+        is_whole = len(line) < _MAX_LENGTH or line.endswith(b"\n")
         if is_inside:
             is_inside = not is_whole
         elif not is_whole:
@@ -150,7 +150,7 @@ class _Parser:
         self._skipped = Counter[str]()
 
     def skip(self, reason: str) -> None:
-        is_known = reason in self._skipped or len(self._skipped) < _REASONS_MOST
+        is_known = reason in self._skipped or len(self._skipped) < _MAX_REASONS
         self._skipped[reason if is_known else "other reasons"] += 1
 
     def add(self, line: bytes) -> None:
@@ -252,7 +252,11 @@ def _host(row: dict[str, Any]) -> Host:
 
 def _text(value: object, key: str) -> str:
     """Return a text that can be printed."""
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= _MAX_TEXT_LENGTH
+        or not value.isprintable()
+    ):
         raise ValueError(f"{key} is no text, or is too long")
     return value
 

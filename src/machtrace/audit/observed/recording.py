@@ -20,7 +20,7 @@ from machtrace.reports.spool.spool import Spool
 # Nodes are compared by caller, image and offset, level by level from the root, so that equality is
 # exact and no hash is compared.
 
-_PENDING_LEAST = 1 << 22
+_MIN_PENDING = 1 << 22
 """Nodes that are joined at once; with fewer the union itself would be sorted too often."""
 
 
@@ -48,7 +48,7 @@ class GrowingUnion:
         self._columns.append(columns)
         self._pending.append(tree)
         self._size += len(tree)
-        if self._size > max(_PENDING_LEAST, len(self._tree)):
+        if self._size > max(_MIN_PENDING, len(self._tree)):
             self._join()
 
     def tree(self) -> StackTree:

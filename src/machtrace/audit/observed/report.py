@@ -148,7 +148,7 @@ def _occurrence(place: AppSite) -> Occurrence:
 
 # --- Observed calls, judged: those that the policies do not allow, and what could not be judged ---
 
-STACKS_MOST = 20
+MAX_STACKS = 20
 """Stacks of a finding: those with the most calls."""
 SYSTEM_NAME, UNKNOWN_NAME = "system", "unknown"
 REASONS = {
@@ -516,7 +516,7 @@ class _Judge:
         numbers, inverse = np.unique(attributed, return_inverse=True)
         totals = np.zeros(len(numbers), np.int64)
         np.add.at(totals, inverse.reshape(-1), counts[rows])
-        order = np.lexsort((numbers, -totals))[:STACKS_MOST]
+        order = np.lexsort((numbers, -totals))[:MAX_STACKS]
         return tuple(
             _stack(self._trail, self._attribution, int(numbers[at]), int(totals[at]))
             for at in order

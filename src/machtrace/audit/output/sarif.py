@@ -19,7 +19,7 @@ from machtrace.audit.policies import Severity
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {Severity.FAULT: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 _STATES = {Change.NEW: "new", Change.MORE: "updated", Change.REPEATED: "unchanged"}
-_MOST_PLACES = 10
+_MAX_PLACES = 10
 """Related places of a result."""
 _SENTENCES = {
     FindingKind.UNDECLARED: "A required-reason API is called and not declared.",
@@ -65,7 +65,7 @@ def sarif_run(rules: Mapping[str, str], results: Sequence[Mapping[str, Any]]) ->
 
 
 def _result(finding: Finding, kinds: list[FindingKind], app: str) -> dict[str, Any]:
-    places = [_location(each) for each in finding.occurrences[:_MOST_PLACES]]
+    places = [_location(each) for each in finding.occurrences[:_MAX_PLACES]]
     return {
         "ruleId": finding.kind.value,
         "ruleIndex": kinds.index(finding.kind),

@@ -14,7 +14,7 @@ from machtrace.model.text import counted
 
 SHOWN = 3
 """Places of a finding that are shown."""
-_LONGEST_FUNCTION = 72
+_MAX_FUNCTION_LENGTH = 72
 
 
 def verdict(report: AuditReport) -> str:
@@ -79,8 +79,8 @@ def place(occurrence: Occurrence) -> str:
     """Return an occurrence: the call, the function that makes it, and how certain that is."""
     site = occurrence.site
     function = site.function or f"unnamed_{site.function_offset:x}"
-    if len(function) > _LONGEST_FUNCTION:
-        function = f"{function[: _LONGEST_FUNCTION - 1]}…"
+    if len(function) > _MAX_FUNCTION_LENGTH:
+        function = f"{function[: _MAX_FUNCTION_LENGTH - 1]}…"
     distance = site.offset - site.function_offset
     text = f"{site.rule.watch} in {function} + {distance}, {occurrence.image}"
     attribution = occurrence.attribution

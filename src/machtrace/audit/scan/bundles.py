@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 from pathlib import Path, PurePosixPath
 
-from machtrace.audit.scan.manifest import LARGEST, MANIFEST
+from machtrace.audit.scan.manifest import MANIFEST, MAX_BYTES
 from machtrace.errors import FileAccessError, FormatError, MachtraceError
 from machtrace.formats.elf.structs import MAGIC as ELF_MAGIC
 from machtrace.formats.macho.header import MAGICS
@@ -28,8 +28,8 @@ _FAT_MAGICS = (b"\xca\xfe\xba\xbe", b"\xca\xfe\xba\xbf")
 _MAGICS = frozenset({*MAGICS, *_FAT_MAGICS})
 _ARCHIVE_MAGIC = b"!<arch>\n"
 _MAGIC_SIZE = 8
-_LARGEST_IMAGE = 4 << 30
-_MOST_FILES = 1_000_000
+_MAX_IMAGE_SIZE = 4 << 30
+_MAX_FILES = 1_000_000
 
 
 class PartKind(Enum):
@@ -118,9 +118,9 @@ def _of_folder(root: Path, magics: AbstractSet[bytes]) -> Iterator[Part | Machtr
         folders.sort()
         for name in sorted(names):
             count += 1
-            if count > _MOST_FILES:
+            if count > _MAX_FILES:
                 yield FileAccessError(
-                    str(root), f"more than {_MOST_FILES} files; not searched further"
+                    str(root), f"more than {_MAX_FILES} files; not searched further"
                 )
                 return
             path = Path(folder, name)
@@ -195,7 +195,7 @@ def _unpacked(member: ZipMember, path: str, magics: AbstractSet[bytes]) -> Part 
     kind = _kind(name, member.start(_MAGIC_SIZE), magics)
     if kind is None:
         return None
-    most = _LARGEST_IMAGE if kind in (PartKind.IMAGE, PartKind.STATIC_LIBRARY) else LARGEST
+    most = _MAX_IMAGE_SIZE if kind in (PartKind.IMAGE, PartKind.STATIC_LIBRARY) else MAX_BYTES
     if member.size > most:
         raise ZipError(ZipProblem.TOO_LARGE, f"it has {member.size:,} bytes, {most:,} are read")
     return Part(path=path, kind=kind, data=memoryview(b"".join(member.chunks())))

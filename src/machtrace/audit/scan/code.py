@@ -281,7 +281,7 @@ def _targets(
 
 # --- One image's functions, decoded on demand: their calls, and the names that these have ---
 
-_LARGEST_FUNCTION = 1 << 20
+_MAX_FUNCTION_SIZE = 1 << 20
 """Bytes of a function that are followed."""
 _VENEER, _ADRP = 16, 0x90
 _VENEER_JUMPS = (b"\x00\x02\x1f\xd6", b"\x20\x02\x1f\xd6")
@@ -426,7 +426,7 @@ class ImageCode:
         first = self.start(number)
         if first in self.names.stubs or first in self.names.message_stubs:
             return []  # a linker's veneer: its callers call what it leads to
-        last = min(int(self.table.ends[number]) + self.base, first + _LARGEST_FUNCTION)
+        last = min(int(self.table.ends[number]) + self.base, first + _MAX_FUNCTION_SIZE)
         for start, code in self.sections:
             if start <= first < start + len(code) and self.machine is not None:
                 body = bytes(code[first - start : last - start])

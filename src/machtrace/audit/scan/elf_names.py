@@ -41,7 +41,7 @@ OTHER_NAMES = {
 }
 """Names by which programs import functions of glibc: those that were built with one before 2.33, or
 with checks of sizes (_FORTIFY_SOURCE)."""
-_LONGEST = 64
+_MAX_LENGTH = 64
 """Bytes of a string that may be a watched name."""
 _HIGHEST = 1 << 62
 """Above any code of a user."""
@@ -205,7 +205,7 @@ class ElfNames:
         for start, data in self._strings:
             if start <= address < start + len(data):
                 at = address - start
-                text, end, _ = bytes(data[at : at + _LONGEST]).partition(b"\0")
+                text, end, _ = bytes(data[at : at + _MAX_LENGTH]).partition(b"\0")
                 name = text.decode("utf-8", "replace") if end else ""
                 return name if name in self.watched_texts else None
         return None

@@ -51,9 +51,9 @@ from machtrace.unwinder.code.effects import (
     Writes,
 )
 
-MOST_INSTRUCTIONS = 1 << 16
+MAX_INSTRUCTIONS = 1 << 16
 """Instructions of a function that are followed; the rest is not searched."""
-_MOST_AHEAD = 64
+_MAX_AHEAD = 64
 """Branch targets ahead whose values are stored at once."""
 
 _SAME = frozenset(
@@ -186,7 +186,7 @@ class _Flow:
     def run(self) -> list[Use]:
         code, start, at = self._code, self._start, 0
         is_reached = True
-        for _ in range(MOST_INSTRUCTIONS):
+        for _ in range(MAX_INSTRUCTIONS):
             if at >= len(code):
                 break
             self._at = start + at
@@ -325,7 +325,7 @@ class _Flow:
         known = self._ahead.get(target)
         if known is not None:
             known.keep_common(self._now)
-        elif len(self._ahead) < _MOST_AHEAD:
+        elif len(self._ahead) < _MAX_AHEAD:
             self._ahead[target] = self._now.copy()
 
     def _branch(self, branch: Branch) -> bool:

@@ -69,7 +69,7 @@ def elf_parts(lines: Iterable[str]) -> Iterator[Part]:
 
 # --- A linker's map: which object file each function of an image comes from ---
 
-_LARGEST = 1 << 30
+_MAX_VALUE = 1 << 30
 _OBJECT = re.compile(r"\[ *(\d+)\] (.*)\Z")
 _SYMBOL = re.compile(r"0x([0-9A-Fa-f]{1,16})\t0x([0-9A-Fa-f]{1,16})\t\[ *(\d+)\]")
 
@@ -118,11 +118,11 @@ def read_link_map(path: Path) -> LinkMap:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+            data = file.read(_MAX_VALUE + 1)
     except (OSError, ValueError) as error:
         reason = f"cannot read the link map: {getattr(error, 'strerror', None) or error}"
         raise FileAccessError(str(path), reason) from None
-    return parse_link_map(data[:_LARGEST], str(path))
+    return parse_link_map(data[:_MAX_VALUE], str(path))
 
 
 def parse_link_map(data: bytes, source: str) -> LinkMap:

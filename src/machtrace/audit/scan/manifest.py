@@ -16,7 +16,7 @@ from xml.parsers.expat import ExpatError
 from machtrace.frozen import dataclass
 
 MANIFEST = "PrivacyInfo.xcprivacy"
-LARGEST = 1 << 22
+MAX_BYTES = 1 << 22
 """Bytes of a property list that is read."""
 PREFIX = "NSPrivacyAccessedAPICategory"
 REASONS: Mapping[str, Mapping[str, str]] = {
@@ -97,10 +97,10 @@ def parse_property_list(data: bytes) -> dict[str, Any]:
     """Return a property list whose root is a dictionary.
 
     Raises:
-        ValueError: it is none, or is larger than :data:`LARGEST`; the text is the reason.
+        ValueError: it is none, or is larger than :data:`MAX_BYTES`; the text is the reason.
     """
-    if len(data) > LARGEST:
-        raise ValueError(f"larger than {LARGEST} bytes")
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"larger than {MAX_BYTES} bytes")
     try:
         root = plistlib.loads(data)
     except (

@@ -29,7 +29,7 @@ _MSG_SEND_STUB = "_objc_msgSend$"
 _LC_SEGMENT_64, _LC_SYMTAB, _LC_DYSYMTAB, _LC_LOAD_DYLIB = 0x19, 0x2, 0xB, 0xC
 _LC_DYLD_INFO_ONLY, _LC_LINKER_OPTION = 0x80000022, 0x2D
 _STUB_SIZE, _MESSAGE_STUB_SIZE = 16, 32
-_LARGEST = 1 << 28
+_MAX_BYTES = 1 << 28
 """Bytes of a section, and of all sections together beyond the size of the file."""
 _MASK = (1 << 64) - 1
 _HEADER = struct.Struct("<IIIIIIII")
@@ -135,8 +135,8 @@ class _Linker:
                 )
             self._data += self._contents.data[section.offset : end]
         else:
-            self._data.extend(bytes(min(section.size, _LARGEST)))
-        if section.size > _LARGEST or len(self._data) > len(self._contents.data) + _LARGEST:
+            self._data.extend(bytes(min(section.size, _MAX_BYTES)))
+        if section.size > _MAX_BYTES or len(self._data) > len(self._contents.data) + _MAX_BYTES:
             raise MachOError("the sections are too large", source=self._contents.source, offset=0)
         self._moves.append(_BASE + start - section.address)
         self._add_header(

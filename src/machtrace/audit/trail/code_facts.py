@@ -13,9 +13,9 @@ from typing import TypeAlias
 from machtrace.audit.trail.libraries import Function
 from machtrace.frozen import dataclass
 
-_LONGEST = 8
+_MAX_LENGTH = 8
 """Consecutive jumps that are followed."""
-_MOST = 64
+_MAX_COUNT = 64
 """Paths between a call and what it led to."""
 
 
@@ -126,7 +126,7 @@ class CodeFacts:
         return self.methods.get(callee.selector, ())
 
     def _follow(self, function: Function, goal: Goal, outer: Path, paths: list[Path]) -> None:
-        if function in outer or len(outer) >= _LONGEST or len(paths) >= _MOST:
+        if function in outer or len(outer) >= _MAX_LENGTH or len(paths) >= _MAX_COUNT:
             return
         path = (function, *outer)
         for callee in self.jumps.get(function, ()):

@@ -21,7 +21,7 @@ _READ = 1 << 20
 """Bytes of standard input per read; a pipe returns what it holds at once."""
 _BATCH = 1 << 16
 """Words of a file that are answered in one call."""
-_LONGEST_WORD = 1 << 16
+_MAX_WORD_LENGTH = 1 << 16
 """Bytes of the longest word; longer ones are not addresses."""
 
 
@@ -125,7 +125,7 @@ def _input_words() -> Iterator[list[str]]:
         whole = max(data.rfind(b"\n"), data.rfind(b" "), data.rfind(b"\t")) + 1
         words = (rest + data[:whole]).split() if whole else []
         rest = data[whole:] if whole else rest + data
-        if len(rest) > _LONGEST_WORD:
+        if len(rest) > _MAX_WORD_LENGTH:
             words, rest = [*words, rest], b""
         if words:
             yield [word.decode("utf-8", "backslashreplace") for word in words]

@@ -19,7 +19,7 @@ from machtrace.symbolizer.image_names import ImageNames
 _HOSTS = {"arm64": "arm64", "aarch64": "arm64", "x86_64": "x86_64", "amd64": "x86_64"}
 _ALIASES = {"aarch64": "arm64", "amd64": "x86_64"}
 _PLIST_LIMIT = 1 << 20
-_LEAST = 0x1000
+_MIN_BYTES = 0x1000
 """Bytes of an image without a stated size, such as a dSYM's."""
 
 
@@ -38,7 +38,7 @@ def open_named(
         file = str(_in_bundle(Path(path)))
         part = _part(list(OpenedFile(file).images()), arch, file, warn)
         image = linked_image(part.contents, path=os.path.realpath(file))
-        return replace(image, size=image.size or _LEAST), part
+        return replace(image, size=image.size or _MIN_BYTES), part
     except (FileAccessError, FormatError, MemoryReadError) as error:
         raise LoadError(path, arch, error) from error
 

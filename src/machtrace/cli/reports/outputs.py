@@ -15,7 +15,7 @@ from machtrace.reports.inputs import ReportInput
 Task: TypeAlias = tuple[ReportInput, str | None]
 """An input, and the path of its output; None if it goes where all others go."""
 
-_LONGEST = 150
+_MAX_LENGTH = 150
 """Maximum bytes of a file's name without its suffix; file systems accept 255 for both."""
 
 
@@ -97,5 +97,5 @@ def file_stem(name: str) -> str:
     """Return a safe file name for an input, whatever its name in an archive."""
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].rpartition(":")[2]
     last = Path(last or "report").stem.strip(". ")
-    short = os.fsencode(last.replace("\0", ""))[:_LONGEST]
+    short = os.fsencode(last.replace("\0", ""))[:_MAX_LENGTH]
     return short.decode("utf-8", "ignore").strip() or "report"

@@ -38,7 +38,7 @@ _JOBS, _RULES = f"{__package__}.jobs", f"{__package__}.rules"
 _COMMANDS, _UPKEEP = __name__, f"{__package__}.upkeep"
 _BATCH = 64
 """Files whose bytes are stored at once."""
-_FEW, _MOST_PROCESSES = 200, 8
+_FEW, _MAX_PROCESSES = 200, 8
 """Files that one process reads; processes that share more."""
 
 
@@ -370,7 +370,7 @@ def _runner(
     files: int, jobs: int | None
 ) -> Callable[[Iterator[list[LogRecord]]], Iterator[BatchOutcome]] | None:
     """Return what reads batches in several processes; None for one."""
-    processes = jobs or (1 if files < _FEW else min(os.cpu_count() or 1, _MOST_PROCESSES))
+    processes = jobs or (1 if files < _FEW else min(os.cpu_count() or 1, _MAX_PROCESSES))
     if processes == 1:
         return None
     from machtrace.engines.processes import run_in_processes

@@ -80,8 +80,8 @@ def _received(warehouse: Warehouse, report: str) -> bytes:
 
 def _stacks(warehouse: Warehouse, folder: Path, where: str, form: str | None) -> bytes:
     from machtrace.warehouse.documents import flame_document
-    from machtrace.warehouse.function_tree import MOST_NODES
+    from machtrace.warehouse.function_tree import MAX_NODES
 
     if form is None or form not in _STACKS:
         raise click.UsageError(f"pass --format for stacks: {', '.join(_STACKS)}")
-    return flame_document(warehouse.flame(where, MOST_NODES), str(folder), form)
+    return flame_document(warehouse.flame(where, MAX_NODES), str(folder), form)

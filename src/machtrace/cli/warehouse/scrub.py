@@ -12,7 +12,7 @@ from machtrace.cli.tables import write_json, write_table
 from machtrace.cli.warehouse.commands import folder_argument
 from machtrace.model.text import counted, printable
 
-_LONGEST = 60
+_MAX_LENGTH = 60
 """Characters of a value in the table."""
 
 
@@ -67,7 +67,7 @@ def scrub(*, folder: Path, files: tuple[Path, ...], defaults: bool, form: Docume
 
 def _text(value: bytes) -> str:
     text = printable(value.decode("utf-8", "replace"))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
 def _bytes(path: Path) -> bytes:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 from machtrace.demangler.itanium.nodes import Node, UnreadableNameError
 
-_MOST_TEXT = 1 << 22
+_MAX_TEXT = 1 << 22
 """Characters of all pieces together that a name may take: substitutions that repeat themselves
 would otherwise make a text of any length from a short name."""
-_DEEPEST = 128
+_MAX_DEPTH = 128
 """Levels of types, names and expressions within one another."""
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _END = "\0"
@@ -47,7 +47,7 @@ class Cursor(ABC):
         """Whether ``srN`` begins a nested name of types, as GCC writes it before 13."""
         self.in_template_arguments = False
         """Whether a ``>`` would end the list."""
-        self._text_left = _MOST_TEXT
+        self._text_left = _MAX_TEXT
         self._depth = 0
 
     def fail(self) -> UnreadableNameError:
@@ -64,7 +64,7 @@ class Cursor(ABC):
     def deeper(self) -> None:
         """One level more; :meth:`higher` is for when it ends well."""
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise UnreadableNameError
 
     def higher(self) -> None:

@@ -154,9 +154,9 @@ class Encodings(Expressions):
 _PREFIX = re.compile("_{1,4}Z")
 _BLOCK = re.compile(r"_block_invoke(_[0-9]+|[0-9]*)(?=\.|\Z)")
 _STAND_IN = re.compile("\1([0-9]+)\1")
-_LONGEST = 1 << 16
+_MAX_LENGTH = 1 << 16
 """Characters of the longest name that is parsed."""
-_LONGEST_TEXT = 1 << 20
+_MAX_TEXT_LENGTH = 1 << 20
 
 
 def demangle_cplusplus(name: str, *, simplified: bool) -> str | None:
@@ -170,14 +170,14 @@ def demangle_cplusplus(name: str, *, simplified: bool) -> str | None:
         simplified: without parameters and return type, template arguments as ``<...>``.
     """
     native = _native()
-    found = None if native is None or len(name) > _LONGEST else native(name, simplified)
+    found = None if native is None or len(name) > _MAX_LENGTH else native(name, simplified)
     return read_cplusplus(name, simplified=simplified) if found is None else found
 
 
 def read_cplusplus(name: str, *, simplified: bool) -> str | None:
     """The same as :func:`demangle_cplusplus`, without what is read in C."""
     prefix = _PREFIX.match(name)
-    if prefix is None or "\0" in name or len(name) > _LONGEST:
+    if prefix is None or "\0" in name or len(name) > _MAX_LENGTH:
         return None
     if not name.isascii():  # lengths count bytes
         name = name.encode("utf-8", "surrogateescape").decode("latin-1")
@@ -209,7 +209,7 @@ def demangle_type(mangled: str, *, simplified: bool = False) -> str | None:
 
     None where it is no whole mangled type; raises nothing.
     """
-    if "\0" in mangled or len(mangled) > _LONGEST:
+    if "\0" in mangled or len(mangled) > _MAX_LENGTH:
         return None
     parser = Encodings(mangled, 0, simplified=simplified)
     try:
@@ -241,6 +241,6 @@ def _with_forward_references(text: str, forward: dict[int, str]) -> str:
     # What is put in may hold stand-ins itself; one more round is as far as real names go.
     for _ in range(2):
         text = _STAND_IN.sub(lambda found: forward.get(int(found[1]), ""), text)
-        if len(text) > _LONGEST_TEXT:
+        if len(text) > _MAX_TEXT_LENGTH:
             raise UnreadableNameError
     return text

@@ -11,7 +11,7 @@ from machtrace.demangler.itanium.types import Types
 
 _DECLARATIONS = frozenset({"Ty", "Tp", "Tt", "Tn", "Tk"})
 _FOLDED = "<...>"
-_MOST_LEVELS = 64
+_MAX_LEVELS = 64
 
 
 class Templates(Types):
@@ -107,7 +107,7 @@ class Templates(Types):
     def _scope(self) -> Iterator[list[Node]]:
         """A level of template parameters more, within."""
         before = list(self.template_levels)
-        if len(before) > _MOST_LEVELS:
+        if len(before) > _MAX_LEVELS:
             raise self.fail()
         level: list[Node] = []
         self.template_levels = [*before, level]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _BASE_62 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_MOST_TEXT = 1 << 20
+_MAX_TEXT = 1 << 20
 """Characters that a name may become: a back-reference repeats what it refers to."""
-_MOST_STEPS = 1 << 16
+_MAX_STEPS = 1 << 16
 """Back-references that are followed: within what they refer to there may be others."""
-_DEEPEST = 128
-_LARGEST = 1 << 64
+_MAX_DEPTH = 128
+_MAX_VALUE = 1 << 64
 
 
 class RustNameError(Exception):
@@ -28,7 +28,7 @@ class RustCursor:
         self._length = 0
         self._silent = False
         self._depth = 0
-        self._steps = _MOST_STEPS
+        self._steps = _MAX_STEPS
 
     @property
     def text(self) -> str:
@@ -40,7 +40,7 @@ class RustCursor:
         if self._silent:
             return
         self._length += len(text)
-        if self._length > _MOST_TEXT:
+        if self._length > _MAX_TEXT:
             raise RustNameError
         self._pieces.append(text)
 
@@ -71,7 +71,7 @@ class RustCursor:
     def deeper(self) -> None:
         """One level more."""
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise RustNameError
 
     def higher(self) -> None:
@@ -86,7 +86,7 @@ class RustCursor:
         while not self.take("_"):
             digit = _BASE_62.find(self.next())
             value = value * 62 + digit
-            if digit < 0 or value >= _LARGEST:
+            if digit < 0 or value >= _MAX_VALUE:
                 raise RustNameError
         return value + 1
 

@@ -23,7 +23,7 @@ _LETTERS = {
     "C": ",",
 }
 _COPY = re.compile(r"\.llvm\.[0-9A-F@]+\Z")
-_FEWEST_DIGITS = 5
+_MIN_DIGITS = 5
 """Different digits that a hash has at least: what is of fewer is a C++ name that looks so."""
 
 
@@ -40,7 +40,7 @@ def demangle_rust_legacy(name: str, *, simplified: bool) -> str | None:
     parts, at = _parts(name, prefix.end())
     if len(parts) < 2 or name[at : at + 1] != "E" or not _HASH.fullmatch(parts[-1]):  # noqa: PLR2004
         return None
-    if len(set(parts[-1][1:])) < _FEWEST_DIGITS:
+    if len(set(parts[-1][1:])) < _MIN_DIGITS:
         return None
     rest = _COPY.sub("", name[at + 1 :])
     if rest and rest[0] != ".":

@@ -40,8 +40,8 @@ _BASIC = {
 }
 _SIGNED = frozenset("asilxn")
 _UNSIGNED = frozenset("htjmyo")
-_MOST_LIFETIMES = 1 << 10
-_MOST_DECIMAL = 16
+_MAX_LIFETIMES = 1 << 10
+_MAX_DECIMAL = 16
 """Hexadecimal digits of a number that is shown in decimal; longer ones stay as they are."""
 
 
@@ -123,7 +123,7 @@ class RustTypes(RustCursor, ABC):
 
     def _within_binder(self, parse: Callable[[], object]) -> None:
         bound = self.optional_base_62("G")
-        if bound > _MOST_LIFETIMES:
+        if bound > _MAX_LIFETIMES:
             raise RustNameError
         if bound:
             self.write("for<")
@@ -236,7 +236,7 @@ class RustTypes(RustCursor, ABC):
 
     def _number(self) -> None:
         digits = self._digits()
-        self.write(str(int(digits, 16)) if len(digits) <= _MOST_DECIMAL else f"0x{digits}")
+        self.write(str(int(digits, 16)) if len(digits) <= _MAX_DECIMAL else f"0x{digits}")
 
     def _digits(self, *, even: bool = False) -> str:
         """Hexadecimal digits up to a ``_``, without zeros before them unless they are bytes."""

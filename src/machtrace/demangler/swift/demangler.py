@@ -206,7 +206,7 @@ _OPERATORS: dict[str, Operator] = {
 
 _PREFIXES = ("_T0", "$S", "_$S", "$s", "_$s", "$e", "_$e", "@__swiftmacro_")
 _OLD_PREFIX = "_T"
-_LONGEST = 1 << 15
+_MAX_LENGTH = 1 << 15
 """Characters of the longest name that is parsed."""
 
 
@@ -248,7 +248,7 @@ def _parsed(name: str) -> Node:
         NotUnderstoodError: it is not a Swift name, or contains an unknown operator.
         IndexError: the same, at the end of the name.
     """
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_LENGTH:
         raise NotUnderstoodError
     if name.startswith("__"):
         name = name[1:]

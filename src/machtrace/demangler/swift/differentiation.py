@@ -13,7 +13,7 @@ _FUNCTIONS = {
     "d": "differential",
     "p": "pullback",
 }
-_MOST_INDICES = 256
+_MAX_INDICES = 256
 """Parameters or results of a function that a derivative is taken of."""
 _WITNESSES = {"f": "forward-mode", "r": "reverse-mode", "d": "normal", "l": "linear"}
 
@@ -96,7 +96,7 @@ def _indices(machine: Machine, end: str) -> str:
     while text[at] in "SU":
         at += 1
     machine.at = at
-    if not 0 < at - start <= _MOST_INDICES:
+    if not 0 < at - start <= _MAX_INDICES:
         raise NotUnderstoodError
     machine.expect(end)
     found = ", ".join(str(number) for number, c in enumerate(text[start:at]) if c == "S")

@@ -91,8 +91,8 @@ OLD_STANDARD_TYPES: dict[str, Node] = {
 
 
 _BASE = 36
-_SMALLEST = 1
-_LARGEST = 26
+_MIN_VALUE = 1
+_MAX_VALUE = 26
 _SKEW = 38
 _DAMP = 700
 _INITIAL_BIAS = 72
@@ -101,9 +101,9 @@ _LAST = 0x10FFFF
 _DIGITS = {c: value for value, c in enumerate("abcdefghijklmnopqrstuvwxyzABCDEFGHIJ")}
 _ESCAPED = range(0xD800, 0xD880)
 _SURROGATES = range(0xD880, 0xE000)
-_LONGEST = 1 << 11
+_MAX_LENGTH = 1 << 11
 """Most characters to decode: inserting each takes the square of their number."""
-_LARGEST_DELTA = (1 << 31) - 1
+_MAX_DELTA = (1 << 31) - 1
 
 
 def decode(text: str) -> str:
@@ -112,7 +112,7 @@ def decode(text: str) -> str:
     Raises:
         NotUnderstoodError: it stands for none, or is longer than any that was ever written.
     """
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         raise NotUnderstoodError
     plain, _, digits = text.rpartition("_")
     characters = [ord(c) for c in plain]
@@ -137,10 +137,10 @@ def _number(digits: str, at: int, bias: int) -> tuple[int, int]:
     number, weight, position = 0, 1, _BASE
     for here in range(at, len(digits)):
         digit = _DIGITS.get(digits[here])
-        if digit is None or number > _LARGEST_DELTA:
+        if digit is None or number > _MAX_DELTA:
             break
         number += digit * weight
-        threshold = min(max(position - bias, _SMALLEST), _LARGEST)
+        threshold = min(max(position - bias, _MIN_VALUE), _MAX_VALUE)
         if digit < threshold:
             return number, here + 1
         weight *= _BASE - threshold
@@ -153,22 +153,22 @@ def _adapted(delta: int, count: int, *, first: bool) -> int:
     delta //= _DAMP if first else 2
     delta += delta // count
     position = 0
-    while delta > (_BASE - _SMALLEST) * _LARGEST // 2:
-        delta //= _BASE - _SMALLEST
+    while delta > (_BASE - _MIN_VALUE) * _MAX_VALUE // 2:
+        delta //= _BASE - _MIN_VALUE
         position += _BASE
-    return position + (_BASE - _SMALLEST + 1) * delta // (delta + _SKEW)
+    return position + (_BASE - _MIN_VALUE + 1) * delta // (delta + _SKEW)
 
 
 _WORD = re.compile(r"[^0-9_](?:(?<=[A-Z])[^_]|[^_A-Z])*")
 """Words begin with a capital after a small letter, and after underscores and digits."""
-_SHORTEST_WORD = 2
-_MOST_WORDS = 26
+_MIN_WORD_LENGTH = 2
+_MAX_WORDS = 26
 _CHARACTERS_OF_A_NODE = 32
 """Characters of words that count as one node: words may be much longer than their letters."""
 _OPERATOR_CHARACTERS = dict(zip("acdeglmnopqrstxz", "&@/=><*!|+?%-~^.", strict=True))
 _FIXITIES = {"i": " infix", "p": " prefix", "P": " postfix"}
 _RELATED_LETTERS = frozenset("abcdefghijABCDEFGHIJ")
-_MOST_REPEATED = 2048
+_MAX_REPEATED = 2048
 _LETTERS = 26
 
 
@@ -200,10 +200,10 @@ def _slice(machine: Machine) -> str:
 def _plain(machine: Machine) -> str:
     name = _slice(machine)
     machine.at += len(name)
-    if len(machine.words) < _MOST_WORDS:
-        words = (word for word in _WORD.findall(name) if len(word) >= _SHORTEST_WORD)
+    if len(machine.words) < _MAX_WORDS:
+        words = (word for word in _WORD.findall(name) if len(word) >= _MIN_WORD_LENGTH)
         machine.words.extend(words)
-        del machine.words[_MOST_WORDS:]
+        del machine.words[_MAX_WORDS:]
     return readable(name)
 
 
@@ -319,6 +319,6 @@ def standard_substitution(machine: Machine) -> Node:
 def _repeat(machine: Machine, node: Node, number: int | None) -> None:
     """Push ``node`` ``number`` - 1 times: the operator pushes its result."""
     if number is not None:
-        if number > _MOST_REPEATED:
+        if number > _MAX_REPEATED:
             raise NotUnderstoodError
         machine.push_again(node, max(0, number - 1))

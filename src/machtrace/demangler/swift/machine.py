@@ -61,9 +61,9 @@ class SwiftCursor:
             raise NotUnderstoodError
 
 
-MOST_NODES = 8_000
+MAX_NODES = 8_000
 """Pushed for one name; the longest names in use make some hundreds."""
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 
 
 class Machine(SwiftCursor):
@@ -83,7 +83,7 @@ class Machine(SwiftCursor):
         self.stack: list[Node] = []
         self.substitutions: list[Node] = []
         self.words: list[str] = []
-        self.room = MOST_NODES
+        self.room = MAX_NODES
 
     def digits(self) -> str:
         """The digits from here on; may be none."""
@@ -97,7 +97,7 @@ class Machine(SwiftCursor):
     def natural(self) -> int | None:
         """The number that is next (``NATURAL``), or None."""
         digits = self.digits()
-        if len(digits) > _MOST_DIGITS:
+        if len(digits) > _MAX_DIGITS:
             raise NotUnderstoodError
         return int(digits) if digits else None
 

@@ -153,7 +153,7 @@ def _changes(machine: Machine) -> list[_Change]:
 
 _ENCODINGS = {"b": "u8", "w": "u16", "c": "objc"}
 _NUMBERS = {"i": "Integer", "d": "Float"}
-_MOST_DIGITS = 64
+_MAX_DIGITS = 64
 """Most digits of a constant, which has 64 bits."""
 
 
@@ -180,7 +180,7 @@ def _constant(machine: Machine) -> _Change | None:
     if c in _NUMBERS and following in _DIGITS:
         machine.at += 1
         number = machine.digits()
-        if len(number) > _MOST_DIGITS:
+        if len(number) > _MAX_DIGITS:
             raise NotUnderstoodError
         return _Change(_without_operands, f"[Constant Propagated {_NUMBERS[c]} : {number}]")
     if c == "s" and following in _ENCODINGS:

@@ -41,7 +41,7 @@ _BUILTINS = {
     "A": "ImplicitActor",
 }
 _BUILTIN = "Builtin."
-_LARGEST_BUILTIN = 4096
+_MAX_BUILTIN = 4096
 
 
 def declared_type(kind: Kind) -> Operator:
@@ -73,7 +73,7 @@ def builtin_type(machine: Machine) -> Node:
 
 def _sized_builtin(machine: Machine, c: str) -> str:
     size = machine.index() - 1
-    if not 0 < size <= _LARGEST_BUILTIN:
+    if not 0 < size <= _MAX_BUILTIN:
         raise NotUnderstoodError
     if c == "f":
         return f"FPIEEE{size}"

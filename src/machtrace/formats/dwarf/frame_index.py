@@ -20,7 +20,7 @@ from machtrace.formats.dwarf.cfi_records import (
 from machtrace.formats.dwarf.pointer_encoding import PointerForm, pointer_form
 from machtrace.frozen import dataclass
 
-COMMONS_AT_LEAST = 1024
+MIN_COMMONS = 1024
 COMMONS_PER_RECORD = 1 / 64
 """CIEs that are parsed, the most used first: linkers keep one for thousands of functions."""
 READ_ONE_BY_ONE = 1024
@@ -185,7 +185,7 @@ def _addresses(
     # All FDEs whose CIEs have the same encoding and address size are read at once.
     kinds: dict[tuple[int, int], int] = {}
     kind_of = np.full(len(commons), -1, np.int64)
-    most = COMMONS_AT_LEAST + int(len(records) * COMMONS_PER_RECORD)
+    most = MIN_COMMONS + int(len(records) * COMMONS_PER_RECORD)
     for index in np.argsort(-counts, kind="stable")[:most].tolist():
         common = _common_or_none(section, int(commons[index]))
         if common is not None:

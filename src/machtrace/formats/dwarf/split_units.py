@@ -45,12 +45,12 @@ _WORD, _WIDE = 4, 8
 _EXTENDED = 0xFFFFFFFF
 _RESERVED = 0xFFFFFFF0
 _VERSIONS = frozenset({4, 5})
-_MOST_ATTRIBUTES = 256
-_MOST_RANGES = 1 << 16
+_MAX_ATTRIBUTES = 256
+_MAX_RANGES = 1 << 16
 """Ranges of one unit."""
 _INFO, _ABBREV, _STR_OFFSETS, _RNGLISTS = 1, 3, 6, 8
 """``DW_SECT_…``."""
-_MOST_COLUMNS = 16
+_MAX_COLUMNS = 16
 
 
 class Attribute(NamedTuple):
@@ -190,7 +190,7 @@ class DwarfReader:
                 implicit = cursor.sleb128() if form == IMPLICIT_CONST else 0
                 if not name and not form:
                     break
-                if len(attributes) == _MOST_ATTRIBUTES:
+                if len(attributes) == _MAX_ATTRIBUTES:
                     raise cursor.fail("too many attributes")
                 attributes.append((name, form, implicit))
             if number == code:
@@ -325,7 +325,7 @@ class DwarfReader:
             at = base + self._number(offsets, _WORD)
         cursor = self._cursor(data, at, ".debug_rnglists")
         start = low_pc
-        for _ in range(_MOST_RANGES):
+        for _ in range(_MAX_RANGES):
             kind = cursor.take(1)[0]
             if kind == 0:
                 return
@@ -356,7 +356,7 @@ class DwarfReader:
     def _plain_ranges(self, at: int, unit: UnitHeader, base: int) -> Iterator[tuple[int, int]]:
         cursor = self._cursor(self.read(".debug_ranges"), at, ".debug_ranges")
         last = (1 << (8 * unit.address_size)) - 1
-        for _ in range(_MOST_RANGES):
+        for _ in range(_MAX_RANGES):
             low, high = (self._number(cursor, unit.address_size) for _ in range(2))
             if low == last:
                 base = high
@@ -413,7 +413,7 @@ class DwarfReader:
         cursor.take(_WORD)  # the version, which the columns show, too
         columns, count, slots = (self._number(cursor, _WORD) for _ in range(3))
         size = slots * (_WIDE + _WORD) + (2 * count + 1) * columns * _WORD
-        if columns > _MOST_COLUMNS or size > len(index) - cursor.offset:
+        if columns > _MAX_COLUMNS or size > len(index) - cursor.offset:
             raise cursor.fail("index cut short")
         order = "<" if self._little else ">"
         ids = Struct(f"{order}{slots}Q").unpack(cursor.take(slots * _WIDE))

@@ -291,7 +291,7 @@ MINI_DEBUG_LIMIT = 64 << 20
 _MEMORY_LIMIT = 128 << 20
 
 
-_LONGEST_NAME = 1 << 16
+_MAX_NAME_LENGTH = 1 << 16
 _NAME_CHUNK = 256
 
 
@@ -325,13 +325,13 @@ SYMBOL_SIZE = {True: 24, False: 16}
 def read_symbol_name(strings: memoryview, start: int) -> bytes:
     """Return the name at ``start`` as the table spells it, at most 64 KiB; empty for 0."""
     name = b""
-    while start and len(name) < _LONGEST_NAME:
+    while start and len(name) < _MAX_NAME_LENGTH:
         chunk = bytes(strings[start + len(name) : start + len(name) + _NAME_CHUNK])
         head, end, _ = chunk.partition(b"\0")
         name += head
         if end or not chunk:
             break
-    return name[:_LONGEST_NAME]
+    return name[:_MAX_NAME_LENGTH]
 
 
 def without_version(name: bytes) -> str:

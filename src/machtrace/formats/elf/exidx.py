@@ -26,7 +26,7 @@ _CANTUNWIND = 1
 _INLINE = 1 << 31
 _PREL31 = (1 << 31) - 1
 _SIGN = 1 << 30
-_LONGEST_PERSONALITY = 2
+_MAX_PERSONALITY_LENGTH = 2
 """The last numbered personality: 0 has three bytes of instructions, the others more words."""
 
 
@@ -126,7 +126,7 @@ class ExceptionIndex:
             number = first >> 24 & 0x7F
             if number == 0:
                 return Entry(start, end, first.to_bytes(_WORD, "big")[1:])
-            if number > _LONGEST_PERSONALITY:
+            if number > _MAX_PERSONALITY_LENGTH:
                 raise self._fail(f"unknown personality {number}", table)
             more = self._more(table + _WORD, first >> 16 & 0xFF)
             return Entry(start, end, first.to_bytes(_WORD, "big")[2:] + more)

@@ -25,7 +25,7 @@ _ADRP_X16, _ADRP_MASK = 0x90000010, 0x9F00001F
 _LDR_X17_X16, _LDR_MASK = 0xF9400211, 0xFFC003FF
 """``ldr x17, [x16, #offset]``."""
 _BTI_C = 0xD503245F
-_LONGEST_STUB = 24
+_MAX_STUB_LENGTH = 24
 """In bytes: ``bti c``, four instructions and a ``nop``, or an ``autia1716`` among them."""
 _PAGE_BITS = 12
 _INSTRUCTION = 4
@@ -52,7 +52,7 @@ def stubs(
     starts = at - ((at > 0) & (words[np.maximum(at - 1, 0)] == _BTI_C))
     starts = starts * _INSTRUCTION
     ends = np.append(starts, len(data))[1:]
-    sizes = np.minimum(ends - starts, _LONGEST_STUB)
+    sizes = np.minimum(ends - starts, _MAX_STUB_LENGTH)
     return starts, sizes.astype(np.uint64), slots
 
 

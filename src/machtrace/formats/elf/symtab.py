@@ -37,7 +37,7 @@ _STB_LOCAL = 0
 _STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
 _TYPE_BITS = 0xF
 _BIND_SHIFT = 4
-_LONGEST_NAME = 1 << 16
+_MAX_NAME_LENGTH = 1 << 16
 _SHARED_NAMES = 16
 """The factor of the string table's size beyond which names overlap on purpose."""
 
@@ -198,7 +198,7 @@ class SymbolRows:
             if not 0 < at < len(strings):
                 names[at] = ""
                 continue
-            end = min(strings.find(b"\0", at), at + _LONGEST_NAME)
+            end = min(strings.find(b"\0", at), at + _MAX_NAME_LENGTH)
             room -= end - at
             if room < 0:
                 raise ElfError("the names of symbols overlap", source=self._source, offset=at)

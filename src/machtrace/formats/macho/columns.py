@@ -128,12 +128,12 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _PAGE = 1 << 14
 """Bytes of loaded memory per read."""
-_MOST_PAGES = 1 << 10
+_MAX_PAGES = 1 << 10
 """Pages cached; at the limit, all are dropped."""
-_MOST_LOADED = 1 << 24
+_MAX_LOADED = 1 << 24
 """Maximum bytes of records in a loaded image, whose stated size is unverified."""
 _STRING_CHUNK = 256
-_LONGEST_STRING = 1 << 16
+_MAX_STRING_LENGTH = 1 << 16
 
 
 class ScatteredRecords:
@@ -159,7 +159,7 @@ class ScatteredRecords:
         if self._is_file:
             return sum(len(data) for _, data in self._segments)
         size = sum(segment.vmsize for segment in self._contents.image.segments)
-        return min(size, _MOST_LOADED)
+        return min(size, _MAX_LOADED)
 
     def elements(self, names: Sequence[str], size: int) -> Addresses:
         """Return the addresses of all elements of ``size`` bytes in the sections of these names.
@@ -249,7 +249,7 @@ class ScatteredRecords:
 
     def _page(self, page: int) -> bytes | None:
         if page not in self._pages:
-            if len(self._pages) >= _MOST_PAGES:
+            if len(self._pages) >= _MAX_PAGES:
                 self._pages.clear()
             try:
                 self._pages[page] = self._memory(page, _PAGE)
@@ -260,13 +260,13 @@ class ScatteredRecords:
     def string(self, address: int) -> bytes:
         """Return the string at a stated address, at most 64 KiB; empty if unreadable."""
         text = b""
-        while len(text) < _LONGEST_STRING:
+        while len(text) < _MAX_STRING_LENGTH:
             chunk = self._chunk(address + len(text))
             head, end, _ = chunk.partition(b"\0")
             text += head
             if end or not chunk:
                 break
-        return text[:_LONGEST_STRING]
+        return text[:_MAX_STRING_LENGTH]
 
     def _chunk(self, address: int) -> bytes:
         for start, data in self._segments:

@@ -15,7 +15,7 @@ _FAT_MAGICS = {
     for magic in (FAT_MAGIC, FAT_MAGIC_64)
     for order in ("little", "big")
 }
-_MOST_SLICES = 43
+_MAX_SLICES = 43
 """A Java class file has the same magic, followed by its format's version, which is at least 45 (The
 Java Virtual Machine Specification, section 4.1)."""
 
@@ -49,7 +49,7 @@ def is_fat(data: bytes | memoryview) -> bool:
     if magic is None:
         return False
     count = int.from_bytes(data[4:8], "little" if magic[1] else "big")
-    return count <= _MOST_SLICES or int.from_bytes(data[:4], "big") != FAT_MAGIC
+    return count <= _MAX_SLICES or int.from_bytes(data[:4], "big") != FAT_MAGIC
 
 
 def parse_slices(data: bytes | memoryview, source: str) -> tuple[FatSlice, ...]:

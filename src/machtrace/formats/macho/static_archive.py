@@ -21,7 +21,7 @@ MAGIC = b"!<arch>\n"
 THIN_MAGIC = b"!<thin>\n"
 _HEADER = Struct("16s12s6s6s8s10s2s")
 _HEADER_END = b"`\n"
-_LONGEST_NAME = 1 << 12
+_MAX_NAME_LENGTH = 1 << 12
 _SYMBOL_TABLES = frozenset({"", "/", "/SYM64/"})
 _BSD_SYMBOL_TABLE = "__.SYMDEF"
 
@@ -104,12 +104,12 @@ def _named(name: str, content: memoryview, long_names: memoryview) -> tuple[str,
     if name.startswith("#1/"):
         length = _number(name[3:].encode("utf-8", "surrogateescape")) or 0
         length = min(length, len(content))
-        head = bytes(content[: min(length, _LONGEST_NAME)])
+        head = bytes(content[: min(length, _MAX_NAME_LENGTH)])
         return head.rstrip(b"\0").decode("utf-8", "surrogateescape"), content[length:]
     if name.startswith("/"):
         start = _number(name[1:].encode("utf-8", "surrogateescape"))
         if start is None:
             return name, content
-        found = bytes(long_names[start : start + _LONGEST_NAME]).partition(b"\n")[0]
+        found = bytes(long_names[start : start + _MAX_NAME_LENGTH]).partition(b"\n")[0]
         return found.rstrip(b"\0").removesuffix(b"/").decode("utf-8", "surrogateescape"), content
     return name.removesuffix("/"), content

@@ -17,7 +17,7 @@ from machtrace.images.search_record import Outcome, SearchRecord
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
 
-_LARGEST_COMPRESSED = 4 << 20
+_MAX_COMPRESSED_SIZE = 4 << 20
 """Bytes of a compressed ``.debug_info`` that is searched for skeletons."""
 
 
@@ -59,7 +59,7 @@ class SplitFiles:
         """The skeleton units; none if they are malformed."""
         section = self._contents.image.section(".debug_info")
         size = 0 if section is None else section.size
-        if section is not None and section.flags & SHF_COMPRESSED and size > _LARGEST_COMPRESSED:
+        if section is not None and section.flags & SHF_COMPRESSED and size > _MAX_COMPRESSED_SIZE:
             return []  # skeletons are small
         try:
             return list(self.reader.skeletons())

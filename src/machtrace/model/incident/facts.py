@@ -22,7 +22,7 @@ Evidence: TypeAlias = Mapping[str, int | float | str | bool | None]
 """Differences between polls that prove a verdict: ``voluntary_switches``, ``run_ns`` …"""
 
 
-_MOST = 1 << 62
+_MAX_COUNT = 1 << 62
 """Limit of times and counts, which are differences of 64-bit numbers."""
 _YEAR_10000 = 253_402_300_800 * 1_000_000_000
 
@@ -267,7 +267,7 @@ class WatchFacts:
     """Parts that could not be captured or determined, and why; a sentence each."""
 
     def __post_init__(self) -> None:
-        if not all(-_MOST <= number < _MOST for number in self._numbers()):
+        if not all(-_MAX_COUNT <= number < _MAX_COUNT for number in self._numbers()):
             msg = "a number of the incident is out of range"
             raise ValueError(msg)
         if self.seen_wall_ns is not None and not 0 <= self.seen_wall_ns < _YEAR_10000:

@@ -17,7 +17,7 @@ _FRAMES = 10
 """Functions of a stack that a terminal shows."""
 _INNERMOST = 3
 """Functions that are shown at the inner end if the culprit is further out than :data:`_FRAMES`."""
-_LONGEST_NAME = 72
+_MAX_NAME_LENGTH = 72
 
 
 def condensed(stack: CallStack) -> tuple[CallStack, int]:
@@ -130,7 +130,7 @@ def short_stack_lines(
 
 def short_name(name: str) -> str:
     """Return a function's name without most of its parameters if it is long."""
-    if len(name) <= _LONGEST_NAME:
+    if len(name) <= _MAX_NAME_LENGTH:
         return name
     depth, short = 0, ""
     for at, letter in enumerate(name):
@@ -144,7 +144,7 @@ def short_name(name: str) -> str:
         elif letter == "(":
             depth += 1
             short += "anonymous" if depth == 1 else ""
-    return short if len(short) <= _LONGEST_NAME else f"{short[: _LONGEST_NAME - 1]}…"
+    return short if len(short) <= _MAX_NAME_LENGTH else f"{short[: _MAX_NAME_LENGTH - 1]}…"
 
 
 def own_function(functions: Sequence[StackFunction]) -> StackFunction | None:

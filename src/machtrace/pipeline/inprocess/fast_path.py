@@ -46,7 +46,7 @@ def program_images(images: Iterable[BinaryImage], program: str) -> frozenset[Bin
     )
 
 
-_MOST = 1 << 30
+_MAX_COUNT = 1 << 30
 _ADDRESSES = 2
 """The variant of a cached stack with addresses; 0 has all lines, 1 the program's."""
 _INNERMOST = code_of(FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
@@ -107,7 +107,7 @@ def call_stack_return_addresses(limit: int = 512) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _frame_limit(limit: int) -> FrameLimit:
-    return FrameLimit.of(min(max(1, limit), _MOST))
+    return FrameLimit.of(min(max(1, limit), _MAX_COUNT))
 
 
 class _Known:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from machtrace.model.report import ReportedFrame, ReportedTask
 from machtrace.reports.analysis.fingerprint import (
-    MOST_FRAMES,
+    MAX_FRAMES,
     choose_frames,
     counted_frame,
     owners_of,
@@ -70,7 +70,7 @@ def explained(
     rules: GroupingRules | None = None,
     *,
     raised: Raised | None = None,
-    most: int = MOST_FRAMES,
+    most: int = MAX_FRAMES,
 ) -> tuple[FrameExplanation, ...]:
     """Return for each frame of a stack whether it counts in the fingerprint, and why.
 

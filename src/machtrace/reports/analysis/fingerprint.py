@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         RuleFrame,
     )
 
-_LONGEST = 4096
+_MAX_LENGTH = 4096
 """Characters of a name that are examined."""
 _PREFIX = re.compile(
     r"(?:(?:generic |not re-abstracted |function signature )*specialized "
@@ -71,7 +71,7 @@ _BACK = str.maketrans({"\ue000": "<", "\ue001": ">"})
 
 def is_name(name: str) -> bool:
     """Return whether ``name`` is a name rather than an address."""
-    return bool(name) and _NO_NAME.fullmatch(name[:_LONGEST]) is None
+    return bool(name) and _NO_NAME.fullmatch(name[:_MAX_LENGTH]) is None
 
 
 @lru_cache(1 << 12)
@@ -81,7 +81,7 @@ def grouping_name(name: str) -> str:
     All closures of ``Demo.run`` share a name; ``specialized`` and thunks count as the function they
     belong to. Purely textual: nothing is looked up.
     """
-    name = name[:_LONGEST].strip()
+    name = name[:_MAX_LENGTH].strip()
     while (match := _PREFIX.match(name)) is not None:
         name = name[match.end() :]
     witness = _WITNESS.fullmatch(name)
@@ -117,9 +117,9 @@ def without_generics(name: str) -> str:
     return "".join((*pieces, plain[start:])).translate(_BACK)
 
 
-MOST_FRAMES = 16
+MAX_FRAMES = 16
 """Frames in a fingerprint, from the innermost on."""
-_LEAST_REPEATS = 2
+_MIN_REPEATS = 2
 
 
 class FingerprintBasis(Enum):
@@ -190,7 +190,7 @@ def fingerprint(
     *,
     rules: GroupingRules | None = None,
     raised: Raised | None = None,
-    most: int = MOST_FRAMES,
+    most: int = MAX_FRAMES,
     wait: str = "",
 ) -> Fingerprint:
     """Compute the fingerprint of a stack.
@@ -304,7 +304,7 @@ _WAIT_OBJECT = re.compile(r"[ (]*(?:\bto\b|\bof\b|\bon\b|[0-9/\"'“‘:]).*", r
 
 def wait_kind(what: str) -> str:
     """Return the kind of a wait without its object: ``socket`` of ``socket to 10.0.0.1:5432``."""
-    return _WAIT_OBJECT.sub("", what[:_LONGEST]).strip() or what[:_LONGEST].strip()
+    return _WAIT_OBJECT.sub("", what[:_MAX_LENGTH]).strip() or what[:_MAX_LENGTH].strip()
 
 
 def counted_frame(
@@ -325,7 +325,7 @@ def without_recursion(frames: list[FingerprintFrame]) -> list[FingerprintFrame]:
     """Return the frames with each sequence that repeats once."""
     same = [(one.image, one.name) for one in frames]
     unfolded: list[FingerprintFrame] = []
-    for fold in folds(same, least_times=_LEAST_REPEATS):
+    for fold in folds(same, least_times=_MIN_REPEATS):
         unfolded += frames[fold.first : fold.first + fold.period]
     return unfolded
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from machtrace.frozen import dataclass
 
-LONGEST_PERIOD = 32
+MAX_PERIOD = 32
 """Maximum functions in a recursive cycle; longer cycles are left unfolded."""
-LEAST_TIMES = 3
+MIN_TIMES = 3
 """Minimum repetitions of a sequence to be folded."""
 
 
@@ -37,8 +37,8 @@ class Fold(NamedTuple):
 def folds(
     stack: Sequence[Hashable],
     *,
-    longest_period: int = LONGEST_PERIOD,
-    least_times: int = LEAST_TIMES,
+    longest_period: int = MAX_PERIOD,
+    least_times: int = MIN_TIMES,
 ) -> tuple[Fold, ...]:
     """Return the parts of a stack in its order, which together cover all of it.
 

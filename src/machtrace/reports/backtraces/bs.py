@@ -24,7 +24,7 @@ from machtrace.reports.log_lines import LINES
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import frames_not_shown, gap_details
 
-LONGEST_LINE = 16384
+MAX_LINE_LENGTH = 16384
 _THREAD = re.compile(r"Backtrace of Thread (?P<id>[0-9]{1,20}):")
 _ADDRESS = re.compile(r"  (?P<address>0x[0-9a-fA-F]{1,16})(?= |\Z)")
 _OFFSET = re.compile(r" \+ (?P<offset>[0-9]{1,20})\Z")
@@ -53,9 +53,9 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 
 def _frame(line: str) -> tuple[str, int, str, int | None] | None:
     """Return a line's image, address, function and offset; None if it is not a frame's."""
-    offset = _OFFSET.search(line) if len(line) <= LONGEST_LINE else None
+    offset = _OFFSET.search(line) if len(line) <= MAX_LINE_LENGTH else None
     end = len(line) if offset is None else offset.start()
-    address = _ADDRESS.search(line, 0, end) if len(line) <= LONGEST_LINE else None
+    address = _ADDRESS.search(line, 0, end) if len(line) <= MAX_LINE_LENGTH else None
     if address is None:
         return None
     name = line[address.end() : end].strip()
@@ -81,7 +81,7 @@ class _Reader:
 
     def read(self, line: str) -> None:
         """Read a line; one of no kind is stored with the thread before it."""
-        heading = _THREAD.fullmatch(line) if len(line) <= LONGEST_LINE else None
+        heading = _THREAD.fullmatch(line) if len(line) <= MAX_LINE_LENGTH else None
         if heading is not None:
             self._end()
             self._id = int(heading["id"])

@@ -28,7 +28,7 @@ from machtrace.reports.log_lines import LINES, file_name, log_lines
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import lost_frames_of
 
-LONGEST_LINE = 16384
+MAX_LINE_LENGTH = 16384
 _FRAME = re.compile(
     r"#(?P<number>[0-9]{1,9})[ \t]++(?:(?P<address>0x[0-9a-fA-F]{1,16}) in )?(?!0x)(?P<rest>.*+)"
 )
@@ -63,7 +63,7 @@ class GdbFrameLine(NamedTuple):
 
 def parse_frame_line(line: str) -> GdbFrameLine | None:
     """Parse a frame's line, its wrapped continuations joined; None if it is not a frame."""
-    match = _FRAME.fullmatch(line) if len(line) <= LONGEST_LINE else None
+    match = _FRAME.fullmatch(line) if len(line) <= MAX_LINE_LENGTH else None
     if match is None:
         return None
     parts = _parts(match["rest"])
@@ -119,7 +119,7 @@ _WHOLE = re.compile(r"(?:\)|:[0-9]{1,9})\Z")
 """How a frame ends: a tab-indented line below it is separate, unless it is a location."""
 _PLACES = ("\tat ", "\tfrom ", "\t(")
 _LINE_DIGITS = 10
-_LONGEST_QUESTION = 256
+_MAX_QUESTION_LENGTH = 256
 _PAGER = re.compile(r"--+Type <(?:return|RET)> .*--")
 """gdb's pagination prompt, which may interrupt a frame."""
 _FRAME_START = re.compile(r"#[0-9]{1,9}[ \t]+(?:0x[0-9a-fA-F]{1,16} in(?: |\Z)|<signal|\S.* \()")
@@ -129,12 +129,12 @@ def joined_lines(text: str) -> Iterator[str]:
     """Yield the lines; those that gdb wrapped at the terminal's width are joined."""
     joined = ""
     for line in log_lines(text, _MARK):
-        if joined[:1] == "#" and _PAGER.fullmatch(line[:_LONGEST_QUESTION]) is not None:
+        if joined[:1] == "#" and _PAGER.fullmatch(line[:_MAX_QUESTION_LENGTH]) is not None:
             yield line
             continue
         if (
             joined[:1] == "#"
-            and len(joined) + len(line) <= LONGEST_LINE
+            and len(joined) + len(line) <= MAX_LINE_LENGTH
             and _continues(joined, line)
         ):
             joined += " " + line.lstrip()
@@ -168,7 +168,7 @@ _KDE = "[KCrash Handler]"
 _WORDS = ("#0 ", _KDE)
 """How a stack begins: KDE omits the frames of its signal handler."""
 _EXAMINED = 1 << 18
-_LONGEST_NAME = 4096
+_MAX_NAME_LENGTH = 4096
 
 
 def recognises(source: ReportSource) -> bool:
@@ -207,7 +207,7 @@ class _Reader:
         self._command: str | None = None
 
     def read(self, line: str) -> None:
-        head = line[:_LONGEST_NAME]
+        head = line[:_MAX_NAME_LENGTH]
         if line[:1] == "#" and (frame := parse_frame_line(line)) is not None:
             if frame.number == 0 and self._frames:
                 if line == self._first:

@@ -33,11 +33,11 @@ from machtrace.reports.stacks.captures import (
     written,
 )
 
-LONGEST_LINE = 16384
+MAX_LINE_LENGTH = 16384
 _THREAD = re.compile(r"[ \t]*+(?P<chosen>\*?)[ \t]*+thread #(?P<number>[0-9]{1,9})(?P<rest>.*)")
 _SHARED = re.compile(r"[0-9]{1,7} thread\(s\)(?P<numbers>(?: #[0-9]{1,9}){1,9999})")
 """The heading of ``thread backtrace unique``: the threads with one stack."""
-_MOST_SHARED = 1 << 18
+_MAX_SHARED = 1 << 18
 """Frames that threads may have by sharing another one's stack."""
 _FRAME = re.compile(
     r"[ \t]*+\*?[ \t]*+frame #(?P<number>[0-9]{1,9}): (?P<address>0x[0-9a-fA-F]{1,16})(?P<rest>.*)"
@@ -75,7 +75,7 @@ def recognises(source: ReportSource) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.split("\n") if len(line) <= LONGEST_LINE]
+    return [line.rstrip() for line in text.split("\n") if len(line) <= MAX_LINE_LENGTH]
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
@@ -105,14 +105,14 @@ class _Reader:
         """The lines of the thread."""
         self._shared: list[int] = []
         """The numbers of other threads with the same stack."""
-        self._room = _MOST_SHARED
+        self._room = _MAX_SHARED
         self._is_sorted = True
         """Whether threads are listed by their numbers."""
         self._banner: tuple[int, Avma | None, list[JsonValue]] | None = None
         """The number, the address and the lines of a thread of which one frame is shown."""
 
     def read(self, line: str) -> None:
-        short = len(line) <= LONGEST_LINE
+        short = len(line) <= MAX_LINE_LENGTH
         if short and (match := _FRAME.fullmatch(line)) is not None:
             if int(match["number"]) == 0 and self._frames:
                 self._end()

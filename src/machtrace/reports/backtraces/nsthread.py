@@ -38,8 +38,8 @@ from machtrace.reports.log_lines import LINES
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import frames_not_shown, gap_details, lost_frames_of
 
-LONGEST_LINE = 16384
-LONGEST_TEXT = 1 << 22
+MAX_LINE_LENGTH = 16384
+MAX_TEXT_LENGTH = 1 << 22
 """Characters of a line that holds a whole array."""
 _QUOTES = 2
 IMAGE_WIDTH = 35
@@ -90,7 +90,7 @@ class StackLine(NamedTuple):
 
 def read_line(text: str) -> StackLine | None:
     """Parse a line, or return None; it may be in quotes and brackets of a printed array."""
-    if len(text) > LONGEST_LINE:
+    if len(text) > MAX_LINE_LENGTH:
         return None
     whole = text = text.strip()
     if (match := _BARE.fullmatch(text.rstrip(","))) is not None:
@@ -112,7 +112,7 @@ def read_lines(text: str) -> tuple[StackLine, ...]:
 
     Swift prints ``["0   App …", "1   App …"]``; JSON escapes line ends and tabs as letters.
     """
-    if text.count('"') < _QUOTES or len(text) > LONGEST_TEXT:
+    if text.count('"') < _QUOTES or len(text) > MAX_TEXT_LENGTH:
         line = read_line(text)
         return () if line is None else (line,)
     pieces = text.replace("\\t", " ").replace("\\n", '"').replace('\\"', '"').split('"')
@@ -228,18 +228,18 @@ def _number(digits: str) -> int:
 _EXAMINED = 200
 """Lines among which one must be a stack's."""
 _ARRAY = " \t()[]\"',"
-_LONGEST_HEAD = 1 << 18
+_MAX_HEAD_LENGTH = 1 << 18
 
 
 def recognises(source: ReportSource) -> bool:
     """Return whether stack lines are near the beginning."""
-    head = source.text[:_LONGEST_HEAD].split("\n", _EXAMINED)[:_EXAMINED]
+    head = source.text[:_MAX_HEAD_LENGTH].split("\n", _EXAMINED)[:_EXAMINED]
     return any(frames for _, frames in _in_stacks((line, read_lines(line)) for line in head))
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
     """Return its one report; other lines are stored with the thread that follows them."""
-    reader = _Reader(below=_LEAST_ADDRESS if _CRASHLYTICS in source.text[:_LONGEST_HEAD] else 0)
+    reader = _Reader(below=_MIN_ADDRESS if _CRASHLYTICS in source.text[:_MAX_HEAD_LENGTH] else 0)
     lines = _in_stacks((line, read_lines(line)) for line in source.text.split("\n"))
     whole = _whole_names(stack_line.image for _, stack_lines in lines for stack_line in stack_lines)
     for line, stack_lines in lines:
@@ -292,7 +292,7 @@ def _is_stack(text: str, run: Sequence[tuple[int, StackLine]]) -> bool:
     """Return whether frames are a stack; the first is in the line ``text``."""
     if any(frame.is_usual for _, frame in run):
         return True
-    is_printed = len(text) <= LONGEST_LINE and _COLUMNS.match(text) is not None
+    is_printed = len(text) <= MAX_LINE_LENGTH and _COLUMNS.match(text) is not None
     return run[0][1].number == 0 and (is_printed or [one.number for _, one in run[1:2]] == [1])
 
 
@@ -308,7 +308,7 @@ def _whole_names(names: Iterable[str]) -> dict[str, str | None]:
 
 _CRASHLYTICS = "# Crashlytics - Stack trace"
 """In front of lines with offsets in images in place of addresses."""
-_LEAST_ADDRESS = 1 << 32
+_MIN_ADDRESS = 1 << 32
 
 
 class _Reader:

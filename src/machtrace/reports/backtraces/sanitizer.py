@@ -36,7 +36,7 @@ from machtrace.reports.log_lines import (
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import lost_frames_of
 
-LONGEST_LINE = 16384
+MAX_LINE_LENGTH = 16384
 _FRAME = re.compile(
     r"[ \t]*+(?:\*[ \t]++)?#(?P<number>[0-9]{1,9})[ \t]++"
     r"(?:(?P<address>0x[0-9a-fA-F]{1,16})(?![0-9a-fA-F])[ \t]*+)?(?P<in>in )?(?P<rest>.*+)"
@@ -82,7 +82,7 @@ class SanitizerFrameLine(NamedTuple):
 
 def parse_frame_line(line: str) -> SanitizerFrameLine | None:
     """Parse a frame's line; None if it is not one."""
-    match = _FRAME.fullmatch(line) if len(line) <= LONGEST_LINE else None
+    match = _FRAME.fullmatch(line) if len(line) <= MAX_LINE_LENGTH else None
     if match is None:
         return None
     rest = match["rest"].rstrip()
@@ -203,7 +203,7 @@ _PID = re.compile(r"\(pid=([0-9]{1,9})\)")
 _WORDS = ("Sanitizer: ", ": runtime error: ", "ERROR: libFuzzer: ")
 _MARK = re.compile(r"()[ \t]*+(?:\*[ \t]++)?#[0-9]{1,9}[ \t]")
 _EXAMINED = 1 << 18
-_LONGEST = 1024
+_MAX_LENGTH = 1024
 
 
 def recognises(source: ReportSource) -> bool:
@@ -225,7 +225,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     """Return a report for each finding."""
     findings = [_Finding(None)]
     for line in log_lines(source.text, _MARK):
-        head = line[:_LONGEST]
+        head = line[:_MAX_LENGTH]
         match = _FINDING.fullmatch(head) if any(word in head for word in _WORDS) else None
         if match is not None:
             findings.append(_Finding(match))

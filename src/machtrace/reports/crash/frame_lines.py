@@ -24,7 +24,7 @@ from machtrace.model.report import (
 )
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.crash.frames import IMAGE, INLINED, NUMBER, PLACE, UNUSUAL, place_text
-from machtrace.reports.crash.lines import LONGEST_LINE
+from machtrace.reports.crash.lines import MAX_LINE_LENGTH
 from machtrace.reports.log_lines import line_and_column, located
 
 _OVERLAPPING = 8
@@ -135,7 +135,7 @@ class FrameLines:
             adjustment: the kind of the frame's address.
             expected: the number that follows the frame before.
         """
-        if len(line) > LONGEST_LINE:
+        if len(line) > MAX_LINE_LENGTH:
             return None
         columns = _tabbed(line) if "\t" in line else None
         columns = columns or spaced_columns(line)

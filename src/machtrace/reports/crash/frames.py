@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from machtrace.model.report import Details, JsonValue, ReportedFrame, ReportedImage, ReportedThread
 from machtrace.model.symbol import SourceLocation
-from machtrace.model.text import LONGEST_IMAGE_NAME
+from machtrace.model.text import MAX_IMAGE_NAME_LENGTH
 from machtrace.reports.crash.lines import shown
 
 INLINED = " [inlined]"
@@ -155,20 +155,20 @@ def number_gaps(frames: Iterable[ReportedFrame]) -> Iterator[NumberGap]:
 
 def lost_frames(where: str, gaps: Iterable[NumberGap]) -> Iterator[str]:
     """Yield a warning if a stack has gaps; ``where`` is how it is called."""
-    shown = [*islice(gaps, _MOST_GAPS + 1)]
+    shown = [*islice(gaps, _MAX_GAPS + 1)]
     if shown:
         is_one = len(shown) == 1 and shown[0].first == shown[0].last
-        parts = [*map(str, shown[:_MOST_GAPS]), *(["…"] if len(shown) > _MOST_GAPS else [])]
+        parts = [*map(str, shown[:_MAX_GAPS]), *(["…"] if len(shown) > _MAX_GAPS else [])]
         yield f"{where}: no frame{'' if is_one else 's'} {', '.join(parts)} in the text"
 
 
-_MOST_GAPS = 12
+_MAX_GAPS = 12
 """Gaps that a warning lists."""
 
 
 def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
     """Return the column of an image's name, cached."""
-    name = "???" if image is None else shown(images[image].name[:LONGEST_IMAGE_NAME])
+    name = "???" if image is None else shown(images[image].name[:MAX_IMAGE_NAME_LENGTH])
     if image is not None and not name:
         uuid = images[image].uuid
         name = "???" if uuid is None else str(uuid)

@@ -15,7 +15,7 @@ from machtrace.model.report import (
 from machtrace.reports.log_lines import accessed_address
 
 LABEL = re.compile(r"(?P<label>[A-Z][A-Za-z0-9 /()-]{1,40}?):(?:[ \t]+(?P<value>.*))?")
-LONGEST_LABEL_LINE = 1 << 16
+MAX_LABEL_LINE_LENGTH = 1 << 16
 _PID_DIGITS = 9
 _NAMESPACE = re.compile(
     r"Namespace (?P<namespace>[^,]+), (?:Code (?P<code>-?\w+)|\[?(?P<bracket>0x[0-9a-fA-F]+)\]?)"
@@ -50,7 +50,7 @@ class Header:
             else:
                 self._values[_INFORMATION].append("")
             return
-        match = LABEL.fullmatch(line.rstrip()) if len(line) < LONGEST_LABEL_LINE else None
+        match = LABEL.fullmatch(line.rstrip()) if len(line) < MAX_LABEL_LINE_LENGTH else None
         if match is None or (self._label == _INFORMATION and match["value"] is not None):
             self.add(self._label, line)
             return
@@ -165,7 +165,7 @@ class Header:
         if lines is None and by_process is None and by_pid is None:
             return None
         first, *reasons = (line for text in lines or [""] for line in text.split("\n"))
-        is_short = len(first) < LONGEST_LABEL_LINE
+        is_short = len(first) < MAX_LABEL_LINE_LENGTH
         match = (
             (_NAMESPACE.fullmatch(first) or _BRACKETED.fullmatch(first) or _PLAIN.fullmatch(first))
             if is_short

@@ -49,7 +49,7 @@ def image_line(image: ReportedImage) -> str:
     return f"{ends} {mark}{name}{label}  <{uuid}> {shown(image.path)}"
 
 
-LONGEST_LINE = 16384
+MAX_LINE_LENGTH = 16384
 """Characters; a longer line is stored unparsed."""
 
 _RANGE = re.compile(
@@ -62,7 +62,7 @@ _WHOLE = (1 << 64) - 1
 
 def read_image(line: str) -> ReportedImage | None:
     """Parse a line of *Binary Images*; None if it is not one."""
-    match = _RANGE.match(line) if len(line) <= LONGEST_LINE else None
+    match = _RANGE.match(line) if len(line) <= MAX_LINE_LENGTH else None
     if match is None:
         return None
     rest = line[match.end() :].rstrip()

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from machtrace.model.report import JsonValue, LanguageException, Report, ReportedImage, ReportKind
 from machtrace.reports.crash.frame_lines import FrameLines
-from machtrace.reports.crash.header import LABEL, LONGEST_LABEL_LINE, Header, numbered
+from machtrace.reports.crash.header import LABEL, MAX_LABEL_LINE_LENGTH, Header, numbered
 from machtrace.reports.crash.label_details import BY_LABEL, put
 from machtrace.reports.crash.labels import is_backtrace, is_usual, label_values
 from machtrace.reports.crash.layouts import (
@@ -27,7 +27,7 @@ from machtrace.reports.crash.layouts import (
     THREADS,
     layout_of,
 )
-from machtrace.reports.crash.lines import LONGEST_LINE, read_image
+from machtrace.reports.crash.lines import MAX_LINE_LENGTH, read_image
 from machtrace.reports.crash.threads import ThreadSections
 from machtrace.reports.log_lines import last_words
 from machtrace.reports.source import ReportSource
@@ -35,7 +35,7 @@ from machtrace.reports.source import ReportSource
 END = "EOF"
 """The last line of iOS texts."""
 _PARTS = frozenset({LAST_EXCEPTION, THREADS, STATE, IMAGES, CALL_GRAPH, OTHERS})
-_MOST_LABELS = 4096
+_MAX_LABELS = 4096
 """Maximum labels of a text; further ones are stored as lines of the last."""
 _PROFILE = "Model"
 """The first label of a Mac's profile, after all sections."""
@@ -77,11 +77,11 @@ class TextParts:
         self._is_after_threads = True
 
     def _read_label(self, line: str) -> None:
-        match = LABEL.fullmatch(line.rstrip()) if len(line) < LONGEST_LABEL_LINE else None
+        match = LABEL.fullmatch(line.rstrip()) if len(line) < MAX_LABEL_LINE_LENGTH else None
         if (
             match is None
             or match["label"] in _PARTS
-            or (len(self._items) >= _MOST_LABELS and match["label"] not in self._items)
+            or (len(self._items) >= _MAX_LABELS and match["label"] not in self._items)
             or (self._in_section and not self._ends_section(match["label"]))
         ):
             self._continue(line)
@@ -244,7 +244,7 @@ def _image_section(text: str, start: int, end: int) -> int:
 
 def _lines_below(text: str, heading: int, end: int) -> Iterator[str]:
     """Yield the next lines, while short enough to be images."""
-    end = min(end, heading + LONGEST_LINE)
+    end = min(end, heading + MAX_LINE_LENGTH)
     stop = text.find("\n", heading, end)
     for _ in range(_BETWEEN):
         if stop < 0:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from machtrace.model.report import JsonValue, ReportedRegister, ReportedRegisters
-from machtrace.reports.crash.lines import LONGEST_LINE
+from machtrace.reports.crash.lines import MAX_LINE_LENGTH
 from machtrace.reports.json_writer import as_text
 from machtrace.reports.log_lines import LINES
 
@@ -198,7 +198,7 @@ def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
     details: dict[str, JsonValue] = {}
     other: list[JsonValue] = []
     for line in lines:
-        row = [*_REGISTER.finditer(line)] if len(line) <= LONGEST_LINE else []
+        row = [*_REGISTER.finditer(line)] if len(line) <= MAX_LINE_LENGTH else []
         if not row:
             other.append(line)
         for match in row:

@@ -22,7 +22,7 @@ from machtrace.model.report import (
 from machtrace.reports.crash.frame_lines import FrameLines
 from machtrace.reports.crash.frames import ELIDED, NUMBER, lost_frames, number_gaps
 from machtrace.reports.crash.layouts import STATE, THREADS
-from machtrace.reports.crash.lines import LONGEST_LINE
+from machtrace.reports.crash.lines import MAX_LINE_LENGTH
 from machtrace.reports.crash.registers import read_fault, read_state
 from machtrace.reports.log_lines import LINES
 
@@ -176,7 +176,7 @@ class ThreadSections:
 
     def begin(self, line: str) -> str | None:
         """Return the part of the text whose section begins with ``line``, or None."""
-        if len(line) > LONGEST_LINE:
+        if len(line) > MAX_LINE_LENGTH:
             return None
         line = line.rstrip()
         if (match := _HEADING.fullmatch(line)) is not None:

@@ -20,7 +20,7 @@ from machtrace.model.report import (
     ReportKind,
     SampledTree,
 )
-from machtrace.model.text import LONGEST_IMAGE_NAME
+from machtrace.model.text import MAX_IMAGE_NAME_LENGTH
 from machtrace.reports.crash.frame_lines import UNLISTED
 from machtrace.reports.crash.frames import INLINED, elided, frame_lines
 from machtrace.reports.crash.labels import Values, is_backtrace, label_values, text_lines
@@ -43,7 +43,7 @@ from machtrace.reports.crash.threads import HEADING, KEY, NAME_LINE, stream_line
 from machtrace.reports.json_writer import as_text
 from machtrace.reports.log_lines import LINES
 
-_DEEPEST = 256
+_MAX_DEPTH = 256
 """Columns grow with depth; deeper nodes have their depth before their count."""
 _MARGIN = "    "
 
@@ -59,8 +59,8 @@ def _trees(task: ReportedTask) -> Iterator[str]:
     for tree in task.trees:
         yield _MARGIN + _head(tree)
         for depth, node in zip(tree.depths(), tree.nodes, strict=True):
-            deeper = f"({depth}) " if depth > _DEEPEST else ""
-            columns = "  " * (min(depth, _DEEPEST) + 1)
+            deeper = f"({depth}) " if depth > _MAX_DEPTH else ""
+            columns = "  " * (min(depth, _MAX_DEPTH) + 1)
             label = _node_text(node.frame, task.images)
             yield f"{_MARGIN}{columns}{deeper}{node.samples} {label}"
 
@@ -81,7 +81,7 @@ def _node_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
     image = None if frame.image is None else images[frame.image]
     text = "???" if frame.symbol is None else shown(frame.symbol.name)
     if image is not None:
-        name = shown(image.name[:LONGEST_IMAGE_NAME])
+        name = shown(image.name[:MAX_IMAGE_NAME_LENGTH])
         text += f"  (in {name or image.uuid or '???'})"
     if frame.symbol is not None and frame.symbol.offset is not None:
         text += f" + {frame.symbol.offset}"

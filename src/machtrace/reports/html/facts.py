@@ -12,7 +12,7 @@ from machtrace.reports.analysis.waits.graph import process_label
 from machtrace.reports.html.markup import element, folded, lines, text
 from machtrace.reports.json_writer import indented
 
-_LONGEST = 200_000
+_MAX_LENGTH = 200_000
 """Characters of further details that are shown; beyond that, the complete formats are named."""
 
 
@@ -141,7 +141,7 @@ def further_details(report: Report) -> str:
         return ""
     written = indented(nonempty, 1)
     note = ""
-    if len(written) > _LONGEST:
-        note = element("p", f"The first {_LONGEST:,} characters; the format json has the rest.")
-        written = written[:_LONGEST]
+    if len(written) > _MAX_LENGTH:
+        note = element("p", f"The first {_MAX_LENGTH:,} characters; the format json has the rest.")
+        written = written[:_MAX_LENGTH]
     return folded("Other details", note + element("pre", lines(written)))

@@ -22,7 +22,7 @@ from machtrace.reports.analysis.frame_owner import FrameOwner, Owners
 from machtrace.reports.html.markup import element, script_data, text
 from machtrace.reports.stacks.profiles import profile_of
 
-_MOST_NODES = 300_000
+_MAX_NODES = 300_000
 """Maximum nodes of a graph that browsers still draw promptly."""
 _APP, _SYSTEM, _OTHER, _THREAD = range(4)
 _KINDS = {
@@ -77,7 +77,7 @@ def flame_data(profile: Profile) -> tuple[dict[str, Any], int]:
     for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
         if not weights:
             continue
-        if len(nodes.parents) > _MOST_NODES:
+        if len(nodes.parents) > _MAX_NODES:
             left_out += 1
             continue
         nodes.add(len(names), weights)
@@ -136,13 +136,13 @@ _WIDTH, _PAD, _ROW = 1200.0, 10.0, 16
 _HEAD, _FOOT = 58, 30
 _NARROWEST = 0.1
 """Pixels of the narrowest frame that is drawn, as flamegraph.pl has it."""
-_MOST_FRAMES = 30_000
+_MAX_FRAMES = 30_000
 """Maximum frames of a file: the widest; about six megabytes."""
-_MOST_LEVELS = 2_000
+_MAX_LEVELS = 2_000
 _CHARACTER = 7.25
 """Pixels of a character's width."""
-_FEWEST_CHARACTERS = 3
-_LONGEST_NAME = 500
+_MIN_CHARACTERS = 3
+_MAX_NAME_LENGTH = 500
 _HUES = {_APP: (18, 78, 66), _SYSTEM: (48, 70, 66), _OTHER: (200, 35, 72), _THREAD: (220, 16, 80)}
 """Hue, saturation and lightness by kind."""
 
@@ -214,16 +214,16 @@ def _drawn(parents: Sequence[int], totals: Sequence[int], whole: int) -> list[_F
     """Return the widest frames, callers first, siblings from left to right in order of creation."""
     least = max(1, -(-whole * _NARROWEST // _WIDTH))
     wide = [node for node, total in enumerate(totals) if total >= least]
-    if len(wide) > _MOST_FRAMES:
+    if len(wide) > _MAX_FRAMES:
         # A caller is as wide as what it calls, and comes first: the graph remains connected.
-        wide = sorted(heapq.nsmallest(_MOST_FRAMES, wide, key=lambda node: (-totals[node], node)))
+        wide = sorted(heapq.nsmallest(_MAX_FRAMES, wide, key=lambda node: (-totals[node], node)))
     frames: dict[int, _Frame] = {}
     free: dict[int, int] = {OUTERMOST: 0}
     for node in wide:
         parent = parents[node]
         caller = frames.get(parent)
         level = 1 if caller is None else caller.level + 1
-        if (parent != OUTERMOST and caller is None) or level > _MOST_LEVELS:
+        if (parent != OUTERMOST and caller is None) or level > _MAX_LEVELS:
             continue
         start = free.get(parent, 0 if caller is None else caller.start)
         free[parent] = start + totals[node]
@@ -236,12 +236,12 @@ def _group(name: Sequence[Any], total: int, whole: int, start: int, level: int) 
     scale = _WIDTH / max(1, whole)
     left, width = _PAD + start * scale, total * scale
     top = _HEAD + level * _ROW
-    label = function if len(function) <= _LONGEST_NAME else f"{function[:_LONGEST_NAME]}…"
+    label = function if len(function) <= _MAX_NAME_LENGTH else f"{function[:_MAX_NAME_LENGTH]}…"
     where = f" ({image})" if image else ""
     share = f"{counted(total, 'sample')}, {total / max(1, whole):.2%}"
     room = int((width - 4) / _CHARACTER)
     inside = ""
-    if room >= _FEWEST_CHARACTERS:
+    if room >= _MIN_CHARACTERS:
         shown = label if len(label) <= room else f"{label[: room - 1]}…"
         inside = f'<text x="{left + 3:.1f}" y="{top + 11.5:g}">{_xml(shown)}</text>'
     # A function's name decides its colour in all graphs.

@@ -18,7 +18,7 @@ from machtrace.model.report import (
     ReportedThread,
     SampledTree,
 )
-from machtrace.model.text import LONGEST_IMAGE_NAME, counted
+from machtrace.model.text import MAX_IMAGE_NAME_LENGTH, counted
 from machtrace.reports.analysis.fingerprint import owners_of
 from machtrace.reports.analysis.frame_owner import NOWHERE, FrameOwner, Ownership
 from machtrace.reports.analysis.recursion import folds
@@ -54,7 +54,7 @@ _MARKS = {
     Adjustment.ALREADY_ADJUSTED: " −",
     Adjustment.UNKNOWN: " ?",
 }
-_MOST_ROWS = 2000
+_MAX_ROWS = 2000
 """Maximum rows of a stack; a deeper one keeps both ends."""
 
 
@@ -77,8 +77,8 @@ class StackLists:
         if not frames:
             return element("p", "No frames.", class_="none")
         rows = list(self._rows(frames))
-        if len(frames) > _MOST_ROWS:
-            half = _MOST_ROWS // 2
+        if len(frames) > _MAX_ROWS:
+            half = _MAX_ROWS // 2
             left_out = counted(len(frames) - 2 * half, "frame")
             gap = f"<li>{left_out} are omitted here; the flame graph has them."
             inner, outer = (
@@ -140,7 +140,7 @@ class StackLists:
             return "???"
         image = self._task.images[frame.image]
         name = image.name or image.path.rpartition("/")[2]
-        return name[:LONGEST_IMAGE_NAME] or "???"
+        return name[:MAX_IMAGE_NAME_LENGTH] or "???"
 
     def _row(self, row: _Row) -> str:
         """Return a list item: there are up to hundreds of thousands: short tags save space."""

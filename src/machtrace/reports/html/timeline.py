@@ -24,7 +24,7 @@ _WIDTH, _HEIGHT = 1000, 40
 """Units of a chart, which is stretched."""
 _LISTED = 40
 """Consecutive equal stacks that are listed."""
-_MOST_POINTS, _MOST_RUNS = 1_200, 2_000
+_MAX_POINTS, _MAX_RUNS = 1_200, 2_000
 """Limits of what is drawn."""
 _KNOWN = frozenset({"idle", "blocked", "busy", "starved", "stopped", "uninterruptible", "slept"})
 _UNKNOWN = "unknown"
@@ -65,7 +65,7 @@ def timeline(report: Report) -> str:
 
 
 def _last_minute(watch: WatchFacts) -> Iterator[str]:
-    points = sorted(watch.series, key=lambda point: point.at_ns)[-_MOST_POINTS:]
+    points = sorted(watch.series, key=lambda point: point.at_ns)[-_MAX_POINTS:]
     step = _step(points)
     span = _Span(points[0].at_ns, points[-1].at_ns + step)
     began = (watch.began.earliest_ns + watch.began.latest_ns) // 2
@@ -203,7 +203,7 @@ def _relative(nanoseconds: int) -> str:
 
 def _samples(watch: WatchFacts, times: Sequence[SampleTime], profile: Profile) -> Iterator[str]:
     culprit = None if watch.culprit is None else watch.culprit.function
-    runs = [*islice(_runs(times, profile, culprit), _MOST_RUNS)]
+    runs = [*islice(_runs(times, profile, culprit), _MAX_RUNS)]
     began = (watch.began.earliest_ns + watch.began.latest_ns) // 2
     end = runs[-1].last_ns if watch.ended is None else watch.ended.latest_ns
     span = _Span(min(began, runs[0].first_ns), max(end, runs[-1].last_ns))

@@ -18,7 +18,7 @@ from machtrace.model.report import (
     ReportedThread,
     ReportKind,
 )
-from machtrace.model.text import LONGEST_IMAGE_NAME, printable
+from machtrace.model.text import MAX_IMAGE_NAME_LENGTH, printable
 from machtrace.reports.crash.frames import numbered
 from machtrace.reports.json_writer import as_text, indented
 
@@ -201,7 +201,7 @@ class _Text:
         image = None if frame.image is None else self._report.images[frame.image]
         base = 0 if image is None or image.load_address is None else image.load_address
         address = frame.address if frame.address is not None else base + (frame.offset or 0)
-        name = "???" if image is None else printable(image.name[:LONGEST_IMAGE_NAME])
+        name = "???" if image is None else printable(image.name[:MAX_IMAGE_NAME_LENGTH])
         where = f"0x{base:x} + {address - base}"
         symbol = ""
         if frame.symbol is not None:

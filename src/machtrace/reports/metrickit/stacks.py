@@ -31,7 +31,7 @@ from machtrace.reports.consume import NO_OBJECT, ObjectReader
 from machtrace.reports.images import NO_UUID, uuid_of
 
 _WORD = 1 << 64
-_LEAST_ADDRESS = 1 << 32
+_MIN_ADDRESS = 1 << 32
 """Lowest address of Apple's 64-bit programs; images are smaller."""
 _PAGE = 0x1000
 """The smallest page size; arm64's is four times as large."""
@@ -67,8 +67,8 @@ class ImageCollector:
         index = self._image(entry)
         address = _take(entry, "address")
         offset = _take(entry, "offsetIntoBinaryTextSegment")
-        if offset is not None and (offset >= _LEAST_ADDRESS or _is_base(offset, address)):
-            if address is None or not 0 <= address - offset < _LEAST_ADDRESS:
+        if offset is not None and (offset >= _MIN_ADDRESS or _is_base(offset, address)):
+            if address is None or not 0 <= address - offset < _MIN_ADDRESS:
                 entry["offsetIntoBinaryTextSegment"] = offset
                 offset = None
             else:

@@ -32,7 +32,7 @@ from machtrace.reports.source import ReportSource
 MAGIC = b"plcrash"
 _VERSION = 1
 _SYSTEMS = {0: "Mac OS X", 1: "iPhone OS", 2: "Mac OS X", 4: "Apple tvOS"}
-_LONGEST_YEARS = 1 << 36
+_MAX_YEARS = 1 << 36
 _UUID_BYTES = 16
 
 
@@ -138,7 +138,7 @@ def _identifier(data: bytes | None) -> str | None:
 
 def _time(seconds: int | None) -> str | None:
     """Format a time as the text has it."""
-    if seconds is None or seconds >= _LONGEST_YEARS:
+    if seconds is None or seconds >= _MAX_YEARS:
         return None if seconds is None else str(seconds)
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     return moment.strftime("%Y-%m-%d %H:%M:%S +0000")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedThread
-from machtrace.model.text import LONGEST_IMAGE_NAME, printable
+from machtrace.model.text import MAX_IMAGE_NAME_LENGTH, printable
 from machtrace.reports.crash.frames import numbered
 
 _ROW = 4
@@ -99,7 +99,7 @@ class _Text:
     def _frames(self, frames: Sequence[ReportedFrame]) -> Iterator[str]:
         for number, frame in numbered(frames):
             image = None if frame.image is None else self._report.images[frame.image]
-            image_name = "" if image is None else image.name[:LONGEST_IMAGE_NAME]
+            image_name = "" if image is None else image.name[:MAX_IMAGE_NAME_LENGTH]
             name = printable(image_name) or "???"
             base = 0 if image is None or image.load_address is None else image.load_address
             address = frame.address if frame.address is not None else base + (frame.offset or 0)

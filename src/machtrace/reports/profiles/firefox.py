@@ -48,7 +48,7 @@ from machtrace.reports.stacks.reported import report_of_profile
 _TABLES = frozenset({"stackTable", "frameTable", "funcTable", "stringArray"})
 _PYTHON = 2
 """The category of Python's functions in machtrace's profiles."""
-_MOST = 1 << 31
+_MAX_COUNT = 1 << 31
 _NANOSECONDS = 1_000_000
 _CPU_UNITS = {"ns": 1, "µs": 1000}
 _LATEST = 1 << 42
@@ -98,8 +98,8 @@ class _Reader:
         self._symbols = json_object(shared.get("nativeSymbols") or {})
         self._sources = json_object(shared.get("sources") or {})
         stacks = json_object(shared["stackTable"])
-        self._frame_of = json_column(stacks, "frame", least=0, below=_MOST)
-        offsets = json_column(stacks, "prefixOffset", least=0, below=_MOST)
+        self._frame_of = json_column(stacks, "frame", least=0, below=_MAX_COUNT)
+        offsets = json_column(stacks, "prefixOffset", least=0, below=_MAX_COUNT)
         if len(offsets) != len(self._frame_of):
             raise SchemaError("columns of stackTable differ in length")
         self._callers = [
@@ -234,7 +234,7 @@ class _Reader:
         )
         total = 0
         for stack, time, weight, cpu_ns in zip(stacks, times, weights, cpu, strict=True):
-            if type(weight) is not int or not 0 <= weight < _MOST:
+            if type(weight) is not int or not 0 <= weight < _MAX_COUNT:
                 raise SchemaError("a weight that is not a number")
             row = OUTERMOST if stack is None else self._row(_row_number(stack, self._callers))
             total += weight

@@ -23,9 +23,9 @@ from machtrace.model.symbol import (
 )
 from machtrace.reports.profiles.functions import missing_frames
 
-MOST = 1 << 48
+MAX_COUNT = 1 << 48
 """Samples of one stack."""
-MOST_FIELDS = 1 << 21
+MAX_FIELDS = 1 << 21
 """Fields of a message: some 400 MB of memory; profiles of hours have fewer samples."""
 _UNNAMED = re.compile(r"(?P<image>.{1,4096})\+0x(?P<offset>[0-9a-f]{1,16})")
 

@@ -29,8 +29,8 @@ from machtrace.reports.profiles.functions import (
     sampled,
 )
 from machtrace.reports.profiles.locations import (
-    MOST,
-    MOST_FIELDS,
+    MAX_COUNT,
+    MAX_FIELDS,
     Call,
     Function,
     frame_at,
@@ -53,7 +53,7 @@ def recognises(source: ReportSource) -> bool:
     """Return whether it is a request with a dictionary of strings, the first of which is empty."""
     if not source.data.startswith(_KEYS):
         return False
-    message = Message(memoryview(source.data), source.name, most=MOST_FIELDS)
+    message = Message(memoryview(source.data), source.name, most=MAX_FIELDS)
     if message.error is not None:
         return False
     strings = list(message.message(2).strings(5))
@@ -66,7 +66,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     Raises:
         FormatError: a message is cut, or has too many fields.
     """
-    message = Message(memoryview(source.data), source.name, most=MOST_FIELDS)
+    message = Message(memoryview(source.data), source.name, most=MAX_FIELDS)
     return tuple(_reports(message))
 
 
@@ -184,7 +184,7 @@ class _Profile:
         values, times = sample.integers(4), sample.integers(5)
         # One value for each time, or only one of both.
         weight = sum(values) // self._weight if values else len(times)
-        if not 0 < weight < MOST:
+        if not 0 < weight < MAX_COUNT:
             return
         facts = self._dictionary.attributes(sample.integers(2))
         name, number = str(facts.get("thread.name") or ""), facts.get("thread.id")

@@ -27,8 +27,8 @@ from machtrace.reports.profiles.functions import (
     sampled,
 )
 from machtrace.reports.profiles.locations import (
-    MOST,
-    MOST_FIELDS,
+    MAX_COUNT,
+    MAX_FIELDS,
     Call,
     Function,
     frame_at,
@@ -49,14 +49,14 @@ def recognises(source: ReportSource) -> bool:
     """Return whether it is a message with sample types and a table of strings."""
     if not source.data.startswith(_FIRST_FIELD):
         return False
-    message = Message(memoryview(source.data), source.name, most=MOST_FIELDS)
+    message = Message(memoryview(source.data), source.name, most=MAX_FIELDS)
     strings = list(message.strings(6)) if message.error is None else []
     return bool(strings) and not strings[0] and any(True for _ in message.messages(1))
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
     """Return its one report."""
-    return (_Reader(Message(memoryview(source.data), source.name, most=MOST_FIELDS)).report(),)
+    return (_Reader(Message(memoryview(source.data), source.name, most=MAX_FIELDS)).report(),)
 
 
 class _Reader:
@@ -126,7 +126,7 @@ class _Reader:
         frames = [self._frames[number] for number in sample.integers(1) if number in self._frames]
         values = sample.integers(2)
         weight = values[self._value] if self._value < len(values) else 1
-        if not 0 < weight < MOST:
+        if not 0 < weight < MAX_COUNT:
             return
         label, number, state = "", None, UNKNOWN
         for entry in sample.messages(3):
@@ -139,7 +139,7 @@ class _Reader:
         self._totals[thread] += weight
         rows = self._builder.calls(OUTERMOST, frames)
         cpu_ns = values[self._cpu] if 0 <= self._cpu < len(values) else UNKNOWN
-        cpu_ns = cpu_ns if cpu_ns < MOST else UNKNOWN
+        cpu_ns = cpu_ns if cpu_ns < MAX_COUNT else UNKNOWN
         row = rows[-1] if rows else OUTERMOST
         self._builder.samples.append(0, thread, row, weight, state, cpu_ns)
 

@@ -42,7 +42,7 @@ _UNITS = {
     "seconds": 1_000_000_000,
 }
 _NAME = re.compile(r"(?P<name>.{0,4096}) \[(?P<pid>[0-9]{1,10})\]")
-_MOST = 1 << 52
+_MAX_COUNT = 1 << 52
 
 
 class _Sample(NamedTuple):
@@ -174,7 +174,7 @@ def _samples(profile: JsonObject, thread: int, frames: int) -> list[_Sample]:
         for number in numbers:
             if type(number) is not int or not 0 <= number < frames:
                 raise SchemaError(f"{number!r} is not a frame")
-        if not isinstance(weight, int | float) or not 0 <= weight * scale < _MOST - time:
+        if not isinstance(weight, int | float) or not 0 <= weight * scale < _MAX_COUNT - time:
             raise SchemaError(f"{weight!r} is not a weight")
         size = round(weight * scale)
         samples.append(_Sample(time, thread, tuple(numbers), size))  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from machtrace.reports.sentry.frames import FrameReader
 from machtrace.reports.source import ReportSource
 
 _PARTS = frozenset({"frames", "stacks", "samples"})
-_MOST_NODES = 1_000_000
+_MAX_NODES = 1_000_000
 """The nodes of all trees: each thread has its own, whereas stacks are shared."""
 
 
@@ -115,7 +115,7 @@ class _Stacks:
         self._stacks = _list(profile.left.get("stacks"))
         self._reader = reader
         self._read: dict[tuple[int, Adjustment], ReportedFrame] = {}
-        self._room = _MOST_NODES
+        self._room = _MAX_NODES
         self.missing = 0
         """Samples without a listed stack, or with frames that are not listed."""
         self.left_out = 0

@@ -43,15 +43,15 @@ from machtrace.reports.stacks.captures import RUN, SAMPLES, written
 from machtrace.reports.stacks.profiles import INTERVAL_NS
 
 _UUID_BYTES = 16
-_TREES_MOST = 4
+_MAX_TREES = 4
 """Rows of all functions' trees, in rows of the spool's own."""
-_ROWS_LEAST = 100_000
-_ROWS_MOST = 1_000_000
+_MIN_ROWS = 100_000
+_MAX_ROWS = 1_000_000
 """Frames of a report: the agent has room for fewer by default."""
-_INCIDENT_FRAMES_MOST = 1000
-_COUNTED_MOST = 1 << 48
+_MAX_INCIDENT_FRAMES = 1000
+_MAX_COUNTED = 1 << 48
 """Calls of a counted function: more are damage."""
-_MOST_NS = 1 << 62
+_MAX_NS = 1 << 62
 _UNKNOWN_CALLERS = ReportedFrame(
     None,
     None,
@@ -135,7 +135,7 @@ def _incident_threads(spool: Spool, frames: _Frames) -> Iterator[ReportedThread]
             index=index,
             id=incident.thread or None,
             name=threads.get(incident.thread) or None,
-            frames=tuple(frames.frame(row) for row in islice(rows, _INCIDENT_FRAMES_MOST)),
+            frames=tuple(frames.frame(row) for row in islice(rows, _MAX_INCIDENT_FRAMES)),
         )
 
 
@@ -147,8 +147,8 @@ def _bounded(spool: Spool, sums: npt.NDArray[np.void]) -> list[_Calls]:
         row = tree.rows[stack]
         row = ROOT if tree.is_empty(row) else row
         if row not in seen and not is_full:
-            path = [row, *islice(_new_path(row, tree.callers, seen), _ROWS_MOST)]
-            is_full = len(seen) + len(path) > _ROWS_MOST
+            path = [row, *islice(_new_path(row, tree.callers, seen), _MAX_ROWS)]
+            is_full = len(seen) + len(path) > _MAX_ROWS
             seen.update(() if is_full else path)
         calls.append(_Calls(rule, stack, row if row in seen else ROOT, count))
     return calls
@@ -173,7 +173,7 @@ def _states(spool: Spool) -> dict[int, tuple[StateCalls, ...]]:
 def _counted(spool: Spool, rule: SpoolRule) -> int:
     """Return the calls of a function whose stacks are not taken; 0 of others."""
     is_known = rule.counts_only and rule.number < len(spool.calls)
-    return min(int(spool.calls[rule.number]), _COUNTED_MOST) if is_known else 0
+    return min(int(spool.calls[rule.number]), _MAX_COUNTED) if is_known else 0
 
 
 def _facts(spool: Spool, calls: Iterable[_Calls]) -> SpoolFacts:
@@ -284,7 +284,7 @@ def _groups(spool: Spool, calls: Sequence[_Calls], order: Iterable[int]) -> list
     by_rule: dict[int, list[_Calls]] = {}
     for entry in calls:
         by_rule.setdefault(entry.rule, []).append(entry)
-    room = _ROWS_LEAST + _TREES_MOST * len(spool.tree)
+    room = _MIN_ROWS + _MAX_TREES * len(spool.tree)
     callers = spool.tree.callers
     for group in by_rule.values():
         seen: set[int] = set()
@@ -346,8 +346,8 @@ def _sampling_run(spool: Spool, trees: Sequence[SampledTree]) -> SamplingRun:
     times = spool.events["time"]
     last = int(times.max()) if len(times) else spool.started_ticks
     return SamplingRun(
-        started_at_ns=min(spool.started_at_ns, _MOST_NS),
-        duration_ns=min(max(1, last - spool.started_ticks), _MOST_NS),
+        started_at_ns=min(spool.started_at_ns, _MAX_NS),
+        duration_ns=min(max(1, last - spool.started_ticks), _MAX_NS),
         interval_ns=INTERVAL_NS,
         ticks=max((tree.count or 0 for tree in trees), default=0),
         lost=0,
@@ -370,7 +370,7 @@ def _samples(spool: Spool, ends: dict[tuple[int, int], tuple[int, int]]) -> Json
         np.int64,
     ).reshape(-1, 2)[numbers]
     columns: dict[str, list[int]] = {
-        "times_ns": [0] * len(cells) + np.minimum(times, np.uint64(_MOST_NS - 1)).tolist(),
+        "times_ns": [0] * len(cells) + np.minimum(times, np.uint64(_MAX_NS - 1)).tolist(),
         "threads": places[:, 0].tolist(),
         "frames": places[:, 1].tolist(),
         "weights": [*cells["calls"].tolist(), *events["calls"].tolist()],

@@ -15,8 +15,8 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.uint64]
 SCATTER = 0x9E3779B1
 SPREAD = 0x9E3779B97F4A7C15
-VARINT_MOST = 10
-_LAST_BYTE_MOST = 1
+MAX_VARINT = 10
+_MAX_LAST_BYTE = 1
 _MORE = 128
 """The bit that another byte follows."""
 _SIDE_BY_SIDE = 256
@@ -83,13 +83,13 @@ def varints(data: npt.NDArray[np.uint8]) -> Numbers | None:
     starts = np.concatenate(([0], ends[:-1] + 1))
     lengths = ends - starts + 1
     longest = int(lengths.max())
-    if longest > VARINT_MOST:
+    if longest > MAX_VARINT:
         return None
     values = (data[starts] & 127).astype(np.uint64)
     for place in range(1, longest):
         longer = np.flatnonzero(lengths > place)
         digits = data[starts[longer] + place]
-        if place == VARINT_MOST - 1 and (digits > _LAST_BYTE_MOST).any():
+        if place == MAX_VARINT - 1 and (digits > _MAX_LAST_BYTE).any():
             return None
         values[longer] |= (digits & 127).astype(np.uint64) << np.uint64(7 * place)
     return values

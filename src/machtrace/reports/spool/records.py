@@ -24,7 +24,7 @@ _SEGMENT = Struct("<QQ")
 _ALIGNMENT = 8
 _CHECKED = 12
 """Bytes of a record's header that its checksum includes."""
-_RULES_MOST = 1 << 16
+_MAX_RULES = 1 << 16
 _BITS = range(8, 29)
 
 
@@ -123,7 +123,7 @@ def parse_head(data: bytes | memoryview, source: str) -> Head:
     ):
         if start + size > head.file_size:
             raise fail("a part of the spool is outside of it", offset)
-    is_valid = head.tree_bits in _BITS and head.rule_count <= _RULES_MOST
+    is_valid = head.tree_bits in _BITS and head.rule_count <= _MAX_RULES
     if not is_valid or (head.segment_count and head.segment_size < _SEGMENT.size):
         raise fail("impossible sizes in the spool's head", 56)
     return head

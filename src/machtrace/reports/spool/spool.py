@@ -71,9 +71,9 @@ _COUNTS_ONLY = _PROGRAM = 1
 _UNBOUND = "import slots that the loader has not bound"
 _AT_ENTRY = 2
 _HAS_BUDGET = 4
-_MOST = 1 << 48
+_MAX_COUNT = 1 << 48
 """Calls of one rule and stack: a million a second for eight years."""
-_NUMBERS_MOST = 1 << 62
+_MAX_NUMBERS = 1 << 62
 _MACHINES = {62: "x86_64", 183: "arm64"}
 
 
@@ -356,7 +356,7 @@ class _Reader:
                 is_long = len(payload) >= _EVENTS.size
                 first, count, _ = _EVENTS.unpack_from(payload) if is_long else (0, 0, 0)
                 end = _EVENTS.size + STORED_EVENT.itemsize * count
-                if not count or end > len(payload) or first + count > _NUMBERS_MOST:
+                if not count or end > len(payload) or first + count > _MAX_NUMBERS:
                     invalid += 1
                     continue
                 parts.append(payload[_EVENTS.size : end])
@@ -404,16 +404,16 @@ class _Reader:
         result["calls"][: len(used)] = calls[used]
         result["rule"][len(used) :] = np.arange(len(stackless))
         result["calls"][len(used) :] = stackless
-        is_valid = (result["calls"] < _MOST) & (result["rule"] < head.rule_count)
+        is_valid = (result["calls"] < _MAX_COUNT) & (result["rule"] < head.rule_count)
         if not is_valid.all():
             invalid = len(result) - int(np.count_nonzero(is_valid))
             self._problems.append(f"cells with impossible values: {invalid:,}")
         result = result[is_valid & (result["calls"] > 0)]
-        if float(result["calls"].astype(np.float64).sum()) >= _NUMBERS_MOST:
+        if float(result["calls"].astype(np.float64).sum()) >= _MAX_NUMBERS:
             raise FormatError(
                 "impossible counts of calls", source=self._source, offset=head.cells_at
             )
-        return result, min(folded, _NUMBERS_MOST)
+        return result, min(folded, _MAX_NUMBERS)
 
     def _words(self, start: int, count: int) -> npt.NDArray[np.uint64]:
         """Return words of the file; fewer if it is truncated."""

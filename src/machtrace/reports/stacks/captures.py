@@ -63,7 +63,7 @@ STOP, GAP, CAUSE, STOPPED_FOR = "stop", "gap", "cause", "stopped_for_ns"
 OVERFLOWED, REMAINDER, IS_MAIN, GIL = "overflowed_stack", "physical_remainder", "is_main", "gil"
 WAITS_FOR = "waits_for"
 """Details of a thread."""
-STOPPED, LONGEST_STOP = "stopped_ns", "longest_stop_ns"
+STOPPED, MAX_STOP = "stopped_ns", "longest_stop_ns"
 """Details of a sampled thread."""
 PROBLEMS, RUN, SAMPLES = "problems", "run", "samples"
 """Details of a report: also how it was sampled, and the columns of its samples."""
@@ -90,7 +90,7 @@ ADJUSTMENTS = {
     AddressKind.ASYNC_RESUME: Adjustment.EXACT,
     AddressKind.ADJUSTED: Adjustment.ALREADY_ADJUSTED,
 }
-_LONGEST_PATH = 4096
+_MAX_PATH_LENGTH = 4096
 """Characters; the name is repeated for each frame, and no system has longer ones."""
 _CERTAINTIES = {certainty.value: certainty for certainty in Certainty}
 
@@ -105,7 +105,7 @@ def written(value: object, kind: Any) -> JsonValue:  # noqa: ANN401 - a type of 
 
 def frames_not_shown(line: str) -> int:
     """Return the number of frames that a line of a debugger's text stands for; 0 for others."""
-    match = _NOT_SHOWN.fullmatch(line) if len(line) < _LONGEST_PATH else None
+    match = _NOT_SHOWN.fullmatch(line) if len(line) < _MAX_PATH_LENGTH else None
     return 0 if match is None else int(match["count"])
 
 
@@ -180,7 +180,7 @@ class ReportedFrames:
     def _image(self, image: ReportedImage) -> BinaryImage:
         svma, form = image.details.get(HEADER_SVMA), image.details.get(FORMAT)
         return BinaryImage(
-            path=(image.path or image.name)[:_LONGEST_PATH],
+            path=(image.path or image.name)[:_MAX_PATH_LENGTH],
             uuid=image.uuid,
             arch=_ARCHES.get(image.arch or "", self.arch),
             format=ImageFormat.ELF if form == "elf" else ImageFormat.identified_by(image.uuid),

@@ -36,7 +36,7 @@ from machtrace.reports.stacks.reported import (
 )
 
 _MILLISECOND = 1_000_000
-_MOST_NS = 1 << 62
+_MAX_NS = 1 << 62
 _NATIVE = Arch.X86_64
 """The architecture of stacks without images: only the width of addresses depends on it."""
 _BOOT_NS, _WEIGHTS_NS = "boot_ns", "weights_ns"
@@ -106,8 +106,8 @@ def sample_times(report: Report) -> tuple[SampleTime, ...]:
         for at_ns, weight_ns in zip(times, weights, strict=False)
         if type(at_ns) is int
         and type(weight_ns) is int
-        and abs(at_ns) < _MOST_NS
-        and 0 <= weight_ns < _MOST_NS
+        and abs(at_ns) < _MAX_NS
+        and 0 <= weight_ns < _MAX_NS
     )
 
 

@@ -69,7 +69,7 @@ from machtrace.reports.stacks.reported import report_of_capture, report_of_profi
 _SCHEMA = 1
 _OTHER = "json"
 """The detail of a report, a thread or a frame: keys that have no field."""
-_MOST_SHARED = 1 << 20
+_MAX_SHARED = 1 << 20
 """Frames that threads may have by sharing another one's stack."""
 _OF_STACKS = frozenset({"schema", "process", "images", "threads"})
 _OF_PROFILES = frozenset({"run", "frames", "stacks", "samples"})
@@ -126,7 +126,7 @@ def _read_capture(document: JsonObject) -> Report:
         stacks=tuple(_stack(entry, images) for entry in entries_read),
         problems=read_problems(document),
     )
-    if sum(len(stack.others) * len(stack.frames) for stack in capture.stacks) > _MOST_SHARED:
+    if sum(len(stack.others) * len(stack.frames) for stack in capture.stacks) > _MAX_SHARED:
         raise SchemaError("too many threads share deep stacks")
     of_threads = {
         id(stack.thread): entry for stack, entry in zip(capture.stacks, entries_read, strict=True)

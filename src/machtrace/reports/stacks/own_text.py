@@ -55,7 +55,7 @@ from machtrace.reports.stacks.reported import exception_of, remainder_details
 from machtrace.reports.stacks.text_lines import (
     CERTAINTY,
     INTERRUPTED,
-    LONGEST_LINE,
+    MAX_LINE_LENGTH,
     NATIVE_THREADS,
     Chain,
     FrameRow,
@@ -95,7 +95,7 @@ _REGISTERS = re.compile(r"(?: *[a-z0-9_]{1,12}: 0x[0-9a-f]{8,16})+")
 _REGISTER = re.compile(r"([a-z0-9_]{1,12}): 0x([0-9a-f]{8,16})")
 _STOPS = {str(Stop(reason)): reason for reason in StopReason if reason is not StopReason.ROOT}
 _EXAMINED = 1 << 18
-_MOST_REPEATED = 1 << 18
+_MAX_REPEATED = 1 << 18
 """Frames of a report that lines of recursions stand for; further such lines stay lines."""
 _INCOMPLETE, _EXPLAINED = " " * 5 + "incomplete: ", " " * 8
 _NEAR = 16
@@ -122,7 +122,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     reader = _Reader()
     for text in source.text.split("\n"):
         line = (_COLOUR.sub("", text) if "\x1b" in text else text).rstrip()
-        if len(line) <= LONGEST_LINE and (process := _PROCESS.fullmatch(line)) is not None:
+        if len(line) <= MAX_LINE_LENGTH and (process := _PROCESS.fullmatch(line)) is not None:
             if reader.threads or reader.thread:
                 reports.append(reader.report())
                 reader = _Reader()
@@ -144,7 +144,7 @@ class _Reader:
         self._registers: list[str] = []
         self._others: list[tuple[str, list[ThreadInfo]]] = []
         """Lines with threads that have the same stack."""
-        self._room = _MOST_REPEATED
+        self._room = _MAX_REPEATED
         self._native_threads = ""
         """The line about threads without Python functions."""
         self._other: list[JsonValue] = []
@@ -165,7 +165,7 @@ class _Reader:
 
     def _read_part(self, line: str) -> bool:
         """Read a line of a thread; return False if it is unknown."""
-        if len(line) > LONGEST_LINE:
+        if len(line) > MAX_LINE_LENGTH:
             return False
         return self._read_frame(self._chains[-1], line) or self._read_fact(self._chains[-1], line)
 

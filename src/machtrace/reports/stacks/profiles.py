@@ -33,7 +33,7 @@ from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.model.symbol import PythonFrame, SourceLocation
 from machtrace.reports.stacks.captures import (
     IS_MAIN,
-    LONGEST_STOP,
+    MAX_STOP,
     RUN,
     SAMPLES,
     STOPPED,
@@ -50,11 +50,11 @@ from machtrace.reports.stacks.captures import (
 PYTHON_IMAGE = "Python"
 """The image of Python's functions in machtrace's texts, which have no address."""
 _MISSING = {f"[{member.value}]": member for member in MissingFrames}
-_MOST_PARTS = 64
+_MAX_PARTS = 64
 """Calls of a frame that are joined into one; more are frames of their own."""
 INTERVAL_NS = 1_000_000
 """A sample's duration if the report has none: ``sample`` takes one a millisecond."""
-_LONGEST = 2_000_000
+_MAX_LENGTH = 2_000_000
 """Maximum rows made from inverted trees."""
 
 
@@ -116,7 +116,7 @@ def _tree_thread(tree: SampledTree, number: int) -> SampledThread:
     )
     count = max(1, tree.root_samples) if tree.count is None else tree.count
 
-    stopped, longest = tree.details.get(STOPPED), tree.details.get(LONGEST_STOP)
+    stopped, longest = tree.details.get(STOPPED), tree.details.get(MAX_STOP)
     activity = activity_values(tree.details)
     return SampledThread(
         info=info,
@@ -156,14 +156,14 @@ def _sample_columns(report: Report) -> _Columns | None:
     counts = [sum(not node.frame.is_inline for node in tree.nodes) for tree in report.trees]
     for time, thread, frame, weight, state, cpu_ns in zip(*columns.values(), strict=True):
         is_valid = 0 <= thread < len(counts) and OUTERMOST <= frame < counts[thread]
-        is_known = UNKNOWN <= state < len(STATES) and UNKNOWN <= cpu_ns < _MOST_NS
+        is_known = UNKNOWN <= state < len(STATES) and UNKNOWN <= cpu_ns < _MAX_NS
         if not is_valid or not is_known or not 0 <= time < _WORD or not 0 <= weight < _WORD:
             return None
     return columns
 
 
 _WORD = 1 << 62
-_MOST_NS = 1 << 48
+_MAX_NS = 1 << 48
 """Processor time of one sample: three days."""
 _OPTIONAL = "states", "cpu_ns"
 _COLUMNS = "times_ns", "threads", "frames", "weights", *_OPTIONAL
@@ -207,7 +207,7 @@ class _TreeRows:
         for index, node in enumerate(tree.nodes):
             parent = node.parent
             parts = () if parent is None else self._parts[parent]
-            if parent is None or not self._is_part(node.frame) or len(parts) >= _MOST_PARTS:
+            if parent is None or not self._is_part(node.frame) or len(parts) >= _MAX_PARTS:
                 self._holders.append(index)
                 self._parts.append(())
             else:
@@ -404,7 +404,7 @@ def _inverted(
     tree: SampledTree, task_frames: ReportedFrames, builder: ProfileBuilder
 ) -> Iterator[tuple[int, int]]:
     """Yield where stacks end whose innermost frames are roots: one for each of the tree's ends."""
-    room = _LONGEST
+    room = _MAX_LENGTH
     frames = [task_frames.frame(node.frame) for node in tree.nodes]
     for index, own in enumerate(_own(tree)):
         if not own:

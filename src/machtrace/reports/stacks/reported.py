@@ -62,7 +62,7 @@ from machtrace.reports.stacks.captures import (
     HEADER_SVMA,
     IS_MAIN,
     KIND,
-    LONGEST_STOP,
+    MAX_STOP,
     OVERFLOWED,
     PROBLEMS,
     PYTHON,
@@ -374,7 +374,7 @@ class _TreeBuilder:
         if thread.stopped_ns is not None:
             details[STOPPED] = thread.stopped_ns
         if thread.longest_stop_ns is not None:
-            details[LONGEST_STOP] = thread.longest_stop_ns
+            details[MAX_STOP] = thread.longest_stop_ns
         details |= activity_details(thread)
         return SampledTree(
             nodes=tuple(map(SampledNode, self._parents, counts, self._frames)),

@@ -25,7 +25,7 @@ from machtrace.reports.stacks.captures import (
     written,
 )
 
-LONGEST_LINE = 1 << 16
+MAX_LINE_LENGTH = 1 << 16
 _THREAD = re.compile(r"Thread (?P<index>[0-9]{1,9})(?=  |\Z)")
 _STOPPED = re.compile(r"  stopped for (?P<time>[0-9]{1,12}\.[0-9]) (?P<unit>[µm])s\Z")
 _ID = re.compile(r"  id (?P<id>[0-9]{1,20})(?=  |\Z)")
@@ -72,7 +72,7 @@ class Heading(NamedTuple):
 
 def read_heading(line: str) -> Heading | None:
     """Parse a thread's heading, from its end; return None if it is not one."""
-    match = _THREAD.match(line) if len(line) <= LONGEST_LINE else None
+    match = _THREAD.match(line) if len(line) <= MAX_LINE_LENGTH else None
     if match is None:
         return None
     rest, time = line[match.end() :], None
@@ -121,7 +121,7 @@ class StackLine(NamedTuple):
 
 def read_stack_line(text: str) -> StackLine | None:
     """Parse a frame's line; return None if it is not one."""
-    number = _NUMBER.match(text) if len(text) <= LONGEST_LINE else None
+    number = _NUMBER.match(text) if len(text) <= MAX_LINE_LENGTH else None
     match = None if number is None else _ADDRESS.search(text, number.end())
     if number is None or match is None:
         return None
@@ -216,13 +216,13 @@ _OTHERS = re.compile(
     rf"  and [0-9,]{{1,12}} threads?: (?P<indices>{_RANGES})  id (?P<ids>{_RANGES})"
     rf"(?:  “(?P<name>.*)”(?: (?P<numbers>{_RANGES}))?)?(?:  queue (?P<queue>\S.*))?"
 )
-_MOST_OTHERS = 1 << 18
+_MAX_OTHERS = 1 << 18
 """Threads that a line may list."""
 
 
 def read_others(line: str) -> list[ThreadInfo]:
     """Return the threads that a line lists which share a stack; none if it is no such line."""
-    match = _OTHERS.fullmatch(line) if len(line) <= LONGEST_LINE else None
+    match = _OTHERS.fullmatch(line) if len(line) <= MAX_LINE_LENGTH else None
     if match is None:
         return []
     indices, ids = _numbers(match["indices"]), _numbers(match["ids"])
@@ -246,7 +246,7 @@ def _numbers(text: str) -> list[int]:
     for part in text.split(", ") if text else ():
         first, _, last = part.partition("–")
         end = int(last or first) + 1
-        if not 0 < end - int(first) <= _MOST_OTHERS - len(numbers):
+        if not 0 < end - int(first) <= _MAX_OTHERS - len(numbers):
             return []
         numbers += range(int(first), end)
     return numbers

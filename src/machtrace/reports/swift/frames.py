@@ -22,7 +22,7 @@ from machtrace.reports.crash.frames import NUMBER, OMITTED
 from machtrace.reports.images import ImageRanges, ListedImages
 from machtrace.reports.log_lines import line_and_column, located
 
-LONGEST_LINE = 16384
+MAX_LINE_LENGTH = 16384
 _FRAME = re.compile(
     r"[ \t]*+(?P<number>[0-9]{1,9}|\.\.\.)"
     r"(?=(?P<attributes>(?:[ \t]++\[[a-z]{1,16}\])*))(?P=attributes)"
@@ -59,7 +59,7 @@ class SwiftFrameLine(NamedTuple):
 
 def parse_frame_line(line: str, images: Collection[str]) -> SwiftFrameLine | None:
     """Parse a frame's line; None if it is not one. ``images`` has names that may have spaces."""
-    match = _FRAME.fullmatch(line) if len(line) <= LONGEST_LINE else None
+    match = _FRAME.fullmatch(line) if len(line) <= MAX_LINE_LENGTH else None
     if match is None:
         return None
     rest = match["rest"]

@@ -28,7 +28,7 @@ from machtrace.reports.images import ListedImages, identifier
 from machtrace.reports.log_lines import LINES, log_lines
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import lost_frames_of
-from machtrace.reports.swift.frames import LONGEST_LINE, FrameMaker, exception, parse_frame_line
+from machtrace.reports.swift.frames import MAX_LINE_LENGTH, FrameMaker, exception, parse_frame_line
 
 _IMAGE = re.compile(
     r"[ \t]*+(?P<start>0x[0-9a-fA-F]{1,16})(?:\u2013|-)(?P<end>0x[0-9a-fA-F]{1,16})[ \t]++"
@@ -58,7 +58,7 @@ def parse_image_line(line: str, *, is_macho: bool) -> ReportedImage | None:
     )
 
 
-_LONGEST = 1024
+_MAX_LENGTH = 1024
 _REGISTER = re.compile(
     r"[ \t]*+(?P<name>[a-z][a-z0-9]{0,7})[ \t]++(?P<value>0x[0-9a-fA-F]{1,16})"
     r"(?:[ \t]++(?P<rest>\S.*))?"
@@ -73,7 +73,7 @@ def parse_register_line(line: str) -> tuple[ReportedRegister, ...]:
     What follows a value (the bytes that it points to, the number, names of flags) is its
     description.
     """
-    if len(line) > _LONGEST:
+    if len(line) > _MAX_LENGTH:
         return ()
     if _SEGMENTS.fullmatch(line):
         return tuple(
@@ -97,7 +97,7 @@ _ELF = ".so"
 
 def thread_heading(line: str) -> re.Match[str] | None:
     """Match the line that a thread begins with: ``Thread 2 "worker" crashed:``."""
-    if not line.startswith("Thread ") or len(line) > LONGEST_LINE:
+    if not line.startswith("Thread ") or len(line) > MAX_LINE_LENGTH:
         return None
     return _THREAD.fullmatch(line)
 
@@ -163,8 +163,10 @@ class CrashText:
                     (thread.frames if self._is_after_frame else thread.other).append(line)
             case _Part.REGISTERS if registers := parse_register_line(line):
                 self._registers.extend(registers)
-            case _Part.IMAGES if parse_image_line(line[:LONGEST_LINE], is_macho=False) is not None:
-                self._images.append(line[:LONGEST_LINE])
+            case _Part.IMAGES if (
+                parse_image_line(line[:MAX_LINE_LENGTH], is_macho=False) is not None
+            ):
+                self._images.append(line[:MAX_LINE_LENGTH])
             case _Part.HEAD if (match := _PLATFORM.fullmatch(line[:1000])) is not None:
                 self._platform = match
             case _:
@@ -173,7 +175,7 @@ class CrashText:
     def _is_place(self, line: str) -> bool:
         """Return whether it is the location of the frame above: a terminal may have wrapped it."""
         frames = self._threads[-1].frames
-        if not self._is_after_frame or not frames or len(frames[-1]) + len(line) > LONGEST_LINE:
+        if not self._is_after_frame or not frames or len(frames[-1]) + len(line) > MAX_LINE_LENGTH:
             return False
         return _PLACE.fullmatch(line) is not None
 

@@ -25,7 +25,7 @@ from machtrace.server.tables import (
 )
 from machtrace.warehouse.difference import Difference
 from machtrace.warehouse.documents import flame_document
-from machtrace.warehouse.function_tree import MOST_NODES, FunctionTree, heaviest
+from machtrace.warehouse.function_tree import MAX_NODES, FunctionTree, heaviest
 from machtrace.warehouse.graphs.audit_matrix import audit_matrix
 from machtrace.warehouse.graphs.butterfly import Butterfly, butterfly
 from machtrace.warehouse.graphs.changes import OneSided, one_sided, telling_changes
@@ -35,7 +35,7 @@ from machtrace.warehouse.graphs.columns import (
     folded_difference,
     graph_columns,
 )
-from machtrace.warehouse.graphs.hangs import MOST_HANGS, StoredHang, stored_hangs
+from machtrace.warehouse.graphs.hangs import MAX_HANGS, StoredHang, stored_hangs
 from machtrace.warehouse.graphs.selection import FunctionCost, function_costs
 from machtrace.warehouse.warehouse import Warehouse
 
@@ -77,7 +77,7 @@ async def answer_flame(service: Service, request: Request) -> Response:
     """Return the stacks that a condition selects, as one weighted tree."""
     query = request.query_params
     form = chosen_format(query.get("format", "folded"), FLAMES)
-    nodes = max(number(query.get("nodes", str(MOST_NODES)), "nodes"), 1)
+    nodes = max(number(query.get("nodes", str(MAX_NODES)), "nodes"), 1)
     selection = read_selection(query, query.get("where", "true"))
     has_sql = is_condition(selection.where)
     return await service.reading(request, _flame, selection, nodes, form, has_sql=has_sql)
@@ -167,7 +167,7 @@ async def answer_hangs(service: Service, request: Request) -> Response:
     """Return the latest hangs of the reports that a condition selects."""
     query = request.query_params
     form = chosen_format(query.get("format", "json"), TABLES)
-    most = number(query.get("limit", str(MOST_HANGS)), "limit")
+    most = number(query.get("limit", str(MAX_HANGS)), "limit")
     where = query.get("where", "true")
     has_sql = is_condition(where)
     most = min(most, service.limits.rows)

@@ -6,7 +6,7 @@ from starlette.datastructures import QueryParams
 
 from machtrace.frozen import dataclass
 from machtrace.server.graphs.watched import caller_of, family_of, image_owners
-from machtrace.warehouse.function_tree import MOST_NODES, FunctionTree, heaviest
+from machtrace.warehouse.function_tree import MAX_NODES, FunctionTree, heaviest
 from machtrace.warehouse.graphs.audit_matrix import cell_nodes
 from machtrace.warehouse.graphs.rows import rows_of
 from machtrace.warehouse.graphs.selection import joined, nodes_of, through
@@ -46,7 +46,7 @@ class Selection:
         return bool(self.function or self.family)
 
     def tree(
-        self, warehouse: Warehouse, most: int = MOST_NODES, rows: FunctionTree | None = None
+        self, warehouse: Warehouse, most: int = MAX_NODES, rows: FunctionTree | None = None
     ) -> FunctionTree:
         """Return the heaviest functions of the stacks.
 

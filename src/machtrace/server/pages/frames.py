@@ -18,7 +18,7 @@ from machtrace.warehouse.segment import Segment, numbers
 
 BUDGET = 110_000
 """Bytes of HTML of a stack."""
-_LONGEST_PATH = 120
+_MAX_PATH_LENGTH = 120
 _WEAK = {
     NameSource.EXPORT.value: "the nearest exported symbol",
     NameSource.STUB.value: "a stub",
@@ -142,4 +142,4 @@ def _source(call: Call) -> str:
         return ""
     name = call.file.rpartition("/")[2] or call.file
     line = f":{call.line}" if call.line else ""
-    return element("cite", shown(name, _LONGEST_PATH) + line, title=call.file[:400])
+    return element("cite", shown(name, _MAX_PATH_LENGTH) + line, title=call.file[:400])

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from machtrace.frozen import dataclass
 from machtrace.model.text import counted
 from machtrace.reports.html.markup import element, lines, text
-from machtrace.server.deciding import LONGEST_NOTE, decide, issue_of
+from machtrace.server.deciding import MAX_NOTE_LENGTH, decide, issue_of
 from machtrace.server.pages.filters import Build, builds
 from machtrace.server.pages.frame import SEE_OTHER, page
 from machtrace.server.pages.frames import Frame, frame_table, read_frames
@@ -43,7 +43,7 @@ from machtrace.warehouse.triage import Decision, State
 from machtrace.warehouse.warehouse import Warehouse
 
 _VARIANTS, _STACKS, _REPORTS = 50, 20_000, 20
-_MOST_BUILDS, _MOST_SYSTEMS = 12, 12
+_MAX_BUILDS, _MAX_SYSTEMS = 12, 12
 _SHADES = 5
 _OF_ISSUE = """
 FROM stacks_of_reports
@@ -182,7 +182,7 @@ def _decision(content: _Content, *, may_decide: bool) -> str:
             f'<form class="decide" method="post" action="/issues/{text(issue.id)}">'
             f"<fieldset><legend>State</legend>{options}</fieldset>"
             '<label for="note">Note</label>'
-            f'<textarea id="note" name="note" rows="3" maxlength="{LONGEST_NOTE}"></textarea>'
+            f'<textarea id="note" name="note" rows="3" maxlength="{MAX_NOTE_LENGTH}"></textarea>'
             '<button class="main">Decide</button></form>'
         )
     if len(made) > 1:
@@ -195,7 +195,7 @@ def _decided(decision: Decision) -> str:
     state = element("span", decision.state.value, class_=f"state {decision.state.value}")
     line = element("p", f"{state} <small>{moment(decision.changed)}</small>")
     if decision.note:
-        line += element("blockquote", lines(decision.note[:LONGEST_NOTE]))
+        line += element("blockquote", lines(decision.note[:MAX_NOTE_LENGTH]))
     return line
 
 
@@ -249,8 +249,8 @@ def _matrix(content: _Content) -> str:
     for row in content.matrix:
         counts[row["build"] or "", row["os"] or ""] += row["reports"]
         by_system[row["os"] or ""] += row["reports"]
-    order = in_order(list({build for build, _ in counts}), content.known)[-_MOST_BUILDS:]
-    systems = sorted(system for system, _ in by_system.most_common(_MOST_SYSTEMS))
+    order = in_order(list({build for build, _ in counts}), content.known)[-_MAX_BUILDS:]
+    systems = sorted(system for system, _ in by_system.most_common(_MAX_SYSTEMS))
     most = max(counts.values(), default=0)
     if not most:
         return ""

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from machtrace.frozen import dataclass
 from machtrace.reports.html.markup import element, text
 
-LONGEST = 400
+MAX_LENGTH = 400
 """Characters of a name that are shown; all of it is in the JSON and in downloads."""
 
 
@@ -21,7 +21,7 @@ class Column:
     is_number: bool = False
 
 
-def shown(value: object, most: int = LONGEST) -> str:
+def shown(value: object, most: int = MAX_LENGTH) -> str:
     """Escape a text from a report, of at most ``most`` characters, whatever its direction."""
     words = str(value)
     if len(words) <= most:

@@ -29,7 +29,7 @@ _BYTES = 130_000
 _TAGS = 25
 """Those of a cell's tags."""
 _LONG = 64
-_LONGEST_IN_ADDRESS = 6000
+_MAX_IN_ADDRESS_LENGTH = 6000
 """Characters of a query."""
 _COLUMNS = (
     "SELECT table_name, column_name, data_type FROM duckdb_columns() "
@@ -71,7 +71,7 @@ async def receive_sql(service: Service, request: Request) -> Response:
     """Return the address of a query; or its rows, if it is too long for an address."""
     form = await read_form(service, request)
     sql, kind = form.get("sql", ""), form.get("format", "")
-    if len(sql) <= _LONGEST_IN_ADDRESS:
+    if len(sql) <= _MAX_IN_ADDRESS_LENGTH:
         # Reloading and sharing the page then work.
         return RedirectResponse(address(SQL, sql=sql, format=kind), SEE_OTHER)
     return await _answer(service, request, form)

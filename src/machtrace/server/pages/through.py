@@ -16,7 +16,7 @@ from machtrace.server.limits import NOT_FOUND, RefusedError
 from machtrace.warehouse.segment import Segment, numbers
 from machtrace.warehouse.warehouse import Warehouse
 
-DEEPEST = 256
+MAX_DEPTH = 256
 """Frames of a stack, from the outermost, of which others are counted."""
 _STACK = "SELECT segment, node FROM stacks WHERE key = $key ORDER BY segment DESC"
 
@@ -62,7 +62,7 @@ def stored_stack(warehouse: Warehouse, key: str) -> StoredStack:
         raise RefusedError(NOT_FOUND, f"no stack has the key {key[:100]}")
     number, node = rows[0]["segment"], rows[0]["node"]
     own = warehouse.stacks_of(number)
-    path = own.tree.stack(node)[::-1][:DEEPEST]
+    path = own.tree.stack(node)[::-1][:MAX_DEPTH]
     keys = own.frame_keys[path]
     offsets = numbers(own.frames, "offset")[path]
     intervals: list[list[Interval]] = [[] for _ in path]

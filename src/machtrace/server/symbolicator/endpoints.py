@@ -22,7 +22,7 @@ from machtrace.server.tokens import Scope
 _JSON = "application/json"
 _FORM = "multipart/form-data"
 _REPORT = "apple_crash_report"
-_LONGEST_WAIT = 600
+_MAX_WAIT = 600
 _SCOPES = frozenset({Scope.READ, Scope.SYMBOLS})
 _PARAMETERS = {
     "timeout": "Seconds after which the answer is that it is pending.",
@@ -95,7 +95,7 @@ def _seconds(request: Request) -> int | None:
         return None
     if not text.isascii() or not text.isdecimal() or len(text) > 9:  # noqa: PLR2004 - seconds
         raise RefusedError(BAD_REQUEST, "timeout is no number of seconds")
-    return min(int(text), _LONGEST_WAIT)
+    return min(int(text), _MAX_WAIT)
 
 
 SYMBOLICATOR: tuple[Endpoint, ...] = (

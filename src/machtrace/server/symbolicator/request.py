@@ -16,7 +16,7 @@ from machtrace.server.limits import BAD_REQUEST, TOO_LARGE, RefusedError
 from machtrace.server.stored_modules import DebugId, parse_debug_id
 
 _WORD = 1 << 64
-_LONGEST = 20
+_MAX_LENGTH = 20
 """Characters of a number."""
 _TYPES = frozenset({"elf", "macho", "pe", "wasm", "pe_dotnet"})
 _ORDERS = {"callee_first": False, "caller_first": True}
@@ -143,7 +143,7 @@ def number(value: object, name: str) -> int:
     """
     if type(value) is int and -_WORD // 2 <= value < _WORD:
         return value % _WORD
-    if isinstance(value, str) and value.isascii() and 0 < len(value) <= _LONGEST:
+    if isinstance(value, str) and value.isascii() and 0 < len(value) <= _MAX_LENGTH:
         is_hex = value[:2] in ("0x", "0X")
         digits = value[2:] if is_hex else value
         try:

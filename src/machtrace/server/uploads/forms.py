@@ -8,8 +8,8 @@ from pathlib import Path
 from machtrace.server.bodies import PartExtent, file_name, part_extents
 from machtrace.server.limits import BAD_REQUEST, RefusedError
 
-_MOST_PARTS = 50
-_LONGEST_TEXT = 200
+_MAX_PARTS = 50
+_MAX_TEXT_LENGTH = 200
 
 
 def read_form_files(
@@ -33,9 +33,9 @@ def read_form_files(
         if not body.stat().st_size:
             raise RefusedError(BAD_REQUEST, "a form without parts")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for part in part_extents(data, content_type, _MOST_PARTS):
+            for part in part_extents(data, content_type, _MAX_PARTS):
                 if part.name == text_field and text_field:
-                    text = data[part.begin : min(part.end, part.begin + _LONGEST_TEXT)].decode(
+                    text = data[part.begin : min(part.end, part.begin + _MAX_TEXT_LENGTH)].decode(
                         "latin-1"
                     )
                 elif part.name == file_field and part.end > part.begin:

@@ -32,7 +32,7 @@ _CHUNKS = 64
 _REQUEST_BYTES = 32 << 20
 """The size of all chunks of a request, decompressed."""
 _CONCURRENCY = 4
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 _PATIENCE = 15.0
 """Seconds after which a client is to request the state again."""
 _GZIP = 31
@@ -181,8 +181,8 @@ def _listed(data: bytes) -> dict[str, _File]:
         document = None
     if not isinstance(document, dict):
         raise RefusedError(BAD_REQUEST, "no JSON object of files by their SHA-1")
-    if len(document) > _MOST_FILES:
-        raise RefusedError(TOO_LARGE, f"more than {_MOST_FILES} files")
+    if len(document) > _MAX_FILES:
+        raise RefusedError(TOO_LARGE, f"more than {_MAX_FILES} files")
     files = {}
     for whole, entry in document.items():
         chunks = entry.get("chunks") if isinstance(entry, dict) else None

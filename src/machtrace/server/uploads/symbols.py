@@ -25,7 +25,7 @@ from machtrace.symbolstore.store import SymbolStore
 UPLOADS = ".upload-"
 """How the folders of files begin that are being sent."""
 _PIECE = 1 << 20
-_MOST_MEMBERS = 100_000
+_MAX_MEMBERS = 100_000
 
 
 async def receive_symbols(service: Service, request: Request) -> Response:
@@ -123,7 +123,7 @@ def _add(
     unpack = UnpackLimits(
         member_bytes=limits.symbols_bytes,
         total_bytes=limits.unpacked_symbols_bytes,
-        members=_MOST_MEMBERS,
+        members=_MAX_MEMBERS,
     )
     stored, skipped = [], []
     adder = SymbolAdder(store, unpack)

@@ -11,9 +11,9 @@ from machtrace.formats.macho.structs import SymtabCommand
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, Symbol
 from machtrace.symbols.macho.code_sections import Ranges, function_sections, holds_functions
-from machtrace.symbols.names import LONGEST, Spelt, best_first, symbol_of
+from machtrace.symbols.names import MAX_LENGTH, Spelt, best_first, symbol_of
 
-_MOST_SECTIONS = 255
+_MAX_SECTIONS = 255
 """Those that ``nlist.n_sect`` can count."""
 _NLIST_SIZE, _NLIST_64_SIZE = 12, 16
 
@@ -31,7 +31,7 @@ def first_macho_symbol(
     bounds = _bounds(contents, offset, _ranges.function_holding)
     if bounds is None or symtab is None or not image.header.little_endian:
         return None
-    counted = bytes([0, *map(holds_functions, image.sections[:_MOST_SECTIONS])])
+    counted = bytes([0, *map(holds_functions, image.sections[:_MAX_SECTIONS])])
     size = symtab.nsyms * (_NLIST_64_SIZE if is_64 else _NLIST_SIZE)
     table = read_table(contents, symtab.symoff, size, "the symbol table")
     strings = read_table(contents, symtab.stroff, symtab.strsize, "the string table")
@@ -39,7 +39,7 @@ def first_macho_symbol(
         table,
         strings,
         is_64,
-        counted.ljust(_MOST_SECTIONS + 1, b"\0"),
+        counted.ljust(_MAX_SECTIONS + 1, b"\0"),
         base,
         base + bounds[0],
         base + bounds[1],
@@ -83,7 +83,7 @@ def _holder(sections: Ranges, offset: int) -> tuple[int, int] | None:
 def _name(contents: MachOFileContents, symtab: SymtabCommand, table: memoryview, row: int) -> str:
     at = row * (_NLIST_64_SIZE if contents.image.header.is_64 else _NLIST_SIZE)
     n_strx = int.from_bytes(table[at : at + 4], "little")
-    size = min(LONGEST, symtab.strsize - n_strx)
+    size = min(MAX_LENGTH, symtab.strsize - n_strx)
     if n_strx == 0 or size <= 0:
         return ""
     name = read_table(contents, symtab.stroff + n_strx, size, "the string table")

@@ -26,7 +26,7 @@ from machtrace.symbols.ranges import NamedRanges
 
 _SAMPLED = 256
 """Local symbols whose names are examined to see whether all were removed."""
-_MOST_SECTIONS = 255
+_MAX_SECTIONS = 255
 """The number of sections that ``nlist.n_sect`` can count."""
 
 
@@ -55,7 +55,7 @@ def _rows(symbols: SymbolRows, image: MachOImage, sections: list[Section]) -> np
     """Return the symbols in some sections; those for debuggers are in none."""
     chosen = np.zeros(256, np.bool_)
     # nlist has one byte for the section, so later ones have no symbols.
-    for number, section in enumerate(image.sections[:_MOST_SECTIONS], 1):
+    for number, section in enumerate(image.sections[:_MAX_SECTIONS], 1):
         chosen[number] = section in sections
     kinds = np.arange(256, dtype=np.uint8)
     is_defined = (kinds & (N_STAB | N_TYPE)) == N_SECT

@@ -114,7 +114,7 @@ def _unchanging(image: BinaryImage, files: dict[Avma, memoryview]) -> Iterator[M
 
 _HEAD = 4096
 """Bytes at the start of an image that are compared at most."""
-_LEAST = 256
+_MIN_BYTES = 256
 """Bytes required for a comparison: the headers with the segments' addresses and sizes."""
 
 
@@ -136,7 +136,7 @@ def images_with_files(
 
 def _starts_alike(image: BinaryImage, memory: MemoryReader) -> bool:
     data = map_file(image.path)
-    for size in (_HEAD, _HEAD // 4, _LEAST):
+    for size in (_HEAD, _HEAD // 4, _MIN_BYTES):
         try:
             return data is not None and data[:size] == memory.read(image.load_address, size)
         except MemoryReadError:

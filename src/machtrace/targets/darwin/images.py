@@ -25,7 +25,7 @@ from machtrace.targets.shared.paged_memory import PagedMemory
 _TRIES = 40
 _PAUSE_S = 0.0005
 """Pause before the list is read again while dyld changes it, which takes some microseconds."""
-_LARGEST_CODE = 1 << 30
+_MAX_CODE = 1 << 30
 """Bytes of ``__TEXT`` that an image is believed to have at most."""
 
 
@@ -163,7 +163,7 @@ def loaded_image(
     source = listed.path or f"image at {listed.load_address:#x}"
     parsed = MachOMemoryContents(memory, listed.load_address, source).image
     text = parsed.text_segment
-    size = _LARGEST_CODE if text is None else text.vmsize
+    size = _MAX_CODE if text is None else text.vmsize
     image = BinaryImage(
         path=listed.path or parsed.install_name or "",
         uuid=parsed.uuid or uuid,

@@ -48,7 +48,7 @@ _LETTERS = {
     ThreadState.SLEEPING: "S",
     ThreadState.UNINTERRUPTIBLE: "D",
 }
-_MOST_THREADS = 1 << 16
+_MAX_THREADS = 1 << 16
 _WORD = Struct("<Q")
 
 
@@ -198,7 +198,7 @@ def list_handles(libproc: Libproc, pid: int) -> tuple[int, ...]:
         TargetAccessError: it is another user's.
     """
     try:
-        data = libproc.pid_info(pid, PIDLISTTHREADS, 0, _WORD.size * _MOST_THREADS)
+        data = libproc.pid_info(pid, PIDLISTTHREADS, 0, _WORD.size * _MAX_THREADS)
     except OSError as error:
         raise TargetAccessError(
             f"the threads of process {pid} are hidden",

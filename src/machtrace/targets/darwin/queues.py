@@ -14,7 +14,7 @@ from machtrace.targets.darwin.memory import TaskMemory
 
 _POINTER = Struct("<Q")
 _POINTER_SINCE = 4
-_LONGEST = 256
+_MAX_LENGTH = 256
 _INLINE = 64
 _PAGE = 4096
 
@@ -55,16 +55,16 @@ def queue_labels(
     more = [
         (place, label + len(text))
         for place, ((_, label), text) in enumerate(zip(labelled, texts, strict=True))
-        if b"\0" not in text and len(text) < _LONGEST
+        if b"\0" not in text and len(text) < _MAX_LENGTH
     ]
-    rest = memory.read_many([(start, _LONGEST) for _, start in more])
+    rest = memory.read_many([(start, _MAX_LENGTH) for _, start in more])
     for (place, _), text in zip(more, rest, strict=True):
         texts[place] += text
     return _labels((queue, text) for (queue, _), text in zip(labelled, texts, strict=True))
 
 
 def _up_to_page(address: int) -> int:
-    return min(_LONGEST, _PAGE - address % _PAGE)
+    return min(_MAX_LENGTH, _PAGE - address % _PAGE)
 
 
 def _labels(texts: Iterable[tuple[int, bytes]]) -> dict[int, str]:

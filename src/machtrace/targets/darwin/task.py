@@ -200,7 +200,7 @@ def copy_contexts(
     return read_contexts(pages, [thread for thread in pointers if thread in still], mask)
 
 
-MOST_STACK = 1 << 28
+MAX_STACK = 1 << 28
 """Bytes of one stack; room for all is made before a thread is stopped."""
 
 _ROUNDS = 4
@@ -289,7 +289,7 @@ class DarwinTaskTarget(ClosedWhenLeft):
             TargetError: the kernel did not let it be suspended.
         """
         images = self._images()  # before: the process may exit while its threads are copied
-        limit = max(0, min(stack_limit, MOST_STACK))
+        limit = max(0, min(stack_limit, MAX_STACK))
         copied, problems = self._copy(threads, limit)
         after = self._images()
         if len(after.images) or not len(images.images):

@@ -49,8 +49,8 @@ _FAILURE = 5
 _MACH_RCV_MSG = 2
 _SETCONTROL = 5
 _SET_THREAD_NAME = 2
-_LONGEST_THREAD_NAME = 64
-_LARGEST_ALLOCATION = 1 << 24
+_MAX_THREAD_NAME_LENGTH = 64
+_MAX_ALLOCATION_SIZE = 1 << 24
 _FIRST_PORT = 0x103
 _PORT_STEP = 0x100
 
@@ -175,20 +175,20 @@ class Kernel:
         return self._last_port
 
     def _allocate(self, place: Avma, size: int) -> int:
-        if not 0 < size <= _LARGEST_ALLOCATION:
+        if not 0 < size <= _MAX_ALLOCATION_SIZE:
             return _FAILURE
         self._process.write(place, self._process.allocate(size).to_bytes(8, "little"))
         return _SUCCESS
 
     def _name_thread(self, name: Avma, length: int) -> int:
-        if length >= _LONGEST_THREAD_NAME:
+        if length >= _MAX_THREAD_NAME_LENGTH:
             return _FAILURE
         self._process.name_thread(self._process.read(name, length).decode("utf-8", "replace"))
         return _SUCCESS
 
     def _create_thread(self, thread_start: Avma, arguments: Sequence[int]) -> int:
         function, argument, stack_size, thread, flags = arguments[:5]
-        if not 0 < stack_size <= _LARGEST_ALLOCATION:
+        if not 0 < stack_size <= _MAX_ALLOCATION_SIZE:
             return _FAILURE
         # As _pthread_start wants them; the stack is ours to give (no PTHREAD_START_CUSTOM).
         self._process.start_thread(

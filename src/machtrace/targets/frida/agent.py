@@ -12,7 +12,7 @@ from machtrace.errors import MemoryReadError, RemoteProtocolError
 from machtrace.model.address import Avma
 
 REMEDY = "install the same version of Frida on both sides, and check whether the program interferes"
-_LONGEST = 120
+_MAX_LENGTH = 120
 
 
 class Part(NamedTuple):
@@ -110,14 +110,14 @@ def wrong(message: str, asked: str, came: object) -> RemoteProtocolError:
     return RemoteProtocolError(
         f"the script in the process returned {message}",
         request=asked,
-        reply=repr(came)[:_LONGEST],
+        reply=repr(came)[:_MAX_LENGTH],
         remedy=REMEDY,
     )
 
 
-_MOST_BYTES = 1 << 24
+_MAX_BYTES = 1 << 24
 """Bytes of one request."""
-_MOST_RANGES = 1 << 12
+_MAX_RANGES = 1 << 12
 _ADDRESSES = 1 << 64
 
 
@@ -146,11 +146,11 @@ class FridaMemory:
         for index, (address, size) in enumerate(ranges):
             end = min(address + size, _ADDRESSES)
             while address < end:
-                step = min(end - address, _MOST_BYTES - size_of_group)
+                step = min(end - address, _MAX_BYTES - size_of_group)
                 group.append((index, address, step))
                 address += step  # noqa: PLW2901 (what is left of the range)
                 size_of_group += step
-                if size_of_group == _MOST_BYTES or len(group) == _MOST_RANGES:
+                if size_of_group == _MAX_BYTES or len(group) == _MAX_RANGES:
                     self._read_group(group, parts, ranges)
                     group, size_of_group = [], 0
         if group:

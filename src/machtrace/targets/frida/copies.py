@@ -17,9 +17,9 @@ from machtrace.targets.shared.thread_copy import (
     UncopiedThread,
 )
 
-MOST_THREADS = 1 << 14
+MAX_THREADS = 1 << 14
 """Threads that the script lists at most."""
-LARGEST_STACK = 1 << 28
+MAX_STACK_SIZE = 1 << 28
 """Upper limit for the bytes of one stack, regardless of the request."""
 _ADDRESSES = 1 << 64
 

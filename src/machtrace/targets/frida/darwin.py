@@ -28,7 +28,7 @@ from machtrace.model.snapshot import (
 from machtrace.targets.darwin.extension import RESULT_NAMES
 from machtrace.targets.frida.agent import Fields, FridaAgent, FridaMemory
 from machtrace.targets.frida.copies import (
-    MOST_THREADS,
+    MAX_THREADS,
     not_listed,
     read_contexts,
     read_copies,
@@ -46,10 +46,10 @@ _ARCHITECTURES = {"x64": Arch.X86_64, "arm64": Arch.ARM64}
 _FLAVOURS = {"x64": 4, "arm64": 6}
 """``x86_THREAD_STATE64`` and ``ARM_THREAD_STATE64``."""
 _USUAL_WIDTH = 47
-_LEAST_WIDTH, _MOST_WIDTH = 32, 64
-_LARGEST_ID = (1 << 53) - 1
-_LARGEST_ERROR = (1 << 32) - 1
-_MOST_IMAGES = 1 << 14
+_MIN_WIDTH, _MAX_WIDTH = 32, 64
+_MAX_ID = (1 << 53) - 1
+_MAX_ERROR = (1 << 32) - 1
+_MAX_IMAGES = 1 << 14
 
 
 class FridaDarwin:
@@ -78,10 +78,10 @@ class FridaDarwin:
         arch = self._arch_of(main, program) or _ARCHITECTURES[machine]
         mask = PacMask()
         if arch.is_arm64:
-            width = facts.number("addressBits", _MOST_WIDTH)
-            mask = PacMask.of_width(width if width >= _LEAST_WIDTH else _USUAL_WIDTH)
+            width = facts.number("addressBits", _MAX_WIDTH)
+            mask = PacMask.of_width(width if width >= _MIN_WIDTH else _USUAL_WIDTH)
         self.process = ProcessInfo(
-            pid=hello.number("pid", _LARGEST_ID), path=program, arch=arch, pointer_mask=mask
+            pid=hello.number("pid", _MAX_ID), path=program, arch=arch, pointer_mask=mask
         )
         self._copier = ImageCopier(self._memory, self._pages, arch, mask)
         self.hidden = 0
@@ -158,19 +158,19 @@ class FridaDarwin:
         wanted = [one.id for one in infos if threads is None or one.id in threads]
         copies = read_copies(parts, set(wanted))
         if len(copies) < len(wanted):
-            raise stopped_early(fields.number("error", _LARGEST_ERROR))
+            raise stopped_early(fields.number("error", _MAX_ERROR))
         return infos, copies, fields
 
     def _listed(self, fields: Fields) -> list[ThreadInfo]:
         infos: list[ThreadInfo] = []
         self.hidden = 0
-        for place, row in enumerate(fields.rows("threads", MOST_THREADS)):
+        for place, row in enumerate(fields.rows("threads", MAX_THREADS)):
             if row.flag("isOwn"):
                 self.hidden += 1
                 continue
             infos.append(
                 ThreadInfo(
-                    id=ThreadId(row.number("id", _LARGEST_ID)),
+                    id=ThreadId(row.number("id", _MAX_ID)),
                     index=len(infos) + 1,
                     name=row.text("name") or None,
                     queue=row.text("queue") or None,
@@ -200,7 +200,7 @@ class FridaDarwin:
         places = list(
             dict.fromkeys(
                 (row.address("base"), row.text("path"))
-                for row in fields.rows("images", _MOST_IMAGES)
+                for row in fields.rows("images", _MAX_IMAGES)
             )
         )
         new = [place for place in places if place not in self._images]

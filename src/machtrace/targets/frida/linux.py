@@ -24,7 +24,7 @@ from machtrace.model.snapshot import (
 )
 from machtrace.targets.frida.agent import Fields, FridaAgent, FridaMemory, wrong
 from machtrace.targets.frida.copies import (
-    MOST_THREADS,
+    MAX_THREADS,
     not_listed,
     read_copies,
     stopped_early,
@@ -51,8 +51,8 @@ from machtrace.targets.shared.thread_copy import (
 )
 
 _ARCHITECTURES = {"x64": Arch.X86_64, "ia32": Arch.I386, "arm64": Arch.ARM64, "arm": Arch.ARM}
-_LARGEST_ID = (1 << 31) - 1
-_LARGEST_VECTOR = 1 << 12
+_MAX_ID = (1 << 31) - 1
+_MAX_VECTOR_SIZE = 1 << 12
 _REASONS = dict(errorcode)
 
 
@@ -82,12 +82,12 @@ class FridaLinux:
         self._status = _status(facts.text("status"))
         self._arguments = facts.text("arguments").replace("\0", " ").rstrip()
         self._vector = b"".join(part.data for part in parts if part.name == "auxv")
-        if len(self._vector) > _LARGEST_VECTOR:
+        if len(self._vector) > _MAX_VECTOR_SIZE:
             raise wrong("an auxiliary vector too large", "facts", len(self._vector))
         mappings = parse_maps(facts.text("maps"), "/proc/self/maps")
         mask = PacMask.of_width(address_width(mappings)) if arch.is_arm64 else PacMask()
         self.process = ProcessInfo(
-            pid=hello.number("pid", _LARGEST_ID),
+            pid=hello.number("pid", _MAX_ID),
             path=hello.text("program"),
             arch=arch,
             pointer_mask=mask,
@@ -197,12 +197,12 @@ class FridaLinux:
         wanted = [one.id for one in infos if threads is None or one.id in threads]
         copies = read_copies(parts, set(wanted))
         if len(copies) < len(wanted):
-            raise stopped_early(fields.number("error", _LARGEST_ID))
+            raise stopped_early(fields.number("error", _MAX_ID))
         return infos, new, copies, parse_maps(fields.text("maps"), "/proc/self/maps")
 
     def _listed(self, fields: Fields) -> tuple[list[ThreadInfo], set[int]]:
         """List the process's threads, and which of them started during the capture."""
-        rows = fields.rows("threads", MOST_THREADS)
+        rows = fields.rows("threads", MAX_THREADS)
         infos: list[ThreadInfo] = []
         new: set[int] = set()
         self.hidden = 0
@@ -210,7 +210,7 @@ class FridaLinux:
             if row.flag("isOwn"):
                 self.hidden += 1
                 continue
-            number = row.number("id", _LARGEST_ID)
+            number = row.number("id", _MAX_ID)
             if row.has("isNew") and row.flag("isNew"):
                 new.add(number)
             infos.append(

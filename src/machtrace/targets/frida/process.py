@@ -10,7 +10,7 @@ from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.frida.agent import Fields, FridaAgent
-from machtrace.targets.frida.copies import LARGEST_STACK
+from machtrace.targets.frida.copies import MAX_STACK_SIZE
 from machtrace.targets.frida.darwin import FridaDarwin
 from machtrace.targets.frida.linux import FridaLinux
 from machtrace.targets.frida.script import FridaScript, agent_source, c_sources, check_version
@@ -115,7 +115,7 @@ class FridaTarget(ClosedWhenLeft):
             ConnectionLostError, RemoteProtocolError: the script does not answer.
         """
         self._check_open()
-        return self._system.snapshot(threads, max(0, min(stack_limit, LARGEST_STACK)))
+        return self._system.snapshot(threads, max(0, min(stack_limit, MAX_STACK_SIZE)))
 
     def close(self) -> None:
         """See :meth:`~machtrace.targets.base.Target.close`."""

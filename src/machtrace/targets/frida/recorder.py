@@ -19,7 +19,7 @@ from machtrace.targets.frida.spec import Reach, parse_spec
 
 _SPOOL_SIZE = 1 << 26
 """Bytes; the file is sparse."""
-_LARGEST_ERROR = 4095
+_MAX_ERROR = 4095
 _REMEDY = "stop the agent there, or read the spool that it writes"
 
 
@@ -103,7 +103,7 @@ class FridaRecorder:
             ) from None
         if started.flag("runs_already"):
             raise TargetError(f"the agent runs already in process {self.pid}", remedy=_REMEDY)
-        number = started.number("error", _LARGEST_ERROR)
+        number = started.number("error", _MAX_ERROR)
         if number:
             reason = os.strerror(number) if self.is_local else f"error {number}"
             raise TargetError(

@@ -193,9 +193,9 @@ def within(
     return outcome.found  # type: ignore[return-value]  # what `work` gave, None included
 
 
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 """Bytes of one answer."""
-_MOST_MESSAGES = 1 << 16
+_MAX_MESSAGES = 1 << 16
 _LEAVING = 5.0
 """Seconds that detaching may take."""
 _SCRIPT = "agent.js"
@@ -365,9 +365,9 @@ class FridaScript:
     def _take(self, message: Any, data: bytes | None) -> None:  # noqa: ANN401 (a thread of Frida's)
         self._count += 1
         self._bytes += len(data or b"")
-        if self._count <= _MOST_MESSAGES and self._bytes <= _MOST_BYTES:
+        if self._count <= _MAX_MESSAGES and self._bytes <= _MAX_BYTES:
             self._messages.put((message, data))
-        elif self._count == _MOST_MESSAGES + 1 or data:
+        elif self._count == _MAX_MESSAGES + 1 or data:
             self._messages.put(({"type": "flood"}, None))
 
     def _detached(self, reason: Any, *_: object) -> None:  # noqa: ANN401 (a thread of Frida's)

@@ -15,8 +15,8 @@ DEFAULT_TIMEOUT = 20.0
 """Seconds that Frida may take for one thing: to connect, to attach, to copy all threads."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\[\]:@]+)(?::([0-9]{1,5}))?")
-_LARGEST_PORT = 65535
-_LARGEST_ID = (1 << 31) - 1
+_MAX_PORT = 65535
+_MAX_ID = (1 << 31) - 1
 _REMEDY = (
     "give frida://local/PID, frida://usb/NAME, frida://usb:DEVICE-ID/NAME or "
     "frida://host:port/NAME, where a process is named by its id, its name or its bundle identifier"
@@ -81,7 +81,7 @@ def parse_spec(text: str) -> FridaSpec:
     reach, address = _device(text, device)
     options = _options(text, query)
     is_id = process.isascii() and process.isdigit()
-    if is_id and not 0 < int(process[:20]) <= _LARGEST_ID:
+    if is_id and not 0 < int(process[:20]) <= _MAX_ID:
         raise _wrong(text, f"invalid process id {process[:20]}")
     return FridaSpec(
         reach=reach,
@@ -104,7 +104,7 @@ def _device(text: str, device: str) -> tuple[Reach, str]:
     match = _ADDRESS.fullmatch(device)
     if match is None:
         raise _wrong(text, "host and port are missing")
-    if match[2] is not None and not 0 < int(match[2]) <= _LARGEST_PORT:
+    if match[2] is not None and not 0 < int(match[2]) <= _MAX_PORT:
         raise _wrong(text, f"invalid port {match[2]}")
     return Reach.REMOTE, device
 

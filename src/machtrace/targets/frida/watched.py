@@ -20,13 +20,13 @@ from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.polls import IdleRequest, MemoryLimit, ProcessPoll, ThreadCount, ThreadPoll
 from machtrace.model.snapshot import Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.frida.agent import Fields, FridaAgent
-from machtrace.targets.frida.copies import MOST_THREADS
+from machtrace.targets.frida.copies import MAX_THREADS
 from machtrace.targets.frida.linux import FridaLinux
 from machtrace.targets.frida.process import FridaTarget
 from machtrace.targets.linux.polls import parse_poll
 from machtrace.targets.linux.procfs import thread_use
 
-_LARGEST = (1 << 53) - 1
+_MAX_VALUE = (1 << 53) - 1
 _RUNNING = 1
 """``TH_STATE_RUNNING`` (``mach/thread_info.h``)."""
 _STATM = re.compile(r"(\d{1,16}) (\d{1,16}) ")
@@ -100,17 +100,17 @@ class WatchedFrida(FridaTarget):
             return parse_poll(at_ns, now_ns, call.encode(), schedule.encode(), status.encode())
         if not self._has_observer or not self.thread_info(thread).is_main:
             return ThreadPoll(at_ns, now_ns)
-        since_ns = fields.number("since", _LARGEST)
+        since_ns = fields.number("since", _MAX_VALUE)
         is_busy = fields.flag("isBusy")
-        used = 1000 * fields.number("used", _LARGEST)
-        state = fields.number("state", _LARGEST)
+        used = 1000 * fields.number("used", _MAX_VALUE)
+        state = fields.number("state", _MAX_VALUE)
         return ThreadPoll(
             at_ns,
             now_ns,
             is_running=is_busy and state == _RUNNING,
             run_ns=used if is_busy else None,
             busy_since_ns=at_ns - since_ns if is_busy else 0,
-            task=fields.number("tasks", _LARGEST),
+            task=fields.number("tasks", _MAX_VALUE),
         )
 
     def wait_idle(self, idle: dict[int, ThreadPoll], request: IdleRequest) -> None:
@@ -135,21 +135,21 @@ class WatchedFrida(FridaTarget):
             ConnectionLostError, RemoteProtocolError: the script does not answer.
         """
         fields = Fields(self._ask("usage", with_threads), "usage")
-        rows = fields.rows("threads", MOST_THREADS)
+        rows = fields.rows("threads", MAX_THREADS)
         counts: dict[int, ThreadCount] = {}
         if not self.is_linux:
             for row in rows:
-                used = row.number("used", _LARGEST)
-                counts[row.number("id", _LARGEST)] = ThreadCount(1000 * used, None)
-            footprint = fields.number("footprint", _LARGEST)
-            return _Usage(footprint or None, None, 1000 * fields.number("used", _LARGEST), counts)
+                used = row.number("used", _MAX_VALUE)
+                counts[row.number("id", _MAX_VALUE)] = ThreadCount(1000 * used, None)
+            footprint = fields.number("footprint", _MAX_VALUE)
+            return _Usage(footprint or None, None, 1000 * fields.number("used", _MAX_VALUE), counts)
         for row in rows:
             stat, schedule = row.text("stat").encode(), row.text("schedule").encode()
             with suppress(ValueError, IndexError):  # it exits
                 words = stat[stat.rindex(b")") + 2 :].split()
                 faults = int(words[7]) + int(words[9])
                 used = thread_use(stat, schedule).cpu_ns
-                counts[row.number("id", _LARGEST)] = ThreadCount(used, faults)
+                counts[row.number("id", _MAX_VALUE)] = ThreadCount(used, faults)
         cpu_ns = None
         with suppress(ValueError, IndexError):
             words_of_process = fields.text("stat").rpartition(")")[2].split()

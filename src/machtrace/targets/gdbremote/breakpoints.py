@@ -35,7 +35,7 @@ from machtrace.targets.gdbremote.registers import RegisterReader, register_bytes
 from machtrace.targets.gdbremote.replies import StopReply, ThreadName, is_error, refused
 from machtrace.targets.gdbremote.threads import list_threads, read_registers
 from machtrace.targets.shared.paged_memory import PAGE
-from machtrace.unwinder.arch.x86.encoding import LONGEST, Encoding, parse
+from machtrace.unwinder.arch.x86.encoding import MAX_LENGTH, Encoding, parse
 
 # --- Copies of first instructions, to continue from a breakpoint without removing it ---
 #
@@ -47,7 +47,7 @@ from machtrace.unwinder.arch.x86.encoding import LONGEST, Encoding, parse
 
 COPY_SIZE = 32
 """Bytes that a copy has room for."""
-CODE_SIZE = LONGEST
+CODE_SIZE = MAX_LENGTH
 """Bytes of a function that determine a copy."""
 _WORD = 4
 _LDR_X16_8 = (0x58000050).to_bytes(_WORD, "little")

@@ -23,9 +23,9 @@ from machtrace.unwinder.unwinder import Unwinder
 
 FIRST_WINDOW = 1024
 """Bytes of a thread's stack that are read at its first call."""
-LARGEST_WINDOW = 1 << 14
+MAX_WINDOW_SIZE = 1 << 14
 """Bytes that are read with each call at most; the rest is read for the stacks that need it."""
-MOST = 1 << 22
+MAX_BYTES = 1 << 22
 """Bytes of a stack that are read at most."""
 _POINTER = 8
 _FRAMES = FrameLimit(1 << 16)
@@ -105,16 +105,16 @@ class CallStacks:
     def _needed(self, thread: int, stack: MemoryRegion, walked: Walk) -> int | None:
         """Return how much of a stack to read for its next frames; None if that does not help."""
         stop, have = walked.stop, len(stack.data)
-        if stop.reason is not StopReason.UNREADABLE or have >= MOST:
+        if stop.reason is not StopReason.UNREADABLE or have >= MAX_BYTES:
             return None
         reached = have if stop.at is None else stop.at - stack.start
-        if not 0 <= reached <= MOST:
+        if not 0 <= reached <= MAX_BYTES:
             return None
         return self._grow(thread, max(2 * have, reached + _ROUND))
 
     def _grow(self, thread: int, size: int) -> int:
-        size = min(MOST, max(FIRST_WINDOW, -(-size // _ROUND) * _ROUND))
-        self._windows[thread] = min(LARGEST_WINDOW, max(size, self.window(thread)))
+        size = min(MAX_BYTES, max(FIRST_WINDOW, -(-size // _ROUND) * _ROUND))
+        self._windows[thread] = min(MAX_WINDOW_SIZE, max(size, self.window(thread)))
         return size
 
 

@@ -24,10 +24,10 @@ _FIRST_WORDS = (
 )
 _DEFAULT_PACKET = 400
 """Default packet size in bytes: gdb's own guess."""
-_LARGEST_PACKET = 1 << 24
+_MAX_PACKET_SIZE = 1 << 24
 _HEX = re.compile("[0-9a-fA-F]{1,8}")
-_LONGEST_DOCUMENT = 1 << 26
-_MOST_PARTS = 1 << 14
+_MAX_DOCUMENT_LENGTH = 1 << 26
+_MAX_PARTS = 1 << 14
 
 
 class BinaryRead(Enum):
@@ -91,7 +91,7 @@ def features_of(supports: Mapping[str, str], *, has_suffix: bool, probe: bytes) 
     size = supports.get("PacketSize", "")
     binary = {b"OK": BinaryRead.LLDB, b"b": BinaryRead.GDB}.get(probe, BinaryRead.NONE)
     return StubFeatures(
-        packet_size=max(_DEFAULT_PACKET, min(int(size, 16), _LARGEST_PACKET))
+        packet_size=max(_DEFAULT_PACKET, min(int(size, 16), _MAX_PACKET_SIZE))
         if _HEX.fullmatch(size)
         else _DEFAULT_PACKET,
         has_process_ids=supports.get("multiprocess") == "+",
@@ -139,7 +139,7 @@ def read_documents(
             reply = session.ask(asked)
             part = parse_chunk(asked, reply)
             parts += 1
-            if part is None or parts > _MOST_PARTS or len(data) > _LONGEST_DOCUMENT:
+            if part is None or parts > _MAX_PARTS or len(data) > _MAX_DOCUMENT_LENGTH:
                 raise refused("a document that does not end", asked, reply)
             data += part[0]
             has_more = part[1]

@@ -41,7 +41,7 @@ from machtrace.targets.shared.paged_memory import PagedMemory
 from machtrace.targets.shared.proc_maps import Mapping, parse_maps
 
 _PIECE = 1 << 12
-_LONGEST = 1 << 24
+_MAX_LENGTH = 1 << 24
 _READ_ONLY = b",0,0"
 
 
@@ -75,7 +75,7 @@ def _read_file(session: GdbSession, path: str) -> bytes:
         return b""
     data = bytearray()
     try:
-        while len(data) < _LONGEST:
+        while len(data) < _MAX_LENGTH:
             asked = b"vFile:pread:%x,%x,%x" % (opened[0], _PIECE, len(data))
             part = parse_file_result(session.ask(asked))
             if part is None or part[0] <= 0 or not part[1]:
@@ -89,7 +89,7 @@ def _read_file(session: GdbSession, path: str) -> bytes:
 
 _IMAGES = b'jGetLoadedDynamicLibrariesInfos:{"fetch_all_solibs":true}'
 _SHARED_CACHE = b"jGetSharedCacheInfo:{}"
-_LARGEST_CODE = 1 << 30
+_MAX_CODE = 1 << 30
 """Maximum bytes of ``__TEXT`` for an image of unknown size."""
 
 
@@ -299,7 +299,7 @@ def _by_address(reported: Sequence[StubImage]) -> list[StubImage]:
 
 def _darwin_image(reported: StubImage, host: RemoteHost) -> BinaryImage:
     text = reported.text
-    size = _LARGEST_CODE if text is None else text.size
+    size = _MAX_CODE if text is None else text.size
     return BinaryImage(
         path=reported.path,
         uuid=reported.uuid,

@@ -23,7 +23,7 @@ _AMBIGUOUS = 3
 """Bytes of a reply that may be an error."""
 _ADDRESSES = 1 << 64
 _COUNTS = re.compile(rb"(?:[0-9a-fA-F]{1,8},?)*")
-_MOST_RANGES = 256
+_MAX_RANGES = 256
 
 
 class Piece(NamedTuple):
@@ -144,7 +144,7 @@ class RemoteMemory:
         group: list[Piece] = []
         size = 0
         for piece in pieces:
-            is_full = size + piece.size > self._largest or len(group) >= _MOST_RANGES
+            is_full = size + piece.size > self._largest or len(group) >= _MAX_RANGES
             if group and is_full:
                 yield group
                 group, size = [], 0

@@ -23,7 +23,7 @@ from typing import cast
 from machtrace.errors import ConnectionLostError, RemoteProtocolError
 from machtrace.frozen import dataclass
 
-LONGEST_REPLY = 1 << 26
+MAX_REPLY_LENGTH = 1 << 26
 """Bytes of one reply, packed or unpacked: a few times the longest list of a phone's libraries."""
 
 _ESCAPED = b"}"
@@ -82,7 +82,7 @@ def encode_packet(payload: bytes) -> bytes:
     return b"$%s#%02x" % (escaped, checksum(escaped))
 
 
-def decode_payload(raw: bytes, limit: int = LONGEST_REPLY) -> bytes:
+def decode_payload(raw: bytes, limit: int = MAX_REPLY_LENGTH) -> bytes:
     """Decode the bytes that ``raw``, what stands between ``$`` and ``#``, means.
 
     Raises:
@@ -101,7 +101,7 @@ def decode_payload(raw: bytes, limit: int = LONGEST_REPLY) -> bytes:
 class PacketDecoder:
     """Makes events of bytes as they come; ``limit`` bounds the bytes of one packet."""
 
-    def __init__(self, limit: int = LONGEST_REPLY) -> None:
+    def __init__(self, limit: int = MAX_REPLY_LENGTH) -> None:
         self._limit = limit
         self._bytes = bytearray()
         self._searched = 0
@@ -163,7 +163,7 @@ def _too_long(size: int, limit: int) -> ConnectionLostError:
 Decompress = Callable[[bytes, int], bytes]
 """Decompresses bytes, given the stated size of the result."""
 
-LEAST_SIZE = 384
+MIN_SIZE = 384
 """Bytes of a reply below which compressing it is no gain."""
 
 _HEAD = re.compile(rb"C([0-9]{1,9}):")
@@ -210,7 +210,7 @@ def plain_payload(payload: bytes, decompress: Decompress) -> bytes:
         return payload  # what is not packed at all, such as an answer to enabling it
     size = int(head[1])
     came = f"{payload[:24]!r} ({len(payload)} bytes)"
-    if size > LONGEST_REPLY:
+    if size > MAX_REPLY_LENGTH:
         raise RemoteProtocolError(
             f"a compressed reply is {size} bytes long", request="anything", reply=came
         )

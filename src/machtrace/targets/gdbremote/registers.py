@@ -19,10 +19,10 @@ from machtrace.model.registers import RegisterSet
 from machtrace.targets.gdbremote.replies import parse_pairs
 from machtrace.targets.gdbremote.xml_documents import Element, elements
 
-_MOST_REGISTERS = 4096
-_LARGEST = 1 << 16
+_MAX_REGISTERS = 4096
+_MAX_VALUE = 1 << 16
 """Bits of a register: no machine has any that long."""
-_MOST_INCLUDES = 64
+_MAX_INCLUDES = 64
 _GENERIC = {"sp": "sp", "fp": "fp", "ra": "lr"}
 
 
@@ -71,7 +71,7 @@ def parse_register_documents(read: Callable[[str], bytes | None]) -> RegisterTab
     if first is None:
         return None
     elements: list[Element] = []
-    left = [_MOST_INCLUDES]
+    left = [_MAX_INCLUDES]
     _include("target.xml", first, read, elements, left)
     registers: list[RemoteRegister] = []
     number = 0
@@ -81,8 +81,8 @@ def parse_register_documents(read: Callable[[str], bytes | None]) -> RegisterTab
         register = _of_element(element, number)
         registers.append(register)
         number = register.number + 1
-        if len(registers) > _MOST_REGISTERS:
-            raise _senseless("target.xml", f"more than {_MOST_REGISTERS} registers")
+        if len(registers) > _MAX_REGISTERS:
+            raise _senseless("target.xml", f"more than {_MAX_REGISTERS} registers")
     return RegisterTable(
         _placed(registers),
         next((e.text.strip() for e in elements if e.name == "architecture"), ""),
@@ -103,7 +103,7 @@ def _include(
             continue
         left[0] -= 1
         if left[0] < 0:
-            raise _senseless(name, f"more than {_MOST_INCLUDES} includes")
+            raise _senseless(name, f"more than {_MAX_INCLUDES} includes")
         inner = element.attributes.get("href", "")
         included = read(inner) if inner else None
         if included is not None:
@@ -117,10 +117,10 @@ def parse_register_info(read: Callable[[int], bytes]) -> RegisterTable | None:
         read: the reply for a number.
     """
     registers: list[RemoteRegister] = []
-    for number in range(_MOST_REGISTERS):
+    for number in range(_MAX_REGISTERS):
         pairs = parse_pairs(read(number))
         name, size = pairs.get("name", ""), _number(pairs.get("bitsize", ""))
-        if not name or size is None or size > _LARGEST:
+        if not name or size is None or size > _MAX_VALUE:
             break
         whole = "container-regs" not in pairs
         registers.append(
@@ -141,7 +141,7 @@ def _of_element(element: Element, following: int) -> RemoteRegister:
     facts = element.attributes
     size = _number(facts.get("bitsize", ""))
     number = _number(facts.get("regnum", "")) if "regnum" in facts else following
-    if size is None or size > _LARGEST or number is None or number > _LARGEST:
+    if size is None or size > _MAX_VALUE or number is None or number > _MAX_VALUE:
         raise _senseless("target.xml", f"register {facts.get('name', '')!r} of no size")
     return RemoteRegister(
         facts.get("name", ""),

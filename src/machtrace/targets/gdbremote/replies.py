@@ -17,7 +17,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
 
-_MOST_CODES = 8
+_MAX_CODES = 8
 _ERROR = re.compile(rb"E([0-9a-fA-F]{2})(?:;.*)?|E\..*", re.DOTALL)
 _THREAD = re.compile(r"(?:p(-?[0-9a-fA-F]{1,16})\.)?(-?[0-9a-fA-F]{1,16})")
 _STOP = re.compile(rb"([TS])([0-9a-fA-F]{2})(.*)", re.DOTALL)
@@ -28,7 +28,7 @@ _MEMORY = re.compile(rb"(?:^|;)memory:(?:0x)?([0-9a-fA-F]{1,16})=([0-9a-fA-F]{2,
 _SHOWN = 80
 _SHOWN_WORDS = 400
 _ADDRESSES = 1 << 64
-_MOST_THREADS = 1 << 16
+_MAX_THREADS = 1 << 16
 
 
 def shortened(data: bytes) -> str:
@@ -93,7 +93,7 @@ def parse_thread_list(reply: bytes) -> tuple[ThreadName, ...]:
     if not reply.startswith(b"m"):
         raise refused("expected a list of threads", asked, reply)
     words = reply[1:].decode("ascii", "replace").split(",")
-    threads = [parse_thread(word) for word in words[:_MOST_THREADS]]
+    threads = [parse_thread(word) for word in words[:_MAX_THREADS]]
     found = tuple(thread for thread in threads if thread is not None)
     if len(found) != len(words):
         raise refused("not all in a list of threads are threads", asked, reply)
@@ -180,7 +180,7 @@ def _parse_exception(kind: str, fields: bytes) -> MachException | None:
     """Parse ``metype:1;mecount:2;medata:1;medata:10;``, all in hex; None without ``metype``."""
     if not _REGION_RANGE.fullmatch(kind):
         return None
-    codes = _EXCEPTION_CODE.findall(fields)[:_MOST_CODES]
+    codes = _EXCEPTION_CODE.findall(fields)[:_MAX_CODES]
     return MachException(int(kind, 16), tuple(int(code, 16) for code in codes))
 
 

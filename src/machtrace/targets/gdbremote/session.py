@@ -30,7 +30,7 @@ BATCH = 64
 """Requests under way at most: together they are small enough that no stub has to read before it
 has written."""
 _BATCH_BYTES = 1 << 14
-_MOST_REPEATS = 3
+_MAX_REPEATS = 3
 """Times that one packet may be corrupted, or requested again."""
 _PARTS = 3
 """Times as long as one reply may take, that a list or document of many parts may."""
@@ -274,13 +274,13 @@ class GdbSession:
                     return self._payload(request, event)
                 case DamagedPacket(payload, stated):
                     repeats += 1
-                    if not self._acknowledges or repeats > _MOST_REPEATS:
+                    if not self._acknowledges or repeats > _MAX_REPEATS:
                         self.close()
                         raise _corrupted(request, payload, stated, repeats)
                     self._send(b"-")
                 case Acknowledgement(is_good=False):
                     repeats += 1
-                    if repeats > _MOST_REPEATS:
+                    if repeats > _MAX_REPEATS:
                         self.close()
                         raise RemoteProtocolError(
                             f"the stub refused a packet {repeats} times",

@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT = 10.0
 """Seconds that a stub may take for one answer."""
 
 _PLACE = re.compile(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\[\]:/?]*)):([0-9]{1,5})(?:/([0-9]{1,10})?)?")
-_LARGEST_PORT = 65535
+_MAX_PORT = 65535
 _OPTIONS = frozenset({"timeout", "until"})
 _REMEDY = (
     "give gdb://host:port, gdb://[address]:port or gdb:///path/of/a/socket; "
@@ -71,7 +71,7 @@ def parse_spec(text: str) -> RemoteSpec:
     if match is None:
         raise _wrong(text, "host and port are missing")
     port = int(match[3])
-    if not 0 < port <= _LARGEST_PORT:
+    if not 0 < port <= _MAX_PORT:
         raise _wrong(text, f"invalid port {port}")
     return RemoteSpec(
         host=match[1] or match[2] or "127.0.0.1",

@@ -22,21 +22,21 @@ UNBOUNDED = 1 << 26
 
 What follows a stack is mostly not there, but a machine without memory protection has it all."""
 _FIRST_STEP = 1 << 14
-_LARGEST_STEP = 1 << 18
+_MAX_STEP = 1 << 18
 """Bytes of one step: the most that is requested in vain after the end of a stack."""
-_MOST_PARTS = 8
+_MAX_PARTS = 8
 """Adjoining regions that one stack may consist of."""
 
 REACH = 64 * 1024
 """Bytes of a stack that are searched for a signal frame."""
 
-_UC_FLAGS_MOST = 7
+_MAX_UC_FLAGS = 7
 """Three bits are in use."""
 
 _SS_FLAGS_KNOWN = 0x80000003
 """``SS_ONSTACK``, ``SS_DISABLE`` and ``SS_AUTODISARM``; no other exists."""
 
-_SIZE_MOST = 1 << 30
+_MAX_SIZE = 1 << 30
 """Bytes; no alternate stack is near that size."""
 
 
@@ -130,7 +130,7 @@ class RemoteStackReader:
         open_ends = [
             index for index, region in enumerate(regions) if region is not None and region.is_stack
         ]
-        for _ in range(_MOST_PARTS):
+        for _ in range(_MAX_PARTS):
             ends = [known[1] for index in open_ends if (known := bounds[index]) is not None]
             following = self._regions(ends)
             left: list[int] = []
@@ -207,7 +207,7 @@ class RemoteStackReader:
                 elif not held[index] and starts[index] < pointers[index]:
                     starts[index] = pointers[index]  # nothing is there below the stack pointer
                     following.append(index)
-            left, step = following, min(step * 2, _LARGEST_STEP)
+            left, step = following, min(step * 2, _MAX_STEP)
         for index in indexes:
             yield index, MemoryRegion(Avma(starts[index]), bytes(held[index]))
 
@@ -234,12 +234,12 @@ def interrupted_sp(stack: memoryview, sp: int, layout: RegisterLayout) -> int | 
     # uc_flags, uc_link, and uc_stack: ss_sp, ss_flags (with padding), ss_size.
     uc_flags, uc_link, ss_sp, ss_flags, ss_size = (words[at : at + count] for at in range(5))
     here = words.dtype.type(sp)
-    below = np.flatnonzero((uc_link == 0) & (uc_flags <= _UC_FLAGS_MOST) & (ss_sp <= here))
-    matches = below[here - ss_sp[below] < np.minimum(ss_size[below], _SIZE_MOST)]
+    below = np.flatnonzero((uc_link == 0) & (uc_flags <= _MAX_UC_FLAGS) & (ss_sp <= here))
+    matches = below[here - ss_sp[below] < np.minimum(ss_size[below], _MAX_SIZE)]
     for index in matches.tolist():
         start, length = int(ss_sp[index]), int(ss_size[index])
         saved = int(words[index + 2 + saved_at])
-        if length > _SIZE_MOST or int(ss_flags[index]) & 0xFFFFFFFF & ~_SS_FLAGS_KNOWN:
+        if length > _MAX_SIZE or int(ss_flags[index]) & 0xFFFFFFFF & ~_SS_FLAGS_KNOWN:
             continue
         # Inside: a signal that came while another's handler ran.
         if not start <= saved < start + length:

@@ -23,7 +23,7 @@ from machtrace.targets.gdbremote.session import GdbSession
 from machtrace.targets.gdbremote.xml_documents import parse_threads_document
 
 _THREADS = "threads:"
-_MOST_PARTS = 1 << 14
+_MAX_PARTS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def _plain_list(session: GdbSession) -> list[ThreadName]:
         return [handle or ThreadName("", None, 1)]
     threads: dict[ThreadName, None] = {}
     deadline = session.deadline_of_parts()
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         session.check(deadline)
         part = parse_thread_list(reply)
         if not part:

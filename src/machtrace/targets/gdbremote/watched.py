@@ -47,12 +47,12 @@ _SCAN = 0x814E
 """``DNBProfileDataScanType``: time of the process and of its threads, their names, memory,
 anonymous memory and its limit."""
 _END = b"--end--;"
-_MOST_BYTES = 1 << 20
-_MOST_THREADS = 1 << 14
+_MAX_BYTES = 1 << 20
+_MAX_THREADS = 1 << 14
 _DECIMAL = re.compile(r"[0-9]{1,20}")
 _HEX = re.compile(r"[0-9a-fA-F]{1,16}")
-_LARGEST = 1 << 62
-_LARGEST_LIMIT_MIB = 1 << 20
+_MAX_VALUE = 1 << 62
+_MAX_LIMIT_MIB = 1 << 20
 _MIB = 20
 
 
@@ -109,7 +109,7 @@ class ProfileStream:
         self._held += packet[1:]
         data = bytes(self._held)
         if not data.endswith(_END):
-            if len(data) > _MOST_BYTES:
+            if len(data) > _MAX_BYTES:
                 self._held.clear()
                 raise _wrong("a profile that does not end", data)
             return None
@@ -138,7 +138,7 @@ def parse_profile(data: bytes) -> ProcessProfile:
             continue
         if name == "thread_used_id":
             thread = _number(value, _HEX, 16, data)
-            if len(threads) >= _MOST_THREADS:
+            if len(threads) >= _MAX_THREADS:
                 raise _wrong("a profile with too many threads", data)
         elif name == "thread_used_usec" and thread is not None:
             threads[thread] = ProfiledThread(_number(value, _DECIMAL, 10, data))
@@ -153,7 +153,7 @@ def parse_profile(data: bytes) -> ProcessProfile:
         numbers.get("phys_footprint"),
         numbers.get("anonymous"),
         # In MiB; without a limit it is 0, or -1 as an unsigned number.
-        limit << _MIB if 0 < limit < _LARGEST_LIMIT_MIB else None,
+        limit << _MIB if 0 < limit < _MAX_LIMIT_MIB else None,
     )
 
 
@@ -164,7 +164,7 @@ def _number(value: str, form: re.Pattern[str], base: int, data: bytes) -> int:
     if not form.fullmatch(value):
         raise _wrong(f"{value[:40]!r} is no number in a profile", data)
     number = int(value, base)
-    return number if number < _LARGEST else 0
+    return number if number < _MAX_VALUE else 0
 
 
 def _wrong(fact: str, data: bytes) -> RemoteProtocolError:
@@ -178,7 +178,7 @@ INTERRUPT_NS = 250_000_000
 _PROFILE_US = 500_000
 _RECENT_NS = 20_000_000
 """Age of a copy that need not be taken again."""
-_MOST_PLACES = 4096
+_MAX_PLACES = 4096
 _CALL_BYTES = 4
 _ARM64_SVC, _ARM64_SVC_MASK = 0xD4000001, 0xFFE0001F
 _X86_CALLS = (b"\x0f\x05", b"\x0f\x34", b"\xcd\x80")
@@ -457,7 +457,7 @@ class WatchedStub(GdbRemoteTarget):
 
     def _examine(self, threads: Sequence[ThreadSnapshot]) -> None:
         """Read the instruction before a thread's program counter: is it a system call?"""
-        if len(threads) != 1 or len(self._calls) >= _MOST_PLACES:
+        if len(threads) != 1 or len(self._calls) >= _MAX_PLACES:
             return
         pc = threads[0].registers.pc
         if pc not in self._calls:

@@ -19,7 +19,7 @@ from machtrace.targets.gdbremote.replies import ThreadName, parse_thread, shorte
 
 _NUMBER = re.compile(r"(?:0x([0-9a-fA-F]{1,16})|([0-9]{1,20}))")
 _ADDRESSES = (1 << 64) - 1
-_MOST_ELEMENTS = 1 << 17
+_MAX_ELEMENTS = 1 << 17
 
 
 class Element(NamedTuple):
@@ -47,8 +47,8 @@ def elements(document: bytes, asked: str) -> list[Element]:
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal depth
-        if len(open_elements) >= _MOST_ELEMENTS:
-            raise fail(f"more than {_MOST_ELEMENTS} elements")
+        if len(open_elements) >= _MAX_ELEMENTS:
+            raise fail(f"more than {_MAX_ELEMENTS} elements")
         open_elements.append((name, attributes, [], depth))
         depth += 1
 

@@ -55,7 +55,7 @@ SLEEP_LIMIT_NS = 2_000_000
 _WAITING = Struct("=QQ")
 """The registers of a thread that was copied while it waited: sp and pc."""
 
-_MOST_HZ = 100_000
+_MAX_HZ = 100_000
 
 _REMEMBERED = 16
 """Sets of images; at the limit the one that came first is forgotten."""
@@ -109,10 +109,10 @@ class CaptureSeries(ClosedWhenLeft):
         room: int,
         together: bool,
     ) -> None:
-        if not 0 < hz <= _MOST_HZ:
+        if not 0 < hz <= _MAX_HZ:
             raise TargetError(
                 f"invalid rate: {hz} captures per second",
-                remedy=f"pass a rate above 0 and at most {_MOST_HZ}",
+                remedy=f"pass a rate above 0 and at most {_MAX_HZ}",
             )
         self._records = RecordReader()
         self._snapshots = snapshots

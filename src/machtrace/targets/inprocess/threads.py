@@ -20,7 +20,7 @@ ThreadLike = threading.Thread | int | str | None
 """A thread of this process: the object, its native id or its pthread, ``main``, ``#N`` or a name;
 None is the calling thread."""
 
-_LONGEST = 80
+_MAX_LENGTH = 80
 """Characters of an invalid thread in a message."""
 
 
@@ -198,5 +198,5 @@ def _described(value: object) -> str:
     """Describe an invalid argument briefly."""
     if isinstance(value, str | bytes | int | float | None):
         text = repr(value)
-        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+        return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"
     return f"an object of {type(value).__name__}"

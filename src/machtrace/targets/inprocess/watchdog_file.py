@@ -43,7 +43,7 @@ _LINE = struct.Struct("=IIIIqqqQQQ")
 RECORD_START = _HEAD.size + _LINE.size
 """Bytes of a record before the text about its process."""
 _RECORD = struct.Struct("=QII")
-_ROOM_MOST = 1 << 32
+_MAX_ROOM = 1 << 32
 _NO_NAME: dict[int, str] = {}
 
 
@@ -161,7 +161,7 @@ def _parse(data: bytes, source: str) -> WatchdogFile:
     magic, poll_size, poll_count, polls_at, ring_at, room, info_size, published, taken = (
         _HEAD.unpack_from(data)
     )
-    if magic != _MAGIC or poll_size != POLL.size or not 0 < room < _ROOM_MOST:
+    if magic != _MAGIC or poll_size != POLL.size or not 0 < room < _MAX_ROOM:
         raise FormatError("not a record of a watchdog", source=source, offset=0)
     if len(data) < ring_at + room:
         raise FormatError("the record is truncated", source=source, offset=len(data))

@@ -34,7 +34,7 @@ _LINK_SIZE, _ROW_SIZE = 16, 64
 _IMAGES_CHANGED, _ALL_THREADS, _TOO_LATE = 1, 2, 4
 POLL = struct.Struct("=QqqqIBBBBq6QQQqqQqQQQIc3s")
 """``machtrace_watchdog_poll``."""
-_CODE_LEAST = 4096
+_MIN_CODE = 4096
 _SOURCE = "the record of a watchdog"
 
 
@@ -147,7 +147,7 @@ class WatchdogReader:
     _mappings: list[str] = field(default_factory=list)
     _code: list[MemoryRegion] = field(default_factory=list)
     """Pieces of code, of the incidents that last."""
-    _most_code: int = _CODE_LEAST
+    _most_code: int = _MIN_CODE
     """Pieces after which those that were recorded again are left out."""
     _lasting: set[int] = field(default_factory=set)
 
@@ -193,7 +193,7 @@ class WatchdogReader:
             case _Kind.MEMORY:
                 if len(self._code) > self._most_code:
                     self._code = _without_earlier(self._code)
-                    self._most_code = 2 * len(self._code) + _CODE_LEAST
+                    self._most_code = 2 * len(self._code) + _MIN_CODE
                 self._code += _blocks(record, count)
             case _Kind.CAPTURE:
                 yield self._capture(record)

@@ -149,9 +149,9 @@ _Result = TypeVar("_Result")
 _TIMEOUT = 30.0
 """Seconds that one call may take: the longest opens a tunnel."""
 _CLOSING = 3.0
-_DEEPEST = 8
+_MAX_DEPTH = 8
 """Folders in folders of reports."""
-_MOST_FILES = 1 << 17
+_MAX_FILES = 1 << 17
 _PIECE = 1 << 20
 _REFUSALS = frozenset({"InvalidServiceError", "StartServiceError"})
 """Classes of the library for services that a device does not have, or does not start."""
@@ -257,7 +257,7 @@ class LibrarySession(ClosedWhenLeft):
             folder, depth = folders.pop()
             for name in self._do(self._library.report_names(folder or "/"), doing):
                 count += 1
-                if count > _MOST_FILES:
+                if count > _MAX_FILES:
                     raise DeviceError(
                         f"device {self._udid} lists reports without end", udid=self._udid
                     )
@@ -265,7 +265,7 @@ class LibrarySession(ClosedWhenLeft):
                 found = self._do(self._library.report_entry(path), doing)
                 if isinstance(found, DeviceFile):
                     yield found
-                elif found and depth < _DEEPEST:
+                elif found and depth < _MAX_DEPTH:
                     folders.append((path, depth + 1))
 
     def read_report(self, path: str, /) -> Iterator[bytes]:

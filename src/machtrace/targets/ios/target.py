@@ -32,7 +32,7 @@ from machtrace.targets.ios.session import LibraryAccess
 DEVICE = "device://"
 
 _PLACE = re.compile(r"([0-9A-Za-z-]{0,64})/([0-9A-Za-z._-]{1,255})/?")
-_LARGEST_PID = (1 << 31) - 1
+_MAX_PID = (1 << 31) - 1
 _REMEDY = (
     "give device://UDID/bundle-id or device://UDID/PID, without the UDID for the only device; "
     "machtrace device list shows UDIDs, machtrace device apps bundle ids"
@@ -93,7 +93,7 @@ def parse_device_spec(text: str) -> DeviceSpec:
         return DeviceSpec(
             udid=udid, bundle_id=process, launch=launch, runs_to_stop=runs, timeout=timeout
         )
-    if not 0 < int(process) <= _LARGEST_PID:
+    if not 0 < int(process) <= _MAX_PID:
         raise wrong(f"no process id {process}")
     if "launch" in others:
         raise wrong("a process id is of what runs already, and cannot be launched")

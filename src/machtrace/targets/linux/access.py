@@ -23,7 +23,7 @@ YAMA_CHILDREN, YAMA_PRIVILEGED, YAMA_NOBODY = 1, 2, 3
 
 _TRACER_LIMIT_S = 1.0
 """A debugger holds a process for longer, and is then named in the error."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.016
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.001, 0.016
 
 _NOBODY = (
     f"no process may trace another (yama ptrace_scope {YAMA_NOBODY})",
@@ -111,7 +111,7 @@ class OtherTracer:
                 self._limit_s = 0.0
                 return
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_S)
             yield
         self._limit_s = _TRACER_LIMIT_S
 

@@ -18,7 +18,7 @@ LIBRARY = "libmachtrace.so"
 _PATTERN = "%p-%t.spool"
 """A process that runs another program has a spool for each."""
 _SUFFIX = "*.spool"
-_LONGEST = 4000
+_MAX_LENGTH = 4000
 """Bytes of a list of functions in the environment, as agent/start_at_load.c has room for."""
 _READ = 1 << 16
 _DRAIN_S = 1.0
@@ -153,9 +153,9 @@ def agent_environment(
         )
     path = agent_library() if library is None else library.resolve()
     names = ",".join(functions)
-    if len(names) > _LONGEST:
+    if len(names) > _MAX_LENGTH:
         raise TargetSpecError(
-            f"{len(functions)} functions: their names have more than {_LONGEST} bytes",
+            f"{len(functions)} functions: their names have more than {_MAX_LENGTH} bytes",
             remedy="pass rules that watch fewer functions",
         )
     before = os.environ.get("LD_PRELOAD")

@@ -20,9 +20,9 @@ from machtrace.targets.linux.procfs import EXITED_STATES, PF_KTHREAD, ProcessDir
 from machtrace.targets.shared.proc_maps import Mapping, address_width, parse_maps
 
 _HOSTS = ("x86_64", "aarch64")
-_MOST_READS = 100
+_MAX_READS = 100
 """Times that an empty memory map is read again: threads exit meanwhile."""
-_LARGEST = (1 << 63) - 1
+_MAX_VALUE = (1 << 63) - 1
 """``sys.maxsize`` of a 64-bit interpreter; a 32-bit one sees 64-bit threads cut short."""
 
 
@@ -33,7 +33,7 @@ def check_host() -> None:
         TargetSpecError: they cannot.
     """
     machine = os.uname().machine if sys.platform == "linux" else sys.platform
-    if machine not in _HOSTS or sys.maxsize < _LARGEST:
+    if machine not in _HOSTS or sys.maxsize < _MAX_VALUE:
         raise TargetSpecError(
             f"capturing processes is not supported on this machine ({machine})",
             remedy=f"capture on Linux ({' or '.join(_HOSTS)}), or open a core file",
@@ -108,7 +108,7 @@ class MappingsReader:
 
 def _maps_text(directory: ProcessDirectory) -> str:
     thread = directory.pid  # nearly always, and its state need not be read
-    for _ in range(_MOST_READS):
+    for _ in range(_MAX_READS):
         try:
             text = directory.read(f"task/{thread}/maps")
         except PermissionError as error:

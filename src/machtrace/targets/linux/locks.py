@@ -34,7 +34,7 @@ _CALL_SIZE = 256
 _SYSTEM_CALLS = {Arch.X86_64: b"\x0f\x05", Arch.ARM64: b"\x01\x00\x00\xd4"}
 """The instruction of a system call."""
 _RETURN_POLL_S = 0.001
-_MOST_OPEN = 256
+_MAX_OPEN = 256
 """Threads whose files stay open."""
 _LIST_USES = 10
 """Surveys after which threads are listed again, even if their number is the same."""
@@ -289,7 +289,7 @@ class _Process:
                 raise access_error(self.directory, error) from None
             return None  # it has exited
         if is_new:
-            if len(self._calls) < _MOST_OPEN:
+            if len(self._calls) < _MAX_OPEN:
                 self._calls[thread] = descriptor
             else:
                 os.close(descriptor)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # it brings numpy, which most captures do without
     from machtrace.cpython.runtime import PythonRuntime
     from machtrace.targets.linux.freeze import FreezingCopier
 
-MOST_STACK = 1 << 28
+MAX_STACK = 1 << 28
 """Bytes of one stack; buffers of that size are allocated before a thread is stopped."""
 
 _NO_RANGES = array("Q")
@@ -178,7 +178,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
                     arch=self._process.arch,
                     memory=memory,
                     copier=choose_copier(images, memory),
-                    stack_limit=max(0, min(stack_limit, MOST_STACK)),
+                    stack_limit=max(0, min(stack_limit, MAX_STACK)),
                 )
             )
             if self._activity is not None:

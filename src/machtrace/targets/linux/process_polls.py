@@ -32,9 +32,9 @@ _GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 """``PIDFD_INFO_EXIT``, and ``PIDFD_GET_INFO``, which is ``_IOWR(0xFF, 11, struct pidfd_info)``."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_MOST_OPEN = 256
+_MAX_OPEN = 256
 """Threads whose files stay open."""
-_MOST_READ = 4096
+_MAX_READ = 4096
 """Threads that are read."""
 _READ_SIZE = 1024
 _MINOR, _MAJOR, _USER, _SYSTEM = 7, 9, 11, 12
@@ -65,7 +65,7 @@ class ProcessPolls:
         self._files: dict[int, tuple[int, int]] = {}
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         is_limited = allowed != resource.RLIM_INFINITY
-        self._most_open = min(_MOST_OPEN, allowed // 8) if is_limited else _MOST_OPEN
+        self._most_open = min(_MAX_OPEN, allowed // 8) if is_limited else _MAX_OPEN
         self._groups = _memory_groups(directory)
         self._has_clock = True
 
@@ -169,7 +169,7 @@ class ProcessPolls:
         ids = self._directory.thread_ids()
         for thread in self._files.keys() - set(ids):
             self._forget(thread)
-        return self.counts(ids[:_MOST_READ]), max(0, len(ids) - _MOST_READ)
+        return self.counts(ids[:_MAX_READ]), max(0, len(ids) - _MAX_READ)
 
     def _read(self, thread: int) -> tuple[bytes, bytes]:
         files = self._files.get(thread)

@@ -249,7 +249,7 @@ _STATES = {
 """By letter: ``task_state_array`` in ``fs/proc/array.c`` of the kernel. Exited ones are absent."""
 
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_MOST_OPEN = 256
+_MAX_OPEN = 256
 """Threads whose files stay open; fewer if that is more than a quarter of the files allowed."""
 _FILES = "stat", "schedstat"
 _STAT, _SCHEDSTAT = range(2)
@@ -310,7 +310,7 @@ class ActivityReader:
         self._directory = directory
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         is_limited = allowed != resource.RLIM_INFINITY
-        self._most_open = min(_MOST_OPEN, allowed // 8) if is_limited else _MOST_OPEN
+        self._most_open = min(_MAX_OPEN, allowed // 8) if is_limited else _MAX_OPEN
         self._files: dict[int, tuple[int, ...]] = {}
         """Descriptors of :data:`_FILES`; -1 for one that does not exist."""
         self._before: dict[int, tuple[bytes, bytes]] = {}

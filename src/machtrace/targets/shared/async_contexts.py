@@ -21,7 +21,7 @@ from machtrace.model.memory import MemoryReader, MemoryRegion
 _HEAD = Struct("<2Q")
 """A context's parent, and the address where that resumes."""
 _TAG_SHIFT = 60
-_MOST_CONTEXTS = 1 << 12
+_MAX_CONTEXTS = 1 << 12
 _ASYNC_CONTEXT = {True: 22, False: 14}
 """DWARF number of the register that holds the context while a function begins: x22, r14."""
 
@@ -54,7 +54,7 @@ def read_contexts(
     contexts: dict[Avma, MemoryRegion] = {}
     for pointer in pointers:
         at = mask.strip(pointer)
-        while at and at not in contexts and len(contexts) < _MOST_CONTEXTS:
+        while at and at not in contexts and len(contexts) < _MAX_CONTEXTS:
             try:
                 data = bytes(memory.read(at, _HEAD.size))
             except MemoryReadError:

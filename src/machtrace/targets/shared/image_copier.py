@@ -29,7 +29,7 @@ from machtrace.targets.shared.paged_memory import MemoryOfRanges, PagedMemory
 
 WHOLE = 1 << 21
 """Bytes up to which an image's read-only parts are copied whole."""
-LARGEST_TABLE = 1 << 23
+MAX_TABLE_SIZE = 1 << 23
 """Bytes of one table, above which it is left out."""
 _BEFORE, _BEHIND = 1 << 13, 1 << 12
 """Bytes of code before and behind an address: functions are mostly shorter."""
@@ -72,19 +72,19 @@ def elf_ranges(elf: ElfImage, addresses: Sequence[int]) -> Iterator[Range]:
     yield elf.header_svma, _HEADERS
     yield from _around(addresses)
     for part in elf.segments:
-        if part.type == PT_DYNAMIC and part.file_size <= LARGEST_TABLE:
+        if part.type == PT_DYNAMIC and part.file_size <= MAX_TABLE_SIZE:
             yield part.address, part.file_size
         if part.type == PT_GNU_EH_FRAME:
             # The frames are in the same segment, before or behind their index.
             holder = next((s for s in segments if s.address <= part.address < s.end), None)
             if holder is not None and not holder.is_executable:
-                yield holder.address, min(holder.file_size, LARGEST_TABLE)
-            elif part.memory_size <= LARGEST_TABLE:
+                yield holder.address, min(holder.file_size, MAX_TABLE_SIZE)
+            elif part.memory_size <= MAX_TABLE_SIZE:
                 yield part.address, part.memory_size
     for segment in segments:
         # Dynamic symbols: before the code, in the segment with the headers.
         if not segment.is_executable and segment.address <= elf.header_svma + _HEADERS:
-            yield segment.address, min(segment.file_size, LARGEST_TABLE)
+            yield segment.address, min(segment.file_size, MAX_TABLE_SIZE)
 
 
 def macho_ranges(image: MachOImage, addresses: Sequence[int]) -> Iterator[Range]:
@@ -98,7 +98,7 @@ def macho_ranges(image: MachOImage, addresses: Sequence[int]) -> Iterator[Range]
     else:
         yield from _around(addresses)
         for section in image.sections:
-            if section.name in _TABLES and section.size <= LARGEST_TABLE:
+            if section.name in _TABLES and section.size <= MAX_TABLE_SIZE:
                 yield section.address, section.size
     tables: list[tuple[int, int]] = [
         (t.offset, t.size) for t in (image.function_starts, image.exports_trie) if t
@@ -110,7 +110,7 @@ def macho_ranges(image: MachOImage, addresses: Sequence[int]) -> Iterator[Range]
             (image.symtab.stroff, image.symtab.strsize),
         ]
     for offset, size in tables:
-        if not 0 < size <= LARGEST_TABLE:
+        if not 0 < size <= MAX_TABLE_SIZE:
             continue
         for segment in image.segments:
             begin = offset - segment.fileoff

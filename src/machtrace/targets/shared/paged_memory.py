@@ -11,10 +11,10 @@ from machtrace.model.address import Avma
 PAGE = 4096
 
 _Result = TypeVar("_Result")
-_MOST_ROUNDS = 64
-_LARGEST_READ = 1 << 22
+_MAX_ROUNDS = 64
+_MAX_READ_SIZE = 1 << 22
 """Bytes of one read: what headers and lists take is a few pages."""
-_MOST_PAGES = 1 << 14
+_MAX_PAGES = 1 << 14
 """Pages held at most, 64 MiB."""
 
 
@@ -45,7 +45,7 @@ class PagedMemory:
 
     def read(self, address: Avma, size: int, /) -> bytes:
         """See :meth:`~machtrace.model.memory.MemoryReader.read`."""
-        if not 0 <= size <= _LARGEST_READ or address < 0:
+        if not 0 <= size <= _MAX_READ_SIZE or address < 0:
             raise MemoryReadError(address, size)
         first, last = address // PAGE, (address + max(size, 1) - 1) // PAGE
         lacking = [page for page in range(first, last + 1) if page not in self._pages]
@@ -74,10 +74,10 @@ class PagedMemory:
         Raises:
             ConnectionLostError, RemoteProtocolError: a request failed.
         """
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             self._wanted.clear()
             result = work()
-            if not self._wanted or len(self._pages) + len(self._wanted) > _MOST_PAGES:
+            if not self._wanted or len(self._pages) + len(self._wanted) > _MAX_PAGES:
                 return result
             self._fetch()
         return work()

@@ -25,13 +25,13 @@ from machtrace.unwinder.code.effects import (
     Trap,
 )
 
-LARGEST = 1 << 14
+MAX_BYTES = 1 << 14
 """Bytes of the largest function that is followed."""
-MOST_INSTRUCTIONS = 1 << 13
+MAX_INSTRUCTIONS = 1 << 13
 """Instructions of one image that are decoded, a tenth of a second; files state any number of
 symbols. In musl's library there are 400."""
 
-_MOST_PADDING = 64
+_MAX_PADDING = 64
 """Bytes between parts of one function."""
 
 Decoder = Callable[[bytes, int], tuple[int, tuple[Effect, ...]]]
@@ -64,7 +64,7 @@ class OwnCode:
         self._contents = contents
         self._arch = arch
         self._decode = decoder(arch)
-        self._left = MOST_INSTRUCTIONS
+        self._left = MAX_INSTRUCTIONS
 
     def end(self, start: Svma, limit: Svma) -> Svma:
         """Return where the code that runs on from ``start`` ends, at most ``limit``.
@@ -77,7 +77,7 @@ class OwnCode:
         If that cannot be decoded (another architecture, no bytes, too much code), the result is
         ``limit``, in a stripped image the end of the first byte.
         """
-        size = min(limit - start, LARGEST)
+        size = min(limit - start, MAX_BYTES)
         try:
             code = bytes(self._contents.read_svma(start, size))
         except MemoryReadError:
@@ -121,7 +121,7 @@ class OwnCode:
     def _after_padding(self, code: bytes, at: int, targets: set[int]) -> int | None:
         """Return the next of ``targets`` if only instructions without effect are before it."""
         following = min((target for target in targets if target > at), default=None)
-        if self._decode is None or following is None or following - at > _MOST_PADDING:
+        if self._decode is None or following is None or following - at > _MAX_PADDING:
             return None
         while at < following <= len(code):
             length, effects = self._decode(code, at)

@@ -26,9 +26,9 @@ _Addresses: TypeAlias = npt.NDArray[np.uint64]
 Range = tuple[int, int]
 """(start, end), in Svmas."""
 
-LONGEST = 1 << 16
+MAX_LENGTH = 1 << 16
 """Bytes that are decoded from one known start."""
-MOST_INSTRUCTIONS = 1 << 18
+MAX_INSTRUCTIONS = 1 << 18
 """Instructions of one image that are decoded."""
 _READ = 1 << 12
 _ALIGNMENT = 16
@@ -49,7 +49,7 @@ class UnnamedFunctions:
         self._is_arm64 = arch.is_arm64
         self._sections = sections
         self._decode = decoder(arch)
-        self._left = MOST_INSTRUCTIONS
+        self._left = MAX_INSTRUCTIONS
         self._called: _Addresses | None = None
         """Targets of calls."""
         self._doubtful: _Addresses = np.empty(0, np.uint64)
@@ -66,9 +66,9 @@ class UnnamedFunctions:
         if self._called is None:
             self._called = self._call_targets()
         first, end = _around(self._called, address, low, high)
-        if address - first > LONGEST:
+        if address - first > MAX_LENGTH:
             first = _around(self._doubtful, address, first, high)[0]
-        if address - first > LONGEST:
+        if address - first > MAX_LENGTH:
             return None
         known = self._starts.setdefault(first, [first])
         try:

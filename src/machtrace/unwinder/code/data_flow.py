@@ -77,7 +77,7 @@ class MarkedIndices:
 
 
 STEPS_PER_INSTRUCTION = 20
-LEAST_STEPS = 4096
+MIN_STEPS = 4096
 """The least step budget of a function if the caller sets none; compiled functions need less than a
 third of it."""
 
@@ -145,7 +145,7 @@ class Flow:
         self._entry = entry
         self._size = len(code)
         self._return_register = entry.machine.return_address.register
-        steps = min(STEPS_PER_INSTRUCTION * len(code) + LEAST_STEPS, WALK_STEPS)
+        steps = min(STEPS_PER_INSTRUCTION * len(code) + MIN_STEPS, WALK_STEPS)
         self._budget = StepBudget(steps) if budget is None else budget
         self._ready: list[tuple[int, FrameState]] = [(0, entry)]
         self._after_calls: dict[int, FrameState] = {}

@@ -21,7 +21,7 @@ from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.unwinder.code.calling_convention import FromCfa, Machine
 from machtrace.unwinder.code.code_check import verdict
-from machtrace.unwinder.code.data_flow import LEAST_STEPS, Flow
+from machtrace.unwinder.code.data_flow import MIN_STEPS, Flow
 from machtrace.unwinder.code.effects import (
     NOTHING,
     TRAP,
@@ -34,7 +34,7 @@ from machtrace.unwinder.code.effects import (
     Trap,
 )
 from machtrace.unwinder.code.frame_state import FrameState
-from machtrace.unwinder.code.return_path import LONGEST_PATH, rule_on_path
+from machtrace.unwinder.code.return_path import MAX_PATH_LENGTH, rule_on_path
 from machtrace.unwinder.rules import FunctionAt, UnwindRule
 from machtrace.unwinder.step_budget import StepBudget, WalkBudgets
 
@@ -124,7 +124,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         """
         self._budget.begin_query()
         bounds = self.function_at(lookup)
-        if bounds is None or bounds[1] - bounds[0] > LONGEST_CHECKED:
+        if bounds is None or bounds[1] - bounds[0] > MAX_CHECKED_LENGTH:
             return None
         function = self._function(*bounds)
         state = None if function is None else function.state_before(lookup - bounds[0])
@@ -149,8 +149,8 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         than those that are always followed so.
         """
         self._budget.begin_query()
-        bounds = self._bounds_at(lookup, LONGEST_ASSEMBLY)
-        if bounds is None or bounds[1] - bounds[0] > LONGEST_ASSEMBLY:
+        bounds = self._bounds_at(lookup, MAX_ASSEMBLY_LENGTH)
+        if bounds is None or bounds[1] - bounds[0] > MAX_ASSEMBLY_LENGTH:
             return ()
         if bounds[0] not in self._with_scratch:
             self._with_scratch[bounds[0]] = self._followed(*bounds, with_volatile=True)
@@ -197,7 +197,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
     def _with_neighbours(self, bounds: tuple[Svma, Svma], most: int) -> tuple[Svma, Svma]:
         """Return the bounds with the code that continues into them, and that they continue into."""
         start, end = bounds
-        for _ in range(MOST_LABELS):
+        for _ in range(MAX_LABELS):
             before = self.function_at(Svma(start - 1))
             if before is None or before[1] != start or end - before[0] > most:
                 break
@@ -205,7 +205,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
                 break
             start = before[0]
         last = bounds
-        for _ in range(MOST_LABELS if start < bounds[0] else 0):
+        for _ in range(MAX_LABELS if start < bounds[0] else 0):
             behind = self.function_at(end)
             if behind is None or behind[0] != end or behind[1] - start > most:
                 break
@@ -215,7 +215,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         return start, end
 
     def _is_continued(self, start: Svma, end: Svma) -> bool:
-        if end - start > _LONGEST_LABEL:
+        if end - start > _MAX_LABEL_LENGTH:
             return False
         try:
             return _continues(self._straight_code(start, end), end - start)
@@ -234,7 +234,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         if start in functions:
             return functions[start]
         budget = self._budget
-        needed = LEAST_STEPS + STEPS_PER_BYTE * (end - start)
+        needed = MIN_STEPS + STEPS_PER_BYTE * (end - start)
         is_enough = budget.reserve(needed) if is_queried else budget.is_whole
         if budget.is_used_up:
             return None
@@ -274,15 +274,15 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         """Follow the function there; ``with_volatile``, with its caller-saved registers."""
 
 
-MOST_LABELS = 256
+MAX_LABELS = 256
 """Labels of one function that are listed as functions."""
-_LONGEST_LABEL = 1 << 16
-LONGEST_CHECKED = 1 << 14
+_MAX_LABEL_LENGTH = 1 << 16
+MAX_CHECKED_LENGTH = 1 << 14
 """Bytes of the longest function that is followed to check a table in an interrupted frame."""
-LONGEST_ASSEMBLY = 1 << 13
+MAX_ASSEMBLY_LENGTH = 1 << 13
 """Bytes of the longest function whose caller-saved registers are followed on request."""
 """Bytes of code that may continue into a label."""
-LONGEST_BEGINNING = 64
+MAX_BEGINNING_LENGTH = 64
 """Instructions analysed at a function's start."""
 _TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
 
@@ -359,7 +359,7 @@ def rule_from_start(
     """
     state = entry
     for index, (offset, effects) in enumerate(instructions):
-        if offset >= at or index == LONGEST_BEGINNING:
+        if offset >= at or index == MAX_BEGINNING_LENGTH:
             return state.rule() if offset == at else None
         if any(isinstance(effect, _TRANSFERS) for effect in effects):
             return None
@@ -393,12 +393,12 @@ def rule_to_return(
                 path.append(Return(machine.return_address.register))
             elif not isinstance(effect, Jump):  # a condition that does not hold
                 path.append(effect)
-        if len(path) >= LONGEST_PATH or (path and isinstance(path[-1], Return)):
+        if len(path) >= MAX_PATH_LENGTH or (path and isinstance(path[-1], Return)):
             break
     return rule_on_path(path, 0, machine)
 
 
-MOST_PUSHED = 64
+MAX_PUSHED = 64
 """In bytes."""
 
 
@@ -413,7 +413,7 @@ def pushed_before(flow: Flow, machine: Machine) -> int:
     if len(offsets) != 1:
         return 0
     above = offsets.pop() - machine.entry_sp
-    return above if 0 < above <= MOST_PUSHED and above % machine.word == 0 else 0
+    return above if 0 < above <= MAX_PUSHED and above % machine.word == 0 else 0
 
 
 def entry_with(pushed: int, entry: FrameState) -> FrameState:

@@ -48,9 +48,9 @@ from machtrace.unwinder.rules import (
     UnwindRule,
 )
 
-LONGEST_PATH = 64
+MAX_PATH_LENGTH = 64
 """Instructions to the return."""
-_DEEPEST = 4
+_MAX_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Chain:
     @property
     def loaded(self) -> _Chain | None:
         """The value in memory at that address."""
-        return _Chain(self.register, (*self.offsets, 0)) if len(self.offsets) < _DEEPEST else None
+        return _Chain(self.register, (*self.offsets, 0)) if len(self.offsets) < _MAX_DEPTH else None
 
     @property
     def expression(self) -> bytes:
@@ -189,7 +189,7 @@ def _rule_on_path(
     """Return the rule of ``code`` that runs straight to its return."""
     path = _Path(machine)
     index = start
-    for _ in range(LONGEST_PATH):
+    for _ in range(MAX_PATH_LENGTH):
         if not 0 <= index < len(code):
             return None
         instruction = code[index]

@@ -32,7 +32,7 @@ _HOME = "libsystem_platform.dylib"
 _SYMBOL_LIMIT = 1 << 14
 """Symbols of the largest table searched for one that is not exported; the library has some
 hundreds."""
-_LONGEST = 0x400
+_MAX_LENGTH = 0x400
 """Bytes of the longest function; it has about 100."""
 
 
@@ -151,7 +151,7 @@ class DarwinSignalRules:
         from machtrace.unwinder.functions.bounds import FunctionBounds
 
         bounds = FunctionBounds.of_macho(contents).at(start)
-        end = start + _LONGEST if bounds is None else min(bounds[1], start + _LONGEST)
+        end = start + _MAX_LENGTH if bounds is None else min(bounds[1], start + _MAX_LENGTH)
         return cls(contents, arch, range(start, end), frames)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:

@@ -50,7 +50,7 @@ _X86_SAVES = tuple(map(bytes.fromhex, ("48892c24", "48896c24", "4889ac24")))
 """``mov [rsp + ...], rbp``, which follows the instruction that makes the frame."""
 _ARM64_SAVES = (bytes.fromhex("fd831ff8"),)
 """``stur x29, [sp, #-8]``, likewise."""
-_LONGEST = 4
+_MAX_LENGTH = 4
 
 
 class GoFrameRules:
@@ -139,7 +139,7 @@ class GoFrameRules:
 
     def _is_next(self, address: Svma, codes: tuple[bytes, ...]) -> bool:
         try:
-            return bytes(self._contents.read_svma(address, _LONGEST)).startswith(codes)
+            return bytes(self._contents.read_svma(address, _MAX_LENGTH)).startswith(codes)
         except MemoryReadError:
             return False
 

@@ -92,7 +92,7 @@ _X86_LOWERS = re.compile(rb"[\x50-\x57]|\x48[\x81\x83]\xec")
 """``push``; ``sub rsp, n``."""
 _X86_RECORD = 16
 """Bytes from rbp to the CFA where rbp addresses a frame record."""
-_LONGEST_SEARCHED = 1 << 12
+_MAX_SEARCHED_LENGTH = 1 << 12
 """Bytes of x86 code from a function's start that are searched so."""
 _ARM64_LOWERS = ((0xFF8003FF, 0xD10003FF), (0xFFC003E0, 0xA98003E0), (0xFFE00FE0, 0xF8000FE0))
 """``sub sp, sp, #n``; ``stp``, ``str`` with sp lowered first: a mask, and the bits under it."""
@@ -172,7 +172,7 @@ class CallFrameCorrections:
             return is_from_fp and cfa != RegisterOffset(registers.fp, _X86_RECORD)
         if stated != self._table.rule_for(start, interrupted=True):
             return False
-        size = min(lookup - start, _PROLOGUE if is_arm64 else _LONGEST_SEARCHED)
+        size = min(lookup - start, _PROLOGUE if is_arm64 else _MAX_SEARCHED_LENGTH)
         code = bytes(self._contents.read_svma(start, size))
         if not is_arm64:
             return _X86_LOWERS.search(code) is not None

@@ -18,7 +18,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.rules import Claims, Lost, RegisterOffset, UnwindRule
 
-LONGEST_ENTRY = 64
+MAX_ENTRY_LENGTH = 64
 """Bytes up to the first call or jump of an entry point."""
 _BEHIND = 32
 """Bytes before the call of a thread's first function that may hold the ``clone`` system call."""
@@ -64,7 +64,7 @@ class StartRoutineRules:
         if not entry or image.type is ElfType.RELOCATABLE:
             return range(0)
         try:
-            code = bytes(self._contents.read_svma(Svma(entry), LONGEST_ENTRY))
+            code = bytes(self._contents.read_svma(Svma(entry), MAX_ENTRY_LENGTH))
         except MemoryReadError:
             return range(0)
         return range(entry, entry + self._straight(code))

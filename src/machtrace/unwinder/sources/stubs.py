@@ -25,7 +25,7 @@ _HELPER = "__stub_helper"
 _ARM_HEADER = 16 * INSTRUCTION_SIZE
 """Bytes of the longest start of a helper section; it has six or seven instructions."""
 _X86_HEADER = 32
-_LONGEST_STUB = 32
+_MAX_STUB_LENGTH = 32
 """Bytes of the longest stub; it has 26."""
 _X86_HELPER = 10
 _X86_PUSH_NUMBER = 0x68
@@ -126,9 +126,9 @@ class StubRules:
         from machtrace.unwinder.arch.x86.decoder import decode
         from machtrace.unwinder.arch.x86.registers import MODE_32
 
-        into = min((lookup - section.address) % section.reserved2, _LONGEST_STUB)
+        into = min((lookup - section.address) % section.reserved2, _MAX_STUB_LENGTH)
         start = Svma(lookup - into)
-        code = bytes(self._contents.read_svma(start, min(_LONGEST_STUB, section.end - start)))
+        code = bytes(self._contents.read_svma(start, min(_MAX_STUB_LENGTH, section.end - start)))
         state, at = MODE_32.entry, 0
         while at < into:
             size, effects = decode(code, at, MODE_32)

@@ -15,7 +15,7 @@ from machtrace.warehouse.selection import parts_of, weights_of
 if TYPE_CHECKING:
     from machtrace.warehouse.reader import WarehouseReader
 
-MOST_BUILDS = 100
+MAX_BUILDS = 100
 _BUILDS = """
 SELECT coalesce(app, '') AS app, coalesce(build, '') AS build, coalesce(app, '') || chr(31) ||
     coalesce(build, '') AS key
@@ -95,7 +95,7 @@ def butterfly(
         ArgumentError: the condition is invalid.
         MissingExtraError: DuckDB is not installed.
     """
-    known = warehouse.query(_BUILDS, {"most": MOST_BUILDS}).to_pylist()[::-1]
+    known = warehouse.query(_BUILDS, {"most": MAX_BUILDS}).to_pylist()[::-1]
     keys = ", ".join("'" + row["key"].replace("'", "''") + "'" for row in known)
     forest, chunks = warehouse.stacks(where, _PART.format(keys=keys))
     tree, last = rows_of(forest, weights_of(forest, chunks))

@@ -18,7 +18,7 @@ from machtrace.warehouse.stack_tree import StackTree
 KINDS = {"app": 0, "system": 1}
 """By owner: the kind of a function, as graphs colour it; 2: another one."""
 _OTHER = 2
-_LONGEST = 300
+_MAX_LENGTH = 300
 """Characters of a name in a graph."""
 
 
@@ -123,4 +123,4 @@ def _named(
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"
+    return name if len(name) <= _MAX_LENGTH else f"{name[:_MAX_LENGTH]}…"

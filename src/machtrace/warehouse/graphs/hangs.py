@@ -10,7 +10,7 @@ from machtrace.warehouse.segment import Segment, numbers
 if TYPE_CHECKING:
     from machtrace.warehouse.reader import WarehouseReader
 
-MOST_HANGS = 2_000
+MAX_HANGS = 2_000
 _HANGS = """
 SELECT r.segment, r.key, coalesce(r.time, r.received) AS time, r.duration, r.waits_for, r.device,
     r.app, r.build, r.os, r.kind, o.node, s.key AS stack, t.image,
@@ -59,7 +59,7 @@ class StoredHang(NamedTuple):
 
 
 def stored_hangs(
-    warehouse: WarehouseReader, where: str = "true", most: int = MOST_HANGS
+    warehouse: WarehouseReader, where: str = "true", most: int = MAX_HANGS
 ) -> list[StoredHang]:
     """Return the latest hangs, in the order of their times.
 

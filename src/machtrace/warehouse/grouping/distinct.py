@@ -1,10 +1,10 @@
 """Numbers of distinct devices that can be added up: the smallest hashes of a set.
 
-A sketch has the :data:`MOST` smallest of the 64-bit hashes of what it counts. It is exact until it
-is full; then the largest hash shows how densely hashes lie, with a standard error of 4 %. The
-sketch of a union is the smallest hashes of both, so that counts of days and builds can be joined in
-any order. K. Beyer et al., "On synopses for distinct-value estimation under multiset operations",
-SIGMOD 2007.
+A sketch has the :data:`MAX_COUNT` smallest of the 64-bit hashes of what it counts. It is exact
+until it is full; then the largest hash shows how densely hashes lie, with a standard error of 4 %.
+The sketch of a union is the smallest hashes of both, so that counts of days and builds can be
+joined in any order. K. Beyer et al., "On synopses for distinct-value estimation under multiset
+operations", SIGMOD 2007.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-MOST = 512
+MAX_COUNT = 512
 _SPACE = float(1 << 64)
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
@@ -43,7 +43,7 @@ def smallest(group: Groups, value: Hashes) -> tuple[Groups, Hashes]:
     group, value = group[is_new], value[is_new]
     begins = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
     rank = np.arange(len(group)) - np.repeat(begins, np.diff(begins, append=len(group)))
-    return group[rank < MOST], value[rank < MOST]
+    return group[rank < MAX_COUNT], value[rank < MAX_COUNT]
 
 
 def counts(group: Groups, value: Hashes, groups: int) -> npt.NDArray[np.int64]:
@@ -58,4 +58,4 @@ def counts(group: Groups, value: Hashes, groups: int) -> npt.NDArray[np.int64]:
     largest = np.zeros(groups, np.uint64)
     np.maximum.at(largest, group, value)
     share = np.maximum(largest.astype(np.float64) / _SPACE, 1 / _SPACE)
-    return np.where(size < MOST, size, np.round((MOST - 1) / share)).astype(np.int64)
+    return np.where(size < MAX_COUNT, size, np.round((MAX_COUNT - 1) / share)).astype(np.int64)

@@ -17,7 +17,7 @@ from machtrace.model.report import (
 )
 from machtrace.reports.analysis.explanation import FrameExplanation, explained
 from machtrace.reports.analysis.fingerprint import (
-    MOST_FRAMES,
+    MAX_FRAMES,
     Fingerprint,
     FingerprintBasis,
     call_fingerprint,
@@ -89,7 +89,7 @@ class SegmentStacks:
             self._owners,
             rules=self._rules,
             raised=_raised(kind, cause),
-            most=_FRAMES.get(kind, MOST_FRAMES),
+            most=_FRAMES.get(kind, MAX_FRAMES),
             wait=cause if kind == "hang" else "",
         )
 
@@ -119,7 +119,7 @@ class SegmentStacks:
         if not is_plain or not texts:
             made = self.fingerprint(node, kind, cause)
             return made.hash, made.is_build_sensitive
-        most = _FRAMES.get(kind, MOST_FRAMES)
+        most = _FRAMES.get(kind, MAX_FRAMES)
         digest = blake2b(basis.name.encode() + b"".join(texts[:most]), digest_size=8)
         if cause and kind == "hang":
             digest.update(wait_token(cause))
@@ -145,7 +145,7 @@ class SegmentStacks:
             self._owners,
             self._rules,
             raised=_raised(kind, cause),
-            most=_FRAMES.get(kind, MOST_FRAMES),
+            most=_FRAMES.get(kind, MAX_FRAMES),
         )
 
     def _made_calls(self, frame: int) -> Iterable[ReportedFrame]:

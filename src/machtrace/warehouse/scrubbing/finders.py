@@ -21,7 +21,7 @@ _CONTAINER = re.compile(
 )
 _LOCAL = re.compile(rb"[\w.%+-]+\Z")
 _HOST = re.compile(rb"@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b")
-_LONGEST_LOCAL = 64
+_MAX_LOCAL_LENGTH = 64
 _INNER = re.compile(rb"\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\w.-])")
 _FIRST = re.compile(rb"(?<![\w.-])\d{1,3}\Z")
 _VERSION = re.compile(rb"(?:ersion|uild|\w \()[\"':=\s]*\Z")
@@ -56,7 +56,7 @@ def _emails(data: bytes, check: Check) -> Iterator[Span]:
     at = data.find(b"@")
     while at >= 0:
         check()
-        start = max(at - _LONGEST_LOCAL, 0)
+        start = max(at - _MAX_LOCAL_LENGTH, 0)
         local = _LOCAL.search(data[start:at])
         host = _HOST.match(data, at)
         if local is not None and host is not None:

@@ -38,7 +38,7 @@ patterns = []
 """
 _LISTS = ("mask", "hash", "remove", "patterns")
 _VERSION = 1
-_LARGEST = 1000
+_MAX_VALUE = 1000
 """Instructions of a compiled pattern: each may be run for each byte."""
 
 
@@ -135,7 +135,7 @@ def _compiled(texts: Sequence[str]) -> tuple[Pattern, ...]:
             reason = error.args[0] if error.args else error
             reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
             raise ValueError(f"the pattern {text!r} is invalid in RE2: {reason}") from None
-        if pattern.programsize > _LARGEST:
+        if pattern.programsize > _MAX_VALUE:
             raise ValueError(f"the pattern {text!r} is too large: use smaller repetitions")
         patterns.append(pattern)
     return tuple(patterns)

@@ -17,7 +17,7 @@ _ENOUGH_SHARE = 0.8
 _RAN_SHARE = _NESTED_SHARE = 0.5
 _STARVED_SHARE = 0.2
 """The share of queues from which on they are stated beside another verdict."""
-_LEAST_CAPTURE_NS = 1_000_000
+_MIN_CAPTURE_NS = 1_000_000
 _REPEATED = 3
 """Entries to one wait, or equal samples, that are a repetition."""
 _STOPPED = frozenset("Tt")
@@ -336,7 +336,7 @@ class Away:
                 "nested-loop",
                 f"a loop within a task waits for events{again}, as that of a modal dialog does",
             )
-        if self.capture_ns >= _LEAST_CAPTURE_NS:
+        if self.capture_ns >= _MIN_CAPTURE_NS:
             milliseconds = self.capture_ns / 1e6
             self.apply(
                 "capture-time",

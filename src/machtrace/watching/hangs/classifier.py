@@ -19,11 +19,11 @@ _FIRST_SAMPLE = 0.6
 """The share of the threshold after which a thread that is away is sampled."""
 _SAMPLE_STEP = 0.1
 """The share of the threshold from sample to sample."""
-_MOST_SAMPLES = 40
+_MAX_SAMPLES = 40
 _BACK_OFF, _SLOW_BACK_OFF = 1.6, 1.3
 _CLOSE_SAMPLES = 4
 """Samples after which different stacks are taken less often, too."""
-_LONGEST_STEP_NS = 1_000_000_000
+_MAX_STEP_NS = 1_000_000_000
 _LATE_LIMIT = 10
 """A poll that is late by more intervals is no evidence of a wait."""
 
@@ -126,7 +126,7 @@ class HangClassifier:
         away = self._away
         if away is None or self._last is None:
             return None
-        times = [self._next_sample_ns] if away.samples < _MOST_SAMPLES else []
+        times = [self._next_sample_ns] if away.samples < _MAX_SAMPLES else []
         if away.seen_ns is None:
             times.append(away.began_ns + away.not_counted_ns + self.threshold_ns)
         after = [time for time in times if time > self._last.at_ns]
@@ -244,7 +244,7 @@ class HangClassifier:
         step = max(1, round(self.threshold_ns * _SAMPLE_STEP))
         if is_same or away.samples > _CLOSE_SAMPLES:
             factor = _BACK_OFF if is_same else _SLOW_BACK_OFF
-            step = min(round(self._step_ns * factor), _LONGEST_STEP_NS)
+            step = min(round(self._step_ns * factor), _MAX_STEP_NS)
         away.same_samples += is_same
         self._next_sample_ns += step - self._step_ns
         self._step_ns = step
@@ -326,13 +326,13 @@ class HangClassifier:
         return not away.idle_seen and poll.at_ns < self._launch_ns
 
     def _samples(self, away: Away, poll: ThreadPoll) -> list[Event]:
-        if poll.at_ns < self._next_sample_ns or away.samples >= _MOST_SAMPLES:
+        if poll.at_ns < self._next_sample_ns or away.samples >= _MAX_SAMPLES:
             return []
         if is_stopped(poll) or self._is_launching(away, poll):
             return []
         is_same = self._sampled is not None and is_one_wait(self._sampled, poll)
         if is_same:
-            self._step_ns = min(round(self._step_ns * _BACK_OFF), _LONGEST_STEP_NS)
+            self._step_ns = min(round(self._step_ns * _BACK_OFF), _MAX_STEP_NS)
             away.same_samples += 1
         self._sampled = poll
         self._next_sample_ns = poll.at_ns + self._step_ns

@@ -15,13 +15,13 @@ from machtrace.model.arch import Arch
 from machtrace.model.polls import UNKNOWN_CALL, CallPlace, SystemCall
 from machtrace.watching.hangs.wait_roles import UNDECIDED, NamedWait, WaitRole
 
-_MOST_PLACES = 1000
+_MAX_PLACES = 1000
 """Places that are counted; a thread that waits in more of them has no loop."""
-_MOST_ORIGINS = 16
+_MAX_ORIGINS = 16
 _PROVEN_ORIGINS = 3
 _LEAD = 2
 """Origins by which one wait precedes another, whatever calls they are."""
-_MOST_ARGUMENTS = 8
+_MAX_ARGUMENTS = 8
 """Arguments of one call of Python's that are distinguished: locks may be new in each wait."""
 _FORGOTTEN = 500
 """Entries to other places after which a loop's wait is not its wait any more."""
@@ -141,7 +141,7 @@ class RootWaits:
         arguments = self._arguments.get(place)
         argument = call.arguments[0] if call.arguments else 0
         if arguments and argument != arguments[0]:
-            if argument not in arguments and len(arguments) < _MOST_ARGUMENTS:
+            if argument not in arguments and len(arguments) < _MAX_ARGUMENTS:
                 arguments.append(argument)
             place = place._replace(argument=argument if argument in arguments else None)
         return self._same.get(place, place)
@@ -149,12 +149,12 @@ class RootWaits:
     def visit(self, place: CallPlace) -> None:
         """Take the place of the next poll in a wait."""
         last = self._last
-        if place == last or (len(self._places) >= _MOST_PLACES and place not in self._places):
+        if place == last or (len(self._places) >= _MAX_PLACES and place not in self._places):
             return
         self._last = place
         known = self._place(place)
         known.turns += 1
-        if len(known.origins) < _MOST_ORIGINS:
+        if len(known.origins) < _MAX_ORIGINS:
             known.origins.add(last)
         self._since_loop = 0 if place == self._loop else self._since_loop + 1
         if self._loop is not None and self._since_loop > _FORGOTTEN:
@@ -216,7 +216,7 @@ class RootWaits:
 
     def _merge(self, place: CallPlace, same: CallPlace) -> None:
         """Make one place of two."""
-        if len(self._same) < _MOST_PLACES:
+        if len(self._same) < _MAX_PLACES:
             self._same[place] = same
         known = self._place(same)
         other = self._places.pop(place, None)

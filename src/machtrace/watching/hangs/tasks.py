@@ -34,11 +34,11 @@ from machtrace.watching.hangs.representative import (
 Path: TypeAlias = tuple[FunctionKey, ...]
 """The functions of a stack, outermost first."""
 
-_MOST_CALLERS = 5000
-_MOST_WAITS = 1000
-_MOST_ABSENCES = 8
+_MAX_CALLERS = 5000
+_MAX_WAITS = 1000
+_MAX_ABSENCES = 8
 """Absences that are remembered for each caller."""
-_LEAST_RUNS = 3
+_MIN_RUNS = 3
 """Times that samples find another task than before."""
 _DISPATCHERS = frozenset(
     {
@@ -90,7 +90,7 @@ class TaskCallers:
 
     def add_wait(self, place: CallPlace, path: Path, absence: int) -> None:
         """Take the functions of a wait; see :meth:`add`."""
-        if len(self.waits) < _MOST_WAITS:
+        if len(self.waits) < _MAX_WAITS:
             self.waits[place] = path
         self.add(absence, path)
 
@@ -103,13 +103,13 @@ class TaskCallers:
         """Take a stack of an absence, or what all its stacks share; the root wait is one, too."""
         for depth, callee in enumerate(path[1:], 1):
             caller = path[:depth]
-            if caller not in self._called and len(self._called) >= _MOST_CALLERS:
+            if caller not in self._called and len(self._called) >= _MAX_CALLERS:
                 return
             called = self._called.setdefault(caller, {})
             called[absence] = callee if called.get(absence, callee) == callee else None
             if len({each for each in called.values() if each is not None}) > 1:
                 self._proven.add(caller)
-            elif len(called) > _MOST_ABSENCES:
+            elif len(called) > _MAX_ABSENCES:
                 del called[next(iter(called))]
 
     def task_of(self, path: Path) -> Path:
@@ -153,7 +153,7 @@ def short_tasks(
             runs[-1] = runs[-1]._replace(last_ns=timed.at_ns)
         elif task:
             runs.append(_Run(task, timed.at_ns, timed.at_ns))
-    if len(runs) < _LEAST_RUNS:
+    if len(runs) < _MIN_RUNS:
         return None
     # A task may have begun right after the last sample of the one before, and ended right before
     # the first of the next: half of both is likely. The first one may have begun with the absence.

@@ -44,7 +44,7 @@ from machtrace.watching.thresholds import WatchOptions
 _NEVER_NS = 365 * 86_400_000_000_000
 _OWNER_ATTEMPTS, _OWNER_DELAY = 6, 0.001
 """A thread that waits for the interpreter lock wakes every 5 ms."""
-_MOST_LEARNT = 4
+_MAX_LEARNT = 4
 """Lookups of waits that are under way at once."""
 
 
@@ -286,7 +286,7 @@ class HangWatch:
 
     def _learn(self, watched: _Watched, place: CallPlace) -> None:
         copy = None
-        if self._learning < _MOST_LEARNT:
+        if self._learning < _MAX_LEARNT:
             with suppress(TargetAccessError):
                 copy = self._copies.waiting([watched.thread.id])
         self._learning += 1

@@ -206,7 +206,7 @@ _RWLOCK = Struct("<8IbB6xQI")
 is shared, then elision, pads and flags."""
 _PHASE_OFFSET, _WRITERS_OFFSET = 8, 12
 _WRITE_LOCKED, _USED = 3, 2
-_MOST_FLAGS = 3
+_MAX_FLAGS = 3
 
 
 def _glibc_rwlock(wait: _FutexWait, context: LockContext) -> WaitsFor | None:
@@ -219,7 +219,7 @@ def _glibc_rwlock(wait: _FutexWait, context: LockContext) -> WaitsFor | None:
         at = Avma(wait.word - offset)
         fields = _RWLOCK.unpack(context.memory.read(at, _RWLOCK.size))
         readers, _, *futexes, pad, second_pad, writer, shared, elision, byte, pads, flags = fields
-        if pad or second_pad or elision or byte or pads or flags > _MOST_FLAGS:
+        if pad or second_pad or elision or byte or pads or flags > _MAX_FLAGS:
             continue
         if bool(shared) != wait.is_shared or any(value > _WRITE_LOCKED for value in futexes):
             continue

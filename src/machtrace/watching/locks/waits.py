@@ -81,7 +81,7 @@ class LockSource(Protocol):
         """Return the processes that have the file open with a lock of flock(2)."""
 
 
-_MOST_PROCESSES = 64
+_MAX_PROCESSES = 64
 _UNOWNED_USES = 16
 """Surveys in which a wait is taken for one without an owner before it is examined again."""
 _GIL_OFFSETS = range(32, 120)
@@ -141,7 +141,7 @@ class LockSurveyor:
         threads: dict[int, BlockedThread] = {}
         processes: dict[int, tuple[int, ...]] = {}
         pending = [self._pid]
-        while pending and len(processes) < _MOST_PROCESSES:
+        while pending and len(processes) < _MAX_PROCESSES:
             pid = pending.pop()
             try:
                 context = self._context(pid)
@@ -237,7 +237,7 @@ class LockSurveyor:
             return None
         wait = self._wait(context, thread, call)
         if wait is None or wait.waits_for.what in _NEVER_OWNED:
-            if len(self._unowned) > _MOST_PROCESSES * len(context.threads):
+            if len(self._unowned) > _MAX_PROCESSES * len(context.threads):
                 self._unowned.clear()
             self._unowned[thread] = _UNOWNED_USES, call
         if wait is None or not wait.is_repeated:
@@ -343,7 +343,7 @@ class LockSurveyor:
         lock = reader.waited(own_id, word, self._python.get(key))
         if lock is None:
             return wait
-        if len(self._python) > _MOST_PROCESSES * len(context.threads):
+        if len(self._python) > _MAX_PROCESSES * len(context.threads):
             self._python.clear()
         self._python[key] = lock.address
         name = _RLOCK if lock.is_recursive else _LOCK

@@ -26,12 +26,12 @@ from machtrace.watching.hangs.representative import representative
 from machtrace.watching.locks.deadlocks import BlockedThread, DeadlockCycle, DeadlockDetector
 from machtrace.watching.locks.waits import LockSurveyor
 
-_INTERVAL_NS, _LONGEST_INTERVAL_NS = 100_000_000, 5_000_000_000
+_INTERVAL_NS, _MAX_INTERVAL_NS = 100_000_000, 5_000_000_000
 _COST_RATIO = 1000
 """Time that pays for a survey, as a multiple of its processor time: 0.1 % of a processor."""
-_MOST_CREDIT_NS = 50_000_000
+_MAX_CREDIT_NS = 50_000_000
 """Processor time that quiet times save for surveys in quick succession."""
-_MOST_MISSED = 3
+_MAX_MISSED = 3
 """Surveys that do not prove a deadlock any more, after which it has ended."""
 
 
@@ -77,7 +77,7 @@ class DeadlockWatch:
         self._detector = DeadlockDetector()
         self._known: dict[frozenset[tuple[int, WaitsFor]], _Known] = {}
         self._due_ns = self._forced_ns = 0
-        self._credit_ns, self._credited_ns = _MOST_CREDIT_NS, time.monotonic_ns()
+        self._credit_ns, self._credited_ns = _MAX_CREDIT_NS, time.monotonic_ns()
         self._cpu_ns: int | None = None
         """The process's processor time at the last survey."""
         self._times_ns: tuple[int, ...] = ()
@@ -106,13 +106,13 @@ class DeadlockWatch:
             self._times_ns = (*self._times_ns[-1:], boot_ns)  # no thread ran: nothing is new
             self._due_ns = began_ns
             return ()
-        self._cpu_ns, self._forced_ns = cpu_ns, began_ns + _LONGEST_INTERVAL_NS
+        self._cpu_ns, self._forced_ns = cpu_ns, began_ns + _MAX_INTERVAL_NS
         began_cpu_ns = time.thread_time_ns()
         try:
             cycles = self._detector.cycles(self._surveyor.survey())
         except TargetAccessError as error:
             self.refusal = error
-            self._due_ns = began_ns + _LONGEST_INTERVAL_NS
+            self._due_ns = began_ns + _MAX_INTERVAL_NS
             return ()
         events = (*self._new(cycles, boot_ns), *self._over(cycles, boot_ns))
         if self._times_ns:  # the first one reads the images, once
@@ -125,9 +125,9 @@ class DeadlockWatch:
     def _pay(self, now_ns: int, cost_ns: int) -> None:
         """Account for a survey, and determine when the next is due."""
         credit = self._credit_ns + (now_ns - self._credited_ns) // _COST_RATIO
-        self._credit_ns, self._credited_ns = min(credit, _MOST_CREDIT_NS) - cost_ns, now_ns
+        self._credit_ns, self._credited_ns = min(credit, _MAX_CREDIT_NS) - cost_ns, now_ns
         interval = -self._credit_ns * _COST_RATIO
-        self._due_ns = now_ns + max(_INTERVAL_NS, min(interval, _LONGEST_INTERVAL_NS))
+        self._due_ns = now_ns + max(_INTERVAL_NS, min(interval, _MAX_INTERVAL_NS))
 
     @property
     def due_ns(self) -> int:
@@ -208,7 +208,7 @@ class DeadlockWatch:
             if key in proven:
                 continue
             known.missed += 1
-            if known.missed >= _MOST_MISSED:
+            if known.missed >= _MAX_MISSED:
                 del self._known[key]
                 ended = TimeRange(known.last_ns, boot_ns)
                 events.append(known.event._replace(ended=ended))

@@ -45,9 +45,9 @@ from machtrace.watching.hangs.wait_roles import role_of
 from machtrace.watching.naming import Namer, RawCopy
 
 _ITEMS_AT_ONCE = 256
-_MOST_CASES = 1024
+_MAX_CASES = 1024
 """More than the watchdog suspects at once; a damaged record may have more."""
-_MOST_CAPTURES = 64
+_MAX_CAPTURES = 64
 """The same of the captures of one incident."""
 
 NumberedPoll = tuple[int, int, ThreadPoll]
@@ -174,7 +174,7 @@ class Cases:
                     changed[item.incident] = case
             else:
                 known = self._cases.get(item.incident)
-                if known is not None and len(known.captures) < _MOST_CAPTURES:
+                if known is not None and len(known.captures) < _MAX_CAPTURES:
                     known.captures.append(item)
         for number, case in [*self._cases.items()]:
             if self._classify(case):
@@ -199,7 +199,7 @@ class Cases:
     def _follow(self, event: WatchdogEvent) -> Case:
         case = self._cases.get(event.incident)
         if case is None:
-            if len(self._cases) >= _MOST_CASES:
+            if len(self._cases) >= _MAX_CASES:
                 del self._cases[next(iter(self._cases))]
             case = self._cases[event.incident] = self._begun(event)
         case.event = event

@@ -16,7 +16,7 @@ _RUN_HANDLE = "Handle._run"
 _EVENTS = "asyncio/events.py"
 _STEP, _TASKS = "Task.__step", "asyncio/tasks.py"
 _STEPS = ("task_step", "TaskStepMethWrapper_call")
-_LONGEST = 12
+_MAX_LENGTH = 12
 _ARROW = " ← "
 
 
@@ -103,7 +103,7 @@ def task_facts(task: asyncio.Task[Any], tasks: Iterable[asyncio.Task[Any]]) -> d
     chain: list[str] = []
     seen, waiting = {task}, [task]
     tasks = tuple(tasks)
-    while waiting and len(chain) < _LONGEST:
+    while waiting and len(chain) < _MAX_LENGTH:
         inner = waiting.pop(0)
         for outer in _awaiting(inner, tasks):
             if outer not in seen:
@@ -145,7 +145,7 @@ def _suspended_in(task: asyncio.Task[Any]) -> list[str]:
     """Return the functions of a task that waits, the innermost first."""
     functions: list[str] = []
     coroutine: Any = task.get_coro()
-    while coroutine is not None and len(functions) < _LONGEST:
+    while coroutine is not None and len(functions) < _MAX_LENGTH:
         frame = getattr(coroutine, "cr_frame", None)
         if frame is None:
             break
@@ -191,7 +191,7 @@ def await_chain(stack: CallStack) -> AwaitChain | None:
             if function.name == _RUN_HANDLE and function.location.path.endswith(_EVENTS):
                 if not chain or not is_task:
                     return None
-                return AwaitChain(_ARROW.join(map(_shown, chain[:_LONGEST])), chain[-1])
+                return AwaitChain(_ARROW.join(map(_shown, chain[:_MAX_LENGTH])), chain[-1])
             if function.name.startswith(_STEP) and function.location.path.endswith(_TASKS):
                 is_task = True
             else:

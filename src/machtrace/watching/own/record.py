@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # every file is offered to this reader: only records need wha
 
 _MAGIC = b"machwtc"
 _POLLS_OF_HANG = 5
-_MOST_INCIDENTS = 256
+_MAX_INCIDENTS = 256
 _KILLED = "the process ended while this lasted, or its watcher was stopped without being closed"
 
 _EARLY = f"{_KILLED}; the limit was not exceeded yet"
@@ -92,7 +92,7 @@ def _newest(items: Sequence[WatchdogItem]) -> Sequence[WatchdogItem]:
     incidents: set[int] = set()
     for position in reversed(range(len(items))):
         incidents.add(items[position].incident)
-        if len(incidents) > _MOST_INCIDENTS:
+        if len(incidents) > _MAX_INCIDENTS:
             return items[position + 1 :]
     return items
 

@@ -30,7 +30,7 @@ _TOLERANCE = 0.995
 _CALM = 0.75
 """A condition has ended when the share is below this part of the threshold."""
 _CALM_NS = 5 * SECOND_NS
-_LEAST_CALM_NS, _MOST_CALM_NS, _CALM_PARTS = 250_000_000, 2 * SECOND_NS, 16
+_MIN_CALM_NS, _MAX_CALM_NS, _CALM_PARTS = 250_000_000, 2 * SECOND_NS, 16
 """The use begins after an interval of little use, of this time or part of the window."""
 _POINTS = 64
 """Points of a window."""
@@ -91,7 +91,7 @@ class _Window:
     def began(self) -> TimeRange:
         """Return when the use began that exceeds the threshold: after the last calm interval."""
         points, after = self._points, self._last
-        step = max(_LEAST_CALM_NS, min(_MOST_CALM_NS, self.threshold.window_ns // _CALM_PARTS))
+        step = max(_MIN_CALM_NS, min(_MAX_CALM_NS, self.threshold.window_ns // _CALM_PARTS))
         for before in reversed(points):
             passed = after.at_ns - before.at_ns
             if passed < step and before is not points[0]:

@@ -29,12 +29,12 @@ from machtrace.watching.thresholds import (
 
 _PAGE = 4096
 _CERTAIN_SHARE = 0.9
-_SLOPE_NS, _LEAST_SLOPE_NS = 60 * SECOND_NS, 30 * SECOND_NS
-_LEAST_PART = 50
+_SLOPE_NS, _MIN_SLOPE_NS = 60 * SECOND_NS, 30 * SECOND_NS
+_MIN_PART = 50
 """Growth below this part of a jump does not continue it."""
 _BUSY = 4
 """Threads that are shown if none is known to have caused the growth."""
-_LEAST_GROWTH = 0.01
+_MIN_GROWTH = 0.01
 """Growth below this share of the limit has no slope."""
 
 
@@ -99,7 +99,7 @@ class MemoryCondition:
         points, span = self._points, self._span_ns
         if isinstance(self.threshold, MemoryJump) and points:
             # The growth ends between the last poll that found some and the next.
-            if point.value - points[-1].value >= self.threshold.size / _LEAST_PART:
+            if point.value - points[-1].value >= self.threshold.size / _MIN_PART:
                 self._grew = TimeRange(point.boot_ns, point.boot_ns)
             elif self._grew == (points[-1].boot_ns, points[-1].boot_ns, None):
                 self._grew = TimeRange(points[-1].boot_ns, point.boot_ns)
@@ -166,7 +166,7 @@ class MemoryCondition:
         first = self._points[0]
         passed = poll.at_ns - first.at_ns
         growth = used - first.value
-        if passed < _LEAST_SLOPE_NS or growth < _LEAST_GROWTH * limit.size:
+        if passed < _MIN_SLOPE_NS or growth < _MIN_GROWTH * limit.size:
             return None
         middle = next(p for p in self._points if p.at_ns >= first.at_ns + passed // 2)
         late = used - middle.value

@@ -35,7 +35,7 @@ from machtrace.watching.target import PolledProcess
 from machtrace.watching.thresholds import PROCESS_POLL_NS, CpuThreshold, MemoryThreshold
 
 _SECOND_NS = 1_000_000_000
-_LONGEST_NS = 120 * _SECOND_NS
+_MAX_NS = 120 * _SECOND_NS
 _FAST_POLL_NS = 20_000_000
 """Time between two polls while memory grows fast."""
 _ACTIVE_SHARE = 0.05
@@ -46,7 +46,7 @@ _COST_RATIO, _GROWING_COST_RATIO = 1000, 50
 _LIMIT_NS = 60 * _SECOND_NS
 _STEP_NS = 50_000_000
 """Time between two samples."""
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 """Threads that are sampled together."""
 _EARLY = 10
 """Samples after which an incident of processor time is reported for the first time."""
@@ -117,7 +117,7 @@ class ResourceWatch:
         self._new_id, self._copies, self._report = new_id, copies, report
         self._copy_all = copy_all
         windows = [threshold.window_ns for threshold in cpu]
-        self._history = ThreadHistory(max([_LONGEST_NS, *windows]))
+        self._history = ThreadHistory(max([_MAX_NS, *windows]))
         self._cpu = [CpuCondition(cpu, self._history)] if cpu else []
         self._memory = [MemoryCondition(threshold, self._history) for threshold in memory]
         self._conditions: list[CpuCondition | MemoryCondition] = [*self._cpu, *self._memory]
@@ -263,7 +263,7 @@ class ResourceWatch:
             met = replace(met, evidence={**met.evidence, **details})
             threads = met.threads[:1]
         else:
-            threads = met.threads[:_MOST_THREADS]
+            threads = met.threads[:_MAX_THREADS]
         incident = ResourceIncident(
             identifier, met, tuple(ThreadId(share.thread) for share in threads)
         )

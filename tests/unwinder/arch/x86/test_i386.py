@@ -17,7 +17,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.arch.x86.decoder import decode
-from machtrace.unwinder.arch.x86.encoding import LONGEST, parse
+from machtrace.unwinder.arch.x86.encoding import MAX_LENGTH, parse
 from machtrace.unwinder.arch.x86.registers import EAX, EBP, EBX, ECX, EDI, ESI, ESP, MODE_32
 from machtrace.unwinder.code.effects import NOTHING, AddConstant, Call, Return, Store, Trap
 from machtrace.unwinder.rules import AtCfa, CallSiteRules, Lost, RegisterOffset, UnwindRule
@@ -62,7 +62,7 @@ def test_a_real_librarys_code_matches_capstone():
     for start in range(section.address, section.end - size, (section.end - section.address) // 6):
         code = bytes(contents.read_svma(Svma(start), size))
         at = 64  # where a misaligned decoding may have synchronised again
-        while at < size - LONGEST:
+        while at < size - MAX_LENGTH:
             objections = peer.objections(code, at)
             assert not objections, objections
             compared += objections is not None
@@ -75,7 +75,7 @@ def test_a_real_librarys_code_matches_capstone():
 def test_any_bytes_have_a_length(code: bytes, at: int):
     """At least one byte, so that a sweep ends; never more than are available."""
     length, effects = decode(code, at, MODE_32)
-    assert 1 <= length <= LONGEST
+    assert 1 <= length <= MAX_LENGTH
     assert effects
     found = parse(code, at, MODE_32)
     assert found is None or at + found.length <= len(code)

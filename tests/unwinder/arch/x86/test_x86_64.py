@@ -19,7 +19,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.arch.x86.decoder import decode
-from machtrace.unwinder.arch.x86.encoding import LONGEST, parse
+from machtrace.unwinder.arch.x86.encoding import MAX_LENGTH, parse
 from machtrace.unwinder.arch.x86.registers import MODE_64
 from machtrace.unwinder.code.effects import (
     Call,
@@ -89,7 +89,7 @@ def test_jumps_calls_and_returns_are_distinguished():
 def test_any_bytes_have_a_length(code: bytes, at: int):
     """At least one byte, so that a sweep ends; never more than an instruction can have."""
     length, effects = decode(code, at)
-    assert 1 <= length <= LONGEST
+    assert 1 <= length <= MAX_LENGTH
     assert effects
     found = parse(code, at)
     assert found is None or at + found.length <= len(code)

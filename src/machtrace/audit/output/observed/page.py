@@ -15,7 +15,7 @@ from machtrace.audit.baseline import Comparison
 from machtrace.audit.observed.builds import builds_of
 from machtrace.audit.observed.code import RecordedCode
 from machtrace.audit.observed.report import (
-    STACKS_MOST,
+    MAX_STACKS,
     UNKNOWN_NAME,
     ObservedReport,
     ObservedStack,
@@ -163,7 +163,7 @@ def _stacks_of_cells(report: ObservedReport, language: str) -> dict[_Key, list[_
         asker = report.asker(row)
         rule = report.rule(int(attribution.rule[row]))
         cell = cells[asker.library, rule.category_in(language)]
-        if len(cell) < STACKS_MOST and totals[row]:
+        if len(cell) < MAX_STACKS and totals[row]:
             stack = report.stack(row, int(totals[row]))
             cell.append(_CellStack(stack, rule.watch, int(without[row])))
     return cells

@@ -17,7 +17,7 @@ from machtrace.audit.output.sarif import LEVELS, file_location, sarif_run, state
 from machtrace.audit.policies import Condition
 from machtrace.audit.trail.stacks import NO_IMAGE, CodeAddress
 
-_STACKS_MOST = 5
+_MAX_STACKS = 5
 _SENTENCES = {
     Condition.BEFORE_CONSENT: "Private data was requested without consent.",
     Condition.BACKGROUND: "Private data was requested in the background.",
@@ -48,7 +48,7 @@ def sarif_document(
 def _result(
     finding: ObservedFinding, index: int, report: ObservedReport, builds: Builds, code: RecordedCode
 ) -> dict[str, Any]:
-    stacks = finding.stacks[:_STACKS_MOST]
+    stacks = finding.stacks[:_MAX_STACKS]
     return {
         "ruleId": finding.condition.value,
         "ruleIndex": index,

@@ -26,7 +26,7 @@ SHOWN, SHOWN_SITES = 2, 3
 """Stacks and sites of a finding that are shown."""
 HEADING = ("LIBRARY", "OWNER", "DATA", "CALLED", "WITHOUT CONSENT", "WITH", "UNSTATED")
 COVERAGE_HEADING = ("LIBRARY", "CALLED", "REACHED", "SITES")
-_DEAD_MOST = 8
+_MAX_DEAD = 8
 """Rules of one reason that are listed one by one."""
 
 
@@ -147,7 +147,7 @@ def dead_lines(report: ObservedReport, *, every: bool = True) -> Iterator[str]:
     rows = Counter((reason, number) for (_, reason), number in dead.items())
     for (reason, number), rules in rows.items():
         of = f"{reason} ({counted(number, 'process', 'processes')})"
-        if rules > _DEAD_MOST and not every:
+        if rules > _MAX_DEAD and not every:
             yield f"dead: {counted(rules, 'rule')}: {of}; --all lists them"
             continue
         for (watch, why), times in dead.items():

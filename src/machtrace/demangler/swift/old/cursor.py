@@ -20,9 +20,9 @@ from machtrace.demangler.swift.identifiers import (
 from machtrace.demangler.swift.machine import SwiftCursor
 from machtrace.demangler.swift.nodes import Kind, Node, NotUnderstoodError
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """Levels of types and contexts in each other; names in use have a dozen."""
-_MOST_DIGITS = 64
+_MAX_DIGITS = 64
 _FIXITIES = {"i": " infix", "p": " prefix", "P": " postfix"}
 
 
@@ -51,7 +51,7 @@ class OldCursor(SwiftCursor, ABC):
     def enter(self) -> None:
         """Go a level deeper."""
         self.depth += 1
-        if self.depth > DEEPEST:
+        if self.depth > MAX_DEPTH:
             raise NotUnderstoodError
 
     def leave(self) -> None:
@@ -63,7 +63,7 @@ class OldCursor(SwiftCursor, ABC):
         start = self.at
         while "0" <= self.text[self.at] <= "9":
             self.at += 1
-        if not 0 < self.at - start <= _MOST_DIGITS:
+        if not 0 < self.at - start <= _MAX_DIGITS:
             raise NotUnderstoodError
         return int(self.text[start : self.at])
 

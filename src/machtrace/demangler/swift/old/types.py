@@ -10,7 +10,7 @@ from machtrace.demangler.swift.generics import FIRST_PARAMETER
 from machtrace.demangler.swift.identifiers import STANDARD_LIBRARY
 from machtrace.demangler.swift.machine import phrase
 from machtrace.demangler.swift.nodes import NOMINALS, Kind, Node, NotUnderstoodError
-from machtrace.demangler.swift.old.cursor import DEEPEST
+from machtrace.demangler.swift.old.cursor import MAX_DEPTH
 from machtrace.demangler.swift.old.generics import OldGenerics
 
 _CALLEES = {
@@ -203,7 +203,7 @@ class OldTypes(OldImplFunctions):
         path = [nominal]
         while path[-1].children[0].kind not in _WITHOUT_ARGUMENTS:
             path.append(path[-1].children[0])
-            if len(path) > DEEPEST:
+            if len(path) > MAX_DEPTH:
                 raise NotUnderstoodError
         bound = path[-1]
         for level in reversed(range(len(path))):

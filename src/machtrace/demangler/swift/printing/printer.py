@@ -241,9 +241,9 @@ TEXTS = frozenset(kind for kind, rule in RULES.items() if rule is _text)
 """Kinds of which the text is printed, and nothing else."""
 
 
-_MOST_PIECES = 30_000
+_MAX_PIECES = 30_000
 """Printed of one name; the longest names in use have some thousands."""
-_MOST_CHARACTERS = 1 << 20
+_MAX_CHARACTERS = 1 << 20
 """Printed of one name."""
 
 
@@ -263,7 +263,7 @@ def printed(root: Node, parse: Callable[[str], Node], *, simplified: bool) -> st
     rules = RULES
     texts: list[str] = []
     work: list[str | Node | Callable[[], None]] = [root]
-    room, size = _MOST_PIECES, 0
+    room, size = _MAX_PIECES, 0
     while work:
         item = work.pop()
         if isinstance(item, str):
@@ -285,6 +285,6 @@ def printed(root: Node, parse: Callable[[str], Node], *, simplified: bool) -> st
             pieces = rules[kind](item, style)
             work.extend(pieces[::-1])
             room -= len(pieces) + 1
-        if room < 0 or size > _MOST_CHARACTERS:
+        if room < 0 or size > _MAX_CHARACTERS:
             raise NotUnderstoodError
     return "".join(texts)

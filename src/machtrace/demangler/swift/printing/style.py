@@ -11,7 +11,7 @@ from machtrace.demangler.swift.nodes import FAILURES, Node
 Pieces = Sequence[str | Node | Callable[[], None]]
 """Texts, nodes to print, and calls that change how the rest is printed."""
 
-_MOST_NESTED = 1 << 13
+_MAX_NESTED = 1 << 13
 """Characters of mangled names in the name that are read."""
 
 
@@ -32,7 +32,7 @@ class Style:
         self.specialised = False
         """Whether the function was printed as specialised."""
         self._parse = parse
-        self._room = _MOST_NESTED
+        self._room = _MAX_NESTED
 
     def show_requirements(self) -> None:
         """From here on."""

@@ -50,9 +50,9 @@ _EXISTENTIAL = frozenset(
     }
 )
 _WITHOUT_SPACE = frozenset({Kind.FUNCTION_TYPE, Kind.UNCURRIED_TYPE, Kind.DEPENDENT_GENERIC_TYPE})
-_MOST_PARAMETERS = 128
+_MAX_PARAMETERS = 128
 """Generic parameters of one level that are printed."""
-_MOST_LEVELS = 64
+_MAX_LEVELS = 64
 """Most nested declarations with generic parameters of their own."""
 
 
@@ -194,7 +194,7 @@ def dependent_generic_type(node: Node, _style: Style) -> Pieces:
 def generic_signature(node: Node, style: Style) -> Pieces:
     """Generic parameters by depth, and what is required of them."""
     counts = [child.index for child in node.children if child.kind is Kind.PARAMETER_COUNT]
-    if len(counts) > _MOST_LEVELS:
+    if len(counts) > _MAX_LEVELS:
         raise NotUnderstoodError
     rest = node.children[len(counts) :]
     markers = {
@@ -216,7 +216,7 @@ def generic_signature(node: Node, style: Style) -> Pieces:
 
 def _parameters(depth: int, count: int, markers: dict[str, Node]) -> list[str | Node]:
     pieces: list[str | Node] = []
-    for index in range(min(count, _MOST_PARAMETERS)):
+    for index in range(min(count, _MAX_PARAMETERS)):
         if index:
             pieces.append(", ")
         name = parameter_name(depth, index)
@@ -227,7 +227,7 @@ def _parameters(depth: int, count: int, markers: dict[str, Node]) -> list[str | 
             pieces.append(f"each {name}")
         else:
             pieces += [f"let {name}: ", marker.children[1]]
-    if count > _MOST_PARAMETERS:
+    if count > _MAX_PARAMETERS:
         pieces.append(", ...")
     return pieces
 

@@ -32,14 +32,14 @@ from machtrace.model.process_metadata import NotedThread, ProcessMetadata, metad
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import LinuxFacts, ThreadId
 
-_MOST_SEGMENTS = 1 << 18
+_MAX_SEGMENTS = 1 << 18
 """Linux's default limit is 65,530 mappings per process (``vm.max_map_count``)."""
-_MOST_PROBLEMS = 64
+_MAX_PROBLEMS = 64
 """Malformed notes that are reported individually."""
 _ADDRESS_LIMIT = 1 << 64
 _USER_END = 1 << 63
 """The start of the kernel's half, in which x86-64 cores have its vsyscall page."""
-_LEAST_ADDRESS_BITS = 39
+_MIN_ADDRESS_BITS = 39
 """The least that Linux can be built with, on arm64."""
 
 
@@ -150,10 +150,10 @@ class _Parser:
         for kind, _, offset, _, size, _ in segments:
             if kind == PT_NOTE:
                 self._read_notes(offset, size)
-        if self.bad_notes > _MOST_PROBLEMS:
+        if self.bad_notes > _MAX_PROBLEMS:
             self.problems.append(
                 CoreFileError(
-                    f"{self.bad_notes - _MOST_PROBLEMS} more notes that could not be read",
+                    f"{self.bad_notes - _MAX_PROBLEMS} more notes that could not be read",
                     source=self.source,
                     offset=0,
                 )
@@ -202,7 +202,7 @@ class _Parser:
             except ElfError as error:
                 self.problems.append(error)
         room = max(0, len(self.data) - at) // layout.size
-        there = min(count, room, _MOST_SEGMENTS)
+        there = min(count, room, _MAX_SEGMENTS)
         if count > there:
             self._problem(f"{count} program headers, of which {there} can be read", at)
         for fields in layout.iter_unpack(self.data[at : at + there * layout.size]):
@@ -229,7 +229,7 @@ class _Parser:
                 self._read_note(note.owner, note.type, note.description)
             except FormatError as error:
                 self.bad_notes += 1
-                if self.bad_notes <= _MOST_PROBLEMS:
+                if self.bad_notes <= _MAX_PROBLEMS:
                     self.problems.append(error)
 
     def _read_note(self, owner: bytes, kind: int, data: bytes) -> None:
@@ -301,7 +301,7 @@ class _Parser:
             return PacMask(lowest - 1)
         # The main stack is near the end of the address space.
         highest = max((region.end for region in mapped if region.end <= _USER_END), default=0)
-        return PacMask.of_width(max(_LEAST_ADDRESS_BITS, max(0, highest - 1).bit_length()))
+        return PacMask.of_width(max(_MIN_ADDRESS_BITS, max(0, highest - 1).bit_length()))
 
     def _problem(self, message: str, offset: int) -> None:
         self.problems.append(CoreFileError(message, source=self.source, offset=offset))

@@ -36,10 +36,10 @@ VDSO = "[vdso]"
 """The kernel's name for it in a process's maps."""
 
 _ADDRESS_LIMIT = 1 << 64
-_LEAST_BUDGET = 1 << 20
+_MIN_BUDGET = 1 << 20
 _HEADERS_COST = 512
 """The least bytes of an image's headers."""
-_MOST_FILES = 4096
+_MAX_FILES = 4096
 """Files that are examined because headers are missing."""
 
 
@@ -115,7 +115,7 @@ class _Finder:
         self._mapped.sort(key=_start)
         self._has_protection = any(region.is_executable for region in self._mapped)
         # Real headers do not overlap, so all of them together are no longer than their memory.
-        self._budget = max(_LEAST_BUDGET, core.memory.size)
+        self._budget = max(_MIN_BUDGET, core.memory.size)
         self.headless: list[tuple[FileMapping, ...]] = []
 
     def images(self) -> Iterator[BinaryImage]:
@@ -133,7 +133,7 @@ class _Finder:
             if image is not None:
                 end = image.end
                 yield image
-            elif run is not None and not self._holds(address) and len(self.headless) < _MOST_FILES:
+            elif run is not None and not self._holds(address) and len(self.headless) < _MAX_FILES:
                 self.headless.append(run)
 
     def _names(self) -> dict[int, str]:

@@ -26,10 +26,10 @@ AT_SYSINFO_EHDR = 33
 PT_PHDR = 6
 DT_DEBUG = 21
 
-_MOST_OBJECTS = 4096
-_MOST_HEADERS = 128
-_MOST_ENTRIES = 1024
-_LONGEST_NAME = 4096
+_MAX_OBJECTS = 4096
+_MAX_HEADERS = 128
+_MAX_ENTRIES = 1024
+_MAX_NAME_LENGTH = 4096
 _NAME_STEP = 64
 """Bytes of a name read at once; pages are a multiple of it, so no read crosses one needlessly."""
 
@@ -64,7 +64,7 @@ def loaded_objects(
     objects: list[LoadedObject] = []
     seen: set[int] = set()
     at = first
-    while at and at not in seen and len(objects) < _MOST_OBJECTS:
+    while at and at not in seen and len(objects) < _MAX_OBJECTS:
         seen.add(at)
         try:
             bias, name, dynamic, following, _ = words.unpack(memory.read(Avma(at), words.size))
@@ -78,7 +78,7 @@ def loaded_objects(
 def read_string(memory: MemoryReader, address: Avma) -> str:
     """Return the C string at ``address``; empty if it cannot be read. Raises nothing."""
     text = bytearray()
-    while len(text) < _LONGEST_NAME:
+    while len(text) < _MAX_NAME_LENGTH:
         at = address + len(text)
         try:
             part = bytes(memory.read(Avma(at), _NAME_STEP - at % _NAME_STEP))
@@ -95,7 +95,7 @@ def _first_object(memory: MemoryReader, vector: bytes, layout: ElfLayout) -> int
     values = dict(auxiliary_values(vector, layout))
     headers_at, count = values.get(AT_PHDR, 0), values.get(AT_PHNUM, 0)
     header = layout.program_header
-    if not headers_at or values.get(AT_PHENT) != header.size or count > _MOST_HEADERS:
+    if not headers_at or values.get(AT_PHENT) != header.size or count > _MAX_HEADERS:
         return 0
     bias = 0
     dynamic: tuple[int, int] | None = None
@@ -109,7 +109,7 @@ def _first_object(memory: MemoryReader, vector: bytes, layout: ElfLayout) -> int
         return 0
     entry, word = layout.dynamic, layout.pointer_size
     address, size = dynamic
-    size = min(size // entry.size, _MOST_ENTRIES) * entry.size
+    size = min(size // entry.size, _MAX_ENTRIES) * entry.size
     for tag, value in entry.iter_unpack(memory.read(Avma(address + bias), size)):
         if tag == DT_DEBUG and value:
             # int version, padded; r_map; r_brk; r_state, padded; r_ldbase.

@@ -45,7 +45,7 @@ _SIGNED_BITS = (1 << 55) - 1
 _SIGINFO_SIZE = 128
 _HEADER = Struct("<3ih2x")
 """``pr_info``: signal, code, error number; ``pr_cursig``."""
-_LARGEST_SIGNAL = (1 << 15) - 1
+_MAX_SIGNAL = (1 << 15) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def thread_status(status: ThreadStatus, facts: LinuxFacts, pid: int, layout: Elf
     offsets = StatusLayout.of(layout)
     data = bytearray(offsets.size(len(status.registers)))
     # A damaged siginfo may have a number that pr_cursig has no room for.
-    current = status.signal if 0 <= status.signal <= _LARGEST_SIGNAL else 0
+    current = status.signal if 0 <= status.signal <= _MAX_SIGNAL else 0
     _HEADER.pack_into(data, 0, current, 0, 0, current)
     _IDS.pack_into(data, offsets.ids, _id(status.id), _id(facts.parent), _id(pid), _id(pid))
     data[offsets.registers : offsets.registers + len(status.registers)] = status.registers

@@ -79,7 +79,7 @@ def parse_process_metadata(file: memoryview, note: Note, source: str) -> Process
 
 _COMMAND_HEADER_SIZE = 8
 _KERNEL_HALF = 1 << 63
-_LEAST_ADDRESS_BITS = 39
+_MIN_ADDRESS_BITS = 39
 """The minimum address bits of 64-bit Apple devices (iOS: 39, macOS: 47)."""
 
 _T = TypeVar("_T")
@@ -259,7 +259,7 @@ def _pointer_mask(arch: Arch, bits: AddressableBits | None, memory: CoreMemory) 
         return PacMask()
     if bits is not None:
         return PacMask.of_width(bits.low)
-    return PacMask.of_width(max(_LEAST_ADDRESS_BITS, highest.bit_length()))
+    return PacMask.of_width(max(_MIN_ADDRESS_BITS, highest.bit_length()))
 
 
 class _NoteReader:

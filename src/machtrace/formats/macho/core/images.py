@@ -35,9 +35,9 @@ _LC_STR_OFFSET = 8
 _PROGRAM_SVMA = {8: Svma(1 << 32), 4: Svma(0x4000)}
 """The default stated address of a program's header, by pointer size: after a ``__PAGEZERO`` of
 4 GiB or 16 KiB. Libraries are linked at 0."""
-_LARGEST_CODE = 1 << 30
+_MAX_CODE = 1 << 30
 """The assumed maximum size of ``__TEXT``, if it is unknown."""
-_LEAST_BUDGET = 1 << 20
+_MIN_BUDGET = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class CoreImages:
 
 def find_images(core: CoreFile) -> CoreImages:
     """Return the images of ``core``; raises nothing."""
-    finder = _Finder(core, max(_LEAST_BUDGET, core.memory.size))
+    finder = _Finder(core, max(_MIN_BUDGET, core.memory.size))
     finder.add_noted(core.noted_images)
     if not finder.found and not finder.add_main_binary():
         finder.add_scanned()
@@ -215,7 +215,7 @@ class _Finder:
         # The code ends at the image's next segment or at the next image: in a shared cache, the
         # code of all libraries is contiguous, and their data elsewhere.
         own = (start for _, start in noted.segments if start > address)
-        end = min(address + _LARGEST_CODE, next_start, *own)
+        end = min(address + _MAX_CODE, next_start, *own)
         return NotedExtent(load_address=address, header_svma=svma, size=end - address)
 
     def _add(
@@ -274,7 +274,7 @@ LOADED_TYPES = frozenset(
 
 _COMMAND_LIMIT = 1 << 16
 _COMMANDS_SIZE_LIMIT = 1 << 24
-_LEAST_COMMAND_SIZE = 8
+_MIN_COMMAND_SIZE = 8
 _KNOWN_COMMAND_LIMIT = 0x100
 """Above every load command's number without LC_REQ_DYLD."""
 
@@ -297,7 +297,7 @@ def scan_headers(regions: Iterable[MemoryRegion], cputype: int) -> Iterator[Avma
 
 
 def _is_header(data: bytes | memoryview, cputype: int) -> bool:
-    if len(data) < MACH_HEADER_64_SIZE + _LEAST_COMMAND_SIZE:
+    if len(data) < MACH_HEADER_64_SIZE + _MIN_COMMAND_SIZE:
         return False
     row = MACH_HEADER.unpack(data)
     size = MACH_HEADER_64_SIZE if row.magic == MH_MAGIC_64 else MACH_HEADER.size
@@ -306,6 +306,6 @@ def _is_header(data: bytes | memoryview, cputype: int) -> bool:
         row.cputype == cputype
         and row.filetype in LOADED_TYPES
         and 0 < row.ncmds <= _COMMAND_LIMIT
-        and row.ncmds * _LEAST_COMMAND_SIZE <= row.sizeofcmds <= _COMMANDS_SIZE_LIMIT
+        and row.ncmds * _MIN_COMMAND_SIZE <= row.sizeofcmds <= _COMMANDS_SIZE_LIMIT
         and 0 < first_command < _KNOWN_COMMAND_LIMIT
     )

@@ -111,7 +111,7 @@ def _page_starts(
     return np.concatenate(pages), np.concatenate(starts)
 
 
-LONGEST_NAME = 1 << 16
+MAX_NAME_LENGTH = 1 << 16
 _SHARED_NAMES = 4
 """Maximum size of all strings together, in blocks: beyond, they overlap on purpose."""
 
@@ -131,9 +131,9 @@ def names_at(strings: bytes, offsets: npt.NDArray[np.int64], source: str) -> lis
         if not 0 <= at < len(strings):
             names[at] = ""
             continue
-        end = strings.find(b"\0", at, at + LONGEST_NAME)
+        end = strings.find(b"\0", at, at + MAX_NAME_LENGTH)
         if end < 0:
-            end = min(len(strings), at + LONGEST_NAME)
+            end = min(len(strings), at + MAX_NAME_LENGTH)
         room -= end - at
         if room < 0:
             raise MachOError("names overlap", source=source, offset=at)
@@ -143,7 +143,7 @@ def names_at(strings: bytes, offsets: npt.NDArray[np.int64], source: str) -> lis
 
 _UNCOMPRESSED = 0
 _ZLIB = 1
-_MOST_UNPACKED = 1 << 25
+_MAX_UNPACKED = 1 << 25
 _BEST_RATIO = 64
 """Maximum ratio of decompressed names: symbols compress to a tenth, zeros and similar to less."""
 
@@ -198,7 +198,7 @@ def _strings(data: bytes, symbols_format: int, source: str, offset: int) -> byte
             f"symbol strings of format {symbols_format} are not known", source=source, offset=offset
         )
     try:
-        most = min(_MOST_UNPACKED, _BEST_RATIO * len(data) + 1)
+        most = min(_MAX_UNPACKED, _BEST_RATIO * len(data) + 1)
         return zlib.decompressobj().decompress(data, most)
     except zlib.error as error:
         raise MachOError(f"symbol strings: {error}", source=source, offset=offset) from None

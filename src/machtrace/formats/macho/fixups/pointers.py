@@ -137,7 +137,7 @@ _CHUNK = 1 << 20
 """Bytes searched at once."""
 _PAGE = 1 << 14
 """Bytes searched at once where a larger read fails."""
-_MOST_READS = 1 << 12
+_MAX_READS = 1 << 12
 
 
 def inside_image(image: MachOImage, addresses: Addresses) -> npt.NDArray[np.bool_]:
@@ -275,7 +275,7 @@ class RawPointers(Pointers):
     def _data(self) -> Iterator[tuple[int, memoryview]]:
         """Yield the readable parts of the image's data, in whole words."""
         size = self._word.itemsize
-        reads = _MOST_READS
+        reads = _MAX_READS
         for segment in self._contents.image.segments:
             if segment.is_executable or segment.name == "__LINKEDIT":
                 continue

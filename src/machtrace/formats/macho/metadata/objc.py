@@ -26,7 +26,7 @@ _RW_FIELD = 8
 """The offset of ``ro_or_rw_ext`` in ``class_rw_t``, of either width."""
 _PACKED_ISA_BITS = 0xFFFFFFFF8
 """The bits of the class in a non-pointer isa of arm64."""
-_LONGEST_NAME = 1 << 12
+_MAX_NAME_LENGTH = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class ObjcRecords:
 
     def text(self, at: int) -> str:
         r"""Return the string at a stated address; invalid UTF-8 is escaped as ``\x..``."""
-        return self.memory.string(at)[:_LONGEST_NAME].decode("utf-8", "backslashreplace")
+        return self.memory.string(at)[:_MAX_NAME_LENGTH].decode("utf-8", "backslashreplace")
 
 
 Owners = npt.NDArray[np.int64]
@@ -232,7 +232,7 @@ def _read_relative(
 
 _CLASS_SECTIONS = ("__objc_classlist", "__objc_nlclslist")
 _CATEGORY_SECTIONS = ("__objc_catlist", "__objc_catlist2", "__objc_nlcatlist")
-_MOST_OWNERS = 1 << 14
+_MAX_OWNERS = 1 << 14
 """Owners whose names are cached; at the limit, all are dropped."""
 _CLASS_SYMBOL = "_OBJC_CLASS_$_"
 _OLD_CLASS_SYMBOL = ".objc_class_name_"
@@ -273,7 +273,7 @@ class ObjcMethods:
         number = int(self.rows.owners[row])
         owner = self._owners.get(number)
         if owner is None:
-            if len(self._owners) >= _MOST_OWNERS:
+            if len(self._owners) >= _MAX_OWNERS:
                 self._owners.clear()
             at, category = int(self.class_names[number]), int(self.category_names[number])
             owner = self._owners[number] = MethodOwner(

@@ -30,7 +30,7 @@ TYPE_INFO_SYMBOL = "__ZTI"
 _NAME_ADDRESS = np.uint64((1 << 63) - 1)
 """The address bits of a pointer to a name: on arm64, the highest bit marks a type that other images
 may define under the same name (LLVM, ``libcxx/include/typeinfo``, "NonUniqueARMRTTIBit")."""
-_MOST_BASES = 1 << 10
+_MAX_BASES = 1 << 10
 _SHARED_NAMES = 16
 """Maximum size of all names together, in images: beyond, they overlap on purpose."""
 _VIRTUAL = 1
@@ -158,7 +158,7 @@ class _Reader:
         head = np.dtype([("flags", f"{self._order}u4"), ("count", f"{self._order}u4")])
         records, known = self._records.read(np.array([place + 2 * size], np.uint64), head)
         count = int(records["count"][0])
-        if not known[0] or count > _MOST_BASES:
+        if not known[0] or count > _MAX_BASES:
             return ()
         entries = np.uint64(place + 2 * size + 8) + np.arange(count, dtype=np.uint64) * np.uint64(
             2 * size

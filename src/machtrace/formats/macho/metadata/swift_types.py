@@ -26,7 +26,7 @@ from machtrace.formats.macho.fixups.pointers import Pointers
 from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 
-_LONGEST_NAME = 1 << 12
+_MAX_NAME_LENGTH = 1 << 12
 _WORD = 4
 
 
@@ -81,21 +81,21 @@ class SwiftRecords:
 
     def text(self, at: int) -> str:
         r"""Return the string at a stated address; invalid UTF-8 is escaped as ``\x..``."""
-        return self.memory.string(at)[:_LONGEST_NAME].decode("utf-8", "backslashreplace")
+        return self.memory.string(at)[:_MAX_NAME_LENGTH].decode("utf-8", "backslashreplace")
 
 
 _KIND = 0x1F
-_LONGEST_QUALIFIED_NAME = 1 << 12
-_MOST_NAMES = 1 << 14
+_MAX_QUALIFIED_NAME_LENGTH = 1 << 12
+_MAX_NAMES = 1 << 14
 """Names cached; at the limit, all are dropped."""
-_DEEPEST = 64
+_MAX_DEPTH = 64
 """Maximum contexts around a type: those of a synthetic file may be cyclic."""
 _NOMINAL_TYPE = "Mn"
 _OBJC_CLASS = "_OBJC_CLASS_$_"
 _FROM_C = "__C."
 """The placeholder of the module."""
 _HAS_IMPORT_INFO = 1 << 18
-_MOST_IMPORT_PARTS = 8
+_MAX_IMPORT_PARTS = 8
 _DIRECT_REFERENCE = 0x01
 _INDIRECT_REFERENCE = 0x02
 _DESCRIPTOR_SYMBOL = ("_$s", "_$S")
@@ -140,7 +140,7 @@ class SwiftContexts:
 
     def name(self, at: int) -> str:
         """Return a name such as ``Module.Outer.Inner``; empty if a context is unreadable."""
-        return self._name(at, _DEEPEST)
+        return self._name(at, _MAX_DEPTH)
 
     def name_of_symbol(self, symbol: str) -> str:
         """Return the name of a type in another image, by its descriptor's symbol."""
@@ -159,9 +159,9 @@ class SwiftContexts:
         known = self._names.get(at)
         if known is None:
             known = self._read(at, left) if left else ""
-            if len(known) > _LONGEST_QUALIFIED_NAME:
+            if len(known) > _MAX_QUALIFIED_NAME_LENGTH:
                 known = ""
-            if len(self._names) >= _MOST_NAMES:
+            if len(self._names) >= _MAX_NAMES:
                 self._names.clear()
             self._names[at] = known
         return known
@@ -191,7 +191,7 @@ class SwiftContexts:
         flags = self.records.number(at) or 0
         if not flags & _HAS_IMPORT_INFO:
             return name
-        place, left = own + len(name.encode()) + 1, _MOST_IMPORT_PARTS
+        place, left = own + len(name.encode()) + 1, _MAX_IMPORT_PARTS
         while left:
             part = self.records.text(place)
             if not part:

@@ -25,7 +25,7 @@ EXPORT_SYMBOL_FLAGS_STUB_AND_RESOLVER = 0x10
 _NAMES_PER_BYTE = 256
 """Maximum size of all names together, in tries. Long common prefixes are a trie's point, but only a
 synthetic one exceeds this."""
-_LEAST_ROOM = 1 << 16
+_MIN_ROOM = 1 << 16
 
 
 class Export(NamedTuple):
@@ -132,7 +132,7 @@ def walk_exports_trie(trie: bytes | memoryview, source: str) -> Iterator[Export]
     """
     data = bytes(trie)
     cursor = ByteCursor(data, source=source, error=MachOError)
-    room = _LEAST_ROOM + _NAMES_PER_BYTE * len(data)
+    room = _MIN_ROOM + _NAMES_PER_BYTE * len(data)
     seen: set[int] = set()
     waiting = [(0, b"")] if data else []
     while waiting:

@@ -23,7 +23,7 @@ from machtrace.frozen import dataclass
 from machtrace.model.address import ImageOffset, Svma
 
 _NONE = memoryview(array("Q"))
-_LONGEST_ULEB = 10
+_MAX_ULEB_LENGTH = 10
 _DATA_ENTRY = Struct("<IHH")
 
 
@@ -94,7 +94,7 @@ def decode_with_numpy(data: bytes | memoryview, source: str) -> memoryview:
     lengths = lasts - firsts[:-1] + 1
     # Ten bytes have room for 70 bits: of the tenth only the lowest may be set.
     too_long = np.flatnonzero(
-        (lengths > _LONGEST_ULEB) | ((lengths == _LONGEST_ULEB) & (encoded[lasts] > 1))
+        (lengths > _MAX_ULEB_LENGTH) | ((lengths == _MAX_ULEB_LENGTH) & (encoded[lasts] > 1))
     )
     # A distance is only wrong if it comes before the one that ends the list.
     whole = int(too_long[0]) if len(too_long) else len(lasts)

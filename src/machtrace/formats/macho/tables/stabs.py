@@ -16,7 +16,7 @@ from machtrace.formats.macho.contents import MachOFileContents, read_table
 N_OSO = 0x66
 _TYPE_OFFSET = 4
 """The offset of ``n_type`` in an ``nlist``."""
-_LONGEST_PATH = 1 << 12
+_MAX_PATH_LENGTH = 1 << 12
 _SHARED_NAMES = 16
 """Maximum size of all paths together, in string tables: beyond, they overlap on purpose."""
 
@@ -51,7 +51,7 @@ def object_stabs(contents: MachOFileContents) -> tuple[ObjectStab, ...]:
     stabs = []
     for row in rows:
         at, _, _, _, modified = layout.unpack_from(table, row * layout.size)
-        name = bytes(strings[at : at + _LONGEST_PATH]).partition(b"\0")[0] if at else b""
+        name = bytes(strings[at : at + _MAX_PATH_LENGTH]).partition(b"\0")[0] if at else b""
         room -= len(name)
         if room < 0:
             raise MachOError(

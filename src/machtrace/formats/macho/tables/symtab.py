@@ -39,7 +39,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 """One boolean per symbol."""
 
 _REFERENCED_DYNAMICALLY = 0x0010
-_LONGEST_NAME = 1 << 16
+_MAX_NAME_LENGTH = 1 << 16
 _NAME_CHUNK = 256
 _SHARED_NAMES = 16
 """Maximum size of all names together, in string tables: beyond, they overlap on purpose."""
@@ -217,13 +217,13 @@ class SymbolRows:
         if at == 0 or start < 0:
             return b""
         text = b""
-        while len(text) < _LONGEST_NAME:
+        while len(text) < _MAX_NAME_LENGTH:
             chunk = bytes(self._strings[start + len(text) : start + len(text) + _NAME_CHUNK])
             head, end, _ = chunk.partition(b"\0")
             text += head
             if end or not chunk:
                 break
-        return text[:_LONGEST_NAME]
+        return text[:_MAX_NAME_LENGTH]
 
     def name(self, row: int) -> str:
         r"""Return the linkage name of one symbol; empty if it has none.
@@ -251,7 +251,7 @@ class SymbolRows:
             if at == 0 or not 0 <= start < size:
                 names[at] = ""
                 continue
-            end = min(strings.find(b"\0", start), start + _LONGEST_NAME)
+            end = min(strings.find(b"\0", start), start + _MAX_NAME_LENGTH)
             room -= end - start
             if room < 0:
                 raise MachOError(
@@ -293,7 +293,7 @@ def _used_strings(rows: npt.NDArray[np.void], command: SymtabCommand) -> tuple[i
     if not len(used):
         return 0, 0
     start = int(used.min())
-    end = min(command.strsize, int(used.max()) + _LONGEST_NAME)
+    end = min(command.strsize, int(used.max()) + _MAX_NAME_LENGTH)
     return start, end - start
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LONGEST_PATTERN = 1024
+MAX_PATTERN_LENGTH = 1024
 """Maximum characters of a pattern."""
-_LONGEST_TEXT = 4096
+_MAX_TEXT_LENGTH = 4096
 """Characters of a text that are examined."""
-_MOST_EXACT = 64
+_MAX_EXACT = 64
 """Maximum texts that a pattern without wildcards is expanded to."""
-_DEEPEST = 8
+_MAX_DEPTH = 8
 """Maximum nesting of alternatives."""
 
 
@@ -45,8 +45,8 @@ class Glob:
         Raises:
             GlobError: a set or alternatives do not end, or the pattern is too long.
         """
-        if len(pattern) > LONGEST_PATTERN:
-            raise GlobError(f"a pattern of more than {LONGEST_PATTERN} characters")
+        if len(pattern) > MAX_PATTERN_LENGTH:
+            raise GlobError(f"a pattern of more than {MAX_PATTERN_LENGTH} characters")
         self.pattern = pattern
         self._is_path = is_path
         self._lowered = is_path or not has_case
@@ -61,7 +61,7 @@ class Glob:
 
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches the whole of ``text``."""
-        text = text[:_LONGEST_TEXT]
+        text = text[:_MAX_TEXT_LENGTH]
         if self._lowered:
             text = text.lower()
         start = 1
@@ -89,7 +89,7 @@ def _expanded(steps: tuple[_Step, ...]) -> frozenset[str] | None:
             if expanded is None:
                 return None
             endings += expanded
-        if not endings or len(texts) * len(endings) > _MOST_EXACT:
+        if not endings or len(texts) * len(endings) > _MAX_EXACT:
             return None
         texts = [text + ending for text in texts for ending in endings]
     return frozenset(texts)
@@ -235,8 +235,8 @@ class _Compiler:
         return _Step("set", ranges=tuple(ranges), is_negated=is_negated)
 
     def _either(self, depth: int) -> _Step:
-        if depth == _DEEPEST:
-            raise GlobError(f"alternatives nested more than {_DEEPEST} deep")
+        if depth == _MAX_DEPTH:
+            raise GlobError(f"alternatives nested more than {_MAX_DEPTH} deep")
         branches: list[tuple[_Step, ...]] = []
         while not branches or self._pattern.startswith(",", self._at):
             self._at += 1

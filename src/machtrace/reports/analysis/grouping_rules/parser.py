@@ -24,9 +24,9 @@ from machtrace.reports.analysis.grouping_rules.rules import (
     StackRule,
 )
 
-_LONGEST_TEXT = 1 << 20
-_LONGEST_LINE = 1 << 13
-_MOST_RULES = 2000
+_MAX_TEXT_LENGTH = 1 << 20
+_MAX_LINE_LENGTH = 1 << 13
+_MAX_RULES = 2000
 _REMEDY = "correct the line; docs/grouping-rules.md describes the syntax"
 
 _FIELDS = {field.value: field for field in Field} | {
@@ -84,8 +84,8 @@ def parse_rules(text: str, source: str) -> GroupingRules:
     Raises:
         RulesError: a line is no rule; the message has its number.
     """
-    if len(text) > _LONGEST_TEXT:
-        raise RulesError(f"{source}: more than {_LONGEST_TEXT:,} characters", remedy=_REMEDY)
+    if len(text) > _MAX_TEXT_LENGTH:
+        raise RulesError(f"{source}: more than {_MAX_TEXT_LENGTH:,} characters", remedy=_REMEDY)
     stack: list[StackRule] = []
     fingerprints: list[FingerprintRule] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -93,8 +93,8 @@ def parse_rules(text: str, source: str) -> GroupingRules:
         if not content or content.startswith("#"):
             continue
         where = RuleLine(source, number, content)
-        if len(stack) + len(fingerprints) == _MOST_RULES:
-            raise _error(where, f"more than {_MOST_RULES:,} rules")
+        if len(stack) + len(fingerprints) == _MAX_RULES:
+            raise _error(where, f"more than {_MAX_RULES:,} rules")
         rule = _Line(where).rule()
         if isinstance(rule, StackRule):
             stack.append(rule)
@@ -122,8 +122,8 @@ class _Line:
         self._where = where
         self._text = where.text
         self._at = 0
-        if len(self._text) > _LONGEST_LINE:
-            raise self._error(f"more than {_LONGEST_LINE:,} characters")
+        if len(self._text) > _MAX_LINE_LENGTH:
+            raise self._error(f"more than {_MAX_LINE_LENGTH:,} characters")
 
     def rule(self) -> StackRule | FingerprintRule:
         """Return the rule."""

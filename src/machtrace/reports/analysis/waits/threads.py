@@ -31,7 +31,7 @@ from machtrace.reports.analysis.subject_stack import heaviest_path
 from machtrace.reports.analysis.waits.frames import Wait, wait_of
 from machtrace.reports.log_lines import LINES
 
-_LONGEST = 1024
+_MAX_LENGTH = 1024
 """Characters that are examined."""
 _NOTE = re.compile(
     r"\bblocked by (?P<by>[a-z][a-z0-9 _-]{0,60}?)"
@@ -80,7 +80,7 @@ class WaitNote:
 
 def wait_note(text: str) -> WaitNote | None:
     """Return the note in ``text``; None if it has none."""
-    match = _NOTE.search(text[:_LONGEST])
+    match = _NOTE.search(text[:_MAX_LENGTH])
     if match is None:
         return None
     owner = (match["owner"] or "").strip()

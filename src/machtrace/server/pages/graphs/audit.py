@@ -23,7 +23,7 @@ from machtrace.warehouse.graphs.audit_matrix import NOBODY, Caller, Cell, audit_
 from machtrace.warehouse.warehouse import Warehouse
 
 AUDIT = "/audit"
-_MOST_COLUMNS = 24
+_MAX_COLUMNS = 24
 _SHADES = 6
 _ORDER = ("app", "sdk", "unknown")
 _OWNERS = {"app": "App", "sdk": "SDKs", "unknown": "Others"}
@@ -77,7 +77,7 @@ def _body(content: _Matrix, base: dict[str, str], where: str) -> str:
     for cell in content.cells:
         sums[cell.caller] += cell.weight
     columns = sorted(sums, key=lambda each: (_rank(each), -sums[each], each))
-    shown_columns = sorted(columns, key=lambda each: -sums[each])[:_MOST_COLUMNS]
+    shown_columns = sorted(columns, key=lambda each: -sums[each])[:_MAX_COLUMNS]
     columns = [each for each in columns if each in shown_columns]
     called = {cell.family for cell in content.cells}
     rows = [each for each in families() if each.name in called]

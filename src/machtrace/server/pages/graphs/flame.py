@@ -28,7 +28,7 @@ from machtrace.server.pages.graphs.parts import (
 )
 from machtrace.server.pages.parts import Column, address, facts, shown, table
 from machtrace.server.service import Service
-from machtrace.warehouse.function_tree import MOST_NODES
+from machtrace.warehouse.function_tree import MAX_NODES
 from machtrace.warehouse.graphs.columns import graph_columns
 from machtrace.warehouse.graphs.selection import FunctionCost, function_costs
 from machtrace.warehouse.warehouse import Warehouse
@@ -36,7 +36,7 @@ from machtrace.warehouse.warehouse import Warehouse
 FLAME = "/flame"
 _LISTED = 50
 _PICTURE_NODES = 3000
-_FULL = MOST_NODES - MOST_NODES // 20
+_FULL = MAX_NODES - MAX_NODES // 20
 """Nodes of a graph that has probably left some out: those that are equal go together."""
 COSTS = (
     Column("Function"),

@@ -20,14 +20,14 @@ from machtrace.server.pages.frame import page
 from machtrace.server.pages.graphs.parts import ROWS, exports, function_link
 from machtrace.server.pages.parts import Column, address, facts, link, moment, shown, table
 from machtrace.server.service import Service
-from machtrace.warehouse.graphs.hangs import MOST_HANGS, StoredHang, stored_hangs
+from machtrace.warehouse.graphs.hangs import MAX_HANGS, StoredHang, stored_hangs
 from machtrace.warehouse.warehouse import Warehouse
 
 HANGS = "/hangs"
 _LANES, _LISTED, _PLACES = 40, 100, 30
 _WIDTH, _HEIGHT = 1000, 32
 """Units of a lane, which is stretched."""
-_SHORTEST, _LONGEST = 0.1, 60.0
+_MIN_LENGTH, _MAX_LENGTH = 0.1, 60.0
 """Seconds at the bottom and at the top of a lane; between them its scale is logarithmic."""
 _HINT = "os LIKE '%26%' AND duration > 2_000_000_000"
 _TONES = 6
@@ -85,7 +85,7 @@ def _body(content: _Hangs, filters: Filters) -> str:
         return element("p", words, class_="empty")
     durations = [each.duration for each in rows if each.duration]
     numbers = [
-        ("Hangs", f"The latest {len(rows):,}" if len(rows) == MOST_HANGS else f"{len(rows):,}"),
+        ("Hangs", f"The latest {len(rows):,}" if len(rows) == MAX_HANGS else f"{len(rows):,}"),
         ("Devices", f"{len({each.device for each in rows if each.device}):,}"),
     ]
     if durations:
@@ -143,7 +143,7 @@ def _timeline(rows: Sequence[StoredHang], tones: dict[_Place, int]) -> str:
 
 def _bar(hang: StoredHang, first: int, last: int, tones: dict[_Place, int]) -> str:
     length = (hang.duration or 0) / 1e9
-    part = log10(max(length, _SHORTEST) / _SHORTEST) / log10(_LONGEST / _SHORTEST)
+    part = log10(max(length, _MIN_LENGTH) / _MIN_LENGTH) / log10(_MAX_LENGTH / _MIN_LENGTH)
     height = 4 + (_HEIGHT - 4) * min(part, 1.0)
     at = (hang.time - first) / (last - first) * (_WIDTH - 6)
     width = max(5.0, min(length * 1e9 / (last - first) * _WIDTH, _WIDTH - at))

@@ -42,8 +42,8 @@ from machtrace.unwinder.code.effects import (
 )
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.function_analysis import (
-    LONGEST_BEGINNING,
-    LONGEST_CHECKED,
+    MAX_BEGINNING_LENGTH,
+    MAX_CHECKED_LENGTH,
     FunctionAnalysis,
     entry_with,
     pushed_before,
@@ -51,7 +51,7 @@ from machtrace.unwinder.code.function_analysis import (
 )
 from machtrace.unwinder.code.path_search import after_all
 from machtrace.unwinder.code.return_path import (
-    LONGEST_PATH,
+    MAX_PATH_LENGTH,
     leaves_stack,
     loses_registers,
     rule_across_stacks,
@@ -144,7 +144,7 @@ def touches_callers_frame(body: Sequence[Effect]) -> bool:
     return offsets[SP] != 0
 
 
-MOST_REMOVED = 1 << 12
+MAX_REMOVED = 1 << 12
 """Bytes of the largest frame of functions with a common end."""
 
 
@@ -174,7 +174,7 @@ def entry_of_end(body: Sequence[Effect], entry: FrameState) -> FrameState | None
                 sp += write_back
             case _:
                 pass
-    if not 0 < sp <= MOST_REMOVED or sp % ARM64.word:
+    if not 0 < sp <= MAX_REMOVED or sp % ARM64.word:
         return None
     values, slots = list(entry_with(sp, entry).values), dict(entry.slots)
     for register, at in restored.items():
@@ -287,7 +287,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         if not interrupted:
             return state.after(LINKING).rule()
         rule = state.rule(keeps_volatile=function.keeps_volatile)
-        size = min(bounds[1] - address, LONGEST_PATH * INSTRUCTION_SIZE)
+        size = min(bounds[1] - address, MAX_PATH_LENGTH * INSTRUCTION_SIZE)
         ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)
 
         def has_left() -> bool:
@@ -309,7 +309,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
 
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, tuple[Effect]]]:
         """Return offset and effect of the first instructions from ``start``."""
-        code = self._read(start, min(end - start, LONGEST_BEGINNING * INSTRUCTION_SIZE))
+        code = self._read(start, min(end - start, MAX_BEGINNING_LENGTH * INSTRUCTION_SIZE))
         return ((INSTRUCTION_SIZE * index, (effect,)) for index, effect in enumerate(code))
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
@@ -328,9 +328,9 @@ class InstructionRules(FunctionAnalysis[_Function]):
         if bounds is None:
             return None
         start, end = bounds
-        if end - start > LONGEST_CHECKED:
+        if end - start > MAX_CHECKED_LENGTH:
             start = behind_call
-            end = Svma(min(end, behind_call + LONGEST_PATH * INSTRUCTION_SIZE))
+            end = Svma(min(end, behind_call + MAX_PATH_LENGTH * INSTRUCTION_SIZE))
         code = self._read(start, end - start)
         at = (behind_call - start) // INSTRUCTION_SIZE
         return rule_behind_call(code, at, ARM64, unit=INSTRUCTION_SIZE)

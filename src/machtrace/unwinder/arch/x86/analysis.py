@@ -33,8 +33,8 @@ from machtrace.unwinder.code.effects import (
 )
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.function_analysis import (
-    LONGEST_BEGINNING,
-    LONGEST_CHECKED,
+    MAX_BEGINNING_LENGTH,
+    MAX_CHECKED_LENGTH,
     FunctionAnalysis,
     entry_with,
     pushed_before,
@@ -49,7 +49,7 @@ MAX_FUNCTION_SIZE = 1 << 18
 CACHED_SIZE = 1 << 21
 """Bytes of code of all cached functions; a full cache is cleared."""
 
-_LONGEST_INSTRUCTION = 15
+_MAX_INSTRUCTION_LENGTH = 15
 _TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
 _NESTING = 4
 MODES = {Arch.X86_64: MODE_64, Arch.X86_64H: MODE_64, Arch.I386: MODE_32}
@@ -61,10 +61,10 @@ _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
 _ADDRESSES = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](.{4})", re.DOTALL)
 """``lea reg, [rip + n]``, which loads the address of a table."""
-_ENTRY, _LEAST_ENTRIES = 4, 3
-_LONGEST_LEAF = 1024
+_ENTRY, _MIN_ENTRIES = 4, 3
+_MAX_LEAF_LENGTH = 1024
 """Bytes of the longest function whose unchanged caller-saved registers are tracked."""
-_LONGEST_STUB = 256
+_MAX_STUB_LENGTH = 256
 """Bytes of the longest code that is jumped to after pushes."""
 _STEPS_FOR_A_START = 300
 """Steps for a function's first instructions, which are not analysed with less."""
@@ -174,7 +174,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
 
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
         """Yield offset and effects of the first instructions from ``start``; no steps are spent."""
-        size = min(end - start, LONGEST_BEGINNING * _LONGEST_INSTRUCTION)
+        size = min(end - start, MAX_BEGINNING_LENGTH * _MAX_INSTRUCTION_LENGTH)
         code, at = bytes(self._contents.read_svma(start, size)), 0
         while at < size:
             length, effects = _DECODERS[self._mode].decode(code, at)
@@ -188,7 +188,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         if bounds is None or not self._budget.afford(_STEPS_FOR_A_START):
             return None
         start, end = bounds
-        end = Svma(min(end, start + (count + 1) * _LONGEST_INSTRUCTION))
+        end = Svma(min(end, start + (count + 1) * _MAX_INSTRUCTION_LENGTH))
         state = self._mode.entry
         for index, (at, effects) in enumerate(self._instructions(start, end)):
             if index == count or any(isinstance(effect, _TRANSFERS) for effect in effects):
@@ -204,7 +204,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         if rule is not None or not self._mode.is_64:
             return rule
         bounds = self._bounds_at(lookup, MAX_FUNCTION_SIZE)
-        if bounds is None or bounds[1] - bounds[0] > LONGEST_CHECKED:
+        if bounds is None or bounds[1] - bounds[0] > MAX_CHECKED_LENGTH:
             return None
         function = self._function(*bounds)
         return None if function is None else function.rule_ahead(lookup + 1 - bounds[0])
@@ -227,12 +227,12 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         # Assembly keeps values in scratch registers that the functions which it calls leave alone.
         is_leaf = (
             self._mode.is_64
-            and end - start <= _LONGEST_LEAF
+            and end - start <= _MAX_LEAF_LENGTH
             and not any(isinstance(effect, Call) for effect in sweep.effects)
         )
         entry = self._mode.entry_of_leaf if is_leaf or with_volatile else self._mode.entry
         flow = Flow(sweep.effects, entry, unit=1, budget=budget)
-        pushed = pushed_before(flow, self._mode.machine) if end - start <= _LONGEST_STUB else 0
+        pushed = pushed_before(flow, self._mode.machine) if end - start <= _MAX_STUB_LENGTH else 0
         if pushed:
             entry = entry_with(pushed, entry)
             flow = Flow(sweep.effects, entry, unit=1, budget=budget)
@@ -255,8 +255,8 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
             around = self.function_at(target) if index in sweep.outside else None
             if around is None or around[0] == target:
                 continue
-            whole = self._bounds_at(target, LONGEST_CHECKED) or around
-            if state.sp_offset != entry_sp or whole[1] - whole[0] > LONGEST_CHECKED:
+            whole = self._bounds_at(target, MAX_CHECKED_LENGTH) or around
+            if state.sp_offset != entry_sp or whole[1] - whole[0] > MAX_CHECKED_LENGTH:
                 return None
             other = self._function(*whole, is_queried=False)
             there = None if other is None else other.state(target - whole[0])
@@ -372,7 +372,7 @@ def _jump_tables(code: bytes) -> dict[int, int]:
             if at in tables or not 0 <= target < len(code):
                 break
             at += _ENTRY
-        if at - table >= _LEAST_ENTRIES * _ENTRY:
+        if at - table >= _MIN_ENTRIES * _ENTRY:
             tables[table] = at
     return tables
 

@@ -37,9 +37,9 @@ from machtrace.unwinder.code.effects import (
 
 LOOK_AHEAD = 256
 """Instructions inspected after one call."""
-LOOK_AT_MOST = 1 << 14
+MAX_LOOK = 1 << 14
 """Instructions inspected in total; calls beyond them pop an unknown number."""
-MOST_POPPED = 256
+MAX_POPPED = 256
 """In bytes of arguments."""
 _ALIGNMENT = 16
 
@@ -57,7 +57,7 @@ def infer_pops(
     calls: Container[int],
     machine: Machine,
     *,
-    limit: int = LOOK_AT_MOST,
+    limit: int = MAX_LOOK,
 ) -> int:
     """Infer how much unknown callees pop, and store it in ``code`` after their calls.
 
@@ -66,14 +66,14 @@ def infer_pops(
             callee pops follows each call.
         calls: the indices of calls of unknown functions.
         machine: the architecture's.
-        limit: instructions to inspect, never more than :data:`LOOK_AT_MOST`.
+        limit: instructions to inspect, never more than :data:`MAX_LOOK`.
 
     Returns:
         How many were inspected.
     """
-    inference = _Inference(code, calls, machine, min(limit, LOOK_AT_MOST))
+    inference = _Inference(code, calls, machine, min(limit, MAX_LOOK))
     inference.run()
-    return min(limit, LOOK_AT_MOST) - inference.left
+    return min(limit, MAX_LOOK) - inference.left
 
 
 class _Inference:
@@ -152,7 +152,7 @@ class _Inference:
                     continue  # this callee's pops are unknown, too
             elif self._leaves(index, instruction):
                 popped = self._machine.entry_sp - stack.sp
-                if 0 <= popped <= MOST_POPPED and popped % self._machine.word == 0:
+                if 0 <= popped <= MAX_POPPED and popped % self._machine.word == 0:
                     return at_call, popped
             paths += self._onwards(index, stack)
         return at_call, None
@@ -220,7 +220,7 @@ def _sum(value: int | None, amount: int) -> int | None:
 
 _RAX = 0
 """The DWARF number, in 32-bit code, too."""
-LEAST_PROBED = 1 << 12
+MIN_PROBED = 1 << 12
 """Bytes of the smallest frame that is probed."""
 
 
@@ -243,6 +243,6 @@ def resolve_probes(effects: list[Effect], sp: int) -> None:
             isinstance(effects[before], Call)
             and isinstance(size, SetConstant)
             and size.destination == _RAX
-            and size.value >= LEAST_PROBED
+            and size.value >= MIN_PROBED
         ):
             effects[at] = AddConstant(sp, sp, -size.value)

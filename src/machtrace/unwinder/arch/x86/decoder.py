@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from machtrace.unwinder.arch.x86.calls import LEAST_PROBED
+from machtrace.unwinder.arch.x86.calls import MIN_PROBED
 from machtrace.unwinder.arch.x86.encoding import (
     AX,
     BP,
@@ -20,7 +20,7 @@ from machtrace.unwinder.arch.x86.encoding import (
     CX,
     DI,
     DX,
-    LONGEST,
+    MAX_LENGTH,
     NO_EFFECTS,
     SI,
     SP,
@@ -243,7 +243,7 @@ def _above_0x90(parsed: Encoding) -> Effects:
     if opcode in (0x9C, 0x9D):  # PUSHF, POPF
         return push(parsed, None) if opcode == 0x9C else pop(parsed, None)
     if opcode >= 0xB8:
-        if reg(parsed) == AX and size(parsed) >= 4 and parsed.operand >= LEAST_PROBED:
+        if reg(parsed) == AX and size(parsed) >= 4 and parsed.operand >= MIN_PROBED:
             return (SetConstant(AX, parsed.operand),)  # maybe the size of a frame
         return writes(reg(parsed))
     if opcode >= 0xB0:
@@ -530,7 +530,7 @@ class Decoder:
     def decode(self, code: bytes, at: int) -> tuple[int, Effects]:
         """See :func:`~machtrace.unwinder.arch.x86.decoder.decode`."""
         beginnings = self._beginnings
-        for end in range(at + 1, min(at + LONGEST, len(code)) + 1):
+        for end in range(at + 1, min(at + MAX_LENGTH, len(code)) + 1):
             key = code[at:end]
             if key not in beginnings:
                 break

@@ -14,7 +14,7 @@ from machtrace.unwinder.code.effects import NOTHING, Effect, Load, Store, Writes
 # branch a row of one)
 
 
-LONGEST = 15
+MAX_LENGTH = 15
 """Bytes of the longest instruction."""
 
 _LEGACY_PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
@@ -114,7 +114,7 @@ class _Bytes:
     def __init__(self, code: bytes | memoryview, at: int) -> None:
         self.code = code
         self.at = at
-        self.end = min(len(code), at + LONGEST)
+        self.end = min(len(code), at + MAX_LENGTH)
         self.values_at = 0
         """The offset of displacements and operands; 0 without any."""
 
