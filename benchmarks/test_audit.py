@@ -59,7 +59,7 @@ def recording():
         LoadedImage(f"/App/lib{number}.dylib", f"{number:032x}", start, start + (1 << 20))
         for number, start in enumerate(range(1 << 32, (1 << 32) + (40 << 24), 1 << 24))
     ]
-    starts = np.array([each.start for each in images], np.uint64)
+    starts = np.array([image.start for image in images], np.uint64)
     sizes = starts[generator.integers(0, len(images), STACKS * DEPTH)]
     addresses = sizes + generator.integers(4, 4096, STACKS * DEPTH, np.uint64) * np.uint64(4)
     tree, nodes = tree_of_addresses(addresses, np.arange(1, STACKS + 1, dtype=np.int64) * DEPTH)
@@ -90,4 +90,4 @@ def test_judge_a_million_calls(benchmark, recording):
         return judge_calls(recording, RULES, code.map())
 
     report = benchmark.pedantic(judge, rounds=3, warmup_rounds=1)
-    assert sum(each.calls for each in report.findings) == CALLS // 2
+    assert sum(finding.calls for finding in report.findings) == CALLS // 2

@@ -88,7 +88,7 @@ def symbolicated(folder, out, search, *words):
 
 def peer(dsym, offsets, base, *words):
     """Return the peer's output for one file."""
-    asked = "\n".join(hex(base + one) for one in offsets)
+    asked = "\n".join(hex(base + offset) for offset in offsets)
     command = [PEER, f"--obj={dsym}", "--inlines", *words]
     return subprocess.run(command, input=asked, check=True, capture_output=True, text=True).stdout
 
@@ -102,10 +102,10 @@ def test_lines_equal_llvm_symbolizers(files, dsym, tmp_path):
         symbolicated(folder / f"{number:04}.ips", out, dsym, "--format", "ips")
         (report,) = read_source(ReportSource("out", out.read_bytes())).reports
         ours = [
-            (one.location.path, one.location.line or 0)
+            (frame.location.path, frame.location.line or 0)
             for thread in report.threads
-            for one in thread.frames
-            if one.image == 0
+            for frame in thread.frames
+            if frame.image == 0
         ]
         printed = peer(dsym, looked_up[number], base, "--output-style=JSON")
         theirs = [

@@ -77,9 +77,12 @@ def test_sample(benchmark, request, target, hz):
         "lost": ran.lost,
         "stopped_share_percent": round(100 * profile.stopped_share, 3),
         "stopped_us_mean": round(
-            sum(one.stopped_ns for one in threads) / sum(one.samples for one in threads) / 1000, 1
+            sum(thread.stopped_ns for thread in threads)
+            / sum(thread.samples for thread in threads)
+            / 1000,
+            1,
         ),
-        "longest_stop_us": round(max(one.longest_stop_ns for one in threads) / 1000, 1),
+        "longest_stop_us": round(max(thread.longest_stop_ns for thread in threads) / 1000, 1),
         "processor_ms_per_tick": round(1000 * spent / ran.ticks, 2),
         "load": round(os.getloadavg()[0], 1),
     }

@@ -109,7 +109,7 @@ def test_threads(benchmark, way):
 
         def run():
             snapshot = take()
-            stops.extend(one.stopped_for_ns / 1000 for one in snapshot.threads)
+            stops.extend(thread.stopped_for_ns / 1000 for thread in snapshot.threads)
 
         benchmark(run)
     done.set()

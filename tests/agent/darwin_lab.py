@@ -317,7 +317,9 @@ def _observe(result: Run, followed: Sequence[LoadedImage]) -> list[int]:
         code = suspend(arguments)
         assert isinstance(code, int)
         result.suspended += [
-            result.process.true_stack(each) for each in result.process.threads if each.is_suspended
+            result.process.true_stack(thread)
+            for thread in result.process.threads
+            if thread.is_suspended
         ]
         return code
 

@@ -170,7 +170,7 @@ def c_library_functions() -> list[str]:
     """Return the names of functions that the C library exports; none if there is no such file."""
     folders = (f"/lib/{machine}-linux-gnu" for machine in ("x86_64", "aarch64"))
     path = next(
-        (path for path in (Path(each, "libc.so.6") for each in folders) if path.exists()), None
+        (path for path in (Path(folder, "libc.so.6") for folder in folders) if path.exists()), None
     )
     if path is None:
         return []

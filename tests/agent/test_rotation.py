@@ -123,7 +123,9 @@ def test_stacks_of_incidents_are_in_the_file_that_has_the_incident(
     for file in spools(path):
         spool = Spool.read(file)
         incidents += len(spool.incidents)
-        assert all(spool.stack(taken.stack) for one in spool.incidents for taken in one.stacks)
+        assert all(
+            spool.stack(taken.stack) for incident in spool.incidents for taken in incident.stacks
+        )
     assert incidents > 0
 
 

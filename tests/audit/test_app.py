@@ -83,10 +83,10 @@ def test_results_in_sarif_refer_to_listed_rules(app):
     report = judge(scan_app(app, load_rules()), load_rules())
     (run,) = sarif_document(report)["runs"]
     rules = run["tool"]["driver"]["rules"]
-    assert [rules[each["ruleIndex"]]["id"] for each in run["results"]] == [
-        each["ruleId"] for each in run["results"]
+    assert [rules[result["ruleIndex"]]["id"] for result in run["results"]] == [
+        result["ruleId"] for result in run["results"]
     ]
-    identities = {each["partialFingerprints"]["machtraceFinding/v1"] for each in run["results"]}
+    identities = {result["partialFingerprints"]["machtraceFinding/v1"] for result in run["results"]}
     assert len(identities) == len(run["results"]) == 4
 
 
@@ -94,7 +94,9 @@ def test_results_in_sarif_refer_to_listed_rules(app):
 def test_the_command_states_what_it_found(app):
     done = CliRunner().invoke(audit, ["scan", str(app), "--format", "json"])
     document = json.loads(done.output)
-    assert {each["kind"] for each in document["findings"]} <= {kind.value for kind in FindingKind}
+    assert {finding["kind"] for finding in document["findings"]} <= {
+        kind.value for kind in FindingKind
+    }
     assert document["images"][0]["sites"][0]["watch"]
 
 
@@ -166,4 +168,4 @@ def test_paths_that_archives_must_not_have_are_problems(tmp_path, names, text):
             writer.writestr(name, image)
     report = scan_app(tmp_path / "a.ipa", load_rules())
     expected = len(names) if "leads" in text else 1
-    assert [text in str(each) for each in report.problems].count(True) == expected
+    assert [text in str(problem) for problem in report.problems].count(True) == expected

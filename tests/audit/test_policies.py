@@ -69,7 +69,7 @@ def test_a_policy_states_the_severity_of_undeclared_calls(images, tmp_path, word
     app = assemble(images, tmp_path / "Demo.app")
     report = judge(scan_app(app, rules), rules)
     severities = {
-        each.severity.value for each in report.findings if each.kind.value == "undeclared"
+        finding.severity.value for finding in report.findings if finding.kind.value == "undeclared"
     }
     assert severities == {"warn": {"warning"}, "ignore": set()}.get(word, {word})
 
@@ -78,9 +78,9 @@ def test_a_policy_states_the_severity_of_undeclared_calls(images, tmp_path, word
 def test_a_library_that_is_not_allowed_is_found(images, tmp_path):
     rules = rules_of(tmp_path, 'allowed = ["Demo"]')
     app = assemble(images, tmp_path / "Demo.app")
-    identities = {each.identity for each in judge(scan_app(app, rules), rules).findings}
+    identities = {finding.identity for finding in judge(scan_app(app, rules), rules).findings}
     assert "not-listed:Lottie:File timestamps" in identities
-    assert not any(each.startswith("not-listed:Demo") for each in identities)
+    assert not any(identity.startswith("not-listed:Demo") for identity in identities)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_target_that_defines_what_is_watched(zig, llvm, tmp_path, rules):
     unit = zig("system.o", SYSTEM, "arm64-apple-ios15.0", "-c", "-w", "-x", "objective-c", "-O1")
     library = tmp_path / "UIKitCore"
     llvm("ld64.lld", "-arch", "arm64", *LLD, "-dylib", "--icf=all", "-o", library, unit)
-    answers = {each.rule.watch: each for each in resolve_rules(library, rules).answers}
+    answers = {answer.rule.watch: answer for answer in resolve_rules(library, rules).answers}
     states = {watch: each.resolution.value for watch, each in answers.items()}
     assert states == {
         "-[UIDevice identifierForVendor]": "inherited",
@@ -82,9 +82,9 @@ def test_a_target_that_refers_to_what_is_watched(images):
     answers = resolve_rules(images / "App", load_rules())
     assert not answers.problems
     resolved = {
-        each.rule.watch: each.reason
-        for each in answers.answers
-        if each.resolution is not Resolution.ABSENT
+        answer.rule.watch: answer.reason
+        for answer in answers.answers
+        if answer.resolution is not Resolution.ABSENT
     }
     assert resolved == {
         "ABAddressBookCopyArrayOfAllPeople": "App imports it",

@@ -40,7 +40,7 @@ CLASSES = {
 
 
 def owner(rules, name):
-    return next((each.name for each in rules.libraries if each.class_prefix(name)), None)
+    return next((library.name for library in rules.libraries if library.class_prefix(name)), None)
 
 
 @pytest.mark.parametrize(("name", "library"), CLASSES.items())
@@ -53,7 +53,7 @@ def test_no_sdk_claims_what_is_watched():
     rules = load_rules()
     watched = {rule.method.class_name for rule in rules.rules if rule.method is not None}
     assert {name for name in watched if owner(rules, name)} == set()
-    functions = {prefix for each in rules.libraries for prefix in each.functions}
+    functions = {prefix for library in rules.libraries for prefix in library.functions}
     names = {rule.watch for rule in rules.rules}
     assert not any(name.startswith(prefix) for name in names for prefix in functions)
 
@@ -61,9 +61,9 @@ def test_no_sdk_claims_what_is_watched():
 def test_every_prefix_is_reachable():
     """No earlier row claims all that a later one lists."""
     rules = load_rules()
-    for each in rules.libraries:
-        for prefix in each.classes:
-            assert owner(rules, f"{prefix}Class") == each.name
+    for library in rules.libraries:
+        for prefix in library.classes:
+            assert owner(rules, f"{prefix}Class") == library.name
 
 
 def test_the_table_of_a_user_precedes(tmp_path):

@@ -153,7 +153,7 @@ def test_any_wrong_value_is_refused_in_words(value):
     """The option does not matter; values are only parsed here."""
     refused = 0
     for path, _, command in commands():
-        arguments = ["x"] * sum(isinstance(one, click.Argument) for one in command.params)
+        arguments = ["x"] * sum(isinstance(param, click.Argument) for param in command.params)
         for parameter in command.params:
             if not isinstance(parameter, click.Option) or parameter.is_flag:
                 continue

@@ -181,7 +181,7 @@ def test_unknown_versions_are_reported():
 def test_lines_equal_those_of_co_lines():
     """For all of this module's functions."""
     checked = 0
-    for function in (one for one in globals().values() if callable(one)):
+    for function in (value for value in globals().values() if callable(value)):
         code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
         if code is None:
             continue

@@ -192,7 +192,7 @@ def test_the_scan_of_a_large_folder_ends_and_is_reported(tmp_path, monkeypatch, 
     assert isinstance(ImageResolver(places).files(image_of()).lines, DebugFile)
     search = ImageResolver(places).files(image_of(UUID(int=50)))
     assert isinstance(search.lines, FrameStatus)
-    assert Outcome.CUT_SHORT in [one.outcome for one in search.attempts]
+    assert Outcome.CUT_SHORT in [attempt.outcome for attempt in search.attempts]
 
 
 def test_files_of_other_builds_are_reported(tmp_path):
@@ -200,7 +200,7 @@ def test_files_of_other_builds_are_reported(tmp_path):
     other = write_dsym(tmp_path / "old" / "X.dSYM", "X", dwarf_file(UUID(int=77)))
 
     search = ImageResolver.of(tmp_path).files(image_of())
-    told = next(one for one in search.attempts if one.location == str(tmp_path))
+    told = next(attempt for attempt in search.attempts if attempt.location == str(tmp_path))
     assert Outcome.NO_MATCH is told.outcome
     assert str(other) in str(told)
 
@@ -312,7 +312,7 @@ def test_without_a_build_id_the_checksum_must_match(program, tmp_path):
         file.write(b"\0")
     files = ImageResolver(places).files(image)
     assert FrameStatus.MISMATCHED_FILE is files.lines
-    assert Outcome.OTHER_CHECKSUM in [one.outcome for one in files.attempts]
+    assert Outcome.OTHER_CHECKSUM in [attempt.outcome for attempt in files.attempts]
 
 
 @pytest.mark.peer
@@ -358,7 +358,7 @@ def test_names_moved_by_dwz_are_reported(program, tmp_path):
 
     search = ImageResolver.of(debug).files(image)
     assert isinstance(search.lines, DebugFile)
-    told = next(one for one in search.attempts if one.outcome is Outcome.NOT_READ)
+    told = next(attempt for attempt in search.attempts if attempt.outcome is Outcome.NOT_READ)
     assert told.location == "/usr/lib/debug/.dwz/common"
     assert str(BuildId(bytes(range(20)))) in told.detail
 

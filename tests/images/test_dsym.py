@@ -100,7 +100,7 @@ def test_a_dsym_of_another_build_is_never_used(tmp_path):
 
     search = ImageResolver().files(image_at(binary))
     assert FrameStatus.MISMATCHED_FILE is search.lines
-    told = [str(one) for one in search.attempts if one.location == str(dwarf)]
+    told = [str(attempt) for attempt in search.attempts if attempt.location == str(dwarf)]
     assert [f"{dwarf}: is another image's (arm64 {str(OTHERS).upper()})"] == told
 
 
@@ -319,7 +319,7 @@ def test_a_malformed_property_list_does_not_affect_the_dwarf(tmp_path, data):
     search = ImageResolver.of(tmp_path).files(image_at("/X"))
     assert isinstance(search.lines, DebugFile)
     assert search.lines.source_paths.now("/b/a.c") == "/b/a.c"
-    assert any(str(path) in str(one) for one in search.attempts)
+    assert any(str(path) in str(attempt) for attempt in search.attempts)
 
 
 def test_spotlight_is_searched_for_the_uuid(tmp_path):

@@ -106,15 +106,15 @@ def test_names_determine_the_load_address(builds):
     assert (main.symbol.name, main.symbol.offset) == ("main", 8)
     assert first.symbol.source is not NameSource.REPORT
     assert other.symbol.source is NameSource.REPORT
-    assert any(f"App was loaded at {BASE:#x}" in one for one in report.warnings)
+    assert any(f"App was loaded at {BASE:#x}" in warning for warning in report.warnings)
 
 
 def test_names_of_another_build_determine_no_address(builds):
     """They contradict one another; the report's own names stay."""
     report, _ = named(debug_lines(builds, difference=4), builds / "one")
     assert report.images[0].load_address is None
-    assert {one.symbol.source for one in report.threads[0].frames} == {NameSource.REPORT}
-    assert any("do not fit" in one for one in report.warnings)
+    assert {frame.symbol.source for frame in report.threads[0].frames} == {NameSource.REPORT}
+    assert any("do not fit" in warning for warning in report.warnings)
 
 
 def test_several_builds_of_the_name_are_not_used(builds):

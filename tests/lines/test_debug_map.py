@@ -327,7 +327,7 @@ def test_without_any_object_file_there_are_no_lines(program):
 
     files = ImageResolver().files(image_of(program))
     assert FrameStatus.MISSING_FILE is files.lines
-    told = [one.location for one in files.attempts if "object file" in one.detail]
+    told = [attempt.location for attempt in files.attempts if "object file" in attempt.detail]
     assert {str(program.parent / name) for name in ("main.o", "helper.o")} == set(told)
 
 
@@ -377,9 +377,9 @@ def test_a_truncated_dsym_does_not_hide_other_sources(program, tmp_path, whole):
     index = information.index(image_of(program))
 
     assert isinstance(index, DebugIndex if whole else DebugMapIndex)
-    ((_, places),) = [one for one in functions(program).items() if one[0][0] == "_main"]
+    ((_, places),) = [item for item in functions(program).items() if item[0][0] == "_main"]
     assert lines_in(index, places)
-    assert [DebugInformationError] == [type(one) for one in information.problems]
+    assert [DebugInformationError] == [type(problem) for problem in information.problems]
     assert str(cut) in str(information.problems[0])
 
 
@@ -410,7 +410,7 @@ def test_without_times_instructions_are_compared(program):
 
     assert index.inlined(ImageOffset(places["_hidden", "helper"].start)) == ()
     assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
-    assert [one.outcome for one in index.record.attempts] == [Outcome.CHANGED]
+    assert [attempt.outcome for attempt in index.record.attempts] == [Outcome.CHANGED]
 
 
 @pytest.mark.peer
@@ -480,7 +480,7 @@ def test_a_member_of_another_time_is_not_used(program):
     index, places = index_of(program), functions(program)
 
     assert index.inlined(ImageOffset(places["_helper", "helper"].start)) == ()
-    assert [one.outcome for one in index.record.attempts] == [Outcome.CHANGED]
+    assert [attempt.outcome for attempt in index.record.attempts] == [Outcome.CHANGED]
 
 
 @pytest.mark.peer
@@ -508,7 +508,7 @@ def test_members_before_the_damage_of_a_library_are_used(program):
     index, places = index_of(program), functions(program)
 
     assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
-    assert [one.outcome for one in index.record.attempts] == [Outcome.MALFORMED]
+    assert [attempt.outcome for attempt in index.record.attempts] == [Outcome.MALFORMED]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def problems(path: Path) -> list[str]:
     image = path_image(str(path), None)[0]
     for offset in code(path):
         info.frames(image, offset)
-    return [str(one) for one in info.problems]
+    return [str(problem) for problem in info.problems]
 
 
 def code(path: Path) -> list[ImageOffset]:
@@ -200,7 +200,7 @@ def test_only_units_that_are_needed_are_read(built):
             assert info.frames(image, ImageOffset(offset))
         assert isinstance(info.index(image), SplitIndex)
         assert info.problems == []
-        info.frames(image, ImageOffset(next(one for one in rows if one not in second)))
+        info.frames(image, ImageOffset(next(row for row in rows if row not in second)))
         assert len(info.problems) == 1
     finally:
         away.with_suffix(".away").rename(away)
@@ -242,7 +242,9 @@ def test_missing_units_are_problems_and_listed(moved):
     assert len(printed) == 2
     found = _described(moved)
     assert "0 of 2 split units found" in found["lines_are"]
-    assert [one for one in found["attempts"] if one.startswith("first.dwo: no such file")]
+    assert [
+        attempt for attempt in found["attempts"] if attempt.startswith("first.dwo: no such file")
+    ]
 
 
 def test_a_unit_of_another_build_is_not_used(built, moved, tmp_path):

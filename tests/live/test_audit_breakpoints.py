@@ -188,7 +188,7 @@ def test_a_process_that_is_attached_to_late_cannot_be_judged(command, serve, pro
         ("libtwo", "libone"): (1, AFTER),
     }
     assert status == 2
-    assert any("attached while the process ran" in each for each in report["problems"])
+    assert any("attached while the process ran" in problem for problem in report["problems"])
     assert report["processes"][0]["from_start"] is False
     assert process.wait(timeout=30) == 0
 
@@ -236,7 +236,7 @@ def test_a_stack_is_whole_however_deep_it_is(depth, serve, program, rules):
     words = ["--rules", rules, "--consent", "never", f"gdb://127.0.0.1:{port}"]
     _, report = document(*words)
     (finding,) = report["findings"]
-    frames = [[each["function"] for each in stack["frames"]] for stack in finding["stacks"]]
+    frames = [[frame["function"] for frame in stack["frames"]] for stack in finding["stacks"]]
     assert sorted(names.count("descend") for names in frames) == [0, depth + 1]
     assert {names[-1] for names in frames} == {"_start"}
     assert report["problems"] == []
@@ -295,7 +295,7 @@ def test_what_gives_consent_must_be_there(serve, program, rules):
     status, report = document(*words)
     assert status == 2
     assert any(
-        "no_such_function, which gives consent, is not" in each for each in report["problems"]
+        "no_such_function, which gives consent, is not" in problem for problem in report["problems"]
     )
 
 

@@ -94,7 +94,10 @@ def test_async_contexts_are_copied_while_the_thread_is_suspended(kernel):
         copied = target.snapshot()
     assert bytes(copied.memory.read(Avma(context + 8), 8)) == (0x300000010).to_bytes(8, "little")
     _, second = mt.unwind(copied)
-    assert [one.address & ~0xF for one in second.addresses][-2:] == [0x300000010, 0x300000020]
+    assert [address.address & ~0xF for address in second.addresses][-2:] == [
+        0x300000010,
+        0x300000020,
+    ]
 
 
 def test_a_failing_call_leaves_nothing_suspended(kernel):
@@ -104,16 +107,16 @@ def test_a_failing_call_leaves_nothing_suspended(kernel):
     with open_target() as target:
         copied = target.snapshot()
     assert counters(process) == BALANCED
-    errors = {one.thread: str(one.error) for one in copied.problems}
+    errors = {problem.thread: str(problem.error) for problem in copied.problems}
     assert "KERN_INVALID_ARGUMENT" in errors[502]
-    assert [one.info.id for one in copied.threads] == [501]
+    assert [thread.info.id for thread in copied.threads] == [501]
 
 
 def test_no_byte_beyond_the_stack_limit_is_copied(kernel):
     process, open_target, _ = kernel
     with open_target() as target:
         copied = target.snapshot(stack_limit=4096)
-    assert [len(one.stack.data) for one in copied.threads] == [4096, 4096]
+    assert [len(thread.stack.data) for thread in copied.threads] == [4096, 4096]
     assert counters(process) == BALANCED
 
 
@@ -187,6 +190,11 @@ def test_constants_equal_those_of_apples_headers(triple, tmp_path):
     code = Path(frida_script.__file__).with_name("darwin.c")
     for source in (checks, code):
         command = [sys.executable, "-m", "ziglang", "clang", "-target", triple, "-std=c11"]
-        command += ["-Wall", "-Werror", "-fsyntax-only", *(f"-isystem{one}" for one in headers)]
+        command += [
+            "-Wall",
+            "-Werror",
+            "-fsyntax-only",
+            *(f"-isystem{header}" for header in headers),
+        ]
         done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), source.name

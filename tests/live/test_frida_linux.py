@@ -144,7 +144,7 @@ def test_a_handler_on_an_alternate_stack_does_not_end_the_walk(
     copied, _ = through_frida(process.pid)
     wait_without_frida(process.pid, before)
     outside = walks(from_outside(process.pid))
-    (handling,) = [one.info.id for one in copied.threads if one.info.name == "handler"]
+    (handling,) = [thread.info.id for thread in copied.threads if thread.info.name == "handler"]
     found = walks(copied)[handling]
     assert found == outside[handling]
     assert len(found) > 5
@@ -161,9 +161,9 @@ def test_nothing_of_frida_is_left_in_the_process(
     def facts():
         text = Path(f"/proc/{process.pid}/status").read_text()
         return [
-            one
-            for one in text.splitlines()
-            if one.startswith(("SigP", "SigB", "SigI", "SigC", "Shd", "Tra"))
+            line
+            for line in text.splitlines()
+            if line.startswith(("SigP", "SigB", "SigI", "SigC", "Shd", "Tra"))
         ]
 
     signals = facts()
@@ -240,9 +240,9 @@ def test_only_requested_threads_are_copied(build, start, wait_blocked):
     wait_blocked(process.pid)
     (second,) = tasks(process.pid) - {process.pid}
     copied, _ = through_frida(process.pid, second, 1)
-    assert [one.info.id for one in copied.threads] == [second]
-    assert [one.info.index for one in copied.threads] == [2]
-    assert [(one.thread, str(one.error)) for one in copied.problems] == [
+    assert [thread.info.id for thread in copied.threads] == [second]
+    assert [thread.info.index for thread in copied.threads] == [2]
+    assert [(problem.thread, str(problem.error)) for problem in copied.problems] == [
         (1, "thread 1 does not exist")
     ]
 

@@ -182,7 +182,7 @@ def test_lldb_server_runs_the_process_between_snapshots(
         wait_until(lambda: state(process.pid)[0] == "S", "it still runs")
         second = target.snapshot()
         assert len(second.threads) == 8
-        assert all(one.stopped_for_ns for one in second.threads)
+        assert all(thread.stopped_for_ns for thread in second.threads)
         assert second.problems == ()
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
 
@@ -198,7 +198,9 @@ def test_gdbserver_keeps_the_process_stopped_between_snapshots(
         assert state(process.pid)[0] == "t"
         trips = target.round_trips
         second = target.snapshot()
-        assert [one.registers for one in first.threads] == [one.registers for one in second.threads]
+        assert [thread.registers for thread in first.threads] == [
+            thread.registers for thread in second.threads
+        ]
         assert target.round_trips - trips <= 4
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
 
@@ -211,7 +213,9 @@ def test_a_program_started_by_gdbserver_stays_at_its_entry(build, listening):
     first = mt.snapshot(spec)
     time.sleep(0.2)
     second = mt.snapshot(spec)
-    assert [one.registers for one in first.threads] == [one.registers for one in second.threads]
+    assert [thread.registers for thread in first.threads] == [
+        thread.registers for thread in second.threads
+    ]
     assert second.images
     with GdbRemoteTarget(spec):
         assert state(first.process.pid)[0] == "t"
@@ -296,7 +300,7 @@ def test_a_process_resumes_after_a_broken_connection(
     errors = []
     try:
         copied = mt.snapshot(f"gdb://127.0.0.1:{cutting.port}?timeout=5")
-        errors += [one.error for one in copied.problems]
+        errors += [problem.error for problem in copied.problems]
     except ConnectionLostError as lost:
         errors.append(lost)
     finally:
@@ -457,7 +461,7 @@ def test_a_stopped_process_stays_stopped(
         spec = f"gdb://{place}/{process.pid}"
     with GdbRemoteTarget(spec) as target:
         copies = [target.snapshot(), target.snapshot()]
-    assert [len(one.threads) for one in copies] == [8, 8]
+    assert [len(copy.threads) for copy in copies] == [8, 8]
     assert addresses(copies[0]) == addresses(copies[1])
     wait_until(lambda: state(process.pid) == ("T", 0), "it is stopped, untraced")
     time.sleep(0.2)
@@ -498,7 +502,7 @@ def test_a_process_or_stub_killed_between_packets_is_one_error(  # noqa: PLR0917
     reasons = []
     try:
         copied = mt.snapshot(f"{spec}?timeout=3")
-        reasons += [one.error for one in copied.problems]
+        reasons += [problem.error for problem in copied.problems]
         assert len(mt.unwind(copied)) == len(copied.threads)
     except (TargetError, ConnectionLostError) as error:
         reasons.append(error)

@@ -82,9 +82,11 @@ def test_a_ring_of_threads_is_proven(stuck, kind, count):
     _, watched = stuck(kind, count)
     (cycle,) = watched.deadlocks()
     assert len(cycle.threads) == count
-    assert {one.wait.waits_for.what for one in cycle.threads} == RINGS[kind, count]
+    assert {thread.wait.waits_for.what for thread in cycle.threads} == RINGS[kind, count]
     following = [*cycle.threads[1:], cycle.threads[0]]
-    assert [one.wait.owner.thread for one in cycle.threads] == [one.thread for one in following]
+    assert [thread.wait.owner.thread for thread in cycle.threads] == [
+        one.thread for one in following
+    ]
 
 
 def test_one_survey_proves_nothing(stuck):
@@ -105,9 +107,9 @@ def test_processes_that_wait_for_each_others_file(stuck, wait_until, watch, kind
     watched = watch(process.pid)
     wait_until(watched.deadlocks, "the child waits, too")
     (cycle,) = watched.deadlocks()
-    assert {one.pid for one in cycle.threads} == {process.pid, child}
-    assert {one.wait.owner.pid for one in cycle.threads} == {process.pid, child}
-    kinds = sorted(one.wait.waits_for.what.partition(" of ")[0] for one in cycle.threads)
+    assert {thread.pid for thread in cycle.threads} == {process.pid, child}
+    assert {thread.wait.owner.pid for thread in cycle.threads} == {process.pid, child}
+    kinds = sorted(thread.wait.waits_for.what.partition(" of ")[0] for thread in cycle.threads)
     assert kinds == FILES[kind]
 
 
@@ -132,16 +134,16 @@ def test_a_parent_that_waits_for_a_child_that_waits_for_its_file(stuck, wait_unt
     process, watched = stuck("wait")
     wait_until(watched.deadlocks, "the child waits, too")
     (cycle,) = watched.deadlocks()
-    kinds = {one.wait.waits_for.what.partition(" of ")[0] for one in cycle.threads}
+    kinds = {thread.wait.waits_for.what.partition(" of ")[0] for thread in cycle.threads}
     assert kinds == {"end", "flock"}
-    assert process.pid in {one.pid for one in cycle.threads}
+    assert process.pid in {thread.pid for thread in cycle.threads}
 
 
 def test_a_wait_with_a_time_limit_ends_by_itself(stuck):
     _, watched = stuck("timed")
     assert watched.deadlocks() == ()
     waits = list(watched.surveyor.waits().values())
-    assert [(one.is_timed, one.owner is not None) for one in waits] == [(True, True)] * 2
+    assert [(wait.is_timed, wait.owner is not None) for wait in waits] == [(True, True)] * 2
 
 
 @pytest.mark.parametrize("kind", ["readers", "semaphore", "condition"])
@@ -172,9 +174,11 @@ def test_threads_of_python_with_rlocks(start, wait_blocked, watch, count):
     wait_blocked(process.pid)
     watched = watch(process.pid)
     (cycle,) = watched.deadlocks()
-    assert [one.wait.waits_for.what for one in cycle.threads] == ["threading.RLock"] * count
+    assert [thread.wait.waits_for.what for thread in cycle.threads] == ["threading.RLock"] * count
     following = [*cycle.threads[1:], cycle.threads[0]]
-    assert [one.wait.owner.thread for one in cycle.threads] == [one.thread for one in following]
+    assert [thread.wait.owner.thread for thread in cycle.threads] == [
+        one.thread for one in following
+    ]
 
 
 def test_locks_of_python_have_no_owner(start, wait_blocked, watch):
@@ -183,8 +187,8 @@ def test_locks_of_python_have_no_owner(start, wait_blocked, watch):
     watched = watch(process.pid)
     assert watched.deadlocks() == ()
     waits = list(watched.surveyor.waits().values())
-    assert [one.waits_for.what for one in waits] == ["threading.Lock"] * 3
-    assert all(one.waits_for.owner == (None, None, False) for one in waits)
+    assert [wait.waits_for.what for wait in waits] == ["threading.Lock"] * 3
+    assert all(wait.waits_for.owner == (None, None, False) for wait in waits)
 
 
 def test_a_mutex_and_the_interpreter_lock(start, wait_until, watch):
@@ -192,7 +196,10 @@ def test_a_mutex_and_the_interpreter_lock(start, wait_until, watch):
     watched = watch(process.pid)
     wait_until(watched.deadlocks, "one waits for the mutex, the other one for the GIL")
     (cycle,) = watched.deadlocks()
-    assert {one.wait.waits_for.what for one in cycle.threads} == {"mutex", "interpreter lock (GIL)"}
+    assert {thread.wait.waits_for.what for thread in cycle.threads} == {
+        "mutex",
+        "interpreter lock (GIL)",
+    }
     assert cycle.threads[0].thread == process.pid
 
 
@@ -218,7 +225,7 @@ def test_the_watcher_reports_a_deadlock_and_its_end(stuck):
     assert [each["waits_for"]["owner"]["thread"] for each in line["cycle"]] == [
         line["cycle"][at]["id"] for at in (1, 2, 0)
     ]
-    assert sum(each.kind is IncidentKind.DEADLOCK for each in watcher.incidents) == 1
+    assert sum(incident.kind is IncidentKind.DEADLOCK for incident in watcher.incidents) == 1
     assert watcher.cost.stops == 0
     text = "\n".join(first.lines())
     assert "waits for mutex 0x" in text
@@ -236,8 +243,10 @@ def test_a_deadlock_is_not_a_hang_of_its_threads_as_well(stuck, kind, threads):
             os.sched_yield()
     assert first.kind is IncidentKind.DEADLOCK
     cycle = {thread.id for thread in first.cycle}
-    others = [each for each in watcher.incidents if each.kind is not IncidentKind.DEADLOCK]
-    assert not cycle & {each.thread.id for each in others}
+    others = [
+        incident for incident in watcher.incidents if incident.kind is not IncidentKind.DEADLOCK
+    ]
+    assert not cycle & {other.thread.id for other in others}
 
 
 def test_a_hang_states_what_it_waits_for(stuck):
@@ -247,7 +256,7 @@ def test_a_hang_states_what_it_waits_for(stuck):
     with watch_process(process.pid, on_incident=incidents.put, **options) as watcher:
         hang = seen(incidents, IncidentKind.HANG)
     assert hang.waits_for.owner == (process.pid, process.pid, True)
-    assert {each.kind for each in watcher.incidents} == {IncidentKind.HANG}
+    assert {incident.kind for incident in watcher.incidents} == {IncidentKind.HANG}
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

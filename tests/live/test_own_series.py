@@ -255,9 +255,9 @@ def test_two_series_capture_each_others_threads() -> None:
         captures = [*first.take(), *second.take()]
     assert first.counts.captures > 5
     assert second.counts.captures > 5
-    names = {one.info.name for capture in captures for one in capture.snapshot.threads}
+    names = {thread.info.name for capture in captures for thread in capture.snapshot.threads}
     assert "machtrace" in names
-    reasons = {str(one.error) for capture in captures for one in capture.snapshot.problems}
+    reasons = {str(problem.error) for capture in captures for problem in capture.snapshot.problems}
     # The other's thread blocks signals while it ends, and a library's for good; other tests'
     # threads may end meanwhile; and on a busy machine one may be late.
     expected = ("in time", "blocks", "has exited")

@@ -245,8 +245,8 @@ def test_concurrent_captures_wait_for_their_turns_and_are_whole() -> None:
         try:
             with mt.open_target("self") as target:
                 while not done.is_set():
-                    for one in target.snapshot().threads:
-                        assert one.stack.data
+                    for thread in target.snapshot().threads:
+                        assert thread.stack.data
         except BaseException as error:  # noqa: BLE001 - reported in the main thread
             failures.append(error)
 

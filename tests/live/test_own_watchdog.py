@@ -415,7 +415,9 @@ def test_a_record_is_readable_after_its_process_was_killed(
     events = [item for item in record.items if isinstance(item, WatchdogEvent)]
     captures = [item for item in record.items if isinstance(item, WatchdogCapture)]
     incidents = {event.incident for event in events if event.cause is cause}
-    chosen = [one for one in captures if one.incident in incidents and not one.is_all]
+    chosen = [
+        capture for capture in captures if capture.incident in incidents and not capture.is_all
+    ]
     assert chosen
     for snapshot, python in record.copies(chosen[-1:]):
         walk, names = WalkOptions(scan=True), NameOptions(lines=False)

@@ -198,7 +198,9 @@ def test_a_busy_thread_without_a_loop_is_watched_by_what_the_kernel_shows() -> N
 
         def is_reported() -> bool:
             culprits = [each.culprit for each in incidents.all]
-            return any(each is not None and each.function.endswith("compute") for each in culprits)
+            return any(
+                culprit is not None and culprit.function.endswith("compute") for culprit in culprits
+            )
 
         # On a busy machine the thread may hardly run: then it is seen as starved, elsewhere.
         for _ in range(20):

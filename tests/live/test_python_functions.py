@@ -275,7 +275,9 @@ def test_exactly_the_existing_threads_are_captured_while_others_end(start):
             looks += 1
             snapshot, runs = snapshot_with_python(target)
             assert [
-                one for one in snapshot.problems if isinstance(one.error, ThreadGoneError)
+                problem
+                for problem in snapshot.problems
+                if isinstance(problem.error, ThreadGoneError)
             ] == []
             assert set(runs) <= {thread.info.id for thread in snapshot.threads}
             seen.update(one.name for found in runs.values() for run in found or () for one in run)

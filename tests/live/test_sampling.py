@@ -96,7 +96,7 @@ def test_all_threads_are_sampled_at_every_tick(shares):
     assert run.duration_ns >= 1_000_000_000
     assert 0 < profile.stopped_share < 1
     assert profile.problems == ()
-    waiting = [one for one in ends(profile).values() if one.keys().isdisjoint(("hot", "cold"))]
+    waiting = [end for end in ends(profile).values() if end.keys().isdisjoint(("hot", "cold"))]
     assert len(waiting) == 9
     assert all(len(one) == 1 for one in waiting)
 
@@ -164,7 +164,9 @@ def test_own_threads_have_states_and_processor_times():
 def test_only_chosen_threads_are_stopped(shares):
     process = shares(3, 0)
     found = sample(process.pid, hz=50, duration=0.3, threads="main", symbolicate=False)
-    assert [(process.pid, True)] == [(one.info.id, one.info.is_main) for one in found.threads]
+    assert [(process.pid, True)] == [
+        (thread.info.id, thread.info.is_main) for thread in found.threads
+    ]
 
 
 def test_the_end_of_the_process_ends_sampling(shares):

@@ -290,8 +290,10 @@ def external(pid: int, hz: float, until: float, checker: Checker, watch: Watch) 
 def receive(streams: list[Stream], until: float, watch: Watch | None) -> list[str]:
     """Check captures and counters until that time; without a watch, until the process ends."""
     while time.monotonic() < until and streams:
-        ready, _, _ = select.select([one.descriptor for one in streams], [], [], 1)
-        streams[:] = [one for one in streams if one.descriptor not in ready or one.receive()]
+        ready, _, _ = select.select([stream.descriptor for stream in streams], [], [], 1)
+        streams[:] = [
+            stream for stream in streams if stream.descriptor not in ready or stream.receive()
+        ]
         still = watch.stopped() if watch is not None else []
         if still:
             return still

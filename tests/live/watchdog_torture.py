@@ -192,7 +192,7 @@ class Cycles:
             elif isinstance(item, WatchdogCapture) and is_decoded:
                 runs = item.python(self.layout)
                 self.counts["chains"] += len(runs)
-                self.counts["unread"] += sum(each is None for each in runs.values())
+                self.counts["unread"] += sum(run is None for run in runs.values())
                 self.counts["wrong"] += not names_are_plausible(runs)
 
 
@@ -211,7 +211,7 @@ def stand_guard(cycles: Sequence[Cycles], wanted: int) -> None:
     done, changed = 0, time.monotonic()
     while done < wanted:
         time.sleep(PROGRESS_S)
-        before, done = done, sum(each.counts["cycles"] for each in cycles)
+        before, done = done, sum(cycle.counts["cycles"] for cycle in cycles)
         os.write(2, f"{done} of {wanted} cycles\n".encode())
         if done != before:
             changed = time.monotonic()

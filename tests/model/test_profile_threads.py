@@ -24,8 +24,8 @@ BUSY = profile(
 def threads(recorded):
     """Return names, counts and times of threads."""
     return [
-        (one.info.name, one.samples, one.running, one.left_out, one.cpu_ns)
-        for one in recorded.threads
+        (thread.info.name, thread.samples, thread.running, thread.left_out, thread.cpu_ns)
+        for thread in recorded.threads
     ]
 
 
@@ -68,8 +68,8 @@ def test_threads_of_a_name_are_merged():
         ("worker", 5, 4, 0, 26_000_000),
         ("unnamed", 3, 0, 0, 0),
     ]
-    assert [one.merged for one in shown.threads] == [1, 2, 1]
-    assert [one.label for one in shown.threads] == ["main", "worker", "unnamed"]
+    assert [thread.merged for thread in shown.threads] == [1, 2, 1]
+    assert [thread.label for thread in shown.threads] == ["main", "worker", "unnamed"]
     assert [*shown.samples.threads] == [0, 0, 1, 1, 1, 1, 2, 2, 2, 1]
     assert shown.samples.stacks == BUSY.samples.stacks
 

@@ -281,7 +281,7 @@ def _documents(arguments: argparse.Namespace) -> tuple[PublishedFile, ...]:
 
 
 def _wanted(files: tuple[PublishedFile, ...], arguments: argparse.Namespace) -> list[Subject]:
-    slices = [*subjects(files), *(one for path in arguments.path for one in _slices(path))]
+    slices = [*subjects(files), *(slice_ for path in arguments.path for slice_ in _slices(path))]
     return [
         subject
         for subject in slices

@@ -190,7 +190,7 @@ def test_lldb_prints_the_same_frames(tmp_path):
 
     def own(lines):
         names = [match[1] for line in lines if (match := OWN.search(line))]
-        return [COLUMN.sub(r"\1", ARGUMENTS.sub("", one)) for one in names]
+        return [COLUMN.sub(r"\1", ARGUMENTS.sub("", name)) for name in names]
 
     ours = own(lldb.lines(stack, selected=True))
     assert ours[:3] == [

@@ -441,7 +441,7 @@ def test_json_has_all_that_the_profile_has():
     assert list(PROFILE.stacks.callers) == document["stacks"]["callers"]
     assert list(PROFILE.samples.stacks) == document["samples"]["stacks"]
     assert {"missing": "unknown callers"} in document["frames"]
-    hot = next(one for one in document["frames"] if one.get("symbol") == "hot")
+    hot = next(frame for frame in document["frames"] if frame.get("symbol") == "hot")
     assert (hot["address"], hot["inlined"][0]["symbol"]) == (0x102060304, "inner")
     assert (
         document["run"]["end"],
@@ -468,10 +468,10 @@ def test_merged_threads_are_one_in_every_format(by_name):
         names=("main", "pool", "pool"),
     ).with_merged_threads(by_name=by_name)
     names = ["main", "pool"] if by_name else ["All threads"]
-    assert [one["name"] for one in written(firefox, merged)["threads"]] == names
+    assert [thread["name"] for thread in written(firefox, merged)["threads"]] == names
     profiles = [one["name"] for one in written(speedscope, merged)["profiles"]]
     assert profiles == [*names, *(f"{name} (CPU)" for name in names)]
-    assert [one["merged"] for one in written(profile_json, merged)["threads"]] == (
+    assert [thread["merged"] for thread in written(profile_json, merged)["threads"]] == (
         [1, 2] if by_name else [3]
     )
     data = gzip.decompress(pprof.data(merged))

@@ -44,7 +44,7 @@ def test_threads_alone_are_threads(before: str) -> None:
     text = f"{before}Thread 0 name:  Dispatch queue: com.apple.main-thread\nThread 0 Crashed:\n"
     report = read(f"{text}{FRAMES}\nThread 5:\n{FRAMES}")
     assert report.kind is ReportKind.APPLE_CRASH
-    assert [(one.index, one.crashed, len(one.frames)) for one in report.threads] == [
+    assert [(thread.index, thread.crashed, len(thread.frames)) for thread in report.threads] == [
         (0, True, 2),
         (5, False, 2),
     ]
@@ -136,7 +136,7 @@ def test_entries_that_are_not_objects_are_stored(odd: object) -> None:
         written = reports_json(reports)
         assert written.count(json.dumps({"entry": odd})) == count
         assert read_source(ReportSource("again", written.encode())).reports == reports
-        assert any("is not an object" in text for one in reports for text in one.warnings)
+        assert any("is not an object" in text for report in reports for text in report.warnings)
 
 
 def test_a_report_of_a_crash_in_kscrash_may_be_all_there_is() -> None:
@@ -145,8 +145,8 @@ def test_a_report_of_a_crash_in_kscrash_may_be_all_there_is() -> None:
     reports = read_source(
         ReportSource("given", json.dumps({"recrash_report": inner}).encode()[:-2])
     ).reports
-    assert [one.kind for one in reports] == [ReportKind.KSCRASH] * 2
-    assert [one.name for one in reports[1].images] == ["Demo"]
+    assert [report.kind for report in reports] == [ReportKind.KSCRASH] * 2
+    assert [image.name for image in reports[1].images] == ["Demo"]
 
 
 def test_empty_name_lines_are_preserved() -> None:
@@ -200,7 +200,7 @@ def test_images_known_from_frames_alone() -> None:
         ("AppKit", None),
         ("Other", None),
     ]
-    assert [(one.image, one.offset) for one in report.threads[0].frames] == [
+    assert [(frame.image, frame.offset) for frame in report.threads[0].frames] == [
         (0, 0x4000),
         (0, 0x4010),
         (1, None),
@@ -226,7 +226,7 @@ def test_extra_fields_of_image_and_fault_lines_are_preserved() -> None:
     report = read(text)
     state = report.threads[0].registers
     assert state is not None
-    assert {one.name: one.value for one in state.registers}["err"] == 0x2000148
+    assert {register.name: register.value for register in state.registers}["err"] == 0x2000148
     written = crash_text(report)
     assert "Error Code:      02000148 (no mapping)\n" in written
     assert "+Demo x86_64 (4.9 - 1.0)  <" in written

@@ -87,7 +87,9 @@ def missing(report: Report, form: str) -> list[str]:
         if frame.image is not None and form not in OF_FUNCTIONS:
             image = shown.images[frame.image]
             wanted.add(image.path.rpartition("/")[2] or image.name)
-    return sorted(name for name in wanted if not any(one in text for one in spellings(name)))
+    return sorted(
+        name for name in wanted if not any(spelling in text for spelling in spellings(name))
+    )
 
 
 @pytest.mark.parametrize("form", [name for name in FORMATS if name != "svg"])

@@ -480,4 +480,4 @@ def test_long_names_are_cut_where_folded_stacks_have_them_too_often(
     cut = write_reports([report], "folded").decode()
     assert long not in cut
     assert cut.count("y" * 64 + "…") == 20 * 21 // 2
-    assert [one.split(" ")[-1] for one in cut.splitlines()] == ["1"] * 20
+    assert [line.split(" ")[-1] for line in cut.splitlines()] == ["1"] * 20

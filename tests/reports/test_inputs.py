@@ -30,10 +30,12 @@ def inputs(path, limits=None):
     """Return names, and contents or reasons."""
     return [
         (
-            one.name,
-            one.source.reason if isinstance(one.source, FileAccessError) else one.source.data,
+            input_.name,
+            input_.source.reason
+            if isinstance(input_.source, FileAccessError)
+            else input_.source.data,
         )
-        for one in report_inputs(path, limits)
+        for input_ in report_inputs(path, limits)
     ]
 
 
@@ -140,7 +142,7 @@ def test_a_folder_is_read_in_order_and_one_file_at_a_time(tmp_path):
     (tmp_path / "c").write_text("changed since")
 
     assert first.source.data == b"a"
-    assert [one.source.data for one in entries] == [b"changed since", b"b/1", b"b/2"]
+    assert [entry.source.data for entry in entries] == [b"changed since", b"b/1", b"b/2"]
     assert count_files(tmp_path) == 4
     assert count_files(tmp_path, without=tmp_path / "b") == 2
 

@@ -39,8 +39,8 @@ def read_file(name: str) -> Report:
 def documents(text: str) -> list[JsonValue]:
     """Return the JSON documents of a text, as the reader has them."""
     return [
-        one.value
-        for one in ReportSource("given", text.encode("utf-8", "surrogateescape")).documents
+        document.value
+        for document in ReportSource("given", text.encode("utf-8", "surrogateescape")).documents
     ]
 
 
@@ -247,7 +247,7 @@ def test_a_stackshot_has_all_processes_with_their_threads() -> None:
         Adjustment.EXACT,
         Adjustment.RETURN,
     ]
-    assert [len(one.threads) for one in report.others] == [1, 2]
+    assert [len(other.threads) for other in report.others] == [1, 2]
     assert "App [350]" in crash_text(report)
 
 
@@ -271,7 +271,7 @@ def test_rosettas_own_registers_stay_with_the_state() -> None:
     assert report.process.is_translated is True
     registers = report.threads[0].registers
     assert registers is not None
-    assert [one.name for one in registers.registers] == ["rip", "rax"]
+    assert [register.name for register in registers.registers] == ["rip", "rax"]
     assert "rosetta" in registers.details
 
 

@@ -63,8 +63,8 @@ def test_the_firefox_profiler_s_functions_are_the_report_s(report, tmp_path):
     except PeerMissingError as missing:
         pytest.skip(str(missing))
     shares = {
-        one["name"].rpartition("!")[2]: (one["selfSamples"], one["totalSamples"])
-        for one in functions["functions"]
+        function["name"].rpartition("!")[2]: (function["selfSamples"], function["totalSamples"])
+        for function in functions["functions"]
     }
     if report is CRASH:
         assert shares == {"abort": (1, 1), "fail": (0, 1), "run": (0, 1), "main": (0, 1)}

@@ -146,8 +146,8 @@ def test_a_graph_may_stand_alone() -> None:
         "    +   100 ???  (in <unknown binary>)  [0x5000]\n"
     )
     (report,) = read_source(ReportSource("graph", text.encode())).reports
-    assert [one.name for one in report.images] == ["dyld"]
-    assert [(one.frame.address, one.frame.image) for one in report.trees[0].nodes] == [
+    assert [image.name for image in report.images] == ["dyld"]
+    assert [(node.frame.address, node.frame.image) for node in report.trees[0].nodes] == [
         (0x104, 0),
         (0x5000, None),
     ]
@@ -168,7 +168,7 @@ def test_version_6_has_fewer_brackets() -> None:
         "launchd",
         1,
     )
-    assert [(one.frame.address, name(one)) for one in report.trees[0].nodes] == [
+    assert [(node.frame.address, name(node)) for node in report.trees[0].nodes] == [
         (None, "start"),
         (0x100000ED8, None),
     ]

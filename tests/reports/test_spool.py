@@ -358,7 +358,7 @@ def test_nodes_are_the_same_in_bulk_and_one_by_one(seed: int) -> None:
     payloads = random_records(seed, images)
     bulk, single = StackTree(BITS), StackTree(BITS)
     assert bulk.read(payloads, images) == 0
-    assert [single.add(each, images) for each in payloads] == [True] * len(payloads)
+    assert [single.add(payload, images) for payload in payloads] == [True] * len(payloads)
     assert bulk.rows == single.rows
     assert (bulk.callers, bulk.images, bulk.offsets) == (
         single.callers,

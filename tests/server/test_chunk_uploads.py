@@ -50,7 +50,7 @@ def send(client, *chunks: bytes, token: str = "", **names: str):
 
 
 def assemble(client, data: bytes, *chunks: bytes, name: str = "names", token: str = ""):
-    file = {"name": name, "chunks": [digest(each) for each in chunks or (data,)]}
+    file = {"name": name, "chunks": [digest(chunk) for chunk in chunks or (data,)]}
     answer = client.post(ASSEMBLE, json.dumps({digest(data): file}), token=token)
     assert answer.status == 200, answer.data
     return answer.json[digest(data)]

@@ -22,7 +22,7 @@ def test_a_fleet_is_the_same_each_time_and_has_no_names():
     assert not any(b"decode" in report.data for report in first)
     assert len({report.name for report in first}) == len(first)
     symbols = list(fleet_symbols())
-    assert len({each.data for each in symbols}) == len(symbols) > len(BUILDS)
+    assert len({symbol.data for symbol in symbols}) == len(symbols) > len(BUILDS)
 
 
 def test_a_fleet_is_sent_and_named(client):

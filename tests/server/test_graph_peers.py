@@ -22,7 +22,7 @@ SETTINGS = "Settings.synchronize()"
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     with Warehouse.create(tmp_path_factory.mktemp("peers") / "w") as warehouse:
-        warehouse.receive([("x.ips", each) for each in reports(40)])
+        warehouse.receive([("x.ips", report) for report in reports(40)])
         warehouse.flush()
         yield warehouse.flame("role = 'subject'")
 
@@ -46,6 +46,9 @@ def test_the_firefox_profiler(tree, tmp_path):
             answer = json.loads(request("thread", "functions", "--thread", "t-0", "--json"))
     except PeerMissingError as missing:
         pytest.skip(str(missing))
-    totals = {each["name"].rpartition("!")[2]: each["totalSamples"] for each in answer["functions"]}
+    totals = {
+        function["name"].rpartition("!")[2]: function["totalSamples"]
+        for function in answer["functions"]
+    }
     assert totals["main"] == 40
     assert 0 < totals[SETTINGS] < 40

@@ -76,16 +76,18 @@ def test_callers_and_callees_in_formats_of_flame_graphs(fleet, form):
 
 def test_a_function_of_builds(fleet):
     document = get(fleet, "/v1/functions", where=SUBJECT, name=NAME).json
-    assert [each["name"] for each in document["callees"]] == ["_pthread_mutex_firstfit_lock_wait"]
-    assert sum(each["weight"] for each in document["callers"]) == document["total"]
-    assert sum(each["weight"] for each in document["builds"]) == document["total"]
-    assert {each["build"] for each in document["builds"] if each["weight"]} <= {"811", "812"}
+    assert [callee["name"] for callee in document["callees"]] == [
+        "_pthread_mutex_firstfit_lock_wait"
+    ]
+    assert sum(caller["weight"] for caller in document["callers"]) == document["total"]
+    assert sum(build["weight"] for build in document["builds"]) == document["total"]
+    assert {build["build"] for build in document["builds"] if build["weight"]} <= {"811", "812"}
     assert document["places"][0]["file"] == "Settings.swift"
 
 
 def test_functions_as_rows(fleet):
     document = get(fleet, "/v1/functions", where=SUBJECT, search="SETTINGS", limit=1).json
-    assert [each["name"] for each in document["functions"]] == [NAME]
+    assert [function["name"] for function in document["functions"]] == [NAME]
     rows = get(fleet, "/v1/functions", where=SUBJECT, format="csv").data.decode()
     totals = {row["name"]: int(row["total"]) for row in csv.DictReader(io.StringIO(rows))}
     assert totals["main"] == 61

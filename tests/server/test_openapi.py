@@ -31,7 +31,11 @@ def test_operations_state_their_parameters_and_answers(client):
     assert document["openapi"].startswith("3.1")
     for path, methods in document["paths"].items():
         for operation in methods.values():
-            named = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
+            named = {
+                parameter["name"]
+                for parameter in operation["parameters"]
+                if parameter["in"] == "path"
+            }
             assert named == {part[1:-1] for part in path.split("/") if part[:1] == "{"}
             assert operation["responses"]
             if operation["security"]:

@@ -354,7 +354,7 @@ def test_answers_are_for_who_sent_the_request(folder):
 def test_too_many_requests_at_a_time(client):
     with client.service.names():
         answers = [ask(client, "/symbolicate?timeout=0") for _ in range(201)]
-    assert [each.status for each in answers].count(200) == 200
+    assert [answer.status for answer in answers].count(200) == 200
     assert (answers[-1].status, answers[-1].headers["Retry-After"]) == (503, "30")
 
 

@@ -268,8 +268,12 @@ def named(made, search):
 def plain(frames):
     """Return functions, lines, and whether they are inlined."""
     return [
-        (one.symbol and one.symbol.name, one.location and one.location.line, one.is_inline)
-        for one in frames
+        (
+            frame.symbol and frame.symbol.name,
+            frame.location and frame.location.line,
+            frame.is_inline,
+        )
+        for frame in frames
     ]
 
 
@@ -413,7 +417,7 @@ def test_names_do_not_need_the_debug_file(program, tmp_path):
     shutil.copy(program.path, tmp_path / "other-name")
     (report,) = named(ips(program), tmp_path / "other-name").reports
 
-    names = [one.symbol.name for one in report.threads[0].frames if not one.is_inline]
+    names = [frame.symbol.name for frame in report.threads[0].frames if not frame.is_inline]
     assert names == ["stop", "outer", "main"]
 
 

@@ -40,7 +40,7 @@ def test_functions_are_named_with_their_bounds(release, size, little_endian):
     data = memoryview(table(release, size, little_endian=little_endian))
     functions = GoFunctions(data, "table", text_start=text)
 
-    assert [one.name for one in FUNCTIONS] == [functions.name(row) for row in range(3)]
+    assert [function.name for function in FUNCTIONS] == [functions.name(row) for row in range(3)]
     assert [text, text + 0x20, text + 0x60] == functions.starts.tolist()
     assert [text + 0x20, text + 0x60, text + 0x70] == functions.ends.tolist()
 

@@ -191,9 +191,9 @@ def test_functions_missing_in_function_starts_have_their_names(kind):
     )
     for found in (macho_symbol_table(contents).find, lambda o: first_symbol(contents, o)):
         answers = [found(at(offset)) for offset in (31, 32, 47)]
-        assert [one and one.offset - TEXT_OFFSET for one in answers] == [0, 32, 32]
+        assert [answer and answer.offset - TEXT_OFFSET for answer in answers] == [0, 32, 32]
         assert answers[2] is not None
-        assert name in {answers[2].linkage_name, *(f"_{one}" for one in answers[2].aliases)}
+        assert name in {answers[2].linkage_name, *(f"_{alias}" for alias in answers[2].aliases)}
 
 
 def test_names_generated_by_assemblers_come_last():

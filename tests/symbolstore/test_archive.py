@@ -119,8 +119,8 @@ def test_damaged_archives_give_their_images_and_one_line(store, tmp_path):
         add(store, path)
         path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
         add(store, path)
-    for one in store.files():
-        assert one.path.read_bytes() in (APP, DSYM)
+    for file in store.files():
+        assert file.path.read_bytes() in (APP, DSYM)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -137,8 +137,8 @@ def test_mutated_archives_give_images_or_problems(store, tmp_path, seed):
             data[chosen.randrange(start, len(data))] = chosen.choice((0, 1, 127, 255))
         path.write_bytes(data)
         add(store, path)
-    for one in store.files():
-        assert one.path.read_bytes() in (APP, DSYM)
+    for file in store.files():
+        assert file.path.read_bytes() in (APP, DSYM)
     assert not [name for name in everything_in(store.root) if "unfinished" in name]
 
 

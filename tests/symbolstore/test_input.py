@@ -100,6 +100,6 @@ def test_mutated_files_are_stored_or_skipped(store, tmp_path):
             data[chosen.randrange(min(len(data), 0x1600))] = chosen.randrange(256)
         path.write_bytes(data[: chosen.randrange(len(data))] if chosen.random() < 0.2 else data)
         add(store, path)
-    for one in store.files():
-        assert one.path.parent.parent.parent == store.root
+    for file in store.files():
+        assert file.path.parent.parent.parent == store.root
     assert not [name for name in everything_in(store.root) if "unfinished" in name]

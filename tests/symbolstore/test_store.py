@@ -154,7 +154,7 @@ def test_two_architectures_with_one_uuid_are_both_stored(store, tmp_path):
 
     assert store.find(ARM, "arm64", FileKind.EXECUTABLE).read_bytes() == APP
     assert intel == store.find(ARM, "x86_64", FileKind.EXECUTABLE).read_bytes()
-    assert {"arm64", "x86_64"} == {one.arch for one in store.files()}
+    assert {"arm64", "x86_64"} == {file.arch for file in store.files()}
 
 
 def test_a_store_of_symsorter_is_read(store):
@@ -166,7 +166,7 @@ def test_a_store_of_symsorter_is_read(store):
     assert folder / "debuginfo" == store.find(ARM, "arm64")
     assert store.find(ARM, "x86_64") is None
     (folder / "debuginfo.meta").write_text('{"name":"App","arch":"x86","file_format":"macho"}')
-    assert [one.arch for one in store.files()] == ["i386"]
+    assert [file.arch for file in store.files()] == ["i386"]
 
 
 @pytest.mark.parametrize("meta", [b"", b"[]", b"{", b'{"arch": 3}', b"\xff", b"[" * 60000])
@@ -176,7 +176,7 @@ def test_an_invalid_meta_file_is_ignored(store, tmp_path, meta):
     stored, _ = add(store, tmp_path / "App")
     Path(f"{stored[0].path}.meta").write_bytes(meta)
 
-    assert [one.arch for one in store.files()] == ["arm64"]
+    assert [file.arch for file in store.files()] == ["arm64"]
 
 
 @pytest.mark.peer
@@ -231,8 +231,8 @@ def test_progress_ends_at_the_size_of_the_input(store, tmp_path):
     (tmp_path / "text").write_text("nothing")
     seen = []
     adder = SymbolAdder(store, progress=seen.append)
-    for one in input_files(tmp_path):
-        list(adder.add(one))
+    for file in input_files(tmp_path):
+        list(adder.add(file))
 
     assert sum(path.stat().st_size for path in tmp_path.iterdir() if path.is_file()) == sum(seen)
 

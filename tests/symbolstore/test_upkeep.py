@@ -91,8 +91,8 @@ def test_gdb_finds_debug_files_in_the_build_id_layout(store, tmp_path):
     subprocess.run(["strip", program], check=True, timeout=30)
     add(store, debug)
     debug.unlink()
-    for one in store.files():
-        export_file(one, tmp_path / "export", ExportLayout.BUILD_ID)
+    for file in store.files():
+        export_file(file, tmp_path / "export", ExportLayout.BUILD_ID)
     commands = ("-ex", f"set debug-file-directory {tmp_path / 'export'}", "-ex", f"file {program}")
     done = subprocess.run(
         ["gdb", "-nx", "-batch", *commands, "-ex", "info line f"],

@@ -76,8 +76,8 @@ def test_continuations_have_no_rule(walks):
     """The native frames below are explained."""
     walk = walks["com.machtrace.async"]
     explained = mt.explain(walk)
-    kinds = [one.kind is AddressKind.ASYNC_RESUME for one in walk.addresses]
-    assert kinds == [one is None for one in explained.frames]
+    kinds = [address.kind is AddressKind.ASYNC_RESUME for address in walk.addresses]
+    assert kinds == [frame is None for frame in explained.frames]
     assert len(walk.physical_remainder.addresses) == len(explained.physical_remainder)
 
 
@@ -86,7 +86,7 @@ def test_frames_that_are_not_reached_again_are_not_explained(walks):
     """The files of the backtrace are gone, and the native frames are different."""
     walk = walks["com.machtrace.async"]
     rest = walk.physical_remainder
-    moved = tuple(replace(one, address=Avma(one.address + 4)) for one in rest.addresses)
+    moved = tuple(replace(address, address=Avma(address.address + 4)) for address in rest.addresses)
     deeper = replace(rest, addresses=(*rest.addresses, *moved))
     explained = mt.explain(replace(walk, physical_remainder=deeper)).physical_remainder
     assert [one is not None for one in explained] == [True] * len(moved) + [False] * len(moved)
@@ -98,7 +98,7 @@ def test_other_methods_answers_in_a_prologue(walks):
     walk = walks["com.machtrace.prologue"]
     first = mt.explain(walk).frames[0]
     others = {answer.method: answer for answer in first.others}
-    _, second, third, *_ = (one.address for one in walk.addresses)
+    _, second, third, *_ = (address.address for address in walk.addresses)
 
     assert FrameTrust.PROLOGUE is first.chosen.method
     assert first.chosen.claims
@@ -280,4 +280,4 @@ def test_any_memory_has_an_explanation(arch, changes, stack):
     (walk,) = mt.unwind(changed)
     explained = mt.explain(walk)
     assert len(walk.addresses) == len(explained.frames)
-    assert all(one is not None for one in explained.frames)
+    assert all(frame is not None for frame in explained.frames)

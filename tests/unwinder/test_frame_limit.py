@@ -76,7 +76,7 @@ def test_both_ends_of_a_cores_deep_stack_are_true(process, tmp_path):
     with open_target(path) as target:
         (backtrace,) = unwind(target.snapshot())
     (true,) = process.stacks.values()
-    addresses = tuple(one.address for one in backtrace.addresses)
+    addresses = tuple(address.address for address in backtrace.addresses)
 
     assert backtrace.stop.is_complete
     assert backtrace.depth == DEPTH
@@ -222,7 +222,9 @@ def test_swift_continuations_are_limited_alike():
     )
     frames = 600
     records = [(0x20 | tag, 0x3000)] + [(0x20 + 16 * n + 16, 0x4000 + n) for n in range(frames)]
-    stack = struct.pack("<2Q", 0, heap) + b"".join(struct.pack("<2Q", *one) for one in records)
+    stack = struct.pack("<2Q", 0, heap) + b"".join(
+        struct.pack("<2Q", *record) for record in records
+    )
     memory = LayeredMemory(
         (MemoryRegion(Avma(0), stack + bytes(16)), MemoryRegion(Avma(heap), chain))
     )
@@ -256,6 +258,6 @@ def test_a_cycle_of_contexts_does_not_affect_the_native_stack():
     rest = result.physical_remainder
 
     assert StopReason.NO_PROGRESS is result.stop.reason
-    assert [one.address for one in result.addresses] == [0x2000, 0x5000]
+    assert [address.address for address in result.addresses] == [0x2000, 0x5000]
     assert rest is not None
     assert rest.stop.is_complete

@@ -138,7 +138,9 @@ def test_code_that_one_snapshot_lacks_is_read_from_the_next():
     """Both have the headers; only the second has the pages after them."""
     snapshot = synthetic_process(threads=3).snapshot
     regions = snapshot.memory.regions
-    heads = RegionMemory([MemoryRegion(one.start, one.data[:TEXT_OFFSET]) for one in regions])
+    heads = RegionMemory(
+        [MemoryRegion(region.start, region.data[:TEXT_OFFSET]) for region in regions]
+    )
     unwinder = mt.Unwinder()
     unwinder.unwind(replace(snapshot, memory=heads))
     rules = unwinder.rules(replace(snapshot, memory=heads))

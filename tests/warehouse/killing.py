@@ -149,7 +149,7 @@ class Writer:
         for incident in now - known.stored:  # it was written, and not acknowledged
             self._say(f"stored {incident}")
         notes = {row.note for rows in warehouse.decisions().values() for row in rows}
-        problems += [f"the decision {each} is lost" for each in known.decisions.keys() - notes]
+        problems += [f"the decision {key} is lost" for key in known.decisions.keys() - notes]
         for problem in problems:
             self._say(f"problem {problem}")
 
@@ -159,12 +159,12 @@ class Writer:
             device = f"device-{self._name}-{number // 2}-"
             incidents = [f"{device}{number}-{at}" for at in range(chance.randrange(1, 6))]
             bodies = [
-                (each, report(each, device, self._image, chance.choice(self._offsets)))
-                for each in incidents
+                (incident, report(incident, device, self._image, chance.choice(self._offsets)))
+                for incident in incidents
             ]
-            self._say(*(f"sent {each} {device}" for each in incidents))
+            self._say(*(f"sent {incident} {device}" for incident in incidents))
             self._warehouse.receive(bodies)
-            self._say(*(f"stored {each}" for each in incidents))
+            self._say(*(f"stored {incident}" for incident in incidents))
             if number % 2:
                 self._mine.append(device)  # no report of it follows
             time.sleep(chance.random() * 0.02)

@@ -46,7 +46,7 @@ def incidents(warehouse) -> list[str]:
 
 def stored_bytes(warehouse) -> bytes:
     files = [each for each in sorted(warehouse.folder.rglob("*")) if each.is_file()]
-    return b"".join(each.read_bytes() for each in files if each.suffix in (".log", ".unfinished"))
+    return b"".join(file.read_bytes() for file in files if file.suffix in (".log", ".unfinished"))
 
 
 def fill(warehouse) -> list[str]:
@@ -284,7 +284,7 @@ def test_a_removed_record_leaves_the_others_where_they_are(tmp_path):
     size = path.stat().st_size
     log.remove_records(path, offsets[1:3])
     assert path.stat().st_size == size
-    assert [(each.offset, each.body) for each in log.records(path)] == [
+    assert [(record.offset, record.body) for record in log.records(path)] == [
         (offsets[0], b"one"),
         (offsets[3], b"four"),
     ]

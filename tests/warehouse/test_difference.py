@@ -48,7 +48,7 @@ def warehouse(tmp_path):
 
 
 def changes(warehouse, before="build = '1'", after="build = '2'"):
-    return {each.function.name: each for each in warehouse.diff(before, after).changes()}
+    return {change.function.name: change for change in warehouse.diff(before, after).changes()}
 
 
 def test_shares_are_those_of_the_sides(warehouse):
@@ -60,9 +60,9 @@ def test_shares_are_those_of_the_sides(warehouse):
 
 
 def test_a_change_on_all_devices_is_sure(warehouse):
-    for each in changes(warehouse).values():
-        assert each.is_sure
-        assert each.least <= each.difference <= each.most
+    for change in changes(warehouse).values():
+        assert change.is_sure
+        assert change.least <= change.difference <= change.most
 
 
 def test_a_change_on_one_device_may_be_chance(warehouse):
@@ -77,8 +77,8 @@ def test_a_change_on_one_device_may_be_chance(warehouse):
 
 
 def test_a_side_without_stacks_has_no_shares(warehouse):
-    for each in changes(warehouse, after="build = 'none'").values():
-        assert each.after == 0
+    for change in changes(warehouse, after="build = 'none'").values():
+        assert change.after == 0
 
 
 def test_the_same_question_has_the_same_answer(warehouse):

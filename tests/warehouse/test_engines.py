@@ -158,7 +158,7 @@ def test_issues_are_those_of_the_warehouse(fleet, tmp_path):
     shutil.copytree(fleet.folder / "w", tmp_path / "w")
     with Warehouse(tmp_path / "w") as warehouse:
         warehouse.compact()
-        expected = {each.id: each.reports for each in warehouse.issues()}
+        expected = {issue.id: issue.reports for issue in warehouse.issues()}
     issues = Counter()
     groups = run(request_of(fleet, Job.GROUPING, str(tmp_path / "w")), Engine.LOCAL, 1)
     for row in groups.to_pylist():

@@ -59,7 +59,7 @@ def expected(stacks: list[list[list[str]]]) -> Counter[tuple[str, ...]]:
 @given(st.lists(THREADS, min_size=1, max_size=5))
 def test_stacks_of_several_segments_are_one_tree(stacks):
     parts = [segment(report(number, each)) for number, each in enumerate(stacks)]
-    tree = function_tree([(each, weights(each)) for each in parts])
+    tree = function_tree([(part, weights(part)) for part in parts])
     assert paths(tree) == expected(stacks)
     whole = segment(*(report(number, each) for number, each in enumerate(stacks)))
     assert paths(function_tree([(whole, weights(whole))])) == expected(stacks)
@@ -68,7 +68,7 @@ def test_stacks_of_several_segments_are_one_tree(stacks):
 @given(st.lists(THREADS, min_size=1, max_size=5), st.integers(1, 12))
 def test_the_heaviest_nodes_have_the_whole_weight(stacks, most):
     parts = [segment(report(number, each)) for number, each in enumerate(stacks)]
-    tree = function_tree([(each, weights(each)) for each in parts])
+    tree = function_tree([(part, weights(part)) for part in parts])
     small = heaviest(tree, most)
     small.tree.check(len(small.functions))
     assert len(small.tree) <= max(most, 1) + 1

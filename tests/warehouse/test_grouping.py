@@ -48,9 +48,9 @@ def report(number: int, function: str, build: str, phone: int, *, is_named: bool
 
 def facts(warehouse: Warehouse, where: str = "true") -> list[tuple[object, ...]]:
     rows = []
-    for each in warehouse.issues(where):
-        stacks = tuple((one.stack, one.reports) for one in each.variants)
-        own = (each.id, each.reports, each.devices, each.builds, each.first, each.last)
+    for issue in warehouse.issues(where):
+        stacks = tuple((variant.stack, variant.reports) for variant in issue.variants)
+        own = (issue.id, issue.reports, issue.devices, issue.builds, issue.first, issue.last)
         rows.append((*own, stacks))
     return sorted(rows)
 
@@ -78,8 +78,8 @@ def test_issues_do_not_depend_on_how_reports_came(tmp_path_factory, batches, dat
         parts.regroup()
         assert facts(parts) == expected
         for where in ("build = '1'", "device = 'phone 1'"):
-            assert [each[:3] for each in facts(parts, where)] == [
-                each[:3] for each in facts(whole, where)
+            assert [fact[:3] for fact in facts(parts, where)] == [
+                fact[:3] for fact in facts(whole, where)
             ]
         parts.compact()
         parts.regroup()
@@ -96,7 +96,7 @@ def test_issues_do_not_depend_on_how_reports_came(tmp_path_factory, batches, dat
         if function in named
     }
     with Warehouse(folder / "parts") as parts:
-        shown = {each.title.partition(" ")[0]: each for each in parts.issues()}
+        shown = {issue.title.partition(" ")[0]: issue for issue in parts.issues()}
         assert {
             function: (shown[function].reports, shown[function].devices) for function in titles
         } == titles

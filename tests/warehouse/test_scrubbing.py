@@ -153,7 +153,7 @@ def test_devices_of_short_identifiers_are_as_many_as_they_are(tmp_path):
         warehouse.receive([(name, report(f"i{name}", name)) for name in names])
         warehouse.flush()
         assert len(set(devices(warehouse))) == len(names)
-        assert all(len(each) == 32 for each in devices(warehouse))
+        assert all(len(device) == 32 for device in devices(warehouse))
         warehouse.receive([("again", report("i-again", "d123"))])
         for name in ("d123", "d1", "123", devices(warehouse)[0]):
             warehouse.delete_device(name)
@@ -199,7 +199,7 @@ def test_users_of_sentry_are_as_many_as_they_are(tmp_path):
         bodies += [("null", event(900, None)), ("object", event(901, {"a": [1]}))]
         warehouse.receive(bodies)
         assert warehouse.flush() == (len(users) + 2, 0, 0)
-        known = [each for each in devices(warehouse) if each]
+        known = [device for device in devices(warehouse) if device]
         assert len(known) == len(set(known)) == len(users)
         for user in ("d7", "12", "ann@example.org", 'a"b'):
             assert warehouse.delete_device(user) == (1, 1)
@@ -228,7 +228,7 @@ def test_more_devices_than_pseudonyms_are_unknown(tmp_path):
         write_default_rules(warehouse.folder)
         warehouse.receive([("all.zip", file.getvalue())])
         assert warehouse.flush().reports == len(every)
-        known = [each for each in devices(warehouse) if each]
+        known = [device for device in devices(warehouse) if device]
         assert len(known) == len(set(known))
 
 

@@ -137,7 +137,7 @@ def test_other_culprits_and_other_waits_are_other_groups() -> None:
         replace(HANG, waits_for=WaitsFor("GIL")),
         replace(HANG, waits_for=None),
     )
-    assert len(report_groups([report_of_incident(one) for one in others])) == len(others)
+    assert len(report_groups([report_of_incident(other) for other in others])) == len(others)
 
 
 @pytest.mark.parametrize(

@@ -155,4 +155,6 @@ def _is_finding(row: object) -> bool:
     if not isinstance(row, dict) or not {"id", "severity", "message"} <= set(row):
         return False
     occurrences = row.get("occurrences", [])
-    return isinstance(occurrences, list) and all(isinstance(each, dict) for each in occurrences)
+    return isinstance(occurrences, list) and all(
+        isinstance(occurrence, dict) for occurrence in occurrences
+    )

@@ -142,7 +142,7 @@ def _required_reasons(app: AppScan, rules: RuleSet) -> Iterator[Finding]:
         library = images[0].library
         for category in categories:
             places = _occurrences(images, category)
-            sure = [each for each in places if each.site.certainty is not Certainty.POSSIBLE]
+            sure = [place for place in places if place.site.certainty is not Certainty.POSSIBLE]
             named = _named(images, by_watch, category)
             if category in declared:
                 if not places and not named:
@@ -178,7 +178,7 @@ def _not_listed(app: AppScan, rules: RuleSet) -> Iterator[Finding]:
 
 def _declared(bundle: Bundle | None) -> frozenset[str]:
     manifests: Sequence[Manifest] = () if bundle is None else bundle.manifests
-    return frozenset(category for each in manifests for category in each.reasons)
+    return frozenset(category for manifest in manifests for category in manifest.reasons)
 
 
 def _named(
@@ -208,7 +208,9 @@ def _undeclared(
 
 
 def _rules(occurrences: Iterable[Occurrence]) -> tuple[Rule, ...]:
-    return tuple({each.site.rule.watch: each.site.rule for each in occurrences}.values())
+    return tuple(
+        {occurrence.site.rule.watch: occurrence.site.rule for occurrence in occurrences}.values()
+    )
 
 
 def _listed(occurrences: Iterable[Occurrence]) -> str:

@@ -76,7 +76,7 @@ def resolve_rules(path: Path, rules: RuleSet) -> Answers:
     return Answers(
         answers=tuple(resolver.answer(rule) for rule in rules.rules),
         images=len(facts),
-        problems=(*problems, *(problem for each in facts for problem in each.problems)),
+        problems=(*problems, *(problem for fact in facts for problem in fact.problems)),
     )
 
 
@@ -89,7 +89,7 @@ class _Facts:
         self.name = path.rpartition("/")[2]
         self.references = watched.found_names
         self.classes = watched.class_names
-        self.frameworks = {each.name.rpartition("/")[2] for each in contents.image.load_dylibs}
+        self.frameworks = {dylib.name.rpartition("/")[2] for dylib in contents.image.load_dylibs}
         self.superclasses = watched.superclasses
         self.definers = watched.definers
         self.methods: dict[Method, int] = {}
@@ -146,21 +146,21 @@ class _Resolver:
 
     @cached_property
     def _superclasses(self) -> Mapping[str, str]:
-        return {name: parent for each in self._facts for name, parent in each.superclasses.items()}
+        return {name: parent for fact in self._facts for name, parent in fact.superclasses.items()}
 
     @cached_property
     def _methods(self) -> Mapping[Method, _Facts]:
-        return {method: each for each in self._facts for method in each.methods}
+        return {method: fact for fact in self._facts for method in fact.methods}
 
     def answer(self, rule: Rule) -> Answer:
         method = rule.method
         if method is not None:
             return self._defined_method(rule, method) or self._referred_method(rule, method)
-        for each in self._facts:
-            if rule.watch in each.symbols:
-                others = each.symbols[rule.watch]
+        for fact in self._facts:
+            if rule.watch in fact.symbols:
+                others = fact.symbols[rule.watch]
                 state = Resolution.SHARED if others else Resolution.RESOLVED
-                return _answer(rule, state, f"{each.name} exports it", others)
+                return _answer(rule, state, f"{fact.name} exports it", others)
         return self._referred(rule)
 
     def _referred(self, rule: Rule) -> Answer:
@@ -172,7 +172,7 @@ class _Resolver:
         return _answer(rule, Resolution.ABSENT, missing)
 
     def _with(self, rule: Rule, way: str) -> list[str]:
-        return [each.name for each in self._facts if way in each.references.get(rule.watch, ())]
+        return [fact.name for fact in self._facts if way in fact.references.get(rule.watch, ())]
 
     def _defined_method(self, rule: Rule, method: Method) -> Answer | None:
         for class_name in self._ancestry(method.class_name):
@@ -202,9 +202,9 @@ class _Resolver:
         images = self._with(rule, "selector") + self._with(rule, "string")
         if not images:
             return _answer(rule, Resolution.ABSENT, f"no image has the selector {method.selector}")
-        own = {name for each in self._facts for name in each.definers.get(method.selector, ())}
-        with_class = [each.name for each in self._facts if method.class_name in each.classes]
-        with_framework = [each.name for each in self._facts if rule.framework in each.frameworks]
+        own = {name for fact in self._facts for name in fact.definers.get(method.selector, ())}
+        with_class = [fact.name for fact in self._facts if method.class_name in fact.classes]
+        with_framework = [fact.name for fact in self._facts if rule.framework in fact.frameworks]
         if not with_class and not with_framework:
             why = (
                 f"the selector is in {_listed(images)}, and no image refers to {method.class_name}"

@@ -217,7 +217,7 @@ def _loaded(source: str | Path, including: tuple[str, ...]) -> RuleSet:
         source=name,
         policies=tuple(policies.values()),
         allowed=(*(each for one in included for each in one.allowed), *allowed),
-        libraries=(*libraries, *(each for one in included for each in one.libraries)),
+        libraries=(*libraries, *(library for one in included for library in one.libraries)),
         digest=digest.hexdigest(),
         files=((name, data), *(file for each in included for file in each.files)),
     )

@@ -55,7 +55,7 @@ def _send(client: _Client, on_line: Callable[[str], None]) -> None:
     _print_issues(client, on_line)
     for symbols in fleet_symbols():
         client.request("PUT", f"/v1/symbols?name={symbols.name}", symbols.data)
-    client.wait(lambda: not any(each["title"].startswith("0x") for each in client.issues()))
+    client.wait(lambda: not any(issue["title"].startswith("0x") for issue in client.issues()))
     on_line("their symbols sent; the same issues, by names:")
     _print_issues(client, on_line)
     on_line(f"pages: http://{client.address}/")

@@ -41,8 +41,8 @@ def segment_parts(place: str) -> list[pa.Table]:
     if MANIFEST in store.names():
         rows = _of_manifest(store)
     else:
-        nodes = (PurePosixPath(each) for each in store.names(is_deep=True))
-        folders = (each.parent for each in nodes if each.name == _NODES)
+        nodes = (PurePosixPath(name) for name in store.names(is_deep=True))
+        folders = (node.parent for node in nodes if node.name == _NODES)
         rows = [(str(each), None) for each in folders if not each.name.startswith(_UNFINISHED)]
         if not rows:
             error = FileAccessError(place, "no warehouse, and no segment in it")
@@ -84,7 +84,7 @@ def spool_parts(place: str) -> list[pa.Table]:
     """
     store = Store.open(place)
     paths = map(PurePosixPath, store.names(is_deep=True))
-    files = [each for each in paths if _SPOOL.fullmatch(each.name)]
+    files = [path for path in paths if _SPOOL.fullmatch(path.name)]
     if not files:
         raise FileAccessError(place, "no *.spool in this folder")
     rows = [

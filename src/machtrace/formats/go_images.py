@@ -68,7 +68,7 @@ def elf_go_functions(contents: ElfFileContents) -> GoFunctions | None:
 
 
 def _section(contents: MachOContents, name: str) -> Section | None:
-    return next((one for one in contents.image.sections if one.name == name), None)
+    return next((section for section in contents.image.sections if section.name == name), None)
 
 
 def _text_start(contents: MachOContents, pointers: Callable[[], Pointers]) -> int | None:

@@ -65,7 +65,10 @@ def _given_file(
         name = os.path.basename(path)  # noqa: PTH119
         yield Candidate(path, FoundBy.GIVEN, is_proven=name == image.name)
     else:
-        listed = [str(one).upper() if isinstance(one, UUID) else str(one) for one in identifiers]
+        listed = [
+            str(identifier).upper() if isinstance(identifier, UUID) else str(identifier)
+            for identifier in identifiers
+        ]
         record.add(path, Outcome.OTHER_IDENTIFIER, ", ".join(listed[:_LISTED]))
 
 

@@ -103,8 +103,8 @@ def usable_debug_map(
             binary.path, Outcome.FOUND, f"a debug map of {counted(len(stabs), 'object file')}"
         )
         return debug_map
-    for one in debug_map.objects[:_LISTED]:
-        record.add(str(one), Outcome.NO_FILE, "an object file of the debug map")
+    for object_ in debug_map.objects[:_LISTED]:
+        record.add(str(object_), Outcome.NO_FILE, "an object file of the debug map")
     if len(stabs) > _LISTED:
         record.add(counted(len(stabs) - _LISTED, "more object file"), Outcome.NO_FILE)
     return None
@@ -113,7 +113,9 @@ def usable_debug_map(
 def _any_exists(debug_map: DebugMap) -> bool:
     """Whether any object file or archive exists; most are in few folders, or in none."""
     folders: dict[str, bool] = {}
-    for path in dict.fromkeys(path for one in debug_map.objects for path in debug_map.paths(one)):
+    for path in dict.fromkeys(
+        path for object_ in debug_map.objects for path in debug_map.paths(object_)
+    ):
         folder = os.path.dirname(path)  # noqa: PTH120
         if folder not in folders:
             folders[folder] = os.path.isdir(folder)  # noqa: PTH112

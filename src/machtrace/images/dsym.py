@@ -49,8 +49,8 @@ def beside(path: str) -> Iterator[str]:
     """
     tried: dict[str, None] = {}
     real = os.path.realpath(path)
-    for one in dict.fromkeys((path, real)):
-        tried.update(dict.fromkeys(_beside(one)))
+    for image_path in dict.fromkeys((path, real)):
+        tried.update(dict.fromkeys(_beside(image_path)))
     yield from tried
 
 

@@ -109,7 +109,7 @@ class OpenedFile:
             identifiers = [image.identifier for image in self.images()]
         except (FormatError, MemoryReadError):
             return ()
-        return tuple(one for one in identifiers if one is not None)
+        return tuple(identifier for identifier in identifiers if identifier is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -339,4 +339,4 @@ class DebugSearch:
 
     def _debug_map(self) -> DebugMap | None:
         maps = (usable_debug_map(binary, self._path, self.record) for binary in self._binaries)
-        return next((one for one in maps if one is not None), None)
+        return next((map_ for map_ in maps if map_ is not None), None)

@@ -189,7 +189,9 @@ class IndexCache:
 
     def indices(self, objects: Sequence[ObjectBytes]) -> list[SymCache | str]:
         """Return the index of each object file, or why there is none. Raises nothing."""
-        names = [None if self.folder is None else _object_index_name(one) for one in objects]
+        names = [
+            None if self.folder is None else _object_index_name(object_) for object_ in objects
+        ]
         indices: list[SymCache | str | None] = [self._get(name) for name in names]
         missing = [number for number, index in enumerate(indices) if index is None]
         for batch in _batches(missing, objects):

@@ -72,7 +72,7 @@ class PartsIndex(ABC):
     @property
     def problems(self) -> list[MachtraceError]:
         """Why lines are missing: the files in :attr:`record`, each once."""
-        return [self._problem(one) for one in dict.fromkeys(self.record.attempts)]
+        return [self._problem(attempt) for attempt in dict.fromkeys(self.record.attempts)]
 
     def columns(self, offsets: npt.NDArray[np.uint64]) -> DebugColumns:
         """See :meth:`DebugIndex.columns`."""

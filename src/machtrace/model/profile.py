@@ -123,7 +123,9 @@ class SampleTable:
     def selected(self, wanted: Sequence[bool]) -> SampleTable:
         """Return the rows for which ``wanted`` is true."""
         columns = self.times_ns, self.threads, self.stacks, self.weights, self.states, self.cpu_ns
-        return SampleTable(*(array(one.typecode, compress(one, wanted)) for one in columns))
+        return SampleTable(
+            *(array(column.typecode, compress(column, wanted)) for column in columns)
+        )
 
     def __repr__(self) -> str:
         return f"<SampleTable: {counted(len(self), 'row')}>"

@@ -28,7 +28,7 @@ def lines(
     """
     if is_unique:
         threads = (stack.thread, *stack.others)
-        yield f"{len(threads)} thread(s) {''.join(f'#{one.index} ' for one in threads)}"
+        yield f"{len(threads)} thread(s) {''.join(f'#{thread.index} ' for thread in threads)}"
     else:
         yield ("* " if selected else "  ") + _heading(stack)
     index = 0

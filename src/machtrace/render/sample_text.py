@@ -265,7 +265,7 @@ def _header(profile: Profile) -> Iterator[str]:
     yield analysis_line(name, process.pid, run)
     yield f"Process:         {name} [{pid}]"
     yield f"Path:            {printable(process.path) or '?'}"
-    program = next((one for one in profile.images if one.path == process.path), None)
+    program = next((image for image in profile.images if image.path == process.path), None)
     if program is not None:
         yield f"Load Address:    {program.load_address:#x}"
     yield f"Code Type:       {process.arch.value}"

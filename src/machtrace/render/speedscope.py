@@ -69,7 +69,7 @@ def document(profile: Profile) -> dict[str, Any]:
     for thread, samples in zip(profile.threads, thread_samples(profile), strict=True):
         stacks_of = array("i", map(first_row, samples.stacks))
         merged = without_repeats(replace(samples, stacks=stacks_of))
-        wall.append(sampled(thread.label, merged, (one * interval for one in merged.weights)))
+        wall.append(sampled(thread.label, merged, (weight * interval for weight in merged.weights)))
         if any(used > 0 for used in merged.cpu_ns):
             used_ns = (max(0, used) for used in merged.cpu_ns)
             cpu.append(sampled(f"{thread.label}{CPU_SUFFIX}", merged, used_ns))

@@ -130,7 +130,7 @@ class BatchRunner:
     ) -> Iterator[tuple[Report, ...]]:
         if not self._options.wants_names:
             return iter(read)
-        named = symbolicate_reports([one for reports in read for one in reports], self._names)
+        named = symbolicate_reports([report for reports in read for report in reports], self._names)
         outcome.frames, outcome.named = named.frames, named.named
         outcome.nameless = named.nameless
         outcome.contradicted = named.contradicted

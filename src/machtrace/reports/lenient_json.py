@@ -321,7 +321,7 @@ def _most_keys(text: str, start: int, end: int) -> int:
     for space, spellings in _SELDOM:
         # To search for one character is ten times as fast.
         if text.find(space, start, end) >= 0 and any(
-            text.find(one, start, end) >= 0 for one in spellings
+            text.find(spelling, start, end) >= 0 for spelling in spellings
         ):
             return -1
     return text.count('":', start, end) + text.count('" :', start, end)

@@ -193,7 +193,9 @@ def form_of(kind: Any) -> Form:  # noqa: ANN401 - a type, or what typing has for
 
 def _optional(arguments: tuple[Any, ...]) -> Form:
     # One form serves for all kinds but None.
-    inner = form_of(reduce(or_, (one for one in arguments if one is not types.NoneType)))
+    inner = form_of(
+        reduce(or_, (argument for argument in arguments if argument is not types.NoneType))
+    )
 
     def write(value: Any) -> JsonValue:  # noqa: ANN401
         return None if value is None else inner.write(value)
@@ -218,7 +220,7 @@ def _many(arguments: tuple[Any, ...]) -> Form:
             return {"type": "array", "items": inner.schema()}
 
         return Form(lambda value: list(map(inner.write, value)), read_all, schema)
-    parts = [form_of(one) for one in arguments]
+    parts = [form_of(argument) for argument in arguments]
 
     def read(value: JsonValue) -> object:
         values = items(value)

@@ -80,7 +80,7 @@ def _parts(report: Report) -> Iterator[list[str]]:
     load_address = labels.pop("Load Address", None)
     if load_address is None:
         program = next(
-            (one for one in report.images if one.path and one.path == process.path), None
+            (image for image in report.images if image.path and image.path == process.path), None
         )
         if program is not None and program.load_address is not None:
             load_address = f"{program.load_address:#x}"
@@ -210,7 +210,9 @@ def _counted(report: Report) -> tuple[list[str], list[str]]:
 def _images(report: Report) -> Iterator[str]:
     yield IMAGES
     # Images without an extent are those that only frames name.
-    yield from (image_text(one) for one in report.images if one.size is not None or one.path)
+    yield from (
+        image_text(image) for image in report.images if image.size is not None or image.path
+    )
     yield from _stored(report, IMAGES)
 
 

@@ -98,7 +98,7 @@ async def answer_issues(service: Service, request: Request) -> Response:
 
 def _issues(warehouse: Warehouse, where: str, most: int) -> Response:
     issues, decisions = warehouse.issues(where), warehouse.decisions()
-    rows = [issue_document(each, decisions.get(each.id, [])) for each in issues[:most]]
+    rows = [issue_document(issue, decisions.get(issue.id, [])) for issue in issues[:most]]
     return JSONResponse({"total": len(issues), "issues": rows})
 
 

@@ -51,11 +51,14 @@ def application(service: Service) -> Starlette:
             await asyncio.to_thread(service.close)
             await service.writer.stop()
 
-    routes = [Route(each.path, _route(service, each), methods=[each.method]) for each in ENDPOINTS]
+    routes = [
+        Route(endpoint.path, _route(service, endpoint), methods=[endpoint.method])
+        for endpoint in ENDPOINTS
+    ]
     routes += [
-        Route(each.path, _preflight, methods=["OPTIONS"])
-        for each in ENDPOINTS
-        if each.is_cross_origin
+        Route(endpoint.path, _preflight, methods=["OPTIONS"])
+        for endpoint in ENDPOINTS
+        if endpoint.is_cross_origin
     ]
     return Starlette(
         routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _http_error(service)}

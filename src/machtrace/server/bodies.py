@@ -168,7 +168,7 @@ def multipart(data: bytes, content_type: str, most: int) -> list[Part]:
         RefusedError: it is malformed, or has more than ``most`` parts.
     """
     extents = part_extents(data, content_type, most)
-    return [Part(each.name, each.file, data[each.begin : each.end]) for each in extents]
+    return [Part(extent.name, extent.file, data[extent.begin : extent.end]) for extent in extents]
 
 
 def part_extents(data: bytes | mmap, content_type: str, most: int) -> list[PartExtent]:

@@ -234,8 +234,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 def openapi_document() -> dict[str, Any]:
     """Return the OpenAPI document of all endpoints."""
     paths: dict[str, dict[str, Any]] = {}
-    for each in ENDPOINTS:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
     scheme = {"type": "http", "scheme": "bearer", "description": "mt_SCOPE_RANDOM"}
     cookie = {"type": "apiKey", "in": "cookie", "name": "machtrace"}
     return {

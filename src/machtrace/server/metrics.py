@@ -38,11 +38,11 @@ def metrics_text(service: Service) -> str:
     rows += [_Metric(name, "gauge", *rest) for name, *rest in levels]  # type: ignore[arg-type]
     lines = [
         line
-        for each in rows
+        for row in rows
         for line in (
-            f"# HELP machtrace_{each.name} {each.summary}",
-            f"# TYPE machtrace_{each.name} {each.kind}",
-            f"machtrace_{each.name} {each.value}",
+            f"# HELP machtrace_{row.name} {row.summary}",
+            f"# TYPE machtrace_{row.name} {row.kind}",
+            f"machtrace_{row.name} {row.value}",
         )
     ]
     lines += [

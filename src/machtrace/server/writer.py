@@ -350,7 +350,9 @@ class Writer:
 
     def _symbols_of(self, warehouse: Warehouse, segments: set[int]) -> set[str]:
         """Return the images of new segments whose symbols are in the store already."""
-        rows = [row for each in segments for row in warehouse.stacks_of(each).images.to_pylist()]
+        rows = [
+            row for segment in segments for row in warehouse.stacks_of(segment).images.to_pylist()
+        ]
         return self._in_store({row["uuid"] for row in rows if row["uuid"]})
 
     def _in_store(self, images: set[str]) -> set[str]:

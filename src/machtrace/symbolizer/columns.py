@@ -224,7 +224,7 @@ class SymbolColumns:
             raise MissingExtraError("an Arrow table", extra="arrow") from None
 
         none, line = self.symbols < 0, self.lines
-        certainties = pa.array([one.value for one in CERTAINTIES])
+        certainties = pa.array([certainty.value for certainty in CERTAINTIES])
         name = self._table.name if demangled else self._table.linkage_name
         names = [name(symbol) for symbol in self._ids.tolist()]
         files = _distinct(self.files, int(self.files.max(initial=-1)) + 1)

@@ -106,9 +106,9 @@ class Symbolicator:
             *(() if debug is None else debug.problems),
             *(
                 problem
-                for one in images
-                if isinstance(one, ImageSymbols)
-                for problem in one.problems
+                for image in images
+                if isinstance(image, ImageSymbols)
+                for problem in image.problems
             ),
         )
 
@@ -124,7 +124,7 @@ class Symbolicator:
 
     def _stack(self, backtrace: Backtrace, *, named: bool) -> CallStack:
         def frames(chain: AddressChain) -> tuple[Frame, ...]:
-            return tuple(self.frame(one, snapshot, named=named) for one in chain.addresses)
+            return tuple(self.frame(address, snapshot, named=named) for address in chain.addresses)
 
         snapshot, rest = backtrace.snapshot, backtrace.physical_remainder
         return CallStack(

@@ -45,7 +45,7 @@ def elf_symbol_table(contents: ElfContents, others: Sequence[ElfFileContents] = 
             kinds.append(_functions(parse_symbols(other), twin))
         except FormatError:  # what the image itself has is good all the same
             continue
-    has_locals = not all(bool(one.preferred.all()) for one in kinds)
+    has_locals = not all(bool(kind.preferred.all()) for kind in kinds)
     if not contents.is_loaded:
         kinds += _go_functions(contents)
         kinds.append(_stubs(contents, base))

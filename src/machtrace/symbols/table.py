@@ -218,7 +218,7 @@ class SymbolTable:
     @property
     def certainties(self) -> npt.NDArray[np.uint8]:
         """The certainty of each name: an index into :data:`CERTAINTIES`."""
-        of_kind = np.array([CERTAINTIES.index(one.certainty) for one in self._kinds], np.uint8)
+        of_kind = np.array([CERTAINTIES.index(kind.certainty) for kind in self._kinds], np.uint8)
         column = np.full(len(self), _NONE, np.uint8)
         named = self.is_named
         column[named] = of_kind[self._entry_kinds[self._firsts[:-1][named]]]

@@ -210,7 +210,7 @@ def _elf(image: ElfImage, data: memoryview, source: str) -> ImageFile | Skipped:
 
 def _elf_reason(image: ElfImage, kind: FileKind, size: int) -> tuple[SkipReason, str] | None:
     """Return why it cannot be stored under its build-id; None if it can, or has none."""
-    end = max((one.offset + one.file_size for one in image.load_segments), default=0)
+    end = max((segment.offset + segment.file_size for segment in image.load_segments), default=0)
     if kind is FileKind.EXECUTABLE and end > size:
         return SkipReason.MALFORMED, f"its last {end - size} bytes are missing"
     if image.build_id is not None and unified_folder(image.build_id) is None:
@@ -224,5 +224,5 @@ def _no_build_id(image: ElfImage, kind: FileKind) -> tuple[SkipReason, str]:
 
 def _is_debug_file(image: ElfImage) -> bool:
     """Whether ``objcopy --only-keep-debug`` made it: its code has addresses and no bytes."""
-    code = [one for one in image.sections if one.is_executable and one.size]
+    code = [section for section in image.sections if section.is_executable and section.size]
     return bool(code) and all(one.type == SHT_NOBITS for one in code)

@@ -55,8 +55,8 @@ def issue_document(issue: Issue, decisions: list[Decision]) -> dict[str, Any]:
         "id": issue.id,
         "state": decisions[0].state.value if decisions else "open",
         "decisions": [
-            {"issue": each.issue, "state": each.state.value, "note": each.note}
-            for each in decisions
+            {"issue": decision.issue, "state": decision.state.value, "note": decision.note}
+            for decision in decisions
         ],
         "kind": issue.kind,
         "title": issue.title,
@@ -73,7 +73,7 @@ def issue_document(issue: Issue, decisions: list[Decision]) -> dict[str, Any]:
             for frame in issue.fingerprint.frames
         ],
         "variants": [
-            {"stack": each.stack.hex(), "reports": each.reports} for each in issue.variants
+            {"stack": variant.stack.hex(), "reports": variant.reports} for variant in issue.variants
         ],
     }
 

@@ -105,7 +105,7 @@ def read_forest(files: Sequence[SegmentFiles]) -> Forest:
     known = _cache.get(key)
     if known is not None:
         return known
-    sizes = [count_rows(each.folder / "nodes.parquet") for each in files]
+    sizes = [count_rows(file.folder / "nodes.parquet") for file in files]
     depth = np.zeros(1 + sum(sizes) - len(sizes), np.uint32)
     frame = np.zeros(len(depth), np.uint32)
     tables, starts, at, frames = [], {}, 0, 0
@@ -224,7 +224,7 @@ def _calls(tables: Sequence[FrameTables]) -> Calls:
         sizes.append(size)
         image_parts.append(image)
         name_parts.append(name)
-    pool = pa.concat_arrays([each.cast(pa.string()) for each in texts])
+    pool = pa.concat_arrays([text.cast(pa.string()) for text in texts])
     distinct = pc.if_else(pc.equal(pool, ""), _UNKNOWN, pool).dictionary_encode()
     number = distinct.indices.to_numpy().astype(np.uint64)
     image = np.concatenate((np.zeros(0, np.int32), *image_parts))

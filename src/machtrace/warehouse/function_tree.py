@@ -79,7 +79,7 @@ def heaviest(tree: FunctionTree, most: int = MAX_NODES) -> FunctionTree:
         tree=small,
         functions=tree.functions,
         own=own,
-        nodes=tuple(moved[each] for each in tree.nodes),
+        nodes=tuple(moved[node] for node in tree.nodes),
     )
 
 

@@ -153,15 +153,15 @@ def merge(segments: Iterable[Segment]) -> Segment:
     parts = list(segments)
     if not parts:
         return empty()
-    images, image_numbers = merged_images([each.images for each in parts])
-    frames, frame_numbers = merged_frames([each.frames for each in parts], image_numbers)
+    images, image_numbers = merged_images([part.images for part in parts])
+    frames, frame_numbers = merged_frames([part.frames for part in parts], image_numbers)
     trees = [
         (each.tree.depth[1:], mapping[each.tree.frame[1:]])
         for each, mapping in zip(parts, frame_numbers, strict=True)
     ]
     joined = join(*(np.concatenate(columns) for columns in zip(*trees, strict=True)))
-    nodes = _split(joined.node, [len(each.tree) - 1 for each in parts])
-    reports, report_numbers = _merged_reports([each.reports for each in parts])
+    nodes = _split(joined.node, [len(part.tree) - 1 for part in parts])
+    reports, report_numbers = _merged_reports([part.reports for part in parts])
     occurrences = [
         _moved_occurrences(each.occurrences, rows, mapping)
         for each, rows, mapping in zip(parts, report_numbers, nodes, strict=True)
@@ -172,7 +172,7 @@ def merge(segments: Iterable[Segment]) -> Segment:
         frames=frames,
         tree=joined.tree,
         occurrences=_by_report(_concatenated(occurrences)),
-        names=_merged_names([each.names for each in parts], frame_numbers),
+        names=_merged_names([part.names for part in parts], frame_numbers),
     )
     is_repeated = sum(map(len, report_numbers)) != reports.num_rows
     return trimmed(merged) if is_repeated else merged

@@ -187,7 +187,7 @@ def read_table(
         table = file.read(columns=columns)
         schema = TABLES[name]
         if columns is not None:
-            schema = pa.schema([schema.field(each) for each in columns])
+            schema = pa.schema([schema.field(column) for column in columns])
         for field in schema:
             if field.name not in table.column_names and field.name in _LATER:
                 table = table.append_column(field, pa.nulls(table.num_rows, field.type))
@@ -269,7 +269,7 @@ def _write(table: pa.Table, path: Path) -> int:
             compression="zstd",
             compression_level=_LEVEL,
             row_group_size=_ROWS,
-            use_dictionary=[each for each in table.column_names if each not in ascending],
+            use_dictionary=[name for name in table.column_names if name not in ascending],
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED") or None,
         )
         file.flush()

@@ -102,14 +102,14 @@ def selected(
 
 def used_segments(chunks: Sequence[Chunk]) -> list[int]:
     """Return the numbers of the segments with selected stacks, ascending."""
-    return sorted({each.segment for each in chunks})
+    return sorted({chunk.segment for chunk in chunks})
 
 
 def weights_of(forest: Forest, chunks: Sequence[Chunk]) -> Weights:
     """Return the weight of each node of a forest."""
     own = np.zeros(len(forest.frame), np.int64)
-    for each in chunks:
-        np.add.at(own, forest.nodes_of(each.segment, each.node), each.weight)
+    for chunk in chunks:
+        np.add.at(own, forest.nodes_of(chunk.segment, chunk.node), chunk.weight)
     return own
 
 
@@ -126,9 +126,9 @@ def parts_of(
         parts: how many parts.
     """
     own = np.zeros(nodes * parts, np.int64)
-    for each in chunks:
-        number = numbered[forest.nodes_of(each.segment, each.node)].astype(np.int64)
-        np.add.at(own, number * parts + each.part, each.weight)
+    for chunk in chunks:
+        number = numbered[forest.nodes_of(chunk.segment, chunk.node)].astype(np.int64)
+        np.add.at(own, number * parts + chunk.part, chunk.weight)
     return own.reshape(nodes, parts)
 
 

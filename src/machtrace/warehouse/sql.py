@@ -84,8 +84,8 @@ def connect(
     for name in TABLES:
         connection.execute(_view(name, segments))
     connection.execute(VIEWS)
-    folders = sorted({str(each.folder.parent) for each in segments})
-    folders += sorted({str(each.names.parent) for each in segments})
+    folders = sorted({str(segment.folder.parent) for segment in segments})
+    folders += sorted({str(segment.names.parent) for segment in segments})
     connection.execute("SET allowed_directories = ?", [folders])
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -190,7 +190,7 @@ def checked(
 
     statements = duckdb.extract_statements(text)
     # COPY could write where the views may read.
-    if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
+    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
         raise ArgumentError("the query failed: pass one SELECT statement", remedy=_REMEDY)
     return connection.sql(text, params=parameters)
 
@@ -263,14 +263,14 @@ def _view(name: str, segments: Sequence[SegmentFiles]) -> str:
         number = _NUMBERED.get(name)
         numbered = "" if number is None else f'NULL::BIGINT AS "{number}", '
         parts.append(f"(SELECT NULL::BIGINT AS segment, {numbered}{columns} LIMIT 0)")
-    for each in segments:
-        path = each.names if name == "names" else each.folder / f"{name}.parquet"
+    for segment in segments:
+        path = segment.names if name == "names" else segment.folder / f"{name}.parquet"
         number = _NUMBERED.get(name)
         numbered = "" if number is None else f', file_row_number AS "{number}"'
         options = "" if number is None else ", file_row_number = true"
         exclude = "" if number is None else " EXCLUDE (file_row_number)"
         quoted = str(path).replace("'", "''")
-        columns = f"{each.number}::BIGINT AS segment{numbered}, *{exclude}"
+        columns = f"{segment.number}::BIGINT AS segment{numbered}, *{exclude}"
         parts.append(f"SELECT {columns} FROM read_parquet('{quoted}'{options})")  # noqa: S608 - ours
     rows = " UNION ALL BY NAME ".join(parts)
     if name == "reports":

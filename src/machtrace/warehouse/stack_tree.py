@@ -258,7 +258,7 @@ def stack_keys(
         keys = bytearray().join(_key(tree, frame_keys, node) for node in distinct.tolist())
     else:
         columns = (tree.depth, tree.frame, frame_keys, distinct)
-        keys = _stack_tree.stack_keys(*(np.ascontiguousarray(each).data for each in columns))
+        keys = _stack_tree.stack_keys(*(np.ascontiguousarray(column).data for column in columns))
     return np.frombuffer(keys, f"V{STACK_KEY_SIZE}")[inverse.reshape(-1)]
 
 

@@ -163,8 +163,8 @@ class Warehouse(WarehouseReader):
             records += own
         names = self._logs.append(records)
         return [
-            each if isinstance(each, ScrubError) else names[each.start : each.stop]
-            for each in answers
+            answer if isinstance(answer, ScrubError) else names[answer.start : answer.stop]
+            for answer in answers
         ]
 
     def flush(

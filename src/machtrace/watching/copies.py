@@ -89,9 +89,9 @@ class StackCopies:
             copy = RawCopy(*self.target.copy_stopped(threads, is_traced=is_traced))
         finally:
             self._tracer.pass_on(threads)
-        for each in copy.snapshot.threads:
-            if each.stopped_for_ns:
+        for thread in copy.snapshot.threads:
+            if thread.stopped_for_ns:
                 self.stops += 1
-                self.longest_ns = max(self.longest_ns, each.stopped_for_ns)
-                self._on_stop(each.info.id, each.stopped_for_ns)
+                self.longest_ns = max(self.longest_ns, thread.stopped_for_ns)
+                self._on_stop(thread.info.id, thread.stopped_for_ns)
         return copy

@@ -161,7 +161,7 @@ class _Test:
         before_ns = self.began_ns
         for taken in (*self._copies, copy):
             named = capture if taken is copy else taken.capture()
-            main = next((one for one in named.stacks if one.thread.id == self._pid), None)
+            main = next((stack for stack in named.stacks if stack.thread.id == self._pid), None)
             if main is not None:
                 stacks.append(TimedStack(taken.at_ns, taken.at_ns - before_ns, main))
                 before_ns = taken.at_ns
@@ -243,7 +243,7 @@ def _wait_lines(graph: WaitGraph) -> Iterator[str]:
 
 
 def _name(capture: Capture, thread: int) -> str | None:
-    return next((one.thread.name for one in capture.stacks if one.thread.id == thread), None)
+    return next((stack.thread.name for stack in capture.stacks if stack.thread.id == thread), None)
 
 
 def _is_readable(timeout: float) -> bool:

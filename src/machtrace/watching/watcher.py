@@ -100,7 +100,9 @@ class Watcher(ClosedWhenLeft):
         self._copies = StackCopies(self._target, self._described, self._stopped, self._crashes)
         self._incidents = Incidents()
         self._ids = IncidentIds(self.pid, options.daily_limit)
-        self._name = next((each.name for each in self._target.threads() if each.is_main), None)
+        self._name = next(
+            (thread.name for thread in self._target.threads() if thread.is_main), None
+        )
         self._program = self._target.program_start()
         self._check_ns = 0
         self._polls = self._late_polls = self._latest_ns = 0

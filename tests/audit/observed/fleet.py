@@ -327,8 +327,8 @@ def watched():
 def fleet(folder, phones, count, stacks):
     """Write the spools; return the sums of what they have."""
     others = libraries()
-    is_system = [False] + [str(each.path).startswith(("/usr/lib", "/lib")) for each in others]
-    sizes = [FUNCTIONS, *(len(each.starts) for each in others)]
+    is_system = [False] + [str(other.path).startswith(("/usr/lib", "/lib")) for other in others]
+    sizes = [FUNCTIONS, *(len(other.starts) for other in others)]
     model = Model(sizes, np.array(is_system), POOL * stacks, np.random.default_rng(1))
     total = np.zeros(len(Size._fields), np.int64)
     for build, app in enumerate(builds(folder / "apps", count)):

@@ -60,7 +60,7 @@ def judged(app, folder, called, *words):
     result = audit(spool_of(app, folder, called), "--static", app, "--format", "json", *words)
     report = json.loads(result.stdout)
     jsonschema.validate(report, SCHEMA)
-    findings = {each["id"]: each for each in report["findings"]}
+    findings = {finding["id"]: finding for finding in report["findings"]}
     return {name: each for name, each in findings.items() if "before-consent" not in name}
 
 
@@ -142,7 +142,7 @@ def test_images_of_another_build_are_not_compared(app, images, tmp_path):
     shutil.copy(images / "App", app / "Demo")
     result = audit(spool, "--static", app, "--format", "json")
     assert result.return_value == 2
-    findings = {each["id"] for each in json.loads(result.stdout)["findings"]}
+    findings = {finding["id"] for finding in json.loads(result.stdout)["findings"]}
     assert f"undeclared:Demo:{TIME}" not in findings
     assert f"undeclared:Lottie:{STAT}" in findings
 

@@ -38,12 +38,12 @@ def run(*options, target="emulated:demo"):
 def findings(document, condition):
     return [
         (
-            each["library"],
-            each["subject"],
-            tuple(each["stacks"][0]["circumstances"]),
+            finding["library"],
+            finding["subject"],
+            tuple(finding["stacks"][0]["circumstances"]),
         )
-        for each in document["findings"]
-        if each["kind"] == condition
+        for finding in document["findings"]
+        if finding["kind"] == condition
     ]
 
 

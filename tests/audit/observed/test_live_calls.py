@@ -78,7 +78,7 @@ def recording_of(rules, stacks, *, late=False, watches=("observed",), rule=None,
 def stacks_of(recording):
     """Return the frames of each call."""
     tree = recording.trail.stacks
-    return [[tuple(each) for each in tree.frames(node)] for node in recording.trail.calls.stack]
+    return [[tuple(frame) for frame in tree.frames(node)] for node in recording.trail.calls.stack]
 
 
 def test_stacks_are_those_of_the_process(rules):
@@ -98,7 +98,7 @@ def test_a_return_address_behind_an_image_is_in_it():
         np.array([0x8000, 0x7000, 0x2000, 0x1001, 0x9001, 0], np.uint64), np.array([6])
     )
     tree = located(tree, IMAGES)
-    frames = [tuple(each) for each in tree.frames(len(tree) - 1)]
+    frames = [tuple(frame) for frame in tree.frames(len(tree) - 1)]
     assert frames[0] == (0, 0x1000), "the last instruction of libone is a call"
     assert frames[1:] == [
         (NO_IMAGE, 0x7000),
@@ -125,7 +125,7 @@ def test_a_late_attachment_cannot_be_judged(rules):
         recording, rules, CodeMap(recording.trail.images), marker=ConsentMarker(MarkerKind.NEVER)
     )
     assert report.unjudged == ()
-    assert [each.identity for each in report.findings] == ["before-consent:libone:observed"]
+    assert [finding.identity for finding in report.findings] == ["before-consent:libone:observed"]
 
 
 def test_consent_is_the_first_call_of_what_no_rule_names(rules):

@@ -49,13 +49,18 @@ def document(folder, *words):
 def test_findings_have_the_builds_and_devices_that_they_were_seen_in(folder):
     status, report = document(folder)
     assert status == 1
-    assert [(each["id"], each["app"], each["devices"]) for each in report["builds"]] == [
+    assert [(build["id"], build["app"], build["devices"]) for build in report["builds"]] == [
         (OLD.hex(), "Demo", 2),
         (NEW.hex(), "Demo", 1),
     ]
     seen = {
-        each["library"]: (each["calls"], each["builds"], each["devices"], each["between_builds"])
-        for each in report["findings"]
+        finding["library"]: (
+            finding["calls"],
+            finding["builds"],
+            finding["devices"],
+            finding["between_builds"],
+        )
+        for finding in report["findings"]
     }
     assert seen == {
         "Demo": (3, [OLD.hex()], ["phone-1", "phone-2"], "gone"),
@@ -67,17 +72,17 @@ def test_findings_have_the_builds_and_devices_that_they_were_seen_in(folder):
     page = merge(folder, folder / "fleet", "-f", "html").stdout
     assert "Seen in 1 of 2 builds, on 2 of 2 devices; not in the newest build" in page
     (run,) = json.loads(merge(folder, folder / "fleet", "-f", "sarif").stdout)["runs"]
-    messages = [each["message"]["text"] for each in run["results"]]
-    assert sum(each.endswith("; new since the oldest build") for each in messages) == 1
+    messages = [result["message"]["text"] for result in run["results"]]
+    assert sum(message.endswith("; new since the oldest build") for message in messages) == 1
 
 
 def test_a_folder_with_spools_is_a_device(folder):
     _, report = document(folder, folder / "fleet" / "phone-1")
-    assert {each["device"] for each in report["processes"]} == {"phone-1", "phone-2"}
+    assert {process["device"] for process in report["processes"]} == {"phone-1", "phone-2"}
     # A spool is read once, by whichever folder came first.
     assert len(report["processes"]) == 3
     result = merge(folder, folder / "fleet" / "phone-1", "-f", "json")
-    assert {each["device"] for each in json.loads(result.stdout)["processes"]} == {"phone-1"}
+    assert {process["device"] for process in json.loads(result.stdout)["processes"]} == {"phone-1"}
 
 
 def test_damaged_spools_are_reported_and_others_are_read(folder):
@@ -87,7 +92,9 @@ def test_damaged_spools_are_reported_and_others_are_read(folder):
         status, report = document(folder)
         assert status == 2
         assert len(report["processes"]) == 3
-        assert any("damaged.spool" in each and "left out" in each for each in report["problems"])
+        assert any(
+            "damaged.spool" in problem and "left out" in problem for problem in report["problems"]
+        )
 
 
 def test_what_has_no_spools_cannot_be_judged(folder):
@@ -137,7 +144,7 @@ def test_a_generated_fleet_is_read_as_it_was_written(tmp_path):
         row["without_consent"] + row["with_consent"] + row["unstated"] for row in report["calls"]
     )
     assert calls == size.stacks + size.repeats
-    assert [(each["processes"], each["devices"]) for each in report["builds"]] == [(2, 2)] * 3
+    assert [(build["processes"], build["devices"]) for build in report["builds"]] == [(2, 2)] * 3
     frames = [
         frame
         for finding in report["findings"]
@@ -161,11 +168,11 @@ def test_older_spools_of_a_process_are_read_and_have_its_consent(folder):
     words = ["--format", "json", "--consent", "mark:agreed"]
     report = json.loads(merge(folder, place, *words).stdout)
     assert len(report["processes"]) == 2
-    rows = {each["library"]: each for each in report["calls"]}
+    rows = {call["library"]: call for call in report["calls"]}
     assert (rows["Demo"]["without_consent"], rows["Demo"]["with_consent"]) == (1, 0)
     assert (rows["libsdk"]["without_consent"], rows["libsdk"]["with_consent"]) == (0, 2)
     # A spool that ended with its process has no successor.
     (place / "run.spool.1").write_bytes(spool(OLD, [BY_APP, BY_SDK], mark="agreed"))
     report = json.loads(merge(folder, place, *words).stdout)
-    rows = {each["library"]: each for each in report["calls"]}
+    rows = {call["library"]: call for call in report["calls"]}
     assert (rows["libsdk"]["without_consent"], rows["libsdk"]["with_consent"]) == (1, 1)

@@ -40,7 +40,7 @@ def page(browser, path):
     browser.open(path)
     yield browser
     assert browser.complaints == []
-    assert {each.partition("#")[0] for each in browser.requests} == {path.as_uri()}
+    assert {request.partition("#")[0] for request in browser.requests} == {path.as_uri()}
 
 
 def test_a_cell_opens_into_stacks_and_a_graph(page):

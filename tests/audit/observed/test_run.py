@@ -91,7 +91,7 @@ def test_every_call_has_its_library_and_its_consent(spool, tmp_path):
         ("libtwo", "libtwo"): (3, 0),
     }
     assert status == 1
-    assert [(each["id"], each["calls"]) for each in report["findings"]] == [
+    assert [(finding["id"], finding["calls"]) for finding in report["findings"]] == [
         ("before-consent:app:observed", 1),
         ("before-consent:libone:observed", 2),
         ("before-consent:libtwo:observed", 5),
@@ -105,15 +105,15 @@ def test_every_call_has_its_library_and_its_consent(spool, tmp_path):
 def test_a_library_that_is_not_listed_is_reported(spool, tmp_path):
     rules = rules_file(tmp_path, "", 'allowed = ["app", "libone"]')
     _, report = document(spool, "--rules", rules)
-    calls = {each["id"]: each["calls"] for each in report["findings"]}
+    calls = {finding["id"]: finding["calls"] for finding in report["findings"]}
     assert calls["not in list:libtwo:observed"] == AFTER + 5
-    assert not any(each.startswith("not in list:libone") for each in calls)
+    assert not any(call.startswith("not in list:libone") for call in calls)
 
 
 @pytest.mark.live
 def test_calls_that_are_repeated_too_soon_are_counted(spool, tmp_path):
     _, report = document(spool, "--rules", rules_file(tmp_path, '"every < 60 s: warn"'))
-    calls = {each["id"]: each["calls"] for each in report["findings"]}
+    calls = {finding["id"]: finding["calls"] for finding in report["findings"]}
     # All but the first of a library.
     assert calls["every:app:observed"] == AFTER
     assert calls["every:libtwo:observed"] == AFTER + 4
@@ -154,11 +154,11 @@ def test_an_earlier_report_leaves_what_is_new(spool, tmp_path):
     last.write_text(audit(spool, "--rules", rules, "-f", "json").stdout, encoding="utf-8")
     status, report = document(spool, "--rules", rules, "--baseline", last)
     assert status == 0
-    assert {each["change"] for each in report["findings"]} == {"repeated"}
+    assert {finding["change"] for finding in report["findings"]} == {"repeated"}
     stricter = rules_file(tmp_path, "", 'allowed = ["app", "libone"]')
     status, report = document(spool, "--rules", stricter, "--baseline", last)
     assert status == 1
-    changes = {each["id"]: each["change"] for each in report["findings"]}
+    changes = {finding["id"]: finding["change"] for finding in report["findings"]}
     assert changes["not in list:libtwo:observed"] == "new"
     words = ("--rules", rules_file(tmp_path), "--consent", "at:0s", "--baseline", last)
     status, report = document(spool, *words)
@@ -211,7 +211,7 @@ def test_a_started_program_is_observed_from_its_first_initialiser(started, tmp_p
     assert status == 1
     assert by_library(report)["libone", "libone"] == (2, AFTER)
     assert by_library(report)["libtwo", "libtwo"] == (3, 0)
-    assert [each["from_start"] for each in report["processes"]] == [True]
+    assert [process["from_start"] for process in report["processes"]] == [True]
 
 
 @pytest.mark.live

@@ -91,9 +91,9 @@ def by_library(report):
 
 def reached(report):
     sites = Counter(), Counter()
-    for each in report["coverage"]["sites"]:
-        sites[0][each["library"], each["watch"]] += each["calls"] > 0
-        sites[1][each["library"], each["watch"]] += 1
+    for site in report["coverage"]["sites"]:
+        sites[0][site["library"], site["watch"]] += site["calls"] > 0
+        sites[1][site["library"], site["watch"]] += 1
     return {key: (sites[0][key], number) for key, number in sites[1].items()}
 
 
@@ -127,14 +127,14 @@ def test_coverage_counts_the_sites_that_the_program_reached(recorded):
     }
     assert report["coverage"]["reached"] == 13
     assert report["coverage"]["unlisted"] == []
-    jumps = [each for each in report["coverage"]["sites"] if each["return_offset"] is None]
-    assert sum(each["calls"] for each in jumps) == 3 * EACH + 1
+    jumps = [site for site in report["coverage"]["sites"] if site["return_offset"] is None]
+    assert sum(jump["calls"] for jump in jumps) == 3 * EACH + 1
 
 
 def test_calls_by_a_jump_are_of_the_function_that_jumped(simple):
     built, spool, _ = simple
     report = document(spool, "--static", built.program, "--link-map", built.link_map)
-    stacks = [stack for each in report["findings"] for stack in each["stacks"]]
+    stacks = [stack for finding in report["findings"] for stack in finding["stacks"]]
     jumps = Counter()
     for stack in stacks:
         if "by a jump, without a frame" in stack["circumstances"]:
@@ -148,7 +148,7 @@ def test_without_evidence_the_image_is_named(simple):
     report = document(spool, "--static", built.program)
     assert {library for library, _ in by_library(report)} == {"app"}
     assert sum(by_library(report).values()) == sum(truth.values())
-    stacks = [stack for each in report["findings"] for stack in each["stacks"]]
+    stacks = [stack for finding in report["findings"] for stack in finding["stacks"]]
     assert {stack["library_evidence"] for stack in stacks} == {"none"}
 
 
@@ -285,9 +285,9 @@ def test_a_library_that_is_loaded_at_run_time_may_have_jumped(jumper, agent, tmp
 def test_a_library_without_any_frame_is_named(jumper):
     report = document(jumper / "app.spool", "--static", jumper)
     assert by_library(report) == {("libjumper", "observed"): 1}
-    assert [stack["circumstances"] for each in report["findings"] for stack in each["stacks"]] == [
-        ["by a jump, without a frame"]
-    ]
+    assert [
+        stack["circumstances"] for finding in report["findings"] for stack in finding["stacks"]
+    ] == [["by a jump, without a frame"]]
     assert report["problems"] == []
 
 

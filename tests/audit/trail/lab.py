@@ -77,13 +77,13 @@ class Lab:
 
     def of(self, *scenarios):
         """Return the answers of scenarios."""
-        return [each for each in self.answers if each.scenario in scenarios]
+        return [answer for answer in self.answers if answer.scenario in scenarios]
 
 
 def _print(title, answers):
-    wrong = [each for each in answers if each.is_wrong]
-    unknown = [each for each in answers if each.is_unknown]
-    scenarios = len({each.scenario for each in answers})
+    wrong = [answer for answer in answers if answer.is_wrong]
+    unknown = [answer for answer in answers if answer.is_unknown]
+    scenarios = len({answer.scenario for answer in answers})
     counts = f"{len(wrong)} wrong, {len(unknown):,} unknown ({len(unknown) / len(answers):.2%})"
     lines = [f"{title}: {scenarios} scenarios, {len(answers):,} calls, {counts}"]
     reasons = Counter((each.asker_reason or each.owner_reason).name for each in unknown)

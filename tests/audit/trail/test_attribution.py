@@ -17,9 +17,13 @@ def lab():
 def test_asker_and_owner_are_the_truth(lab, name):
     answers = lab.of(name)
     assert len(answers) == CALLS
-    for each in answers:
-        truth = each.expected
-        assert (each.asker, each.owner, each.flags) == (truth.asker, truth.owner, truth.flags), each
+    for answer in answers:
+        truth = answer.expected
+        assert (answer.asker, answer.owner, answer.flags) == (
+            truth.asker,
+            truth.owner,
+            truth.flags,
+        ), answer
 
 
 @pytest.mark.parametrize("name", UNDECIDABLE)
@@ -35,15 +39,15 @@ def test_no_library_is_wrong_or_unknown_in_ten_thousand_calls(lab):
     answers = lab.of(*SCENARIOS)
     assert len(SCENARIOS) >= 40
     assert len(answers) >= 10_000
-    assert not [each for each in answers if each.is_wrong or each.is_unknown]
+    assert not [answer for answer in answers if answer.is_wrong or answer.is_unknown]
 
 
 @pytest.mark.parametrize(("known_by", "most_unknown"), [(MAP, MAX_UNKNOWN), (NAMES, 0.2)])
 def test_no_library_is_wrong_in_a_stripped_program(known_by, most_unknown):
     stripped = Lab(known_by=known_by)
     answers = stripped.of(*stripped.scenarios)
-    assert not [each for each in stripped.answers if each.is_wrong]
-    assert sum(each.is_unknown for each in answers) <= most_unknown * len(answers)
+    assert not [answer for answer in stripped.answers if answer.is_wrong]
+    assert sum(answer.is_unknown for answer in answers) <= most_unknown * len(answers)
 
 
 def test_an_unknown_answer_has_a_reason_and_a_known_one_none(lab):

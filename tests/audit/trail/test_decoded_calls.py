@@ -57,7 +57,7 @@ def test_an_unknown_asker_has_its_reason_and_the_candidates(program):
 def test_sites_are_reached_by_return_addresses_and_jumps(program):
     _, app, result, trail = judged(program, CHAINS)
     coverage = coverage_of(trail, result, app)
-    reached = {(each.site.library, each.site.site.rule.watch): 0 for each in coverage.sites}
+    reached = {(site.site.library, site.site.site.rule.watch): 0 for site in coverage.sites}
     sites = dict(reached)
     for each in coverage.sites:
         key = each.site.library, each.site.site.rule.watch

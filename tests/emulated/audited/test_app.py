@@ -59,7 +59,7 @@ def recorded():
 def test_calls_follow_the_script(recorded):
     """All calls, in their order, at the times of the emulated clock."""
     _, watches, calls = recorded
-    made = [(each.time_ns // SECOND, watches[each.registers.pc]) for each in calls]
+    made = [(call.time_ns // SECOND, watches[call.registers.pc]) for call in calls]
     assert made == SCRIPT
 
 
@@ -75,9 +75,9 @@ def test_stacks_are_those_of_the_calls(recorded):
 
 def test_a_queue_calls_on_threads_of_its_own(recorded):
     _, watches, calls = recorded
-    threads = {each.thread for each in calls if watches[each.registers.pc] == "getifaddrs"}
+    threads = {call.thread for call in calls if watches[call.registers.pc] == "getifaddrs"}
     assert len(threads) == 2
-    assert all(each.is_main is (each.thread not in threads) for each in calls)
+    assert all(call.is_main is (call.thread not in threads) for call in calls)
 
 
 def test_what_no_image_exports_is_an_error():

@@ -98,7 +98,8 @@ def test_members_of_an_archive(long_names: str):
     """Names, times and contents; tables of symbols are skipped."""
     data = static_archive(MEMBERS, long_names=long_names)
     actual = [
-        (one.name, one.modified, bytes(one.data or b"")) for one in archive_members(data, "lib")
+        (member.name, member.modified, bytes(member.data or b""))
+        for member in archive_members(data, "lib")
     ]
     assert is_static_archive(data)
     assert actual == MEMBERS
@@ -107,7 +108,7 @@ def test_members_of_an_archive(long_names: str):
 def test_a_thin_archive_names_its_members():
     """They are separate files."""
     data = thin_archive([("sub/a.o", 5, 1000), ("b.o", 6, 77)])
-    found = [(one.name, one.modified, one.data) for one in archive_members(data, "lib")]
+    found = [(member.name, member.modified, member.data) for member in archive_members(data, "lib")]
     assert found == [("sub/a.o", 5, None), ("b.o", 6, None)]
 
 

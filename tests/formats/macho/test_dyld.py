@@ -57,7 +57,7 @@ def memory(data: bytes | bytearray) -> RegionMemory:
 
 def test_all_fields_of_dyld_are_read() -> None:
     actual = read_dyld_process(memory(infos()), AT, source="a test")
-    assert [(one.load_address, one.path) for one in actual.images.images] == [
+    assert [(image.load_address, image.path) for image in actual.images.images] == [
         (0x4000, "/bin/Demo1")
     ]
     assert actual.images.dyld == 0x7000

@@ -68,8 +68,16 @@ def test_segments_and_sections_equal_the_ones_objdump_lists(any_file: Path, llvm
         (name, segment, *(int(value, 0) for value in values[:4]), values[4])
         for name, segment, *values in sections
     ] == [
-        (one.name, one.segment_name, one.address, one.size, one.offset, one.align, one.type_name)
-        for one in image.sections
+        (
+            section.name,
+            section.segment_name,
+            section.address,
+            section.size,
+            section.offset,
+            section.align,
+            section.type_name,
+        )
+        for section in image.sections
     ]
 
 

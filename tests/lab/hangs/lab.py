@@ -99,7 +99,9 @@ class Lab:
         scenarios = create_scenarios(
             self._seed, self.programs, hangs=self._hangs, quiet=self._quiet, disturbances=acts
         )
-        return [one for one in scenarios if self._only is None or self._only in one.name]
+        return [
+            scenario for scenario in scenarios if self._only is None or self._only in scenario.name
+        ]
 
     def _run(
         self,

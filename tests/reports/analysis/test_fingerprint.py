@@ -52,7 +52,7 @@ def test_its_basis_is_stated():
     identity = fingerprint(report.threads[0].frames, report)
     assert FingerprintBasis.APP_FRAMES is identity.basis
     assert not identity.is_build_sensitive
-    assert [(one.place, one.image, one.name, one.reason) for one in identity.frames] == [
+    assert [(frame.place, frame.image, frame.name, frame.reason) for frame in identity.frames] == [
         (1, "Kit", "fail", OwnerReason.BUNDLE),
         (2, "Demo", "run()", OwnerReason.PROGRAM),
     ]
@@ -64,7 +64,7 @@ def test_without_frames_of_the_app_all_count():
     report = crash("system:abort", "system:start")
     identity = fingerprint(report.threads[0].frames, report)
     assert FingerprintBasis.OTHER_FRAMES is identity.basis
-    assert [one.name for one in identity.frames] == ["abort", "start"]
+    assert [frame.name for frame in identity.frames] == ["abort", "start"]
 
 
 def test_a_frame_without_a_name_is_its_place_in_the_build():

@@ -39,7 +39,11 @@ def test_groups_come_go_and_change():
 def test_new_groups_come_first():
     """Gone groups follow, then changed ones."""
     differences = group_differences([crash("old"), crash("a")], [crash("a"), crash("new")])
-    assert [one.change for one in differences] == [Change.NEW, Change.GONE, Change.SAME]
+    assert [difference.change for difference in differences] == [
+        Change.NEW,
+        Change.GONE,
+        Change.SAME,
+    ]
 
 
 def test_functions_are_compared_by_share():
@@ -70,7 +74,9 @@ def test_functions_are_compared_by_share():
     assert first.function.name == "read"
     assert (first.own_before, first.own_after) == (80, 0)
     assert first.own_change == -0.8
-    changes = {one.function.name: round(one.own_change, 3) for one in differences}
+    changes = {
+        difference.function.name: round(difference.own_change, 3) for difference in differences
+    }
     assert changes == {"read": -0.8, "draw": 0.4, "copy": 0.4, "main": 0.0}
 
 

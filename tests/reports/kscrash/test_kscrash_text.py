@@ -84,5 +84,5 @@ def test_old_files_have_the_crash_of_kscrash_inside() -> None:
     assert (own.incident.id, first.incident.id) == ("2", "1")
     assert "report that follows" in own.warnings[0]
     assert first.warnings == ()
-    assert [(one.index, one.crashed) for one in own.threads] == [(7, True)]
+    assert [(thread.index, thread.crashed) for thread in own.threads] == [(7, True)]
     assert own.threads[0].frames[0].image == 0

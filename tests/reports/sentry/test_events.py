@@ -56,7 +56,7 @@ def test_a_crash_of_an_iphone():
         (0, 0x200, Adjustment.RETURN),
     ]
     assert offsets(main.frames) == [(1, 0x100, Adjustment.EXACT), (0, 0x400, Adjustment.RETURN)]
-    assert [each.name for each in crashed.registers.registers] == ["pc", "x0"]
+    assert [register.name for register in crashed.registers.registers] == ["pc", "x0"]
     process, system = report.process, report.system
     assert (process.identifier, process.version, process.build) == ("org.example.app", "2.1", "42")
     assert (system.model, system.os_name, system.os_build) == ("iPhone14,2", "iOS 26.1", "23B85")
@@ -224,4 +224,4 @@ def test_addresses_that_are_none(address):
 def test_several_events_in_a_list():
     text = b"[" + SENTRY_CRASH + b"," + SENTRY_PYTHON + b', {"other": 1}]'
     reports = read_source(ReportSource("events.json", text)).reports
-    assert [each.kind for each in reports] == [ReportKind.SENTRY] * 2
+    assert [report.kind for report in reports] == [ReportKind.SENTRY] * 2

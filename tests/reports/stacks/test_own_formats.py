@@ -299,7 +299,7 @@ def test_explanations_come_back() -> None:
         "   1  Demo  0x0000000100000204  start + 4  [compact]\n"
     )
     assert again(data, "text") == data
-    (entry,) = (one for one in read(data).threads)
+    (entry,) = (thread for thread in read(data).threads)
     assert entry.frames[0].details["explanation"] == lines.splitlines()
 
 

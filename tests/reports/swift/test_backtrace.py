@@ -83,7 +83,7 @@ def test_a_whole_crash() -> None:
     ]
     assert (second.frames[0].image, second.frames[0].offset) == (1, 0x75100)
     assert first.registers is not None
-    assert [(one.name, one.value) for one in first.registers.registers] == [
+    assert [(register.name, register.value) for register in first.registers.registers] == [
         ("rax", 0),
         ("rsp", 0x7FFDB22578B0),
         ("rflags", 0x246),

@@ -59,4 +59,4 @@ class Content(HTMLParser):
 
     def link(self, start: str) -> str:
         """Return the first link whose address has a beginning."""
-        return next(each for each in self.links if each.startswith(start))
+        return next(link for link in self.links if link.startswith(start))

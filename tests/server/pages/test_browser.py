@@ -67,9 +67,11 @@ def visited(browser: Page, client: Client, path: str) -> list[str]:
     base = f"http://127.0.0.1:{client.port}"
     browser.visit(base + path)
     problems = list(browser.value(CHECKS))
-    problems += [each for each in browser.requests if not each.startswith(f"{base}/")]
+    problems += [request for request in browser.requests if not request.startswith(f"{base}/")]
     # The page of a refusal has its status.
-    problems += [each for each in browser.complaints if "Failed to load resource" not in each]
+    problems += [
+        complaint for complaint in browser.complaints if "Failed to load resource" not in complaint
+    ]
     return problems
 
 
@@ -124,8 +126,8 @@ def test_hostile_names(browser, hostile, width):
     issues = hostile.get("/v1/issues").json["issues"]
     assert len(issues) >= len(HOSTILE) - 1
     paths = addresses(hostile)
-    paths += [f"/issues/{each['id']}" for each in issues]
-    paths += [f"/stacks/{each['variants'][0]['stack']}" for each in issues]
+    paths += [f"/issues/{issue['id']}" for issue in issues]
+    paths += [f"/stacks/{issue['variants'][0]['stack']}" for issue in issues]
     paths += [f"/reports/{row['key']}" for row in hostile.rows("SELECT key FROM reports")]
     paths += [f"/?where={quote(name)}" for name in HOSTILE] + [f"/{quote(HOSTILE[0])}"]
     paths += [f"/sql?sql={quote('FROM functions -- ' + HOSTILE[0])}"]

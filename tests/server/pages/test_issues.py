@@ -81,7 +81,7 @@ def test_order(served, sort):
         first = [row["first"] for row in served.get("/v1/issues").json["issues"]]
         assert len(values) == len(first)
     elif sort == "devices":
-        assert [int(each) for each in values] == sorted(map(int, values), reverse=True)
+        assert [int(value) for value in values] == sorted(map(int, values), reverse=True)
     else:
         assert values == sorted(values, reverse=True)
 
@@ -135,7 +135,7 @@ def test_an_issue_has_its_stacks_builds_reports_and_fingerprint(served):
     cells = [cell for row in matrix[1:] for cell in row[1:]]
     assert sum(int(cell) for cell in cells if cell != "·") == document["reports"]
     assert {row[0] for row in matrix[1:]} == set(document["builds"])
-    reports_shown = [each for each in content.links if each.startswith("/reports/")]
+    reports_shown = [link for link in content.links if link.startswith("/reports/")]
     assert len(reports_shown) == min(document["reports"], 20)
 
 
@@ -180,7 +180,7 @@ def test_a_decision_as_json(small):
     answer = small.post(f"/v1/issues/{name}/decision", body)
     assert answer.json == {"id": name, "state": "resolved", "note": "fixed"}
     decisions = small.get(f"/v1/issues/{name}").json["decisions"]
-    assert [each["note"] for each in decisions] == ["fixed"]
+    assert [decision["note"] for decision in decisions] == ["fixed"]
     log = small.get("/v1/administration").data.decode().splitlines()
     assert json.loads(log[-1])["action"] == "decision"
 

@@ -43,13 +43,13 @@ def test_reports_through_each_frame_are_counted_as_they_were_sent(served, stacks
     head, *frames = content.tables[0]
     assert head[-1] == "Reports through here"
     functions = [row[1] for row in frames]
-    (own,) = {each for each in stacks if [frame[0] for frame in each] == functions} and {
+    (own,) = {stack for stack in stacks if [frame[0] for frame in stack] == functions} and {
         each
         for each, count in Counter(stacks).items()
         if [frame[0] for frame in each] == functions and count == int(frames[0][-1])
     }
     for number, row in enumerate(frames):
-        sharing = sum(each[-(len(own) - number) :] == own[number:] for each in stacks)
+        sharing = sum(stack[-(len(own) - number) :] == own[number:] for stack in stacks)
         assert int(row[-1]) == sharing
     # Other problems go through the outermost frames.
     assert int(frames[-1][-1]) > int(frames[0][-1])
@@ -130,7 +130,7 @@ def test_a_report_of_very_many_frames_is_within_the_size_of_a_page(client):
     address = client.get(f"/reports/{record}").headers["Location"]
     content = page(client, address)
     assert "further frames" in content.text
-    rest = [each for each in content.links if "?thread=" in each]
+    rest = [link for link in content.links if "?thread=" in link]
     assert rest
     assert len(page(client, rest[-1]).tables) == 1
 

@@ -52,7 +52,7 @@ def test_views_and_columns_are_listed(served):
     assert names
     for name in names | {"stacks_of_reports", "frames"}:
         assert name in content.text
-    assert any(each.startswith("/sql?sql=") for each in content.links)
+    assert any(link.startswith("/sql?sql=") for link in content.links)
 
 
 def test_the_form_leads_to_an_address(served):

@@ -106,7 +106,7 @@ class CaptureCore:
 
     def thread(self, thread_id: int) -> MachThread:
         """Return the thread with this id."""
-        return next(one for one in self.task.threads if one.id == thread_id)
+        return next(thread for thread in self.task.threads if thread.id == thread_id)
 
     def _layout(self, symbol: str, fields: Sequence[str]) -> dict[str, int]:
         start = self.library.address(symbol)

@@ -77,8 +77,8 @@ def kill_program(folder: Path, random: Random) -> Counter[str]:
     incidents = [each for each in incidents_of(watcher.lines) if each.reports_hang]
     return Counter(
         programs=1,
-        reported=any(each.ended is not None for each in incidents),
-        readable=any(_is_readable(each.values.get("report")) for each in incidents),
+        reported=any(incident.ended is not None for incident in incidents),
+        readable=any(_is_readable(incident.values.get("report")) for incident in incidents),
     )
 
 
@@ -103,7 +103,9 @@ def kill_own(folder: Path, random: Random) -> Counter[str]:
         incidents = read_record(record)
     except MachtraceError:
         incidents = ()
-    functions = {each.culprit.function for each in incidents if each.culprit is not None}
+    functions = {
+        incident.culprit.function for incident in incidents if incident.culprit is not None
+    }
     return Counter(own=1, own_readable=bool(incidents), own_named=culprit in functions)
 
 

@@ -134,7 +134,9 @@ def measure_cpu(folder: Path, random: Random, threshold: str, ms: int) -> Case:
     (first, second), incidents = _run(folder, ("--cpu", threshold), orders, ms / 1000)
     truth, other = (first, second) if first["cpu"] > second["cpu"] else (second, first)
     truth = {**truth, "share": truth["cpu"] / (truth["cpu"] + other["cpu"])}
-    return Case(threshold, truth, next((one for one in incidents if one.kind == "cpu"), None))
+    return Case(
+        threshold, truth, next((incident for incident in incidents if incident.kind == "cpu"), None)
+    )
 
 
 def measure_memory(folder: Path, random: Random) -> Case:
@@ -144,7 +146,9 @@ def measure_memory(folder: Path, random: Random) -> Case:
     orders = [f"grow {hot} {size} {step} {ms}", f"burn {noise} 200 1500"]
     ended, incidents = _run(folder, ("--memory", _JUMP), orders, 2)
     truth = next(line for line in ended if line["what"] == "grow")
-    return Case(_JUMP, truth, next((one for one in incidents if one.kind == "memory"), None))
+    return Case(
+        _JUMP, truth, next((incident for incident in incidents if incident.kind == "memory"), None)
+    )
 
 
 def measure(

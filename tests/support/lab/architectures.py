@@ -79,7 +79,7 @@ def as_arm64(data: bytes) -> tuple[bytes, list[SignedPointer]]:
             # The addend is signed: 32 bits.
             pack_into("<q", changed, place, (value & 0xFFFFFFFF ^ 1 << 31) - (1 << 31))
             slot = section.address + address
-            start, name = max(one for one in symbols if one[0] <= slot)
+            start, name = max(symbol for symbol in symbols if symbol[0] <= slot)
             pointers.append(
                 SignedPointer(
                     symbol=name,

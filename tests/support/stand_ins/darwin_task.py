@@ -211,7 +211,7 @@ class SnapshotTask:
             raise AssertionError(f"a call on port {port:#x}, which is not open")
 
     def _threads(self) -> list[ThreadSnapshot]:
-        return [one for one in self.snapshot.threads if one.info.id not in self.hidden]
+        return [thread for thread in self.snapshot.threads if thread.info.id not in self.hidden]
 
     def _copied(self, thread: ThreadSnapshot, stack_limit: int, address_mask: int) -> CopyRow:
         before = time.monotonic_ns()
@@ -245,7 +245,7 @@ class SnapshotTask:
         return regions
 
     def _regions(self) -> list[MemoryRegion]:
-        stacks = (one.stack for one in self.snapshot.threads)
+        stacks = (thread.stack for thread in self.snapshot.threads)
         return sorted([*stacks, *self._labels.values(), self.dyld], key=lambda one: one.start)
 
     def _read(self, address: int, size: int) -> bytes:

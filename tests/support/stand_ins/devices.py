@@ -93,7 +93,7 @@ class SyntheticDevices:
 
     def find(self, udid: str | None) -> SyntheticDevice:
         """Return the device with this UDID, or the first."""
-        return next(one for one in self.devices if udid in (None, one.udid))
+        return next(device for device in self.devices if udid in (None, device.udid))
 
 
 class Stream:

@@ -64,12 +64,13 @@ class SnapshotAgent:
 
     def _images(self) -> list[dict[str, str]]:
         return [
-            {"base": f"{one.load_address:#x}", "path": one.path} for one in self.snapshot.images
+            {"base": f"{image.load_address:#x}", "path": image.path}
+            for image in self.snapshot.images
         ]
 
     def _facts(self) -> Answer:
         path = self.snapshot.process.path
-        main = next((one for one in self.snapshot.images if one.path == path), None)
+        main = next((image for image in self.snapshot.images if image.path == path), None)
         base = 0 if main is None else main.load_address
         return Answer({"addressBits": 47, "main": f"{base:#x}", "images": self._images()})
 
@@ -95,10 +96,10 @@ class SnapshotAgent:
         limit = options["stackLimit"]
         mask = int(str(options["pointerMask"]), 16)
         parts: list[Part] = []
-        for one in self.snapshot.threads:
-            if isinstance(wanted, list) and one.info.id not in wanted:
+        for thread in self.snapshot.threads:
+            if isinstance(wanted, list) and thread.info.id not in wanted:
                 continue
-            row, stacks = self._copied(one, limit if isinstance(limit, int) else 0, mask)
+            row, stacks = self._copied(thread, limit if isinstance(limit, int) else 0, mask)
             parts += [Part("threads", row), Part("stacks", stacks), Part("copied", b"")]
         value = {"threads": self._listed(), "error": 0, "images": self._images()}
         return Answer(value, tuple(parts))
@@ -138,12 +139,12 @@ class SnapshotAgent:
         return b"".join(at.to_bytes(8, "little") + data for at, data in contexts.items())
 
     def _read(self, ranges: list[list[object]]) -> Answer:
-        found = [self._read_some(int(str(one[0]), 16), int(str(one[1]))) for one in ranges]
+        found = [self._read_some(int(str(range_[0]), 16), int(str(range_[1]))) for range_ in ranges]
         return Answer([len(data) for data in found], (Part("memory", b"".join(found)),))
 
     def _read_some(self, address: int, size: int) -> bytes:
         """Up to the first page that cannot be read."""
-        stacks = RegionMemory(one.stack for one in self.snapshot.threads)
+        stacks = RegionMemory(thread.stack for thread in self.snapshot.threads)
         memory = LayeredMemory((stacks, self.snapshot.memory))
         data = bytearray()
         while len(data) < size:

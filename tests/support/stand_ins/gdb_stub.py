@@ -161,7 +161,7 @@ class SnapshotStub:
                 return data.hex().encode() if data else b"E03"
             case b"H":
                 self.selected = int(request[2:] or b"0", 16)
-                known = self.selected in {one.info.id for one in self.snapshot.threads}
+                known = self.selected in {thread.info.id for thread in self.snapshot.threads}
                 return b"OK" if known else b"E01"
             case b"D":
                 return b"OK"
@@ -180,7 +180,7 @@ class SnapshotStub:
         if request.startswith(b"qXfer:features:read:target.xml:"):
             return self._part(request, self._description())
         if request == b"qfThreadInfo":
-            return b"m" + b",".join(b"%x" % one.info.id for one in self.snapshot.threads)
+            return b"m" + b",".join(b"%x" % thread.info.id for thread in self.snapshot.threads)
         if request == b"qsThreadInfo":
             return b"l"
         if request == b"qC":
@@ -297,7 +297,7 @@ class SnapshotStub:
     def _selected(self, request: bytes) -> ThreadSnapshot:
         number = int(request.partition(b"thread:")[2].rstrip(b";") or b"0", 16) or self.selected
         threads = self.snapshot.threads
-        return next((one for one in threads if one.info.id == number), threads[0])
+        return next((thread for thread in threads if thread.info.id == number), threads[0])
 
     def _values(self, thread: ThreadSnapshot) -> list[bytes]:
         known = [*(thread.registers.get(number) for number in range(32)), thread.registers.pc]
@@ -306,7 +306,7 @@ class SnapshotStub:
     def _read(self, address: int, size: int) -> bytes:
         """Read as much as possible from ``address`` on."""
         if self.memory is None:
-            stacks = RegionMemory(one.stack for one in self.snapshot.threads)
+            stacks = RegionMemory(thread.stack for thread in self.snapshot.threads)
             self.memory = LayeredMemory((stacks, self.snapshot.memory))
         memory, data = self.memory, bytearray()
         while len(data) < size:

@@ -57,9 +57,9 @@ def library(host: SyntheticDevices) -> dict[str, ModuleType]:  # noqa: C901 - on
         if not host.has_usbmuxd:
             raise EXCEPTIONS["ConnectionFailedToUsbmuxdError"]
         return [
-            MuxDevice(one.udid, one.connection)
-            for one in host.devices
-            if one.connection != "tunnel"
+            MuxDevice(device.udid, device.connection)
+            for device in host.devices
+            if device.connection != "tunnel"
         ]
 
     async def create_using_usbmux(serial: str | None = None, *, autopair: bool = True) -> Lockdown:
@@ -71,7 +71,7 @@ def library(host: SyntheticDevices) -> dict[str, ModuleType]:  # noqa: C901 - on
     async def get_tunneld_tunnels() -> dict[str, Any]:
         if not host.has_tunneld:
             raise EXCEPTIONS["TunneldConnectionError"]
-        return {one.udid: [] for one in host.devices if one.has_tunnel}
+        return {device.udid: [] for device in host.devices if device.has_tunnel}
 
     async def get_tunneld_device_by_udid(udid: str) -> Tunnel | None:
         device = host.find(udid)

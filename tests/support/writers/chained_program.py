@@ -137,7 +137,7 @@ def _append(data: bytearray, payload: bytes) -> int:
 def with_function_starts(data: bytes) -> bytes:
     """Return an image with the table that the available linker leaves empty."""
     contents = MachOFileContents(data, "image")
-    code = [range(one.address, one.end) for one in contents.image.code_sections]
+    code = [range(section.address, section.end) for section in contents.image.code_sections]
     starts = sorted({v for v in symbols_of(contents).values() if any(v in one for one in code)})
     table, last = b"", int(contents.image.header_svma)
     for start in starts:

@@ -55,8 +55,8 @@ def add(
     stored: list[Stored] = []
     skipped: list[Skipped] = []
     for place in places:
-        for one in input_files(place, follow_links=follow_links):
-            for outcome in adder.add(one) if isinstance(one, InputFile) else (one,):
+        for file in input_files(place, follow_links=follow_links):
+            for outcome in adder.add(file) if isinstance(file, InputFile) else (file,):
                 if isinstance(outcome, Stored):
                     stored.append(outcome)
                 else:

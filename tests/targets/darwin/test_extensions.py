@@ -64,7 +64,9 @@ def test_all_imported_functions_are_exported_by_macos_or_python(
     exported = system_symbols(arch) | FROM_TOOLS
     for name, path in extensions.items():
         others = imported_symbols(path) - exported
-        missing = {one for one in others if not hasattr(ctypes.pythonapi, one.removeprefix("_"))}
+        missing = {
+            other for other in others if not hasattr(ctypes.pythonapi, other.removeprefix("_"))
+        }
         assert not missing, name
 
 
@@ -81,7 +83,9 @@ def test_the_task_extension_imports_only_documented_kernel_calls(
 ) -> None:
     """Nothing that writes memory or registers, starts threads, or runs code elsewhere."""
     calls = {
-        one for one in imported_symbols(extensions["_darwin_task"]) if one.startswith(OF_THE_KERNEL)
+        symbol
+        for symbol in imported_symbols(extensions["_darwin_task"])
+        if symbol.startswith(OF_THE_KERNEL)
     }
     assert calls == {
         *("_task_for_pid", "_task_read_for_pid", "_task_name_for_pid", "_mach_task_self_"),

@@ -37,7 +37,7 @@ class FakeMemory:
         self.reads += 1
         if self.on_read is not None:
             self.on_read()
-        return [self._read(*one) for one in ranges]
+        return [self._read(*range_) for range_ in ranges]
 
     def _read(self, address: int, size: int) -> bytes:
         for start, data in self.regions.items():

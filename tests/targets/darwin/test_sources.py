@@ -41,7 +41,7 @@ def test_sources_compile_and_their_assertions_hold(triple: str, tmp_path: Path) 
     root = Path(ziglang.__file__).parent / "lib"
     headers = [str(root / "include"), str(root / "libc/include/any-darwin-any")]
     command = [sys.executable, "-m", "ziglang", "clang", "-target", triple, "-std=c11", "-O2"]
-    command += [*WARNINGS, *(f"-isystem{one}" for one in headers), f"-I{NATIVE}"]
+    command += [*WARNINGS, *(f"-isystem{header}" for header in headers), f"-I{NATIVE}"]
     for source in SOURCES:
         target = tmp_path / f"{source.parent.name}-{source.stem}.o"
         completed = subprocess.run(

@@ -180,7 +180,9 @@ def test_only_requested_threads_are_copied(process: SyntheticProcess, task: Snap
     with DarwinTaskTarget(PID, extension=task) as target:
         snapshot = target.snapshot((wanted, 99))
     assert [thread.info.id for thread in snapshot.threads] == [wanted]
-    assert [(one.thread, type(one.error)) for one in snapshot.problems] == [(99, ThreadGoneError)]
+    assert [(problem.thread, type(problem.error)) for problem in snapshot.problems] == [
+        (99, ThreadGoneError)
+    ]
 
 
 def test_threads_that_start_during_the_capture_are_copied(
@@ -208,7 +210,7 @@ def test_a_thread_that_cannot_be_copied_leaves_the_others(
     with DarwinTaskTarget(PID, extension=task) as target:
         snapshot = target.snapshot()
     assert [thread.info.id for thread in snapshot.threads] == others
-    assert [one.thread for one in snapshot.problems] == [first]
+    assert [problem.thread for problem in snapshot.problems] == [first]
     assert words in str(snapshot.problems[0].error)
 
 
@@ -319,7 +321,7 @@ def test_a_process_that_may_stay_suspended_is_reported(task: SnapshotTask) -> No
     with DarwinTaskTarget(PID, extension=task) as target:
         snapshot = target.snapshot()
     assert snapshot.threads
-    assert [str(one.error) for one in snapshot.problems if one.thread is None] == [
+    assert [str(problem.error) for problem in snapshot.problems if problem.thread is None] == [
         f"process {PID} may have been left stopped (KERN_FAILURE)"
     ]
 

@@ -92,7 +92,7 @@ class FakeLibproc(libproc.Libproc):
     def thread_ports(self, task: int, /) -> dict[int, int]:
         """See ``Libproc``."""
         assert task
-        ports = {one.info.id: one.info.index for one in self.task.snapshot.threads}
+        ports = {thread.info.id: thread.info.index for thread in self.task.snapshot.threads}
         assert not self.open_ports
         self.open_ports = {*ports.values()}
         return ports
@@ -246,7 +246,7 @@ def test_a_busy_thread_is_an_incident_with_its_stacks(mac: FakeLibproc) -> None:
     seen: list[WatchIncident] = []
     options = WatchOptions(hang_ns=100_000_000, launch_grace_ns=0, lines=False)
     with Watcher(PID, options, seen.append) as watcher:
-        main = min(one.info.id for one in mac.task.snapshot.threads)
+        main = min(thread.info.id for thread in mac.task.snapshot.threads)
         mac.states[main] = RUNNING
         began = time.monotonic_ns()
 

@@ -116,7 +116,7 @@ def test_stacks_are_copied_without_readable_images(process):
         begun = True
         copied = target.snapshot()
     assert len(copied.threads) == len(process.threads)
-    assert any(isinstance(one.error, RemoteProtocolError) for one in copied.problems)
+    assert any(isinstance(problem.error, RemoteProtocolError) for problem in copied.problems)
 
 
 # --- faulty scripts ---

@@ -154,7 +154,7 @@ def test_documents_of_threads_and_libraries():
     assert {t.id: name for t, name in threads.items()} == {0xFBC: "threads", 0xFC2: "other stack"}
     assert next(iter(threads)).text == "pfbc.fbc"
     libraries = parse_libraries_document(GDBSERVER_LIBRARIES)
-    assert [(one.name, one.bias) for one in libraries] == [
+    assert [(library.name, library.bias) for library in libraries] == [
         ("linux-vdso.so.1", 0x7F499D77C000),
         ("/lib/x86_64-linux-gnu/libc.so.6", 0x7F499D589000),
     ]

@@ -78,7 +78,7 @@ def test_many_shallow_stacks_leave_room_for_a_deep_one():
     deep = (1 << 40, (1 << 40) + (8 << 20))
     with reading(*shallow, deep) as (reader, _):
         stacks = reader.read([start + 256 for start, _ in (*shallow, deep)], 16 << 20)
-    assert [one.end for one in stacks] == [end for _, end in (*shallow, deep)]
+    assert [stack.end for stack in stacks] == [end for _, end in (*shallow, deep)]
 
 
 def test_a_stack_without_a_readable_red_zone_is_read():

@@ -55,10 +55,10 @@ def test_darwin_process_has_the_same_stacks(process, compresses):
     copied = take(SnapshotStub(process, compresses=compresses))
     assert copied.problems == ()
     assert walks(copied) == walks(process)
-    assert [one.info for one in copied.threads] == [one.info for one in process.threads]
-    assert [one.uuid for one in copied.images] == [one.uuid for one in process.images]
-    assert [one.load_address for one in copied.images] == [
-        one.load_address for one in process.images
+    assert [thread.info for thread in copied.threads] == [thread.info for thread in process.threads]
+    assert [image.uuid for image in copied.images] == [image.uuid for image in process.images]
+    assert [image.load_address for image in copied.images] == [
+        image.load_address for image in process.images
     ]
     assert copied.process.path == process.process.path
     assert copied.process.pointer_mask.bits == (1 << 47) - 1
@@ -114,8 +114,8 @@ def test_a_minimal_stub_gives_the_same_bytes(process):
     """Acknowledged packets, hex memory, threads selected in sequence."""
     stub = SnapshotStub(process, Dialect.PLAIN, packet_size=0x800)
     copied = take(stub)
-    assert [one.registers.pc for one in copied.threads] == [
-        one.registers.pc for one in process.threads
+    assert [thread.registers.pc for thread in copied.threads] == [
+        thread.registers.pc for thread in process.threads
     ]
     for copy, original in zip(copied.threads, process.threads, strict=True):
         # The registers that a walk reads; DWARF numbers 0 to 31.
@@ -134,7 +134,7 @@ def test_chosen_threads_and_limits(process):
     with stub.serving() as port, GdbRemoteTarget(f"gdb://127.0.0.1:{port}") as target:
         infos = target.threads()
         copied = target.snapshot({wanted, 999}, stack_limit=256)
-    assert [one.id for one in infos] == [one.info.id for one in process.threads]
+    assert [info.id for info in infos] == [one.info.id for one in process.threads]
     (thread,) = copied.threads
     assert thread.info.id == wanted
     assert len(thread.stack.data) <= 256
@@ -151,7 +151,9 @@ def test_a_stub_is_left_by_detaching(process):
     forbidden = (b"k", b"vKill", b"M", b"X", b"G", b"P", b"Z", b"z", b"QSave", b"c", b"s", b"C")
     allowed = (b"MultiMemRead",)
     assert not [
-        one for one in stub.requests if one.startswith(forbidden) and not one.startswith(allowed)
+        request
+        for request in stub.requests
+        if request.startswith(forbidden) and not request.startswith(allowed)
     ]
 
 
@@ -300,7 +302,7 @@ def test_copied_threads_are_returned_when_the_connection_breaks(process):
     stub = SnapshotStub(process, fault=_hang_up_at(b"qMemoryRegionInfo"))
     copied = take(stub, connections=2)
     assert len(copied.threads) == len(process.threads)
-    assert any(isinstance(one.error, ConnectionLostError) for one in copied.problems)
+    assert any(isinstance(problem.error, ConnectionLostError) for problem in copied.problems)
     assert stub.requests[-1] == b"D"
 
 
@@ -314,7 +316,7 @@ def test_one_thread_that_cannot_be_read_does_not_lose_the_others(process):
 
     copied = take(SnapshotStub(process, Dialect.PLAIN, fault=fault))
     assert len(copied.threads) == len(process.threads) - 1
-    assert [one.thread for one in copied.problems] == [bad]
+    assert [problem.thread for problem in copied.problems] == [bad]
     assert "no registers" in str(copied.problems[0].error)
 
 
@@ -346,7 +348,7 @@ def test_memory_of_the_wrong_size_is_a_problem(process):
     stub = SnapshotStub(process, Dialect.PLAIN, fault=on(b"m", packet(b"00" * 70000)))
     copied = take(stub)
     assert len(copied.threads) == len(process.threads)
-    assert any("bytes of memory" in str(one.error) for one in copied.problems)
+    assert any("bytes of memory" in str(problem.error) for problem in copied.problems)
 
 
 @pytest.mark.emulated

@@ -108,7 +108,7 @@ def test_threads_of_this_process_have_their_true_stacks(
         image.path for image in process.snapshot.images
     ]
     for walked in unwind(snapshot):
-        found = tuple(one.address for one in walked.addresses)
+        found = tuple(address.address for address in walked.addresses)
         assert found == process.stacks[walked.thread.info.id]
     assert snapshot.threads[0].info.queue == "com.apple.main-thread"
 

@@ -40,7 +40,9 @@ def _bounds(code: bytes, arch: Arch) -> list[tuple[int, int] | None]:
     end = START + len(code)
     unnamed = UnnamedFunctions(_Code(code), arch, ((START, end),))
     answers = [unnamed.at(Svma(at), START, end) for at in range(START, end)]
-    return [None if one is None else (one[0] - START, one[1] - START) for one in answers]
+    return [
+        None if answer is None else (answer[0] - START, answer[1] - START) for answer in answers
+    ]
 
 
 def test_x86_functions_end_behind_their_last_return():

@@ -68,7 +68,7 @@ def test_sections_of_a_valid_file_are_unchanged(lab_program: Build):
     """They lie within their segments."""
     contents = lab_program("frames", "-O2", "compact")
     sections = contents.image.code_sections
-    assert code_ranges(contents) == tuple((one.address, one.end) for one in sections)
+    assert code_ranges(contents) == tuple((section.address, section.end) for section in sections)
 
 
 @pytest.mark.peer

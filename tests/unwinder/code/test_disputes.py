@@ -205,7 +205,7 @@ def test_right_tables_dispute_no_frame():
     """The same process with the unpatched table."""
     process = synthetic_process(Arch.X86_64, threads=3, depth=20)
     for found in unwind(process.snapshot):
-        assert not any(one.disputed_by for one in found.addresses)
+        assert not any(address.disputed_by for address in found.addresses)
 
 
 @pytest.mark.peer

@@ -24,7 +24,7 @@ def warehouse(tmp_path):
             report(problem, build, number=at, time=START - timedelta(days=1000 - at), threads=0)
             for at, (problem, build) in enumerate(kinds)
         ]
-        made.receive([("x.ips", each) for each in bodies])
+        made.receive([("x.ips", body) for body in bodies])
         made.flush()
         yield made
 
@@ -42,12 +42,12 @@ def test_callers_and_callees(warehouse):
     assert callers[1] == "AppDelegate.applicationWillResignActive(_:)"
     assert callers[-1] == "main"
     assert paths(made.callers) == Counter({callers: 4})
-    assert {(each.file, each.line) for each in made.places} == {("Settings.swift", 129)}
+    assert {(place.file, place.line) for place in made.places} == {("Settings.swift", 129)}
 
 
 def test_builds_in_the_order_in_which_they_appeared(warehouse):
     made = butterfly(warehouse, NAME, where=SUBJECT)
-    assert [(each.build, each.weight, each.whole) for each in made.builds] == [
+    assert [(build.build, build.weight, build.whole) for build in made.builds] == [
         ("811", 2, 2),
         ("812", 2, 8),
     ]

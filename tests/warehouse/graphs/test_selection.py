@@ -67,10 +67,10 @@ def test_costs_count_each_stack_once(stacks):
     expected = Counter(FUNCTIONS[frame] for stack in stacks for frame in set(stack))
     own = Counter(FUNCTIONS[stack[-1]] for stack in stacks)
     costs = function_costs(tree_of(stacks))
-    assert {each.function: (each.own, each.total) for each in costs} == {
+    assert {cost.function: (cost.own, cost.total) for cost in costs} == {
         function: (own[function], total) for function, total in expected.items()
     }
-    assert [each.total for each in costs] == sorted(expected.values(), reverse=True)
+    assert [cost.total for cost in costs] == sorted(expected.values(), reverse=True)
 
 
 @given(STACKS)
@@ -112,7 +112,7 @@ def test_a_cell_has_the_stacks_of_the_first_caller_outside_of_the_system(stacks)
                 members[named(stack)] += 1
     tree = tree_of(stacks)
     cells = audit_matrix(tree, FAMILIES, caller_of)
-    assert {(each.family, each.caller.name): each.weight for each in cells} == expected
+    assert {(cell.family, cell.caller.name): cell.weight for cell in cells} == expected
     nodes = cell_nodes(tree, FAMILIES, caller_of, "Files", "App")
     assert paths(through(tree, nodes)) == members
 
@@ -161,7 +161,7 @@ def test_a_difference_has_the_stacks_of_both_sides(stacks, data):
         for side in (0, 1)
     ]
     columns = difference_columns(both, {})
-    assert [sum(columns["was"]), sum(columns["own"])] == [each.total() for each in counts]
+    assert [sum(columns["was"]), sum(columns["own"])] == [count.total() for count in counts]
     made = [Counter(), Counter()]
     for line in folded_difference(both).decode().splitlines():
         path, before, after = line.rsplit(" ", 2)
@@ -189,7 +189,7 @@ def test_a_difference_has_the_stacks_of_both_sides(stacks, data):
 
 def test_of_a_chain_the_innermost_change_is_told():
     both = difference_of([[0, 1, 3], [0, 4]], [1, 0])
-    assert [(each.function.name, each.difference) for each in telling_changes(both)] == [
+    assert [(change.function.name, change.difference) for change in telling_changes(both)] == [
         ("stat", 1.0),
         ("track", -1.0),
     ]
@@ -205,6 +205,6 @@ def test_rows_that_are_not_joined_have_the_same_stacks(stacks):
     assert paths(rows) == paths(whole)
     tree = joined(rows, rows.tree.depth[1:], rows.tree.frame[1:], rows.own[1:])
     assert paths(tree) == paths(whole)
-    assert {each.function: each for each in function_costs(rows)} == {
-        each.function: each for each in function_costs(whole)
+    assert {cost.function: cost for cost in function_costs(rows)} == {
+        cost.function: cost for cost in function_costs(whole)
     }

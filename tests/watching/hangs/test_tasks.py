@@ -187,7 +187,8 @@ def judged_stacks(*stacks: CallStack) -> Judgement:
 def test_functions_without_names_may_be_short_tasks() -> None:
     addresses = (0x7FF1D37CC2C3, 0x7FF1D37CD995, 0x7FF1D37CE280, 0x7FF1D37CC2EE, 0x7FF1D37CEF55)
     stacks = [
-        unnamed(each, "Builtins_InterpreterEntryTrampoline", *JAVASCRIPT) for each in addresses
+        unnamed(address, "Builtins_InterpreterEntryTrampoline", *JAVASCRIPT)
+        for address in addresses
     ]
     judgement = judged_stacks(*stacks)
     assert names_of(judgement) == ("JavaScript (functions without names)", ["short-tasks"])
@@ -234,7 +235,7 @@ HOLDER = LockOwner(PID, WORKER, recorded=True)
 def test_the_holder_of_the_interpreter_lock_is_the_culprit() -> None:
     waiting = replace(HANG, waits_for=WaitsFor(GIL, Avma(0x5000), HOLDER))
     assert HANG.capture is not None
-    (holder,) = (one for one in HANG.capture.stacks if one.thread.id == WORKER)
+    (holder,) = (stack for stack in HANG.capture.stacks if stack.thread.id == WORKER)
     blamed = blame_holder(waiting).culprit
     assert blamed is not None
     assert blamed.function in [name for name, *_ in path_of(holder)]

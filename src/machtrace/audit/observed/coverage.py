@@ -66,7 +66,7 @@ class Coverage:
     @property
     def reached(self) -> int:
         """The number of sites with calls."""
-        return sum(each.calls > 0 for each in self.sites)
+        return sum(site.calls > 0 for site in self.sites)
 
     def rows(self) -> list[CoverageRow]:
         """Return the sums by library and function."""
@@ -75,14 +75,14 @@ class Coverage:
             groups[each.site.library, each.site.site.rule.watch].append(each)
         return [
             CoverageRow(
-                library, sites[0].site.site.rule, sum(each.calls > 0 for each in sites), len(sites)
+                library, sites[0].site.site.rule, sum(site.calls > 0 for site in sites), len(sites)
             )
             for (library, _), sites in sorted(groups.items())
         ]
 
     def missed(self) -> Iterator[AppSite]:
         """Yield the sites without calls."""
-        return (each.site for each in self.sites if not each.calls)
+        return (site.site for site in self.sites if not site.calls)
 
 
 def coverage_of(trail: Trail, attribution: Attribution, app: AppCode) -> Coverage:

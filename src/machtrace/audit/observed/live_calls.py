@@ -87,7 +87,7 @@ class StackCollector:
 
     def tree(self) -> tuple[AddressTree, Nodes]:
         """Return the stacks as a tree, and the node of each number."""
-        sizes = np.array([len(each) // 8 for each in self._numbers], np.int64)
+        sizes = np.array([len(number) // 8 for number in self._numbers], np.int64)
         addresses = np.frombuffer(b"".join(self._numbers), np.uint64)
         return tree_of_addresses(addresses, np.cumsum(sizes))
 
@@ -177,7 +177,7 @@ def live_calls(  # noqa: PLR0913 - each is a fact of its own
             raise ArgumentError(f"calls: a {name} that is not listed")
     known = {rule.watch for rule in rules.rules}
     numbers: dict[str, int] = {}
-    table = [numbers.setdefault(each, len(numbers)) if each in known else -1 for each in watches]
+    table = [numbers.setdefault(watch, len(numbers)) if watch in known else -1 for watch in watches]
     reasons = tuple(dict.fromkeys(dead))
     for each in reasons:
         numbers.setdefault(each.watch, len(numbers))
@@ -193,11 +193,11 @@ def live_calls(  # noqa: PLR0913 - each is a fact of its own
         moments=Moments(process.started, tuple(marks), _first_calls(calls, watches)),
         images=tuple(
             Image(
-                path=each.path,
-                uuid=each.uuid,
-                role=role_of_path(each.path, is_program=each.is_program),
+                path=image.path,
+                uuid=image.uuid,
+                role=role_of_path(image.path, is_program=image.is_program),
             )
-            for each in images
+            for image in images
         ),
         stacks=stacks,
         rules=tuple(numbers),

@@ -82,7 +82,7 @@ class OsReport:
     @property
     def apps(self) -> tuple[str, ...]:
         """The apps with accesses or hosts."""
-        apps = {each.app for each in self.accesses} | {each.app for each in self.hosts}
+        apps = {access.app for access in self.accesses} | {host.app for host in self.hosts}
         return tuple(sorted(apps))
 
 

@@ -156,7 +156,7 @@ class _Watches:
             else:
                 dead.append(DeadWatch(watch, row.other or _DEAD[row.state], row.state in _BLIND))
         self.dead = [
-            each for each in dict.fromkeys(dead) if each.is_blind or each.watch not in live
+            call for call in dict.fromkeys(dead) if call.is_blind or call.watch not in live
         ]
 
     def _watch_of(self, symbol: str) -> str | None:

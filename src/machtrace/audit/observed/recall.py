@@ -75,11 +75,11 @@ def recall(recording: Recording, rules: RuleSet, report: OsReport, app: str = ""
     Raises:
         ArgumentError: the report has several apps, or not this one.
     """
-    app = _chosen(report, app, {each.app for each in recording.trail.processes})
+    app = _chosen(report, app, {process.app for process in recording.trail.processes})
     by_category = _by_category(recording, rules)
     spans = _spans(recording)
     ends = [end for _, end in spans]
-    error = max((each.wall_error for each in recording.trail.processes), default=0)
+    error = max((process.wall_error for process in recording.trail.processes), default=0)
     seen: list[Access] = []
     missed: list[Access] = []
     outside = 0

@@ -241,7 +241,10 @@ class RecordingBuilder:
         names = tuple(self._columns[0]) if self._columns else ()
         # Parts are freed column by column, so that no more than one column is there twice.
         calls = calls_of(
-            **{name: np.concatenate([each.pop(name) for each in self._columns]) for name in names}
+            **{
+                name: np.concatenate([column.pop(name) for column in self._columns])
+                for name in names
+            }
         )
         trail = Trail(
             images=tuple(self._image_rows),

@@ -72,7 +72,7 @@ def disagreements(
         if not rule.required or calls.get((image, watch)):
             continue
         missing = declarations.undeclared(image, rule)
-        if missing and any(each.site.certainty is not Certainty.POSSIBLE for each in places):
+        if missing and any(place.site.certainty is not Certainty.POSSIBLE for place in places):
             yield from _of(rules, Condition.UNREACHED, rule, places, _undeclared(missing))
         elif not missing:
             yield from _of(rules, Condition.UNTESTED, rule, places, "as declared")
@@ -133,7 +133,9 @@ _DEFAULTS = {
 
 
 def _undeclared(categories: tuple[str, ...]) -> str:
-    return f"and no manifest declares {' or '.join(f'{PREFIX}{each}' for each in categories)}"
+    return (
+        f"and no manifest declares {' or '.join(f'{PREFIX}{category}' for category in categories)}"
+    )
 
 
 def _occurrence(place: AppSite) -> Occurrence:
@@ -375,7 +377,7 @@ class _Judge:
         images = self._images()
         for number, rule in enumerate(self._rule_of):
             missing = np.array(
-                [*(bool(declarations.undeclared(each, rule)) for each in self._uuids), False]
+                [*(bool(declarations.undeclared(uuid, rule)) for uuid in self._uuids), False]
             )
             keys = " or ".join(f"{PREFIX}{each}" for each in rule.required)
             rows = (self._calls.rule == number) & missing[images]
@@ -391,17 +393,17 @@ class _Judge:
         sums: dict[tuple[str, str], int] = {}
         for key in np.unique(keys[images >= 0]).tolist():
             sums[self._uuids[key >> 16], self._trail.rules[key & 0xFFFF]] = 1
-        for each in disagreements(declarations, coverage, sums, self._rules):
+        for disagreement in disagreements(declarations, coverage, sums, self._rules):
             yield ObservedFinding(
-                condition=each.condition,
-                severity=each.severity,
-                library=each.library,
-                rule=each.rule,
-                message=each.message,
+                condition=disagreement.condition,
+                severity=disagreement.severity,
+                library=disagreement.library,
+                rule=disagreement.rule,
+                message=disagreement.message,
                 calls=0,
                 first_time=None,
                 stacks=(),
-                occurrences=each.occurrences,
+                occurrences=disagreement.occurrences,
             )
 
     def _images(self) -> npt.NDArray[np.int32]:
@@ -505,7 +507,7 @@ class _Judge:
 
     def _first_time(self, rows: npt.NDArray[np.int64]) -> int | None:
         times = self._calls.time[rows]
-        offsets = np.array([each.wall_offset for each in self._trail.processes], np.int64)
+        offsets = np.array([process.wall_offset for process in self._trail.processes], np.int64)
         wall = (times + offsets[self._calls.process[rows]])[times != NO_TIME]
         return int(wall.min()) if len(wall) else None
 

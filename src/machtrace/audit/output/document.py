@@ -27,12 +27,12 @@ def audit_document(report: AuditReport, comparison: Comparison | None = None) ->
             "policies": [str(policy) for policy in rules.policies],
             "allowed": list(rules.allowed),
         },
-        "findings": [_finding(each, comparison) for each in report.findings],
+        "findings": [_finding(finding, comparison) for finding in report.findings],
         "gone": [
             {"id": each.identity, "severity": each.severity, "message": each.message}
             for each in (comparison.gone if comparison is not None else ())
         ],
-        "images": [_image(each) for each in report.app.images],
+        "images": [_image(image) for image in report.app.images],
         "bundles": [
             {
                 "path": bundle.path,
@@ -82,12 +82,12 @@ def answers_document(target: str, answers: Answers) -> dict[str, Any]:
         "images": answers.images,
         "rules": [
             {
-                "watch": each.rule.watch,
-                "answer": each.resolution.value,
-                "reason": each.reason,
-                "others": list(each.others),
+                "watch": answer.rule.watch,
+                "answer": answer.resolution.value,
+                "reason": answer.reason,
+                "others": list(answer.others),
             }
-            for each in answers.answers
+            for answer in answers.answers
         ],
         "problems": [str(problem) for problem in answers.problems],
     }
@@ -104,7 +104,7 @@ def _finding(finding: Finding, comparison: Comparison | None) -> dict[str, Any]:
         "subject": finding.subject,
         "message": finding.message,
         "rules": [rule.watch for rule in finding.rules],
-        "occurrences": [occurrence_document(each) for each in finding.occurrences],
+        "occurrences": [occurrence_document(occurrence) for occurrence in finding.occurrences],
     }
 
 
@@ -138,5 +138,5 @@ def _image(image: ScannedImage) -> dict[str, Any]:
         "arch": image.scan.arch,
         "is_signed": image.is_signed,
         "names": {watch: list(ways) for watch, ways in image.scan.names.items()},
-        "sites": [_site(each, image.attribution(each)) for each in image.scan.sites],
+        "sites": [_site(site, image.attribution(site)) for site in image.scan.sites],
     }

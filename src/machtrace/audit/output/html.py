@@ -69,7 +69,7 @@ def _problems(report: AuditReport) -> str:
 
 
 def _findings(report: AuditReport, comparison: Comparison | None) -> str:
-    items = [_finding(each, comparison) for each in report.findings]
+    items = [_finding(finding, comparison) for finding in report.findings]
     if comparison is not None:
         items += [
             element("p", f"<b>gone</b>: {text(gone.message)}", class_="finding gone")
@@ -91,7 +91,7 @@ def _table(occurrences: Iterable[Occurrence]) -> str:
     rows = "".join(map(_row, occurrences))
     if not rows:
         return ""
-    head = "".join(element("th", each, scope="col") for each in _COLUMNS)
+    head = "".join(element("th", column, scope="col") for column in _COLUMNS)
     content = element("thead", element("tr", head)) + element("tbody", rows)
     return element("table", content, class_="sites")
 
@@ -151,7 +151,7 @@ def _matrix(cells: _Cells) -> str:
 def _cell(occurrences: list[Occurrence], row: int, column: int) -> str:
     if not occurrences:
         return ""
-    possible = sum(each.site.certainty is Certainty.POSSIBLE for each in occurrences)
+    possible = sum(occurrence.site.certainty is Certainty.POSSIBLE for occurrence in occurrences)
     sure = len(occurrences) - possible
     label = str(sure) if sure else ""
     if possible:
@@ -186,7 +186,7 @@ def _images(report: AuditReport) -> str:
             str(len(image.scan.sites)),
             "signed" if image.is_signed else "not signed",
         )
-        rows.append(element("tr", "".join(element("td", each) for each in cells)))
+        rows.append(element("tr", "".join(element("td", cell) for cell in cells)))
     head = "".join(
         element("th", each, scope="col") for each in ("Image", "UUID", "CPU", "Sites", "Signature")
     )

@@ -40,8 +40,8 @@ def sarif_document(report: AuditReport, comparison: Comparison | None = None) ->
     return sarif_run(
         {kind.value: _SENTENCES[kind] for kind in kinds},
         [
-            _result(each, kinds, report.app.path) | state_of(each, comparison)
-            for each in report.findings
+            _result(finding, kinds, report.app.path) | state_of(finding, comparison)
+            for finding in report.findings
         ],
     )
 
@@ -65,7 +65,7 @@ def sarif_run(rules: Mapping[str, str], results: Sequence[Mapping[str, Any]]) ->
 
 
 def _result(finding: Finding, kinds: list[FindingKind], app: str) -> dict[str, Any]:
-    places = [_location(each) for each in finding.occurrences[:_MAX_PLACES]]
+    places = [_location(occurrence) for occurrence in finding.occurrences[:_MAX_PLACES]]
     return {
         "ruleId": finding.kind.value,
         "ruleIndex": kinds.index(finding.kind),

@@ -200,8 +200,8 @@ class _AppScan:
             path=str(self._path),
             images=tuple(self._images),
             bundles={
-                each: _bundle(each, self._information.get(each, {}), self._manifests.get(each, ()))
-                for each in paths
+                path: _bundle(path, self._information.get(path, {}), self._manifests.get(path, ()))
+                for path in paths
             },
             problems=tuple(self._problems),
         )
@@ -244,7 +244,7 @@ class _AppScan:
                 source_of=self._sources.of(contents),
             )
             functions = {site.function_offset for site in scan.sites}
-            libraries = {each: attributor.library(each) for each in sorted(functions)}
+            libraries = {function: attributor.library(function) for function in sorted(functions)}
             self._problems.extend(attributor.problems)
         self._problems.extend(scan.problems)
         return ScannedImage(
@@ -302,7 +302,7 @@ def _declared_for(bundle: str) -> str:
 
 
 def _preferred(slices: Iterable[ObjectSlice]) -> MachOFileContents | None:
-    opened = [one.open() for one in slices]
+    opened = [slice_.open() for slice_ in slices]
     images = [one for one in opened if isinstance(one, MachOFileContents) and one.image.has_code]
 
     def order(contents: MachOFileContents) -> int:

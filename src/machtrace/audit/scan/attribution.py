@@ -249,7 +249,9 @@ class Attributor:
             if method is not None:
                 prefix = library.class_prefix(method[1])
             else:
-                prefix = next((each for each in library.functions if name.startswith(each)), None)
+                prefix = next(
+                    (function for function in library.functions if name.startswith(function)), None
+                )
             if prefix is not None:
                 detail = method[1] if method is not None else name
                 return Attribution(library=library.name, evidence=Evidence.PREFIX, detail=detail)

@@ -122,10 +122,10 @@ class _Scan:
     def _sites(self) -> Iterator[Site]:
         code, watched = self._code, self._watched
         sets = [watched.wanted, watched.texts_of_names, watched.look_ups]
-        columns = [np.sort(np.fromiter(each, np.uint64, len(each))) for each in sets]
+        columns = [np.sort(np.fromiter(set_, np.uint64, len(set_))) for set_ in sets]
         references = code.references(np.unique(np.concatenate(columns)))
         wanted, named, looking = (
-            code.functions_at(references.only(each).places) for each in columns
+            code.functions_at(references.only(column).places) for column in columns
         )
         for number in np.union1d(wanted, np.intersect1d(named, looking)).tolist():
             yield from self._judged(code.uses(number), code.start(number), number)

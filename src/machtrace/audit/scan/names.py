@@ -69,12 +69,12 @@ class WatchedNames:
     @property
     def needed(self) -> tuple[str, ...]:
         """The names of the images that it loads."""
-        return tuple(each.name for each in self._image.load_dylibs)
+        return tuple(dylib.name for dylib in self._image.load_dylibs)
 
     @property
     def frameworks(self) -> frozenset[str]:
         """The names of the images that this one loads."""
-        return frozenset(each.name.rpartition("/")[2] for each in self._image.load_dylibs)
+        return frozenset(dylib.name.rpartition("/")[2] for dylib in self._image.load_dylibs)
 
     def exports(self) -> dict[str, int]:
         """Return the functions that other images may call: addresses (Svma), by name."""
@@ -89,9 +89,9 @@ class WatchedNames:
         external = np.flatnonzero(named.preferred).tolist()
         functions = {named.linkage_name(row): int(named.starts[row]) + base for row in external}
         return functions | {
-            each.name: each.value + base
-            for each in exports
-            if not each.is_reexport and not each.is_absolute
+            export.name: export.value + base
+            for export in exports
+            if not export.is_reexport and not export.is_absolute
         }
 
     def _note(self, rule: Rule, way: str) -> None:

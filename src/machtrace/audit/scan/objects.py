@@ -107,7 +107,7 @@ class _Linker:
     def run(self) -> memoryview:
         frameworks = self._frameworks()
         size = _HEADER.size + 72 + 80 * (len(self._sections) + 5) + 24 + 80 + 48
-        size += sum(len(each) for each in frameworks)
+        size += sum(len(framework) for framework in frameworks)
         self._data = bytearray(size)
         if 8 * sum(section.nreloc for section in self._sections) > len(self._contents.data):
             raise MachOError("relocations overlap", source=self._contents.source, offset=0)

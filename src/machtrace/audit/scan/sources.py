@@ -42,7 +42,8 @@ def _binary_image(contents: ObjectFile) -> BinaryImage:
     start = image.header_svma
     if isinstance(contents, MachOFileContents):
         end = max(
-            (each.address + each.size for each in contents.image.code_sections), default=start
+            (section.address + section.size for section in contents.image.code_sections),
+            default=start,
         )
         arch, kind = contents.image.arch, ImageFormat.MACHO
     else:

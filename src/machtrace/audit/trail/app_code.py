@@ -134,7 +134,7 @@ def code_facts(opened: Sequence[AppImage], trail: Trail) -> CodeFacts:
 
 class _Facts:
     def __init__(self, images: list[DecodedImage], trail: Trail) -> None:
-        self._images = {each.key: each for each in images}
+        self._images = {image.key: image for image in images}
         self._trail = trail
         nodes = np.unique(trail.calls.stack)
         columns = trail.stacks.image[nodes].tolist(), trail.stacks.offset[nodes].tolist()
@@ -532,8 +532,8 @@ class _Reader:
                 for path, contents in names.pop(name, ()):
                     waiting += self._add(path, contents, is_linked=True)
         symbols = [each.code.names for each in self._opened.values()]
-        if any("_dlopen" in (*each.stubs.values(), *each.slots.values()) for each in symbols):
-            for path, contents in [each for files in names.values() for each in files]:
+        if any("_dlopen" in (*symbol.stubs.values(), *symbol.slots.values()) for symbol in symbols):
+            for path, contents in [file for files in names.values() for file in files]:
                 if not _is_program(contents):
                     self._add(path, contents, is_linked=False)
         known = {_file_name(image.path) for image in self._trail.images} | {

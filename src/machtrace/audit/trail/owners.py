@@ -64,11 +64,13 @@ class NodeColumns:
         self.located = code.locate(tree.image, tree.offset)
         libraries = code.libraries
         size = len(libraries)
-        is_library = np.array([each.role is ImageRole.LIBRARY for each in libraries] + [False])
-        is_app = np.array([each.role is ImageRole.APP for each in libraries] + [False])
-        is_system = np.array([each.role is ImageRole.SYSTEM for each in libraries] + [False])
-        passes = np.array([each.passes_through for each in libraries] + [False])
-        runs = np.array([each.runs_callbacks for each in libraries] + [False])
+        is_library = np.array(
+            [library.role is ImageRole.LIBRARY for library in libraries] + [False]
+        )
+        is_app = np.array([library.role is ImageRole.APP for library in libraries] + [False])
+        is_system = np.array([library.role is ImageRole.SYSTEM for library in libraries] + [False])
+        passes = np.array([library.passes_through for library in libraries] + [False])
+        runs = np.array([library.runs_callbacks for library in libraries] + [False])
         number = np.where(self.located.library < 0, size, self.located.library)
         self.library = self.located.library
         self.is_app: Mask = is_app[number]

@@ -167,10 +167,10 @@ def scan(  # noqa: PLR0913 - one parameter for each option
         if report.app.problems:
             return CANNOT_JUDGE
         counted_findings = [
-            each
-            for each in report.findings
-            if each.severity is not Severity.NOTE
-            and (comparison is None or comparison.is_news(each))
+            finding
+            for finding in report.findings
+            if finding.severity is not Severity.NOTE
+            and (comparison is None or comparison.is_news(finding))
         ]
         return FINDINGS if counted_findings else 0
 
@@ -281,11 +281,16 @@ def _answer(loaded: RuleSet, target: Path | None, lang: Language, form: Document
             write_json(answers_document(str(target), answers))
         else:
             rows = [
-                (each.resolution.value, each.rule.watch, each.reason, ", ".join(each.others))
-                for each in answers.answers
+                (
+                    answer.resolution.value,
+                    answer.rule.watch,
+                    answer.reason,
+                    ", ".join(answer.others),
+                )
+                for answer in answers.answers
             ]
             write_table(("ANSWER", "WATCHED", "WHY", "OTHERS"), rows)
-            states = [each.resolution for each in answers.answers]
+            states = [answer.resolution for answer in answers.answers]
             parts = ", ".join(f"{states.count(each)} {each.value}" for each in Resolution)
             images = counted(answers.images, "image")
             sys.stdout.write(f"{counted(len(loaded), 'rule')}: {parts}, in {images}\n")

@@ -110,9 +110,10 @@ def report_calls(  # noqa: PLR0913 - the options of the commands
     if report.unjudged:
         return CANNOT_JUDGE
     counted_findings = [
-        each
-        for each in report.findings
-        if each.severity is not Severity.NOTE and (comparison is None or comparison.is_news(each))
+        finding
+        for finding in report.findings
+        if finding.severity is not Severity.NOTE
+        and (comparison is None or comparison.is_news(finding))
     ]
     return FINDINGS if counted_findings else 0
 

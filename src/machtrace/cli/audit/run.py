@@ -228,7 +228,7 @@ def _recorded(targets: tuple[str, ...], rules: RuleSet, live: LiveOptions) -> Re
     spec = _process_spec(targets[0])
     recorders = [module for prefix, module in _RECORDERS.items() if spec.startswith(prefix)]
     if not recorders:
-        return recording_of(_read([parse_path(each) for each in targets]), rules)
+        return recording_of(_read([parse_path(target) for target in targets]), rules)
     if len(targets) > 1:
         raise click.UsageError(f"pass {spec} alone: one process is recorded at a time")
     recording: Recording = import_module(recorders[0]).record_calls(spec, rules, live)

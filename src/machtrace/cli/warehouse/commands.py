@@ -290,33 +290,33 @@ def diff(*, folder: Path, before: str, after: str, every: bool, form: DocumentFo
 
     with open_warehouse(folder) as warehouse:
         difference = warehouse.diff(before, after)
-    changes = [each for each in difference.changes() if every or each.is_sure]
+    changes = [change for change in difference.changes() if every or change.is_sure]
     with output():
         if form is DocumentFormat.JSON:
             sides = {"before": int(difference.before[0]), "after": int(difference.after[0])}
             rows = [
                 {
-                    **each.function._asdict(),
-                    "before": each.before,
-                    "after": each.after,
-                    "interval": [each.least, each.most],
-                    "is_sure": each.is_sure,
-                    "callers": difference.callers(each.node),
+                    **change.function._asdict(),
+                    "before": change.before,
+                    "after": change.after,
+                    "interval": [change.least, change.most],
+                    "is_sure": change.is_sure,
+                    "callers": difference.callers(change.node),
                 }
-                for each in changes
+                for change in changes
             ]
             write_json({"weight": sides, "changes": rows})
             return
         texts = [
             (
-                f"{each.before:.2%}",
-                f"{each.after:.2%}",
-                f"{each.difference:+.2%}",
-                f"{each.least:+.2%} to {each.most:+.2%}",
-                each.function.name,
-                each.function.image,
+                f"{change.before:.2%}",
+                f"{change.after:.2%}",
+                f"{change.difference:+.2%}",
+                f"{change.least:+.2%} to {change.most:+.2%}",
+                change.function.name,
+                change.function.image,
             )
-            for each in changes
+            for change in changes
         ]
         headings = ("BEFORE", "AFTER", "CHANGE", "95 %", "FUNCTION", "IMAGE")
         write_table(headings, texts, right=frozenset({0, 1, 2}))

@@ -76,16 +76,22 @@ def explain(*, folder: Path, issue: str, form: DocumentFormat) -> None:
     with output():
         if form is DocumentFormat.JSON:
             rows = [
-                {"name": each.name, "image": each.image, "counts": each.contributes}
-                | {"reason": str(each)}
-                for each in frames
+                {"name": frame.name, "image": frame.image, "counts": frame.contributes}
+                | {"reason": str(frame)}
+                for frame in frames
             ]
             write_json({"issue": chosen.id, "basis": basis, "frames": rows})
             return
         sys.stdout.write(f"{chosen.id}: {basis}\n")
         table = [
-            ("*" if each.contributes else "", str(each.place), each.name, each.image, str(each))
-            for each in frames
+            (
+                "*" if frame.contributes else "",
+                str(frame.place),
+                frame.name,
+                frame.image,
+                str(frame),
+            )
+            for frame in frames
         ]
         write_table(("", "FRAME", "FUNCTION", "IMAGE", "REASON"), table, right=frozenset({1}))
 
@@ -113,8 +119,8 @@ def _write_trial(trial: Trial, form: DocumentFormat) -> None:
     for word, changes in (("merged", trial.merged), ("split", trial.split)):
         for issue, others in list(changes.items())[:_SHOWN]:
             sys.stdout.write(f"{word}  {issue}  {trial.titles.get(issue, '')}\n")
-            for each in others[:_SHOWN]:
-                sys.stdout.write(f"    {each}  {trial.titles.get(each, '')}\n")
+            for other in others[:_SHOWN]:
+                sys.stdout.write(f"    {other}  {trial.titles.get(other, '')}\n")
 
 
 def _text(file: Path) -> str:

@@ -131,7 +131,7 @@ class Cursor(ABC):
         for part in parts:
             if part.make is not None:
                 node.length = part.length
-                node.make = lambda index: self.lift(make, *[one.at(index) for one in parts])
+                node.make = lambda index: self.lift(make, *[part.at(index) for part in parts])
                 break
         return node
 

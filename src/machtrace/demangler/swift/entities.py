@@ -144,7 +144,7 @@ def subscript(machine: Machine) -> Node:
     type_ = machine.need(Kind.TYPE)
     labels = popped_labels(machine, type_)
     children = [machine.context(), labels, type_, private]
-    return _accessed(machine, Node(Kind.SUBSCRIPT, [one for one in children if one]))
+    return _accessed(machine, Node(Kind.SUBSCRIPT, [child for child in children if child]))
 
 
 def _accessed(machine: Machine, storage: Node) -> Node:
@@ -174,7 +174,7 @@ def _initializer(kind: Kind) -> Callable[[Machine], Node]:
         type_ = machine.need(Kind.TYPE)
         labels = popped_labels(machine, type_)
         children = [machine.context(), labels, type_, private]
-        return Node(kind, [one for one in children if one])
+        return Node(kind, [child for child in children if child])
 
     return operator
 

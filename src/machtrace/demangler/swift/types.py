@@ -187,7 +187,7 @@ def _box(*, generic: bool) -> Operator:
         if generic:
             signature = machine.need(Kind.GENERIC_SIGNATURE)
             rest = [signature, Node(Kind.LIST, machine.types(), ", ")]
-        fields = Node(Kind.BOX_LAYOUT, [_field(one) for one in machine.types()])
+        fields = Node(Kind.BOX_LAYOUT, [_field(type_) for type_ in machine.types()])
         return wrapped(Kind.BOX, [fields, *rest])
 
     return operator

@@ -44,9 +44,9 @@ def calls_of(process: ProcessCalls) -> pa.Table:
     rules = [process.rules[pair >> 32] for pair in distinct.tolist()]
     texts = {
         "rule": rules,
-        "image": [each.image for each in stacks],
-        "role": [each.role for each in stacks],
-        "stack": [each.text for each in stacks],
+        "image": [stack.image for stack in stacks],
+        "role": [stack.role for stack in stacks],
+        "stack": [stack.text for stack in stacks],
     }
     table |= {name: pa.array(each, pa.string()).take(rows) for name, each in texts.items()}
     table |= {"calls": pa.array(columns["calls"]), "first": time, "last": time}

@@ -41,15 +41,15 @@ def groups_of(segment: Segment) -> pa.Table:
     stacks = SegmentStacks(segment)
     variants = zip(members.kind, members.node, members.cause, strict=True)
     prints = [stacks.fingerprint(node, kind, waits) for kind, node, waits in variants]
-    titles = (issue_facts("", each).title for each in prints)
+    titles = (issue_facts("", print_).title for print_ in prints)
     keys = stack_keys(segment.tree, segment.frame_keys, np.array(members.node, np.int64))
     of_stack = pa.table(
         {
-            "hash": pa.array([each.hash for each in prints], pa.string()),
-            "stack": pa.array([each.tobytes() for each in keys], pa.binary(16)),
+            "hash": pa.array([print_.hash for print_ in prints], pa.string()),
+            "stack": pa.array([key.tobytes() for key in keys], pa.binary(16)),
             "cause": pa.array(members.cause, pa.string()),
             "title": pa.array(titles, pa.string()),
-            "is_named": pa.array([not each.is_build_sensitive for each in prints], pa.bool_()),
+            "is_named": pa.array([not print_.is_build_sensitive for print_ in prints], pa.bool_()),
         }
     ).take(pa.array(members.variant))
     text = {
@@ -76,7 +76,7 @@ def merged(tables: Sequence[pa.Table]) -> pa.Table:
     sums = every.group_by(_KEY).aggregate([("reports", "sum"), ("first", "min"), ("last", "max")])
     sums = sums.rename_columns([*_KEY, "reports", "first", "last"])
     variants = zip(*(sums[name].to_pylist() for name in _VARIANT), strict=True)
-    of_rows = [prints[each] for each in variants]
+    of_rows = [prints[variant] for variant in variants]
     sums = sums.append_column("is_named", pa.array([not each[0] for each in of_rows], pa.bool_()))
     sums = sums.append_column("hash", pa.array([each[1] for each in of_rows], pa.string()))
     sums = sums.append_column("title", pa.array([each[2] for each in of_rows], pa.string()))

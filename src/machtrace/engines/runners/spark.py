@@ -46,7 +46,7 @@ def run(parts: Sequence[pa.Table], begin: Begin, workers: int) -> Generator[pa.T
     )
     try:
         session.sparkContext.setLogLevel("OFF")
-        rows = [(each["rows"][0].as_py(), None, None) for each in parts]
+        rows = [(part["rows"][0].as_py(), None, None) for part in parts]
         frame = session.createDataFrame(rows, _COLUMNS).repartition(len(parts))
         yield frame.mapInArrow(partial(_answers, begin), _COLUMNS).toArrow().cast(WIRE)
     except PySparkException as error:

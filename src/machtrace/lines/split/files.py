@@ -39,7 +39,7 @@ class SplitFiles:
         binary = search.binary(image)
         paths = [] if isinstance(binary, FrameStatus) else [binary.source]
         self._paths = list(dict.fromkeys([*paths, file.path]))
-        self._folders = [one for one in search.path.paths if os.path.isdir(one)]  # noqa: PTH112
+        self._folders = [path for path in search.path.paths if os.path.isdir(path)]  # noqa: PTH112
         self._record = record
         self._opened: dict[str, dict[int, SplitUnit] | None] = {}
 

@@ -241,9 +241,9 @@ def _signed_leb(number: int) -> bytes:
 
 def address_ends(skeletons: Sequence[SkeletonUnit], size: int) -> list[int]:
     """Return where each unit's addresses end in a ``.debug_addr`` of ``size`` bytes, at most."""
-    bases = sorted({one.address_base for one in skeletons})
+    bases = sorted({skeleton.address_base for skeleton in skeletons})
     following = dict(zip(bases, [*bases[1:], size], strict=True))
-    return [following[one.address_base] for one in skeletons]
+    return [following[skeleton.address_base] for skeleton in skeletons]
 
 
 _END = 1 << 32

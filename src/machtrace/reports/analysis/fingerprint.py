@@ -323,7 +323,7 @@ def counted_frame(
 
 def without_recursion(frames: list[FingerprintFrame]) -> list[FingerprintFrame]:
     """Return the frames with each sequence that repeats once."""
-    same = [(one.image, one.name) for one in frames]
+    same = [(frame.image, frame.name) for frame in frames]
     unfolded: list[FingerprintFrame] = []
     for fold in folds(same, least_times=_MIN_REPEATS):
         unfolded += frames[fold.first : fold.first + fold.period]

@@ -100,7 +100,7 @@ def exception_label(report: Report) -> str:
     parts = [] if exception is None else [exception.type or exception.signal or ""]
     if thrown is not None and thrown.name:
         parts.append(thrown.name)
-    label = " / ".join(dict.fromkeys(one for one in parts if one))
+    label = " / ".join(dict.fromkeys(part for part in parts if part))
     if not label and report.termination is not None:
         code = "" if report.termination.code is None else f" {report.termination.code}"
         label = (report.termination.namespace or "") + code

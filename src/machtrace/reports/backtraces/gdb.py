@@ -306,7 +306,7 @@ class _Reader:
             exception = ReportedException(signal=stopped["signal"], message=stopped["what"])
         return Report(
             kind=ReportKind.GDB,
-            warnings=lost_frames_of(one for one in self._threads if not _is_of_kde(one)),
+            warnings=lost_frames_of(thread for thread in self._threads if not _is_of_kde(thread)),
             process=ReportedProcess(name=self._command),
             exception=exception,
             threads=tuple(self._threads),

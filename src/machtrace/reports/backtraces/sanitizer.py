@@ -233,8 +233,8 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     first, *others = findings
     if others and not first.has_stacks:
         others[0].prepend(first)
-        return tuple(one.report() for one in others)
-    return tuple(one.report() for one in findings)
+        return tuple(other.report() for other in others)
+    return tuple(finding.report() for finding in findings)
 
 
 def _is_frame(line: str) -> bool:

@@ -153,7 +153,7 @@ class Header:
             signal=signal,
             subtype=subtype,
             codes=joined or None,
-            raw_codes=tuple(int(one, 16) for one in numbers),
+            raw_codes=tuple(int(number, 16) for number in numbers),
             message=self._take("Exception Message"),
             address=accessed_address(subtype or joined),
         )

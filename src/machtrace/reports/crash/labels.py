@@ -220,7 +220,7 @@ def _more_reasons(report: Report) -> list[str]:
     """Return details of ``termination`` without a field."""
     inner: JsonValue = report.details.get("termination")
     lines = inner.get("details") if isinstance(inner, dict) else None
-    return [one for one in lines if isinstance(one, str)] if isinstance(lines, list) else []
+    return [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
 
 
 def _termination_values(

@@ -41,7 +41,7 @@ def stream_lines(state: JsonValue) -> Iterator[str]:
     stream_bytes = stream.get("bytes") if isinstance(stream, dict) else None
     if not isinstance(stream, dict) or not isinstance(stream_bytes, list):
         return
-    data = [one for one in stream_bytes if type(one) is int and 0 <= one < _BYTES]
+    data = [byte for byte in stream_bytes if type(byte) is int and 0 <= byte < _BYTES]
     offset = stream.get("offset")
     if len(data) != len(stream_bytes):
         return

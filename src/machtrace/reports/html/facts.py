@@ -88,7 +88,7 @@ def warnings(report: Report) -> str:
     """Return the warnings."""
     if not report.warnings:
         return ""
-    items = "".join(element("li", text(one)) for one in report.warnings)
+    items = "".join(element("li", text(warning)) for warning in report.warnings)
     head = counted(len(report.warnings), "warning")
     return folded(head, element("ul", items), class_="warnings")
 

@@ -74,7 +74,9 @@ def images(report: Report, task: ReportedTask) -> str:
         )
         row = "".join(element("td", cell) for cell in cells)
         rows.append(element("tr", row, class_=f"image {whose.value}"))
-    head = element("tr", "".join(element("th", text(one), scope="col") for one in _HEADINGS))
+    head = element(
+        "tr", "".join(element("th", text(heading), scope="col") for heading in _HEADINGS)
+    )
     table = element("table", element("thead", head) + element("tbody", "".join(rows)))
     used = sum(1 for index in order if frames[index])
     summary = f"<b>{counted(len(task.images), 'image')}</b>, {used:,} with frames"

@@ -223,7 +223,7 @@ class WaitLabels:
         self._edges: dict[int, list[WaitEdge]] = {}
         for edge in graph.edges:
             self._edges.setdefault(edge.waiter, []).append(edge)
-        self._deadlocked = {index for one in graph.deadlocks for index in one.threads}
+        self._deadlocked = {index for deadlock in graph.deadlocks for index in deadlock.threads}
         self._places = {id(node.thread): index for index, node in enumerate(graph.threads)}
 
     def of(self, thread: WaitingThread) -> str:
@@ -317,10 +317,10 @@ def _registers(registers: ReportedRegisters) -> str:
     cells = "".join(
         element(
             "span",
-            f"<b>{text(one.name)}</b> {one.value:#018x}"
-            + (f" <small>{text(one.description)}</small>" if one.description else ""),
+            f"<b>{text(register.name)}</b> {register.value:#018x}"
+            + (f" <small>{text(register.description)}</small>" if register.description else ""),
         )
-        for one in registers.registers
+        for register in registers.registers
     )
     head = "Registers" + (f" ({text(registers.flavor)})" if registers.flavor else "")
     return folded(head, element("div", cells, class_="registers"))

@@ -191,7 +191,7 @@ def _axis(span: _Span, zero: int) -> str:
     unit = 10 ** (len(str(max(1, span.last_ns - span.first_ns))) - 2)
     times = (round((at - zero) / unit) * unit for at in (span.first_ns, middle, span.last_ns))
     labels = [_relative(at) for at in times]
-    return element("p", "".join(element("span", text(one)) for one in labels), class_="axis")
+    return element("p", "".join(element("span", text(label)) for label in labels), class_="axis")
 
 
 def _relative(nanoseconds: int) -> str:

@@ -197,7 +197,7 @@ def _exception(body: ObjectReader) -> ReportedException | None:
     codes = inner.left.get("rawCodes")
     raw_codes: tuple[int, ...] = ()
     if isinstance(codes, list) and codes:
-        numbers = tuple(one for one in codes if type(one) is int)
+        numbers = tuple(code for code in codes if type(code) is int)
         if len(numbers) == len(codes):
             raw_codes = numbers
             del inner.left["rawCodes"]
@@ -257,7 +257,7 @@ def _application_information(body: ObjectReader) -> Information:
     for image, image_texts in entries.items():
         if not isinstance(image_texts, list):
             return ()
-        texts = tuple(one for one in image_texts if isinstance(one, str))
+        texts = tuple(text for text in image_texts if isinstance(text, str))
         if len(texts) != len(image_texts):
             return ()
         information.append((image, texts))

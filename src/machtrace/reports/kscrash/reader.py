@@ -44,7 +44,7 @@ def read_profile(error: ObjectReader, reader: ThreadReader) -> tuple[SampledTree
     frames = _Frames(listed if isinstance(listed, list) else [], reader)
     threads = profile.get("threads")
     alone: list[JsonValue] = [{"samples": profile.get("samples")}]
-    trees = [_tree(one, frames) for one in (threads if isinstance(threads, list) else alone)]
+    trees = [_tree(thread, frames) for thread in (threads if isinstance(threads, list) else alone)]
     if frames.missing:
         error.warnings.append(f"{frames.missing} sampled frames are not listed")
     return tuple(tree for tree in trees if tree is not None)

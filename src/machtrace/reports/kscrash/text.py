@@ -290,7 +290,11 @@ def _is_zombie(report: Report) -> bool:
     if exception is None or crashed is None or crashed.registers is None:
         return False
     is_read = (exception.type, exception.subtype) == ("EXC_BAD_ACCESS", "KERN_INVALID_ADDRESS")
-    basic = [one.value for one in crashed.registers.registers if "group" not in one.details]
+    basic = [
+        register.value
+        for register in crashed.registers.registers
+        if "group" not in register.details
+    ]
     return is_read and type(address) is int and address in basic
 
 

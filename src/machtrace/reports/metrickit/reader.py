@@ -77,7 +77,7 @@ def recognises(source: ReportSource) -> bool:
         return True
     return bool(_MARKS & value.keys()) or (
         isinstance(products, list)
-        and any(isinstance(one, dict) and _LOGS in one for one in products)
+        and any(isinstance(product, dict) and _LOGS in product for product in products)
     )
 
 
@@ -264,7 +264,7 @@ def _of_environment(diagnostic: ObjectReader) -> Metadata:
         names = [version.text("platform"), version.text("number")]
         system = ReportedSystem(
             model=environment.text("deviceType"),
-            os_name=" ".join(one for one in names if one) or None,
+            os_name=" ".join(name for name in names if name) or None,
             os_build=version.text("buildNumber"),
         )
     else:

@@ -266,8 +266,8 @@ def _may_be_adjusted(frames: Sequence[NestedFrame], code_type: str | None) -> bo
     if code_type is not None:
         return code_type.startswith("arm64")
     entries = [frame.entry.get(_OFFSET) for frame in frames]
-    offsets = [one for one in entries if type(one) is int]
-    misaligned = sum(one % _INSTRUCTION == _INSTRUCTION - 1 for one in offsets)
+    offsets = [entry for entry in entries if type(entry) is int]
+    misaligned = sum(offset % _INSTRUCTION == _INSTRUCTION - 1 for offset in offsets)
     return 2 * misaligned > len(offsets)
 
 

@@ -33,7 +33,7 @@ class _Text:
     def __init__(self, report: Report) -> None:
         self._report = report
         program = next(
-            (one for one in report.images if one.path and one.path == report.process.path),
+            (image for image in report.images if image.path and image.path == report.process.path),
             report.images[0] if report.images else ReportedImage(),
         )
         self._program = program

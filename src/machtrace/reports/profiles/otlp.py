@@ -101,7 +101,9 @@ class _Dictionary:
 
     def attributes(self, numbers: tuple[int, ...]) -> _Attributes:
         """Return the attributes that a message refers to."""
-        return dict(self._attributes[each] for each in numbers if 0 < each < len(self._attributes))
+        return dict(
+            self._attributes[number] for number in numbers if 0 < number < len(self._attributes)
+        )
 
     def attributes_of(self, pairs: Iterator[Message]) -> _Attributes:
         """Return the attributes that a message has itself."""

@@ -121,7 +121,11 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 def _values(body: ObjectReader, key: str) -> list[JsonValue]:
     """Consume a list, which may be the entry ``values`` of an object."""
     holder = body if isinstance(body.left.get(key), list) else body.inner(key)
-    return [one for one in holder.objects(key if holder is body else "values") if one is not None]
+    return [
+        object_
+        for object_ in holder.objects(key if holder is body else "values")
+        if object_ is not None
+    ]
 
 
 def _thrown(body: ObjectReader) -> tuple[_Thrown | None, list[JsonValue]]:
@@ -194,9 +198,11 @@ def _threads(
 
 
 def _with_one_subject(threads: list[ReportedThread], thrown: _Thrown) -> list[ReportedThread]:
-    chosen = next((each for each in threads if each.crashed and each.id == thrown.thread), None)
-    chosen = chosen or next(each for each in threads if each.crashed)
-    return [replace(each, crashed=each is chosen) for each in threads]
+    chosen = next(
+        (thread for thread in threads if thread.crashed and thread.id == thrown.thread), None
+    )
+    chosen = chosen or next(thread for thread in threads if thread.crashed)
+    return [replace(thread, crashed=thread is chosen) for thread in threads]
 
 
 def _with_stack(
@@ -231,7 +237,7 @@ def _thread_of(
 
 
 def _places(frames: tuple[ReportedFrame, ...]) -> list[tuple[int | None, str]]:
-    return [(each.address, "" if each.symbol is None else each.symbol.name) for each in frames]
+    return [(frame.address, "" if frame.symbol is None else frame.symbol.name) for frame in frames]
 
 
 def _exception(thrown: _Thrown, body: ObjectReader) -> ReportedException:

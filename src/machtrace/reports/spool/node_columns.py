@@ -56,7 +56,7 @@ def node_columns(
     chains = _chains(values.tolist(), ends.tolist())
     if chains is None:
         return None
-    heads, counts, places, firsts = (np.array(each, np.int64) for each in chains)
+    heads, counts, places, firsts = (np.array(chain, np.int64) for chain in chains)
     addresses = _addresses(values, places, firsts, starts)
     if addresses is None:
         return None

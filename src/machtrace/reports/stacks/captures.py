@@ -351,7 +351,7 @@ def thread_stack(
         gap=_gap(thread),
         stopped_for_ns=stopped_for if type(stopped_for) is int else None,
         physical_remainder=_remainder(remainder, frames) if isinstance(remainder, dict) else None,
-        registers=tuple((one.name, one.value) for one in registers),
+        registers=tuple((register.name, register.value) for register in registers),
         overflowed_stack=Avma(overflowed) if type(overflowed) is int else None,
     )
 

@@ -231,7 +231,7 @@ class _Reader:
             if not self._has_room(rows * len(others)):
                 _append(self._details, LINES, line)
                 continue
-            headings = (Heading(one.index, one.id, one.name, one.queue) for one in others)
+            headings = (Heading(other.index, other.id, other.name, other.queue) for other in others)
             self.threads += ((heading, cause, self._chains, []) for heading in headings)
 
     def report(self) -> Report:
@@ -242,7 +242,7 @@ class _Reader:
         )
         self.threads.sort(key=lambda parts: parts[0].number)
         threads = tuple(_reported(*parts, images) for parts in self.threads)
-        causes = (stored(one.details, CAUSE, Cause) for one in threads if one.crashed)
+        causes = (stored(thread.details, CAUSE, Cause) for thread in threads if thread.crashed)
         cause = next((one for one in causes if one is not None), None)
         report = Report(
             kind=ReportKind.MACHTRACE,

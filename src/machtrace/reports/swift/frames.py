@@ -188,7 +188,9 @@ class FrameMaker:
             image: the name of the image that holds it; if None, found by address.
             location: in the source.
         """
-        other: list[JsonValue] = [one for one in attributes if one not in (_RETURN, _INLINED)]
+        other: list[JsonValue] = [
+            attribute for attribute in attributes if attribute not in (_RETURN, _INLINED)
+        ]
         if image is not None:
             index: int | None = self._images.find(image, address)
         else:

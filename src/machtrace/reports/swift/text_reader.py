@@ -189,7 +189,7 @@ class CrashText:
         lines = (parse_image_line(line, is_macho=is_macho) for line in self._images)
         images = ListedImages(image for image in lines if image is not None)
         maker = FrameMaker(images)
-        threads = tuple(self._thread(one, maker) for one in self._threads)
+        threads = tuple(self._thread(thread, maker) for thread in self._threads)
         details: dict[str, JsonValue] = {}
         for key, texts in ((_BEFORE, self._before), (LINES, self._head), (_AFTER, self._after)):
             if texts:

@@ -193,13 +193,13 @@ async def answer_audit(service: Service, request: Request) -> Response:
 def _matrix(warehouse: Warehouse, where: str, form: str) -> Response:
     callers = caller_of(image_owners(warehouse))
     cells = audit_matrix(stored_rows(warehouse, where), family_of, callers)
-    required = {each.name: list(each.required) for each in families()}
+    required = {family.name: list(family.required) for family in families()}
     columns = {
-        "family": pa.array([each.family for each in cells], pa.string()),
-        "required": pa.array([", ".join(required[each.family]) for each in cells], pa.string()),
-        "caller": pa.array([each.caller.name for each in cells], pa.string()),
-        "owner": pa.array([each.caller.owner for each in cells], pa.string()),
-        "weight": pa.array([each.weight for each in cells], pa.int64()),
+        "family": pa.array([cell.family for cell in cells], pa.string()),
+        "required": pa.array([", ".join(required[cell.family]) for cell in cells], pa.string()),
+        "caller": pa.array([cell.caller.name for cell in cells], pa.string()),
+        "owner": pa.array([cell.caller.owner for cell in cells], pa.string()),
+        "weight": pa.array([cell.weight for cell in cells], pa.int64()),
     }
     return table_response(pa.table(columns), form, "cells", {})
 
@@ -208,9 +208,9 @@ def matching(costs: Sequence[FunctionCost], words: str) -> list[FunctionCost]:
     """Return the functions whose name or image has a text, in any case."""
     wanted = words.strip().lower()
     return [
-        each
-        for each in costs
-        if wanted in each.function.name.lower() or wanted in each.function.image.lower()
+        cost
+        for cost in costs
+        if wanted in cost.function.name.lower() or wanted in cost.function.image.lower()
     ]
 
 
@@ -218,10 +218,10 @@ def costs_table(costs: Sequence[FunctionCost]) -> pa.Table:
     """Return the weights of functions as a table."""
     return pa.table(
         {
-            "name": pa.array([each.function.name for each in costs], pa.string()),
-            "image": pa.array([each.function.image for each in costs], pa.string()),
-            "own": pa.array([each.own for each in costs], pa.int64()),
-            "total": pa.array([each.total for each in costs], pa.int64()),
+            "name": pa.array([cost.function.name for cost in costs], pa.string()),
+            "image": pa.array([cost.function.image for cost in costs], pa.string()),
+            "own": pa.array([cost.own for cost in costs], pa.int64()),
+            "total": pa.array([cost.total for cost in costs], pa.int64()),
         }
     )
 
@@ -236,16 +236,16 @@ def _difference_document(both: Difference, sides: Sequence[str], most: int) -> d
         "total": len(changes),
         "changes": [
             {
-                "name": each.function.name,
-                "image": each.function.image,
-                "callers": both.callers(each.node),
-                "a": each.before,
-                "b": each.after,
-                "least": each.least,
-                "most": each.most,
-                "is_sure": each.is_sure,
+                "name": change.function.name,
+                "image": change.function.image,
+                "callers": both.callers(change.node),
+                "a": change.before,
+                "b": change.after,
+                "least": change.least,
+                "most": change.most,
+                "is_sure": change.is_sure,
             }
-            for each in changes[:most]
+            for change in changes[:most]
         ],
         "gone": of_side(gone),
         "new": of_side(new),
@@ -253,7 +253,9 @@ def _difference_document(both: Difference, sides: Sequence[str], most: int) -> d
 
 
 def _one_sided(functions: Sequence[OneSided], most: int) -> list[dict[str, Any]]:
-    return [{**each.function._asdict(), "share": each.share} for each in functions[:most]]
+    return [
+        {**function.function._asdict(), "share": function.share} for function in functions[:most]
+    ]
 
 
 def _function_document(made: Butterfly) -> dict[str, Any]:
@@ -264,10 +266,10 @@ def _function_document(made: Butterfly) -> dict[str, Any]:
         "whole": made.whole,
         "own": made.own,
         "total": made.total,
-        "callers": [_neighbour(each) for each in neighbours(made.callers)],
-        "callees": [_neighbour(each) for each in neighbours(made.callees)],
-        "builds": [each._asdict() for each in made.builds],
-        "places": [each._asdict() for each in made.places],
+        "callers": [_neighbour(neighbour) for neighbour in neighbours(made.callers)],
+        "callees": [_neighbour(neighbour) for neighbour in neighbours(made.callees)],
+        "builds": [build._asdict() for build in made.builds],
+        "places": [place._asdict() for place in made.places],
     }
 
 

@@ -105,7 +105,10 @@ def _content(warehouse: Warehouse, name: str) -> _Content:
     known = builds(warehouse)
     decisions = warehouse.decisions().get(issue.id, [])
     count = len({row.build for row in known})
-    parameters = {"kind": issue.kind, "stacks": [each.stack for each in issue.variants[:_STACKS]]}
+    parameters = {
+        "kind": issue.kind,
+        "stacks": [variant.stack for variant in issue.variants[:_STACKS]],
+    }
     most = issue.variants[0]
     start, end = known[0].first, max(row.last for row in known) + 1
     return _Content(
@@ -131,7 +134,7 @@ def _body(content: _Content, *, may_decide: bool) -> str:
     issue = row.issue
     order = in_order(issue.builds, content.known)
     span = (
-        " → ".join(shown(each, 24) for each in dict.fromkeys((order[0], order[-1])))
+        " → ".join(shown(build, 24) for build in dict.fromkeys((order[0], order[-1])))
         if order
         else ""
     )
@@ -143,7 +146,7 @@ def _body(content: _Content, *, may_decide: bool) -> str:
             ("First seen", moment(issue.first)),
             ("Last seen", moment(issue.last)),
             ("Builds", span),
-            ("Exception", ", ".join(shown(each, 60) for each in issue.exceptions[:4])),
+            ("Exception", ", ".join(shown(exception, 60) for exception in issue.exceptions[:4])),
             ("Trend", sparkline(content.trend, "Reports over all time")),
         )
     )
@@ -225,7 +228,7 @@ def _earlier(content: _Content) -> str:
 
 
 def _variants(issue: Issue) -> str:
-    rows = [_variant(each, issue) for each in issue.variants[:_VARIANTS]]
+    rows = [_variant(variant, issue) for variant in issue.variants[:_VARIANTS]]
     head = element("h2", f"{counted(len(issue.variants), 'variant')}")
     note = ""
     if len(issue.variants) > _VARIANTS:

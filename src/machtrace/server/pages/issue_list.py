@@ -200,7 +200,7 @@ def trends(
     if not issues:
         return {}
     each = _TREND_STACKS // len(issues)
-    owner = {(row.kind, one.stack): row.id for row in issues for one in row.variants[:each]}
+    owner = {(row.kind, variant.stack): row.id for row in issues for variant in row.variants[:each]}
     width = max(-(-(end - start) // BUCKETS), 1)
     parameters = {"start": start, "width": width, "stacks": list({stack for _, stack in owner})}
     made: dict[str, list[int]] = defaultdict(lambda: [0] * BUCKETS)
@@ -221,7 +221,7 @@ def _body(content: _List, filters: Filters, chosen: dict[str, str], at: int) -> 
         )
     if not content.rows:
         return element("p", "No issue has these properties.", class_="empty")
-    rows = [_row(each, content) for each in content.rows]
+    rows = [_row(row, content) for row in content.rows]
     query = {**filters.query, **{name: value for name, value in chosen.items() if value}}
     head = element("p", counted(content.total, "issue"), class_="note", role="status")
     return (
@@ -235,7 +235,7 @@ def _row(row: Listed, content: _List) -> list[str]:
     issue = row.issue
     name, image = title_of(issue)
     head = link(f"/issues/{issue.id}", name, class_="title mono")
-    reason = " ".join(shown(each, 40) for each in issue.exceptions[:2])
+    reason = " ".join(shown(exception, 40) for exception in issue.exceptions[:2])
     below = element("div", f"{badges(row)} {reason} <small>{image}</small>", class_="below")
     counts = content.trends.get(issue.id, [])
     label = f"Reports from {moment_text(content.start)} to {moment_text(content.end)}"

@@ -100,12 +100,12 @@ def _read(warehouse: Warehouse, key: bytes) -> _Report:
     own = {"segment": row["segment"], "report": row["report"]}
     stacks = warehouse.query(_STACKS, own | {"most": _THREADS}).to_pylist()
     total = warehouse.query(_TOTALS, own).to_pylist()[0]
-    samples = [each for each in stacks if each["role"] == "sample"][:_SAMPLES]
-    others = [each for each in stacks if each["role"] != "sample"]
+    samples = [stack for stack in stacks if stack["role"] == "sample"][:_SAMPLES]
+    others = [stack for stack in stacks if stack["role"] != "sample"]
     used = others + samples
     frames = read_frames(warehouse.stacks_of(row["segment"]), {each["node"] for each in used})
-    subjects = [each["key"] for each in others if each["role"] == "subject" and each["key"]]
-    issues = [name for one in subjects for name in warehouse.issues_of_stack(one)]
+    subjects = [other["key"] for other in others if other["role"] == "subject" and other["key"]]
+    issues = [name for subject in subjects for name in warehouse.issues_of_stack(subject)]
     return _Report(
         row=row,
         stacks=used,
@@ -141,7 +141,7 @@ def _body(content: _Report, key: str, chosen: int | None, *, may_load: bool) -> 
     row = content.row
     build = f" ({row['build']})" if row["build"] else ""
     record = f"{row['raw'].removesuffix('.log')}-{row['raw_offset']}" if row["raw"] else ""
-    issues = ", ".join(link(f"/issues/{text(each)}", text(each)) for each in content.issues)
+    issues = ", ".join(link(f"/issues/{text(issue)}", text(issue)) for issue in content.issues)
     head = facts(
         (
             ("Issue", issues),
@@ -171,7 +171,7 @@ def _fact(value: str | None) -> str:
 def _threads(content: _Report, key: str, chosen: int | None) -> str:
     """Return the stacks, of which those that are too many are links to them alone."""
     stacks = list(content.stacks)
-    crashed = {each["node"] for each in stacks if each["role"] == "crashed"}
+    crashed = {stack["node"] for stack in stacks if stack["role"] == "crashed"}
     parts: list[str] = []
     left: list[str] = []
     size = 0

@@ -207,7 +207,7 @@ def _views(warehouse: Warehouse) -> str:
     items = "".join(
         folded(
             element("code", text(view)) + f" <small>{len(columns)} columns</small>",
-            element("ul", "".join(element("li", each) for each in columns), class_="columns"),
+            element("ul", "".join(element("li", column) for column in columns), class_="columns"),
         )
         for view, columns in views.items()
     )

@@ -149,7 +149,7 @@ def _name(frame: Frame) -> str:
 
 
 def _body(content: _Stack, key: str) -> str:
-    issues = ", ".join(link(f"/issues/{text(each)}", text(each)) for each in content.issues)
+    issues = ", ".join(link(f"/issues/{text(issue)}", text(issue)) for issue in content.issues)
     most = content.roles[0] if content.roles else None
     reports = max((row["reports"] for row in content.roles), default=0)
     head = facts(

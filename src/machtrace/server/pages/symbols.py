@@ -133,15 +133,15 @@ def _shares(shares: Sequence[Coverage]) -> str:
         return ""
     rows = [
         [
-            shown(each.build or "unknown", 40),
-            shown(each.app or "unknown", 80),
-            f"{each.frames:,}",
-            _share(each.named, each.frames),
-            f"{each.app_frames:,}",
-            _share(each.app_named, each.app_frames),
-            _share(each.located, each.frames),
+            shown(share.build or "unknown", 40),
+            shown(share.app or "unknown", 80),
+            f"{share.frames:,}",
+            _share(share.named, share.frames),
+            f"{share.app_frames:,}",
+            _share(share.app_named, share.app_frames),
+            _share(share.located, share.frames),
         ]
-        for each in shares
+        for share in shares
     ]
     note = "Frames of stacks, each as often as stacks have it; the newest builds."
     head = element("h2", "Named frames by build") + element("p", note, class_="note")
@@ -155,7 +155,7 @@ def _arrivals(service: Service) -> str:
         if row is None or len(rows) == _ARRIVALS:
             continue
         images = [
-            f"<code>{text(_identifier(str(each)))}</code>" for each in row["images"][:_IMAGES]
+            f"<code>{text(_identifier(str(image)))}</code>" for image in row["images"][:_IMAGES]
         ]
         left = len(row["images"]) - _IMAGES
         if left > 0:

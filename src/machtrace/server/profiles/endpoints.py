@@ -77,7 +77,7 @@ def _profiles(data: bytes, most: int) -> tuple[int, int]:
             has_dictionary = True
         for resource in map(Message.checked, message.messages(1)):
             for scope in map(Message.checked, resource.messages(2)):
-                sizes = [len(each) for each in scope.strings(2)]
+                sizes = [len(string) for string in scope.strings(2)]
                 accepted += sum(1 for size in sizes if size) if has_dictionary else 0
                 rejected += sum(1 for size in sizes if not size or not has_dictionary)
     except FormatError as error:

@@ -83,7 +83,7 @@ class _Answer:
         self._order = sorted(range(len(self._modules)), key=lambda at: self._modules[at].start)
         self._starts = [self._modules[at].start for at in self._order]
         self._sizes = self._module_sizes()
-        places = [[self._place(each) for each in stack.frames] for stack in request.stacks]
+        places = [[self._place(frame) for frame in stack.frames] for stack in request.stacks]
         used = {place.module for row in places for place in row if place is not None}
         self._files = {number: self._open(number, store) for number in sorted(used)}
         self._lookups = [
@@ -312,7 +312,7 @@ def _features(files: ImageFiles) -> dict[str, bool]:
     return {
         "has_debug_info": not isinstance(files.lines, FrameStatus),
         "has_unwind_info": not isinstance(binary, FrameStatus),
-        "has_symbols": any(each.image.symbol_count > 0 for each in contents),
+        "has_symbols": any(content.image.symbol_count > 0 for content in contents),
     }
 
 

@@ -67,7 +67,7 @@ def _stack(report: Report, thread: ReportedThread) -> Stack:
         facts["thread_name"] = thread.name
     return Stack(
         frames=tuple(frames),
-        registers={each.name: each.value for each in registers},
+        registers={register.name: register.value for register in registers},
         fields=facts,
     )
 

@@ -91,13 +91,13 @@ def read_request(document: object, most: int) -> Request:
     order = options.get("frame_order", "callee_first")
     if order not in _ORDERS:
         raise RefusedError(BAD_REQUEST, "frame_order is callee_first or caller_first")
-    frames = sum(len(each["frames"]) for each in stacks if _has_frames(each))
+    frames = sum(len(stack["frames"]) for stack in stacks if _has_frames(stack))
     if max(frames, len(modules), len(stacks)) > most:
         raise RefusedError(TOO_LARGE, f"more than {most} frames or modules")
     signal = body.get("signal")
     return Request(
-        stacks=tuple(_stack(each, is_reversed=_ORDERS[order]) for each in stacks),
-        modules=tuple(read_module(each) for each in modules),
+        stacks=tuple(_stack(stack, is_reversed=_ORDERS[order]) for stack in stacks),
+        modules=tuple(read_module(module) for module in modules),
         signal=None if signal is None else number(signal, "signal"),
         has_candidates=options.get("dif_candidates") is True,
         is_caller_first=_ORDERS[order],

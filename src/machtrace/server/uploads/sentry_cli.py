@@ -187,7 +187,7 @@ def _listed(data: bytes) -> dict[str, _File]:
     for whole, entry in document.items():
         chunks = entry.get("chunks") if isinstance(entry, dict) else None
         is_valid = DIGEST.fullmatch(whole) and isinstance(chunks, list)
-        if not is_valid or not all(_is_digest(each) for each in chunks or ()):
+        if not is_valid or not all(_is_digest(chunk) for chunk in chunks or ()):
             raise RefusedError(BAD_REQUEST, "a file without SHA-1 and a list of chunks")
         files[whole] = _File(str(entry.get("name") or ""), tuple(chunks or ()))
     return files
@@ -203,7 +203,7 @@ def _state(state: str, *, missing: Sequence[str] = (), detail: str | None = None
 
 def _is_stored(answer: dict[str, Any], store: SymbolStore) -> bool:
     images = [parse_identifier(str(each)) for each in answer.get("images", ())]
-    return all(each is not None and store.files_of(each) for each in images)
+    return all(image is not None and store.files_of(image) for image in images)
 
 
 def _has_sources(path: Path) -> bool:

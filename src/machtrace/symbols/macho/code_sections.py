@@ -24,7 +24,7 @@ def is_objc_stubs(section: Section) -> bool:
 
 def function_sections(image: MachOImage) -> Ranges:
     """Return the sections that hold functions."""
-    return _ranges(image, [one for one in image.code_sections if holds_functions(one)])
+    return _ranges(image, [section for section in image.code_sections if holds_functions(section)])
 
 
 def named_sections(image: MachOImage) -> Ranges:
@@ -32,7 +32,7 @@ def named_sections(image: MachOImage) -> Ranges:
 
     The code that binds stubs lazily, in ``__stub_helper``, is the linker's own.
     """
-    sections = [one for one in image.code_sections if one.name != "__stub_helper"]
+    sections = [section for section in image.code_sections if section.name != "__stub_helper"]
     return _ranges(image, sections)
 
 

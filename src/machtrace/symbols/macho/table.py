@@ -432,7 +432,7 @@ class _Assembly:
             sources = [self._read(lambda: symtab_functions(symbols, self._image))]
         sources.append(self._read(partial(exported_functions, self._contents, sources[0])))
         sources += [self._read(partial(_twin, other)) for other in others]
-        return [one for one in sources if one is not None]
+        return [source for source in sources if source is not None]
 
     def _functions(self, *, has_locals: bool) -> tuple[KnownFunctions, DescribedFunctions | None]:
         """Return function starts, with those of unwind tables if the linker's list is too short.

@@ -136,10 +136,10 @@ class TaskImageFinder:
 def _all(listed: DyldProcess) -> Iterator[DyldImage]:
     """Yield each image once, dyld itself too, which its list may leave out."""
     seen: set[int] = set()
-    for one in listed.images.images:
-        if one.load_address not in seen:
-            seen.add(one.load_address)
-            yield one
+    for image in listed.images.images:
+        if image.load_address not in seen:
+            seen.add(image.load_address)
+            yield image
     dyld = listed.images.dyld
     if dyld is not None and dyld not in seen:
         yield DyldImage(dyld, listed.dyld_path or "/usr/lib/dyld")
@@ -201,7 +201,7 @@ def _has_image(path: str, uuid: UUID) -> bool:
         slices = parse_slices(data, path)
     except FormatError:
         return False
-    return any(_uuid_of(one.data, path) == uuid for one in slices)
+    return any(_uuid_of(slice_.data, path) == uuid for slice_ in slices)
 
 
 def _uuid_of(data: memoryview, path: str) -> UUID | None:

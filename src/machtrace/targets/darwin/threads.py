@@ -86,7 +86,7 @@ def described(
 
 def main_thread(threads: Iterable[ListedThread]) -> int:
     """Return the id of the first thread: ids only ever grow. 0 without threads."""
-    return min((one.id for one in threads), default=0)
+    return min((thread.id for thread in threads), default=0)
 
 
 def thread_snapshots(

@@ -155,7 +155,7 @@ class FridaDarwin:
         )
         fields = Fields(value, "capture")
         infos = self._listed(fields)
-        wanted = [one.id for one in infos if threads is None or one.id in threads]
+        wanted = [info.id for info in infos if threads is None or info.id in threads]
         copies = read_copies(parts, set(wanted))
         if len(copies) < len(wanted):
             raise stopped_early(fields.number("error", _MAX_ERROR))

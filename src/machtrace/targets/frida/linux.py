@@ -194,7 +194,7 @@ class FridaLinux:
         )
         fields = Fields(value, "capture")
         infos, new = self._listed(fields)
-        wanted = [one.id for one in infos if threads is None or one.id in threads]
+        wanted = [info.id for info in infos if threads is None or info.id in threads]
         copies = read_copies(parts, set(wanted))
         if len(copies) < len(wanted):
             raise stopped_early(fields.number("error", _MAX_ID))
@@ -287,9 +287,9 @@ class FridaLinux:
         return LinuxFacts(
             auxiliary_vector=self._vector,
             file_mappings=tuple(
-                FileMapping(one.start, one.end, one.offset, one.path)
-                for one in mappings
-                if one.is_file
+                FileMapping(mapping.start, mapping.end, mapping.offset, mapping.path)
+                for mapping in mappings
+                if mapping.is_file
             ),
             name=self._status.get("Name", "")[:15],
             arguments=self._arguments,

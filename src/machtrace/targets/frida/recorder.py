@@ -130,7 +130,7 @@ class FridaRecorder:
             if self.is_local and self.has_ended:
                 return self._left_over()
             raise
-        return b"".join(each.data for each in parts)
+        return b"".join(part.data for part in parts)
 
     def close(self) -> None:
         """Detach; the process runs on. Raises nothing."""

@@ -205,13 +205,15 @@ class CallBreakpoints:
     @property
     def calls(self) -> Counter[Avma]:
         """The number of calls of each function."""
-        now = {each.address: each.calls for each in self._breakpoints.values()}
+        now = {breakpoint_.address: breakpoint_.calls for breakpoint_ in self._breakpoints.values()}
         return self._past_calls + Counter(now)
 
     @property
     def steps(self) -> int:
         """How many calls were continued by a single step, which takes two round trips."""
-        return self._past_steps + sum(each.steps for each in self._breakpoints.values())
+        return self._past_steps + sum(
+            breakpoint_.steps for breakpoint_ in self._breakpoints.values()
+        )
 
     def insert(
         self, addresses: Iterable[Avma], on_hit: Callable[[], None] | None = None
@@ -229,7 +231,9 @@ class CallBreakpoints:
         Raises:
             ConnectionLostError, RemoteProtocolError: the stub makes no sense.
         """
-        wanted = [each for each in dict.fromkeys(addresses) if each not in self._breakpoints]
+        wanted = [
+            address for address in dict.fromkeys(addresses) if address not in self._breakpoints
+        ]
         codes = self._memory.read_many([(each, CODE_SIZE) for each in wanted])
         copies = self._write_copies(wanted, codes)
         requests = [b"Z0,%x,%x" % (each, self._kind) for each in wanted]
@@ -414,7 +418,9 @@ class CallBreakpoints:
         Raises:
             ConnectionLostError, RemoteProtocolError: the stub makes no sense.
         """
-        gone = [self._breakpoints.pop(each) for each in addresses if each in self._breakpoints]
+        gone = [
+            self._breakpoints.pop(address) for address in addresses if address in self._breakpoints
+        ]
         self._past_steps += sum(each.steps for each in gone)
         self._past_calls.update({each.address: each.calls for each in gone})
         self._session.ask_all([b"z0,%x,%x" % (each.address, self._kind) for each in gone])
@@ -427,10 +433,10 @@ class CallBreakpoints:
         Raises:
             ConnectionLostError, RemoteProtocolError: the stub makes no sense.
         """
-        self.remove([each.address for each in self._breakpoints.values()])
+        self.remove([breakpoint_.address for breakpoint_ in self._breakpoints.values()])
         threads = list_threads(self._session, self._stub.features)
         values, _ = read_registers(self._session, self._stub.features, self._reader, threads)
-        pcs = [self._pc(each) for each in values]
+        pcs = [self._pc(value) for value in values]
         for start, end in self._room:
             if all(pc is not None and not start <= pc < end for pc in pcs):
                 self._session.ask(b"_m%x" % start)

@@ -78,7 +78,11 @@ class CallStacks:
             # No rule for the function, or a wrong one: begin inside the call itself.
             inside = RegisterSet(caller.arch, Avma(max(0, caller.pc - 1)), caller.values)
             walked = self._walk(call.thread, inside, stack, rest)
-            addresses = [registers.pc, caller.pc, *(each.address for each in walked.addresses[1:])]
+            addresses = [
+                registers.pc,
+                caller.pc,
+                *(address.address for address in walked.addresses[1:]),
+            ]
         is_whole = walked.stop.is_complete and walked.gap is None
         return CallStack(tuple(addresses[1:]), is_whole, self._needed(call.thread, stack, walked))
 

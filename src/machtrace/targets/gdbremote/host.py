@@ -113,7 +113,7 @@ def _arch_of_cpu(facts: Mapping[str, str], *, base: int) -> Arch | None:
 def _arch_of_registers(table: RegisterTable | None) -> Arch | None:
     if table is None:
         return None
-    names = {one.name for one in table.registers}
+    names = {register.name for register in table.registers}
     for name, arch in (("rip", Arch.X86_64), ("eip", Arch.I386), ("x28", Arch.ARM64)):
         if name in names:
             return arch

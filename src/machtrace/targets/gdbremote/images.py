@@ -159,9 +159,11 @@ class RemoteImageFinder:
         Raises:
             ConnectionLostError: the stub does not answer.
         """
-        values = (v for one in threads for v in (one.registers.pc, *one.registers.values) if v)
+        values = (
+            v for thread in threads for v in (thread.registers.pc, *thread.registers.values) if v
+        )
         elves = {address: one.elf for address, one in self._elves.items()}
-        stacks = [*(one.stack for one in threads), *more]
+        stacks = [*(thread.stack for thread in threads), *more]
         return self._copier.copy_used(images, elves, stacks, values)
 
     def copy_contexts(self, threads: Sequence[ThreadSnapshot]) -> list[MemoryRegion]:
@@ -176,8 +178,8 @@ class RemoteImageFinder:
 
         pages = PagedMemory(self._memory)  # what is there changes whenever the process runs
         mask = self._host.pointer_mask or self._host.usual_mask
-        values = [one.registers.values for one in threads]
-        pointers = context_pointers([one.stack for one in threads], values, self._host.arch)
+        values = [thread.registers.values for thread in threads]
+        pointers = context_pointers([thread.stack for thread in threads], values, self._host.arch)
         return pages.gather(lambda: read_contexts(pages, pointers, mask))
 
     # --- Mach-O ---

@@ -65,7 +65,7 @@ class StubImage:
     @property
     def text(self) -> ReportedSegment | None:
         """``__TEXT``."""
-        return next((one for one in self.segments if one.name == "__TEXT"), None)
+        return next((segment for segment in self.segments if segment.name == "__TEXT"), None)
 
 
 def parse_json(reply: bytes, asked: str) -> Any:  # noqa: ANN401 - JSON

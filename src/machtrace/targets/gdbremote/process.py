@@ -326,7 +326,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
     def _expected(self, listed: Sequence[tuple[int, RemoteThread]], mask: PacMask) -> list[int]:
         """Stack pointers that came with the list of threads."""
         sets = [self._reader.of_values(one.registers, mask) for _, one in listed]
-        return list({one.sp: None for one in sets if one is not None and one.sp})
+        return list({set_.sp: None for set_ in sets if set_ is not None and set_.sp})
 
     @staticmethod
     def _nothing(registers: RegisterSet) -> MemoryRegion:
@@ -353,7 +353,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
     def _interrupted(self, copies: _Copies, stack_limit: int) -> list[MemoryRegion]:
         if self._stub.host.system is not RemoteSystem.LINUX:
             return []
-        stacks = [(one.registers.sp or 0, one.stack) for one in copies.threads]
+        stacks = [(thread.registers.sp or 0, thread.stack) for thread in copies.threads]
         return self._stack_reader().read_interrupted(stacks, max(0, min(stack_limit, _LAST)))
 
     # --- images ---
@@ -364,7 +364,9 @@ class GdbRemoteTarget(ClosedWhenLeft):
         except ConnectionLostError:
             self._images = self._images or RemoteImages()
             raise
-        copies.problems += [Problem(thread=None, error=one) for one in self._images.problems]
+        copies.problems += [
+            Problem(thread=None, error=problem) for problem in self._images.problems
+        ]
 
     # --- all ---
 
@@ -410,9 +412,9 @@ class GdbRemoteTarget(ClosedWhenLeft):
         return LinuxFacts(
             auxiliary_vector=images.auxiliary_vector,
             file_mappings=tuple(
-                FileMapping(one.start, one.end, one.offset, one.path)
-                for one in images.mappings
-                if one.is_file
+                FileMapping(mapping.start, mapping.end, mapping.offset, mapping.path)
+                for mapping in images.mappings
+                if mapping.is_file
             ),
             name=images.program.rpartition("/")[2][:15],
             signal=0 if cause is None or not cause.is_fatal else cause.signal_number or 0,

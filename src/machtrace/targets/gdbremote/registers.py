@@ -55,7 +55,7 @@ class RegisterTable:
 
     def find(self, *names: str) -> RemoteRegister | None:
         """Find the first register with any of these names."""
-        return next((one for one in self.registers if one.name in names), None)
+        return next((register for register in self.registers if register.name in names), None)
 
 
 def parse_register_documents(read: Callable[[str], bytes | None]) -> RegisterTable | None:
@@ -202,7 +202,7 @@ _ALIASES: Mapping[str, Mapping[str, int]] = {
 
 def program_counter(table: RegisterTable, arch: Arch) -> RemoteRegister | None:
     """Return the register that has the program counter."""
-    generic = next((one for one in table.registers if one.generic == "pc"), None)
+    generic = next((register for register in table.registers if register.generic == "pc"), None)
     names = {"x86_64": ("rip",), "i386": ("eip",)}.get(arch.value, ("pc", "r15", "rip"))
     return generic or table.find(*names)
 
@@ -234,14 +234,16 @@ class RegisterReader:
     def wanted(self) -> tuple[RemoteRegister, ...]:
         """Those that a register set is made of, by number."""
         known = self.dwarf.keys() | {self.pc.number}
-        return tuple(one for one in self.table.registers if one.number in known)
+        return tuple(register for register in self.table.registers if register.number in known)
 
     @property
     def others(self) -> tuple[RemoteRegister, ...]:
         """Registers that no register set has: flags, and what the processor states of a fault."""
         names = _FLAGS | _FAULTS
         return tuple(
-            one for one in self.table.registers if one.name in names and one.size <= _WIDEST
+            register
+            for register in self.table.registers
+            if register.name in names and register.size <= _WIDEST
         )
 
     def others_of(
@@ -256,9 +258,9 @@ class RegisterReader:
         names = _FLAGS | _FAULTS if with_fault else _FLAGS
         wide = {"eflags": "rflags"} if self.table.find("rip") is not None else {}
         return tuple(
-            (wide.get(one.name, one.name), self._integer(values[one.number]))
-            for one in self.others
-            if one.number in values and one.name in names
+            (wide.get(other.name, other.name), self._integer(values[other.number]))
+            for other in self.others
+            if other.number in values and other.name in names
         )
 
     def has_all(self, values: Mapping[int, bytes]) -> bool:
@@ -315,7 +317,7 @@ _DIGITS = 9
 
 
 def _senseless(asked: str, came: str, table: RegisterTable | None = None) -> RemoteProtocolError:
-    names = "" if table is None else ", ".join(one.name for one in table.registers[:40])
+    names = "" if table is None else ", ".join(register.name for register in table.registers[:40])
     return RemoteProtocolError(
         "the stub's registers are not usable",
         request=asked,

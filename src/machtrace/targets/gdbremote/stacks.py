@@ -60,7 +60,7 @@ class RemoteStackReader:
         self._session = session
         self._memory = memory
         self._arch = arch
-        self._readable = [one for one in mappings if one.is_readable]
+        self._readable = [mapping for mapping in mappings if mapping.is_readable]
         self._starts = [one.start for one in self._readable]
         self._cached: dict[int, bytes] = {}
 

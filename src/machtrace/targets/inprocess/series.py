@@ -256,7 +256,7 @@ class SnapshotMaker:
             memory = LayeredMemory((MappedFilesMemory(mappings), self._memory))
             images = with_earlier(self._finder.find(mappings, memory), images)
         # The very same list of images is known again by those who walk.
-        key = tuple((one.image, *(s.file.identity for s in one.segments)) for one in images)
+        key = tuple((image.image, *(s.file.identity for s in image.segments)) for image in images)
         known = self._known.get(key)
         if known is None:
             files = tuple(

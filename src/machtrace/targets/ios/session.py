@@ -355,10 +355,10 @@ async def _described(place: Place) -> Device:
 def _chosen(places: Sequence[Place], udid: str | None) -> Place:
     from machtrace.targets.ios.pymobiledevice3 import plain
 
-    matching = [one for one in places if udid is None or plain(one.udid) == plain(udid)]
+    matching = [place for place in places if udid is None or plain(place.udid) == plain(udid)]
     if len(matching) == 1:
         return matching[0]
-    there = ", ".join(one.udid for one in places) or "none"
+    there = ", ".join(place.udid for place in places) or "none"
     if matching:
         raise DeviceError(
             f"{len(matching)} devices are connected: {there}",

@@ -107,7 +107,9 @@ class LinuxPolls:
             if files is None or files[_CALL] < 0 or poll.call is None:
                 return None
             call = poll.call
-            start = b"%d " % call.number + b"".join(b"0x%x " % one for one in call.arguments[:1])
+            start = b"%d " % call.number + b"".join(
+                b"0x%x " % argument for argument in call.arguments[:1]
+            )
             ends = start, b" 0x%x 0x%x\n" % (call.sp, call.pc)
             threads.append((files[_CALL], files[_SCHEDULE], *ends))
         *counts, at_ns, texts = _ptrace.wait_idle(

@@ -228,7 +228,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             self._begin_activity(self._directory.thread_ids())
             ranges = self._ranges_of(mappings)
             copies = copier.copy_all(ranges, stack_limit=capture.source.stack_limit)
-            infos = tuple(self._describe([one.id for one in copies], before=0))
+            infos = tuple(self._describe([copy.id for copy in copies], before=0))
             capture.take(infos, copies, ranges)
 
         snapshot = self._snapshot(stack_limit, choose_copier, copy)

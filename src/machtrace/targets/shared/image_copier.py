@@ -128,7 +128,7 @@ def _around(addresses: Sequence[int]) -> Iterator[Range]:
 def merged(ranges: Iterable[Range], limit: int) -> list[Range]:
     """``ranges`` by address, those that overlap or adjoin as one, as far as ``limit`` bytes go."""
     joined: list[list[int]] = []
-    for start, size in sorted(one for one in ranges if one[1] > 0):
+    for start, size in sorted(range_ for range_ in ranges if range_[1] > 0):
         if joined and start <= joined[-1][1]:
             joined[-1][1] = max(joined[-1][1], start + size)
         else:

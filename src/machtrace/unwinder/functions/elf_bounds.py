@@ -55,7 +55,9 @@ class ElfFunctionBounds:
     ) -> tuple[Svma, Svma] | None:
         """Return the bounds of a function behind the symbol ``before``, an index or -1."""
         image = self._contents.image
-        section = next((one for one in image.code_ranges if one[0] <= address < one[1]), None)
+        section = next(
+            (range_ for range_ in image.code_ranges if range_[0] <= address < range_[1]), None
+        )
         if section is None or self._unnamed is None:
             return None
         low, high = section

@@ -87,7 +87,9 @@ class StartRoutineRules:
         while at < len(code):
             length, effects = decoder.decode(code, at)
             at += length
-            if any(isinstance(one, (Call, IndirectJump, Jump, Return, Trap)) for one in effects):
+            if any(
+                isinstance(effect, (Call, IndirectJump, Jump, Return, Trap)) for effect in effects
+            ):
                 return at
         return 0
 

@@ -89,7 +89,9 @@ class StubRules:
 
     def origin(self, lookup: Svma) -> str:
         """Describe the section of stubs that ``lookup`` is in."""
-        return next((f"stub in {one.name}" for one in self._sections if lookup in one), "")
+        return next(
+            (f"stub in {section.name}" for section in self._sections if lookup in section), ""
+        )
 
     def _pushed(self, words: int) -> UnwindRule:
         """Return the rule with the return address and ``words - 1`` others on the stack."""

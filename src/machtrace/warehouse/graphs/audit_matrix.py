@@ -104,8 +104,8 @@ def _calls(
     lookup = family_of.get if isinstance(family_of, Mapping) else family_of
     families: dict[str, int] = {}
     callers: dict[Caller, int] = {Caller(NOBODY, "unknown"): 0}
-    of_family = _numbers([lookup(each.name) for each in tree.functions], families)
-    of_caller = _numbers([caller_of(each) for each in tree.functions], callers)
+    of_family = _numbers([lookup(function.name) for function in tree.functions], families)
+    of_caller = _numbers([caller_of(function) for function in tree.functions], callers)
     frame = tree.tree.frame
     family = of_family[frame] if len(of_family) else np.full(len(frame), -1)
     owner = of_caller[frame] if len(of_caller) else np.full(len(frame), -1)
@@ -119,5 +119,5 @@ def _calls(
 
 def _numbers(values: Sequence[_T | None], known: dict[_T, int]) -> npt.NDArray[np.int64]:
     return np.array(
-        [-1 if each is None else known.setdefault(each, len(known)) for each in values], np.int64
+        [-1 if value is None else known.setdefault(value, len(known)) for value in values], np.int64
     )

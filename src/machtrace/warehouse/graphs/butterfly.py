@@ -107,7 +107,9 @@ def butterfly(
     places = warehouse.query(_PLACES, {"name": name, "image": image}).to_pylist()
     return Butterfly(
         function=Function(name, image or ""),
-        images=tuple(sorted({each.image for each in tree.functions if each.name == name})),
+        images=tuple(
+            sorted({function.image for function in tree.functions if function.name == name})
+        ),
         whole=int(tree.own.sum()),
         own=int(_own(tree, name, image)),
         total=int(callees.totals[first].sum()),
@@ -123,7 +125,9 @@ def butterfly(
 
 
 def _own(tree: FunctionTree, name: str, image: str | None) -> int:
-    chosen = [each.name == name and image in (None, each.image) for each in tree.functions]
+    chosen = [
+        function.name == name and image in (None, function.image) for function in tree.functions
+    ]
     mask = np.array(chosen, np.bool_)
     if not len(mask):
         return 0

@@ -40,7 +40,7 @@ def telling_changes(both: Difference) -> list[Change]:
 def one_sided(both: Difference) -> tuple[list[OneSided], list[OneSided]]:
     """Return the functions that only the earlier side has, and those that only the later has."""
     costs = [
-        {each.function: each.total for each in function_costs(_side(both, side))}
+        {cost.function: cost.total for cost in function_costs(_side(both, side))}
         for side in (both.before, both.after)
     ]
     return _only(costs[0], costs[1], both.before), _only(costs[1], costs[0], both.after)

@@ -78,7 +78,7 @@ def folded_difference(both: Difference) -> bytes:
     The format is that of Brendan Gregg's difffolded.pl.
     """
     own = [_own(both.tree, side) for side in (both.before, both.after)]
-    names = [each.name.replace(";", ":").replace("\n", " ") for each in both.functions]
+    names = [function.name.replace(";", ":").replace("\n", " ") for function in both.functions]
     lines, path = [], list[str]()
     depths, frames = both.tree.depth.tolist(), both.tree.frame.tolist()
     for node, (before, after) in enumerate(zip(own[0].tolist(), own[1].tolist(), strict=True)):

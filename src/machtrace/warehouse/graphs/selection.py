@@ -153,4 +153,4 @@ def nearest(tree: StackTree, chosen: Mask) -> Nodes:
 
 def owners(tree: FunctionTree, by_image: Mapping[str, str]) -> list[str]:
     """Return by function the owner of its image: app, system or unknown."""
-    return [by_image.get(each.image, "unknown") for each in tree.functions]
+    return [by_image.get(function.image, "unknown") for function in tree.functions]

@@ -109,7 +109,7 @@ class IssueTable:
     @property
     def size(self) -> int:
         """The bytes of its tables."""
-        tables = [table for each in self.groups.values() for table in each]
+        tables = [table for group in self.groups.values() for table in group]
         own = 0 if self.counts is None else int(self.counts.nbytes)
         return own + sum(int(table.nbytes) for table in tables)
 
@@ -181,13 +181,13 @@ class IssueTable:
 
     @cached_property
     def _begins(self) -> dict[int, int]:
-        sizes = [each.variants.num_rows for each in self.groups.values()]
+        sizes = [group.variants.num_rows for group in self.groups.values()]
         begins = np.cumsum([0, *sizes]).tolist()
         return dict(zip(self.groups, begins, strict=False))
 
     @cached_property
     def _of_segment(self) -> Ids:
-        sizes = [each.variants.num_rows for each in self.groups.values()]
+        sizes = [group.variants.num_rows for group in self.groups.values()]
         return np.repeat(np.array(list(self.groups), np.int64), sizes)
 
     @cached_property

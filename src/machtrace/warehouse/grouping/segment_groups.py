@@ -277,12 +277,12 @@ class _Texts(NamedTuple):
 def _causes(reports: pa.Table, is_hang: npt.NDArray[np.bool_], *, has_rules: bool) -> _Texts:
     """Return what beside its stack identifies a report, in an order of its own."""
     waits, raised = _texts(reports, "waits_for"), _texts(reports, "exception")
-    kinds = [wait_kind(each) if each else "" for each in waits.values]
+    kinds = [wait_kind(value) if value else "" for value in waits.values]
     others = raised.values if has_rules else [""] * len(raised.values)
     values = sorted({*kinds, *others})
     place = {each: at for at, each in enumerate(values)}
-    of_hang = np.array([place[each] for each in kinds], np.int64)[waits.codes]
-    of_other = np.array([place[each] for each in others], np.int64)[raised.codes]
+    of_hang = np.array([place[kind] for kind in kinds], np.int64)[waits.codes]
+    of_other = np.array([place[other] for other in others], np.int64)[raised.codes]
     return _Texts(np.where(is_hang, of_hang, of_other), values)
 
 

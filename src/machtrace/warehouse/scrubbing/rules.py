@@ -97,7 +97,7 @@ def parse_rules(data: bytes, source: str) -> Rules:
     lists = {name: table.get(name, []) for name in _LISTS}
     for name, values in lists.items():
         is_valid = isinstance(values, list) and all(
-            isinstance(each, str) and each for each in values
+            isinstance(value, str) and value for value in values
         )
         if not is_valid:
             raise fail(f"{name!r} is no list of texts")

@@ -141,7 +141,7 @@ class Scrubber:
         items = unpacked("", data, _UNPACKED, is_named=True)
         sources = [item.source for item in items if isinstance(item.source, ReportSource)]
         work = _Work(self)
-        return [edit for each in sources for edit in self.edits(_in_bytes(each.data), work)]
+        return [edit for source in sources for edit in self.edits(_in_bytes(source.data), work)]
 
     def hashed(self, value: bytes, attempt: int = 0) -> bytes:
         """Return what replaces a value, as long as it is; of the same form if it is hexadecimal.

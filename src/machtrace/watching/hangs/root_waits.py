@@ -261,7 +261,9 @@ class RootWaits:
         best = max(candidates, key=lambda each: len(each.known.origins))
         least = len(best.known.origins) - _LEAD
         if len(best.known.origins) >= _PROVEN_ORIGINS and all(
-            len(each.known.origins) <= least for each in candidates if each is not best
+            len(candidate.known.origins) <= least
+            for candidate in candidates
+            if candidate is not best
         ):
             self._loop, self._since_loop = best.place, 0
 

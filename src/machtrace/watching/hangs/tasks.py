@@ -232,7 +232,7 @@ def judge(
         stacks: those of :func:`timed_stacks`.
         threshold_ns: the time of a hang.
     """
-    callers.add(number, shared_path([path_of(each.stack) for each in stacks]))
+    callers.add(number, shared_path([path_of(stack.stack) for stack in stacks]))
     if absence.verdict is not Verdict.BUSY:
         return Judgement(representative(stacks), absence.certainty, ())
     collected = garbage_collection(stacks)
@@ -269,7 +269,7 @@ def timed_stacks(
     until = max(absence.seen_ns, absence.began.best_ns + absence.duration_ns)
     if absence.ended is not None:
         until = absence.ended.best_ns
-        samples = [each for each in samples if each[0] <= until] or samples[:1]
+        samples = [sample for sample in samples if sample[0] <= until] or samples[:1]
     stacks: list[TimedStack] = []
     before = absence.began.best_ns
     for at, stack in samples:

@@ -318,7 +318,7 @@ class HangWatch:
         registers = copy.snapshot.threads[0].registers
         if watched.classifier.waits.is_idle_at(registers.sp, registers.pc):
             return  # it is back
-        before = next((each.copy for each in reversed(watched.samples) if each.copy), None)
+        before = next((sample.copy for sample in reversed(watched.samples) if sample.copy), None)
         watched.samples.append(_Sample(request.at_ns, copy))
         watched.classifier.sampled(is_same=before is not None and _are_equal(before, copy))
 

@@ -83,7 +83,7 @@ class DeadlockCycle(NamedTuple):
     @property
     def key(self) -> frozenset[tuple[int, WaitsFor]]:
         """Equal for the same deadlock at another time."""
-        return frozenset((one.thread, one.wait.waits_for) for one in self.threads)
+        return frozenset((thread.thread, thread.wait.waits_for) for thread in self.threads)
 
 
 def deadlock_cycles(survey: LockSurvey, stuck: frozenset[int]) -> Iterator[DeadlockCycle]:

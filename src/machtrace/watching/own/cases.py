@@ -325,7 +325,9 @@ class Cases:
                     copy = self._source.copy_of(capture)
             if copy is not None:
                 stacks = self._namer.stacks(copy, lines=False)
-                return next((one for one in stacks if one.thread.id == case.event.thread), None)
+                return next(
+                    (stack for stack in stacks if stack.thread.id == case.event.thread), None
+                )
         return None
 
     # --- incidents ---
@@ -365,7 +367,7 @@ class Cases:
             owner = LockOwner(pid, case.gil.event.thread, recorded=True)
             waits_for = WaitsFor(GIL, owner=owner)
             culprit = self._holder(case.gil, offset) or culprit
-        everything = [each for each in case.captures if each.is_all][:1]
+        everything = [capture for capture in case.captures if capture.is_all][:1]
         copies = [self._source.copy_of(each) for each in everything]
         label = f" {case.event.label}" if case.event.label else ""
         return WatchIncident(

@@ -94,7 +94,7 @@ class LoopBeacons:
         return {}
 
     def _loop_of(self, thread: int) -> asyncio.AbstractEventLoop | None:
-        return next((each for each in self._loops if loop_thread(each) == thread), None)
+        return next((loop for loop in self._loops if loop_thread(loop) == thread), None)
 
 
 def task_facts(task: asyncio.Task[Any], tasks: Iterable[asyncio.Task[Any]]) -> dict[str, str]:

@@ -245,7 +245,7 @@ class OwnWatcher(ClosedWhenLeft):
 
     def _current_tasks(self, items: Sequence[WatchdogItem]) -> dict[int, dict[str, str]]:
         """Return the tasks that run now, by incident: when the stacks are named, others run."""
-        events = [each for each in items if isinstance(each, WatchdogEvent)]
+        events = [item for item in items if isinstance(item, WatchdogEvent)]
         ended = {each.incident for each in events if each.phase is WatchdogPhase.ENDED}
         tasks: dict[int, dict[str, str]] = {}
         for event in events:
@@ -262,7 +262,7 @@ class OwnWatcher(ClosedWhenLeft):
         self._resources.tick(self._states.get(self.pid, "idle"))
         for event in () if self._locks is None else self._locks.poll():
             own = threading.get_native_id()
-            ids = [each.id for each in self._target.threads() if each.id != own]
+            ids = [thread.id for thread in self._target.threads() if thread.id != own]
             copies = [] if event.ended is not None else self._copies(ids)
             now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             self._namer.submit(partial(self._name_deadlock, event, copies, now_ns))

@@ -104,7 +104,7 @@ class ThreadHistory:
         if poll.at_ns - self._old_ns < _OLD_STEP_NS:
             return
         self._old_ns = poll.at_ns
-        recent = [one for one in counts if one.at_ns > poll.at_ns - _RECENT_NS]
+        recent = [count for count in counts if count.at_ns > poll.at_ns - _RECENT_NS]
         old: list[_Counts] = []
         for earlier in counts:
             if earlier.at_ns > poll.at_ns - _RECENT_NS:
@@ -124,7 +124,7 @@ class ThreadHistory:
         if len(self._counts) < 2:  # noqa: PLR2004 - a difference
             return [], self._counts[-1].unread if self._counts else 0
         base = next(
-            (one for one in reversed(self._counts) if one.at_ns <= since_ns), self._counts[0]
+            (count for count in reversed(self._counts) if count.at_ns <= since_ns), self._counts[0]
         )
         last = self._counts[-1]
         if base is last:

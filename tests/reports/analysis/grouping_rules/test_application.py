@@ -37,7 +37,7 @@ def of_app(text, stack=STACK, **named):
 def test_without_a_rule_that_matches_owners_decide():
     """No rule is a reason."""
     assert counting("function:other -group") == "check run main"
-    assert all(one.app_rule is one.group_rule is None for one in applied("").verdicts)
+    assert all(verdict.app_rule is verdict.group_rule is None for verdict in applied("").verdicts)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ CAUSE = Raised(("NSRangeException", "EXC_CRASH"), ("index 3 beyond bounds",), ("
 def test_a_category_is_the_last_rule_s():
     """It has its rule, and later rules see it."""
     verdicts = applied("function:r* category=a\nfunction:run category=b").verdicts
-    assert [one.category for one in verdicts] == ["", "", "", "b", "", ""]
+    assert [verdict.category for verdict in verdicts] == ["", "", "", "b", "", ""]
     assert verdicts[3].category_rule.line == 2
 
 
@@ -255,7 +255,7 @@ def test_any_rules_leave_frames(lines, stack, app):
     """Each frame has a verdict, and some frame counts."""
     result = applied("\n".join(lines), " ".join(stack), app=app)
     assert len(result.verdicts) == len(stack)
-    assert any(one.contributes for one in result.verdicts) is bool(stack)
+    assert any(verdict.contributes for verdict in result.verdicts) is bool(stack)
 
 
 @given(
@@ -275,4 +275,4 @@ def test_reaches_are_those_of_single_steps(actions, stack):
             for place in reach:
                 expected[place] = "+" in action
     result = applied(f"function:a {' '.join(actions)}", " ".join(stack), app=())
-    assert [one.is_app for one in result.verdicts] == expected
+    assert [verdict.is_app for verdict in result.verdicts] == expected

@@ -150,8 +150,8 @@ def test_the_cause_of_a_report():
 def test_every_frame_is_explained():
     """Without rules, too."""
     frames = reasons(None, "system:abort", "", "run", "run", *(f"f{at}x" for at in range(20)))
-    assert [each.place for each in frames] == list(range(24))
-    assert [each.use for each in frames] == [
+    assert [frame.place for frame in frames] == list(range(24))
+    assert [frame.use for frame in frames] == [
         FrameUse.NOT_APP,
         FrameUse.OFFSET,
         FrameUse.HASHED,
@@ -161,14 +161,14 @@ def test_every_frame_is_explained():
     ]
     assert str(frames[0]) == "it is not the app's: it is where the system has its own"
     assert str(frames[2]) == "it counts: it is the program"
-    assert all(each.rule is None for each in frames)
+    assert all(frame.rule is None for frame in frames)
 
 
 def test_explanations_have_the_rules():
     """With the line as written."""
     text = "function:abort +app category=end\nfunction:fail -group\npackage:**/Demo -app\n"
     frames = reasons(text, *CRASH)
-    assert [(one.use, one.rule and one.rule.line) for one in frames] == [
+    assert [(frame.use, frame.rule and frame.rule.line) for frame in frames] == [
         (FrameUse.HASHED, 1),
         (FrameUse.REMOVED, 2),
         (FrameUse.NOT_APP, 3),
@@ -191,7 +191,7 @@ def test_explanations_have_the_rules():
 def test_explanations_agree_with_fingerprints(names, text):
     """The frames that count are those that are hashed."""
     hashed = {frame.place for frame in ruled(text, *names).frames}
-    assert {one.place for one in reasons(text, *names) if one.contributes} == hashed
+    assert {reason.place for reason in reasons(text, *names) if reason.contributes} == hashed
 
 
 def test_the_built_in_rules_remove_runtimes():
@@ -204,4 +204,4 @@ def test_the_built_in_rules_remove_runtimes():
     identity = fingerprint(report.threads[0].frames, report, rules=builtin_rules())
     assert [frame.name for frame in identity.frames] == ["xpc_fail"]
     uses = explained(report.threads[0].frames, report, rules=builtin_rules())
-    assert [one.category for one in uses] == ["end", "end", "", "base"]
+    assert [use.category for use in uses] == ["end", "end", "", "base"]

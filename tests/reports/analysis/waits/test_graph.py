@@ -259,7 +259,7 @@ def test_components_equal_mutual_reachability(edges):
         tuple(o for o in range(8) if o == one or (o in reach[one] and one in reach[o]))
         for one in range(8)
     }
-    assert {tuple(one) for one in strong_components(edges)} == expected
+    assert {tuple(component) for component in strong_components(edges)} == expected
 
 
 def test_a_long_chain_takes_no_recursion():

@@ -98,4 +98,6 @@ def test_xop_instructions_begin_like_pop(code: str, effects: Effects):
     data = bytes.fromhex(code)
     length, found = decode(data + b"\x90" * 16, 0)
     assert length == len(data)
-    assert [one for one in found if one != NOTHING] == [one for one in effects if one != NOTHING]
+    assert [one for one in found if one != NOTHING] == [
+        effect for effect in effects if effect != NOTHING
+    ]

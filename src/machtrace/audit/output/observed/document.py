@@ -49,13 +49,13 @@ def observed_document(
         ],
         "builds": [
             {
-                "id": each.id or None,
-                "app": each.app or None,
-                "started_at_ns": each.started,
-                "processes": each.processes,
-                "devices": each.devices,
+                "id": build.id or None,
+                "app": build.app or None,
+                "started_at_ns": build.started,
+                "processes": build.processes,
+                "devices": build.devices,
             }
-            for each in builds.builds
+            for build in builds.builds
         ],
         "images": [
             {"path": image.path or None, "id": image.uuid or None, "role": image.role.value}
@@ -71,7 +71,9 @@ def observed_document(
             )
             for row in library_calls(report)
         ],
-        "findings": [_finding(each, report, builds, code, comparison) for each in report.findings],
+        "findings": [
+            _finding(finding, report, builds, code, comparison) for finding in report.findings
+        ],
         "gone": [
             {"id": each.identity, "severity": each.severity, "message": each.message}
             for each in (comparison.gone if comparison is not None else ())
@@ -133,18 +135,18 @@ def _coverage(report: ObservedReport) -> dict[str, Any] | None:
         "reached": coverage.reached,
         "sites": [
             {
-                "image": each.site.image.path or None,
-                "id": each.site.image.uuid or None,
-                "library": each.site.library or None,
-                "watch": each.site.site.rule.watch,
-                "function": each.site.site.function or None,
-                "function_offset": each.site.site.function_offset,
-                "offset": each.site.site.offset,
-                "return_offset": each.site.site.return_offset,
-                "certainty": each.site.site.certainty.value,
-                "calls": each.calls,
+                "image": site.site.image.path or None,
+                "id": site.site.image.uuid or None,
+                "library": site.site.library or None,
+                "watch": site.site.site.rule.watch,
+                "function": site.site.site.function or None,
+                "function_offset": site.site.site.function_offset,
+                "offset": site.site.site.offset,
+                "return_offset": site.site.site.return_offset,
+                "certainty": site.site.site.certainty.value,
+                "calls": site.calls,
             }
-            for each in coverage.sites
+            for site in coverage.sites
         ],
         "unlisted": [
             {
@@ -183,8 +185,8 @@ def _finding(
         "builds": list(seen.builds),
         "devices": list(seen.devices),
         "between_builds": None if seen.change is None else seen.change.value,
-        "stacks": [_stack(each, images, code) for each in finding.stacks],
-        "occurrences": [occurrence_document(each) for each in finding.occurrences],
+        "stacks": [_stack(stack, images, code) for stack in finding.stacks],
+        "occurrences": [occurrence_document(occurrence) for occurrence in finding.occurrences],
     }
 
 

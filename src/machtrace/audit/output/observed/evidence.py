@@ -58,7 +58,7 @@ def _tables(report: ObservedReport) -> dict[str, Any]:
             {"source": name, "sha256": sha256(data).hexdigest()}
             for name, data in report.rules.files
         ],
-        "libraries": [each.name for each in report.attribution.code.libraries],
+        "libraries": [library.name for library in report.attribution.code.libraries],
         "images": [
             {"path": image.path or None, "id": image.uuid or None, "role": image.role.value}
             for image in recording.trail.images

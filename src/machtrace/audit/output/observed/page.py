@@ -78,7 +78,7 @@ def observed_page(
         f"SHA-256 {element('code', text(rules.digest))}.",
     )
     package = "machtrace.audit.output"
-    apps = {each.app for each in report.recording.trail.processes if each.app}
+    apps = {process.app for process in report.recording.trail.processes if process.app}
     return shell.page(
         f"Audit of {', '.join(sorted(apps)) or 'observed calls'}",
         controls=_CONTROLS,

@@ -38,9 +38,9 @@ def sarif_document(
     return sarif_run(
         {kind.value: sentence for kind, sentence in _SENTENCES.items()},
         [
-            _result(each, kinds.index(each.condition), report, builds, code)
-            | state_of(each, comparison)
-            for each in report.findings
+            _result(finding, kinds.index(finding.condition), report, builds, code)
+            | state_of(finding, comparison)
+            for finding in report.findings
         ],
     )
 
@@ -55,17 +55,17 @@ def _result(
         "level": LEVELS[finding.severity],
         "message": {"text": ", ".join(filter(None, (finding.message, builds.text(finding))))},
         **({"occurrenceCount": finding.calls} if finding.calls else {}),
-        "locations": [_asker_location(report, each, code) for each in stacks[:1]]
-        or [file_location(each.image) for each in finding.occurrences[:1]]
+        "locations": [_asker_location(report, stack, code) for stack in stacks[:1]]
+        or [file_location(occurrence.image) for occurrence in finding.occurrences[:1]]
         or [file_location("")],
         "stacks": [
             {
-                "message": {"text": asker_text(each)},
+                "message": {"text": asker_text(stack)},
                 "frames": [
-                    {"location": _location(report, address, code)} for address in each.frames
+                    {"location": _location(report, address, code)} for address in stack.frames
                 ],
             }
-            for each in stacks
+            for stack in stacks
         ],
         "partialFingerprints": {"machtraceFinding/v1": finding.identity},
     }

@@ -115,7 +115,7 @@ def _allocator(node: Node, _style: Style) -> _Form:
 
 
 def _constructor(node: Node, _style: Style) -> _Form:
-    private = any(one.kind is Kind.PRIVATE_NAME for one in node.children)
+    private = any(child.kind is Kind.PRIVATE_NAME for child in node.children)
     return _Form(node, typed=True, named=private, extra="init")
 
 
@@ -210,7 +210,7 @@ def _name(form: _Form, style: Style) -> Pieces:
 def _own_name(node: Node, style: Style) -> _List:
     """The name of a named entity; a discriminator may stand behind its type."""
     name = node.children[1]
-    private = next((one for one in node.children if one.kind is Kind.PRIVATE_NAME), None)
+    private = next((child for child in node.children if child.kind is Kind.PRIVATE_NAME), None)
     found: _List = [name] if name.kind in _NAMES else []
     if private and (private.children or not style.simplified):
         found.append(private)
@@ -219,7 +219,7 @@ def _own_name(node: Node, style: Style) -> _List:
 
 def _type(form: _Form, bound: Node | None, style: Style) -> _List:
     """The type: behind a colon, or as arguments and result."""
-    wrapper = next(one for one in form.entity.children if one.kind is Kind.TYPE)
+    wrapper = next(child for child in form.entity.children if child.kind is Kind.TYPE)
     type_ = wrapper.children[0]
     if form.colon or not _is_function(type_):
         return [] if style.simplified else [" : ", *_labelled(form.entity, type_, bound, style)]
@@ -235,7 +235,7 @@ def _is_function(type_: Node) -> bool:
 
 def _labelled(node: Node, type_: Node, bound: Node | None, style: Style) -> Pieces:
     """The type with the labels of its arguments, and with generic arguments for parameters."""
-    labels = next((one for one in node.children if one.kind is Kind.LABELS), None)
+    labels = next((child for child in node.children if child.kind is Kind.LABELS), None)
     if labels is None and bound is None:
         return (type_,)
     pieces: _List = []

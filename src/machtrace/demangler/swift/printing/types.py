@@ -257,7 +257,7 @@ def labelled_function(labels: Node | None, node: Node, style: Style) -> Pieces:
         signature, type_ = node.children
         pieces += [signature, " " if needs_space(type_) else ""]
         node = type_.children[0]
-    parts = {one.kind: one for one in node.children}
+    parts = {child.kind: child for child in node.children}
     arguments, result = parts.get(Kind.ARGUMENTS), parts.get(Kind.RESULT)
     if arguments is None or result is None:
         raise NotUnderstoodError

@@ -142,7 +142,7 @@ class _Stack:
 
     def _passes(self, matchers: Sequence[Matcher], at: int) -> bool:
         frame, category, is_app = self._frames[at], self._category[at], self._is_app[at]
-        return all(each.matches_frame(frame, category, is_app=is_app) for each in matchers)
+        return all(matcher.matches_frame(frame, category, is_app=is_app) for matcher in matchers)
 
     def _matching(self, matchers: Matchers, places: Sequence[int]) -> list[int]:
         """Return the places whose frames match now, outermost first."""

@@ -53,7 +53,7 @@ class Glob:
         source = pattern.replace("\\\\", "/").replace("\\", "/") if is_path else pattern
         self._steps = _Compiler(source.lower() if self._lowered else source, is_path).whole()
         self._literal = max(
-            (one.text for one in self._steps if one.kind == "text"), key=len, default=""
+            (step.text for step in self._steps if step.kind == "text"), key=len, default=""
         )
 
         self.exact = None if self._lowered else _expanded(self._steps)

@@ -176,7 +176,7 @@ class _Line:
 
     def _neighbour(self) -> tuple[Matcher, ...]:
         matchers = self._matchers()
-        if any(each.field.is_of_cause for each in matchers):
+        if any(matcher.field.is_of_cause for matcher in matchers):
             raise self._error("a matcher of the exception is in brackets", "move it out of them")
         if not matchers or not self._takes("]"):
             raise self._error(
@@ -301,7 +301,7 @@ class _Line:
         pieces = _VARIABLE.split(value)
         plain = [Part(piece) for piece in pieces[::2]]
         variables = [self._variable(name) for name in pieces[1::2]]
-        if any(each.text == "default" for each in variables):
+        if any(variable.text == "default" for variable in variables):
             raise self._error("a title has no {{ default }}", "use another variable")
         mixed = [piece for pair in zip(plain, variables, strict=False) for piece in pair]
         return tuple(piece for piece in (*mixed, plain[-1]) if piece.text)

@@ -184,13 +184,13 @@ class StackRule(NamedTuple):
     @property
     def is_modifier(self) -> bool:
         """Whether it changes the fields that matchers test."""
-        return self.category is not None or any(one.flag == "app" for one in self.flags)
+        return self.category is not None or any(flag.flag == "app" for flag in self.flags)
 
     @property
     def is_chooser(self) -> bool:
         """Whether it changes which frames count."""
         limits = (self.max_frames, self.min_frames)
-        return limits != (None, None) or any(one.flag == "group" for one in self.flags)
+        return limits != (None, None) or any(flag.flag == "group" for flag in self.flags)
 
 
 class Part(NamedTuple):

@@ -240,5 +240,5 @@ def _detail_notes(details: Details) -> Iterator[WaitNote]:
 def _event(details: Details) -> tuple[int, ...]:
     value = details.get(_WAIT_EVENT)
     numbers = value if isinstance(value, list) else [value]
-    event = tuple(one for one in numbers if type(one) is int)
+    event = tuple(number for number in numbers if type(number) is int)
     return event if len(event) == len(numbers) and any(event) else ()

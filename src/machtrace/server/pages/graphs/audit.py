@@ -66,9 +66,8 @@ def _matrix(warehouse: Warehouse, where: str) -> _Matrix:
 
 
 def _body(content: _Matrix, base: dict[str, str], where: str) -> str:
-    watched = (
-        f"{sum(each.functions for each in families()):,} functions in {len(families())} families"
-    )
+    count = sum(family.functions for family in families())
+    watched = f"{count:,} functions in {len(families())} families"
     if not content.cells:
         words = "No stack calls a watched function." if content.known else "No reports yet."
         note = element("p", f"Watched are {watched}.", class_="note")
@@ -78,9 +77,9 @@ def _body(content: _Matrix, base: dict[str, str], where: str) -> str:
         sums[cell.caller] += cell.weight
     columns = sorted(sums, key=lambda each: (_rank(each), -sums[each], each))
     shown_columns = sorted(columns, key=lambda each: -sums[each])[:_MAX_COLUMNS]
-    columns = [each for each in columns if each in shown_columns]
+    columns = [column for column in columns if column in shown_columns]
     called = {cell.family for cell in content.cells}
-    rows = [each for each in families() if each.name in called]
+    rows = [family for family in families() if family.name in called]
     numbers = (
         ("Families called", f"{len(rows)} of {len(families())}"),
         ("Callers", f"{len(sums):,}"),
@@ -119,8 +118,8 @@ def _table(
         for name, size in groups.items()
     )
     heads = "".join(
-        element("th", element("span", _caller(each)), scope="col", class_="caller")
-        for each in columns
+        element("th", element("span", _caller(column)), scope="col", class_="caller")
+        for column in columns
     )
     body = []
     for family in rows:

@@ -124,7 +124,7 @@ def _difference(warehouse: Warehouse, conditions: dict[str, str]) -> _Difference
         changes=listed,
         callers={each.node: " ← ".join(both.callers(each.node)[:_CALLERS]) for each in listed},
         total=len(changes),
-        sure=sum(each.is_sure for each in changes),
+        sure=sum(change.is_sure for change in changes),
         gone=gone,
         new=new,
     )
@@ -140,7 +140,10 @@ def _form(filters: Filters, stacks: str, sides: dict[str, _Side], known: Sequenc
             name,
             label,
             getattr(filters, name),
-            [("", "All"), *((each, each) for each in dict.fromkeys(filter(None, options[name])))],
+            [
+                ("", "All"),
+                *((option, option) for option in dict.fromkeys(filter(None, options[name]))),
+            ],
         )
         for name, label in (("kind", "Kind"), ("app", "App"))
     ]
@@ -211,7 +214,10 @@ def _changes(content: _Difference, base: dict[str, str]) -> str:
         class_="note",
     )
     return note + table(
-        _CHANGES, [_row(each, content, base) for each in content.changes], "Changes", is_cards=True
+        _CHANGES,
+        [_row(change, content, base) for change in content.changes],
+        "Changes",
+        is_cards=True,
     )
 
 
@@ -240,11 +246,11 @@ def _only(title: str, functions: Sequence[OneSided], base: dict[str, str]) -> st
     columns = (Column("Function"), Column("Image"), Column("Share", is_number=True))
     rows = [
         [
-            function_link(each.function.name, each.function.image, base),
-            shown(each.function.image, 60),
-            share(each.share),
+            function_link(function.function.name, function.function.image, base),
+            shown(function.function.image, 60),
+            share(function.share),
         ]
-        for each in functions[:_ONE_SIDED]
+        for function in functions[:_ONE_SIDED]
     ]
     count = f" <small>{text(f'{len(functions):,}')}</small>"
     return element("h2", title + count) + table(columns, rows, title, class_="costs")

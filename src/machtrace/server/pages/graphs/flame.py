@@ -115,11 +115,11 @@ def cost_table(costs: Sequence[FunctionCost], whole: int, base: dict[str, str]) 
     """Return functions with their weights."""
     rows = [
         [
-            function_link(each.function.name, each.function.image, base),
-            shown(each.function.image, 60),
-            share(each.total / max(whole, 1)),
-            share(each.own / max(whole, 1)),
+            function_link(cost.function.name, cost.function.image, base),
+            shown(cost.function.image, 60),
+            share(cost.total / max(whole, 1)),
+            share(cost.own / max(whole, 1)),
         ]
-        for each in costs
+        for cost in costs
     ]
     return table(COSTS, rows, "Functions by weight", class_="costs")

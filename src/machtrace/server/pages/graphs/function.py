@@ -175,9 +175,9 @@ def _images(made: Butterfly, base: dict[str, str]) -> str:
     if len(made.images) == 1:
         return shown(made.images[0] or "none", 80)
     return " ".join(
-        link(address(FUNCTIONS, **base, name=made.function.name, image=each), shown(each, 60))
-        for each in made.images[:_NEIGHBOURS]
-        if each
+        link(address(FUNCTIONS, **base, name=made.function.name, image=image), shown(image, 60))
+        for image in made.images[:_NEIGHBOURS]
+        if image
     )
 
 
@@ -192,11 +192,11 @@ def _side(
 ) -> str:
     rows = [
         [
-            function_link(each.function.name, each.function.image, base),
-            shown(each.function.image, 60),
-            share(each.total / max(total, 1)),
+            function_link(neighbour.function.name, neighbour.function.image, base),
+            shown(neighbour.function.image, 60),
+            share(neighbour.total / max(total, 1)),
         ]
-        for each in neighbours(tree)[:_NEIGHBOURS]
+        for neighbour in neighbours(tree)[:_NEIGHBOURS]
     ]
     if not rows:
         words = (
@@ -210,15 +210,15 @@ def _side(
 def _builds(builds_: Sequence[BuildShare], filters: Filters) -> str:
     if not builds_ or filters.build:
         return ""
-    most = max(each.share for each in builds_) or 1.0
+    most = max(build.share for build in builds_) or 1.0
     rows = [
         [
-            shown(each.build or "unknown", 40),
-            shown(each.app, 60),
-            share(each.share / most, percent(each.share)),
-            f"{each.weight:,} <small>of {each.whole:,}</small>",
+            shown(build.build or "unknown", 40),
+            shown(build.app, 60),
+            share(build.share / most, percent(build.share)),
+            f"{build.weight:,} <small>of {build.whole:,}</small>",
         ]
-        for each in builds_
+        for build in builds_
     ]
     return element("h2", "By build") + table(_BUILDS, rows, "Share by build", class_="costs")
 
@@ -228,10 +228,10 @@ def _places(made: Butterfly) -> str:
         return ""
     rows = [
         [
-            shown(each.file, 200) + (f":{each.line}" if each.line else ""),
-            shown(each.image, 60),
-            f"{each.frames:,}",
+            shown(place.file, 200) + (f":{place.line}" if place.line else ""),
+            shown(place.image, 60),
+            f"{place.frames:,}",
         ]
-        for each in made.places[:_PLACES]
+        for place in made.places[:_PLACES]
     ]
     return element("h2", "Lines") + table(_LINES, rows, "Files and lines")

@@ -83,10 +83,10 @@ def _body(content: _Hangs, filters: Filters) -> str:
     if not rows:
         words = "No hang has these properties." if content.known else "No reports yet."
         return element("p", words, class_="empty")
-    durations = [each.duration for each in rows if each.duration]
+    durations = [row.duration for row in rows if row.duration]
     numbers = [
         ("Hangs", f"The latest {len(rows):,}" if len(rows) == MAX_HANGS else f"{len(rows):,}"),
-        ("Devices", f"{len({each.device for each in rows if each.device}):,}"),
+        ("Devices", f"{len({row.device for row in rows if row.device}):,}"),
     ]
     if durations:
         numbers.append(("Median", shown_duration(int(median(durations)))))
@@ -190,7 +190,7 @@ def _places(
                 f"{len({each.device for each in own if each.device}):,}",
                 text(shown_duration(int(median(durations)))) if durations else "",
                 text(shown_duration(max(durations))) if durations else "",
-                "<br>".join(shown(each, 100) for each in waits[:3]),
+                "<br>".join(shown(wait, 100) for wait in waits[:3]),
             ]
         )
     return table(_PLACE_COLUMNS, rows, "Hangs by function", is_cards=True)
