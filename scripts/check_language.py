@@ -4,8 +4,8 @@
 ``python scripts/check_language.py [PATH...]`` reads docstrings, comments and messages of Python and
 C sources and the text of Markdown pages, and prints each word of ``scripts/words.toml`` that stands
 there, with what to write instead. It also rejects the variable names listed there, except where the
-last use is within three lines of the binding. Without a path it checks every file that git tracks.
-The exit status is 1 if anything was printed.
+last use is within three lines of the binding, and words in names of constants that are limits.
+Without a path it checks every file that git tracks. The exit status is 1 if anything was printed.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class WordList:
     opening: Rule
     """First words that a docstring does not have."""
     names: frozenset[str]
+    limits: re.Pattern[str]
+    """Names of constants that are limits, but for MAX and MIN."""
     excluded: tuple[str, ...]
     """Paths with texts of others: recorded reports, fixtures."""
 
@@ -66,6 +68,9 @@ class WordList:
             rules,
             Rule(first, row["instead"], row["why"]),
             frozenset(document["names"]["variables"]),
+            re.compile(
+                rf"(?:[A-Z0-9_]*_)?(?:{'|'.join(document['names']['limits'])})(?:_[A-Z0-9_]*)?"
+            ),
             tuple(document["excluded"]),
         )
 
@@ -99,6 +104,7 @@ def check(path: Path, words: WordList) -> Iterator[tuple[int, str]]:
         prose = _python_prose(text, tree)
         yield from _openings(tree, words.opening)
         yield from _names(tree, words.names)
+        yield from _limits(tree, words.limits)
     for line, part in prose:
         for row, content in enumerate(_without_code(part).splitlines()):
             for rule in words.rules:
@@ -169,6 +175,14 @@ def _names(tree: ast.AST, banned: frozenset[str]) -> Iterator[tuple[int, str]]:
         for name, lines in uses.items():
             if max(lines) - min(lines) > NEAR:
                 yield min(lines), f"variable {name!r}: name the thing"
+
+
+def _limits(tree: ast.AST, banned: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """Reject names of constants that are limits in other words than MAX and MIN."""
+    for node in ast.walk(tree):
+        is_binding = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        if is_binding and banned.fullmatch(node.id):
+            yield node.lineno, f"constant {node.id!r}: write MAX or MIN and the quantity"
 
 
 def _own_nodes(scope: ast.AST) -> Iterable[ast.AST]:
