@@ -11,7 +11,7 @@ from fuzz.mutation import Mutation, insert_token
 from fuzz.name_mutation import gap, letter, part
 from fuzz.programs import ROOT
 from fuzz.target import ContractError, Target
-from machtrace.demangler.swift.demangler import demangle_swift
+from machtrace.demangler.library import demangle_swift
 
 _NAMES = ROOT / "tests" / "demangler" / "swift_names.txt"
 _MAX_OUTPUT_LENGTH = 1 << 22

@@ -67,8 +67,11 @@ _CPLUSPLUS = ("_Z", "__Z", "___Z", "____Z")
 _HASH = "17h"
 """Precedes the hash in every name of Rust's older mangling."""
 _RUST = ("_R", "__R")
-_SWIFT = ("$s", "$S", "$e", "_$s", "_$S", "_$e", "_T", "__T", "@__swiftmacro_", "_@__swiftmacro_")
-_SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_")
+_SWIFT = (
+    *("$s", "$S", "$e", "_$s", "_$S", "_$e", "_T", "__T", "@__swiftmacro_", "_@__swiftmacro_"),
+    *("async_Main", "_async_Main"),  # the entry point of a program whose main() is async
+)
+_SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_", "_async_Main")
 """Prefixes that Swift's own demangler does not accept with Mach-O's underscore."""
 _BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT)
 
@@ -97,9 +100,9 @@ def _languages(name: str) -> tuple[Callable[..., str | None], ...]:
 
 _DEMANGLERS = {
     "cplusplus": ("itanium.demangler", "demangle_cplusplus"),
-    "rust": ("rust.v0", "demangle_rust"),
-    "rust_legacy": ("rust.legacy", "demangle_rust_legacy"),
-    "swift": ("swift.demangler", "demangle_swift"),
+    "rust": ("library", "demangle_rust"),
+    "rust_legacy": ("library", "demangle_rust_legacy"),
+    "swift": ("library", "demangle_swift"),
 }
 """Module of this package and function, by language."""
 

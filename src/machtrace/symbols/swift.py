@@ -130,13 +130,13 @@ def _counted(kind: str, number: int, *, is_static: bool) -> str:
 
 def _after(start: str, symbol: str) -> str:
     """Return what a descriptor's symbol describes; the symbol itself if it is of no known kind."""
-    from machtrace.demangler.swift.demangler import demangle_swift
+    from machtrace.demangler.library import demangle_swift
 
     text = demangle_swift(symbol.removeprefix("_"), simplified=False)
     return text[len(start) :] if text and text.startswith(start) else symbol
 
 
 def _demangled_type(mangled: str) -> str:
-    from machtrace.demangler.swift.demangler import demangle_swift
+    from machtrace.demangler.library import demangle_swift
 
     return demangle_swift(f"$s{mangled}D", simplified=False) or ""

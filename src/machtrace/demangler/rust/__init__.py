@@ -1,1 +1,0 @@
-"""Rust names of both manglings: v0, and the legacy one."""

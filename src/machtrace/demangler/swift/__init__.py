@@ -1,1 +1,0 @@
-"""Swift names of all versions of the mangling."""

@@ -1,1 +1,0 @@
-"""Swift names of Swift 3 and earlier."""

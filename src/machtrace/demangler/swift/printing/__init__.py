@@ -1,1 +1,0 @@
-"""How the tree of a Swift name is printed."""
