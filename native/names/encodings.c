@@ -83,10 +83,13 @@ piece machtrace_read_encoding(struct reader *r)
 {
     deeper(r);
     const struct levels around = r->levels;
+    const int lambda_level = r->lambda_level;
     r->levels.count = 0;
+    r->lambda_level = -1;
     const char letter = look(r, 0);
     piece result = letter == 'G' || letter == 'T' ? special(r) : function_or_object(r);
     r->levels = around;
+    r->lambda_level = lambda_level;
     r->depth--;
-    return result;
+    return machtrace_piece_scoped(&r->arena, result, 0, 0);
 }

@@ -20,7 +20,7 @@ struct encoding_tail {
 };
 
 /* An operator; the levels of precedence are those of Precedence in demangler/itanium/nodes.py. */
-enum precedence { PRIMARY, UNARY = 2, CAST, OR_IF = 15, ASSIGN = 17 };
+enum precedence { PRIMARY, UNARY = 2, CAST, OR_IF = 15, ASSIGN = 17, COMMA };
 
 struct operation {
     struct text symbol;

@@ -34,7 +34,8 @@ static piece unnamed_type(struct reader *r, bool clear)
         struct text parts[] = {TEXT("'lambda"), number, TEXT("'")};
         return plain(r, machtrace_text_joined(&r->arena, parts, 3));
     }
-    return lift_list(r, machtrace_make_lambda, &parameters, &number);
+    piece result = lift_list(r, machtrace_make_lambda, &parameters, &number);
+    return count == 0 ? machtrace_piece_scoped(&r->arena, result, 0, 0) : result;
 }
 
 static piece operator_name(struct reader *r, struct name_end *end)
@@ -174,7 +175,11 @@ piece machtrace_read_substitution(struct reader *r)
     size_t index = sequence_number(r);
     if (index >= r->substitutions.count)
         fail(r);
-    return r->substitutions.items[index];
+    piece known = r->substitutions.items[index];
+    if (known->scope != 0 && (known->level >= r->levels.count ||
+                              r->levels.scopes[known->level] != known->scope))
+        fail(r); /* a parameter of another template than here: not read here */
+    return known;
 }
 
 piece machtrace_read_unscoped(struct reader *r, struct name_end *end, bool *is_known)

@@ -1,4 +1,4 @@
-#include "names/pieces.h"
+#include "names/makers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,18 +86,35 @@ struct text machtrace_piece_text(struct arena *arena, const struct piece *piece)
     return machtrace_text_joined(arena, both, 2);
 }
 
+const struct piece *machtrace_piece_scoped(struct arena *arena, const struct piece *piece,
+                                           uint32_t scope, uint8_t level)
+{
+    if (piece->scope == scope)
+        return piece;
+    struct piece *made = machtrace_piece_memory(arena, sizeof *made);
+    *made = *piece;
+    made->scope = scope;
+    made->level = level;
+    return made;
+}
+
 struct text machtrace_pieces_text(struct arena *arena, const struct piece *const *items,
                                   uint32_t count)
 {
-    struct text *texts = machtrace_piece_memory(arena, (3 * (size_t)count + 1) * sizeof *texts);
+    struct text *texts = machtrace_piece_memory(arena, (5 * (size_t)count + 1) * sizeof *texts);
     uint32_t used = 0;
     for (uint32_t at = 0; at < count; at++) {
         if (items[at]->left.size + items[at]->right.size == 0)
             continue;
         if (used != 0)
             texts[used++] = TEXT(", ");
+        const int has_comma = items[at]->precedence >= COMMA; /* its own, not the list's */
+        if (has_comma)
+            texts[used++] = TEXT("(");
         texts[used++] = items[at]->left;
         texts[used++] = items[at]->right;
+        if (has_comma)
+            texts[used++] = TEXT(")");
     }
     return machtrace_text_joined(arena, texts, used);
 }
@@ -123,19 +140,33 @@ const struct piece *machtrace_piece_pack(struct arena *arena, const struct piece
 
 const struct piece *machtrace_piece_expanded(struct arena *arena, const struct piece *pattern)
 {
-    if (!pattern->is_pack) {
-        struct text texts[] = {pattern->left, pattern->right, TEXT("...")};
-        return machtrace_piece_of(arena, machtrace_text_joined(arena, texts, 3));
+    struct text texts[] = {pattern->left, pattern->right, TEXT("...")};
+    const struct text shown = pattern->is_pack
+                                  ? machtrace_pieces_text(arena, pattern->elements, pattern->count)
+                                  : machtrace_text_joined(arena, texts, 3);
+    return machtrace_piece_scoped(arena, machtrace_piece_of(arena, shown), pattern->scope,
+                                  pattern->level);
+}
+
+static const struct piece *with_scope(struct arena *arena, const struct piece *made,
+                                      const struct piece *const *parts, uint32_t count)
+{
+    uint32_t scope = 0;
+    uint8_t level = 0;
+    for (uint32_t at = 0; at < count; at++) {
+        if (parts[at]->scope == 0 || parts[at]->scope == scope)
+            continue;
+        scope = scope == 0 ? parts[at]->scope : MIXED_SCOPES;
+        level = parts[at]->level;
     }
-    return machtrace_piece_of(
-        arena, machtrace_pieces_text(arena, pattern->elements, pattern->count));
+    return machtrace_piece_scoped(arena, made, scope, level);
 }
 
 const struct piece *machtrace_piece_lift(struct arena *arena, piece_maker make,
                                          const struct piece *const *parts, uint32_t count,
                                          const void *extra)
 {
-    const struct piece *made = make(arena, parts, count, extra);
+    const struct piece *made = with_scope(arena, make(arena, parts, count, extra), parts, count);
     for (uint32_t at = 0; at < count; at++) {
         if (!parts[at]->is_pack)
             continue;

@@ -24,7 +24,13 @@ struct piece {
     uint8_t shape;
     uint8_t is_pack;
     uint8_t precedence; /* of an expression: Precedence in demangler/itanium/nodes.py */
+    /* Of what depends on a template parameter: which arguments it was built with, and their
+     * level. 0 for what depends on none. */
+    uint32_t scope;
+    uint8_t level;
 };
+
+#define MIXED_SCOPES UINT32_MAX
 
 struct pieces {
     const struct piece **items;
@@ -57,11 +63,15 @@ const struct piece *machtrace_piece(struct arena *arena, struct text left, struc
 const struct piece *machtrace_piece_of(struct arena *arena, struct text text);
 void machtrace_pieces_add(struct arena *arena, struct pieces *list, const struct piece *item);
 struct text machtrace_piece_text(struct arena *arena, const struct piece *piece);
-/* The texts of a list with commas; those without a text leave none. */
+/* The texts of a list with commas; those without a text leave none. A comma operator is in
+ * parentheses. */
 struct text machtrace_pieces_text(struct arena *arena, const struct piece *const *items,
                                   uint32_t count);
 /* The expansion over the elements in turn. */
 const struct piece *machtrace_piece_pack(struct arena *arena, const struct pieces *elements);
+/* The piece with another scope. */
+const struct piece *machtrace_piece_scoped(struct arena *arena, const struct piece *piece,
+                                           uint32_t scope, uint8_t level);
 /* A pack expansion. */
 const struct piece *machtrace_piece_expanded(struct arena *arena, const struct piece *pattern);
 /* The result of make() for parts; built again for each element of a pack among them. */

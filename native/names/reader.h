@@ -16,6 +16,7 @@ typedef const struct piece *piece;
 /* The arguments that T_ stands for, of the enclosing template and generic lambdas. */
 struct levels {
     struct pieces items[MOST_LEVELS];
+    uint32_t scopes[MOST_LEVELS]; /* which arguments these are, of all in the name */
     int count;
 };
 
@@ -34,6 +35,7 @@ struct reader {
     bool simplified, takes_arguments, in_conversion, in_arguments;
     struct pieces substitutions;
     struct levels levels;
+    uint32_t scopes; /* used so far */
 };
 
 /* demangle.c */

@@ -60,6 +60,27 @@ static piece dimensioned(struct reader *r, piece_maker make)
     return lift(r, make, machtrace_read_type(r), &dimension);
 }
 
+static piece fixed_point(struct reader *r)
+{
+    const bool saturates = take_two(r, "DS");
+    const char letter = look(r, 1);
+    const struct text name = letter == 'A' ? TEXT("_Accum") : TEXT("_Fract");
+    const char size = look(r, 2);
+    if (look(r, 0) != 'D' || (letter != 'A' && letter != 'R') || size == '\0' ||
+        memchr("stijlm", size, 6) == NULL)
+        fail(r);
+    r->at += 3;
+    const struct text parts[] = {
+        saturates ? TEXT("_Sat ") : TEXT(""),
+        size == 't' || size == 'j' || size == 'm' ? TEXT("unsigned ") : TEXT(""),
+        size == 's' || size == 't'   ? TEXT("short ")
+        : size == 'l' || size == 'm' ? TEXT("long ")
+                                     : TEXT(""),
+        name,
+    };
+    return plain(r, machtrace_text_joined(&r->arena, parts, 4));
+}
+
 static piece d_type(struct reader *r)
 {
     const char *name = NULL;
@@ -74,6 +95,9 @@ static piece d_type(struct reader *r)
     case 'a': name = "auto"; break;
     case 'c': name = "decltype(auto)"; break;
     case 'n': name = "std::nullptr_t"; break;
+    case 'A':
+    case 'R':
+    case 'S': return fixed_point(r);
     default: fail(r); /* not read here, or with more behind it */
     }
     r->at += 2;
@@ -162,7 +186,7 @@ piece machtrace_read_type(struct reader *r)
         r->at++;
         return plain(r, constant_text(plain_type));
     }
-    if (letter == 'D' && memchr("defhisuacn", look(r, 1), 10) != NULL)
+    if (letter == 'D' && memchr("defhisuacnARS", look(r, 1), 13) != NULL)
         return d_type(r);
     deeper(r);
     piece result;
@@ -203,15 +227,20 @@ piece machtrace_read_template_parameter(struct reader *r)
     }
     if (r->in_conversion && level == 0)
         fail(r); /* arguments that follow: not read here */
-    if (level < r->levels.count && index < r->levels.items[level].count)
-        return r->levels.items[level].items[index];
-    if (r->lambda_level != level || level > r->levels.count || level >= MOST_LEVELS)
-        fail(r);
-    if (level == r->levels.count) {
-        r->levels.items[level] = (struct pieces){0};
-        r->levels.count++;
+    piece result;
+    if (level < r->levels.count && index < r->levels.items[level].count) {
+        result = r->levels.items[level].items[index];
+    } else {
+        if (r->lambda_level != level || level > r->levels.count || level >= MOST_LEVELS)
+            fail(r);
+        if (level == r->levels.count) {
+            r->levels.items[level] = (struct pieces){0};
+            r->levels.scopes[level] = ++r->scopes;
+            r->levels.count++;
+        }
+        result = plain(r, TEXT("auto"));
     }
-    return plain(r, TEXT("auto"));
+    return machtrace_piece_scoped(&r->arena, result, r->levels.scopes[level], (uint8_t)level);
 }
 
 /* An argument; *entry is the substitution of its parameter. */
@@ -254,6 +283,7 @@ piece machtrace_read_arguments(struct reader *r, bool remember)
     if (remember) {
         r->levels.count = 1;
         r->levels.items[0] = (struct pieces){0};
+        r->levels.scopes[0] = ++r->scopes;
     }
     struct pieces shown = {0};
     while (!take(r, 'E')) {

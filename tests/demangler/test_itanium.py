@@ -119,7 +119,7 @@ def test_a_compilers_names_are_what_llvm_writes(compiled_names):
         ("_ZZ4mainENK3$_0clEv", "main::$_0::operator()() const", "main::$_0::operator()"),
         (
             "_ZZ1fvENKUlT_E_clIiEEDaS_",
-            "auto f()::'lambda'(auto)::operator()<int>(auto) const",
+            "auto f()::'lambda'(auto)::operator()<int>(int) const",
             None,
         ),
         # GCC 12 writes a type as the scope of a value; LLVM 19 leaves these names as they are.

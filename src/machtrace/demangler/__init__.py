@@ -7,6 +7,7 @@ Swift's. Mach-O puts one underscore before each of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import import_module
@@ -25,14 +26,15 @@ def demangle(name: str, *, simplified: bool = False) -> str:
 
     Names are accepted with and without the underscore that Mach-O puts first, with the suffixes of
     blocks (``_block_invoke``) and with those that compilers append to copies of functions
-    (``.cold.1``, ``.llvm.123``). Raises nothing, whatever the name; time and memory are
-    proportional to its length. The most recent results are cached.
+    (``.cold.1``, ``.llvm.123``), with the version that ELF gives a symbol (``@@GLIBCXX_3.4``), and
+    with the prefix of a pointer to an imported function (``__imp_``). Raises nothing, whatever the
+    name; time and memory are proportional to its length. The most recent results are cached.
 
     Args:
         name: as a symbol table spells it.
-        simplified: the short form for call trees: without parameters, return type and hash, with
-            ``<...>`` for the arguments of templates and generics, and without inline namespaces of
-            the C++ library. The full form has all of these.
+        simplified: the short form for call trees: without parameters, return type, hash and
+            version, with ``<...>`` for the arguments of templates and generics, and without inline
+            namespaces of the C++ library. The full form has all of these.
     """
     if len(name) > _MAX_LENGTH or not may_be_mangled(name):
         return name
@@ -73,10 +75,32 @@ _SWIFT = (
 )
 _SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_", "_async_Main")
 """Prefixes that Swift's own demangler does not accept with Mach-O's underscore."""
-_BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT)
+_IMPORTED = "__imp_"
+"""Precedes the name of a function in that of the pointer which an image imports it by."""
+_ALLOCATION = re.compile(r"_{0,1}__alloc_token_(?:[0-9]+_)?(?=_)")
+"""Precedes the name of an allocator that Clang calls with the type's number."""
+_BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT, _IMPORTED, "__alloc_token_", "___alloc_token_")
+_VERSION = re.compile(r"(?<=.)@{1,2}[A-Za-z_][A-Za-z0-9_.+-]*\Z")
+"""Of a symbol in ELF, as nm and other tools write it; also ``@plt``."""
 
 
 def _demangle(name: str, simplified: bool) -> str:  # noqa: FBT001 - lru_cache takes it so
+    version = _VERSION.search(name) if "@" in name else None
+    if version is not None:
+        inner = name[: version.start()]
+        text = _demangle(inner, simplified)
+        if text != inner:
+            return text if simplified else text + version[0]
+    if name.startswith(_IMPORTED):
+        inner = name.removeprefix(_IMPORTED)
+        text = _demangle(inner, simplified)
+        return name if text == inner else f"import thunk for {text}"
+    allocation = _ALLOCATION.match(name)
+    if allocation is not None:
+        inner = name[allocation.end() :]
+        text = _demangle(inner, simplified)
+        if text != inner:
+            return text if simplified else f"{text} (.alloc_token)"
     for language in _languages(name):
         demangled: str | None = language(name, simplified=simplified)
         if demangled is not None:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from machtrace.demangler.itanium.nodes import Node, UnreadableNameError
+from machtrace.demangler.itanium.nodes import Node, Precedence, UnreadableNameError, operand
 
 _MAX_TEXT = 1 << 22
 """Characters of all pieces together that a name may take: substitutions that repeat themselves
@@ -37,12 +37,20 @@ class Cursor(ABC):
         """The template level of a lambda's ``auto`` parameters; -1 outside of any."""
         self.takes_arguments = True
         """Whether template arguments after a type are the type's."""
+        self.outer_levels: tuple[list[Node], ...] = ()
+        """The arguments of the templates around a local entity."""
+        self.own_levels: tuple[list[Node], ...] = ()
+        """Those of the entity whose name is read, and of the classes around it."""
+        self.levels_read: tuple[list[Node], ...] = ()
+        """Those of the encoding that was read last, and of what is around it."""
+        self.levels_rebuilt = _DEEPEST
+        """Template levels whose parameters are looked up again when a node is built again."""
+        self.in_constraint = False
+        """Whether all levels of template parameters are counted."""
         self.allows_forward = False
         """Whether template arguments may be referred to that follow."""
-        self.forward: dict[int, str] = {}
-        """The text to insert for those, by number."""
-        self.forward_indices: dict[int, int] = {}
-        """Their argument indices, by number."""
+        self.refers_forward = False
+        """Whether that happened in the name that is read."""
         self.has_nested_scopes = False
         """Whether ``srN`` begins a nested name of types, as GCC writes it before 13."""
         self.in_template_arguments = False
@@ -129,11 +137,20 @@ class Cursor(ABC):
         """Build a node from ``parts``; built again for each element of a pack in them."""
         node = self.spend(make(*parts))
         for part in parts:
-            if part.make is not None:
+            if part.make is not None and node.make is None:
                 node.length = part.length
-                node.make = lambda index: self.lift(make, *[part.at(index) for part in parts])
-                break
+                node.make = lambda index: self.lift(make, *[one.at(index) for one in parts])
+            if part.again is not None:
+                if node.again is None:
+                    node.again = lambda: self.lift(make, *[self.rebuilt(one) for one in parts])
+                    node.scope = part.scope
+                elif node.scope is not part.scope:
+                    node.scope = None
         return node
+
+    def rebuilt(self, node: Node) -> Node:
+        """Return a node with the template arguments of here."""
+        return node if node.again is None else node.again()
 
     def lift_list(self, make: Callable[[list[Node]], Node], parts: list[Node]) -> Node:
         """As :meth:`lift`, of a list."""
@@ -142,20 +159,27 @@ class Cursor(ABC):
     def expanded(self, pattern: Node) -> Node:
         """A pack expansion: ``pattern`` for each element, with commas."""
         if pattern.make is None:
-            return self.spend(Node(pattern.text + "..."))
-        texts = []
-        for index in range(pattern.length):
-            text = pattern.make(index).text
-            if text:
-                texts.append(text)
-        return self.spend(Node(", ".join(texts)))
+            node = self.spend(Node(pattern.text + "..."))
+        else:
+            texts = []
+            for index in range(pattern.length):
+                text = operand(pattern.make(index), Precedence.COMMA)
+                if text:
+                    texts.append(text)
+            node = self.spend(Node(", ".join(texts)))
+        if pattern.again is not None:
+            node.again = lambda: self.expanded(self.rebuilt(pattern))
+            node.scope = pattern.scope
+        return node
 
     @contextmanager
     def unrelated_templates(self) -> Iterator[None]:
         """Within, ``T_`` is not that of what is around."""
-        levels, self.template_levels = self.template_levels, []
+        around = self.template_levels, self.lambda_level, self.in_constraint, self.allows_forward
+        self.template_levels, self.lambda_level = [], -1
+        self.in_constraint = self.allows_forward = False
         yield
-        self.template_levels = levels
+        self.template_levels, self.lambda_level, self.in_constraint, self.allows_forward = around
 
     @contextmanager
     def greater_than_is_plain(self) -> Iterator[None]:
@@ -165,11 +189,23 @@ class Cursor(ABC):
         self.in_template_arguments = before
 
     def substitution(self) -> Node:
-        """Parse the rest of ``S<number>_`` and return the substitution."""
+        """Parse the rest of ``S<number>_`` and return the substitution.
+
+        What a parameter is in it is a parameter of that level and number, whatever its argument
+        was where the substitution was written: another template may be read here.
+        """
         index = self.sequence_number()
         if index >= len(self.substitutions):
             raise UnreadableNameError
-        return self.substitutions[index]
+        node = self.substitutions[index]
+        if node.again is None:
+            return node
+        if node.scope is not None:
+            level, arguments = node.scope
+            levels = self.template_levels
+            if level < len(levels) and levels[level] is arguments:
+                return node
+        return node.again()
 
     # The parts of the grammar need one another; each is in a module of its own.
 
@@ -194,7 +230,9 @@ class Cursor(ABC):
         """``<encoding>``."""
 
     @abstractmethod
-    def template_arguments(self, *, remember: bool) -> Node:
+    def template_arguments(
+        self, *, remember: bool, around: tuple[list[Node], ...] = ()
+    ) -> Node:
         """``<template-args>``; ``remember``: they are what ``T_`` is from here on."""
 
     @abstractmethod

@@ -36,17 +36,23 @@ class Encodings(Expressions):
     def encoding(self) -> Node:
         """``<encoding>``: a function, an object, or something made for one."""
         self.deeper()
+        around = self.outer_levels, self.own_levels
+        self.outer_levels = self.own_levels = ()
         with self.unrelated_templates():
             special = self.name[self.at] in "GT"
             node = self._special() if special else self._function_or_object()
+        self.levels_read = (*self.outer_levels, *self.own_levels)
+        self.outer_levels, self.own_levels = around
         self.higher()
-        return node
+        return self.closed(node)
 
     def _function_or_object(self) -> Node:  # noqa: C901 (the rule has as many parts)
         end = NameEnd()
-        waiting = len(self.forward)
+        before, self.refers_forward = self.refers_forward, False
         name = self.named(end)
-        self._resolve(waiting)
+        if self.refers_forward:  # a conversion's type precedes its template arguments
+            name = self.rebuilt(name)
+        self.refers_forward = before
         if self.name[self.at] in _ENDS:
             return name
         conditions: list[Node] = []
@@ -81,17 +87,6 @@ class Encodings(Expressions):
 
         return self.lift(made, name, *result, *parameters)
 
-    def _resolve(self, waiting: int) -> None:
-        """Resolve template parameters that occurred before their arguments."""
-        for key in range(waiting, len(self.forward)):
-            index = self.forward_indices.pop(key, None)
-            if index is None:  # a complete function of a local class has resolved it already
-                continue
-            levels = self.template_levels
-            if not levels or index >= len(levels[0]):
-                raise self.fail()
-            self.forward[key] = levels[0][index].text
-
     def _special(self) -> Node:  # noqa: C901, PLR0911 (one arm a kind)
         two = self.name[self.at : self.at + 2]
         if two in _OF_TYPES:
@@ -118,8 +113,8 @@ class Encodings(Expressions):
             return self._of_encoding(f"{kind} thunk to")
         if self.take("GR"):
             of = self.any_name()
-            if not self.take("_"):
-                self.sequence_number()
+            if self.name[self.at] not in _ENDS or self.name[self.at] == "_":
+                self.sequence_number()  # Clang omits it after a local name
             return self.lift(lambda one: Node(f"reference temporary for {one.text}"), of)
         if self.take("GI"):
             return Node(f"initializer for module {self._module('')}")
@@ -153,10 +148,8 @@ class Encodings(Expressions):
 
 _PREFIX = re.compile("_{1,4}Z")
 _BLOCK = re.compile(r"_block_invoke(_[0-9]+|[0-9]*)(?=\.|\Z)")
-_STAND_IN = re.compile("\1([0-9]+)\1")
-_MAX_LENGTH = 1 << 16
+_LONGEST = 1 << 16
 """Characters of the longest name that is parsed."""
-_MAX_TEXT_LENGTH = 1 << 20
 
 
 def demangle_cplusplus(name: str, *, simplified: bool) -> str | None:
@@ -181,9 +174,10 @@ def read_cplusplus(name: str, *, simplified: bool) -> str | None:
         return None
     if not name.isascii():  # lengths count bytes
         name = name.encode("utf-8", "surrogateescape").decode("latin-1")
-        found = _read(name, prefix.end(), simplified=simplified)
-        return None if found is None else found.encode("latin-1").decode("utf-8", "replace")
-    return _read(name, prefix.end(), simplified=simplified)
+    found = _read(name, prefix.end(), simplified=simplified)
+    if found is None or found.isascii():
+        return found
+    return found.encode("latin-1").decode("utf-8", "replace")
 
 
 def _read(name: str, at: int, *, simplified: bool) -> str | None:
@@ -221,8 +215,6 @@ def demangle_type(mangled: str, *, simplified: bool = False) -> str | None:
 
 def _whole(parser: Encodings, name: str) -> str | None:
     text = parser.encoding().text
-    if parser.forward:
-        text = _with_forward_references(text, parser.forward)
     if parser.at == len(name):
         return text
     rest = name[parser.at :]
@@ -236,11 +228,3 @@ def _whole(parser: Encodings, name: str) -> str | None:
         return None
     return text if parser.simplified else f"{text} ({rest})"
 
-
-def _with_forward_references(text: str, forward: dict[int, str]) -> str:
-    # What is put in may hold stand-ins itself; one more round is as far as real names go.
-    for _ in range(2):
-        text = _STAND_IN.sub(lambda found: forward.get(int(found[1]), ""), text)
-        if len(text) > _MAX_TEXT_LENGTH:
-            raise UnreadableNameError
-    return text

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from machtrace.demangler.itanium.cursor import Cursor
-from machtrace.demangler.itanium.literals import Literals
+from machtrace.demangler.itanium.literals import Literals, string_literal
 from machtrace.demangler.itanium.nodes import (
     OPERATORS,
     Form,
@@ -21,6 +21,7 @@ from machtrace.demangler.itanium.nodes import (
     joined,
     operand,
 )
+from machtrace.demangler.itanium.types import indexed
 
 
 def parse_requirements(cursor: Cursor) -> Node:
@@ -171,7 +172,7 @@ class Expressions(Literals):
 
     def constraint(self) -> Node:
         """``<constraint-expression>``."""
-        with self.greater_than_is_plain():
+        with self.greater_than_is_plain(), self._all_levels():
             return self.expression()
 
     def _several(self, end: str = "E") -> list[Node]:
@@ -351,7 +352,12 @@ class Expressions(Literals):
     def _braced_of_type(self) -> Node:
         of = self.type()
         items = self.nodes_until("E", self.braced_expression)
-        return self._made(lambda t, *a: f"{t.text}{{{joined(list(a))}}}", 0, of, *items)
+
+        def made(of: Node, *items: Node) -> str:
+            text = string_literal(of, items)
+            return f"{of.text}{{{joined(list(items))}}}" if text is None else text
+
+        return self._made(made, 0, of, *items)
 
     def braced_expression(self) -> Node:
         """``<braced-expression>``: an expression, or one with a designator."""
@@ -391,6 +397,9 @@ class Expressions(Literals):
 
     def _pack_expansion_of(self) -> Node:
         return self.expanded(self.expression())
+
+    def _pack_index_of(self) -> Node:
+        return self.lift(indexed, self.expanded(self.expression()), self.expression())
 
     def _pack_size(self) -> Node:
         is_template = self.name[self.at] == "T"
@@ -432,6 +441,7 @@ class Expressions(Literals):
         "sp": _pack_expansion_of,
         "sZ": _pack_size,
         "sP": _arguments_size,
+        "sy": _pack_index_of,
         "mc": _member_pointer_conversion,
         "so": _subobject,
         "rq": _requires,

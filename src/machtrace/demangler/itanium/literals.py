@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import string
 import struct
+from collections.abc import Sequence
 
 from machtrace.demangler.itanium.names import Names
-from machtrace.demangler.itanium.nodes import Node, Precedence
+from machtrace.demangler.itanium.nodes import Node, Precedence, Shape
 from machtrace.demangler.itanium.types import BUILTIN_TYPES
 
 _SUFFIXES = {"i": "", "j": "u", "l": "l", "m": "ul", "x": "ll", "y": "ull"}
 _CAST = frozenset("wcahstno")
 _FLOATS = {"f": (4, ">f", "f"), "d": (8, ">d", ""), "e": (10, "", "L")}
 """Bytes, layout and suffix. ``long double`` is taken to be x86's of 80 bits."""
+_CHARACTER = re.compile(r"\(char\)(-?[0-9]{1,3})")
+_ESCAPES = {
+    **{"\a": r"\a", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\v": r"\v", "\f": r"\f", "\r": r"\r"},
+    **{'"': r"\"", "\\": r"\\"},
+}
+_DELETE = 0x7F
 
 
 class Literals(Names):
@@ -82,6 +91,37 @@ def _cast(type_: Node, value: str) -> Node:
     node = Node(f"({type_.text}){value}")
     node.precedence = Precedence.CAST
     return node
+
+
+def string_literal(of: Node, items: Sequence[Node]) -> str | None:
+    """Return an array of characters as a string literal; None for any other list."""
+    if of.left != "char" or of.shape != Shape.ARRAY or not items:
+        return None
+    found = [_CHARACTER.fullmatch(item.text) for item in items]
+    if None in found:
+        return None
+    raw = bytes(int(one[1]) & 0xFF for one in found if one is not None)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        is_text = False
+    else:
+        is_text = True
+    parts = []
+    after = ""  # digits that would continue the last escape sequence
+    for value in raw:
+        part = chr(value)  # of a name, whose text is its bytes
+        if part in _ESCAPES:
+            part, following = _ESCAPES[part], ""
+        elif value < 8:  # noqa: PLR2004 (one octal digit)
+            part, following = f"\\{value}", string.octdigits
+        elif value < ord(" ") or value == _DELETE or (value > _DELETE and not is_text):
+            part, following = f"\\x{value:X}", string.hexdigits
+        else:
+            following = ""
+        parts.append(f'""{part}' if part in after else part)
+        after = following
+    return f'"{"".join(parts)}"'
 
 
 def _hexadecimal(value: float) -> str:

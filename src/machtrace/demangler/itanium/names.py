@@ -129,6 +129,8 @@ class Names(Templates):
                     raise self.fail()
                 else:
                     scope = node
+                    if end is not None:
+                        self.own_levels = scope.levels
                 continue
             else:
                 scope, module = self._unqualified(end, scope, module), ""
@@ -141,12 +143,14 @@ class Names(Templates):
 
     def _local(self, end: NameEnd | None) -> Node:
         self.expect("Z")
+        outside = self.outer_levels, self.own_levels
         function = self.encoding()
         self.expect("E")
         if self.take("s"):
             self._discriminator()
             return self.lift(lambda of: Node(of.text + "::string literal"), function)
         around, self.template_levels = self.template_levels, []
+        self.outer_levels, self.own_levels = self.levels_read, ()
         if self.take("d"):
             self.number(signed=True)
             self.expect("_")
@@ -156,6 +160,7 @@ class Names(Templates):
             self._discriminator()
         if end is None:  # else what follows is of the entity, and so are its arguments
             self.template_levels = around
+            self.outer_levels, self.own_levels = outside
         return self.lift(_scoped, function, entity)
 
     def _discriminator(self) -> None:
@@ -200,14 +205,18 @@ class Names(Templates):
         if scope is None:
             return node
         if befriended:
-            return self.lift(lambda of, one: Node(f"{of.text}::friend {one.text}"), scope, node)
+            made = self.lift(lambda of, one: Node(f"{of.text}::friend {one.text}"), scope, node)
+            made.levels = scope.levels
+            return made
         if (
             self.simplified
             and scope.left == _STANDARD_NAMESPACE
             and node.left in _INLINE_NAMESPACES
         ):
             return scope
-        return self.lift(_scoped, scope, node)
+        scoped = self.lift(_scoped, scope, node)
+        scoped.levels = scope.levels
+        return scoped
 
     def _module(self, module: str) -> str:
         while self.take("W"):
@@ -219,7 +228,8 @@ class Names(Templates):
 
     def _abi_tagged(self, node: Node) -> Node:
         while self.take("B"):
-            node = Node(f"{node.text}[abi:{self.source_name()}]", base=node.base)
+            tag = self.source_name()
+            node = self.lift(lambda of, tag=tag: Node(f"{of.text}[abi:{tag}]", base=of.base), node)
         return node
 
     def _constructor_or_destructor(self, end: NameEnd | None, scope: Node) -> tuple[Node, Node]:

@@ -61,7 +61,19 @@ Maker: TypeAlias = Callable[[int], "Node"]
 class Node:
     """A piece of a name."""
 
-    __slots__ = ("base", "left", "length", "make", "precedence", "referred", "right", "shape")
+    __slots__ = (
+        "again",
+        "base",
+        "left",
+        "length",
+        "levels",
+        "make",
+        "precedence",
+        "referred",
+        "right",
+        "scope",
+        "shape",
+    )
 
     def __init__(self, left: str, right: str = "", shape: int = 0, base: str = "") -> None:
         self.left = left
@@ -78,6 +90,12 @@ class Node:
         """Builds the node for one element, if it depends on a parameter pack."""
         self.length = 0
         """Number of elements."""
+        self.again: Callable[[], Node] | None = None
+        """Builds the node where it is referred to, if it depends on a template parameter."""
+        self.scope: tuple[int, list[Node]] | None = None
+        """Level and arguments of the parameters that it was built with; None if they differ."""
+        self.levels: tuple[list[Node], ...] = ()
+        """The template arguments of the entity and of those around it, the outermost first."""
 
     @property
     def text(self) -> str:
@@ -87,6 +105,13 @@ class Node:
     def at(self, index: int) -> Node:
         """It for the ``index``-th element of the parameter pack; itself where there is none."""
         return self if self.make is None else self.make(index)
+
+    def copied(self) -> Node:
+        """Return a node of the same text that depends on no template parameter yet."""
+        node = Node(self.left, self.right, self.shape, self.base)
+        node.precedence, node.referred = self.precedence, self.referred
+        node.make, node.length, node.levels = self.make, self.length, self.levels
+        return node
 
 
 NOTHING = Node("")
@@ -105,7 +130,7 @@ def pack(elements: list[Node]) -> Node:
 
 def joined(nodes: list[Node]) -> str:
     """A list with commas; empty expansions leave no comma."""
-    return ", ".join([text for node in nodes if (text := node.text)])
+    return ", ".join([text for node in nodes if (text := operand(node, Precedence.COMMA))])
 
 
 def operand(node: Node, limit: int, *, strictly: bool = False) -> str:

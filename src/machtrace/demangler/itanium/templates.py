@@ -21,12 +21,18 @@ class Templates(Types):
         super().__init__(mangled, at, simplified=simplified)
         self._invented: Counter[str] = Counter()
 
-    def template_arguments(self, *, remember: bool) -> Node:
-        """``<template-args>``; ``remember``: they are what ``T_`` is from here on."""
+    def template_arguments(
+        self, *, remember: bool, around: tuple[list[Node], ...] = ()
+    ) -> Node:
+        """``<template-args>``; ``remember``: they are what ``T_`` is from here on.
+
+        ``around``: those of the templates that this one is a member of.
+        """
         self.expect("I")
         level: list[Node] = []
         if remember:
             self.template_levels = [level]
+            self.own_levels = (*around, level)
         shown: list[Node] = []
         before, self.in_template_arguments = self.in_template_arguments, True
         takes, self.takes_arguments = self.takes_arguments, True
@@ -39,7 +45,9 @@ class Templates(Types):
                 self.expect("E")
                 break
         self.in_template_arguments, self.takes_arguments = before, takes
-        return self.lift_list(self._list, shown)
+        node = self.lift_list(self._list, shown)
+        node.levels = (*around, level)
+        return node
 
     def _list(self, shown: list[Node]) -> Node:
         text = joined(shown)
@@ -64,8 +72,7 @@ class Templates(Types):
             node = self.literal()
             return node, node
         if self.name[self.at : self.at + 2] in _DECLARATIONS:
-            with self._scope():
-                self._declaration([])
+            self._declaration([])
             return self._argument()
         node = self.type()
         return node, node
@@ -75,6 +82,7 @@ class Templates(Types):
 
     def template_parameter(self) -> Node:
         """``<template-param>``: what it stands for."""
+        start = self.at
         self.expect("T")
         level = 0
         if self.take("L"):
@@ -84,19 +92,66 @@ class Templates(Types):
         if not self.take("_"):
             index = self._index(self.number()) + 1
             self.expect("_")
-        if self.allows_forward and level == 0:
-            key = len(self.forward)
-            self.forward[key] = ""
-            self.forward_indices[key] = index
-            return Node(f"\1{key}\1")
+        return self._parameter(level, index, self.name[start : self.at - 1])
+
+    def _parameter(self, level: int, index: int, spelling: str) -> Node:
         levels = self.template_levels
-        if level < len(levels) and index < len(levels[level]):
-            return levels[level][index]
-        if self.lambda_level == level and level <= len(levels):
-            if level == len(levels):
-                levels.append([])
-            return Node("auto")
-        raise self.fail()
+        scope = (level, levels[level]) if level < len(levels) else None
+        if self.allows_forward and level == 0:
+            self.refers_forward = True
+            node, scope = Node(""), None
+        elif scope is not None and index < len(scope[1]):
+            node = scope[1][index].copied()
+        elif self.lambda_level == level and level <= len(levels):
+            if scope is None:
+                scope = (level, [])
+                levels.append(scope[1])
+            node = Node("auto")
+        elif self.in_constraint:  # of a template whose arguments are not in the name
+            node = Node(spelling)
+        else:
+            raise self.fail()
+
+        def again() -> Node:
+            if level >= self.levels_rebuilt:
+                return node
+            return self.spend(self._parameter(level, index, spelling))
+
+        node.again, node.scope = again, scope
+        return node
+
+    def closed(self, node: Node, level: int = 0) -> Node:
+        """Return ``node``, whose parameters from ``level`` on are settled."""
+        again = node.again
+        if again is None:
+            return node
+        node = node.copied()
+        if level > 0:
+
+            def rebuilt() -> Node:
+                before, self.levels_rebuilt = self.levels_rebuilt, min(self.levels_rebuilt, level)
+                built = self.closed(again(), level)
+                self.levels_rebuilt = before
+                return built
+
+            node.again = rebuilt
+        return node
+
+    @contextmanager
+    def _all_levels(self) -> Iterator[None]:
+        """Within, parameters count the levels of all templates around; so constraints do."""
+        levels, lambda_level = self.template_levels, self.lambda_level
+        before = self.in_constraint
+        if not before:
+            around = (*self.outer_levels, *self.own_levels)
+            is_own = bool(levels and around) and levels[0] is around[-1]
+            self.template_levels = [*around, *(levels[1:] if is_own else levels)]
+            if lambda_level >= 0:
+                self.lambda_level += len(self.template_levels) - len(levels)
+            self.in_constraint = True
+        yield
+        self.template_levels, self.lambda_level = levels, lambda_level
+        self.in_constraint = before
 
     def _index(self, digits: str) -> int:
         if not digits or len(digits) > 6:  # noqa: PLR2004 (more than names have characters)
@@ -127,7 +182,8 @@ class Templates(Types):
         if kind == "Ty":
             return Node("typename ", self._invent("$T", level))
         if kind == "Tk":
-            concept = self.any_name()
+            with self._all_levels():
+                concept = self.any_name()
             return Node(concept.text + " ", self._invent("$T", level))
         if kind == "Tn":
             name = self._invent("$N", level)
@@ -199,4 +255,4 @@ class Templates(Types):
             head += f" requires {first.text} "
         tail = "" if second is None else f" requires {second.text}"
         made = self.lift_list(lambda nodes: Node(f"{head}({joined(nodes)}){tail}"), parameters)
-        return made, count
+        return self.closed(made, len(levels)), count

@@ -43,6 +43,14 @@ _D_TYPES = {
     "c": "decltype(auto)",
     "n": "std::nullptr_t",
 }
+_FIXED_POINT = {"s": "short ", "t": "unsigned short ", "i": "", "j": "unsigned "}
+_FIXED_POINT |= {"l": "long ", "m": "unsigned long "}
+_FIXED_NODES = {
+    before + kind + letter: Node(f"{saturates}{size}{name}")
+    for before, saturates in (("D", ""), ("DSD", "_Sat "))
+    for kind, name in (("A", "_Accum"), ("R", "_Fract"))
+    for letter, size in _FIXED_POINT.items()
+}
 _BUILTIN_NODES = {letter: Node(text) for letter, text in BUILTIN_TYPES.items()}
 _D_NODES = {letter: Node(text) for letter, text in _D_TYPES.items()}
 _ELABORATED = {"s": "struct", "u": "union", "e": "enum"}
@@ -65,8 +73,7 @@ class Types(Cursor):
             if is_known:
                 self.higher()
                 return node
-        elif letter == "D" and (plain := _D_NODES.get(self.name[self.at + 1])) is not None:
-            self.at += 2
+        elif letter == "D" and (plain := self._plain_d_type()) is not None:
             self.higher()
             return plain
         else:
@@ -75,6 +82,21 @@ class Types(Cursor):
         self.substitutions.append(node)
         self.higher()
         return node
+
+    def _plain_d_type(self) -> Node | None:
+        """A type of two letters or more that nothing refers to later."""
+        if self.name[self.at + 1] == "F":
+            return self._floating()
+        plain = _D_NODES.get(self.name[self.at + 1])
+        if plain is not None:
+            self.at += 2
+            return plain
+        for size in (3, 5):
+            plain = _FIXED_NODES.get(self.name[self.at : self.at + size])
+            if plain is not None:
+                self.at += size
+                return plain
+        return None
 
     def _substituted(self) -> tuple[Node, bool]:
         """A type that begins with a substitution, and whether it is one already."""
@@ -122,11 +144,25 @@ class Types(Cursor):
         extension = self.source_name()
         if extension.startswith("objcproto"):
             protocol = extension.removeprefix("objcproto").lstrip("0123456789")
-            return self.lift(lambda of: _with_protocol(of, protocol), self.type())
-        arguments = ""
+            return self.lift(lambda of: _with_protocol(of, protocol), self._below_qualifier())
+        arguments = Node("")
         if self.name[self.at] == "I":
-            arguments = self.template_arguments(remember=False).text
-        return self.lift(lambda of: Node(f"{of.text} {extension}{arguments}"), self.type())
+            arguments = self.template_arguments(remember=False)
+        return self.lift(
+            lambda of, some: Node(f"{of.text} {extension}{some.text}"),
+            self._below_qualifier(),
+            arguments,
+        )
+
+    def _below_qualifier(self) -> Node:
+        """What a vendor's qualifier qualifies: all qualifiers together make one type."""
+        letter = self.name[self.at]
+        if letter == "U":
+            self.deeper()
+            node = self._vendor_qualified()
+            self.higher()
+            return node
+        return self._qualified() if letter in "rVK" else self.type()
 
     def _vendor_builtin(self) -> Node:
         self.expect("u")
@@ -227,6 +263,10 @@ class Types(Cursor):
         self.expect("_")
         return self.lift(lambda bits: Node(f"{unsigned}_BitInt({bits.text})"), size)
 
+    def _pack_index(self) -> Node:
+        self.expect("Dy")
+        return self.lift(indexed, self.expanded(self.type()), self.expression())
+
     def _constrained(self) -> Node:
         kind = " decltype(auto)" if self.name[self.at + 1] == "K" else " auto"
         self.at += 2
@@ -253,8 +293,10 @@ class Types(Cursor):
 
     def with_arguments(self, name: Node, *, remember: bool) -> Node:
         """``name`` with the template arguments that are next."""
-        arguments = self.template_arguments(remember=remember)
-        return self.lift(named_with_arguments, name, arguments)
+        arguments = self.template_arguments(remember=remember, around=name.levels)
+        node = self.lift(named_with_arguments, name, arguments)
+        node.levels = arguments.levels
+        return node
 
     _TYPE_RULES: ClassVar[dict[str, Callable[[Types], Node]]] = {
         "P": _pointer,
@@ -275,12 +317,12 @@ class Types(Cursor):
     }
     _D_TYPE_RULES: ClassVar[dict[str, Callable[[Types], Node]]] = {
         "p": _pack_expansion,
-        "F": _floating,
         "B": _bit_integer,
         "U": _bit_integer,
         "k": _constrained,
         "K": _constrained,
         "v": _vector,
+        "y": _pack_index,
         "t": decltype,
         "T": decltype,
         "o": _function,
@@ -293,6 +335,11 @@ class Types(Cursor):
 def named_with_arguments(name: Node, arguments: Node) -> Node:
     """A template's name with its arguments, which are not in what its constructors are called."""
     return Node(name.text + arguments.left, "", Shape.TEMPLATE, name.base)
+
+
+def indexed(pack: Node, index: Node) -> Node:
+    """One element of a parameter pack."""
+    return Node(f"({pack.text})[{index.text}]")
 
 
 def _pointer_to(to: Node) -> Node:
