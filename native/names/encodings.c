@@ -27,7 +27,8 @@ static piece function_or_object(struct reader *r)
         }
     if (look(r, 0) == 'Q')
         fail(r);
-    return r->simplified ? name : lift_list(r, machtrace_make_encoding, &parts, &tail);
+    return r->simplified ? name : machtrace_piece_lift(&r->arena, machtrace_make_encoding, parts.items,
+                                                       parts.count, &tail, sizeof tail);
 }
 
 static void call_offset(struct reader *r)
@@ -91,5 +92,5 @@ piece machtrace_read_encoding(struct reader *r)
     r->levels = around;
     r->lambda_level = lambda_level;
     r->depth--;
-    return machtrace_piece_scoped(&r->arena, result, 0, 0);
+    return machtrace_piece_closed(&r->arena, result);
 }

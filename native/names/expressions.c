@@ -170,7 +170,7 @@ static piece new_expression(struct reader *r)
     parts[1] = machtrace_read_expression(r);
     own.is_enclosed = before && own.symbol.start[0] == '>' &&
                       (own.symbol.size == 1 || own.symbol.start[1] == '>');
-    return machtrace_piece_lift(&r->arena, machtrace_make_binary, parts, 2, &own);
+    return machtrace_piece_lift(&r->arena, machtrace_make_binary, parts, 2, &own, sizeof own);
 }
 
 piece machtrace_read_expression(struct reader *r)

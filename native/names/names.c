@@ -34,8 +34,13 @@ static piece unnamed_type(struct reader *r, bool clear)
         struct text parts[] = {TEXT("'lambda"), number, TEXT("'")};
         return plain(r, machtrace_text_joined(&r->arena, parts, 3));
     }
-    piece result = lift_list(r, machtrace_make_lambda, &parameters, &number);
-    return count == 0 ? machtrace_piece_scoped(&r->arena, result, 0, 0) : result;
+    struct piece *result = machtrace_piece_memory(&r->arena, sizeof *result);
+    *result = *machtrace_piece_lift(&r->arena, machtrace_make_lambda, parameters.items,
+                                    parameters.count, &number, sizeof number);
+    if (count == 0)
+        result->scope = 0;
+    result->recipe = NULL; /* its own parameters are settled; those around it: not read here */
+    return result;
 }
 
 static piece operator_name(struct reader *r, struct name_end *end)
@@ -92,8 +97,7 @@ static piece special_member(struct reader *r, struct name_end *end, piece scope)
         fail(r);
     if (end != NULL)
         end->constructor_or_conversion = true;
-    return lift(r, constructs ? machtrace_make_constructor : machtrace_make_destructor, scope,
-                NULL);
+    return lift_one(r, constructs ? machtrace_make_constructor : machtrace_make_destructor, scope);
 }
 
 piece machtrace_read_unqualified(struct reader *r, struct name_end *end, piece scope)
@@ -178,7 +182,7 @@ piece machtrace_read_substitution(struct reader *r)
     piece known = r->substitutions.items[index];
     if (known->scope != 0 && (known->level >= r->levels.count ||
                               r->levels.scopes[known->level] != known->scope))
-        fail(r); /* a parameter of another template than here: not read here */
+        return machtrace_rebuilt(r, known); /* a parameter of another template than here */
     return known;
 }
 

@@ -86,15 +86,33 @@ struct text machtrace_piece_text(struct arena *arena, const struct piece *piece)
     return machtrace_text_joined(arena, both, 2);
 }
 
-const struct piece *machtrace_piece_scoped(struct arena *arena, const struct piece *piece,
-                                           uint32_t scope, uint8_t level)
+static struct piece *copy_of(struct arena *arena, const struct piece *piece)
 {
-    if (piece->scope == scope)
-        return piece;
     struct piece *made = machtrace_piece_memory(arena, sizeof *made);
     *made = *piece;
+    return made;
+}
+
+const struct piece *machtrace_piece_closed(struct arena *arena, const struct piece *piece)
+{
+    if (piece->scope == 0)
+        return piece;
+    struct piece *made = copy_of(arena, piece);
+    made->scope = 0;
+    made->recipe = NULL;
+    return made;
+}
+
+const struct piece *machtrace_piece_parameter(struct arena *arena, const struct piece *piece,
+                                              uint32_t scope, uint8_t level, uint32_t index)
+{
+    struct recipe *recipe = machtrace_piece_memory(arena, sizeof *recipe);
+    *recipe = (struct recipe){.level = level, .index = index};
+    struct piece *made = copy_of(arena, piece);
     made->scope = scope;
     made->level = level;
+    made->recipe = recipe;
+    made->is_bare = 0;
     return made;
 }
 
@@ -138,51 +156,80 @@ const struct piece *machtrace_piece_pack(struct arena *arena, const struct piece
     return made;
 }
 
+/* The piece, with the scope of its parts and how it is built from them. */
+static const struct piece *with_recipe(struct arena *arena, const struct piece *piece,
+                                       struct recipe recipe)
+{
+    uint32_t scope = 0;
+    uint8_t level = 0;
+    for (uint32_t at = 0; at < recipe.count; at++) {
+        const struct piece *part = recipe.parts[at];
+        if (part->scope == 0 || part->scope == scope)
+            continue;
+        scope = scope == 0 ? part->scope : MIXED_SCOPES;
+        level = part->level;
+    }
+    if (scope == 0)
+        return piece;
+    struct recipe *own = machtrace_piece_memory(arena, sizeof *own);
+    *own = recipe;
+    own->parts = machtrace_piece_memory(arena, recipe.count * sizeof *own->parts);
+    memcpy(own->parts, recipe.parts, recipe.count * sizeof *own->parts);
+    if (recipe.extra_size != 0) {
+        void *extra = machtrace_piece_memory(arena, recipe.extra_size);
+        memcpy(extra, recipe.extra, recipe.extra_size);
+        own->extra = extra;
+    }
+    struct piece *made = copy_of(arena, piece);
+    made->scope = scope;
+    made->level = level;
+    made->recipe = own;
+    return made;
+}
+
 const struct piece *machtrace_piece_expanded(struct arena *arena, const struct piece *pattern)
 {
     struct text texts[] = {pattern->left, pattern->right, TEXT("...")};
     const struct text shown = pattern->is_pack
                                   ? machtrace_pieces_text(arena, pattern->elements, pattern->count)
                                   : machtrace_text_joined(arena, texts, 3);
-    return machtrace_piece_scoped(arena, machtrace_piece_of(arena, shown), pattern->scope,
-                                  pattern->level);
+    const struct recipe recipe = {.parts = &pattern, .count = 1};
+    return with_recipe(arena, machtrace_piece_of(arena, shown), recipe);
 }
 
-static const struct piece *with_scope(struct arena *arena, const struct piece *made,
-                                      const struct piece *const *parts, uint32_t count)
+static const struct piece *lifted(struct arena *arena, piece_maker make,
+                                  const struct piece *const *parts, uint32_t count,
+                                  const void *extra)
 {
-    uint32_t scope = 0;
-    uint8_t level = 0;
+    const struct piece *made = make(arena, parts, count, extra);
     for (uint32_t at = 0; at < count; at++) {
-        if (parts[at]->scope == 0 || parts[at]->scope == scope)
+        if (!parts[at]->is_pack)
             continue;
-        scope = scope == 0 ? parts[at]->scope : MIXED_SCOPES;
-        level = parts[at]->level;
+        struct piece *each = copy_of(arena, made);
+        each->is_pack = 1;
+        each->count = parts[at]->count;
+        each->elements = machtrace_piece_memory(arena, (each->count + 1) * sizeof *each->elements);
+        const struct piece **own = machtrace_piece_memory(arena, count * sizeof *own);
+        for (uint32_t index = 0; index < each->count; index++) {
+            for (uint32_t part = 0; part < count; part++)
+                own[part] = element(parts[part], index);
+            each->elements[index] = lifted(arena, make, own, count, extra);
+        }
+        return each;
     }
-    return machtrace_piece_scoped(arena, made, scope, level);
+    return made;
 }
 
 const struct piece *machtrace_piece_lift(struct arena *arena, piece_maker make,
                                          const struct piece *const *parts, uint32_t count,
-                                         const void *extra)
+                                         const void *extra, size_t extra_size)
 {
-    const struct piece *made = with_scope(arena, make(arena, parts, count, extra), parts, count);
-    for (uint32_t at = 0; at < count; at++) {
-        if (!parts[at]->is_pack)
-            continue;
-        struct piece *lifted = machtrace_piece_memory(arena, sizeof *lifted);
-        *lifted = *made;
-        lifted->is_pack = 1;
-        lifted->count = parts[at]->count;
-        lifted->elements =
-            machtrace_piece_memory(arena, (lifted->count + 1) * sizeof *lifted->elements);
-        const struct piece **own = machtrace_piece_memory(arena, count * sizeof *own);
-        for (uint32_t index = 0; index < lifted->count; index++) {
-            for (uint32_t part = 0; part < count; part++)
-                own[part] = element(parts[part], index);
-            lifted->elements[index] = machtrace_piece_lift(arena, make, own, count, extra);
-        }
-        return lifted;
-    }
-    return made;
+    const struct recipe recipe = {
+        .make = make,
+        .parts = (const struct piece **)parts,
+        .extra = extra,
+        .extra_size = extra_size,
+        .count = count,
+    };
+    return with_recipe(arena, lifted(arena, make, parts, count, extra), recipe);
 }

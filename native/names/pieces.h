@@ -24,10 +24,11 @@ struct piece {
     uint8_t shape;
     uint8_t is_pack;
     uint8_t precedence; /* of an expression: Precedence in demangler/itanium/nodes.py */
-    /* Of what depends on a template parameter: which arguments it was built with, and their
-     * level. 0 for what depends on none. */
+    uint8_t level;  /* of scope */
+    uint8_t is_bare; /* a template without arguments, or a variable: no type */
+    /* Of what depends on a template parameter: which arguments it was built with; otherwise 0. */
     uint32_t scope;
-    uint8_t level;
+    const struct recipe *recipe; /* of the same: how it is built with others; may be NULL */
 };
 
 #define MIXED_SCOPES UINT32_MAX
@@ -53,6 +54,17 @@ struct arena {
 typedef const struct piece *(*piece_maker)(struct arena *arena, const struct piece *const *parts,
                                            uint32_t count, const void *extra);
 
+/* How a piece is built: by make() from parts; a parameter, if there are none; an expansion, if
+ * there is no make(). */
+struct recipe {
+    piece_maker make;
+    const struct piece **parts;
+    const void *extra;
+    size_t extra_size;
+    uint32_t count, index;
+    uint8_t level;
+};
+
 #define TEXT(literal) ((struct text){literal, sizeof(literal) - 1})
 
 _Noreturn void machtrace_piece_fail(struct arena *arena);
@@ -69,14 +81,16 @@ struct text machtrace_pieces_text(struct arena *arena, const struct piece *const
                                   uint32_t count);
 /* The expansion over the elements in turn. */
 const struct piece *machtrace_piece_pack(struct arena *arena, const struct pieces *elements);
-/* The piece with another scope. */
-const struct piece *machtrace_piece_scoped(struct arena *arena, const struct piece *piece,
-                                           uint32_t scope, uint8_t level);
+/* The piece as one that depends on no template parameter. */
+const struct piece *machtrace_piece_closed(struct arena *arena, const struct piece *piece);
+/* The piece as one that stands for a template parameter. */
+const struct piece *machtrace_piece_parameter(struct arena *arena, const struct piece *piece,
+                                              uint32_t scope, uint8_t level, uint32_t index);
 /* A pack expansion. */
 const struct piece *machtrace_piece_expanded(struct arena *arena, const struct piece *pattern);
 /* The result of make() for parts; built again for each element of a pack among them. */
 const struct piece *machtrace_piece_lift(struct arena *arena, piece_maker make,
                                          const struct piece *const *parts, uint32_t count,
-                                         const void *extra);
+                                         const void *extra, size_t extra_size);
 
 #endif

@@ -56,6 +56,8 @@ piece machtrace_read_unqualified(struct reader *r, struct name_end *end, piece s
 /* types.c; remember: T_ stands for these arguments from here on */
 piece machtrace_read_type(struct reader *r);
 piece machtrace_read_template_parameter(struct reader *r);
+/* A piece with the template arguments of here. */
+piece machtrace_rebuilt(struct reader *r, piece known);
 piece machtrace_read_arguments(struct reader *r, bool remember);
 piece machtrace_read_with_arguments(struct reader *r, piece name, bool remember);
 
@@ -108,21 +110,28 @@ static inline piece plain(struct reader *r, struct text text)
     return machtrace_piece_of(&r->arena, text);
 }
 
-static inline piece lift(struct reader *r, piece_maker make, piece part, const void *extra)
+static inline piece lift_sized(struct reader *r, piece_maker make, piece part, const void *extra,
+                               size_t size)
 {
-    return machtrace_piece_lift(&r->arena, make, &part, 1, extra);
+    return machtrace_piece_lift(&r->arena, make, &part, 1, extra, size);
+}
+
+#define lift(r, make, part, extra) lift_sized(r, make, part, extra, sizeof *(extra))
+
+static inline piece lift_one(struct reader *r, piece_maker make, piece part)
+{
+    return machtrace_piece_lift(&r->arena, make, &part, 1, NULL, 0);
 }
 
 static inline piece lift_two(struct reader *r, piece_maker make, piece first, piece second)
 {
     piece parts[] = {first, second};
-    return machtrace_piece_lift(&r->arena, make, parts, 2, NULL);
+    return machtrace_piece_lift(&r->arena, make, parts, 2, NULL, 0);
 }
 
-static inline piece lift_list(struct reader *r, piece_maker make, const struct pieces *list,
-                              const void *extra)
+static inline piece lift_list(struct reader *r, piece_maker make, const struct pieces *list)
 {
-    return machtrace_piece_lift(&r->arena, make, list->items, list->count, extra);
+    return machtrace_piece_lift(&r->arena, make, list->items, list->count, NULL, 0);
 }
 
 static inline void substitute_later(struct reader *r, piece known)

@@ -50,7 +50,8 @@ static piece function_type(struct reader *r)
         }
         machtrace_pieces_add(&r->arena, &parts, machtrace_read_type(r));
     }
-    return lift_list(r, machtrace_make_function, &parts, &tail);
+    return machtrace_piece_lift(&r->arena, machtrace_make_function, parts.items, parts.count, &tail,
+                                sizeof tail);
 }
 
 static piece dimensioned(struct reader *r, piece_maker make)
@@ -112,7 +113,7 @@ static piece read_new_type(struct reader *r)
     switch (look(r, 0)) {
     case 'P':
         r->at++;
-        return lift(r, machtrace_make_pointer, machtrace_read_type(r), NULL);
+        return lift_one(r, machtrace_make_pointer, machtrace_read_type(r));
     case 'R':
         r->at++;
         return lift(r, machtrace_make_reference, machtrace_read_type(r), &one);
@@ -212,12 +213,34 @@ piece machtrace_read_with_arguments(struct reader *r, piece name, bool remember)
     return lift_two(r, machtrace_make_with_arguments, name, arguments);
 }
 
+static piece parameter(struct reader *r, size_t level, size_t index)
+{
+    struct levels *levels = &r->levels;
+    if (r->in_conversion && level == 0)
+        fail(r); /* arguments that follow: not read here */
+    piece known;
+    if (level < (size_t)levels->count && index < levels->items[level].count) {
+        known = levels->items[level].items[index];
+    } else {
+        if (r->lambda_level != (int)level || level > (size_t)levels->count || level >= MOST_LEVELS)
+            fail(r);
+        if (level == (size_t)levels->count) {
+            levels->items[level] = (struct pieces){0};
+            levels->scopes[level] = ++r->scopes;
+            levels->count++;
+        }
+        known = plain(r, TEXT("auto"));
+    }
+    return machtrace_piece_parameter(&r->arena, known, levels->scopes[level], (uint8_t)level,
+                                     (uint32_t)index);
+}
+
 piece machtrace_read_template_parameter(struct reader *r)
 {
     expect(r, 'T');
-    int level = 0;
+    size_t level = 0;
     if (take(r, 'L')) {
-        level = (int)machtrace_read_number(r) + 1;
+        level = machtrace_read_number(r) + 1;
         expect(r, '_');
     }
     size_t index = 0;
@@ -225,22 +248,28 @@ piece machtrace_read_template_parameter(struct reader *r)
         index = machtrace_read_number(r) + 1;
         expect(r, '_');
     }
-    if (r->in_conversion && level == 0)
-        fail(r); /* arguments that follow: not read here */
-    piece result;
-    if (level < r->levels.count && index < r->levels.items[level].count) {
-        result = r->levels.items[level].items[index];
-    } else {
-        if (r->lambda_level != level || level > r->levels.count || level >= MOST_LEVELS)
-            fail(r);
-        if (level == r->levels.count) {
-            r->levels.items[level] = (struct pieces){0};
-            r->levels.scopes[level] = ++r->scopes;
-            r->levels.count++;
-        }
-        result = plain(r, TEXT("auto"));
-    }
-    return machtrace_piece_scoped(&r->arena, result, r->levels.scopes[level], (uint8_t)level);
+    return parameter(r, level, index);
+}
+
+piece machtrace_rebuilt(struct reader *r, piece known)
+{
+    if (known->scope == 0)
+        return known;
+    const struct recipe *recipe = known->recipe;
+    if (recipe == NULL)
+        fail(r);
+    if (recipe->count == 0)
+        return parameter(r, recipe->level, recipe->index);
+    deeper(r);
+    piece *parts = machtrace_piece_memory(&r->arena, recipe->count * sizeof *parts);
+    for (uint32_t at = 0; at < recipe->count; at++)
+        parts[at] = machtrace_rebuilt(r, recipe->parts[at]);
+    piece result = recipe->make == NULL
+                       ? machtrace_piece_expanded(&r->arena, parts[0])
+                       : machtrace_piece_lift(&r->arena, recipe->make, parts, recipe->count,
+                                              recipe->extra, recipe->extra_size);
+    r->depth--;
+    return result;
 }
 
 /* An argument; *entry is the substitution of its parameter. */
@@ -261,7 +290,7 @@ static piece argument(struct reader *r, piece *entry)
             machtrace_pieces_add(&r->arena, &elements, argument(r, &ignored));
         }
         r->depth--;
-        result = lift_list(r, machtrace_make_list, &elements, NULL);
+        result = lift_list(r, machtrace_make_list, &elements);
         *entry = machtrace_piece_pack(&r->arena, &elements);
         return result;
     } else if (letter == 'L') {
@@ -299,5 +328,5 @@ piece machtrace_read_arguments(struct reader *r, bool remember)
     r->in_arguments = in_arguments;
     const piece_maker make =
         r->simplified ? machtrace_make_folded_arguments : machtrace_make_arguments;
-    return lift_list(r, make, &shown, NULL);
+    return lift_list(r, make, &shown);
 }
