@@ -127,6 +127,7 @@ char *machtrace_cplusplus_name(const char *mangled, size_t size, int simplified,
     char *result = NULL;
     while (reader.at < 4 && look(&reader, 0) == '_')
         reader.at++;
+    reader.is_in_macho = reader.at % 2 == 0;
     if (reader.at != 0 && take(&reader, 'Z'))
         result = read_or_fail(&reader, length);
     while (reader.arena.chunks != NULL) {

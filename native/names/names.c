@@ -243,7 +243,8 @@ static piece nested(struct reader *r, struct name_end *end)
             scope = machtrace_read_unqualified(r, end, scope);
         }
         substitute_later(r, scope);
-        (void)take(r, 'M');
+        if (look(r, 0) == 'M')
+            fail(r); /* compilers number what follows differently: not read here */
     }
     if (scope == NULL || r->substitutions.count == 0)
         fail(r);

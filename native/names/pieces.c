@@ -112,7 +112,6 @@ const struct piece *machtrace_piece_parameter(struct arena *arena, const struct 
     made->scope = scope;
     made->level = level;
     made->recipe = recipe;
-    made->is_bare = 0;
     return made;
 }
 

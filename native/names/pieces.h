@@ -25,7 +25,6 @@ struct piece {
     uint8_t is_pack;
     uint8_t precedence; /* of an expression: Precedence in demangler/itanium/nodes.py */
     uint8_t level;  /* of scope */
-    uint8_t is_bare; /* a template without arguments, or a variable: no type */
     /* Of what depends on a template parameter: which arguments it was built with; otherwise 0. */
     uint32_t scope;
     const struct recipe *recipe; /* of the same: how it is built with others; may be NULL */

@@ -32,6 +32,7 @@ struct reader {
     size_t size, at;
     unsigned depth;
     int lambda_level;
+    bool is_in_macho;
     bool simplified, takes_arguments, in_conversion, in_arguments;
     struct pieces substitutions;
     struct levels levels;

@@ -101,6 +101,8 @@ static piece d_type(struct reader *r)
     case 'S': return fixed_point(r);
     default: fail(r); /* not read here, or with more behind it */
     }
+    if (r->is_in_macho && (look(r, 1) == 'a' || look(r, 1) == 'c'))
+        fail(r); /* Apple's Clang numbers these: not read here */
     r->at += 2;
     return plain(r, constant_text(name));
 }

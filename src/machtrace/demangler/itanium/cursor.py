@@ -5,10 +5,12 @@ The grammar is that of the Itanium C++ ABI, section 5.1.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from machtrace.frozen import dataclass
 from machtrace.demangler.itanium.nodes import Node, Precedence, UnreadableNameError, operand
 
 _MAX_TEXT = 1 << 22
@@ -18,12 +20,31 @@ _MAX_DEPTH = 128
 """Levels of types, names and expressions within one another."""
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _END = "\0"
+_REFERENCE = re.compile(r"([PROrVK]*)S([0-9A-Z]*)_\Z")
+"""A substitution, what points to it, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Which parts of a name later parts may refer to, where compilers differ."""
+
+    nested_scopes: bool = False
+    """Types in ``srN``: GCC before 13."""
+    placeholders: bool = False
+    """``auto`` and ``decltype(auto)`` as types: Apple's Clang, for some programs."""
+    initialised: bool = True
+    """Variables whose initialisers contain a lambda: not GCC before 13, nor Apple's Clang, for the
+    same programs."""
+    bases: bool = False
+    """Classes whose constructors are inherited: GCC."""
 
 
 class Cursor(ABC):
     """A place in a mangled name, and the tables that its later parts refer to."""
 
-    def __init__(self, mangled: str, at: int, *, simplified: bool) -> None:
+    def __init__(
+        self, mangled: str, at: int, *, simplified: bool, numbering: Numbering = Numbering()
+    ) -> None:
         if _END in mangled:
             raise UnreadableNameError
         self.name = mangled + _END + _END  # so that two characters can always be read
@@ -51,8 +72,9 @@ class Cursor(ABC):
         """Whether template arguments may be referred to that follow."""
         self.refers_forward = False
         """Whether that happened in the name that is read."""
-        self.has_nested_scopes = False
-        """Whether ``srN`` begins a nested name of types, as GCC writes it before 13."""
+        self.numbering = numbering
+        self.is_strict = False
+        """Whether a reading is refused that no compiler would have meant, though it is one."""
         self.in_template_arguments = False
         """Whether a ``>`` would end the list."""
         self._text_left = _MAX_TEXT
@@ -208,6 +230,18 @@ class Cursor(ABC):
         return node.again()
 
     # The parts of the grammar need one another; each is in a module of its own.
+
+    def parameter_type(self) -> Node:
+        """``<type>`` of a parameter."""
+        start = self.at
+        node = self.type()
+        if self.is_strict:
+            reference = _REFERENCE.match(self.name, start, self.at)
+            if reference is not None:
+                known = self.substitutions[int(reference[2], 36) + 1 if reference[2] else 0]
+                if known.is_no_type or (known.is_qualified and not reference[1]):
+                    raise self.fail()
+        return node
 
     @abstractmethod
     def type(self) -> Node:

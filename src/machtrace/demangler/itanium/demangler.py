@@ -12,10 +12,11 @@ Whole functions and special objects: ``<encoding>``, sections 5.1.2 and 5.1.4.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 
+from machtrace.demangler.itanium.cursor import Numbering
 from machtrace.demangler.itanium.expressions import Expressions
 from machtrace.demangler.itanium.names import NameEnd
 from machtrace.demangler.itanium.nodes import Node, UnreadableNameError, joined
@@ -64,7 +65,10 @@ class Encodings(Expressions):
         parameters: list[Node] = []
         if not self.take("v"):
             while self.name[self.at] not in _ENDS and self.name[self.at] != "Q":
-                parameters.append(self.type())
+                parameters.append(self.parameter_type())
+        if self.is_strict and end.closure is not None:
+            if end.closure != [one.text for one in parameters]:
+                raise self.fail()
         requirement = self.constraint() if self.take("Q") else None
         if self.simplified:
             return name
@@ -181,12 +185,31 @@ def read_cplusplus(name: str, *, simplified: bool) -> str | None:
 
 
 def _read(name: str, at: int, *, simplified: bool) -> str | None:
-    for has_nested_scopes in (False, True) if "srN" in name else (False,):
-        parser = Encodings(name, at, simplified=simplified)
-        parser.has_nested_scopes = has_nested_scopes
+    numberings = list(_numberings(name, is_in_macho=at % 2 == 1))
+    attempts = [(one, False) for one in numberings]
+    if len(numberings) > 1:
+        attempts = [(one, True) for one in numberings] + attempts
+    for numbering, is_strict in attempts:
+        parser = Encodings(name, at, simplified=simplified, numbering=numbering)
+        parser.is_strict = is_strict
         with suppress(UnreadableNameError, RecursionError):
             return _whole(parser, name)
     return None
+
+
+def _numberings(name: str, *, is_in_macho: bool) -> Iterator[Numbering]:
+    """Yield the numberings that the name may have, the likeliest first."""
+    has_placeholder, has_initialiser = "Da" in name or "Dc" in name, "MUl" in name
+    new, gcc, apple = (False, True), (False, False), (True, False)
+    kinds = [new]
+    if is_in_macho and (has_placeholder or has_initialiser):
+        kinds = [apple, new]
+    elif has_initialiser:
+        kinds = [new, gcc]
+    for bases in (False, True) if "CI" in name else (False,):
+        for nested_scopes in (False, True) if "srN" in name else (False,):
+            for placeholders, initialised in kinds:
+                yield Numbering(nested_scopes, placeholders, initialised, bases)
 
 
 @cache

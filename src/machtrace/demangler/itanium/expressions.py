@@ -62,7 +62,7 @@ def _requirement(cursor: Cursor) -> Node:
 
 def parse_unresolved_name(cursor: Cursor, *, is_global: bool) -> Node:
     """``<unresolved-name>``; ``is_global``: a ``gs`` was before it."""
-    if cursor.has_nested_scopes and cursor.name.startswith("srN", cursor.at):
+    if cursor.numbering.nested_scopes and cursor.name.startswith("srN", cursor.at):
         cursor.at += 2
         scope = cursor.any_name()
         cursor.substitutions.append(scope)

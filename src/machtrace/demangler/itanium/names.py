@@ -27,6 +27,7 @@ _EXPANDED = {
 _INLINE_NAMESPACES = frozenset({"__1", "__2", "__ndk1", "__cxx11", "__fs", "_V2"})
 """Inline namespaces of the standard library, which identify its vendor and version."""
 _STANDARD_NAMESPACE = "std"
+_FUNCTIONS_OF_LAMBDAS = frozenset({"operator()", "__invoke", "_FUN"})
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class NameEnd:
     constructor_or_conversion: bool = False
     qualifiers: str = ""
     """Qualifiers of the member function, each after a space."""
+    closure: list[str] | None = None
+    """The parameters of the lambda whose function this is."""
     explicit_object: bool = False
     """Whether the first parameter is an explicit ``this``."""
 
@@ -60,6 +63,7 @@ class Names(Templates):
             node, is_known = self.unscoped_name_or_substitution(end)
             if self.name[self.at] == "I":
                 if not is_known:
+                    node.is_no_type = True
                     self.substitutions.append(node)
                 node = self.with_arguments(node, remember=end is not None)
                 if end is not None:
@@ -115,6 +119,8 @@ class Names(Templates):
             elif two[0] == "I":
                 if scope is None or scope.shape == 3:  # noqa: PLR2004 (Shape.TEMPLATE)
                     raise self.fail()
+                if scope.again is None:
+                    scope.is_no_type = True
                 scope = self.with_arguments(scope, remember=end is not None)
                 if end is not None:
                     end.template_arguments = True
@@ -129,13 +135,18 @@ class Names(Templates):
                     raise self.fail()
                 else:
                     scope = node
+                    if self.is_strict and (scope.right or scope.left.endswith(("*", "&"))):
+                        raise self.fail()
                     if end is not None:
                         self.own_levels = scope.levels
                 continue
             else:
                 scope, module = self._unqualified(end, scope, module), ""
+            if self.take("M"):
+                scope.is_no_type = True
+                if not self.numbering.initialised:
+                    continue
             self.substitutions.append(scope)
-            self.take("M")
         if scope is None or not self.substitutions:
             raise self.fail()
         self.substitutions.pop()
@@ -204,6 +215,8 @@ class Names(Templates):
         node = self._abi_tagged(node)
         if scope is None:
             return node
+        if end is not None and node.text in _FUNCTIONS_OF_LAMBDAS:
+            end.closure = scope.closure
         if befriended:
             made = self.lift(lambda of, one: Node(f"{of.text}::friend {one.text}"), scope, node)
             made.levels = scope.levels
@@ -215,7 +228,8 @@ class Names(Templates):
         ):
             return scope
         scoped = self.lift(_scoped, scope, node)
-        scoped.levels = scope.levels
+        scoped.levels, scoped.closure = scope.levels, node.closure
+        scoped.is_no_type = scope.text == _STANDARD_NAMESPACE and node.text in _INLINE_NAMESPACES
         return scoped
 
     def _module(self, module: str) -> str:
@@ -244,7 +258,9 @@ class Names(Templates):
                 raise self.fail()
             self.at += 1
             if inherited:
-                self.named(end)
+                base = self.any_name()
+                if self.numbering.bases:
+                    self.substitutions.append(base)
             return scope, self.lift(lambda of: Node(of.base, base=of.base), scope)
         self.expect("D")
         if self.name[self.at] not in "01245":

@@ -64,6 +64,9 @@ class Node:
     __slots__ = (
         "again",
         "base",
+        "closure",
+        "is_no_type",
+        "is_qualified",
         "left",
         "length",
         "levels",
@@ -94,6 +97,12 @@ class Node:
         """Builds the node where it is referred to, if it depends on a template parameter."""
         self.scope: tuple[int, list[Node]] | None = None
         """Level and arguments of the parameters that it was built with; None if they differ."""
+        self.is_no_type = False
+        """Whether it is a namespace, a variable, or a template without arguments."""
+        self.is_qualified = False
+        """Whether it is const or volatile, which the type of a parameter is not."""
+        self.closure: list[str] | None = None
+        """The parameters of a lambda, if this is one's type and none is generic."""
         self.levels: tuple[list[Node], ...] = ()
         """The template arguments of the entity and of those around it, the outermost first."""
 

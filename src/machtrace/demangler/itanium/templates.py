@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from machtrace.demangler.itanium.cursor import Numbering
 from machtrace.demangler.itanium.nodes import Node, joined, pack
 from machtrace.demangler.itanium.types import Types
 
@@ -17,8 +18,10 @@ _MAX_LEVELS = 64
 class Templates(Types):
     """The rules of ``<template-args>``, ``<template-param>`` and unnamed types."""
 
-    def __init__(self, mangled: str, at: int, *, simplified: bool) -> None:
-        super().__init__(mangled, at, simplified=simplified)
+    def __init__(
+        self, mangled: str, at: int, *, simplified: bool, numbering: Numbering = Numbering()
+    ) -> None:
+        super().__init__(mangled, at, simplified=simplified, numbering=numbering)
         self._invented: Counter[str] = Counter()
 
     def template_arguments(
@@ -227,8 +230,12 @@ class Templates(Types):
         self.expect("Ul")
         declarator, count = self.closure_declarator()
         if self.simplified:
-            return Node(f"'lambda{count}'")
-        return self.lift(lambda of: Node(f"'lambda{count}'{of.text}"), declarator)
+            node = Node(f"'lambda{count}'")
+            node.closure = declarator.closure
+            return node
+        node = self.lift(lambda of: Node(f"'lambda{count}'{of.text}"), declarator)
+        node.closure = declarator.closure
+        return node
 
     def closure_declarator(self) -> tuple[Node, str]:
         """A lambda's template and other parameters, behind the ``Ul``; and which one it is."""
@@ -242,9 +249,9 @@ class Templates(Types):
             first = self.constraint() if self.take("Q") else None
             parameters: list[Node] = []
             if not self.take("v"):
-                parameters.append(self.type())
+                parameters.append(self.parameter_type())
                 while self.name[self.at] not in "EQ":
-                    parameters.append(self.type())
+                    parameters.append(self.parameter_type())
             second = self.constraint() if self.take("Q") else None
             self.expect("E")
         self.lambda_level, self.takes_arguments = before, takes
@@ -255,4 +262,7 @@ class Templates(Types):
             head += f" requires {first.text} "
         tail = "" if second is None else f" requires {second.text}"
         made = self.lift_list(lambda nodes: Node(f"{head}({joined(nodes)}){tail}"), parameters)
-        return self.closed(made, len(levels)), count
+        node = self.closed(made, len(levels))
+        if not declared and all(one.again is None for one in parameters):
+            node.closure = [one.text for one in parameters]
+        return node, count

@@ -53,6 +53,9 @@ _FIXED_NODES = {
 }
 _BUILTIN_NODES = {letter: Node(text) for letter, text in BUILTIN_TYPES.items()}
 _D_NODES = {letter: Node(text) for letter, text in _D_TYPES.items()}
+_PLACEHOLDERS = (_D_NODES["a"], _D_NODES["c"])
+for _node in _PLACEHOLDERS:
+    _node.is_no_type = True  # as parameters they are template parameters
 _ELABORATED = {"s": "struct", "u": "union", "e": "enum"}
 _SUFFIXES = {"C": " complex", "G": " imaginary"}
 
@@ -74,6 +77,8 @@ class Types(Cursor):
                 self.higher()
                 return node
         elif letter == "D" and (plain := self._plain_d_type()) is not None:
+            if self.numbering.placeholders and plain in _PLACEHOLDERS:
+                self.substitutions.append(plain)
             self.higher()
             return plain
         else:
@@ -128,9 +133,11 @@ class Types(Cursor):
         if after[0] == "F" or after in {"Do", "DO", "Dw", "Dx"}:
             self.at = start
             return self._function()
-        return self.lift(
+        node = self.lift(
             lambda of: Node(of.left + qualifiers, of.right, of.shape, of.base), self.type()
         )
+        node.is_qualified = True
+        return node
 
     def qualifiers(self) -> str:
         """``<CV-qualifiers>``, each after a space."""
@@ -296,6 +303,8 @@ class Types(Cursor):
         arguments = self.template_arguments(remember=remember, around=name.levels)
         node = self.lift(named_with_arguments, name, arguments)
         node.levels = arguments.levels
+        if self.is_strict and not _can_be_function(name, arguments.levels[-1]):
+            raise self.fail()
         return node
 
     _TYPE_RULES: ClassVar[dict[str, Callable[[Types], Node]]] = {
@@ -335,6 +344,26 @@ class Types(Cursor):
 def named_with_arguments(name: Node, arguments: Node) -> Node:
     """A template's name with its arguments, which are not in what its constructors are called."""
     return Node(name.text + arguments.left, "", Shape.TEMPLATE, name.base)
+
+
+_FUNCTION_TEMPLATES = frozenset(
+    f"{library}::{name}"
+    for library in ("std", "std::__1")
+    for name in ("function", "__function::__func", "__function::__base")
+)
+
+
+def _can_be_function(name: Node, arguments: list[Node]) -> bool:
+    """Return whether ``std::function``, if this is a part of it, is one of a function.
+
+    libc++ stores a lambda with the function's type behind it, most often of the same parameters.
+    """
+    if name.text not in _FUNCTION_TEMPLATES or not arguments:
+        return True
+    of, closure = arguments[-1], arguments[0].closure
+    if of.shape != Shape.FUNCTION:
+        return of.again is not None
+    return closure is None or of.right.startswith(f"({', '.join(closure)})")
 
 
 def indexed(pack: Node, index: Node) -> Node:
