@@ -44,6 +44,8 @@ def pieces(monkeypatch, *reads: bytes, simplified: bool = False) -> list[bytes]:
         (b"___Z3foov_block_invoke", b"invocation function for block in foo()"),
         (b"calls _Z3foov.", b"calls foo()."),
         (b"_ZNSt6thread4joinEv@@GLIBCXX_3.4.11", b"std::thread::join()@@GLIBCXX_3.4.11"),
+        (b"[_Znwm@plt] _Z3foov@ _Z3foov@1", b"[operator new(unsigned long)@plt] foo()@ foo()@1"),
+        (b"__imp__Z3foov", b"import thunk for foo()"),
         (b"$s3Lab3runyySiF _$s3Lab3runyySiF", b"Lab.run(Swift.Int) -> () Lab.run(Swift.Int) -> ()"),
         (b"_RNvC1a1b _ZN1a1b17h0123456789abcdefE", b"a::b a::b::h0123456789abcdef"),
         (b"x_Z3foov 1_Z3foov ._Z3foov $_Z3foov", b"x_Z3foov 1_Z3foov ._Z3foov $_Z3foov"),
@@ -58,8 +60,9 @@ def test_names_in_text_are_replaced(monkeypatch, text: bytes, expected: bytes) -
 
 
 def test_the_simplified_form_omits_parameters(monkeypatch) -> None:
-    found = pieces(monkeypatch, b"_Z3fooi $s3Lab3runyySiF\n", simplified=True)
-    assert b"".join(found) == b"foo run(_:)\n"
+    text = b"_Z3fooi $s3Lab3runyySiF _Z3fooi@@V_1.2.\n"
+    found = pieces(monkeypatch, text, simplified=True)
+    assert b"".join(found) == b"foo run(_:) foo.\n"
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 40), max_size=20))
@@ -174,10 +177,11 @@ def test_symbol_lists_as_llvm_filters_them(library: str) -> None:
     theirs = subprocess.run([CXXFILT], input=sample, capture_output=True, check=True).stdout
     ours = filtered(sample)
 
-    # Where llvm-cxxfilt leaves a name, ours may know it: transactional clones, Rust.
+    # Where llvm-cxxfilt leaves a name, ours may know it: transactional clones, Rust. Functions that
+    # have a lambda as a template argument have wrong parameters in its output.
     lines = zip(sample.splitlines(), ours.splitlines(), theirs.splitlines(), strict=True)
     different = [line for line in lines if line[1] != line[2] and line[0] != line[2]]
-    assert [line for line in different if b"17h" not in line[0]] == []
+    assert [line for line in different if b"17h" not in line[0] and b"Ul" not in line[0]] == []
 
 
 def _library(name: str) -> str | None:

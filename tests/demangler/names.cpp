@@ -150,3 +150,60 @@ template <class T> struct Friendly { friend void befriended(Friendly) requires S
 KEEP void concepts() { constrained(1); constrained_parameter(1); constrained_auto(1); trailing(1); required(1); befriended(Friendly<int>()); run1([]<Small T>(T x) requires Same<T, int> { return x; }); run1([]<template <class> class H = Box, int N = 3>(auto x) { return x; }); }
 struct Explicit { KEEP int with_this(this Explicit self, int) { return 1; } template <class S> KEEP int deduced(this S &&s) { return 2; } }; KEEP int use_explicit() { Explicit e; return e.with_this(1) + e.deduced(); }
 }
+// what LLVM 19 misreads or cannot read
+namespace later {
+template <class T> concept Small = sizeof(T) < 64;
+template <class A, class B> concept Same = __is_same(A, B);
+
+// template parameters in substitutions stand for those of the template that they are used in
+template <class T> struct Update { T value; };
+template <class T> struct Wrap { T call; };
+template <class I, class C> KEEP void sort(I, I, C) {}
+template <class I, class C> KEEP void sort_updates(Update<I> *, Update<I> *, C) {}
+template <class T> KEEP void legalize(Update<T> *u) {
+  auto compare = [](const Update<T> &, const Update<T> &) { return true; };
+  sort(u, u, Wrap<decltype(compare)>{compare});
+  sort_updates<Update<T> *>(nullptr, nullptr, Wrap<decltype(compare)>{compare});
+}
+template void legalize<char *>(Update<char *> *);
+template <class T> KEEP void generic(T t) { auto own = [](auto x, T) { return x; }; own(1.5, t); }
+template void generic<int>(int);
+struct Outer { template <class F> struct Prepared { KEEP Prepared(F &) { auto run = [](F &f) { f(); }; run(*(F *)0); } }; };
+template <class F> KEEP void call(F &&f) { auto own = [&] { f(); }; Outer::Prepared<decltype(own)> p(own); }
+template void call<void (&)()>(void (&)());
+
+// constraints count the levels of all templates around
+template <class T> struct Member {
+  template <class U> KEEP void both(U) requires(Same<T, int> && Small<U>) {}
+  template <Same<T> U> KEEP void typed(U) {}
+  KEEP void one() requires Small<T> {}
+  template <class U> requires(Small<T> && Small<U>) friend KEEP void befriend(Member, U) {}
+};
+KEEP void members_of_templates() { Member<int> m; m.both('c'); m.typed(1); m.one(); befriend(m, 'c'); }
+template <class T> KEEP void constrained_lambda() { auto one = []<class U>(U, auto) requires(Small<T> && Small<U>) {}; one(1, 'c'); }
+template KEEP void constrained_lambda<long>();
+
+// declarations of template parameters
+template <class T, auto V> struct Typed {};
+template <template <typename T, T> typename> struct Holder {};
+template <template <class T, auto V> class X> KEEP void of_template() {}
+template <template <class T, T V> class... X> KEEP void of_templates() {}
+template <class T, T V> struct Valued {};
+KEEP void declared() { of_template<Typed>(); of_templates<Valued, Valued>(); }
+
+// objects and values
+struct Text { char text[8]; };
+template <Text T> KEEP void text() {}
+KEEP void texts() { text<Text{"Hello"}>(); text<Text{"\0012\xF0\x9F\x98\x8A"}>(); text<Text{"\"\\\n"}>(); }
+template <bool> struct If {};
+template <int N> KEEP void comma(If<(N, true)> *) {}
+template void comma<4>(If<true> *);
+KEEP inline int counter() { static const int &r = 1; return r; }
+KEEP int use_counter() { return counter(); }
+KEEP void spaces(__attribute__((address_space(1))) const int *, __attribute__((address_space(1))) const int *) {}
+KEEP void bits(_BitInt(12), _BitInt(12) *, _BitInt(12) *, int *, int *) {}
+KEEP void halves(_Float16, _Float16 *, _Float16 *, int *, int *) {}
+struct Convertible {
+  template <class... T> KEEP operator Update<void (*)(T *...)>() const { return {}; } };
+KEEP void converted() { Update<void (*)(int *, char *)> u = Convertible(); (void)u; }
+}

@@ -31,6 +31,39 @@ def test_a_names_beginning_tells_its_language(name, full):
 
 
 @pytest.mark.parametrize(
+    ("name", "full", "simplified"),
+    [
+        ("_ZNSt6locale7classicEv@@GLIBCXX_3.4", "std::locale::classic()@@GLIBCXX_3.4", None),
+        ("_Znwm@GLIBCXX_3.4", "operator new(unsigned long)@GLIBCXX_3.4", "operator new"),
+        ("_Znwm@plt", "operator new(unsigned long)@plt", "operator new"),
+        ("_RNvC6_123foo3bar@@BASE-1", "123foo::bar@@BASE-1", "123foo::bar"),
+        ("$s4main3FooC3baryyF@@V1", "main.Foo.bar() -> ()@@V1", "Foo.bar()"),
+        ("__imp__Z3foov", "import thunk for foo()", "import thunk for foo"),
+        ("__imp___Z3foov", "import thunk for foo()", "import thunk for foo"),
+        ("__imp__RNvC6_123foo3bar", "import thunk for 123foo::bar", None),
+        ("__alloc_token__Znwm", "operator new(unsigned long) (.alloc_token)", "operator new"),
+        ("___alloc_token_12__Znwm", "operator new(unsigned long) (.alloc_token)", "operator new"),
+    ],
+)
+def test_what_tools_write_around_names(name, full, simplified):
+    """The version of a symbol in ELF, and prefixes; the simplified form has no version."""
+    assert demangle(name) == full
+    assert demangle(name, simplified=True) == (simplified or full.removesuffix("()@@GLIBCXX_3.4"))
+    assert may_be_mangled(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_Z9f@V1", "main@@GLIBC_2.34", "_Z1fv@", "_Z1fv@@1", "__imp_CreateFileW", "__alloc_token_x",
+     "@_Z1fv", "__imp_", "__alloc_token_1_", "_Z1fv@@@V"],
+)  # fmt: skip
+def test_what_is_around_no_mangled_name(name):
+    """They stay as they are, too."""
+    for simplified in (False, True):
+        assert name == demangle(name, simplified=simplified)
+
+
+@pytest.mark.parametrize(
     "name", ["main", "_main", "-[Foo bar]", "runtime.main", "__TMpV", "_Table"]
 )
 def test_other_names_stay_as_they_are(name):

@@ -19,7 +19,9 @@ _MAX_NAME_LENGTH = 1 << 16
 
 _NAME = re.compile(
     rb"(?<![A-Za-z0-9_.$])"  # what is inside another word is not a name
+    rb"(?:__imp_|___?alloc_token_(?:[0-9]+_)?)?"
     rb"(?:_{1,4}Z|__?[RT]|_?\$[Sse]|_?@__swiftmacro_)[A-Za-z0-9_.$]+"
+    rb"(?:@@?[A-Za-z_][A-Za-z0-9_.]*)?"  # a version
 )
 _NAME_BYTES = (string.ascii_letters + string.digits + "_.$@").encode()
 

@@ -81,7 +81,7 @@ _ALLOCATION = re.compile(r"_{0,1}__alloc_token_(?:[0-9]+_)?(?=_)")
 """Precedes the name of an allocator that Clang calls with the type's number."""
 _BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT, _IMPORTED, "__alloc_token_", "___alloc_token_")
 _VERSION = re.compile(r"(?<=.)@{1,2}[A-Za-z_][A-Za-z0-9_.+-]*\Z")
-"""Of a symbol in ELF, as nm and other tools write it; also ``@plt``."""
+"""The version of a symbol in ELF, as nm and other tools write it; also ``@plt``."""
 
 
 def _demangle(name: str, simplified: bool) -> str:  # noqa: FBT001 - lru_cache takes it so

@@ -9,19 +9,39 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
-from machtrace.frozen import dataclass
 from machtrace.demangler.itanium.nodes import Node, Precedence, UnreadableNameError, operand
+from machtrace.frozen import dataclass
 
-_MAX_TEXT = 1 << 22
+MAX_TEXT = 1 << 22
 """Characters of all pieces together that a name may take: substitutions that repeat themselves
 would otherwise make a text of any length from a short name."""
 _MAX_DEPTH = 128
 """Levels of types, names and expressions within one another."""
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _END = "\0"
+_PLACEHOLDERS = frozenset({"auto", "decltype(auto)"})
 _REFERENCE = re.compile(r"([PROrVK]*)S([0-9A-Z]*)_\Z")
 """A substitution, what points to it, and so on."""
+
+
+Scope: TypeAlias = tuple[int, list[Node]]
+Place: TypeAlias = tuple[tuple[list[Node], ...], int, bool, bool]
+
+
+def _is_same(first: Scope | None, second: Scope | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return first[0] == second[0] and first[1] is second[1]
+
+
+def _is_place(first: Place, second: Place) -> bool:
+    return (
+        first[1:] == second[1:]
+        and len(first[0]) == len(second[0])
+        and all(own is other for own, other in zip(first[0], second[0], strict=True))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +63,7 @@ class Cursor(ABC):
     """A place in a mangled name, and the tables that its later parts refer to."""
 
     def __init__(
-        self, mangled: str, at: int, *, simplified: bool, numbering: Numbering = Numbering()
+        self, mangled: str, at: int, *, simplified: bool, numbering: Numbering | None = None
     ) -> None:
         if _END in mangled:
             raise UnreadableNameError
@@ -72,12 +92,18 @@ class Cursor(ABC):
         """Whether template arguments may be referred to that follow."""
         self.refers_forward = False
         """Whether that happened in the name that is read."""
-        self.numbering = numbering
+        self.numbering = numbering or Numbering()
         self.is_strict = False
         """Whether a reading is refused that no compiler would have meant, though it is one."""
         self.in_template_arguments = False
         """Whether a ``>`` would end the list."""
-        self._text_left = _MAX_TEXT
+        self._rebuilt: dict[tuple[int, int], Node] = {}
+        self._anew: dict[int, tuple[Place, Node]] = {}
+        """Substitutions that were built again, by number, and where."""
+        self.result_at = -1
+        """Where the type begins that a function returns."""
+        self.text_left = MAX_TEXT
+        """Characters that all pieces together may still have."""
         self._depth = 0
 
     def fail(self) -> UnreadableNameError:
@@ -86,8 +112,8 @@ class Cursor(ABC):
 
     def spend(self, node: Node) -> Node:
         """``node``, its length taken off what there may be."""
-        self._text_left -= len(node.left) + len(node.right) + 16
-        if self._text_left < 0:
+        self.text_left -= len(node.left) + len(node.right) + 16
+        if self.text_left < 0:
             raise UnreadableNameError
         return node
 
@@ -164,15 +190,25 @@ class Cursor(ABC):
                 node.make = lambda index: self.lift(make, *[one.at(index) for one in parts])
             if part.again is not None:
                 if node.again is None:
-                    node.again = lambda: self.lift(make, *[self.rebuilt(one) for one in parts])
+                    node.again = lambda: self.lift(make, *map(self._part_rebuilt, parts))
                     node.scope = part.scope
-                elif node.scope is not part.scope:
+                elif not _is_same(node.scope, part.scope):
                     node.scope = None
         return node
 
     def rebuilt(self, node: Node) -> Node:
         """Return a node with the template arguments of here."""
-        return node if node.again is None else node.again()
+        self._rebuilt.clear()
+        return self._part_rebuilt(node)
+
+    def _part_rebuilt(self, node: Node) -> Node:
+        if node.again is None:
+            return node
+        key = id(node), self.levels_rebuilt
+        found = self._rebuilt.get(key)  # what a node has many times is built once
+        if found is None:
+            found = self._rebuilt[key] = node.again()
+        return found
 
     def lift_list(self, make: Callable[[list[Node]], Node], parts: list[Node]) -> Node:
         """As :meth:`lift`, of a list."""
@@ -190,7 +226,7 @@ class Cursor(ABC):
                     texts.append(text)
             node = self.spend(Node(", ".join(texts)))
         if pattern.again is not None:
-            node.again = lambda: self.expanded(self.rebuilt(pattern))
+            node.again = lambda: self.expanded(self._part_rebuilt(pattern))
             node.scope = pattern.scope
         return node
 
@@ -216,18 +252,25 @@ class Cursor(ABC):
         What a parameter is in it is a parameter of that level and number, whatever its argument
         was where the substitution was written: another template may be read here.
         """
+        start = self.at - 1
         index = self.sequence_number()
         if index >= len(self.substitutions):
             raise UnreadableNameError
         node = self.substitutions[index]
         if node.again is None:
+            if self.is_strict and node.text in _PLACEHOLDERS and start != self.result_at:
+                raise UnreadableNameError  # only a result has it: parameters are of templates
             return node
+        levels = self.template_levels
         if node.scope is not None:
             level, arguments = node.scope
-            levels = self.template_levels
             if level < len(levels) and levels[level] is arguments:
                 return node
-        return node.again()
+        place = tuple(levels), self.lambda_level, self.in_constraint, self.allows_forward
+        known = self._anew.get(index)
+        if known is None or not _is_place(known[0], place):
+            known = self._anew[index] = place, self.rebuilt(node)
+        return known[1]
 
     # The parts of the grammar need one another; each is in a module of its own.
 
@@ -264,9 +307,7 @@ class Cursor(ABC):
         """``<encoding>``."""
 
     @abstractmethod
-    def template_arguments(
-        self, *, remember: bool, around: tuple[list[Node], ...] = ()
-    ) -> Node:
+    def template_arguments(self, *, remember: bool, around: tuple[list[Node], ...] = ()) -> Node:
         """``<template-args>``; ``remember``: they are what ``T_`` is from here on."""
 
     @abstractmethod

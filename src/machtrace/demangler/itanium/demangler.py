@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 
-from machtrace.demangler.itanium.cursor import Numbering
+from machtrace.demangler.itanium.cursor import MAX_TEXT, Numbering
 from machtrace.demangler.itanium.expressions import Expressions
 from machtrace.demangler.itanium.names import NameEnd
 from machtrace.demangler.itanium.nodes import Node, UnreadableNameError, joined
@@ -61,14 +61,15 @@ class Encodings(Expressions):
             conditions = self.nodes_until("E", lambda: self._argument()[0])
         result: list[Node] = []
         if end.template_arguments and not end.constructor_or_conversion:
+            self.result_at = self.at
             result = [self.type()]
         parameters: list[Node] = []
         if not self.take("v"):
             while self.name[self.at] not in _ENDS and self.name[self.at] != "Q":
                 parameters.append(self.parameter_type())
-        if self.is_strict and end.closure is not None:
-            if end.closure != [one.text for one in parameters]:
-                raise self.fail()
+        called = end.closure if self.is_strict else None
+        if called is not None and called != [one.text for one in parameters]:
+            raise self.fail()
         requirement = self.constraint() if self.take("Q") else None
         if self.simplified:
             return name
@@ -189,11 +190,13 @@ def _read(name: str, at: int, *, simplified: bool) -> str | None:
     attempts = [(one, False) for one in numberings]
     if len(numberings) > 1:
         attempts = [(one, True) for one in numberings] + attempts
+    left = MAX_TEXT
     for numbering, is_strict in attempts:
         parser = Encodings(name, at, simplified=simplified, numbering=numbering)
-        parser.is_strict = is_strict
+        parser.is_strict, parser.text_left = is_strict, left
         with suppress(UnreadableNameError, RecursionError):
             return _whole(parser, name)
+        left = parser.text_left
     return None
 
 
@@ -250,4 +253,3 @@ def _whole(parser: Encodings, name: str) -> str | None:
     if rest[0] not in ".$":
         return None
     return text if parser.simplified else f"{text} ({rest})"
-

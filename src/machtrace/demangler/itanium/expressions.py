@@ -1,8 +1,7 @@
 """Expressions in mangled C++ names: the Itanium C++ ABI, section 5.1.6.
 
-``requires`` expressions in mangled C++ names: section 5.1.6 of the Itanium C++ ABI.
-
-Names in mangled C++ expressions that depend on template arguments: ``<unresolved-name>``.
+With ``requires`` expressions, and names that depend on template arguments:
+``<unresolved-name>``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from machtrace.demangler.itanium.cursor import Cursor
-from machtrace.demangler.itanium.literals import Literals, string_literal
+from machtrace.demangler.itanium.literals import Literals, braced_text
 from machtrace.demangler.itanium.nodes import (
     OPERATORS,
     Form,
@@ -352,12 +351,7 @@ class Expressions(Literals):
     def _braced_of_type(self) -> Node:
         of = self.type()
         items = self.nodes_until("E", self.braced_expression)
-
-        def made(of: Node, *items: Node) -> str:
-            text = string_literal(of, items)
-            return f"{of.text}{{{joined(list(items))}}}" if text is None else text
-
-        return self._made(made, 0, of, *items)
+        return self._made(braced_text, 0, of, *items)
 
     def braced_expression(self) -> Node:
         """``<braced-expression>``: an expression, or one with a designator."""

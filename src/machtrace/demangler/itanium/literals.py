@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import string
 import struct
-from collections.abc import Sequence
 
 from machtrace.demangler.itanium.names import Names
-from machtrace.demangler.itanium.nodes import Node, Precedence, Shape
+from machtrace.demangler.itanium.nodes import Node, Precedence, Shape, joined
 from machtrace.demangler.itanium.types import BUILTIN_TYPES
 
 _SUFFIXES = {"i": "", "j": "u", "l": "l", "m": "ul", "x": "ll", "y": "ull"}
@@ -16,10 +15,8 @@ _CAST = frozenset("wcahstno")
 _FLOATS = {"f": (4, ">f", "f"), "d": (8, ">d", ""), "e": (10, "", "L")}
 """Bytes, layout and suffix. ``long double`` is taken to be x86's of 80 bits."""
 _CHARACTER = re.compile(r"\(char\)(-?[0-9]{1,3})")
-_ESCAPES = {
-    **{"\a": r"\a", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\v": r"\v", "\f": r"\f", "\r": r"\r"},
-    **{'"': r"\"", "\\": r"\\"},
-}
+_ESCAPES = {"\a": r"\a", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\v": r"\v"}
+_ESCAPES |= {"\f": r"\f", "\r": r"\r", '"': r"\"", "\\": r"\\"}
 _DELETE = 0x7F
 
 
@@ -93,14 +90,15 @@ def _cast(type_: Node, value: str) -> Node:
     return node
 
 
-def string_literal(of: Node, items: Sequence[Node]) -> str | None:
-    """Return an array of characters as a string literal; None for any other list."""
-    if of.left != "char" or of.shape != Shape.ARRAY or not items:
-        return None
-    found = [_CHARACTER.fullmatch(item.text) for item in items]
-    if None in found:
-        return None
-    raw = bytes(int(one[1]) & 0xFF for one in found if one is not None)
+def braced_text(of: Node, *items: Node) -> str:
+    """Return a list of values with its type; an array of characters is a string literal."""
+    characters = [_CHARACTER.fullmatch(item.text) for item in items]
+    if of.left == "char" and of.shape == Shape.ARRAY and items and None not in characters:
+        return _string_literal(bytes(int(one[1]) & 0xFF for one in characters if one is not None))
+    return f"{of.text}{{{joined(list(items))}}}"
+
+
+def _string_literal(raw: bytes) -> str:
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -108,19 +106,19 @@ def string_literal(of: Node, items: Sequence[Node]) -> str | None:
     else:
         is_text = True
     parts = []
-    after = ""  # digits that would continue the last escape sequence
+    continuing = ""  # digits that would be taken for the last escape sequence's
     for value in raw:
-        part = chr(value)  # of a name, whose text is its bytes
+        part, digits = chr(value), ""  # of a name, whose text is its bytes
         if part in _ESCAPES:
-            part, following = _ESCAPES[part], ""
+            shown = _ESCAPES[part]
         elif value < 8:  # noqa: PLR2004 (one octal digit)
-            part, following = f"\\{value}", string.octdigits
+            shown, digits = f"\\{value}", string.octdigits
         elif value < ord(" ") or value == _DELETE or (value > _DELETE and not is_text):
-            part, following = f"\\x{value:X}", string.hexdigits
+            shown, digits = f"\\x{value:X}", string.hexdigits
         else:
-            following = ""
-        parts.append(f'""{part}' if part in after else part)
-        after = following
+            shown = f'""{part}' if part in continuing else part
+        parts.append(shown)
+        continuing = digits
     return f'"{"".join(parts)}"'
 
 

@@ -217,20 +217,15 @@ class Names(Templates):
             return node
         if end is not None and node.text in _FUNCTIONS_OF_LAMBDAS:
             end.closure = scope.closure
-        if befriended:
-            made = self.lift(lambda of, one: Node(f"{of.text}::friend {one.text}"), scope, node)
-            made.levels = scope.levels
-            return made
-        if (
-            self.simplified
-            and scope.left == _STANDARD_NAMESPACE
-            and node.left in _INLINE_NAMESPACES
-        ):
+        return self._in_scope(scope, node, befriended=befriended)
+
+    def _in_scope(self, scope: Node, node: Node, *, befriended: bool) -> Node:
+        is_library = scope.left == _STANDARD_NAMESPACE and node.left in _INLINE_NAMESPACES
+        if is_library and self.simplified:
             return scope
-        scoped = self.lift(_scoped, scope, node)
-        scoped.levels, scoped.closure = scope.levels, node.closure
-        scoped.is_no_type = scope.text == _STANDARD_NAMESPACE and node.text in _INLINE_NAMESPACES
-        return scoped
+        made = self.lift(_befriended if befriended else _scoped, scope, node)
+        made.levels, made.closure, made.is_no_type = scope.levels, node.closure, is_library
+        return made
 
     def _module(self, module: str) -> str:
         while self.take("W"):
@@ -258,7 +253,7 @@ class Names(Templates):
                 raise self.fail()
             self.at += 1
             if inherited:
-                base = self.any_name()
+                base = self.named(end)  # its arguments may be the constructor's
                 if self.numbering.bases:
                     self.substitutions.append(base)
             return scope, self.lift(lambda of: Node(of.base, base=of.base), scope)
@@ -301,6 +296,10 @@ class Names(Templates):
 _MODULE = "\0module"
 """Marks what is no name of its own, but a module's."""
 _NO_LETTER = "\0"
+
+
+def _befriended(scope: Node, name: Node) -> Node:
+    return Node(f"{scope.text}::friend {name.text}")
 
 
 def _scoped(scope: Node, name: Node) -> Node:

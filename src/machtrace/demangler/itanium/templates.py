@@ -19,14 +19,12 @@ class Templates(Types):
     """The rules of ``<template-args>``, ``<template-param>`` and unnamed types."""
 
     def __init__(
-        self, mangled: str, at: int, *, simplified: bool, numbering: Numbering = Numbering()
+        self, mangled: str, at: int, *, simplified: bool, numbering: Numbering | None = None
     ) -> None:
         super().__init__(mangled, at, simplified=simplified, numbering=numbering)
         self._invented: Counter[str] = Counter()
 
-    def template_arguments(
-        self, *, remember: bool, around: tuple[list[Node], ...] = ()
-    ) -> Node:
+    def template_arguments(self, *, remember: bool, around: tuple[list[Node], ...] = ()) -> Node:
         """``<template-args>``; ``remember``: they are what ``T_`` is from here on.
 
         ``around``: those of the templates that this one is a member of.

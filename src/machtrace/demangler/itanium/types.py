@@ -54,8 +54,6 @@ _FIXED_NODES = {
 _BUILTIN_NODES = {letter: Node(text) for letter, text in BUILTIN_TYPES.items()}
 _D_NODES = {letter: Node(text) for letter, text in _D_TYPES.items()}
 _PLACEHOLDERS = (_D_NODES["a"], _D_NODES["c"])
-for _node in _PLACEHOLDERS:
-    _node.is_no_type = True  # as parameters they are template parameters
 _ELABORATED = {"s": "struct", "u": "union", "e": "enum"}
 _SUFFIXES = {"C": " complex", "G": " imaginary"}
 
@@ -162,7 +160,7 @@ class Types(Cursor):
         )
 
     def _below_qualifier(self) -> Node:
-        """What a vendor's qualifier qualifies: all qualifiers together make one type."""
+        """Parse the rest of a qualified type; all qualifiers together make one type."""
         letter = self.name[self.at]
         if letter == "U":
             self.deeper()
