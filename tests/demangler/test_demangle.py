@@ -84,6 +84,8 @@ def test_names_of_any_length_get_an_answer():
     name = "_Z" + "1f" * (1 << 19)
 
     assert name == demangle(name)
+    for name in ("_Z1fv" + "@V" * 20_000, "__imp_" * 9000 + "_Z1fv"):
+        assert name == demangle(name)
 
 
 @pytest.mark.peer

@@ -75,39 +75,41 @@ _SWIFT = (
 )
 _SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_", "_async_Main")
 """Prefixes that Swift's own demangler does not accept with Mach-O's underscore."""
-_IMPORTED = "__imp_"
-"""Precedes the name of a function in that of the pointer which an image imports it by."""
-_ALLOCATION = re.compile(r"_{0,1}__alloc_token_(?:[0-9]+_)?(?=_)")
-"""Precedes the name of an allocator that Clang calls with the type's number."""
-_BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT, _IMPORTED, "__alloc_token_", "___alloc_token_")
-_VERSION = re.compile(r"(?<=.)@{1,2}[A-Za-z_][A-Za-z0-9_.+-]*\Z")
-"""The version of a symbol in ELF, as nm and other tools write it; also ``@plt``."""
+_BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT, "__imp_", "__alloc_token_", "___alloc_token_")
+_DECORATED = re.compile(
+    r"(?P<imported>__imp_)?"  # of the pointer by which an image imports a function
+    r"(?P<allocation>_?__alloc_token_(?:[0-9]+_)?(?=_))?"  # of an allocator, with the number of a type
+    r"(?P<name>[^@]+)"
+    r"(?P<version>@{1,2}[A-Za-z_][A-Za-z0-9_.+-]*)?"  # in ELF, as tools write it; also @plt
+)
 
 
 def _demangle(name: str, simplified: bool) -> str:  # noqa: FBT001 - lru_cache takes it so
-    version = _VERSION.search(name) if "@" in name else None
-    if version is not None:
-        inner = name[: version.start()]
-        text = _demangle(inner, simplified)
-        if text != inner:
-            return text if simplified else text + version[0]
-    if name.startswith(_IMPORTED):
-        inner = name.removeprefix(_IMPORTED)
-        text = _demangle(inner, simplified)
-        return name if text == inner else f"import thunk for {text}"
-    allocation = _ALLOCATION.match(name)
-    if allocation is not None:
-        inner = name[allocation.end() :]
-        text = _demangle(inner, simplified)
-        if text != inner:
-            return text if simplified else f"{text} (.alloc_token)"
+    decorated = _DECORATED.fullmatch(name)
+    if decorated is None or decorated["name"] == name:
+        return _by_language(name, simplified=simplified)
+    inner = decorated["name"]
+    text = _by_language(inner, simplified=simplified)
+    if text == inner:
+        return _by_language(name, simplified=simplified)
+    if decorated["imported"]:
+        text = f"import thunk for {text}"
+    if simplified:
+        return text
+    if decorated["allocation"]:
+        text = f"{text} (.alloc_token)"
+    return text + (decorated["version"] or "")
+
+
+def _by_language(name: str, *, simplified: bool) -> str:
     for language in _languages(name):
         demangled: str | None = language(name, simplified=simplified)
         if demangled is not None:
             return demangled
     if name.startswith(_SWIFT_IN_MACHO):
-        inner = _demangle(name[1:], simplified)
-        return name if inner == name[1:] else inner
+        inner = name[1:]
+        text = _by_language(inner, simplified=simplified)
+        return name if text == inner else text
     return name
 
 
