@@ -78,7 +78,7 @@ _SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_", "_async_Main")
 _BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT, "__imp_", "__alloc_token_", "___alloc_token_")
 _DECORATED = re.compile(
     r"(?P<imported>__imp_)?"  # of the pointer by which an image imports a function
-    r"(?P<allocation>_?__alloc_token_(?:[0-9]+_)?(?=_))?"  # of an allocator, with the number of a type
+    r"(?P<allocation>_?__alloc_token_(?:[0-9]+_)?(?=_))?"  # of an allocator; a type's number
     r"(?P<name>[^@]+)"
     r"(?P<version>@{1,2}[A-Za-z_][A-Za-z0-9_.+-]*)?"  # in ELF, as tools write it; also @plt
 )
