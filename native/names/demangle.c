@@ -121,6 +121,7 @@ char *machtrace_cplusplus_name(const char *mangled, size_t size, int simplified,
         .name = mangled,
         .size = size,
         .lambda_level = -1,
+        .doubtful = SIZE_MAX,
         .simplified = simplified != 0,
         .takes_arguments = true,
     };

@@ -177,7 +177,7 @@ piece machtrace_read_substitution(struct reader *r)
                                    constant_text(standard[at].base));
         }
     size_t index = sequence_number(r);
-    if (index >= r->substitutions.count)
+    if (index >= r->substitutions.count || index >= r->doubtful)
         fail(r);
     piece known = r->substitutions.items[index];
     if (known->scope != 0 && (known->level >= r->levels.count ||
@@ -242,9 +242,9 @@ static piece nested(struct reader *r, struct name_end *end)
         } else {
             scope = machtrace_read_unqualified(r, end, scope);
         }
+        if (take(r, 'M'))
+            doubt(r); /* not all compilers number variables that a lambda initialises */
         substitute_later(r, scope);
-        if (look(r, 0) == 'M')
-            fail(r); /* compilers number what follows differently: not read here */
     }
     if (scope == NULL || r->substitutions.count == 0)
         fail(r);

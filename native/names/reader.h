@@ -33,6 +33,7 @@ struct reader {
     unsigned depth;
     int lambda_level;
     bool is_in_macho;
+    size_t doubtful; /* number of the first substitution that compilers number differently */
     bool simplified, takes_arguments, in_conversion, in_arguments;
     struct pieces substitutions;
     struct levels levels;
@@ -133,6 +134,12 @@ static inline piece lift_two(struct reader *r, piece_maker make, piece first, pi
 static inline piece lift_list(struct reader *r, piece_maker make, const struct pieces *list)
 {
     return machtrace_piece_lift(&r->arena, make, list->items, list->count, NULL, 0);
+}
+
+static inline void doubt(struct reader *r)
+{
+    if (r->doubtful > r->substitutions.count)
+        r->doubtful = r->substitutions.count;
 }
 
 static inline void substitute_later(struct reader *r, piece known)

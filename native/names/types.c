@@ -102,7 +102,7 @@ static piece d_type(struct reader *r)
     default: fail(r); /* not read here, or with more behind it */
     }
     if (r->is_in_macho && (look(r, 1) == 'a' || look(r, 1) == 'c'))
-        fail(r); /* Apple's Clang numbers these: not read here */
+        doubt(r); /* Apple's Clang numbers them */
     r->at += 2;
     return plain(r, constant_text(name));
 }
