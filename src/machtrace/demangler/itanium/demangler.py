@@ -1,7 +1,9 @@
 """C++ names mangled after the Itanium C++ ABI, as LLVM's demangler writes them.
 
-The name is read once from left to right, with a limit to its nesting and to the text that it may
-become; every substitution is text already. So a hostile name takes no more time than a long one.
+The name is read from left to right, with a limit to its nesting and to the text that it may
+become; every substitution is text already, and is built again only if it depends on a template
+parameter and is referred to from another template. So a hostile name takes no more time than a
+long one.
 
 Nearly all names use few parts of the grammar. The extension parses those in C and declines all
 others; the modules here are the specification.
