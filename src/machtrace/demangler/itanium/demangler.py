@@ -188,12 +188,8 @@ def read_cplusplus(name: str, *, simplified: bool) -> str | None:
 
 
 def _read(name: str, at: int, *, simplified: bool) -> str | None:
-    numberings = list(_numberings(name, is_in_macho=at % 2 == 1))
-    attempts = [(one, False) for one in numberings]
-    if len(numberings) > 1:
-        attempts = [(one, True) for one in numberings] + attempts
     left = MAX_TEXT
-    for numbering, is_strict in attempts:
+    for numbering, is_strict in _attempts(name, is_in_macho=at % 2 == 1):
         parser = Encodings(name, at, simplified=simplified, numbering=numbering)
         parser.is_strict, parser.text_left = is_strict, left
         with suppress(UnreadableNameError, RecursionError):
@@ -202,19 +198,27 @@ def _read(name: str, at: int, *, simplified: bool) -> str | None:
     return None
 
 
-def _numberings(name: str, *, is_in_macho: bool) -> Iterator[Numbering]:
-    """Yield the numberings that the name may have, the likeliest first."""
+def _attempts(name: str, *, is_in_macho: bool) -> Iterator[tuple[Numbering, bool]]:
+    """Yield the numberings that the name may have, the likeliest first; and whether strictly."""
     has_placeholder, has_initialiser = "Da" in name or "Dc" in name, "MUl" in name
-    new, gcc, apple = (False, True), (False, False), (True, False)
-    kinds = [new]
+    common, gcc, apple = (False, True), (False, False), (True, False)
+    kinds, rest = [common], []
     if is_in_macho and (has_placeholder or has_initialiser):
-        kinds = [apple, new]
-    elif has_initialiser:
-        kinds = [new, gcc]
-    for bases in (False, True) if "CI" in name else (False,):
-        for nested_scopes in (False, True) if "srN" in name else (False,):
-            for placeholders, initialised in kinds:
-                yield Numbering(nested_scopes, placeholders, initialised, bases)
+        kinds = [apple, common]
+    else:
+        kinds += [gcc] if has_initialiser else []
+        # Apple's names have no underscore of Mach-O in debugging information.
+        rest = [apple] if has_placeholder else []
+    others = [
+        (nested_scopes, bases)
+        for bases in ((False, True) if "CI" in name else (False,))
+        for nested_scopes in ((False, True) if "srN" in name else (False,))
+    ]
+    is_doubtful = len(kinds) * len(others) > 1
+    for is_strict in (True, False) if is_doubtful else (False,):
+        for nested_scopes, bases in others:
+            for placeholders, initialised in kinds if is_strict else kinds + rest:
+                yield Numbering(nested_scopes, placeholders, initialised, bases), is_strict
 
 
 @cache
