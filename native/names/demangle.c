@@ -4,7 +4,7 @@
 
 #include "names/reader.h"
 
-#define MOST_MEMORY ((size_t)1 << 22)
+#define MAX_MEMORY ((size_t)1 << 22)
 #define ON_STACK 12288
 
 struct text machtrace_read_digits(struct reader *r, bool is_signed)
@@ -117,7 +117,7 @@ char *machtrace_cplusplus_name(const char *mangled, size_t size, int simplified,
 {
     _Alignas(16) char first[ON_STACK];
     struct reader reader = {
-        .arena = {.at = first, .end = first + sizeof first, .left = MOST_MEMORY},
+        .arena = {.at = first, .end = first + sizeof first, .left = MAX_MEMORY},
         .name = mangled,
         .size = size,
         .lambda_level = -1,

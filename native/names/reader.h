@@ -8,15 +8,15 @@
 
 #include "names/makers.h"
 
-#define DEEPEST 128
-#define MOST_LEVELS 8
+#define MAX_DEPTH 128
+#define MAX_LEVELS 8
 
 typedef const struct piece *piece;
 
 /* The arguments that T_ stands for, of the enclosing template and generic lambdas. */
 struct levels {
-    struct pieces items[MOST_LEVELS];
-    uint32_t scopes[MOST_LEVELS]; /* which arguments these are, of all in the name */
+    struct pieces items[MAX_LEVELS];
+    uint32_t scopes[MAX_LEVELS]; /* which arguments these are, of all in the name */
     int count;
 };
 
@@ -101,7 +101,7 @@ static inline void expect(struct reader *r, char expected)
 
 static inline void deeper(struct reader *r)
 {
-    if (++r->depth > DEEPEST)
+    if (++r->depth > MAX_DEPTH)
         fail(r);
 }
 

@@ -224,7 +224,7 @@ static piece parameter(struct reader *r, size_t level, size_t index)
     if (level < (size_t)levels->count && index < levels->items[level].count) {
         known = levels->items[level].items[index];
     } else {
-        if (r->lambda_level != (int)level || level > (size_t)levels->count || level >= MOST_LEVELS)
+        if (r->lambda_level != (int)level || level > (size_t)levels->count || level >= MAX_LEVELS)
             fail(r);
         if (level == (size_t)levels->count) {
             levels->items[level] = (struct pieces){0};

@@ -179,8 +179,8 @@ def live_calls(  # noqa: PLR0913 - each is a fact of its own
     numbers: dict[str, int] = {}
     table = [numbers.setdefault(watch, len(numbers)) if watch in known else -1 for watch in watches]
     reasons = tuple(dict.fromkeys(dead))
-    for each in reasons:
-        numbers.setdefault(each.watch, len(numbers))
+    for reason in reasons:
+        numbers.setdefault(reason.watch, len(numbers))
     ruled = calls.replace(
         rule=np.array(table or [-1], np.int32)[calls.rule],
         flags=np.where(_are_cut(stacks)[calls.stack], calls.flags | _CUT, calls.flags),

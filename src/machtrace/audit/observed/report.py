@@ -63,9 +63,9 @@ def disagreements(
     Calls that nothing declares are findings of their own; see ``observed.report``.
     """
     sites: dict[tuple[str, str], list[AppSite]] = defaultdict(list)
-    for each in coverage.sites:
-        key = each.site.image.uuid, each.site.site.rule.watch
-        sites[key].append(each.site)
+    for site in coverage.sites:
+        key = site.site.image.uuid, site.site.site.rule.watch
+        sites[key].append(site.site)
     by_watch = {rule.watch: rule for rule in rules.rules}
     for (image, watch), places in sorted(sites.items()):
         rule = by_watch[watch]

@@ -84,7 +84,7 @@ class Cursor(ABC):
         """Those of the entity whose name is read, and of the classes around it."""
         self.levels_read: tuple[list[Node], ...] = ()
         """Those of the encoding that was read last, and of what is around it."""
-        self.levels_rebuilt = _DEEPEST
+        self.levels_rebuilt = _MAX_DEPTH
         """Template levels whose parameters are looked up again when a node is built again."""
         self.in_constraint = False
         """Whether all levels of template parameters are counted."""
@@ -187,7 +187,7 @@ class Cursor(ABC):
         for part in parts:
             if part.make is not None and node.make is None:
                 node.length = part.length
-                node.make = lambda index: self.lift(make, *[one.at(index) for one in parts])
+                node.make = lambda index: self.lift(make, *[part.at(index) for part in parts])
             if part.again is not None:
                 if node.again is None:
                     node.again = lambda: self.lift(make, *map(self._part_rebuilt, parts))

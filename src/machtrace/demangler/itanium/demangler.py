@@ -70,7 +70,7 @@ class Encodings(Expressions):
             while self.name[self.at] not in _ENDS and self.name[self.at] != "Q":
                 parameters.append(self.parameter_type())
         called = end.closure if self.is_strict else None
-        if called is not None and called != [one.text for one in parameters]:
+        if called is not None and called != [parameter.text for parameter in parameters]:
             raise self.fail()
         requirement = self.constraint() if self.take("Q") else None
         if self.simplified:
@@ -155,7 +155,7 @@ class Encodings(Expressions):
 
 _PREFIX = re.compile("_{1,4}Z")
 _BLOCK = re.compile(r"_block_invoke(_[0-9]+|[0-9]*)(?=\.|\Z)")
-_LONGEST = 1 << 16
+_MAX_LENGTH = 1 << 16
 """Characters of the longest name that is parsed."""
 
 

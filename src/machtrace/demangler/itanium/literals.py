@@ -94,7 +94,9 @@ def braced_text(of: Node, *items: Node) -> str:
     """Return a list of values with its type; an array of characters is a string literal."""
     characters = [_CHARACTER.fullmatch(item.text) for item in items]
     if of.left == "char" and of.shape == Shape.ARRAY and items and None not in characters:
-        return _string_literal(bytes(int(one[1]) & 0xFF for one in characters if one is not None))
+        return _string_literal(
+            bytes(int(character[1]) & 0xFF for character in characters if character is not None)
+        )
     return f"{of.text}{{{joined(list(items))}}}"
 
 

@@ -261,6 +261,6 @@ class Templates(Types):
         tail = "" if second is None else f" requires {second.text}"
         made = self.lift_list(lambda nodes: Node(f"{head}({joined(nodes)}){tail}"), parameters)
         node = self.closed(made, len(levels))
-        if not declared and all(one.again is None for one in parameters):
-            node.closure = [one.text for one in parameters]
+        if not declared and all(parameter.again is None for parameter in parameters):
+            node.closure = [parameter.text for parameter in parameters]
         return node, count

@@ -40,7 +40,7 @@ enum { /* mach/thread_info.h, mach/vm_region.h, mach/vm_statistics.h, mach/kern_
 
 enum outcome { COPIED, GONE, REFUSED, NOT_STOPPED, FAILED, NO_ROOM = 100 };
 
-enum { RED_ZONE = 128, PAGE = 4096, READY = 65536, MOST_PARTS = 8, MOST_CONTEXTS = 1024 };
+enum { RED_ZONE = 128, PAGE = 4096, READY = 65536, MAX_PARTS = 8, MAX_CONTEXTS = 1024 };
 
 /* As of frida_linux.c; in place of a second stack, the contexts of suspended Swift functions:
  * address, and two words of each. */
@@ -165,7 +165,7 @@ u64 read_memory(u64 address, u8 *to, u64 size)
 static u64 stack_end(u64 sp)
 {
     u64 end = 0;
-    for (int part = 0; part < MOST_PARTS; part++) {
+    for (int part = 0; part < MAX_PARTS; part++) {
         u64 start = end == 0 ? sp : end;
         u64 asked = start, size = 0;
         u32 info[VM_REGION_EXTENDED_INFO_COUNT] = {0}, object = 0;
@@ -189,7 +189,7 @@ static void copy_chain(struct job *job, struct thread *thread, u64 context)
     u64 *copies = (u64 *)(unsigned long)(job->room + thread->stack_at[1]);
     u64 count = (unsigned long)thread->stack_size[1] / 24;
     context &= job->pointer_mask;
-    while (context != 0 && count < MOST_CONTEXTS && job->room_size - job->used >= 24) {
+    while (context != 0 && count < MAX_CONTEXTS && job->room_size - job->used >= 24) {
         for (u64 index = 0; index < count; index++)
             if (copies[3 * index] == context)
                 return;
