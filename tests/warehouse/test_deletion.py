@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import count, islice
 
 import pytest
 
 from machtrace.errors import ArgumentError
 from machtrace.warehouse import log
 from machtrace.warehouse.record_state import RecordState
-from machtrace.warehouse.upkeep.deletion import ExpiryError
+from machtrace.warehouse.upkeep.deletion import ExpiryError, store_trusted_clock
 from machtrace.warehouse.warehouse import Warehouse
 from tests.support.command_line import run_command
 
@@ -165,18 +166,87 @@ def test_a_clock_that_is_ahead_deletes_nothing(tmp_path, monkeypatch, kind):
     with Warehouse(tmp_path / "w") as warehouse:
         before = stored_bytes(warehouse)
         later = now + 800 * 24 * HOUR
-        with pytest.raises(ExpiryError, match="800 days after the newest"):
+        with pytest.raises(ExpiryError, match="nothing was received for 800 days"):
             warehouse.expire(**{kind: later - 400 * 24 * HOUR}, clock=later)
         # What is received meanwhile is the newest report by the same clock.
         monkeypatch.setattr("time.time_ns", lambda: later)
         warehouse.receive([("late", report("late", "phone-1"))])
-        with pytest.raises(ExpiryError, match=r"8 of [89] .* more than half"):
+        with pytest.raises(ExpiryError, match="nothing was received for 800 days"):
             warehouse.expire(**{kind: later - 400 * 24 * HOUR}, clock=later)
         warehouse.flush()
         assert len(incidents(warehouse)) == 9
         assert stored_bytes(warehouse).startswith(before)
         assert not list(warehouse.check())
         assert warehouse.expire(**{kind: later - 400 * 24 * HOUR}).records == 8
+
+
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+def receptions(tmp_path, monkeypatch):
+    """A warehouse whose clock is set by hand: ``receive(number, day)``, ``expire(day, ...)``."""
+    with Warehouse.create(tmp_path / "w") as warehouse:
+        start, names = 10**18, count()
+
+        def receive(number: int, day: float) -> None:
+            monkeypatch.setattr("time.time_ns", lambda: start + int(day * DAY))
+            for name in islice(names, number):
+                warehouse.receive([(f"{name}", report(f"i{name}", "phone-1"))])
+            warehouse.flush()
+
+        def expire(day: float, kind: str = "reports", age: float = 400):
+            clock = start + int(day * DAY)
+            return warehouse.expire(**{kind: clock - int(age * DAY)}, clock=clock)
+
+        receive.warehouse, receive.expire = warehouse, expire
+        receive.trust = lambda day: store_trusted_clock(warehouse.folder, start + int(day * DAY))
+        yield receive
+
+
+@pytest.mark.parametrize("kind", ["reports", "raw"])
+@pytest.mark.parametrize(
+    "before", [[(2, -30), (3, 0), (1, 380)], [(3, 0), (4, 800)], [(3, 0), (1, 790), (9, 800)]]
+)
+def test_what_a_wrong_clock_dated_is_no_evidence_for_it(receptions, kind, before):
+    for number, day in before:
+        receptions(number, day)
+    stored = incidents(receptions.warehouse)
+    with pytest.raises(ExpiryError, match=r"nothing was received for (380|79.|800) days"):
+        receptions.expire(before[-1][1], kind)
+    assert incidents(receptions.warehouse) == stored
+    assert receptions.expire(1, kind) == (0, 0)  # the clock is right again
+
+
+@pytest.mark.parametrize("kind", ["reports", "raw"])
+def test_a_gap_is_acknowledged_once(receptions, kind):
+    for number, day in [(1, 0), (3, 35), (3, 64), (3, 90)]:
+        receptions(number, day)
+    with pytest.raises(ExpiryError, match="for 35 days from 2001-09-09 on"):
+        receptions.expire(90, kind, age=60)
+    receptions.trust(64.5)
+    assert receptions.expire(90, kind, age=60).records == 1
+    assert receptions.expire(94.4, kind, age=60) == (0, 0)
+    # What comes later is judged as before.
+    receptions(3, 130)
+    with pytest.raises(ExpiryError, match="for 40 days"):
+        receptions.expire(130, kind, age=60)
+
+
+@pytest.mark.parametrize("text", ["", "x", "2300-01-01T00:00:00+00:00", "0001-01-01", "\udcff"])
+def test_a_time_of_trust_that_is_none_is_ignored(receptions, text):
+    receptions(3, 0)
+    receptions(4, 800)
+    path = receptions.warehouse.folder / "clock.trusted"
+    path.write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(ExpiryError):
+        receptions.expire(800)
+
+
+def test_reports_of_which_each_month_has_some_expire(receptions):
+    for day in range(0, 500, 29):
+        receptions(1, day)
+    assert receptions.expire(500) == (4, 4)
 
 
 def test_what_is_old_by_a_clock_that_may_be_right_is_deleted(tmp_path, monkeypatch):
@@ -210,6 +280,7 @@ def test_the_command_does_not_believe_a_clock(tmp_path, monkeypatch):
     assert "nothing was deleted" in refused.stderr
     assert "--trust-clock" in refused.stderr
     assert "2 reports deleted" in run_command(*compact, "--trust-clock").stdout
+    assert (tmp_path / "w" / "clock.trusted").is_file()
 
 
 @pytest.mark.parametrize("stated", ["2099-01-01 00:00:00 +0000", "1970-01-01 00:00:01 +0000"])

@@ -80,7 +80,7 @@ class Limits:
     report_age: float | None = None
     """The age at which reports are deleted."""
     trust_clock: bool = False
-    """Whether to delete more than half, and when nothing came for a month."""
+    """Whether to delete more than half, and when nothing came for a month until now."""
     segments: int = 64
     """Segments that are not joined into larger ones."""
 

@@ -35,7 +35,7 @@ from machtrace.server.reader_process import ReaderProcess
 from machtrace.symbolstore.store import SymbolStore
 from machtrace.warehouse.ingest import Body
 from machtrace.warehouse.scrubbing.scrubber import ScrubError
-from machtrace.warehouse.upkeep.deletion import Deleted, ExpiryError
+from machtrace.warehouse.upkeep.deletion import Deleted, ExpiryError, store_trusted_clock
 from machtrace.warehouse.warehouse import Warehouse
 
 _GROUP_BYTES = 8 << 20
@@ -330,13 +330,16 @@ class Writer:
             return
         now = time.time_ns()
         reports, raw = (None if age is None else now - int(age * 10**9) for age in ages)
-        clock = None if self._limits.trust_clock else now
+        is_trusted = self._limits.trust_clock
+        clock = None if is_trusted else now
         before, self._clock_problem = self._clock_problem, ""
         with self._deleting():
             try:
                 run = self._reader.run
                 if warehouse.expire(reports=reports, raw=raw, run=run, clock=clock).reports:
                     warehouse.regroup()
+                if is_trusted:
+                    store_trusted_clock(warehouse.folder, now)
             except ExpiryError as error:
                 self._clock_problem = f"{error}; {error.remedy}"
                 if not before:  # once, not each hour

@@ -56,6 +56,7 @@ from machtrace.warehouse.triage import State
 from machtrace.warehouse.upkeep.compaction import MAX_VALUE, compact
 from machtrace.warehouse.upkeep.deletion import (
     CLOCK_SLACK,
+    DAYS,
     Deleted,
     check_clock,
     delete,
@@ -381,25 +382,24 @@ class Warehouse(WarehouseReader):
             reports: that of reports, whose bytes are deleted with them; None: no report.
             raw: that of the bytes in the logs; None: that of reports.
             run: see :meth:`flush`.
-            clock: the present time, by which the others were made; nothing is deleted if it is far
-                beyond the newest report, or selects more than half. None: they are certain.
+            clock: the present time, by which the others were made; nothing is deleted if nothing
+                was received for long, or it selects more than half. None: they are certain.
 
         Raises:
             ExpiryError: the clock may be wrong.
             FileAccessError, FormatError: a segment or a log cannot be read or written.
         """
-        text, values = f"{_PLACES} received < ?", [reports or 0]
-        last, folder = max(reports or 0, raw or 0), self._logs.folder
+        reports, folder = reports or 0, self._logs.folder
+        text, values, last = f"{_PLACES} received < ?", [reports], max(reports, raw or 0)
         every = sorted(path.name for path in folder.glob("*.log"))
         old = records_before(folder, every, last, clock)
         rows = self.query(text, values)
         if not any(old.values()) and not rows.num_rows:
             return Deleted(0, 0)
         if clock is not None:
-            sql = "SELECT coalesce(max(received), 0) AS at FROM reports WHERE received <= ?"
-            newest = self.query(sql, [clock + CLOCK_SLACK])["at"][0].as_py()
+            days = self.query(DAYS, [clock + CLOCK_SLACK]).to_pylist()
             counts = rows.num_rows, sum(row.reports for row in self.segments)
-            check_clock(clock, newest, counts, folder, old)
+            check_clock(clock, days, counts, folder, old, reports if rows.num_rows else last)
         logs = self._written_logs(run)
         rows = self.query(text, values)
         return self._delete(rows.to_pylist(), records_before(folder, logs, last, clock))

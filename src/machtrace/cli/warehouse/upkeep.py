@@ -40,7 +40,7 @@ report_age_option = click.option(
 trust_clock_option = click.option(
     "--trust-clock",
     is_flag=True,
-    help="Delete by age even if that is more than half, or nothing came for a month.",
+    help="Delete by age even if that is more than half, or nothing came for a month until now.",
 )
 
 
@@ -73,10 +73,11 @@ def compact(
     No row changes but those of reports that --report-age selects, which are deleted with their
     bytes. --raw-age deletes the bytes of reports alone: their stacks stay.
 
-    Nothing is deleted if the clock of this machine may be wrong: it is more than 30 days after the
-    newest report, or more than half is too old by it.
+    Nothing is deleted if the clock of this machine may be wrong: nothing was received for more than
+    30 days between what is too old and now, or more than half is too old.
     """
     from machtrace.cli.console import output
+    from machtrace.warehouse.upkeep.deletion import store_trusted_clock
 
     now = time.time_ns()
     with open_warehouse(folder) as warehouse:
@@ -88,6 +89,8 @@ def compact(
                 raw=_since(now, raw_age),
                 clock=None if trust_clock else now,
             )
+            if trust_clock:
+                store_trusted_clock(folder, now)
         replaced = warehouse.compact()
         after = sum(row.bytes for row in warehouse.segments)
         number = len(warehouse.segments)

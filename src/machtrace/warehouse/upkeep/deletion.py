@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from itertools import takewhile
+from datetime import UTC, datetime
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from machtrace.atomic_write import replace_file
 from machtrace.errors import ArgumentError, FileAccessError, FormatError, MachtraceError
 from machtrace.model.text import counted
 from machtrace.reports.inputs import InputLimits, unpacked
@@ -40,6 +42,8 @@ from machtrace.warehouse.upkeep.left_over import segment_folder
 _KEY_BYTES = 16
 _FACTS = 1 << 16
 """Bytes of a record that have its facts."""
+_SHORT_HEAD = 1 << 10
+"""Those of most records."""
 _CODES = "utf-8", "utf-16-le"
 _LONG = 32
 """Bytes of a text that no device has by chance as a part of another word."""
@@ -47,13 +51,22 @@ _DAY = 24 * 3600 * 10**9
 CLOCK_SLACK = _DAY
 """How far a clock may be set back, in ns, before what it dated is taken for the future."""
 _FAR = 30 * _DAY
-"""Nanoseconds after the newest report at which a clock is not believed."""
+"""Nanoseconds without a report after which a clock is not believed."""
+_TRUSTED = "clock.trusted"
+DAYS = (
+    "SELECT min(received) AS first, max(received) AS last FROM reports WHERE received <= ? "
+    "GROUP BY received // 86_400_000_000_000"
+)
+"""A query of when reports were received, up to a time."""
 
 
 class ExpiryError(MachtraceError):
     """Nothing is deleted by its age, since the clock may be wrong."""
 
-    remedy = "check the clock; if it is right, pass --trust-clock"
+    remedy = (
+        "check the clock; if it is right, delete once with --trust-clock: machtrace warehouse "
+        "compact FOLDER --report-age AGE --trust-clock, while no server has the folder"
+    )
 
 
 class Deleted(NamedTuple):
@@ -261,41 +274,88 @@ def records_before(
 
 
 def check_clock(
-    clock: int, newest: int, reports: tuple[int, int], folder: Path, old: Mapping[str, set[int]]
+    clock: int,
+    days: Iterable[Mapping[str, int]],
+    reports: tuple[int, int],
+    folder: Path,
+    old: Mapping[str, set[int]],
+    before: int,
 ) -> None:
     """Refuse to delete by age what a clock that is wrong would select.
 
+    A clock that was changed leaves a gap between what it dated earlier and later, also when reports
+    were received since. So no gap is allowed between what is deleted and the present, but before
+    the time at which somebody trusted the clock.
+
     Args:
         clock: the present time, in ns since 1970.
-        newest: when the newest report was received that no clock dated after it.
+        days: when the first and the last report were received, of each day; see :data:`DAYS`.
         reports: the number of reports that are to be deleted, and of all.
         folder: the logs'.
         old: the records that are to be deleted, by log, for all logs.
+        before: what is to be deleted was received before this time.
 
     Raises:
-        ExpiryError: the clock is far beyond the newest report, or it selects more than half.
+        ExpiryError: nothing was received for long, or the clock selects more than half.
         FileAccessError: a log cannot be read.
     """
+    times = {time for day in days for time in (day["first"], day["last"])}
     total = 0
     for log in old:
-        last = None
-        for span, _ in spans(folder / log):
-            last, total = (last, total) if span.is_removed else (span, total + 1)
-        received = None if last is None else _received_at(folder / log, last.offset)
-        if received is not None and received <= clock + CLOCK_SLACK:
-            newest = max(newest, received)
+        for span, head in spans(folder / log, _SHORT_HEAD):
+            if not span.is_removed:
+                total += 1
+                times.add(_received(folder / log, span, head) or 0)
+    _check_gaps({time for time in times if 0 < time <= clock + CLOCK_SLACK}, folder, before, clock)
     raw = sum(map(len, old.values())), total
-    if clock > newest + _FAR:
-        days = (clock - newest) // _DAY
-        raise ExpiryError(
-            f"the clock is {days:,} days after the newest report: nothing was deleted by its age"
-        )
     for (selected, total), name in ((reports, "report"), (raw, "received file")):
         if 2 * selected > total:
             raise ExpiryError(
                 f"{selected:,} of {counted(total, name)} are too old by the clock, more than half: "
                 "nothing was deleted by its age"
             )
+
+
+def _check_gaps(times: set[int], folder: Path, before: int, clock: int) -> None:
+    trusted = _trusted_clock(folder.parent)
+    if trusted > clock + CLOCK_SLACK:  # that one was wrong
+        trusted = 0
+    start = max([trusted, *(time for time in times if time < before)])
+    later = sorted(time for time in times if time > start)
+    every = [start, *later, max(clock, start)]
+    gap, last = max((following - last, last) for last, following in pairwise(every))
+    if gap > _FAR:
+        raise ExpiryError(
+            f"nothing was received for {gap // _DAY:,} days from {_date(last):%Y-%m-%d} on, by a "
+            "clock that may have been wrong: nothing was deleted by its age"
+        )
+
+
+def store_trusted_clock(folder: Path, clock: int) -> None:
+    """Store that a clock was right: what was received before is no evidence against it.
+
+    Args:
+        folder: the warehouse's.
+        clock: the present time, in ns since 1970.
+
+    Raises:
+        FileAccessError: it cannot be stored.
+    """
+    text = f"{_date(clock).isoformat(timespec='seconds')}\n"
+    replace_file(str(folder / _TRUSTED), [text.encode()])
+
+
+def _trusted_clock(folder: Path) -> int:
+    """Return when the clock was last trusted, in ns since 1970; 0 if it never was."""
+    try:
+        text = (folder / _TRUSTED).read_text("ascii")
+        return int(datetime.fromisoformat(text.strip()).timestamp()) * 10**9
+    except (OSError, ValueError, OverflowError):
+        return 0
+
+
+def _date(time: int) -> datetime:
+    return datetime.fromtimestamp(time // 10**9, UTC)
 
 
 def _received(path: Path, span: Span, head: bytes) -> int | None:
