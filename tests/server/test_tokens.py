@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from machtrace.errors import FormatError
+from machtrace.errors import FileAccessError, FormatError
 from machtrace.server.endpoints import ENDPOINTS
 from machtrace.server.tokens import Scope, Tokens
 from tests.server.serving import running
@@ -128,12 +128,91 @@ def test_a_damaged_list_leaves_the_last_good_one(folder, damage, capsys):
             assert client.get("/v1/issues", token=token).status == 200
         health = client.get("/healthz")
         assert health.status == 200
+        assert "line 2 is damaged" in health.json["problems"][0]
         assert "1 earlier token" in health.json["problems"][0]
         assert str(folder) not in health.data.decode()
         (folder / "tokens").write_bytes(good)
         assert client.get("/v1/issues", token=token).status == 200
         assert "problems" not in client.get("/healthz").json
     assert capsys.readouterr().err.count("cannot be read") == 1
+
+
+def test_a_damaged_list_is_read_once(folder, monkeypatch):
+    token = Tokens(folder).create(Scope.READ)
+    path = folder / "tokens"
+    path.write_bytes(path.read_bytes() * 2)
+    tokens = Tokens(folder)
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    reads, read = [], type(path).read_bytes
+
+    def counted(file) -> bytes:
+        reads.append(file)
+        return read(file)
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", counted)
+    for _ in range(3):
+        assert tokens.scope(token) is Scope.READ
+        assert "line 3 is damaged" in tokens.problem
+    assert reads == [path]
+
+
+def link_of_tokens(folder) -> None:
+    (folder / "tokens").symlink_to(folder / "secrets" / "tokens")
+
+
+def link_of_the_mark(folder) -> None:
+    (folder / "tokens.required").symlink_to(folder / "nowhere" / "tokens.required")
+
+
+@pytest.mark.parametrize("make", [link_of_tokens, link_of_the_mark])
+def test_a_link_to_nothing_opens_nothing(folder, make):
+    make(folder)
+    with running(folder) as client:
+        assert client.get("/v1/issues").status == 401
+        assert "nobody gets in" in client.get("/healthz").json["problems"][0]
+    (folder / "tokens").unlink(missing_ok=True)
+    assert not Tokens(folder).is_open  # it is known that there was a link
+
+
+@pytest.mark.parametrize("make", [link_of_tokens, lambda folder: (folder / "tokens").mkdir()])
+def test_what_takes_the_place_of_tokens_closes_an_open_server(client, folder, make):
+    assert client.get("/v1/issues").status == 200
+    make(folder)
+    assert client.get("/v1/issues").status == 401
+    assert (folder / "tokens.required").is_file()
+
+
+def test_a_list_behind_a_link_is_read_when_it_is_there(folder):
+    token = Tokens(folder).create(Scope.READ)
+    data = (folder / "tokens").read_bytes()
+    (folder / "tokens").unlink()
+    link_of_tokens(folder)
+    with running(folder) as client:
+        assert client.get("/v1/issues", token=token).status == 401
+        (folder / "secrets").mkdir()
+        (folder / "secrets" / "tokens").write_bytes(data)
+        assert client.get("/v1/issues", token=token).status == 200
+        assert "problems" not in client.get("/healthz").json
+
+
+def test_a_running_server_writes_again_that_it_had_tokens(folder, monkeypatch):
+    token = Tokens(folder).create(Scope.READ)
+    mark = folder / "tokens.required"
+    with running(folder) as client:
+        mark.unlink()
+        assert client.get("/v1/issues", token=token).status == 200
+        assert mark.is_file()
+
+        def refuse(*_: object) -> int:
+            raise FileAccessError(str(mark), "No space left on device")
+
+        mark.unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr("machtrace.server.tokens.replace_file", refuse)
+            (folder / "tokens").write_bytes(b"")  # is read all the same
+            assert client.get("/v1/issues", token=token).status == 401
+        assert client.get("/v1/issues").status == 401
+        assert mark.is_file()
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "unreadable"])

@@ -31,7 +31,7 @@ _FILE = "tokens"
 _MARK = "tokens.required"
 _MARK_TEXT = b"""\
 This warehouse has had tokens: without any, its server lets nobody in.
-Delete this file and the file tokens to open it to all programs of its machine.
+To open it to all programs of its machine, stop the server; delete this file and the file tokens.
 """
 _DIGEST = re.compile("[0-9a-f]{64}")
 _NOBODY = "nobody gets in"
@@ -65,13 +65,18 @@ class Tokens:
         """
         self._path = folder / _FILE
         self._mark = folder / _MARK
-        self._had_any = self._mark.exists()
+        self._had_any = _is_there(self._mark)
         self._state: tuple[int, ...] = ()
+        self._damage = ""
+        """Why the file of that state is no list of tokens; empty if it is one."""
         self._hashes: list[tuple[str, Scope]] = []
         self._problem = ""
         self._lock = Lock()
         with self._lock:
-            self._problem = self._read_again()
+            try:
+                self._problem = self._read_again()
+            finally:
+                self._require()
 
     def __len__(self) -> int:
         self._refresh()
@@ -107,6 +112,7 @@ class Tokens:
         """
         token = f"mt_{scope}_{secrets.token_hex(32)}"
         row = {"scope": scope.value, "sha256": _hash(token), "created": _now()}
+        self._had_any = True  # in this process even if it cannot be stored
         self._require()
         _append(self._path, row)
         return token
@@ -118,9 +124,13 @@ class Tokens:
             try:
                 self._problem = self._read_again()
             except MachtraceError as error:
-                reason = error.reason if isinstance(error, FileAccessError) else "it is damaged"
+                reason = error.reason if isinstance(error, FileAccessError) else self._damage
                 left = counted(len(self._hashes), "earlier token")
                 self._problem = f"the file {_FILE} cannot be read, {reason}; in use: {left}"
+            try:
+                self._require()
+            except FileAccessError as error:
+                self._problem = self._problem or f"no file {_MARK}, {error.reason}"
             if self._problem not in ("", before):
                 sys.stderr.write(f"machtrace: {self._problem}\n")
 
@@ -130,32 +140,40 @@ class Tokens:
         Raises:
             FileAccessError, FormatError: it cannot be read, and nothing has changed.
         """
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
+        if not _is_there(self._path):
             self._state, self._hashes = (), []
             return f"the file {_FILE} is missing: {_NOBODY}" if self._had_any else ""
+        self._had_any = True
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:  # a secret, say, that is not mounted
+            self._state, self._hashes = (), []
+            return f"the file {_FILE} is a link to no file: {_NOBODY}"
         except OSError as error:
             raise FileAccessError(str(self._path), error.strerror or str(error)) from None
         # The time of the last change of status is another one after chmod.
         state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         if state != self._state:
-            self._require()
-            self._hashes = self._read(status)
+            hashes, self._damage = self._read(status)
+            self._hashes = self._hashes if self._damage else hashes
             self._state = state
-        return "" if self._hashes else f"the file {_FILE} has no token: {_NOBODY}"
-
-    def _read(self, status: os.stat_result) -> list[tuple[str, Scope]]:
-        def fail(reason: str) -> FormatError:
-            return FormatError(
-                f"not a list of tokens, {reason}",
+        if self._damage:
+            raise FormatError(
+                f"not a list of tokens, {self._damage}",
                 source=str(self._path),
                 offset=0,
                 remedy="delete the line that is damaged; create another token",
             )
+        return "" if self._hashes else f"the file {_FILE} has no token: {_NOBODY}"
 
+    def _read(self, status: os.stat_result) -> tuple[list[tuple[str, Scope]], str]:
+        """Return the tokens of the file, and what is damaged.
+
+        Raises:
+            FileAccessError: it cannot be read.
+        """
         if not stat.S_ISREG(status.st_mode):
-            raise fail("nor a regular file")
+            return [], "it is no regular file"
         try:
             lines = self._path.read_bytes().splitlines()
         except OSError as error:
@@ -167,17 +185,16 @@ class Tokens:
                 if row is not None:
                     hashes.append((_digest(row["sha256"]), Scope(row["scope"])))
             except (ValueError, KeyError, TypeError, RecursionError):
-                raise fail(f"line {number}") from None
-        return hashes
+                return [], f"line {number} is damaged"
+        return hashes, ""
 
     def _require(self) -> None:
-        """Store that there was a token.
+        """Store that there was a token, if there was one, also when that was deleted.
 
         Raises:
             FileAccessError: it cannot be stored.
         """
-        if not self._had_any:
-            self._had_any = True  # in this process even if it cannot be stored
+        if self._had_any and not _is_there(self._mark):
             replace_file(str(self._mark), [_MARK_TEXT])
 
 
@@ -210,6 +227,21 @@ class AdministrationLog:
 def token_name(token: str) -> str:
     """Return by what a log names a token: its scope, and the start of its hash."""
     return f"{token.split('_')[1]}-{_hash(token)[:8]}" if token.count("_") > 1 else ""
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file of any kind, also a link to nothing.
+
+    Raises:
+        FileAccessError: nobody knows.
+    """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise FileAccessError(str(path), error.strerror or str(error)) from None
+    return True
 
 
 def _digest(value: object) -> str:
