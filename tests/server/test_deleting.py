@@ -6,6 +6,8 @@ import asyncio
 import json
 import time
 
+import pytest
+
 from machtrace.warehouse.warehouse import Warehouse
 from tests.server.serving import PATIENCE, running
 from tests.warehouse.test_deletion import report
@@ -36,6 +38,24 @@ def test_a_device_is_deleted(folder):
         (row,) = [json.loads(line) for line in log.splitlines()]
         assert (row["action"], row["reports"], row["records"]) == ("delete", 2, 2)
         assert b"phone" not in log
+
+
+@pytest.mark.parametrize("address", ["a%2Fb", "a/b", "%20a%2Fb%20"])
+def test_a_device_with_a_slash_is_deleted(client, address):
+    send(client, "i1", "a/b")
+    send(client, "i2", "a")
+    assert client.request("DELETE", f"/v1/devices/{address}").json == {"reports": 1, "records": 1}
+    assert stored(client) == ["i2"]
+
+
+@pytest.mark.parametrize("address", ["%00", "%ff", "a%2F", "..", "%2F", "x%20y%0A"])
+def test_what_no_device_is_called_deletes_nothing(client, address):
+    send(client, "i1", "a/b")
+    answer = client.request("DELETE", f"/v1/devices/{address}")
+    assert (answer.status, answer.json) == (200, {"reports": 0, "records": 0})
+    assert client.request("DELETE", "/v1/devices/%20").status == 400
+    assert client.request("DELETE", "/v1/devices/").status == 400
+    assert stored(client) == ["i1"]
 
 
 def test_a_hash_that_two_devices_have_deletes_nothing(folder):

@@ -172,7 +172,7 @@ def test_what_takes_too_long_to_scrub_is_refused_and_not_stored(folder, monkeypa
             assert answer.status == 413
             assert "takes too long" in answer.json["error"]
         assert client.post("/v1/reports", b"nothing").status == 202
-        assert "takes too long" in client.get("/healthz").json["problems"][0]
+        assert "'secret' of scrub.toml takes too long" in client.get("/healthz").json["problems"][0]
         assert "machtrace_unscrubbed_total 2" in client.get("/metrics").data.decode()
     assert b"word" not in b"".join(each.read_bytes() for each in (folder / "log").iterdir())
     assert capsys.readouterr().err.count("takes too long") == 1

@@ -13,7 +13,7 @@ def routes(folder):
         return application(Service(folder, is_local=True)).routes
 
     return {
-        (route.path, method.lower())
+        (route.path.replace(":path}", "}"), method.lower())
         for route in asyncio.run(made())
         for method in route.methods
         if method not in ("HEAD", "OPTIONS")

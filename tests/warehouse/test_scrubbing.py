@@ -366,6 +366,53 @@ def test_rules_that_are_none(text):
         parse_rules(text.encode(), "rules")
 
 
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (["a", ""], "number 2 of 'patterns' is empty"),
+        (["a", "b("], r"pattern 2, 'b\(', is invalid in RE2: missing \)"),
+        (["|".join(f"word{n:04}" for n in range(5000))], "pattern 1, 'word0000.*…, is"),
+        (["(" + "a" * 50_000], "pattern 1, '.aaa.*…, is invalid"),
+        (["(?P<" + "é" * 50_000], "pattern 1, .*…, is invalid in RE2: .*…"),
+    ],
+)
+def test_a_message_about_patterns_is_short(patterns, message):
+    pytest.importorskip("re2")
+    with pytest.raises(FormatError, match=message) as caught:
+        scrubber(f"version = 1\npatterns = {json.dumps(patterns)}")
+    assert len(str(caught.value)) < 300
+
+
+def test_devices_are_trimmed_alike_when_stored_and_deleted(tmp_path):
+    whole = "0123456789abcdef" * 2 + "xyz"
+    for name, has_rules in (("scrubbed", True), ("plain", False)):
+        with Warehouse.create(tmp_path / name) as warehouse:
+            if has_rules:
+                write_default_rules(warehouse.folder)
+            stated = ["d1", "d1 ", " d1\t", "d2", whole, f" {whole}"]
+            bodies = [report(f"i{at}", device) for at, device in enumerate(stated)]
+            bodies += [event(at, device) for at, device in enumerate(("u1", "u1 ", "u2"))]
+            bodies.append(b'{"crashReporterKey": "d1 ", broken')
+            warehouse.receive([(str(at), body) for at, body in enumerate(bodies)])
+            warehouse.flush()
+            assert len(set(devices(warehouse))) == 5
+            assert warehouse.delete_device("d1 ") == (3, 4)
+            assert warehouse.delete_device(f"{whole}\n") == (2, 2)
+            assert warehouse.delete_device(" u1") == (2, 2)
+            with pytest.raises(ArgumentError, match="empty"):
+                warehouse.delete_device(" ")
+
+
+def test_what_takes_too_long_names_the_rule_with_most_time(monkeypatch):
+    pytest.importorskip("re2")
+    clock = iter(range(1000))
+    monkeypatch.setattr("time.thread_time", lambda: float(next(clock)))
+    text = "version = 1\nremove = ['name']\npatterns = ['never', 'a']"
+    with pytest.raises(ScrubError, match="pattern 2 searches") as caught:
+        scrubber(text).scrub(Body("x", b"a" * 1000))
+    assert caught.value.rule == "pattern 2"
+
+
 def test_nothing_personal_is_on_the_disk(tmp_path):
     folder = tmp_path / "w"
     with Warehouse.create(folder) as warehouse:

@@ -75,7 +75,7 @@ def _route(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitabl
             response.headers.update(_CROSS_ORIGIN)
         for name, value in (_HEADERS | {"Content-Security-Policy": _POLICY}).items():
             response.headers.setdefault(name, value)
-        service.answers[endpoint.path, response.status_code] += 1
+        service.answers[endpoint.template, response.status_code] += 1
         return _sendable(service, await compressed(request, response))
 
     return answer

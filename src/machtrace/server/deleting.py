@@ -31,7 +31,7 @@ async def delete_device(service: Service, request: Request) -> Response:
 DELETING = (
     Endpoint(
         method="DELETE",
-        path="/v1/devices/{device}",
+        path="/v1/devices/{device:path}",
         summary="Delete the reports of a device, and their bytes.",
         handler=delete_device,
         scopes=frozenset(),

@@ -41,6 +41,11 @@ class Endpoint:
     is_page: bool = False
     """Whether people read it: refusals are pages, too, and the cookie of a sign-in is a token."""
 
+    @property
+    def template(self) -> str:
+        """The path as OpenAPI has it: without which text a parameter may have."""
+        return self.path.replace(":path}", "}")
+
 
 def with_token(endpoint: Endpoint) -> tuple[Endpoint, Endpoint]:
     """Return an address without and with a token in it, for clients that send no header."""

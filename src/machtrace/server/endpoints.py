@@ -235,7 +235,7 @@ def openapi_document() -> dict[str, Any]:
     """Return the OpenAPI document of all endpoints."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        paths.setdefault(endpoint.template, {})[endpoint.method.lower()] = _operation(endpoint)
     scheme = {"type": "http", "scheme": "bearer", "description": "mt_SCOPE_RANDOM"}
     cookie = {"type": "apiKey", "in": "cookie", "name": "machtrace"}
     return {
@@ -247,7 +247,7 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    in_path = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+    in_path = [part[1:-1] for part in endpoint.template.split("/") if part.startswith("{")]
     text = {"type": "string"}
     parameters = [{"name": n, "in": "path", "required": True, "schema": text} for n in in_path]
     parameters += [

@@ -146,7 +146,7 @@ class Tokens:
         self._had_any = True
         try:
             status = self._path.stat()
-        except FileNotFoundError:  # a secret, say, that is not mounted
+        except FileNotFoundError:  # such as a secret that is not mounted
             self._state, self._hashes = (), []
             return f"the file {_FILE} is a link to no file: {_NOBODY}"
         except OSError as error:

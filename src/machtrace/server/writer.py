@@ -42,7 +42,7 @@ _GROUP_BYTES = 8 << 20
 """The bodies that are written at once; each is copied for that."""
 _RETENTION_PAUSE = 3600.0
 """Seconds until what is old is deleted again."""
-_UNSCRUBBED = "reports are refused, since a rule of scrub.toml takes too long"
+_UNSCRUBBED = "reports are refused, since {} of scrub.toml takes too long"
 _PAUSE = 10.0
 """Seconds until what failed is tried again."""
 
@@ -98,6 +98,7 @@ class Writer:
         self._jobs: deque[tuple[Callable[[Warehouse], Any], Future[Any]]] = deque()
         self._expired = -_RETENTION_PAUSE
         self._clock_problem = ""
+        self._unscrubbed = ""
         self.deletions = 0
         """Beginnings and ends of deletions, which take files from queries that run; odd in one."""
 
@@ -110,7 +111,7 @@ class Writer:
     def problems(self) -> list[str]:
         """Why nothing is deleted by its age, and why reports were refused."""
         unscrubbed = (
-            f"{self.progress.unscrubbed:,} {_UNSCRUBBED}" if self.progress.unscrubbed else ""
+            f"{self.progress.unscrubbed:,} {self._unscrubbed}" if self.progress.unscrubbed else ""
         )
         return [each for each in (self._clock_problem, unscrubbed) if each]
 
@@ -251,7 +252,9 @@ class Writer:
         progress.unread_bytes += size
         if len(stored) < len(groups):
             if not progress.unscrubbed:
-                sys.stderr.write(f"machtrace: {_UNSCRUBBED}\n")
+                rules = [own.rule for own in names if isinstance(own, ScrubError)]
+                self._unscrubbed = _UNSCRUBBED.format(rules[0])
+                sys.stderr.write(f"machtrace: {self._unscrubbed}\n")
             progress.unscrubbed += len(groups) - len(stored)
         return names
 

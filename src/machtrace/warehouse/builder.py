@@ -349,7 +349,7 @@ def _report_row(report: Report, key: bytes, source: Source) -> dict[str, Any]:
 
 def _device(report: Report, source: Source) -> str:
     stated = (report.system.crash_reporter_key or "").strip()
-    return source.devices.get(stated, stated) or source.device
+    return source.devices.get(stated, stated) or source.device.strip()
 
 
 def _credible(time: int, received: int) -> int | None:

@@ -326,7 +326,7 @@ class Warehouse(WarehouseReader):
         Where such a record has reports of other devices as well, these lose their bytes.
 
         Args:
-            device: its identifier, as the reports state it, before or after scrubbing.
+            device: its identifier, trimmed, as the reports state it, before or after scrubbing.
             run: see :meth:`flush`.
             uncertain: whether to delete reports, too, that may be another device's: earlier
                 versions stored hashes as short as the identifiers.
@@ -336,7 +336,7 @@ class Warehouse(WarehouseReader):
                 deleted.
             FileAccessError, FormatError: a segment or a log cannot be read or written.
         """
-        if not device:
+        if not device.strip():
             raise ArgumentError("an empty device", remedy="pass the column device of a report")
         logs = self._written_logs(run)
         names = device_names(device, self._scrubber or opened_key(self.folder))

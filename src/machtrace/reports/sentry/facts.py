@@ -139,5 +139,5 @@ def read_system(
 
 
 def user_key(text: str) -> str:
-    """Return the key of a device for a user's id."""
-    return blake2b(f"user\0{text}".encode("utf-8", "replace"), digest_size=16).hexdigest()
+    """Return the key of a device for a user's id, which is trimmed."""
+    return blake2b(f"user\0{text.strip()}".encode("utf-8", "replace"), digest_size=16).hexdigest()

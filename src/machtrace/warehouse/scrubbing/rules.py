@@ -40,6 +40,8 @@ _LISTS = ("mask", "hash", "remove", "patterns")
 _VERSION = 1
 _MAX_VALUE = 1000
 """Instructions of a compiled pattern: each may be run for each byte."""
+_MAX_SHOWN = 60
+"""Characters of a pattern in a message."""
 
 
 class Match(Protocol):
@@ -96,11 +98,10 @@ def parse_rules(data: bytes, source: str) -> Rules:
         raise fail(f"no rule is called {unknown[0]!r}")
     lists = {name: table.get(name, []) for name in _LISTS}
     for name, values in lists.items():
-        is_valid = isinstance(values, list) and all(
-            isinstance(value, str) and value for value in values
-        )
-        if not is_valid:
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             raise fail(f"{name!r} is no list of texts")
+        if "" in values:
+            raise fail(f"number {values.index('') + 1} of {name!r} is empty")
     unknown = [name for name in lists["mask"] if name not in FINDERS]
     if unknown:
         raise fail(f"{unknown[0]!r} is none of {', '.join(FINDERS)}")
@@ -128,17 +129,22 @@ def _compiled(texts: Sequence[str]) -> tuple[Pattern, ...]:
     options.encoding = re2.Options.Encoding.LATIN1  # bytes
     options.log_errors = False
     patterns: list[Pattern] = []
-    for text in texts:
+    for number, text in enumerate(texts, 1):
+        shown = f"pattern {number}, {_shortened(repr(text))},"
         try:
             pattern = re2.compile(text.encode(), options)
         except re2.error as error:
             reason = error.args[0] if error.args else error
             reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
-            raise ValueError(f"the pattern {text!r} is invalid in RE2: {reason}") from None
+            raise ValueError(f"{shown} is invalid in RE2: {_shortened(str(reason))}") from None
         if pattern.programsize > _MAX_VALUE:
-            raise ValueError(f"the pattern {text!r} is too large: use smaller repetitions")
+            raise ValueError(f"{shown} is too large: use smaller repetitions, or several patterns")
         patterns.append(pattern)
     return tuple(patterns)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def read_rules(folder: Path) -> Rules | None:

@@ -16,6 +16,7 @@ import os
 import re
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -66,7 +67,12 @@ _HIDDEN = bytes(ord("0") if byte in _DIGITS else ord("x") for byte in range(256)
 class ScrubError(MachtraceError):
     """Scrubbing a body takes too long; it is not stored."""
 
-    remedy = "see which rule it is with: machtrace warehouse scrub FOLDER --try FILE"
+    remedy = "correct the rule in scrub.toml; try it: machtrace warehouse scrub FOLDER --try FILE"
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(f"scrubbing it takes too long: {rule} searches the same bytes often")
+        self.rule = rule
+        """Which one takes most of the time: ``pattern 2``, ``'user.email'``."""
 
 
 class Edit(NamedTuple):
@@ -147,14 +153,16 @@ class Scrubber:
         """Return what replaces a value, as long as it is; of the same form if it is hexadecimal.
 
         Args:
-            value: what is replaced.
+            value: what is replaced, but spaces around it.
             attempt: another number makes another one.
         """
-        digits = (_HEX[each % 16] for each in self._digest(value, attempt))
-        return bytes(
+        text = value.strip()
+        digits = (_HEX[each % 16] for each in self._digest(text, attempt))
+        made = bytes(
             byte if byte in _STAY else ord(chr(digit).upper()) if byte in _UPPER else digit
-            for byte, digit in zip(value, digits, strict=False)
+            for byte, digit in zip(text, digits, strict=False)
         )
+        return made.join(value.split(text, 1)) if text else value
 
     def hashed_number(self, value: bytes, attempt: int = 0) -> bytes:
         """Return a number that replaces one, with as many digits; the first one is not zero."""
@@ -166,6 +174,7 @@ class Scrubber:
 
     def identifier(self, value: bytes) -> str:
         """Return the identifier of a device: a hash of at least 128 bits, whatever the value."""
+        value = value.strip()
         if is_whole(value):
             return self.hashed(value).decode("ascii")
         return blake2b(
@@ -188,19 +197,23 @@ class Scrubber:
                 start, end, rule, before, before.translate(_MASKED) if text is None else text
             )
 
-        for pattern in self._rules.patterns:
+        for number, pattern in enumerate(self._rules.patterns, 1):
+            work.begin_rule(f"pattern {number}")
             group = 1 if pattern.groups else 0
             for match in pattern.finditer(data):
                 yield edit(*match.span(group), "patterns")
         for name, field in self._hash:
+            work.begin_rule(repr(name))
             for start, end in field.spans(data, work.check):
                 is_quoted = data[start - 1 : start] == b'"'
                 yield edit(start, end, name, work.hashed(data[start:end], is_quoted=is_quoted))
         # Of values that are hashed as a whole nothing is masked: all addresses would be one device.
         for name in self._rules.mask:
+            work.begin_rule(repr(name))
             for start, end in FINDERS[name](data, work.check):
                 yield edit(start, end, name)
         for name, field in self._remove:
+            work.begin_rule(repr(name))
             for start, end in field.spans(data, work.check):
                 yield edit(start, end, name, _removed(data[start:end]))
 
@@ -240,7 +253,10 @@ class _Work:
 
     def __init__(self, scrubber: Scrubber) -> None:
         self._scrubber = scrubber
-        self._end = time.thread_time() + _SECONDS
+        self._rule, self._since = "a rule", time.thread_time()
+        self._end = self._since + _SECONDS
+        self._spent: Counter[str] = Counter()
+        """Processor time, in ns, by rule."""
         self._made: dict[tuple[bytes, bool], bytes] = {}
         self._used: set[str] = set()
         self.devices: dict[str, str] = {}
@@ -250,6 +266,12 @@ class _Work:
         """Take the time for some more bytes."""
         self._end += size * _SECONDS_A_BYTE
 
+    def begin_rule(self, rule: str) -> None:
+        """Take the time that follows for a rule's."""
+        now = time.thread_time()
+        self._spent[self._rule] += int((now - self._since) * 1e9)
+        self._rule, self._since = rule, now
+
     def check(self) -> None:
         """Raise an error if no time is left.
 
@@ -257,7 +279,10 @@ class _Work:
             ScrubError: none is.
         """
         if time.thread_time() > self._end:
-            raise ScrubError("scrubbing it takes too long: a rule searches the same bytes often")
+            rule = self._rule
+            self.begin_rule(rule)
+            self._spent.pop("a rule", None)  # what was before the first one
+            raise ScrubError(max(self._spent, key=self._spent.__getitem__, default=rule))
 
     def hashed(self, value: bytes, *, is_quoted: bool) -> bytes:
         """Return what replaces a value that is hashed."""
@@ -307,7 +332,7 @@ def stated_devices(data: bytes) -> set[str]:
             text = _in_bytes(item.source.data)
             for field in fields:
                 devices |= {
-                    _unescaped(text[start:end]).decode("utf-8", "replace")
+                    _unescaped(text[start:end]).decode("utf-8", "replace").strip()
                     for start, end in field.spans(text)
                 }
     return devices | set(map(user_key, devices))

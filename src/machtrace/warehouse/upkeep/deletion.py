@@ -168,14 +168,15 @@ def device_names(device: str, hasher: Scrubber | None) -> DeviceNames:
         device: the identifier, before or after scrubbing.
         hasher: what hashes for the warehouse; None: nothing was ever hashed.
     """
-    as_passed = {device, user_key(device)}
+    trimmed = device.strip()
+    as_passed = {device, trimmed, user_key(device)}
     if hasher is None:
         return DeviceNames(as_passed, set())
-    value = device.encode("utf-8", "replace")
+    value = trimmed.encode("utf-8", "replace")
     short = hasher.hashed(value).decode("utf-8", "replace")
     sure, unsure = {hasher.identifier(value)}, set[str]()
     (sure if is_whole(value) else unsure).update({short, user_key(short)})
-    (unsure if may_be_short_hash(device) else sure).update(as_passed)
+    (unsure if may_be_short_hash(trimmed) else sure).update(as_passed)
     return DeviceNames(sure, unsure - sure)
 
 
