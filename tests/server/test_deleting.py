@@ -85,6 +85,7 @@ def test_what_is_old_is_deleted(folder):
         while stored(client):
             assert time.monotonic() < end + PATIENCE
             time.sleep(0.02)
+    assert (folder / "clock.trusted").is_file()
 
 
 def test_a_clock_that_is_ahead_deletes_nothing(folder, monkeypatch, capsys):
