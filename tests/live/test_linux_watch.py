@@ -22,8 +22,11 @@ from machtrace.errors import ArgumentError, TargetError
 from machtrace.model.incident.facts import Verdict, WatchIncident
 from machtrace.model.snapshot import ThreadId
 from machtrace.reports.stacks.incidents import report_of_incident
+from machtrace.targets.child_process import StartedProgram
 from machtrace.targets.linux.watched import WatchedProcess
 from machtrace.watching.jsonl import incident_line
+from machtrace.watching.thresholds import WatchOptions
+from machtrace.watching.watcher import FOREVER_NS, Watcher
 from tests.live.conftest import DEADLINE_S, PROGRAMS
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -140,6 +143,35 @@ def test_a_hang_that_outlasts_watching_is_reported_again(start: Start) -> None:
     report = report_of_incident(last)
     assert report.process is not None
     assert report.process.name == Path(sys.executable).resolve().name
+
+
+def test_the_stop_that_a_program_is_started_with_is_no_evidence() -> None:
+    """Watching begins with its first instruction."""
+    options = WatchOptions(hang_ns=50_000_000, launch_grace_ns=0)
+    arguments = [sys.executable, "-c", _ALWAYS_RUNS]
+    with StartedProgram(arguments, stdout=subprocess.DEVNULL) as program:
+        try:
+            with Watcher(program.pid, options) as watcher:
+                assert [*watcher.states.values()] == [None]
+                program.run()
+                watcher.run(FOREVER_NS, should_stop=lambda: bool(watcher.incidents))
+        finally:
+            program.send(signal.SIGKILL)
+            program.wait()
+    hang = watcher.incidents[0]
+    assert hang.verdict is not Verdict.STOPPED
+    assert "stopped" not in {rule.name for rule in hang.rules}
+    assert "stopped_ns" not in hang.evidence
+
+
+def test_a_process_that_was_stopped_before_is_reported_as_that(start: Start) -> None:
+    process = start(sys.executable, PROGRAMS / "watched.py")
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    seen: queue.SimpleQueue[WatchIncident] = queue.SimpleQueue()
+    with mt.watch(process.pid, hang=0.05, launch_grace=0, on_incident=seen.put):
+        assert seen.get(timeout=DEADLINE_S).verdict is Verdict.STOPPED
+    process.send_signal(signal.SIGCONT)
 
 
 def test_an_idle_server_is_never_stopped(start: Start) -> None:

@@ -24,7 +24,7 @@ from machtrace.model.polls import CallPlace, IdleRequest, IdleWait, ThreadPoll
 from machtrace.model.symbol import CallStack
 from machtrace.targets.base import ALL_THREADS, select_threads
 from machtrace.watching.copies import StackCopies
-from machtrace.watching.hangs.absences import Absence
+from machtrace.watching.hangs.absences import Absence, is_stopped
 from machtrace.watching.hangs.classifier import (
     Ended,
     Event,
@@ -131,12 +131,16 @@ class HangWatch:
 
         Args:
             looks_up: whether to look up their waits first: mostly these are those of their loops.
+                A thread that is stopped is left to :meth:`poll`: it may be that of a program that
+                has yet to be started, whose time has not begun.
         """
         self.choose_threads()
         self._is_new = False
         for watched in [*self._watched.values()] if looks_up else ():
             for _ in range(2):  # the second poll has the lookup's result
                 poll = self._target.poll_thread(watched.thread.id, with_status=True)
+                if is_stopped(poll):
+                    break
                 self._handle(watched, watched.classifier.add(poll))
                 self._namer.wait()
                 self._take_learnt()
