@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,22 @@ def test_python_functions_are_read_once_the_interpreter_has_started(tmp_path, op
     assert done.returncode == 0, done.stderr
     assert "busy" in profile.read_text()
     assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("command", ["sample", "watch"])
+def test_a_program_that_outlasts_the_command_is_waited_for(started, tmp_path, command):
+    """It ends when its input does, which is after that was stated."""
+    options = ("--duration", "10ms", "-o", tmp_path / "x") if command == "sample" else ("--for", 0)
+    program = ("sh", "-c", "exec cat 2>/dev/null")
+    process = started(
+        command, *options, "--", *program, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    in_vain = threading.Timer(60, process.kill)
+    in_vain.start()
+    stated = any("waiting for process" in line for line in process.stderr)
+    in_vain.cancel()
+    assert stated
+    assert process.poll() is None
+    process.stdin.close()
+    process.stdin = None
+    assert process.wait() == 0

@@ -177,11 +177,13 @@ def watch(  # noqa: PLR0913 - an option each
 
     Without --crash nothing is stopped while nothing is wrong, and debuggers can attach. A thread
     that waits is copied without a stop, one that runs is suspended only while it is copied.
-    Watching ends on Ctrl-C or SIGTERM, after --for, or when the process exits; PROGRAM continues
-    after --for.
+    Watching ends on Ctrl-C or SIGTERM, after --for, or when the process exits. PROGRAM gets these
+    signals instead; a second one ends watching, too. After --for or --until-incident PROGRAM
+    continues, and the command waits for its end.
 
-    The exit status is 0 if nothing happened, 1 if there were incidents, and 2 if the process could
-    not be watched as requested.
+    The exit status is 0 if nothing happened and 1 if there were incidents. It is 2 if the process
+    cannot be watched, if --crash, or --deadlocks alone, is refused, or if the output cannot be
+    written. What else cannot be seen, such as stacks for want of rights, is stated on stderr.
     """
     gc.enable()  # this command may run for days
     try:
@@ -271,6 +273,8 @@ def _watch(
     with StartedProgram(spec) as program, program.passing_signals() as arrived:
         is_over = nullcontext(lambda: len(arrived) > 1)
         watcher = session.watch(program.pid, options, duration_ns, is_over, program.run)
+        if not program.has_ended:
+            console.warn(f"watching has ended; waiting for process {program.pid} to end")
         _warn_of_end(spec[0], program.wait(), watcher)
     _warn_of_kill(watcher)
     return _status(watcher)
