@@ -14,6 +14,7 @@ from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.ips.writer import ips_text
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from machtrace.reports.stacks.captures import capture_of
 
 FOLDER = Path(__file__).parent / "apple"
 PAIRS = ["mac-intel", "rosetta", "mac-26"]
@@ -142,6 +143,37 @@ def test_frames_of_one_address_are_calls_inlined_into_each_other() -> None:
         Adjustment.EXACT,
         Adjustment.RETURN,
     ]
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "is_inlined"),
+    [
+        ("1   App   0x103a3d06c b + 2 (a.c:4)", "2   App   0x103a3d06c c + 8 (a.c:9)", True),
+        ("1   App   0x103a3d06c b (a.c:4)", "2   App   0x103a3d06c c + 8", True),
+        ("1   App   0x103a3d06c b (a.c:4)", "1   App   0x103a3d06c c + 8 (a.c:9)", True),
+        ("1   App   0x103a3d06c b [inlined]", "2   App   0x103a3d06c c + 8", True),
+        ("1   App   0x103a3d06c b + 2", "2   App   0x103a3d06c c + 8", False),
+        ("1   App   0x103a3d06c b", "2   App   0x103a3d06c c + 8", False),
+        ("1   App   0x103a3d06c b + 2 (a.c:4)", "2   Kit   0x103a3d06c c + 8 (a.c:9)", False),
+        ("1   App   0x103a3d06c b + 2 (a.c:4)", "7   App   0x103a3d06c c + 8 (a.c:9)", False),
+        ("1   App   0x103a3d06c b + 9 (a.c:4)", "2   App   0x103a3d06c c + 8 (a.c:9)", False),
+        (
+            "1   App   0x103a3d06c b + 12 (<compiler-generated>:0)",
+            "2   App   0x103a3d06c c + 4388917356 (a.c:4388917356)",
+            False,
+        ),
+    ],
+)
+def test_frames_of_one_address_may_be_unrelated(
+    inner: str, outer: str, *, is_inlined: bool
+) -> None:
+    """Then both are frames, in all formats."""
+    text = f"Thread 0 Crashed:\n0   App   0x103ef8700 a + 1\n{inner}\n{outer}\n"
+    (report,) = read_source(ReportSource("given", text.encode())).reports
+    assert [frame.is_inline for frame in report.threads[0].frames] == [False, is_inlined, False]
+    stack = capture_of(report).stacks[0]
+    names = [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
+    assert names == (["a", "c"] if is_inlined else ["a", "b", "c"])
 
 
 SIMULATED = """

@@ -20,7 +20,13 @@ from machtrace.model.report import (
     ReportedThread,
 )
 from machtrace.reports.crash.frame_lines import FrameLines
-from machtrace.reports.crash.frames import ELIDED, NUMBER, lost_frames, number_gaps
+from machtrace.reports.crash.frames import (
+    ELIDED,
+    PLACE,
+    lost_frames,
+    number_gaps,
+    printed_number,
+)
 from machtrace.reports.crash.layouts import STATE, THREADS
 from machtrace.reports.crash.lines import MAX_LINE_LENGTH
 from machtrace.reports.crash.registers import read_fault, read_state
@@ -122,10 +128,12 @@ class _Stack:
         if frame is None:
             self.other.append([len(self.frames), line])
             return
-        number = frame.details.get(NUMBER) if frame.details else None
-        self.next = number + 1 if type(number) is int else self.next + 1
+        expected = self.next
+        number = printed_number(frame.details, expected)
+        self.next = number + 1
         self.frames.append(frame)
-        if self.frames[-2:-1] and is_expanded(self.frames[-2], frame):
+        is_adjacent = len(self.frames) > 1 and number in (expected - 1, expected)
+        if is_adjacent and is_expanded(self.frames[-2], frame):
             self.frames[-2] = self.frames[-2]._replace(is_inline=True)
             self.frames[-1] = frame._replace(adjustment=self.frames[-2].adjustment)
         if not self.frames[-1].is_inline:
@@ -144,17 +152,28 @@ class _Stack:
 
 
 def is_expanded(inner: ReportedFrame, outer: ReportedFrame) -> bool:
-    """Return whether the first of two frames is a call inlined into the second.
+    """Return whether the first of two adjacent frames is a call inlined into the second.
 
-    A text has both with one address. Two frames of one function at one address are recursion.
+    Some texts have it without a mark: both frames at one address of one image, with files and
+    lines, as debug information expands an address; or the call without an offset of its own. An
+    inlined call does not begin before its function, nor that before the first address. Two frames
+    of one function at one address are recursion.
     """
-    return (
-        inner.address is not None
-        and inner.address == outer.address
-        and inner.symbol is not None
-        and outer.symbol is not None
-        and inner.symbol.name != outer.symbol.name
-    )
+    if inner.symbol is None or outer.symbol is None or inner.address is None:
+        return False
+    if (inner.address, inner.image) != (outer.address, outer.image):
+        return False
+    begin, end = inner.symbol.offset, outer.symbol.offset
+    if begin is not None and end is not None:
+        has_places = _has_place(inner) and _has_place(outer)
+        is_within = has_places and begin <= end <= inner.address
+    else:
+        is_within = begin is None and _has_place(inner)
+    return is_within and inner.symbol.name != outer.symbol.name
+
+
+def _has_place(frame: ReportedFrame) -> bool:
+    return frame.location is not None or PLACE in frame.details
 
 
 class ThreadSections:
