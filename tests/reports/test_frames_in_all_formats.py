@@ -63,12 +63,17 @@ def spellings(name: str) -> set[str]:
     return {
         name,
         name.strip("[]"),  # of missing frames
-        name.removeprefix("_"),
         name.replace(";", ":"),
         json.dumps(name)[1:-1],
         escape(name),
         escape(json.dumps(name)[1:-1], quote=False),
     }
+
+
+def as_spelt(name: str, report: Report, form: str) -> str:
+    """Return a name as a format has it: PLCrashReporter strips the underscore of its own names."""
+    is_its_own = form == "plcrash" and report.kind is ReportKind.PLCRASH
+    return name.removeprefix("_") if is_its_own else name
 
 
 def missing(report: Report, form: str) -> list[str]:
@@ -83,7 +88,7 @@ def missing(report: Report, form: str) -> list[str]:
         if frame.is_inline and form in OF_MACHINE_FRAMES:
             continue
         if frame.symbol is not None:
-            wanted.add(frame.symbol.name)
+            wanted.add(as_spelt(frame.symbol.name, shown, form))
         if frame.image is not None and form not in OF_FUNCTIONS:
             image = shown.images[frame.image]
             wanted.add(image.path.rpartition("/")[2] or image.name)
@@ -196,3 +201,26 @@ def test_kscrash_names_images_that_it_does_not_list() -> None:
             None,
         )
         assert b"Lost" in FORMATS["text"].write([report])
+
+
+@pytest.mark.parametrize("form", ["apple", "kscrash", "plcrash", "ips", "nsthread", "bs", "lldb"])
+def test_names_are_read_back_as_they_are(form: str) -> None:
+    """Underscores stay; functions without an offset, also in listed images, are no other text."""
+    text = UNLISTED.replace(b"main + 136", b"late.cold.1").replace(b"other + 4", b"_other")
+    (report,) = read(text)
+    (again,) = read(FORMATS[form].write([report]))
+    names = [frame.symbol and frame.symbol.name for frame in again.threads[0].frames]
+    assert names == ["__pthread_kill", "draw", "late", "_other", "late.cold.1"]
+
+
+def test_a_function_without_an_offset_stands_behind_that_of_the_image() -> None:
+    """In KSCrash's columns; a place and a placeholder stay what they are."""
+    tails = ["(fact())", "(fact() + 3)", "(a.c:9)", "(Missing)"]
+    lines = [
+        f"{number}   Demo   0x0000000100001234 0x100000000 + 4660 {tail}\n"
+        for number, tail in enumerate(tails)
+    ]
+    (report,) = read(f"Thread 0 Crashed:\n{''.join(lines)}".encode())
+    names = [one.symbol and one.symbol.name for one in report.threads[0].frames]
+    assert names[:3] == ["fact()", "fact()", None]
+    assert names[3] != "Missing"

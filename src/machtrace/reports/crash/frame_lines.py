@@ -101,7 +101,7 @@ _ADDRESS = re.compile(r"[ \t](?:0x([0-9a-fA-F]{1,16}))(?![^ \t])")
 _LIKELY_DIGITS = 6
 _BASE = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _BOTH = re.compile(r"0x[0-9a-fA-F]{1,16} \+ [0-9]{1,19} \((.*)\)")
-"""KSCrash's form: the offset from the image, and the symbol in brackets."""
+"""KSCrash's form: the offset from the image, and the function in brackets."""
 _OFFSET_DIGITS = 19
 MISSING = re.compile(r"\(Missing(?: UUID)?(?: [0-9A-Fa-f-]{1,64})?\)")
 """Placeholder of Crashlytics for a name, with the UUID of the file that would have it."""
@@ -282,7 +282,7 @@ def parse_label(text: str, image: ReportedImage | None) -> Label:
         text = text[: -len(INLINED)].rstrip()
     location = place = None
     both = _BOTH.fullmatch(text) if text.startswith("0x") else None
-    if both is not None and _into(both[1])[1] is not None:
+    if both is not None and _is_bracketed_function(both[1]):
         text = both[1]
     name, offset = _into(text)
     if offset is None and text.endswith(")"):
@@ -301,6 +301,14 @@ def parse_label(text: str, image: ReportedImage | None) -> Label:
     if image is not None:
         name = name.removesuffix(f" (in {image.name})")
     return Label(ReportedSymbol(name, offset), location, is_inline, place)
+
+
+def _is_bracketed_function(inside: str) -> bool:
+    """Return whether brackets behind an offset hold a function, not a place or a placeholder."""
+    if _into(inside)[1] is not None:
+        return True
+    is_place = inside == ":-1" or _location(inside) is not None
+    return not is_place and MISSING.fullmatch(f"({inside})") is None
 
 
 def _is_function(name: str, offset: int | None) -> bool:

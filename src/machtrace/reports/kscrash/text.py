@@ -206,7 +206,12 @@ class _Text:
         symbol = ""
         if frame.symbol is not None:
             into = "" if frame.symbol.offset is None else f" + {frame.symbol.offset}"
-            symbol = f" ({printable(frame.symbol.name)}{into})"
+            function = f"{printable(frame.symbol.name)}{into}"
+            # KSCrash knows both offsets; without one of them, the line is Apple's.
+            if into and (image is None or image.load_address is not None):
+                symbol = f" ({function})"
+            else:
+                where = function
         return f"{number:<4d}{name:<31s} 0x{address:0{self._digits}x} {where}{symbol}"
 
     def _registers(self, registers: Sequence[ReportedRegister]) -> Iterator[str]:

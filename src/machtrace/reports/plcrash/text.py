@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedThread
+from machtrace.model.report import (
+    NameSource,
+    Report,
+    ReportedFrame,
+    ReportedImage,
+    ReportedSymbol,
+    ReportedThread,
+    ReportKind,
+)
 from machtrace.model.text import MAX_IMAGE_NAME_LENGTH, printable
 from machtrace.reports.crash.frames import numbered
 
@@ -105,9 +113,15 @@ class _Text:
             address = frame.address if frame.address is not None else base + (frame.offset or 0)
             function = f"0x{base:x} + {address - base}"
             if frame.symbol is not None:
-                spelt = printable(frame.symbol.name.removeprefix("_"))
-                function = f"{spelt} + {frame.symbol.offset or 0}"
+                function = f"{printable(self._spelt(frame.symbol))} + {frame.symbol.offset or 0}"
             yield f"{number:<4d}{name:<35s} 0x{address:0{self._digits}x} {function}"
+
+    def _spelt(self, symbol: ReportedSymbol) -> str:
+        """Return a function's name without Mach-O's underscore, which only its own files have."""
+        is_linkage_name = symbol.source is NameSource.REPORT
+        if is_linkage_name and self._report.kind is ReportKind.PLCRASH:
+            return symbol.name.removeprefix("_")
+        return symbol.name
 
     def _registers(self, thread: ReportedThread) -> Iterator[str]:
         if thread.registers is None:
