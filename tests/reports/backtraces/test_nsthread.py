@@ -10,6 +10,7 @@ from machtrace.errors import FormatError
 from machtrace.model.report import Report
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.backtraces.nsthread import read_line
+from machtrace.reports.crash.frames import numbered
 from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.kscrash.text import kscrash_text
 from machtrace.reports.plcrash.text import plcrash_text
@@ -263,6 +264,69 @@ def test_lines_of_logs_are_no_frames(text: str) -> None:
     (thread,) = stacks(f"{text}\n{stack}\n").threads
     assert len(thread.frames) == 1
     assert thread.details["lines"] == text.strip("\n").split("\n")
+
+
+FIRST, SECOND = "0 MyApp 0x103ef8700 first() + 1", "1 MyApp 0x103a3d06c second() + 3"
+
+
+@pytest.mark.parametrize(
+    ("lines", "numbers"),
+    [
+        (
+            (FIRST, SECOND, "...", "7 Kit 0x103a3d06c third()", "8 Kit 0x103a3d06d four"),
+            [0, 1, 7, 8],
+        ),
+        ((FIRST, SECOND, "", "7 Kit 0x103a3d06c third()"), [0, 1, 7]),
+        ((FIRST, SECOND, "7 Kit 0x103a3d06c third()"), [0, 1, 7]),
+        ((FIRST, SECOND, "1 Kit 0x103a3d071 third()", "2 Kit 0x103a3d06d four"), [0, 1, 1, 2]),
+        (("3 A 0x103ef8700 a()", "4 A 0x103a3d06c b()", "5 Kit 0x103a3d06d c()"), [3, 4, 5]),
+        ((FIRST, "1 Kit 0x1f3a4 middle()", "2 MyApp 0x103a3d06c main + 3"), [0, 1, 2]),
+        ((FIRST, "1   Kit                  0x1f3a4 middle()"), [0, 1]),
+        ((FIRST, SECOND, "2 Kit 0x103a3d06c 64"), [0, 1, 2]),
+    ],
+)
+def test_unusual_frames_after_gaps(lines: tuple[str, ...], numbers: list[int]) -> None:
+    """Also where the start is missing, or the numbers begin again."""
+    report = stacks("\n".join(lines))
+    printed = [[*numbered(thread.frames)] for thread in report.threads]
+    assert [number for frames in printed for number, _ in frames] == numbers
+    is_whole = numbers == [*range(len(numbers))]
+    assert [warning.rpartition(": ")[2][:8] for warning in report.warnings] == (
+        [] if is_whole else ["no frame"]
+    )
+    names = [frame.symbol.name for frames in printed for _, frame in frames if frame.symbol]
+    assert len(names) == len(numbers) - ("64" in lines[-1].split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 file 0x1234 changed\n1 file 0x1235 changed\n2 files 0x1236 removed",
+        "0 apple 0x1000 64\n1 banana 0x2000 32",
+        "0   apple   0x1000   64\n1   banana   0x2000   32",
+        "0 .text 0x1000 0x200 AX",
+        "0 .text 0x100001000 0x200 AX\n1 .data 0x100002000 0x200 AX",
+        "0 0000 0x48656c6c 0x6f20576f\n1 0008 0x48656c6c 0x6f20576f",
+    ],
+)
+def test_tables_are_no_frames(text: str) -> None:
+    """Although their rows are numbered."""
+    with pytest.raises(FormatError, match="unknown kind"):
+        stacks(text)
+
+
+def test_lines_below_a_stack_that_are_not_taken_are_named() -> None:
+    """They have the next numbers, but neither columns nor likely addresses."""
+    below = ["2 files 0x1234 changed", "3 retries 0xff left", "12 items 0x10 leaked"]
+    report = stacks("\n".join([FIRST, SECOND, *below]))
+    assert [len(thread.frames) for thread in report.threads] == [2]
+    assert report.details["lines"] == below
+    assert report.warnings == (
+        "not taken for frames, though numbered below a stack: "
+        "'2 files 0x1234 changed', '3 retries 0xff left', '12 items 0x10 leaked'",
+    )
+    again = stacks("\n".join([FIRST, SECOND, "1 Kit 0x103a3d070 third()"]))
+    assert len(again.warnings) == 1
 
 
 def test_a_gap_in_the_numbers_is_a_warning() -> None:

@@ -7,9 +7,9 @@ Sources: apple-oss-distributions/Libc ``gen/backtrace.c`` for Apple's lines, gli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
@@ -26,6 +26,7 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
+from machtrace.reports.backtraces.numbered_lines import Likeness, in_stacks
 from machtrace.reports.crash.frame_lines import (
     MISSING,
     parse_label,
@@ -84,8 +85,9 @@ class StackLine(NamedTuple):
     location: SourceLocation | None = None
     is_inline: bool = False
     details: Details = NO_DETAILS
-    is_usual: bool = True
-    """Whether the line is of the usual form, so that it is a frame's wherever it stands."""
+    likeness: Likeness = Likeness.USUAL
+    is_in_columns: bool = False
+    """Whether an unusual line has Apple's columns."""
 
 
 def read_line(text: str) -> StackLine | None:
@@ -175,12 +177,19 @@ def _unusual(text: str) -> StackLine | None:
         return None
     number, name, address, rest = columns
     label = parse_label(rest, ReportedImage(name=name))
+    if label.symbol is not None and _NUMBER.fullmatch(label.symbol.name) is not None:
+        label = label._replace(symbol=None)
     uuid = _MISSING_UUID.fullmatch(rest)
     details: dict[str, JsonValue] = {}
     if label.place is not None:
         details[PLACE] = label.place
     elif label.symbol is None and label.location is None:
         details |= unusual_label(rest, is_placed=False)
+    likeness, is_in_columns = _likeness(text, name, rest)
+    if MISSING.fullmatch(rest) is not None or (
+        label.location is not None and label.symbol is not None and None not in label.symbol
+    ):
+        likeness = Likeness.USUAL
     return StackLine(
         number=number,
         image="" if name == "???" else name,
@@ -192,18 +201,37 @@ def _unusual(text: str) -> StackLine | None:
         location=label.location,
         is_inline=label.is_inline,
         details=details or NO_DETAILS,
-        is_usual=MISSING.fullmatch(rest) is not None
-        or (label.location is not None and label.symbol is not None and None not in label.symbol),
+        likeness=likeness,
+        is_in_columns=is_in_columns,
     )
 
 
 _AROUND = " \t\"',"
 _GLUED = re.compile(r"[0-9]{4,6}(?=[^0-9 \t])")
 _MISSING_UUID = re.compile(r"\(Missing UUID (?P<digits>[0-9A-Fa-f-]{32,36})\)")
-_COLUMNS = re.compile(
-    r"[^0-9]{0,8}[0-9]{1,6}(?:[ ]{2,}|\t).*(?:[ ]{2}|\t)[ \t]*0x[0-9a-fA-F]{8,16}\b"
-)
-"""The columns of a printed stack."""
+_NUMBER = re.compile(r"[0-9][0-9a-fA-F]*|0x[0-9a-fA-F]+")
+_DEBUGGER = re.compile(r"\((?:LWP|Thread|process) ")
+"""What follows ``2 Thread 0x7ffff7d89700`` in gdb's list of threads."""
+_LIKELY_DIGITS = 8
+_WIDE_NUMBER = 3
+_GAPS = ("  ", "\t")
+
+
+def _likeness(text: str, name: str, rest: str) -> tuple[Likeness, bool]:
+    """Return how much an unusual line is like a frame's, and whether it has Apple's columns."""
+    before, _, digits = text[: len(text) - len(rest)].rstrip().rpartition("0x")
+    is_wide = text[:_WIDE_NUMBER].isdecimal()  # which leaves one space or none
+    is_in_columns = before.endswith(_GAPS) and (
+        is_wide or text.lstrip("0123456789").startswith(_GAPS)
+    )
+    is_number = all(_NUMBER.fullmatch(word) for word in name.split())
+    is_address = len(digits) >= _LIKELY_DIGITS and not is_number and not _DEBUGGER.match(rest)
+    if not is_address:
+        return Likeness.COLUMNS if is_in_columns else Likeness.POOR, is_in_columns
+    first, *more = rest.split(maxsplit=1) or [""]
+    has_name = _NUMBER.fullmatch(first) is None or "".join(more).startswith("+ ")
+    is_likely = has_name and (is_in_columns or " " not in name)
+    return Likeness.LIKELY if is_likely else Likeness.ADDRESS, is_in_columns
 
 
 def _glibc(match: re.Match[str]) -> StackLine:
@@ -234,13 +262,14 @@ _MAX_HEAD_LENGTH = 1 << 18
 def recognises(source: ReportSource) -> bool:
     """Return whether stack lines are near the beginning."""
     head = source.text[:_MAX_HEAD_LENGTH].split("\n", _EXAMINED)[:_EXAMINED]
-    return any(frames for _, frames in _in_stacks((line, read_lines(line)) for line in head))
+    stacks = in_stacks((line, read_lines(line)) for line in head)
+    return any(frames for _, frames in stacks.lines)
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
     """Return its one report; other lines are stored with the thread that follows them."""
     reader = _Reader(below=_MIN_ADDRESS if _CRASHLYTICS in source.text[:_MAX_HEAD_LENGTH] else 0)
-    lines = _in_stacks((line, read_lines(line)) for line in source.text.split("\n"))
+    lines, warnings = in_stacks((line, read_lines(line)) for line in source.text.split("\n"))
     whole = _whole_names(stack_line.image for _, stack_lines in lines for stack_line in stack_lines)
     for line, stack_lines in lines:
         if (count := frames_not_shown(line)) and reader.skip(count):
@@ -251,49 +280,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
             reader.store_surroundings(line)
         elif not stack_lines and line.strip(_ARRAY):
             reader.store(line)
-    return (reader.report(),)
-
-
-_Parsed: TypeAlias = tuple[str, tuple[StackLine, ...]]
-
-
-def _in_stacks(lines: Iterable[_Parsed]) -> list[_Parsed]:
-    """Return the lines without unusual frames that are in no stack.
-
-    A line of a log may have a number, a name and an address, too. In a stack such a line has the
-    next number, or a higher one directly below a frame. A stack without any usual line begins with
-    0, and has several lines or the columns of printed ones.
-    """
-    parsed = [*lines]
-    runs: list[list[tuple[int, StackLine]]] = []
-    is_below = False
-    for place, (text, frames) in enumerate(parsed):
-        for frame in frames:
-            last = runs[-1][-1][1].number if runs else None
-            if not _follows(frame.number, last, is_below=is_below):
-                runs.append([])
-            runs[-1].append((place, frame))
-            is_below = True
-        is_below = bool(frames) or (is_below and not text.strip())
-    others = [run for run in runs if not _is_stack(parsed[run[0][0]][0], run)]
-    for place in {place for run in others for place, _ in run}:
-        text, frames = parsed[place]
-        parsed[place] = text, tuple(frame for frame in frames if frame.is_usual)
-    return parsed
-
-
-def _follows(number: int | None, last: int | None, *, is_below: bool) -> bool:
-    if number is None or last is None:
-        return False
-    return number == last + 1 or (is_below and number > last)
-
-
-def _is_stack(text: str, run: Sequence[tuple[int, StackLine]]) -> bool:
-    """Return whether frames are a stack; the first is in the line ``text``."""
-    if any(frame.is_usual for _, frame in run):
-        return True
-    is_printed = len(text) <= MAX_LINE_LENGTH and _COLUMNS.match(text) is not None
-    return run[0][1].number == 0 and (is_printed or [one.number for _, one in run[1:2]] == [1])
+    return (reader.report(warnings),)
 
 
 def _whole_names(names: Iterable[str]) -> dict[str, str | None]:
@@ -423,7 +410,7 @@ class _Reader:
         )
         self._frames, self._other, self._gap, self._number = [], [], {}, -1
 
-    def report(self) -> Report:
+    def report(self, warnings: tuple[str, ...]) -> Report:
         if self._frames:
             self._end()
         threads = [
@@ -436,5 +423,5 @@ class _Reader:
             threads=tuple(threads),
             images=tuple(self._all_images),
             details=details,
-            warnings=lost_frames_of(threads),
+            warnings=(*lost_frames_of(threads), *warnings),
         )
