@@ -17,8 +17,6 @@ from tests.support.reports.samples import REPORT_SAMPLES
 
 OF_THREADS = {"text", "stacks-json", "nsthread", "bs", "lldb", "kscrash", "plcrash"}
 """Formats without a place for trees of samples."""
-OF_MACHINE_FRAMES = {"nsthread", "bs"}
-"""Formats without a place for inlined calls."""
 OF_FUNCTIONS = {"folded", "svg", "speedscope"}
 """Formats without a place for an image beside its function; speedscope has one or its file."""
 
@@ -85,8 +83,6 @@ def missing(report: Report, form: str) -> list[str]:
     text = data.decode(errors="surrogateescape")
     wanted: set[str] = set()
     for frame in (frame for stack in stacks_of(shown, form) for frame in stack):
-        if frame.is_inline and form in OF_MACHINE_FRAMES:
-            continue
         if frame.symbol is not None:
             wanted.add(as_spelt(frame.symbol.name, shown, form))
         if frame.image is not None and form not in OF_FUNCTIONS:
@@ -224,3 +220,28 @@ def test_a_function_without_an_offset_stands_behind_that_of_the_image() -> None:
     names = [one.symbol and one.symbol.name for one in report.threads[0].frames]
     assert names[:3] == ["fact()", "fact()", None]
     assert names[3] != "Missing"
+
+
+@pytest.mark.parametrize("form", ["nsthread", "bs", "apple"])
+def test_inlined_calls_are_read_back(form: str) -> None:
+    """And the frames behind them keep their numbers, also over a gap."""
+    (report,) = read(
+        b"Thread 0 Crashed:\n"
+        b"0   Demo   0x0000000100001230 a() + 1\n"
+        b"1   Demo   0x0000000100001234 b() + 1 [inlined]\n"
+        b"2   Demo   0x0000000100001234 c() + 4\n"
+        b"7   Demo   0x0000000100001238 main + 8\n"
+    )
+    data = FORMATS[form].write([report])
+    (again,) = read(data)
+    frames = again.threads[0].frames
+    assert [frame.is_inline for frame in frames] == [False, True, False, False]
+    assert [frame.symbol and frame.symbol.name for frame in frames] == ["a()", "b()", "c()", "main"]
+    if form == "nsthread":
+        assert data.decode().splitlines() == [
+            "0   Demo                                0x0000000100001230 a() + 1",
+            "1   Demo                                0x0000000100001234 b() [inlined] + 0",
+            "2   Demo                                0x0000000100001234 c() + 4",
+            "... 4 frames not shown",
+            "7   Demo                                0x0000000100001238 main + 8",
+        ]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # the model's values import this module
 
 from machtrace.frozen import dataclass
 
+INLINED = " [inlined]"
+"""Apple's mark on a call inlined into the next line's."""
 MAX_IMAGE_NAME_LENGTH = 4096
 """Characters of an image's name written with each frame: no system has longer ones (Linux:
 ``PATH_MAX``); a file made to fill a disk does.

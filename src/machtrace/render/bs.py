@@ -3,7 +3,8 @@
 ``Backtrace of Thread %u:`` and, for each frame, ``%-30s  0x%08lx %s + %lu``. Without a symbol, its
 name is the image's base address as ``0x%lx``; without an image, its name is ``0x%016lx`` of zero
 (``bs_logBacktraceEntry`` in ``BSBacktraceLogger.m``). That logger ends a stack at 50 frames; here a
-line states how many are missing from the middle of a deep one.
+line states how many are missing from the middle of a deep one. A call inlined into a frame has a
+line of its own before it, with ``[inlined]`` behind the name and no offset.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TextIO
 from machtrace.model.capture import Capture
 from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame
-from machtrace.model.text import printable
+from machtrace.model.text import INLINED, printable
 
 
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
@@ -24,13 +25,19 @@ def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
         if first and stack.gap is not None:
             yield f"... {stack.gap.count} frames not shown"
         for frame in frames:
+            for call in frame.inlined:
+                name = printable(call.name) or "???"
+                yield _line(frame, pointer_size, f"{name}{INLINED} + 0")
             yield _line(frame, pointer_size)
 
 
-def _line(frame: Frame, pointer_size: int) -> str:
+def _line(frame: Frame, pointer_size: int, call: str | None = None) -> str:
+    """Format a frame, or a call inlined into it."""
     address = frame.address.address
     base = 0 if frame.image is None else frame.image.load_address
     name = f"0x{0:0{2 * pointer_size}x}" if frame.image is None else printable(frame.image.name)
+    if call is not None:
+        return f"{name:<30s}  0x{address:08x} {call}"
     if frame.symbol is not None and frame.symbol.is_named:
         symbol, offset = printable(frame.symbol.name), frame.symbol_offset or 0
     else:

@@ -20,6 +20,7 @@ from machtrace.model.report import (
     ReportedThread,
     ReportKind,
 )
+from machtrace.model.text import INLINED
 from machtrace.reports.log_lines import LINES
 from machtrace.reports.source import ReportSource
 from machtrace.reports.stacks.captures import frames_not_shown, gap_details
@@ -94,7 +95,10 @@ class _Reader:
 
     def _add(self, image: str, address: int, name: str, offset: int | None) -> None:
         is_known = _NOTHING.fullmatch(image) is None and image != ""
-        symbol = ReportedSymbol(name, offset) if name else None
+        is_inline = not offset and name.endswith(INLINED)
+        if is_inline:
+            name, offset = name.removesuffix(INLINED), None
+        symbol = ReportedSymbol(name, offset) if name not in ("", "???") else None
         base = None
         if (
             offset is not None
@@ -109,13 +113,17 @@ class _Reader:
                 self._images.append(ReportedImage(name=image))
             if base is not None and self._images[index].load_address is None:
                 self._images[index] = ReportedImage(name=image, load_address=Avma(base))
+        adjustment = Adjustment.RETURN if self._frames else Adjustment.EXACT
+        if self._frames and self._frames[-1].is_inline:
+            adjustment = self._frames[-1].adjustment
         self._frames.append(
             ReportedFrame(
                 Avma(address),
                 index,
                 None if not is_known or base is None else ImageOffset(address - base),
-                Adjustment.RETURN if self._frames else Adjustment.EXACT,
+                adjustment,
                 symbol,
+                is_inline=is_inline,
             )
         )
 

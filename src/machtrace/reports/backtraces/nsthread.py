@@ -26,6 +26,7 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
+from machtrace.model.text import INLINED
 from machtrace.reports.backtraces.numbered_lines import Likeness, in_stacks
 from machtrace.reports.crash.frame_lines import (
     MISSING,
@@ -131,6 +132,8 @@ def _apple(text: str) -> StackLine | None:
     if match is None:
         return None
     image, name, offset = match["image"], match["name"], _number(digits)
+    is_inline = not offset and name.endswith(INLINED)
+    name = name.removesuffix(INLINED) if is_inline else name
     uuid = UUID(name) if _UUID.fullmatch(name) else None
     # Without a symbol, the image's own name is repeated, whole or truncated like its column.
     is_image = (
@@ -148,9 +151,10 @@ def _apple(text: str) -> StackLine | None:
         image="" if image == "???" else image,
         address=address,
         symbol=None if is_image or not is_known else name,
-        symbol_offset=offset if is_known and not is_image else None,
+        symbol_offset=offset if is_known and not is_image and not is_inline else None,
         image_offset=offset if is_image and is_known else None,
         uuid=uuid if uuid is not None and uuid.int else None,
+        is_inline=is_inline,
     )
 
 
@@ -211,7 +215,7 @@ _GLUED = re.compile(r"[0-9]{4,6}(?=[^0-9 \t])")
 _MISSING_UUID = re.compile(r"\(Missing UUID (?P<digits>[0-9A-Fa-f-]{32,36})\)")
 _NUMBER = re.compile(r"[0-9][0-9a-fA-F]*|0x[0-9a-fA-F]+")
 _DEBUGGER = re.compile(r"\((?:LWP|Thread|process) ")
-"""What follows ``2 Thread 0x7ffff7d89700`` in gdb's list of threads."""
+"""The text behind ``2 Thread 0x7ffff7d89700`` in gdb's list of threads."""
 _LIKELY_DIGITS = 8
 _WIDE_NUMBER = 3
 _GAPS = ("  ", "\t")

@@ -23,7 +23,8 @@ from machtrace.model.report import (
     ReportedSymbol,
 )
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.crash.frames import IMAGE, INLINED, NUMBER, PLACE, UNUSUAL, place_text
+from machtrace.model.text import INLINED
+from machtrace.reports.crash.frames import IMAGE, NUMBER, PLACE, UNUSUAL, place_text
 from machtrace.reports.crash.lines import MAX_LINE_LENGTH
 from machtrace.reports.log_lines import line_and_column, located
 

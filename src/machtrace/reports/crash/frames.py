@@ -16,11 +16,9 @@ from typing import NamedTuple, TypeAlias
 
 from machtrace.model.report import Details, JsonValue, ReportedFrame, ReportedImage, ReportedThread
 from machtrace.model.symbol import SourceLocation
-from machtrace.model.text import MAX_IMAGE_NAME_LENGTH
+from machtrace.model.text import INLINED, MAX_IMAGE_NAME_LENGTH
 from machtrace.reports.crash.lines import shown
 
-INLINED = " [inlined]"
-"""Apple's mark on a call inlined into the next line's."""
 NUMBER = "number"
 """The detail of a frame whose number is not consecutive."""
 PLACE = "place"

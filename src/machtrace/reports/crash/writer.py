@@ -20,9 +20,9 @@ from machtrace.model.report import (
     ReportKind,
     SampledTree,
 )
-from machtrace.model.text import MAX_IMAGE_NAME_LENGTH
+from machtrace.model.text import INLINED, MAX_IMAGE_NAME_LENGTH
 from machtrace.reports.crash.frame_lines import UNLISTED
-from machtrace.reports.crash.frames import INLINED, elided, frame_lines
+from machtrace.reports.crash.frames import elided, frame_lines
 from machtrace.reports.crash.labels import Values, is_backtrace, label_values, text_lines
 from machtrace.reports.crash.layouts import (
     CALL_GRAPH,

@@ -208,7 +208,8 @@ class _Text:
             into = "" if frame.symbol.offset is None else f" + {frame.symbol.offset}"
             function = f"{printable(frame.symbol.name)}{into}"
             # KSCrash knows both offsets; without one of them, the line is Apple's.
-            if into and (image is None or image.load_address is not None):
+            is_placed = image is None or image.load_address is not None or frame.offset is not None
+            if into and is_placed:
                 symbol = f" ({function})"
             else:
                 where = function
