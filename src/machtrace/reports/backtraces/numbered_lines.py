@@ -123,15 +123,19 @@ def _is_stack(run: Sequence[StackLine]) -> bool:
 
 
 def _warnings(parsed: Sequence[Parsed], others: Iterable[_Placed]) -> Iterable[str]:
-    """Yield a warning if lines directly below a stack may be its frames and are not taken."""
+    """Yield a warning if lines beside a stack may be its frames and are not taken.
+
+    They are likely frames, or directly below one.
+    """
     near = {place for place, (_, frames) in enumerate(parsed) if frames}
     passed: dict[int, None] = {}
-    for place in sorted(one.place for one in others if one.is_next):
-        if place in near or place - 1 in near:
+    for place, line, is_next in sorted(others, key=lambda one: one.place) if near else ():
+        is_near = is_next and (place in near or place - 1 in near)
+        if is_near or line.likeness is Likeness.LIKELY:
             near.add(place)
             passed[place] = None
     if passed:
         shown = [printable(parsed[place][0].strip()[:_MAX_SHOWN_LENGTH]) for place in passed]
         more = ["…"] if len(shown) > _MAX_SHOWN else []
         quoted = ", ".join([*(f"{text!r}" for text in shown[:_MAX_SHOWN]), *more])
-        yield f"not taken for frames, though numbered below a stack: {quoted}"
+        yield f"lines like frames, but in no stack: {quoted}"
