@@ -3,25 +3,132 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from machtrace.errors import ArgumentError, MachtraceError
-from machtrace.server.compression import compressed
 from machtrace.server.endpoint import Endpoint
 from machtrace.server.endpoints import ENDPOINTS
-from machtrace.server.limits import BAD_REQUEST, TOO_MANY, UNAVAILABLE, RefusedError
+from machtrace.server.limits import BAD_REQUEST, TOO_MANY, UNAVAILABLE, Memory, RefusedError
 from machtrace.server.pages.frame import refusal_page
-from machtrace.server.sending import sendable
 from machtrace.server.service import Service
 from machtrace.server.uploads.symbols import remove_uploads
+
+# --- Answers as gzip, for clients that accept it: pages with graphs are a tenth of their size ---
+
+_MIN_BYTES, _MAX_BYTES = 1 << 10, 1 << 25
+"""Bytes of answers that are compressed."""
+_LEVEL = 6
+_KINDS = ("text/", "application/json", "application/x-ndjson", "image/svg+xml")
+
+
+async def compressed(request: Request, response: Response) -> Response:
+    """Return an answer, as gzip if the client accepts it and the answer becomes smaller.
+
+    No page has a secret, such as a token, so that its size discloses none.
+    """
+    body = getattr(response, "body", b"")
+    is_text = response.headers.get("content-type", "").startswith(_KINDS)
+    if (
+        not is_text
+        or not _MIN_BYTES <= len(body) <= _MAX_BYTES
+        or "content-encoding" in response.headers
+    ):
+        return response
+    response.headers["Vary"] = "Accept-Encoding"
+    if not _accepts_gzip(request.headers.get("accept-encoding", "")):
+        return response
+    response.body = await asyncio.to_thread(partial(gzip.compress, body, _LEVEL, mtime=0))
+    response.headers["Content-Encoding"] = "gzip"
+    response.headers["Content-Length"] = str(len(response.body))
+    return response
+
+
+def _accepts_gzip(header: str) -> bool:
+    for each in header.lower().split(","):
+        name, _, quality = each.partition(";")
+        if name.strip() in ("gzip", "*"):
+            return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+# --- Large answers, sent in pieces: a client that reads slowly costs memory that is counted ---
+
+_LARGE = 1 << 20
+_PIECE = 1 << 16
+
+
+class LargeAnswer(Response):
+    """An answer whose memory is reserved until it is sent."""
+
+    def __init__(self, answer: Response, memory: Memory, seconds: float) -> None:
+        """Reserve its memory.
+
+        Args:
+            answer: the answer.
+            memory: that of all answers.
+            seconds: the time for sending it.
+
+        Raises:
+            RefusedError: too many answers are being sent.
+        """
+        self.status_code = answer.status_code
+        self.raw_headers = answer.raw_headers
+        self.background = answer.background
+        self._seconds = seconds
+        self._room = memory
+        self._parts = memoryview(answer.body)
+        try:
+            memory.take(len(self._parts))
+        except RefusedError:
+            raise RefusedError(
+                UNAVAILABLE,
+                "too many answers are being sent",
+                remedy="try again soon",
+                retry_after=10,
+            ) from None
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send it; the connection is closed when that takes too long."""
+        size = len(self._parts)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self.status_code,
+                        "headers": self.raw_headers,
+                    }
+                )
+                for at in range(0, size, _PIECE):
+                    piece = bytes(self._parts[at : at + _PIECE])
+                    is_last = at + _PIECE >= size
+                    await send(
+                        {"type": "http.response.body", "body": piece, "more_body": not is_last}
+                    )
+        except (TimeoutError, asyncio.CancelledError):  # or the server stops
+            return
+        finally:
+            self._room.take(-size)
+
+
+def sendable(answer: Response, memory: Memory, seconds: float) -> Response:
+    """Return an answer that is sent in pieces if it is large; see :class:`LargeAnswer`."""
+    is_large = len(getattr(answer, "body", b"")) > _LARGE
+    return LargeAnswer(answer, memory, seconds) if is_large else answer
+
+
+# --- The ASGI application: routes, permissions, refusals ---
 
 _FAILED = 500
 _HEADERS = {
