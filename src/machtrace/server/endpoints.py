@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -17,24 +18,111 @@ from machtrace.server.answering import (
     answer_wanted,
     refuse_code,
 )
+from machtrace.server.bodies import file_name, multipart, read_body
 from machtrace.server.deciding import answer_issue, receive_decision
-from machtrace.server.deleting import DELETING
 from machtrace.server.endpoint import Endpoint, with_token
+from machtrace.server.envelopes import read_envelope
 from machtrace.server.graphs.routes import GRAPHS
-from machtrace.server.limits import UNAVAILABLE
+from machtrace.server.limits import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, RefusedError
 from machtrace.server.pages.routes import PAGES
 from machtrace.server.profiles.endpoints import PROFILES
-from machtrace.server.receiving import (
-    receive_envelope,
-    receive_event,
-    receive_reports,
-    record_state,
-)
 from machtrace.server.service import Service
 from machtrace.server.symbolicator.endpoints import SYMBOLICATOR
 from machtrace.server.tables import ARROW
-from machtrace.server.tokens import Scope
+from machtrace.server.tokens import Scope, token_name
 from machtrace.server.uploads.routes import UPLOADS
+from machtrace.warehouse.ingest import Body
+
+# --- Requests that bring reports and envelopes ---
+
+_ACCEPTED = 202
+
+
+async def receive_reports(service: Service, request: Request) -> Response:
+    """Store any bytes of reports; they are on the disk when they are acknowledged."""
+    limits, query = service.limits, request.query_params
+    app, build = query.get("app", ""), query.get("build", "")
+    with service.memory.reservation() as room:
+        data = await read_body(request, limits.packed_bytes, limits, room)
+        content_type = request.headers.get("content-type", "")
+        if content_type.lower().startswith("multipart/form-data"):
+            room.grow(len(data))
+            bodies = [
+                Body(file_name(part.file or part.name), part.data, app, build)
+                for part in multipart(data, content_type, limits.parts)
+                if part.data
+            ]
+        else:
+            bodies = [Body(file_name(query.get("name", "")), data, app, build)] if data else []
+        if not bodies:
+            raise RefusedError(BAD_REQUEST, "a body without a report")
+        return JSONResponse({"ids": await service.writer.store(bodies)}, _ACCEPTED)
+
+
+async def receive_event(service: Service, request: Request) -> Response:
+    """Store an event of Sentry's clients that is sent alone."""
+    with service.memory.reservation() as room:
+        data = await read_body(request, service.limits.packed_bytes, service.limits, room)
+        if not data:
+            raise RefusedError(BAD_REQUEST, "a body without an event")
+        project = file_name(request.path_params["project"])
+        ids = await service.writer.store([Body(f"sentry/{project}/event.json", data)])
+    return JSONResponse({"id": ids[0]})
+
+
+async def receive_envelope(service: Service, request: Request) -> Response:
+    """Store the events, profiles and attachments of a Sentry envelope."""
+    limits = service.limits
+    with service.memory.reservation() as room:
+        data = await read_body(request, limits.packed_bytes, limits, room)
+        room.grow(len(data))
+        project = file_name(request.path_params["project"])
+        envelope = read_envelope(data, project, limits.parts)
+        await service.writer.store(envelope.bodies)
+    return JSONResponse({"id": envelope.id} if envelope.id else {})
+
+
+async def record_state(service: Service, request: Request) -> Response:
+    """Return how far received bytes are."""
+    name = request.path_params["record"]
+    state = await service.performing(lambda each: each.record_state(name))
+    if state is None:
+        raise RefusedError(NOT_FOUND, "there is no such record")
+    reasons = {"reasons": list(state[1])} if state[1] else {}
+    return JSONResponse({"id": name, "state": state[0].value, **reasons})
+
+
+# --- Requests that delete ---
+
+_DIGITS = 16
+
+
+async def delete_device(service: Service, request: Request) -> Response:
+    """Delete the reports of a device, and their bytes."""
+    device, writer = request.path_params["device"], service.writer
+    uncertain = request.query_params.get("uncertain") == "true"
+    deleted = await writer.perform(
+        lambda warehouse: writer.delete_device(warehouse, device, uncertain=uncertain)
+    )
+    counts = {"reports": deleted.reports, "records": deleted.records}
+    # The log of administration must not have what was deleted.
+    name = sha256(device.encode("utf-8", "replace")).hexdigest()[:_DIGITS]
+    service.log.add("delete", device=name, **counts, token=token_name(request.state.token))
+    return JSONResponse(counts)
+
+
+DELETING = (
+    Endpoint(
+        method="DELETE",
+        path="/v1/devices/{device:path}",
+        summary="Delete the reports of a device, and their bytes.",
+        handler=delete_device,
+        scopes=frozenset(),
+        parameters={"uncertain": "true: those, too, that may be of another device."},
+        is_loaded=True,
+    ),
+)
+
 
 # --- The counts of a server, in the text format of Prometheus ---
 
