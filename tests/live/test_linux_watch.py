@@ -165,7 +165,11 @@ def test_the_stop_that_a_program_is_started_with_is_no_evidence() -> None:
 
 
 def test_a_process_that_was_stopped_before_is_reported_as_that(start: Start) -> None:
+    """Also in its idle wait, which it is still in."""
     process = start(sys.executable, PROGRAMS / "watched.py")
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "S":
+        pass
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
     seen: queue.SimpleQueue[WatchIncident] = queue.SimpleQueue()

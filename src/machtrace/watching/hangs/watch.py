@@ -210,9 +210,9 @@ class HangWatch:
         self._poll_ns = now + self._target.least_poll_ns
         for watched in [*self._watched.values()]:
             try:
-                poll = self._target.poll_thread(
-                    watched.thread.id, with_status=watched.classifier.wants_status
-                )
+                # A thread that is stopped in its idle wait looks idle without a status.
+                with_status = watched.last is None or watched.classifier.wants_status
+                poll = self._target.poll_thread(watched.thread.id, with_status=with_status)
             except ThreadGoneError:
                 self._forget(watched)
                 continue
