@@ -23,7 +23,7 @@ from machtrace.lines.index_builder import BuildLimits, index_task
 from machtrace.lines.symcache import SymCache
 from machtrace.lines.worker import RECORD, IndexTask, build
 
-_MAX_COUNT = 20_000
+_MAX_INPUTS = 20_000
 """Inputs of a run: each takes a process."""
 _LIMITS = BuildLimits(processor_seconds=5, memory=4 << 30, output=16 << 20)
 
@@ -77,4 +77,4 @@ def _seeds() -> Sequence[bytes]:
     return [path.read_bytes() for path in debug_programs()]
 
 
-TARGET = Target("debug_files", run, _seeds, most=_MAX_COUNT)
+TARGET = Target("debug_files", run, _seeds, most=_MAX_INPUTS)

@@ -22,7 +22,7 @@ from machtrace.symbolstore.store import SymbolStore
 from tests.support.writers.symbol_files import APP, DSYM, INTEL_APP, add, fat, zipped
 
 _LIMITS = UnpackLimits(member_bytes=1 << 20, total_bytes=1 << 22)
-_MAX_COUNT = 20_000
+_MAX_INPUTS = 20_000
 """Inputs of a run: each takes a folder."""
 _REPORT = b"""\
 Binary Images:
@@ -68,4 +68,4 @@ _TOKENS = b"PK\x01\x02 PK\x03\x04 PK\x05\x06 PK\x06\x06 PK\x06\x07 !<arch>\n < >
 )
 _MUTATIONS: tuple[Mutation, ...] = (_list_of_members, _list_of_members, insert_token(_TOKENS))
 
-TARGET = Target("symbol_store", run, _seeds, _MUTATIONS, most=_MAX_COUNT)
+TARGET = Target("symbol_store", run, _seeds, _MUTATIONS, most=_MAX_INPUTS)

@@ -25,7 +25,7 @@ from machtrace.warehouse.triage import State
 from machtrace.warehouse.warehouse import Warehouse
 from tests.warehouse.killing import DEMO, demo_image, report
 
-_MAX_COUNT = 1000
+_MAX_STEPS = 1000
 """Steps of a change."""
 
 
@@ -132,7 +132,7 @@ def main(folder: Path, stride: int = 1) -> dict[str, object]:
     steps: dict[str, int] = {}
     problems: list[str] = []
     for name in CHANGES:
-        for calls in range(0, _MAX_COUNT, stride):
+        for calls in range(0, _MAX_STEPS, stride):
             copy = folder / "copy"
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(folder / "prepared", copy)

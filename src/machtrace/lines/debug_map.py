@@ -312,7 +312,7 @@ def _in_functions(
 _BASE = 0x1000
 """The address where object files' code is moved: readers of DWARF take address 0 for removed code.
 """
-_MAX_COUNT = 1 << 32
+_MAX_BYTES = 1 << 32
 """More bytes than any object file has."""
 
 
@@ -389,7 +389,7 @@ def moved_functions(
     values = symbols.n_value
     stated: dict[str, int] = {}
     for name, row in zip(symbols.names(rows.tolist()), rows.tolist(), strict=True):
-        if values[row] < _MAX_COUNT:
+        if values[row] < _MAX_BYTES:
             stated.setdefault(name, int(values[row]))
     names = map(functions.linkage_name, entries.tolist())
     places = np.array([stated.get(name, -1) for name in names], np.int64)

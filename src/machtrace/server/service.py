@@ -44,7 +44,7 @@ from machtrace.warehouse.warehouse import Warehouse
 
 # --- Requests whose answers come later: each is given once, to the token that sent the request ---
 
-_MAX_COUNT = 200
+_MAX_JOBS = 200
 """Jobs that run, or whose answer nobody collected yet."""
 _RETRY_AFTER = 30
 _FORGET_AFTER = 90.0
@@ -78,7 +78,7 @@ class Jobs:
         Raises:
             RefusedError: too many jobs run.
         """
-        if len(self._jobs) >= _MAX_COUNT:
+        if len(self._jobs) >= _MAX_JOBS:
             raise RefusedError(UNAVAILABLE, "too many requests at a time", retry_after=_RETRY_AFTER)
         name = str(uuid4())
         task = asyncio.create_task(self._answer(work))

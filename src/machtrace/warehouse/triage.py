@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 VariantKey: TypeAlias = tuple[str, bytes, str]
 """The kind of a report, the key of the stack that it is about, and what a hang waited for."""
-_MAX_LENGTH = 1000
+_MAX_ALIASES = 1000
 """Aliases that are followed."""
 
 
@@ -70,7 +70,7 @@ def moved_issues(
 
 def resolve(issue: str, aliases: Mapping[str, str]) -> str:
     """Return the present identifier of an issue."""
-    for _ in range(_MAX_LENGTH):
+    for _ in range(_MAX_ALIASES):
         if issue not in aliases:
             break
         issue = aliases[issue]

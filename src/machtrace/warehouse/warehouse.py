@@ -55,7 +55,7 @@ from machtrace.warehouse.scrubbing.scrubber import (
 from machtrace.warehouse.segment import Segment
 from machtrace.warehouse.segment_files import read_table, sync_folder, write_names
 from machtrace.warehouse.triage import State
-from machtrace.warehouse.upkeep.compaction import MAX_VALUE, compact
+from machtrace.warehouse.upkeep.compaction import MAX_STACKS, compact
 from machtrace.warehouse.upkeep.deletion import (
     CLOCK_SLACK,
     DAYS,
@@ -416,7 +416,7 @@ class Warehouse(WarehouseReader):
 
     # --- upkeep ---
 
-    def compact(self, most: int = MAX_VALUE) -> int:
+    def compact(self, most: int = MAX_STACKS) -> int:
         """Replace segments by larger ones, and return how many were replaced.
 
         Args:

@@ -25,7 +25,7 @@ TRAMPOLINE, HANDLER, STACK = "__sigtramp", "_handle", "_alternate_stack"
 _STACK_SIZE = 16384
 """Size of ``alternate_stack``, in bytes."""
 _RED_ZONE = 128
-_MAX_NEST = 2
+_MAX_NESTED = 2
 """Signals in progress; the second interrupts the first one's handler."""
 _SIGNALS = 31
 _UC_FLAVOR = 30
@@ -117,7 +117,7 @@ class SignalDelivery:
         """Return whether the CPU is to stop before ``address`` and be diverted."""
         if self._is_sigreturn(address):
             return True
-        return len(self._interrupted) < _MAX_NEST and address not in self._seen
+        return len(self._interrupted) < _MAX_NESTED and address not in self._seen
 
     def divert(self, address: Avma, stack: TrueStack) -> Avma:
         """Return the address at which the CPU, now at ``address``, continues instead.

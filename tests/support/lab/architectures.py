@@ -132,7 +132,7 @@ OPTIMISATIONS = {
     "-Oz shared": ("-Oz", "-mllvm", "-homogeneous-prolog-epilog"),
 }
 _EVERYWHERE = ("-O0", "-O1", "-O2", "-O3", "-Os", "-Oz", "-O2 no fp", "-Oz no fp")
-_MAX_COUNT = ("-O0", "-O1", "-O2", "-Os", "-Oz", "-O2 no fp")
+_USUAL_OPTIONS = ("-O0", "-O1", "-O2", "-Os", "-Oz", "-O2 no fp")
 """Without what differs least from others."""
 _FEW = ("-O0", "-O2", "-O2 no fp")
 """For what differs from another architecture in its encoding alone, or in its tables."""
@@ -248,7 +248,7 @@ ARCHITECTURES = {
         Architecture(
             "arm64e",
             Arch.ARM64E,
-            _MAX_COUNT,
+            _USUAL_OPTIONS,
             _compiled_arm64e,
             _linked_arm64e,
         ),
@@ -266,7 +266,7 @@ ARCHITECTURES = {
             partial(_compiled, Arch.I386),
             _linked_i386,
         ),
-        _arm("armv7", Arch.ARMV7, "-mthumb", _MAX_COUNT),
+        _arm("armv7", Arch.ARMV7, "-mthumb", _USUAL_OPTIONS),
         _arm("armv7-arm", Arch.ARMV7, "-marm"),
         _arm("armv7k", Arch.ARMV7K, "-mthumb"),
         _arm("armv7k-arm", Arch.ARMV7K, "-marm"),

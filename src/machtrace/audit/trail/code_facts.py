@@ -13,9 +13,9 @@ from typing import TypeAlias
 from machtrace.audit.trail.libraries import Function
 from machtrace.frozen import dataclass
 
-_MAX_LENGTH = 8
+_MAX_JUMPS = 8
 """Consecutive jumps that are followed."""
-_MAX_COUNT = 64
+_MAX_PATHS = 64
 """Paths between a call and what it led to."""
 
 
@@ -126,7 +126,7 @@ class CodeFacts:
         return self.methods.get(callee.selector, ())
 
     def _follow(self, function: Function, goal: Goal, outer: Path, paths: list[Path]) -> None:
-        if function in outer or len(outer) >= _MAX_LENGTH or len(paths) >= _MAX_COUNT:
+        if function in outer or len(outer) >= _MAX_JUMPS or len(paths) >= _MAX_PATHS:
             return
         path = (function, *outer)
         for callee in self.jumps.get(function, ()):

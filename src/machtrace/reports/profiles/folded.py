@@ -26,7 +26,7 @@ from machtrace.reports.stacks.profiles import INTERVAL_NS, ProfileBuilder
 _COUNT = re.compile(r"[0-9]{1,15}")
 _EXAMINED = 200
 _HEAD = 1 << 18
-_MAX_COUNT = 1 << 31
+_MAX_SAMPLES = 1 << 31
 
 
 def recognises(source: ReportSource) -> bool:
@@ -53,7 +53,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     for text in source.text.split("\n"):
         count = _count(text)
         if count is not None:
-            stacks.append((text.rstrip().rpartition(" ")[0].split(";"), min(count, _MAX_COUNT)))
+            stacks.append((text.rstrip().rpartition(" ")[0].split(";"), min(count, _MAX_SAMPLES)))
         elif text.strip():
             other.append(text)
     has_labels = all(is_labelled(names[0]) for names, _ in stacks)

@@ -71,7 +71,7 @@ _COUNTS_ONLY = _PROGRAM = 1
 _UNBOUND = "import slots that the loader has not bound"
 _AT_ENTRY = 2
 _HAS_BUDGET = 4
-_MAX_COUNT = 1 << 48
+_MAX_CALLS = 1 << 48
 """Calls of one rule and stack: a million a second for eight years."""
 _MAX_NUMBERS = 1 << 62
 _MACHINES = {62: "x86_64", 183: "arm64"}
@@ -404,7 +404,7 @@ class _Reader:
         result["calls"][: len(used)] = calls[used]
         result["rule"][len(used) :] = np.arange(len(stackless))
         result["calls"][len(used) :] = stackless
-        is_valid = (result["calls"] < _MAX_COUNT) & (result["rule"] < head.rule_count)
+        is_valid = (result["calls"] < _MAX_CALLS) & (result["rule"] < head.rule_count)
         if not is_valid.all():
             invalid = len(result) - int(np.count_nonzero(is_valid))
             self._problems.append(f"cells with impossible values: {invalid:,}")

@@ -33,10 +33,10 @@ from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.model.symbol import PythonFrame, SourceLocation
 from machtrace.reports.stacks.captures import (
     IS_MAIN,
-    MAX_STOP,
     RUN,
     SAMPLES,
     STOPPED,
+    STOPPED_MAX,
     ReportedFrames,
     activity_values,
     problems_of,
@@ -54,7 +54,7 @@ _MAX_PARTS = 64
 """Calls of a frame that are joined into one; more are frames of their own."""
 INTERVAL_NS = 1_000_000
 """A sample's duration if the report has none: ``sample`` takes one a millisecond."""
-_MAX_LENGTH = 2_000_000
+_MAX_ROWS = 2_000_000
 """Maximum rows made from inverted trees."""
 
 
@@ -116,7 +116,7 @@ def _tree_thread(tree: SampledTree, number: int) -> SampledThread:
     )
     count = max(1, tree.root_samples) if tree.count is None else tree.count
 
-    stopped, longest = tree.details.get(STOPPED), tree.details.get(MAX_STOP)
+    stopped, longest = tree.details.get(STOPPED), tree.details.get(STOPPED_MAX)
     activity = activity_values(tree.details)
     return SampledThread(
         info=info,
@@ -404,7 +404,7 @@ def _inverted(
     tree: SampledTree, task_frames: ReportedFrames, builder: ProfileBuilder
 ) -> Iterator[tuple[int, int]]:
     """Yield where stacks end whose innermost frames are roots: one for each of the tree's ends."""
-    room = _MAX_LENGTH
+    room = _MAX_ROWS
     frames = [task_frames.frame(node.frame) for node in tree.nodes]
     for index, own in enumerate(_own(tree)):
         if not own:

@@ -62,7 +62,6 @@ from machtrace.reports.stacks.captures import (
     HEADER_SVMA,
     IS_MAIN,
     KIND,
-    MAX_STOP,
     OVERFLOWED,
     PROBLEMS,
     PYTHON,
@@ -73,6 +72,7 @@ from machtrace.reports.stacks.captures import (
     STOP,
     STOPPED,
     STOPPED_FOR,
+    STOPPED_MAX,
     TRUST,
     WAITS_FOR,
     ActivityValues,
@@ -374,7 +374,7 @@ class _TreeBuilder:
         if thread.stopped_ns is not None:
             details[STOPPED] = thread.stopped_ns
         if thread.longest_stop_ns is not None:
-            details[MAX_STOP] = thread.longest_stop_ns
+            details[STOPPED_MAX] = thread.longest_stop_ns
         details |= activity_details(thread)
         return SampledTree(
             nodes=tuple(map(SampledNode, self._parents, counts, self._frames)),

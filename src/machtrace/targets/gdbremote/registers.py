@@ -20,7 +20,7 @@ from machtrace.targets.gdbremote.replies import parse_pairs
 from machtrace.targets.gdbremote.xml_documents import Element, elements
 
 _MAX_REGISTERS = 4096
-_MAX_VALUE = 1 << 16
+_MAX_BITS = 1 << 16
 """Bits of a register: no machine has any that long."""
 _MAX_INCLUDES = 64
 _GENERIC = {"sp": "sp", "fp": "fp", "ra": "lr"}
@@ -120,7 +120,7 @@ def parse_register_info(read: Callable[[int], bytes]) -> RegisterTable | None:
     for number in range(_MAX_REGISTERS):
         pairs = parse_pairs(read(number))
         name, size = pairs.get("name", ""), _number(pairs.get("bitsize", ""))
-        if not name or size is None or size > _MAX_VALUE:
+        if not name or size is None or size > _MAX_BITS:
             break
         whole = "container-regs" not in pairs
         registers.append(
@@ -141,7 +141,7 @@ def _of_element(element: Element, following: int) -> RemoteRegister:
     facts = element.attributes
     size = _number(facts.get("bitsize", ""))
     number = _number(facts.get("regnum", "")) if "regnum" in facts else following
-    if size is None or size > _MAX_VALUE or number is None or number > _MAX_VALUE:
+    if size is None or size > _MAX_BITS or number is None or number > _MAX_BITS:
         raise _senseless("target.xml", f"register {facts.get('name', '')!r} of no size")
     return RemoteRegister(
         facts.get("name", ""),

@@ -21,7 +21,7 @@ else:
 SILENT = -1
 """``MACHTRACE_BEACON_SILENT``: the thread states nothing."""
 
-_MAX_LENGTH = 1e9
+_MAX_SECONDS = 1e9
 
 
 def deadline(seconds: float, name: str = "") -> AbstractContextManager[object]:
@@ -42,7 +42,7 @@ def deadline(seconds: float, name: str = "") -> AbstractContextManager[object]:
     Raises:
         ArgumentError: it is no time.
     """
-    if not 0 < seconds < _MAX_LENGTH:
+    if not 0 < seconds < _MAX_SECONDS:
         raise ArgumentError(
             f"invalid deadline: {seconds!r} seconds", remedy="pass more than 0 seconds"
         )

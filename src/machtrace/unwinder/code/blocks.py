@@ -184,7 +184,7 @@ class _Search:
 
 # --- The basic blocks of a function: runs of instructions that are entered at the first only ---
 
-MAX_LENGTH = 64
+MAX_INSTRUCTIONS = 64
 """Instructions per block; the state in a block is computed from its start."""
 
 OUTSIDE = -1
@@ -229,7 +229,7 @@ class Blocks:
         self._known: dict[int, Effect | None] = {}
         """The effect of an instruction on a state, if any, by the instruction's identity."""
         size = len(code)
-        starts = set(range(0, size, MAX_LENGTH))
+        starts = set(range(0, size, MAX_INSTRUCTIONS))
         jumps: dict[int, int] = {}
         for index, instruction in enumerate(code):
             if type(instruction) in _LEAVING:
@@ -283,7 +283,7 @@ class Blocks:
         register = jump.register
         if register not in self._machine.indices:
             return None  # of an address without a base, or with an index
-        for instruction in reversed(self._code[max(0, index - MAX_LENGTH) : index]):
+        for instruction in reversed(self._code[max(0, index - MAX_INSTRUCTIONS) : index]):
             match instruction:
                 case Load(registers, _, base, _, write_back) if register in registers:
                     return (base not in frame and not write_back) or None
@@ -299,7 +299,7 @@ class Blocks:
                         return None
                     if register in _written(instruction):
                         return False
-        return index <= MAX_LENGTH or None  # since the function's start it is unchanged
+        return index <= MAX_INSTRUCTIONS or None  # since the function's start it is unchanged
 
     def effects(self, number: int) -> tuple[Effect, ...]:
         """Return the effects of a block, without its last instruction if that leaves it."""

@@ -38,7 +38,7 @@ patterns = []
 """
 _LISTS = ("mask", "hash", "remove", "patterns")
 _VERSION = 1
-_MAX_VALUE = 1000
+_MAX_INSTRUCTIONS = 1000
 """Instructions of a compiled pattern: each may be run for each byte."""
 _MAX_SHOWN = 60
 """Characters of a pattern in a message."""
@@ -137,7 +137,7 @@ def _compiled(texts: Sequence[str]) -> tuple[Pattern, ...]:
             reason = error.args[0] if error.args else error
             reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
             raise ValueError(f"{shown} is invalid in RE2: {_shortened(str(reason))}") from None
-        if pattern.programsize > _MAX_VALUE:
+        if pattern.programsize > _MAX_INSTRUCTIONS:
             raise ValueError(f"{shown} is too large: use smaller repetitions, or several patterns")
         patterns.append(pattern)
     return tuple(patterns)

@@ -14,7 +14,7 @@ from machtrace.warehouse.segment import Segment, merge
 from machtrace.warehouse.segment_files import write_segment
 from machtrace.warehouse.upkeep.left_over import remove_left_over, segment_folder
 
-MAX_VALUE = 1 << 24
+MAX_STACKS = 1 << 24
 """Stacks of a segment that is not joined with others."""
 
 
@@ -26,7 +26,7 @@ class Problem(NamedTuple):
 
 
 def compact(
-    folder: Path, manifest: Manifest, read: Callable[[int], Segment], most: int = MAX_VALUE
+    folder: Path, manifest: Manifest, read: Callable[[int], Segment], most: int = MAX_STACKS
 ) -> int:
     """Replace segments by larger ones, and return how many were replaced.
 

@@ -27,7 +27,7 @@ HANGS = "/hangs"
 _LANES, _LISTED, _PLACES = 40, 100, 30
 _WIDTH, _HEIGHT = 1000, 32
 """Units of a lane, which is stretched."""
-_MIN_LENGTH, _MAX_LENGTH = 0.1, 60.0
+_MIN_SECONDS, _MAX_SECONDS = 0.1, 60.0
 """Seconds at the bottom and at the top of a lane; between them its scale is logarithmic."""
 _HINT = "os LIKE '%26%' AND duration > 2_000_000_000"
 _TONES = 6
@@ -143,7 +143,7 @@ def _timeline(rows: Sequence[StoredHang], tones: dict[_Place, int]) -> str:
 
 def _bar(hang: StoredHang, first: int, last: int, tones: dict[_Place, int]) -> str:
     length = (hang.duration or 0) / 1e9
-    part = log10(max(length, _MIN_LENGTH) / _MIN_LENGTH) / log10(_MAX_LENGTH / _MIN_LENGTH)
+    part = log10(max(length, _MIN_SECONDS) / _MIN_SECONDS) / log10(_MAX_SECONDS / _MIN_SECONDS)
     height = 4 + (_HEIGHT - 4) * min(part, 1.0)
     at = (hang.time - first) / (last - first) * (_WIDTH - 6)
     width = max(5.0, min(length * 1e9 / (last - first) * _WIDTH, _WIDTH - at))

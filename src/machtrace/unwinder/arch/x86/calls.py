@@ -37,7 +37,7 @@ from machtrace.unwinder.code.effects import (
 
 LOOK_AHEAD = 256
 """Instructions inspected after one call."""
-MAX_LOOK = 1 << 14
+MAX_INSTRUCTIONS = 1 << 14
 """Instructions inspected in total; calls beyond them pop an unknown number."""
 MAX_POPPED = 256
 """In bytes of arguments."""
@@ -57,7 +57,7 @@ def infer_pops(
     calls: Container[int],
     machine: Machine,
     *,
-    limit: int = MAX_LOOK,
+    limit: int = MAX_INSTRUCTIONS,
 ) -> int:
     """Infer how much unknown callees pop, and store it in ``code`` after their calls.
 
@@ -66,14 +66,14 @@ def infer_pops(
             callee pops follows each call.
         calls: the indices of calls of unknown functions.
         machine: the architecture's.
-        limit: instructions to inspect, never more than :data:`MAX_LOOK`.
+        limit: instructions to inspect, never more than :data:`MAX_INSTRUCTIONS`.
 
     Returns:
         How many were inspected.
     """
-    inference = _Inference(code, calls, machine, min(limit, MAX_LOOK))
+    inference = _Inference(code, calls, machine, min(limit, MAX_INSTRUCTIONS))
     inference.run()
-    return min(limit, MAX_LOOK) - inference.left
+    return min(limit, MAX_INSTRUCTIONS) - inference.left
 
 
 class _Inference:
