@@ -216,8 +216,11 @@ def _loaded(source: str | Path, including: tuple[str, ...]) -> RuleSet:
         rules=tuple(rules.values()),
         source=name,
         policies=tuple(policies.values()),
-        allowed=(*(each for one in included for each in one.allowed), *allowed),
-        libraries=(*libraries, *(library for one in included for library in one.libraries)),
+        allowed=(*(library for rule_set in included for library in rule_set.allowed), *allowed),
+        libraries=(
+            *libraries,
+            *(library for rule_set in included for library in rule_set.libraries),
+        ),
         digest=digest.hexdigest(),
         files=((name, data), *(file for each in included for file in each.files)),
     )

@@ -60,12 +60,12 @@ def with_load_addresses(report: Report, names: ReportNames) -> Report:
         for index, base in bases.items()
     )
     report = replace(report, warnings=(*report.warnings, *warnings))
-    known = [{index: base for index, base in one.items() if base is not None} for one in placed]
+    known = [{index: base for index, base in bases.items() if base is not None} for bases in placed]
     return _with(report, known) if any(known) else report
 
 
-def _with(report: Report, found: Sequence[dict[int, Avma]]) -> Report:
-    own, *others = found
+def _with(report: Report, bases: Sequence[dict[int, Avma]]) -> Report:
+    own, *others = bases
     exception = report.language_exception
     if exception is not None:
         exception = replace(exception, frames=_mover(own)(exception.frames))
@@ -120,7 +120,7 @@ def _bases(
         allowed = bases if allowed is None else allowed & bases
     if allowed is None:
         return None
-    return {one for one in allowed if 0 < one < _WORD and one % _PAGE == 0}
+    return {base for base in allowed if 0 < base < _WORD and base % _PAGE == 0}
 
 
 def _mover(

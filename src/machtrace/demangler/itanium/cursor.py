@@ -205,10 +205,10 @@ class Cursor(ABC):
         if node.again is None:
             return node
         key = id(node), self.levels_rebuilt
-        found = self._rebuilt.get(key)  # what a node has many times is built once
-        if found is None:
-            found = self._rebuilt[key] = node.again()
-        return found
+        rebuilt = self._rebuilt.get(key)  # what a node has many times is built once
+        if rebuilt is None:
+            rebuilt = self._rebuilt[key] = node.again()
+        return rebuilt
 
     def lift_list(self, make: Callable[[list[Node]], Node], parts: list[Node]) -> Node:
         """As :meth:`lift`, of a list."""

@@ -170,8 +170,8 @@ def demangle_cplusplus(name: str, *, simplified: bool) -> str | None:
         simplified: without parameters and return type, template arguments as ``<...>``.
     """
     native = _native()
-    found = None if native is None or len(name) > _MAX_LENGTH else native(name, simplified)
-    return read_cplusplus(name, simplified=simplified) if found is None else found
+    text = None if native is None or len(name) > _MAX_LENGTH else native(name, simplified)
+    return read_cplusplus(name, simplified=simplified) if text is None else text
 
 
 def read_cplusplus(name: str, *, simplified: bool) -> str | None:
@@ -181,10 +181,10 @@ def read_cplusplus(name: str, *, simplified: bool) -> str | None:
         return None
     if not name.isascii():  # lengths count bytes
         name = name.encode("utf-8", "surrogateescape").decode("latin-1")
-    found = _read(name, prefix.end(), simplified=simplified)
-    if found is None or found.isascii():
-        return found
-    return found.encode("latin-1").decode("utf-8", "replace")
+    text = _read(name, prefix.end(), simplified=simplified)
+    if text is None or text.isascii():
+        return text
+    return text.encode("latin-1").decode("utf-8", "replace")
 
 
 def _read(name: str, at: int, *, simplified: bool) -> str | None:

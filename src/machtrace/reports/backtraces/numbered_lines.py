@@ -84,10 +84,10 @@ def in_stacks(lines: Iterable[Parsed]) -> Stacks:
         is_next = bool(frames)
     others += poor
     for run in runs:
-        if not _is_stack([one.line for one in run]):
+        if not _is_stack([placed.line for placed in run]):
             others += run
-    left_out = {id(one.line) for one in others}
-    for place in {one.place for one in others}:
+    left_out = {id(placed.line) for placed in others}
+    for place in {placed.place for placed in others}:
         text, frames = parsed[place]
         parsed[place] = text, tuple(frame for frame in frames if id(frame) not in left_out)
     return Stacks(parsed, tuple(_warnings(parsed, others)))
@@ -97,7 +97,7 @@ def _is_between(last: _Placed, poor: Sequence[_Placed], frame: StackLine) -> boo
     number = last.line.number
     if number is None or not poor:
         return False
-    numbers = [*(one.line.number for one in poor), frame.number]
+    numbers = [*(placed.line.number for placed in poor), frame.number]
     return numbers == [*range(number + 1, number + 1 + len(numbers))]
 
 
@@ -129,7 +129,7 @@ def _warnings(parsed: Sequence[Parsed], others: Iterable[_Placed]) -> Iterable[s
     """
     near = {place for place, (_, frames) in enumerate(parsed) if frames}
     passed: dict[int, None] = {}
-    for place, line, is_next in sorted(others, key=lambda one: one.place) if near else ():
+    for place, line, is_next in sorted(others, key=lambda placed: placed.place) if near else ():
         is_near = is_next and (place in near or place - 1 in near)
         if is_near or line.likeness is Likeness.LIKELY:
             near.add(place)

@@ -124,9 +124,9 @@ class Scrubber:
         """
         work = _Work(self) if work is None else work
         work.begin(len(data))
-        found = sorted(self._every(data, work), key=lambda each: (each.start, -each.end))
+        overlapping = sorted(self._every(data, work), key=lambda edit: (edit.start, -edit.end))
         edits: list[Edit] = []
-        for edit in found:
+        for edit in overlapping:
             if edit.start >= edit.end:
                 continue
             last = edits[-1] if edits else None

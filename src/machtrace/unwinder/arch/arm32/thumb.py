@@ -103,8 +103,8 @@ def _last_third(first: int, second: int, kind: int) -> Decoded:
 
 
 def _general(*registers: int) -> Effects:
-    kept = tuple(register for register in registers if register != PC)
-    return (Writes(kept),) if kept else ()
+    written = tuple(register for register in registers if register != PC)
+    return (Writes(written),) if written else ()
 
 
 def _coprocessor(first: int, second: int) -> Decoded:
