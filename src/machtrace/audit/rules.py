@@ -216,11 +216,8 @@ def _loaded(source: str | Path, including: tuple[str, ...]) -> RuleSet:
         rules=tuple(rules.values()),
         source=name,
         policies=tuple(policies.values()),
-        allowed=(*(library for rule_set in included for library in rule_set.allowed), *allowed),
-        libraries=(
-            *libraries,
-            *(library for rule_set in included for library in rule_set.libraries),
-        ),
+        allowed=(*(library for part in included for library in part.allowed), *allowed),
+        libraries=(*libraries, *(library for part in included for library in part.libraries)),
         digest=digest.hexdigest(),
         files=((name, data), *(file for each in included for file in each.files)),
     )
